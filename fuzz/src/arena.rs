@@ -129,13 +129,13 @@ pub(crate) struct Arena {
 
 /// The services of the queue pairs, and the dialects that they agreed on.
 const SERVICES: [(Transport, Dialect); 6] = [
-    (Transport::Rc, Dialect::Standard),
-    (Transport::Rc, Dialect::Strom),
-    (Transport::Uc, Dialect::Standard),
-    (Transport::Ud, Dialect::Standard),
+    (Transport::Rc, Dialect::STANDARD),
+    (Transport::Rc, Dialect::KERNELS),
+    (Transport::Uc, Dialect::STANDARD),
+    (Transport::Ud, Dialect::STANDARD),
     // The target of the XRC connection; its own queues are not used.
-    (Transport::Xrc, Dialect::Standard),
-    (Transport::Xrc, Dialect::Standard),
+    (Transport::Xrc, Dialect::STANDARD),
+    (Transport::Xrc, Dialect::STANDARD),
 ];
 
 impl Arena {

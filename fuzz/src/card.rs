@@ -77,7 +77,7 @@ pub(crate) fn subject(arena: &Arena, vary: u8) -> usize {
 fn for_management(bytes: &[u8]) -> Vec<u8> {
     let bth = Bth { dest_qp: CM_QPN, ..Bth::ours() };
     let ext = Extensions { deth: Deth { qkey: CM_QKEY, src_qp: CM_QPN }, ..Extensions::default() };
-    let op = Op::lookup(0x64, Dialect::Standard).expect("UD SEND Only");
+    let op = Op::lookup(0x64, Dialect::STANDARD).expect("UD SEND Only");
     let mut headers = [0; MAX_HEADER];
     let len = Packet::emit_headers(&bth, op, &ext, &mut headers);
     let mut packet = [&headers[..len], bytes].concat();
@@ -92,7 +92,7 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
         return packet;
     }
     // The second queue pair has agreed on StRoM's op-codes.
-    let dialect = if subject == 1 { Dialect::Strom } else { Dialect::Standard };
+    let dialect = if subject == 1 { Dialect::KERNELS } else { Dialect::STANDARD };
     let subject = arena.subjects[subject];
     packet[1] &= 0x70 | 0x80;
     packet[2..4].copy_from_slice(&[0xFF, 0xFF]);

@@ -9,7 +9,7 @@ use remora_nic::wire::{Bth, Dialect, ICRC_LEN, MAX_HEADER, Op, Packet};
 ///
 /// If one of these promises is broken.
 pub fn packet(data: &[u8]) {
-    for dialect in [Dialect::Standard, Dialect::Strom] {
+    for dialect in [Dialect::STANDARD, Dialect::KERNELS, Dialect::all()] {
         let Ok(bth) = Packet::bth(data) else { continue };
         let Some(op) = Op::lookup(bth.opcode, dialect) else { continue };
         let Ok(parsed) = Packet::parse(bth, op, data) else { continue };

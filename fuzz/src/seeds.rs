@@ -5,8 +5,8 @@ use remora_nic::kernel::{HEADER_LEN, Header, Notify};
 use remora_nic::queue::Remote;
 use remora_nic::wire::opcode::{Follows, TABLE};
 use remora_nic::wire::{
-    Aeth, AtomicEth, Bth, Deth, Extensions, Feth, ICRC_LEN, MAX_HEADER, Operation, Packet, Reth,
-    Xrceth,
+    Aeth, AtomicEth, Bth, Deth, Extensions, Feth, ICRC_LEN, Leth, MAX_HEADER, Operation, Packet,
+    Reth, Sack, Xrceth,
 };
 use remora_offload::kernel::builtin::column::Column;
 use remora_offload::kernel::builtin::{
@@ -36,6 +36,8 @@ pub fn packets() -> Vec<Seed> {
         aeth: Aeth { syndrome: 0x1F, msn: 7 },
         atomic_ack: 3,
         imm_or_key: 0xCAFE,
+        leth: Some(Leth::default()),
+        sack: Some(Sack { bitmap: 1, flags: Sack::ECHO, ..Sack::default() }),
     };
     let seed = |op: &remora_nic::wire::Op| {
         // The payload of an ATOMIC WRITE must have 8 bytes.
@@ -84,7 +86,7 @@ fn refusals() -> impl Iterator<Item = Seed> {
 
 /// RPCs that carry their length: one with a header (which asks for no answer), one without.
 fn rpcs() -> impl Iterator<Item = Seed> {
-    let op = remora_nic::wire::Op::lookup(0x18, remora_nic::wire::Dialect::Strom);
+    let op = remora_nic::wire::Op::lookup(0x18, remora_nic::wire::Dialect::KERNELS);
     let op = op.expect("the table has it");
     [("rc-rpc-params-header", 0), ("rc-rpc-params-no-header", 0xFF)]
         .map(|(name, byte)| {

@@ -83,7 +83,7 @@ fn inputs_for_packet_reach_every_op_code_and_every_refusal() {
     let mut refused = BTreeSet::new();
     for seed in 1..20_000 {
         let data = Random(seed).input(&corpus, target.max_len);
-        for dialect in [Dialect::Standard, Dialect::Strom] {
+        for dialect in [Dialect::STANDARD, Dialect::KERNELS, Dialect::all()] {
             let outcome = Packet::bth(&data).and_then(|bth| {
                 let op = Op::lookup(bth.opcode, dialect);
                 op.map(|op| Packet::parse(bth, op, &data)).transpose()

@@ -78,7 +78,7 @@ impl Hostile {
         self.asked += 1;
         (self.like.local_comm_id, self.like.local_qpn) = (self.asked, self.asked);
         let mad = Message::Req(self.like.clone()).to_mad(self.asked.into());
-        let op = Op::lookup(0x64, Dialect::Standard).filter(|op| op.transport == Transport::Ud);
+        let op = Op::lookup(0x64, Dialect::STANDARD).filter(|op| op.transport == Transport::Ud);
         let op = op.expect("UD SEND ONLY");
         let bth = Bth { opcode: 0x64, dest_qp: CM_QPN, ..Bth::ours() };
         let deth = Deth { qkey: CM_QKEY, src_qp: CM_QPN };

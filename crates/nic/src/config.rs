@@ -66,6 +66,12 @@ pub struct Config {
     /// The shortest wait for an acknowledge, even if a queue pair asks for a shorter one. Hardware
     /// has such a minimum, too.
     pub min_ack_timeout: Duration,
+    /// Over how many paths queue pairs of the lossy dialect spread their packets: a power of two,
+    /// at most 64. Paths differ in the source port of their packets.
+    pub paths: u8,
+    /// The shortest wait for news of the peer before a queue pair of the lossy dialect sends its
+    /// last packet again.
+    pub probe_floor: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
     /// The card hands packets to its own address over to its queue pairs itself. Without it they
@@ -104,6 +110,8 @@ impl Config {
             window_packets: 64,
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,
+            paths: 1,
+            probe_floor: Duration::ZERO,
             ecn: Ecn::Capable0,
             local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),

@@ -53,6 +53,15 @@ counters! {
     rx_naks,
     /// Receiver-not-ready NAKs received.
     rx_rnr_naks,
+    /// Lossy dialect: packets found lost, by later ones that had arrived.
+    found_lost,
+    /// Lossy dialect: acknowledges that told of packets behind a missing one.
+    rx_selective,
+    /// Lossy dialect: packets sent again after a silence, to learn what is missing.
+    probes,
+    /// Lossy dialect: acknowledges that told of a packet that had arrived before. Unless the
+    /// network made the copy, it was sent again for nothing.
+    tx_for_nothing,
     /// Retransmission timers that ran out.
     timeouts,
     /// Retries beyond the retry count of a queue pair, since its peer's card exists and has not
@@ -107,6 +116,11 @@ counters! {
     drop_management,
     /// Refused: a request whose op-code may not come here, or with a wrong length.
     refused_invalid_request,
+    /// Refused: a packet of the lossy dialect that contradicts another one of its message.
+    refused_contradiction,
+    /// Lossy dialect: packets ahead of the expected one that could not be placed (no receive
+    /// element, or a key that does not open the memory). They come again.
+    drop_early,
     /// Refused: a remote key that does not exist.
     refused_key,
     /// Refused: a remote key of another protection domain.

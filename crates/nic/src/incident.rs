@@ -362,7 +362,7 @@ mod tests {
             at: Time(0),
             qpn: 0x1234,
             outcome: Outcome::Refused(Nak::RemoteAccess),
-            op: Op::lookup(0x0A, crate::wire::Dialect::Standard),
+            op: Op::lookup(0x0A, crate::wire::Dialect::STANDARD),
             psn: Some(Psn::new(psn)),
             cause: Cause::Access(AccessError::Bounds),
             memory: Some(Touched { key: 7, addr: 0x1000, len: 20 }),

@@ -20,7 +20,7 @@ pub(crate) fn receive(
     datagram: &Datagram<'_>,
 ) {
     // Queue pair 1 takes datagrams only (soft-RoCE's `check_type_state`).
-    let packet = Op::lookup(bth.opcode, Dialect::Standard)
+    let packet = Op::lookup(bth.opcode, Dialect::STANDARD)
         .filter(|op| op.transport == Transport::Ud)
         .and_then(|op| Packet::parse(bth, op, datagram.bytes).ok());
     match packet {

@@ -82,6 +82,14 @@ impl<T: Copy> MultiQueue<T> {
         Some(Cursor(at))
     }
 
+    /// As [`MultiQueue::push`], even if the pool is at its limit.
+    pub(crate) fn push_in_any_case(&mut self, list: &mut List, item: T) -> Cursor {
+        let limit = core::mem::replace(&mut self.limit, NIL as usize);
+        let at = self.push(list, item);
+        self.limit = limit;
+        at.expect("there is memory for fewer nodes than there are numbers")
+    }
+
     /// Takes the first item.
     pub(crate) fn pop(&mut self, list: &mut List) -> Option<T> {
         let at = list.head;
@@ -176,6 +184,16 @@ mod tests {
             pool.push(&mut b, 10 + i).unwrap();
         }
         assert!(pool.push(&mut a, 9).is_none(), "the limit holds for all lists together");
+        let beyond = pool.push_in_any_case(&mut a, 9);
+        assert_eq!(pool.get(beyond), Some(&9));
+        assert!(pool.push(&mut a, 9).is_none(), "the limit is what it was");
+        let mut back = List::EMPTY;
+        core::mem::swap(&mut a, &mut back);
+        assert_eq!([pool.pop(&mut back), pool.pop(&mut back)], [Some(0), Some(1)]);
+        assert_eq!(pool.pop(&mut back), Some(9));
+        for i in 0..2 {
+            pool.push(&mut a, i).unwrap();
+        }
         assert_eq!(pool.pop(&mut a), Some(0));
         assert!(pool.push(&mut b, 12).is_some());
         assert_eq!((pool.pop(&mut b), pool.pop(&mut b)), (Some(10), Some(11)));
@@ -184,6 +202,6 @@ mod tests {
         assert_eq!(pool.pop(&mut a), Some(1));
         assert_eq!(pool.pop(&mut a), None);
         assert!(a.is_empty());
-        assert_eq!(pool.spare(), 3);
+        assert_eq!(pool.spare(), 4);
     }
 }

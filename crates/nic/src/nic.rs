@@ -260,7 +260,7 @@ impl Nic {
             mtu: Mtu::B1024 as u16,
             state: State::Reset,
             transport,
-            dialect: Dialect::Standard,
+            dialect: Dialect::STANDARD,
             access: Access::empty(),
             mode: Mode::from_bits_truncate(flags.bits() & QpFlags::all().bits()),
             queued: false,

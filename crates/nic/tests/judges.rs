@@ -84,10 +84,8 @@ impl Case {
     fn to_json(&self) -> Value {
         let mut case = fields(self.op, &self.bth, &self.ext, &self.payload);
         case["name"] = json!(self.name());
-        case["dialect"] = json!(match self.op.dialect {
-            Dialect::Standard => "standard",
-            Dialect::Strom => "strom",
-        });
+        let strom = self.op.dialect == Dialect::KERNELS;
+        case["dialect"] = json!(if strom { "strom" } else { "standard" });
         case["frame"] = json!(hex(&self.frame()));
         case["outer"] = json!({
             "version": if self.flow.src.is_ipv4() { 4 } else { 6 },
@@ -161,7 +159,7 @@ fn atomic_fields(atomic: &AtomicEth) -> Value {
 fn cases() -> Vec<Case> {
     let mut random = Random(1);
     let mut cases = Vec::new();
-    for row in &TABLE {
+    for row in TABLE.iter().filter(|row| is_known_elsewhere(row)) {
         let op = Op::lookup(row.code, row.dialect).expect("a row of the table");
         for len in PAYLOAD_LENGTHS {
             let len = match op.operation {
@@ -245,6 +243,8 @@ impl Random {
 
     fn extensions(&mut self) -> Extensions {
         Extensions {
+            leth: None,
+            sack: None,
             xrceth: Xrceth { srqn: self.next() as u32 & 0xFF_FFFF },
             feth: Feth { placement: self.next() as u8 & 15, selectivity: self.next() as u8 & 3 },
             deth: Deth { qkey: self.next() as u32, src_qp: self.next() as u32 & 0xFF_FFFF | 2 },
@@ -274,7 +274,7 @@ fn scapy_agrees() {
     run(Command::new(python()).arg(script("scapy_judge.py")).arg(&ours).arg(&theirs));
 
     let built: Vec<Value> = serde_json::from_slice(&fs::read(&theirs).unwrap()).unwrap();
-    assert!(built.len() >= TABLE.len());
+    assert!(built.len() >= TABLE.iter().filter(|row| is_known_elsewhere(row)).count());
     for case in &built {
         reads_like(case);
     }
@@ -298,7 +298,7 @@ fn reads_like(case: &Value) {
 
     let bth = Packet::bth(datagram).unwrap();
     let strom = case["dialect"] == "strom";
-    let dialect = if strom { Dialect::Strom } else { Dialect::Standard };
+    let dialect = if strom { Dialect::KERNELS } else { Dialect::STANDARD };
     let op = Op::lookup(bth.opcode, dialect).unwrap();
     let packet = Packet::parse(bth, op, datagram).unwrap();
     let ours = fields(op, &packet.bth, &packet.ext, packet.payload);
@@ -421,10 +421,15 @@ fn tshark_agrees() {
     }
 }
 
+/// Can another dissector know the op-code? The lossy dialect's are the card's own.
+fn is_known_elsewhere(op: &Op) -> bool {
+    !op.dialect.contains(Dialect::LOSSY)
+}
+
 /// Does tshark read more than the BTH? Version 4.0 does not for StRoM's op-codes, the CNP, XRC,
 /// FLUSH and ATOMIC WRITE.
 fn tshark_knows(op: &Op) -> bool {
-    op.dialect == Dialect::Standard
+    op.dialect == Dialect::STANDARD
         && op.transport != Transport::Xrc
         && !matches!(op.operation, Operation::Cnp | Operation::Flush | Operation::AtomicWrite)
 }

@@ -210,7 +210,7 @@ impl QueuePair {
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: Some(params.max_rd_atomic),
             min_rnr_timer: Some(params.min_rnr_timer),
-            dialect: Some(if params.kernels { Dialect::Strom } else { Dialect::Standard }),
+            dialect: Some(if params.kernels { Dialect::KERNELS } else { Dialect::STANDARD }),
             ..QpAttr::default()
         })
     }

@@ -1,7 +1,7 @@
 //! Queue pairs with their rings and completion queues, and how they are connected.
 
 use remora_nic::nic::{PostError, QpInit};
-use remora_nic::qp::{Mtu, QpAttr, State};
+use remora_nic::qp::{Congestion, Mtu, QpAttr, State};
 use remora_nic::queue::{Completion, RecvRequest, RingInit, SendRequest};
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Access, Path, Pd, Psn, QpFlags, Xrcd};
@@ -66,8 +66,10 @@ pub struct ConnectOptions {
     pub rnr_retry: u8,
     /// The waiting time that RNR NAKs ask for, as a code of the specification.
     pub min_rnr_timer: u8,
-    /// Whether op-codes have StRoM's meaning.
+    /// What the ends have agreed on beyond the standard.
     pub dialect: Dialect,
+    /// What decides how many packets may be outstanding.
+    pub congestion: Congestion,
 }
 
 impl Default for ConnectOptions {
@@ -81,7 +83,8 @@ impl Default for ConnectOptions {
             retry_cnt: 7,
             rnr_retry: 7,
             min_rnr_timer: 3,
-            dialect: Dialect::Standard,
+            dialect: Dialect::STANDARD,
+            congestion: Congestion::default(),
         }
     }
 }
@@ -261,6 +264,7 @@ impl Endpoint {
             access: (!ud).then_some(options.access),
             qkey: ud.then_some(QKEY),
             dialect: rc.then_some(options.dialect),
+            congestion: rc.then_some(options.congestion),
             ..QpAttr::default()
         }
     }

@@ -48,16 +48,23 @@ pub struct Goodput {
 
 /// Measures one connection. The result depends only on the arguments.
 pub fn goodput(loss: f64, seed: u64) -> Goodput {
-    let link = LinkOptions::default();
+    let connect = ConnectOptions { mtu: Mtu::B4096, ..ConnectOptions::default() };
+    goodput_of(&connect, Faults { loss, ..Faults::default() }, seed)
+}
+
+/// As [`goodput()`], for a connection with these attributes (but that time-out) and a network with
+/// these faults.
+pub fn goodput_of(connect: &ConnectOptions, faults: Faults, seed: u64) -> Goodput {
+    let (link, loss) = (LinkOptions::default(), faults.loss);
     let options = PairOptions {
         link,
         region: DEPTH * MESSAGE,
-        connect: ConnectOptions { mtu: Mtu::B4096, timeout: 5, ..ConnectOptions::default() },
+        connect: ConnectOptions { timeout: 5, ..*connect },
         ..PairOptions::default()
     };
     let mut pair = Pair::seeded(&options, seed);
     pair.world.network.trace = None;
-    pair.world.network.faults = Faults { loss, ..Faults::default() };
+    pair.world.network.faults = faults;
     let start = pair.world.now;
     let end = transfer(&mut pair);
     let seconds = end.since(start).as_secs_f64();

@@ -23,7 +23,7 @@ pub const WORD: u64 = 1000 << 10;
 /// # Panics
 /// If a card refuses a valid request.
 pub fn kernel_pair(mut options: PairOptions, limits: Limits, port: Option<PortTerms>) -> Pair {
-    options.connect.dialect = Dialect::Strom;
+    options.connect.dialect = Dialect::KERNELS;
     let mut pair = Pair::new(&options);
     for host in &mut pair.world.hosts {
         let mut kernels = Kernels::new(limits);

@@ -168,6 +168,8 @@ pub struct Options {
     pub burst_bytes: u32,
     /// The cards' limit of outstanding messages.
     pub max_outstanding: usize,
+    /// The paths over which queue pairs of the lossy dialect spread their packets.
+    pub paths: u8,
     /// The ECN bits of packets.
     pub ecn: Ecn,
     /// Elements of each host's shared receive queue.
@@ -219,6 +221,7 @@ impl Options {
         let (groups, restless) = groups(seed, &mut connections);
         let kernels = kernels(seed, &mut connections);
         let guests = guests(seed, &plan, &mut connections);
+        let paths = lossy(seed, &mut connections);
         let mut options = Options {
             seed,
             hosts,
@@ -239,6 +242,7 @@ impl Options {
             fetch_elements: dice.pick(&[1, 8, 8, 32]),
             burst_bytes: dice.pick(&[1, 4 << 10, 16 << 10, 64 << 10]),
             max_outstanding: dice.pick(&[2, 16, 1 << 20, 1 << 20]),
+            paths,
             ecn: if dice.coin() { Ecn::Capable0 } else { Ecn::NotCapable },
             shared_receives: dice.pick(&[2, 16, 64]).max(least_shared(&connections) as u32),
             connections,
@@ -315,7 +319,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         if dice.chance(0.25) {
             continue;
         }
-        connection.connect.dialect = Dialect::Strom;
+        connection.connect.dialect = Dialect::KERNELS;
         let calls: &[Verb] = match dice.below(3) {
             0 => &[Verb::Rpc],
             1 => &[Verb::RpcWrite],
@@ -348,6 +352,21 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         }
     });
     Some(KernelOptions { limits, port })
+}
+
+/// The lossy dialect, in half of all worlds, on most reliable connections. Uses a stream of chance
+/// of its own, as [`kernels`] does. Returns the number of paths.
+fn lossy(seed: u64, connections: &mut [ConnectionOptions]) -> u8 {
+    let mut dice = Dice::new(seed ^ 0x006C_6F73_7379);
+    if dice.coin() {
+        return 1;
+    }
+    for connection in connections.iter_mut().filter(|c| c.transport == Transport::Rc) {
+        if dice.chance(0.75) {
+            connection.connect.dialect |= Dialect::LOSSY;
+        }
+    }
+    dice.pick(&[1, 1, 2, 8, 64])
 }
 
 /// XRC, in a third of all worlds: some reliable connections become XRC connections, often from
@@ -636,8 +655,9 @@ impl fmt::Display for ConnectionOptions {
         let ConnectionOptions { hosts, queues, connect, psns, verbs, .. } = self;
         writeln!(
             f,
-            "{:?} {} - {}, MTU {}, {} requests each way up to {} bytes of {verbs:?}",
+            "{:?} {:?} {} - {}, MTU {}, {} requests each way up to {} bytes of {verbs:?}",
             self.transport,
+            connect.dialect,
             hosts[0],
             hosts[1],
             connect.mtu.bytes(),

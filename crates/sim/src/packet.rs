@@ -130,13 +130,17 @@ impl Seen {
     /// Reads a packet from the wire. The header is empty if the bytes are no packet.
     pub fn new(at: Time, from: usize, to: usize, bytes: &[u8]) -> Seen {
         let bth = Packet::bth(bytes).unwrap_or_default();
-        // A trace does not know what the ends agreed on: it reads non-standard packets as StRoM's.
+        // A trace does not know what the ends agreed on: it reads non-standard packets as StRoM's,
+        // and others as the lossy dialect's.
         let read = |dialect| {
             let op = Op::lookup(bth.opcode, dialect);
             (op, op.and_then(|op| Packet::parse(bth, op, bytes).ok()))
         };
-        let (op, parsed) = match read(Dialect::Standard) {
-            (_, None) => read(Dialect::Strom),
+        let (op, parsed) = match read(Dialect::STANDARD) {
+            (_, None) => match read(Dialect::KERNELS) {
+                (_, None) => read(Dialect::all()),
+                strom => strom,
+            },
             standard => standard,
         };
         let ext = parsed.map_or_else(Extensions::default, |p| p.ext);

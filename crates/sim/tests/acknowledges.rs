@@ -21,7 +21,7 @@ const BOTH: &str = "RC RDMA WRITE Only with Acknowledge";
 
 /// A pair that agreed to the StRoM dialect.
 fn strom_pair() -> Pair {
-    let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
     Pair::new(&PairOptions { connect, ..PairOptions::default() })
 }
 
@@ -50,7 +50,7 @@ fn pass(t: &mut Pair, from: usize, answering: bool) -> Vec<&'static str> {
         let bytes = [packet.header(), &icrc].concat();
         let datagram = Datagram { src, src_port, dst, ip_id: Some(0), tos: 0, bytes: &bytes };
         to.nic.handle_packets(now, &mut to.memory, [datagram]);
-        Op::lookup(bytes[0], Dialect::Strom).unwrap().name
+        Op::lookup(bytes[0], Dialect::KERNELS).unwrap().name
     };
     batch.packets().iter().map(deliver).collect()
 }

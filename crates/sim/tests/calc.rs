@@ -10,7 +10,7 @@ use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 const CALCS: [Calc; 6] = [Calc::Max, Calc::Min, Calc::And, Calc::Or, Calc::Xor, Calc::Add];
 
 fn agreed() -> Pair {
-    let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
     Pair::new(&PairOptions { connect, ..PairOptions::default() })
 }
 

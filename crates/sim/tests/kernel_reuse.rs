@@ -130,7 +130,7 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         renew(&mut t, A, |qpn| qpn != old);
         assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
         t.world.network.heal();
-        let options = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+        let options = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
         let ends = t.ends;
         connect(&mut t.world, (&ends[A], &ends[B]), &options, (Psn::new(70), Psn::new(9000)));
         // The host answers a call whose queue pair is gone.

@@ -145,7 +145,7 @@ fn a_call_without_a_kernel_gets_an_error_status() {
 
 #[test]
 fn a_card_without_kernels_answers_too() {
-    let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
     assert_eq!(t.call_and_wait(9, b"", &[], 10).0, Some(CallStatus::NO_KERNEL));
     t.tear_down();

@@ -107,7 +107,7 @@ fn requests_without_permission_are_refused() {
 
 #[test]
 fn other_services_and_the_other_dialect_have_no_flush() {
-    let strom = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    let strom = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
     for (transport, connect) in [(Transport::Uc, ConnectOptions::default()), (Transport::Rc, strom)]
     {
         let mut t = Pair::new(&PairOptions { transport, connect, ..PairOptions::default() });

@@ -285,14 +285,14 @@ fn memory_that_cannot_be_reached_is_an_operational_error() {
 
 #[test]
 fn strom_op_codes_need_an_agreement() {
-    let rpc = Op::lookup(0x18, Dialect::Strom).unwrap();
+    let rpc = Op::lookup(0x18, Dialect::KERNELS).unwrap();
     let mut t = Pair::standard();
     t.forge(A, 100, rpc, &Extensions::default(), &[1; 16]);
     t.run();
     // Expect: an invalid request error, since a standard queue pair does not know the op-code.
     assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1);
     assert_eq!(t.world.hosts[B].nic.counters().drop_opcode, 1);
-    let connect = ConnectOptions { dialect: Dialect::Strom, ..ConnectOptions::default() };
+    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
     let reth = Reth { len: 16, ..Reth::default() };
     t.forge(A, 100, rpc, &Extensions { reth, ..Extensions::default() }, &[1; 16]);

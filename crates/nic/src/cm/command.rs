@@ -15,6 +15,7 @@ use super::receive::{MAX_MTU_CODE, XRC, answer_time};
 use super::service::{CmaHeader, ServiceId};
 use super::state::{Input, Next, State};
 use super::{Cm, CmEvent, ConnId};
+use crate::wire::Dialect;
 use crate::{Psn, Time};
 
 /// A connection to ask a peer for. Numbers wider than their field are cut to it.
@@ -181,6 +182,9 @@ impl Cm {
             },
         );
         conn.extended = request.transport == TransportService::Extended;
+        if request.transport == TransportService::Rc {
+            conn.dialect = self.config.offers;
+        }
         self.connections.insert(id, conn);
         self.ask(now, id, self.req(id, request, data));
         Ok(ConnId(id))
@@ -209,12 +213,16 @@ impl Cm {
         private_data: [u8; Req::PRIVATE_DATA],
     ) -> Req {
         let config = &self.config;
+        let offers = match request.transport {
+            TransportService::Rc => config.offers,
+            _ => Dialect::STANDARD,
+        };
         let path =
             Primary::between(config.local, request.remote, config.hop_limit, request.ack_timeout);
         Req {
             local_comm_id: id,
             service_id: request.service,
-            local_ca_guid: config.ca_guid,
+            local_ca_guid: config.guid_with(offers),
             local_qkey: 0,
             local_qpn: request.local_qpn,
             responder_resources: request.responder_resources,
@@ -265,7 +273,7 @@ impl Cm {
             flow_control: params.flow_control,
             rnr_retry_count: params.rnr_retry_count,
             srq: params.srq || connection.extended,
-            local_ca_guid: self.config.ca_guid,
+            local_ca_guid: self.config.guid_with(connection.dialect),
             private_data,
         };
         self.ask(now, conn.0, rep);
@@ -409,7 +417,7 @@ impl Cm {
     pub(super) fn say_timeout(&mut self, id: u32) {
         let (local, remote) = self.ids(id);
         let mut rej = rejection(local, remote, Answered::Other, RejectReason::TIMEOUT);
-        let guid = self.config.ca_guid.to_be_bytes();
+        let guid = self.config.guid_with(Dialect::STANDARD).to_be_bytes();
         rej.info[..guid.len()].copy_from_slice(&guid);
         rej.info_len = guid.len() as u8;
         self.say(id, rej);

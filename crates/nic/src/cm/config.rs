@@ -2,6 +2,9 @@
 
 use core::net::IpAddr;
 
+use super::offer::guid_with;
+use crate::wire::Dialect;
+
 /// The manager's settings and limits. A time is given as an exponent *n*: 4.096 µs · 2ⁿ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -40,6 +43,14 @@ pub struct CmConfig {
     pub hop_limit: u8,
     /// Partition key.
     pub pkey: u16,
+    /// What this card offers to its peers on reliable connections, beyond the standard. Reliable
+    /// connections use what both cards offer: [`IncomingRequest::dialect`] and [`Reply::dialect`]
+    /// say what that is, and the caller sets it on the queue pair. While this is not empty, bytes
+    /// of the GUID say what is offered.
+    ///
+    /// [`IncomingRequest::dialect`]: super::IncomingRequest::dialect
+    /// [`Reply::dialect`]: super::Reply::dialect
+    pub offers: Dialect,
 }
 
 impl CmConfig {
@@ -60,6 +71,12 @@ impl CmConfig {
             max_retries: 15,
             hop_limit: 64,
             pkey: 0xffff,
+            offers: Dialect::STANDARD,
         }
+    }
+
+    /// The GUID in a message that offers or confirms `dialect`.
+    pub(super) fn guid_with(&self, dialect: Dialect) -> u64 {
+        if self.offers.is_empty() { self.ca_guid } else { guid_with(self.ca_guid, dialect) }
     }
 }

@@ -10,6 +10,7 @@ use super::mad::MAD_LEN;
 use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
 use super::state::State;
 use crate::Time;
+use crate::wire::Dialect;
 
 /// A connection, by the communication id that this side has given it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -28,8 +29,11 @@ pub(super) struct Connection {
     pub(super) state: State,
     pub(super) side: Side,
     pub(super) peer: IpAddr,
-    /// The GUID of the peer's card, once it is known; until then 0.
+    /// The identity of the peer's card, once it is known; until then 0.
     pub(super) guid: u64,
+    /// What both cards offer beyond the standard; on the active side until the reply comes, what
+    /// this card offers.
+    pub(super) dialect: Dialect,
     /// The peer's communication id, once it is known.
     pub(super) remote_id: Option<u32>,
     pub(super) local_qpn: u32,
@@ -78,6 +82,7 @@ impl Connection {
             side,
             peer,
             guid: 0,
+            dialect: Dialect::STANDARD,
             remote_id: None,
             local_qpn,
             extended: false,

@@ -8,6 +8,7 @@ use super::message::{RejectReason, SidrStatus, TransportService};
 use super::resolution::SidrId;
 use super::service::{CmaHeader, ServiceId};
 use crate::Psn;
+use crate::wire::Dialect;
 
 /// What has happened. Private data is as long as its message's field, padded with zeros: its real
 /// length is not on the wire.
@@ -127,6 +128,9 @@ pub struct IncomingRequest {
     pub srq: bool,
     /// Does the peer want end-to-end credits?
     pub flow_control: bool,
+    /// What both cards offer beyond the standard. Accepting the request confirms it, and the queue
+    /// pair must use it.
+    pub dialect: Dialect,
     /// The peer's private data: 56 bytes, or 92 outside the port spaces.
     pub private_data: Vec<u8>,
 }
@@ -153,6 +157,9 @@ pub struct Reply {
     pub srq: bool,
     /// Will the peer obey end-to-end credits?
     pub flow_control: bool,
+    /// What the peer has confirmed of this card's offer beyond the standard: the queue pair must
+    /// use it.
+    pub dialect: Dialect,
     /// The peer's private data, 196 bytes.
     pub private_data: Vec<u8>,
 }

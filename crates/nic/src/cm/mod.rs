@@ -11,6 +11,7 @@
 //!   caller's wishes, `sidr` on both for datagram services. `repeat` has the timers: a message
 //!   without an answer is sent again, and at last given up. `event` is what the caller is told.
 //! - The manager remembers `connection`s, `listener`s, and `resolution`s of datagram services.
+//! - `offer`: what two cards agree on beyond the standard, in their GUIDs.
 //! - `config` has the settings and limits, `counters` what was refused, dropped or repeated.
 //!
 //! A connection, from both sides:
@@ -37,6 +38,7 @@ mod event;
 mod listener;
 pub mod mad;
 pub mod message;
+mod offer;
 mod order;
 mod receive;
 mod repeat;

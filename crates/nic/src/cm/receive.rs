@@ -13,10 +13,12 @@ use super::message::{
     Answered, Attribute, Drep, Dreq, Message, Mra, Rej, RejectReason, Rep, Req, Rtu,
     TransportService,
 };
+use super::offer::{identity, offered};
 use super::service::{CmaHeader, ServiceId};
 use super::state::{Input, Next, State};
 use super::{Cm, CmEvent, ConnId, IncomingRequest, ListenerId, Reply};
 use crate::Time;
+use crate::wire::Dialect;
 
 /// A request that may become a connection: its listener, and the addresses that it states.
 pub(super) struct Admission {
@@ -64,7 +66,7 @@ impl Cm {
     }
 
     fn on_req(&mut self, now: Time, src: IpAddr, tid: u64, req: &Req) {
-        let card = (src, req.local_ca_guid);
+        let card = (src, identity(req.local_ca_guid));
         let known = self.by_peer.get(&(card, req.local_comm_id)).copied();
         let begun = known.and_then(|id| Some((id, self.connections.get(&id)?)));
         // The request that began a connection, once more, is a duplicate: no second connection
@@ -186,7 +188,11 @@ impl Cm {
                 time_wait: standard_time(req.primary.ack_timeout.min(limit)),
             },
         );
-        conn.guid = req.local_ca_guid;
+        conn.guid = identity(req.local_ca_guid);
+        if req.transport == TransportService::Rc {
+            conn.dialect = offered(req.local_ca_guid) & self.config.offers;
+        }
+        let dialect = conn.dialect;
         conn.remote_id = Some(req.local_comm_id);
         conn.remote_qpn = Some(req.local_qpn);
         conn.extended = req.transport == TransportService::Extended;
@@ -196,7 +202,8 @@ impl Cm {
         self.by_peer.insert((card, req.local_comm_id), id);
         self.by_qpn.insert((card, req.local_qpn), id);
         self.listeners.begin(admission.listener, src);
-        self.events.push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, admission))));
+        self.events
+            .push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, dialect, admission))));
     }
 
     /// Ends a connection that the peer no longer knows.
@@ -233,7 +240,7 @@ impl Cm {
         // sends 0. Its own id and the GUID that such a rejection carries name the connection then.
         let ours = match (rej.remote_comm_id, rej.info.first_chunk()) {
             (0, Some(guid)) => {
-                let card = (src, u64::from_be_bytes(*guid));
+                let card = (src, identity(u64::from_be_bytes(*guid)));
                 self.by_peer.get(&(card, rej.local_comm_id)).copied().unwrap_or(0)
             }
             (id, _) => id,
@@ -310,7 +317,7 @@ impl Cm {
 
     /// Does another connection already have the peer's id or queue pair?
     fn is_taken(&self, src: IpAddr, rep: &Rep, id: u32) -> bool {
-        let card = (src, rep.local_ca_guid);
+        let card = (src, identity(rep.local_ca_guid));
         let others = |found: Option<&u32>| found.is_some_and(|other| *other != id);
         others(self.by_qpn.get(&(card, rep.local_qpn)))
             || others(self.by_peer.get(&(card, rep.local_comm_id)))
@@ -320,7 +327,7 @@ impl Cm {
         let reason = RejectReason::STALE_CONNECTION;
         let rej = rejection(id, rep.local_comm_id, Answered::Rep, reason);
         self.answer(src, tid, rej);
-        let card = (src, rep.local_ca_guid);
+        let card = (src, identity(rep.local_ca_guid));
         if let Some(old) = self.by_qpn.get(&(card, rep.local_qpn)).copied() {
             self.end_stale(now, old);
         }
@@ -330,7 +337,10 @@ impl Cm {
 
     fn on_first_rep(&mut self, id: u32, rep: &Rep) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        conn.guid = rep.local_ca_guid;
+        conn.guid = identity(rep.local_ca_guid);
+        // A peer can confirm no more than it was offered.
+        conn.dialect &= offered(rep.local_ca_guid);
+        let dialect = conn.dialect;
         conn.remote_id = Some(rep.local_comm_id);
         conn.remote_qpn = Some(rep.local_qpn);
         let card = conn.card();
@@ -347,6 +357,7 @@ impl Cm {
                 rnr_retry_count: rep.rnr_retry_count,
                 srq: rep.srq,
                 flow_control: rep.flow_control,
+                dialect,
                 private_data: rep.private_data.to_vec(),
             }))
         });
@@ -457,7 +468,7 @@ pub(super) fn who_asks(
     Some((SocketAddr::new(src, header.source.port()), Some(header), user))
 }
 
-fn incoming(id: u32, req: &Req, admission: Admission) -> IncomingRequest {
+fn incoming(id: u32, req: &Req, dialect: Dialect, admission: Admission) -> IncomingRequest {
     IncomingRequest {
         conn: ConnId(id),
         listener: admission.listener,
@@ -476,6 +487,7 @@ fn incoming(id: u32, req: &Req, admission: Admission) -> IncomingRequest {
         traffic_class: req.primary.traffic_class,
         srq: req.srq,
         flow_control: req.flow_control,
+        dialect,
         private_data: admission.private_data,
     }
 }

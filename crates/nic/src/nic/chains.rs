@@ -73,7 +73,7 @@ impl Nic {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.mode.insert(Mode::LOOP_BACK);
             qp.path = Path::new(address, qpn);
-            (qp.dest_qp, qp.access, qp.dialect) = (dest, access, Dialect::Standard);
+            (qp.dest_qp, qp.access, qp.dialect) = (dest, access, Dialect::STANDARD);
             qp.mtu = Mtu::B4096 as u16;
             qp.tx = Requester::new(Psn::default(), window);
             qp.rx = Responder::new(Psn::default());

@@ -99,7 +99,7 @@ impl Nic {
             return;
         };
         // Only datagrams can be sent to a group.
-        let op = Op::lookup(bth.opcode, Dialect::Standard);
+        let op = Op::lookup(bth.opcode, Dialect::STANDARD);
         let Some(op) = op.filter(|op| op.transport == Transport::Ud) else {
             counters.drop_opcode += 1;
             return;

@@ -32,7 +32,7 @@ pub(crate) enum Held {
 }
 
 /// The syndrome of an acknowledge that grants unlimited credits.
-const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
+pub(super) const ACKNOWLEDGE: u8 = Syndrome::Ack { credits: Syndrome::UNLIMITED }.byte();
 
 /// The low 16 bits of a PSN: enough to count a few packets.
 fn low_bits(psn: Psn) -> u16 {
@@ -52,6 +52,9 @@ const PROMPT_DOUBLINGS_MAX: u8 = 8;
 impl Qp {
     /// Sends the acknowledge or NAK that is owed.
     pub(crate) fn send_acknowledge(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
+        if self.is_lossy() {
+            return self.send_lossy_acknowledge(env, batch);
+        }
         let (syndrome, psn) = match self.rx.reply {
             Owed::Nothing => return,
             // An acknowledge would pass READ or atomic answers that have not left, and a requester
@@ -93,7 +96,7 @@ impl Qp {
     }
 
     /// Notes that the acknowledge or NAK that was owed is leaving.
-    fn note_acknowledge(&mut self) {
+    pub(super) fn note_acknowledge(&mut self) {
         self.rx.reply = Owed::Nothing;
         self.rx.acknowledged = low_bits(self.rx.expected);
         if self.rx.held == Held::Yes {
@@ -132,7 +135,7 @@ impl Qp {
     /// Holds the acknowledge back while the application prepares an answer, if few packets wait for
     /// it and holding back has saved packets lately. Returns whether it is held back.
     pub(crate) fn hold_acknowledge(&mut self, card: &mut Card) -> bool {
-        if self.rx.reply != Owed::Acknowledge {
+        if self.rx.reply != Owed::Acknowledge || self.is_lossy() && self.acknowledges_at_once() {
             return false;
         }
         if self.rx.prompt > 0 {

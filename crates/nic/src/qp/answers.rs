@@ -65,6 +65,17 @@ impl Qp {
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
         let reth = packet.ext.reth;
+        self.judge_read(env, &reth)?;
+        // One PSN for each response, and one if there is nothing to read.
+        let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
+        let Reth { addr, rkey, len } = reth;
+        let asked = Asked::Read { addr, rkey, len, pd: self.pd };
+        self.add_answer(env, packet.bth.psn, packets, asked)?;
+        Ok(packets)
+    }
+
+    /// May the peer read this range?
+    pub(super) fn judge_read(&self, env: &mut Env<'_>, reth: &Reth) -> Result<(), Refusal> {
         // No message is longer than 2^31 bytes (`check_length`).
         if reth.len > MAX_MESSAGE {
             let cause = Cause::Length { got: reth.len.into(), expected: u64::from(MAX_MESSAGE) };
@@ -73,12 +84,7 @@ impl Qp {
         // The key must open the whole range for reading before the first response leaves
         // (`check_rkey`).
         self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
-        // One PSN for each response, and one if there is nothing to read.
-        let packets = reth.len.div_ceil(u32::from(self.mtu)).max(1);
-        let Reth { addr, rkey, len } = reth;
-        let asked = Asked::Read { addr, rkey, len, pd: self.pd };
-        self.add_answer(env, packet.bth.psn, packets, asked)?;
-        Ok(packets)
+        Ok(())
     }
 
     /// An expected atomic: executed at once, its result saved.
@@ -143,6 +149,15 @@ impl Qp {
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
+        self.judge_word(env, packet)?;
+        self.make_room(env)?;
+        self.store_word(env, packet)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
+        Ok(1)
+    }
+
+    /// May the peer write this word at once? If so: its bus address and its value.
+    fn judge_word(&self, env: &mut Env<'_>, packet: &Packet<'_>) -> Result<(u64, u64), Refusal> {
         let Reth { addr, rkey, len } = packet.ext.reth;
         let bytes: Result<[u8; 8], _> = packet.payload.try_into();
         // An ATOMIC WRITE carries exactly eight bytes, and its header has this length.
@@ -152,18 +167,21 @@ impl Qp {
         };
         // The key must open them for writing (`check_rkey`).
         self.check_remote(env, rkey, addr, 8, Access::REMOTE_WRITE)?;
-        self.make_room(env)?;
         // As for an atomic, they must be one aligned word.
         let Some(word) = self.word(env, (rkey, addr), Access::REMOTE_WRITE) else {
             return Err(Refusal::invalid(env, Cause::Alignment));
         };
         // On the wire the word has the writer's byte order, as a WRITE's payload has.
-        if env.mem.store(word, u64::from_ne_bytes(bytes)).is_err() {
-            let memory = Touched { key: rkey, addr, len: 8 };
-            return Err(Refusal::access(env, AccessError::Memory, memory));
-        }
-        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
-        Ok(1)
+        Ok((word, u64::from_ne_bytes(bytes)))
+    }
+
+    /// Carries out an ATOMIC WRITE.
+    pub(super) fn store_word(&self, env: &mut Env<'_>, packet: &Packet<'_>) -> Result<(), Refusal> {
+        let (word, value) = self.judge_word(env, packet)?;
+        env.mem.store(word, value).map_err(|_| {
+            let Reth { addr, rkey: key, .. } = packet.ext.reth;
+            Refusal::access(env, AccessError::Memory, Touched { key, addr, len: 8 })
+        })
     }
 
     /// An expected FLUSH. The card writes memory at once, so that all earlier writes are visible
@@ -174,6 +192,18 @@ impl Qp {
         env: &mut Env<'_>,
         packet: &Packet<'_>,
     ) -> Result<u32, Refusal> {
+        self.judge_flush(env, packet)?;
+        self.make_room(env)?;
+        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
+        Ok(1)
+    }
+
+    /// May the peer ask for this FLUSH?
+    pub(super) fn judge_flush(
+        &self,
+        env: &mut Env<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Refusal> {
         let (Reth { addr, rkey, len }, feth) = (packet.ext.reth, packet.ext.feth);
         let known = Feth::GLOBAL | Feth::PERSISTENT;
         // A FLUSH asks for at least one kind of placement, and for none that is not known here; its
@@ -193,9 +223,7 @@ impl Qp {
         };
         // The key must open the range for the kinds of placement asked for.
         self.check_remote(env, rkey, addr, len, need)?;
-        self.make_room(env)?;
-        self.add_answer(env, packet.bth.psn, 1, Asked::Done)?;
-        Ok(1)
+        Ok(())
     }
 
     /// The bus address of a 64-bit word. `None` if the address is not a multiple of 8, if the word

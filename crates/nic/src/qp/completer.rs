@@ -20,7 +20,7 @@ use crate::incident::{Blame, Cause, LossSign, Touched};
 use crate::memory::key::AccessError;
 use crate::psn::Psn;
 use crate::queue::element::Element;
-use crate::queue::outstanding::Outstanding;
+use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::scatter;
 use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
 use crate::timers::rnr_delay;
@@ -162,6 +162,9 @@ impl Qp {
 
     /// The queue pair's timer has run out: an RNR wait is over, or an acknowledge did not come.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        if self.is_lossy() {
+            return self.handle_lossy_timeout(env);
+        }
         let recovery = core::mem::replace(&mut self.tx.recovery, Recovery::Nothing);
         if recovery == Recovery::RnrWait {
             self.schedule(env.card);
@@ -373,7 +376,7 @@ impl Qp {
     }
 
     /// Writes response data to the memory that the request's entries name.
-    fn scatter(
+    pub(super) fn scatter(
         &self,
         env: &mut Env<'_>,
         work: &Outstanding,
@@ -394,7 +397,7 @@ impl Qp {
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
         let is_empty = env.card.outstanding.in_use() == 0;
         env.card.scheduler.feed(is_empty);
-        if !work.is_kernels() {
+        if work.origin == Origin::Ring {
             self.sq.retired = work.index.wrapping_add(1);
         }
         Some(work)

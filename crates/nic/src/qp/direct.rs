@@ -130,6 +130,7 @@ impl Qp {
         self.sq.waiting() > 0
             && self.transport == Transport::Rc
             && self.state == State::Rts
+            && !self.is_lossy()
             && self.mode.contains(Mode::LOCAL)
             && !self.mode.intersects(apart)
             && self.tx.outstanding.is_empty()

@@ -19,6 +19,7 @@ impl Qp {
         self.state = State::Error;
         self.tx.stop();
         self.drop_answers(env);
+        self.stop_lossy(env.card);
         self.drop_posted(env.kernels, &mut env.card.kernel);
         env.kernels.closed(&mut env.card.kernel, self.qpn);
         self.schedule(env.card);
@@ -31,6 +32,7 @@ impl Qp {
         let receives = self.state == State::Error;
         if receives {
             self.flush_receive(env);
+            self.flush_lossy_receives(env);
         }
         while budget.elements > 0 {
             budget.elements -= 1;

@@ -11,7 +11,7 @@ use crate::env::Env;
 use crate::event::Event;
 use crate::incident::{Cause, Outcome};
 use crate::transmit::{Datagram, Ecn};
-use crate::wire::{Bth, Nak, Operation, Packet, Transport};
+use crate::wire::{Bth, Dialect, Nak, Operation, Packet, Transport};
 
 /// A packet from outside, classified by what a queue pair does with it.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +23,8 @@ pub(crate) enum Incoming<'p> {
     RequestWithAcknowledge(&'p Packet<'p>),
     /// An acknowledge, READ response or atomic acknowledge.
     Response(&'p Packet<'p>),
+    /// A packet of the lossy dialect.
+    Lossy(&'p Packet<'p>),
     /// A congestion notification.
     CongestionNotification,
     /// A packet with an op-code that the queue pair does not know.
@@ -35,6 +37,7 @@ impl<'p> Incoming<'p> {
     pub(crate) fn of(packet: &'p Packet<'p>) -> Incoming<'p> {
         match packet.op {
             op if op.operation == Operation::Cnp => Incoming::CongestionNotification,
+            op if op.dialect.contains(Dialect::LOSSY) => Incoming::Lossy(packet),
             op if op.is_response() => Incoming::Response(packet),
             op if op.is_acknowledging() => Incoming::RequestWithAcknowledge(packet),
             _ => Incoming::Request(packet),
@@ -47,6 +50,7 @@ impl<'p> Incoming<'p> {
         match self {
             Incoming::Request(packet)
             | Incoming::RequestWithAcknowledge(packet)
+            | Incoming::Lossy(packet)
             | Incoming::Response(packet) => packet.op.transport == transport,
             Incoming::CongestionNotification | Incoming::Unknown(_) => true,
         }
@@ -93,6 +97,9 @@ impl Qp {
             self.cold.peer_told = true;
             env.card.events.push_back(Event::CommunicationEstablished(self.qpn));
         }
+        if let Incoming::Lossy(packet) = incoming {
+            return self.handle_lossy(env, packet, outer);
+        }
         if Ecn::from_tos(outer.tos) == Ecn::Congested {
             self.note_congestion(env);
         }
@@ -104,8 +111,8 @@ impl Qp {
             (Incoming::Request(packet), _) => self.handle_request(env, packet),
             (Incoming::RequestWithAcknowledge(packet), _) => self.handle_both(env, packet),
             (Incoming::Response(packet), _) => self.handle_response(env, packet),
-            // Taken at the top of this function.
-            (Incoming::Unknown(_), _) => {}
+            // Taken further up in this function.
+            (Incoming::Unknown(_) | Incoming::Lossy(_), _) => {}
         }
     }
 
@@ -121,6 +128,8 @@ impl Qp {
         // packet, and the op-code's top three bits must be those of its service.
         let listens = matches!(self.state, State::Rtr | State::Rts | State::Sqd);
         let answers = self.transport == Transport::Rc || self.cold.xrcd.is_some();
+        // A connection of the lossy dialect takes an old connection's packets for what they are.
+        let answers = answers && !self.is_lossy();
         let asks = answers && bth.opcode >> 5 == self.transport.code();
         if listens && asks && bth.psn == self.rx.expected {
             env.card.counters.refused_invalid_request += 1;

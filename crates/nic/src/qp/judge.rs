@@ -94,14 +94,14 @@ impl Qp {
         let asks_little = !opcode.wants_response() || self.cold.max_rd_atomic > 0;
         match self.transport {
             // StRoM's op-codes mean something else to a peer that has not agreed to them.
-            Transport::Rc if opcode.is_rpc() => self.dialect == Dialect::Strom,
+            Transport::Rc if opcode.is_rpc() => self.dialect.contains(Dialect::KERNELS),
             // Every peer can add (fetch-and-add); for the other calc verbs it must have agreed.
             _ if !matches!(opcode.calc(), None | Some(Calc::Add)) => {
-                self.dialect == Dialect::Strom && self.cold.max_rd_atomic > 0
+                self.dialect.contains(Dialect::KERNELS) && self.cold.max_rd_atomic > 0
             }
-            // In StRoM's dialect, FLUSH's op-code means an RPC.
+            // Among StRoM's op-codes, FLUSH's means an RPC; the lossy dialect has both.
             Transport::Rc if opcode == Opcode::Flush => {
-                self.dialect == Dialect::Standard && asks_little
+                self.dialect != Dialect::KERNELS && asks_little
             }
             Transport::Rc => asks_little,
             Transport::Xrc => match opcode {

@@ -130,6 +130,7 @@ impl Qp {
             index: 0,
             psn: self.tx.next,
             packets: len.div_ceil(u32::from(self.mtu)).max(1),
+            ssn: self.ssn(),
             failed: None,
             origin: Origin::Kernel { buffer },
         };
@@ -141,6 +142,7 @@ impl Qp {
             return Some(self.starve(env));
         };
         self.tx.cursor = cursor;
+        self.count_ssn(element.opcode);
         self.post_word(env, post);
         None
     }

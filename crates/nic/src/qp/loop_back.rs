@@ -353,6 +353,7 @@ impl Turn<'_, '_> {
             index: qp.sq.fetched.wrapping_sub(1),
             psn: qp.tx.next,
             packets: element.len.div_ceil(PIECE),
+            ssn: 0,
             failed: None,
             origin: Origin::Ring,
         };

@@ -10,6 +10,7 @@
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
 //!   ERROR, `congestion` what ECN does.
+//! - A network that loses and reorders: `lossy`, between cards that have agreed on it.
 //! - A peer on the same card: `direct`.
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
 //!   of a send queue. Kernels: `kernel` takes calls and sends results.
@@ -30,6 +31,7 @@ mod judge;
 mod kernel;
 mod limits;
 mod loop_back;
+mod lossy;
 mod order;
 mod post;
 mod receive;
@@ -45,6 +47,7 @@ pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
+pub use window::Congestion;
 
 pub(crate) use direct::turn as direct_turn;
 pub(crate) use incoming::Incoming;
@@ -61,7 +64,7 @@ use crate::event::Event;
 use crate::handles::Xrcd;
 use crate::incident::{Blame, Cause, Incident, Outcome};
 use crate::kernel::{Posted, Runner};
-use crate::memory::key::{Access, Pd, Scope};
+use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::numbered::Numbered;
 use crate::psn::Psn;
 use crate::queue::Status;
@@ -72,6 +75,7 @@ use crate::transmit::{Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
+use window::Window;
 
 /// The most READs and atomics that may be outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
@@ -147,6 +151,8 @@ pub(crate) struct Cold {
     pub(crate) limits: Option<Box<SendLimits>>,
     /// The queue pair is listed among those that wait until their client may go on.
     pub(crate) waits_for_client: bool,
+    /// What a queue pair of the lossy dialect has besides.
+    lossy: Option<Box<lossy::Lossy>>,
 }
 
 /// The bytes of a queue pair's hot state, which every packet needs.
@@ -178,6 +184,7 @@ impl Cold {
             waiting: None,
             limits: None,
             waits_for_client: false,
+            lossy: None,
         }
     }
 }
@@ -213,6 +220,9 @@ impl Qp {
         }
         let op = Op::lookup(bth.opcode, self.dialect);
         let (packet, cause) = ((op, Some(bth.psn)), Cause::Unreadable);
+        if op.is_some_and(Op::is_response) && self.is_lossy() {
+            return self.break_lossy_answer(env, AccessError::Memory);
+        }
         if op.is_some_and(Op::is_response) {
             self.report(env, Outcome::Refused(Nak::RemoteOperational), packet, cause);
             return self.break_answer(env, bth.psn, Nak::RemoteOperational);
@@ -268,10 +278,18 @@ impl Qp {
         if let Some(psn) = attr.rq_psn {
             self.rx = Responder::new(psn);
         }
+        if attr.dialect.is_some() || attr.rq_psn.is_some() {
+            self.renew_lossy(env.card);
+        }
+        let policy = attr.congestion.unwrap_or(self.tx.window.policy());
+        if attr.congestion.is_some() {
+            self.tx.window = Window::of(policy, env.card.config.window_packets);
+        }
         if let Some(psn) = attr.sq_psn {
             self.tx = Requester {
                 retries_left: self.cold.retry_cnt,
                 rnr_retries_left: self.cold.rnr_retry,
+                window: Window::of(policy, env.card.config.window_packets),
                 ..Requester::new(psn, env.card.config.window_packets)
             };
         }
@@ -326,6 +344,7 @@ impl Qp {
                 retry_cnt: Some(cold.retry_cnt),
                 rnr_retry: Some(cold.rnr_retry),
                 dialect: Some(self.dialect),
+                congestion: Some(self.tx.window.policy()),
             },
             pd: self.pd,
             send_cq: self.send_cq,
@@ -408,6 +427,7 @@ impl Qp {
         card.scheduler.feed(card.outstanding.in_use() == 0);
         while card.answers.pop(&mut self.rx.answers).is_some() {}
         self.rx.receive.into_iter().for_each(|receive| card.sgls.release(receive.sgl));
+        self.renew_lossy(card);
         self.leave_waiting(card);
         card.take_unsettled(self.qpn);
         self.mode.remove(Mode::LOOP_BACK);

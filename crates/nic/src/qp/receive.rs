@@ -23,7 +23,7 @@ pub(crate) struct Receive {
     pub(crate) sgl: SglSlot,
     /// Bytes received so far.
     pub(crate) filled: u32,
-    count: u8,
+    pub(super) count: u8,
 }
 
 impl Qp {

@@ -116,20 +116,22 @@ pub(super) enum Stop {
 }
 
 /// The part of a message that one packet carries.
-struct Part {
+pub(super) struct Part {
     /// The index of the packet in the message.
-    k: u32,
+    pub(super) k: u32,
     /// Bytes of the message before the part.
-    offset: u32,
+    pub(super) offset: u32,
     /// Bytes of the part.
-    len: u32,
-    position: Position,
+    pub(super) len: u32,
+    pub(super) position: Position,
+    /// The packet has been sent before.
+    pub(super) again: bool,
 }
 
 impl Part {
     /// How many bytes of pad fill the last word.
     #[inline]
-    fn pad(&self) -> u8 {
+    pub(super) fn pad(&self) -> u8 {
         (self.len.wrapping_neg() & 3) as u8
     }
 }
@@ -304,6 +306,8 @@ impl Qp {
             _ if failed.is_some() => 0,
             opcode if opcode.is_local() => 0,
             opcode if opcode.is_atomic() || opcode == Opcode::Flush => 1,
+            // In the lossy dialect the answer has PSNs of its own.
+            Opcode::Read if self.is_lossy() => 1,
             _ => element.len.div_ceil(u32::from(self.mtu)).max(1),
         };
         let work = Outstanding {
@@ -314,11 +318,16 @@ impl Qp {
             // All issued messages are sent, so the next PSN to send is the next free one.
             psn: self.tx.next,
             packets,
+            ssn: self.ssn(),
             failed,
             origin: Origin::Ring,
         };
         let cursor = env.card.outstanding.push(&mut self.tx.outstanding, work);
-        if cursor.is_none() {
+        if cursor.is_some() {
+            if failed.is_none() {
+                self.count_ssn(element.opcode);
+            }
+        } else {
             work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
         }
         cursor
@@ -348,6 +357,9 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> Option<Stop> {
+        if self.is_lossy() {
+            return self.send_lossy_issued(env, batch, budget);
+        }
         if self.tx.recovery == Recovery::RnrWait {
             return Some(Stop::Blocked);
         }
@@ -478,7 +490,7 @@ impl Qp {
         work: &Outstanding,
     ) -> Result<u32, AccessError> {
         let element = &work.element;
-        let part = self.next_part(work);
+        let part = self.part(work, self.tx.next, self.tx.next.is_before(self.tx.high));
         let (path, dest_qp) = match self.transport {
             Transport::Ud => self.destination(env, element)?,
             _ => (self.path, self.dest_qp),
@@ -508,13 +520,13 @@ impl Qp {
         Ok(1)
     }
 
-    /// The part of a message that the packet at `next` carries.
+    /// The part of a message that the packet `psn` carries.
     #[inline]
-    fn next_part(&self, work: &Outstanding) -> Part {
-        let k = self.tx.next.distance_from(work.psn);
+    pub(super) fn part(&self, work: &Outstanding, psn: Psn, again: bool) -> Part {
+        let k = psn.distance_from(work.psn);
         let offset = k * u32::from(self.mtu);
         let len = (work.element.len - offset).min(u32::from(self.mtu));
-        Part { k, offset, len, position: Position::new(k == 0, k + 1 == work.packets) }
+        Part { k, offset, len, position: Position::new(k == 0, k + 1 == work.packets), again }
     }
 
     /// The base header of a packet of a SEND or WRITE, without its destination.
@@ -537,7 +549,7 @@ impl Qp {
     /// is copied because a part of it is a null region's, or else consists of the gathered
     /// segments.
     #[inline]
-    fn push_data(
+    pub(super) fn push_data(
         &self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
@@ -576,7 +588,8 @@ impl Qp {
     #[inline(never)]
     fn passes_kernel(&self, work: &Outstanding, part: &Part) -> Option<Passing> {
         let element = &work.element;
-        let is_write = element.opcode.on_wire().0 == Operation::Write && !work.is_kernels();
+        let is_write = element.opcode.on_wire().0 == Operation::Write;
+        let is_write = is_write && work.origin == Origin::Ring;
         (self.cold.send_tap != 0 && part.len > 0 && is_write).then(|| Passing {
             qpn: self.qpn,
             pd: self.pd,
@@ -584,7 +597,7 @@ impl Qp {
             key: element.key,
             offset: part.offset,
             total: element.len,
-            again: self.tx.next.is_before(self.tx.high),
+            again: part.again,
         })
     }
 
@@ -597,14 +610,14 @@ impl Qp {
             Some(Unsettled { qpn, end, .. }) if qpn == self.qpn => end,
             _ => self.tx.una,
         };
-        self.dialect == Dialect::Strom
+        self.dialect == Dialect::KERNELS
             && self.tx.next == una
             && self.sq.waiting() == 0
             && !self.has_posted()
     }
 
     /// Gathers the segments of memory that a packet's bytes are in.
-    fn gather(
+    pub(super) fn gather(
         &self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
@@ -672,7 +685,7 @@ impl Qp {
         self.count_sent(env, budget, 0);
     }
 
-    fn count_sent(&self, env: &mut Env<'_>, budget: &mut Budget, payload: u32) {
+    pub(super) fn count_sent(&self, env: &mut Env<'_>, budget: &mut Budget, payload: u32) {
         budget.spend(payload);
         env.card.counters.tx_packets += 1;
         env.card.counters.tx_bytes += u64::from(payload);

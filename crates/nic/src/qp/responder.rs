@@ -69,13 +69,13 @@ pub(crate) struct Responder {
 }
 
 /// Where the payload of a WRITE's packet goes.
-struct Target {
-    addr: u64,
-    rkey: u32,
+pub(super) struct Target {
+    pub(super) addr: u64,
+    pub(super) rkey: u32,
     /// The bus address of the range, if it is in one piece.
-    place: Option<u64>,
+    pub(super) place: Option<u64>,
     /// Bytes of the packet's payload.
-    len: u32,
+    pub(super) len: u32,
 }
 
 impl Responder {
@@ -173,7 +173,7 @@ impl Qp {
 
     /// Owes the requester a NAK for the expected PSN. No other NAK follows until that request
     /// comes.
-    fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
+    pub(super) fn refuse(&mut self, env: &mut Env<'_>, syndrome: Syndrome) {
         self.rx.nak_sent = true;
         self.rx.reply = Owed::Negative(syndrome.byte());
         self.schedule(env.card);
@@ -192,7 +192,7 @@ impl Qp {
         if let Some(receive) = self.rx.receive.take() {
             self.end_receive(env, &receive, Status::RemoteInvalidRequest);
         }
-        if self.rx.pending > 0 {
+        if self.rx.pending > 0 || self.owes_lossy_answers() {
             self.rx.breaking = true;
         } else {
             self.fail(env);
@@ -351,7 +351,7 @@ impl Qp {
 
     /// Writes the part of a WRITE's payload that the bound kernel lets through.
     #[inline(never)]
-    fn write_through_tap(
+    pub(super) fn write_through_tap(
         &mut self,
         env: &mut Env<'_>,
         to: &Target,
@@ -371,7 +371,12 @@ impl Qp {
     /// Writes a WRITE's payload, which has passed all checks. Memory that has gone away meanwhile
     /// refuses the request.
     #[inline(always)]
-    fn write_payload(&self, env: &mut Env<'_>, to: &Target, payload: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn write_payload(
+        &self,
+        env: &mut Env<'_>,
+        to: &Target,
+        payload: &[u8],
+    ) -> Result<(), Refusal> {
         let Target { addr, rkey, place, len } = *to;
         if payload.is_empty() {
             return Ok(());

@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
+use super::window::Congestion;
 use crate::memory::key::Access;
 use crate::psn::Psn;
 use crate::transmit::Path;
@@ -81,8 +82,8 @@ impl Mtu {
 
     /// The largest path MTU whose packets fit an IP packet of `ip_mtu` bytes.
     pub fn fitting(ip_mtu: usize) -> Mtu {
-        // What is left beside IPv6 and UDP headers, the longest transport headers, pad and ICRC.
-        let room = ip_mtu.saturating_sub(40 + 8 + crate::wire::MAX_HEADER + 3 + 4);
+        // What is left beside IPv6 and UDP headers, the longest headers of data, pad and ICRC.
+        let room = ip_mtu.saturating_sub(40 + 8 + crate::wire::MAX_DATA_HEADER + 3 + 4);
         [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512]
             .into_iter()
             .find(|m| m.bytes() as usize <= room)
@@ -124,6 +125,8 @@ pub struct QpAttr {
     pub rnr_retry: Option<u8>,
     /// The dialect. Both ends must have agreed to it.
     pub dialect: Option<Dialect>,
+    /// What decides how many packets may be outstanding.
+    pub congestion: Option<Congestion>,
 }
 
 bitflags! {
@@ -144,6 +147,7 @@ bitflags! {
         const RETRY = 1 << 11;
         const RNR_RETRY = 1 << 12;
         const DIALECT = 1 << 13;
+        const CONGESTION = 1 << 14;
     }
 }
 
@@ -212,6 +216,7 @@ impl QpAttr {
             (self.retry_cnt.is_some(), Mask::RETRY),
             (self.rnr_retry.is_some(), Mask::RNR_RETRY),
             (self.dialect.is_some(), Mask::DIALECT),
+            (self.congestion.is_some(), Mask::CONGESTION),
         ];
         set.into_iter().filter(|(is_set, _)| *is_set).fold(Mask::empty(), |m, (_, bit)| m | bit)
     }
@@ -269,6 +274,7 @@ const fn mask(bits: &[Mask]) -> Mask {
 const NO: Mask = Mask::empty();
 const CONNECT: Mask = mask(&[Mask::PATH, Mask::MTU, Mask::DEST, Mask::RQ_PSN]);
 const ACCESS: Mask = Mask::ACCESS;
+const OPTIONS: Mask = Mask::DIALECT.union(Mask::CONGESTION);
 const ACCESS_RNR: Mask = Mask::ACCESS.union(Mask::MIN_RNR);
 const RESPONDER: Mask = mask(&[CONNECT, Mask::MAX_DEST_RD, Mask::MIN_RNR]);
 const REQUESTER: Mask =
@@ -283,19 +289,19 @@ const TABLE: [Row; 11] = [
         from: State::Reset,
         to: State::Init,
         must: [ACCESS, ACCESS, Mask::QKEY, ACCESS, ACCESS],
-        may: [Mask::DIALECT, NO, ACCESS, NO, NO],
+        may: [OPTIONS, NO, ACCESS, NO, NO],
     },
     Row {
         from: State::Init,
         to: State::Init,
         must: [NO; 5],
-        may: [ACCESS.union(Mask::DIALECT), ACCESS, Mask::QKEY.union(ACCESS), ACCESS, ACCESS],
+        may: [ACCESS.union(OPTIONS), ACCESS, Mask::QKEY.union(ACCESS), ACCESS, ACCESS],
     },
     Row {
         from: State::Init,
         to: State::Rtr,
         must: [RESPONDER, CONNECT, NO, CONNECT, RESPONDER],
-        may: [ACCESS.union(Mask::DIALECT), ACCESS, Mask::QKEY.union(Mask::MTU), ACCESS, ACCESS],
+        may: [ACCESS.union(OPTIONS), ACCESS, Mask::QKEY.union(Mask::MTU), ACCESS, ACCESS],
     },
     Row {
         from: State::Rtr,
@@ -353,7 +359,8 @@ fn name(bit: Mask) -> &'static str {
         Mask::TIMEOUT => "timeout",
         Mask::RETRY => "retry_cnt",
         Mask::RNR_RETRY => "rnr_retry",
-        _ => "dialect",
+        Mask::DIALECT => "dialect",
+        _ => "congestion",
     }
 }
 

@@ -5,6 +5,19 @@
 
 use crate::psn::Psn;
 
+/// What decides how many packets a requester may have outstanding.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum Congestion {
+    /// A window that halves at a sign of congestion and grows by a packet a round trip.
+    #[default]
+    Aimd,
+    /// Always as many as the card allows: for networks in which nothing else needs the room, and to
+    /// measure what losses cost by themselves.
+    Fixed,
+}
+
 /// A window in packets that halves at a sign of congestion and grows by one a round trip.
 ///
 /// Additive increase and multiplicative decrease, with at most one decrease for each window. It is
@@ -22,6 +35,8 @@ pub(crate) struct Window {
 #[derive(Clone, Copy, Debug)]
 enum Recover {
     No,
+    /// There are no decreases.
+    Never,
     /// It is over when this PSN is acknowledged.
     Until {
         low: u16,
@@ -38,6 +53,7 @@ impl Recover {
     fn is_over(self, una: Psn) -> bool {
         match self {
             Recover::No => true,
+            Recover::Never => false,
             Recover::Until { low, high } => {
                 !una.is_before(Psn::new(u32::from(low) | u32::from(high) << 16))
             }
@@ -50,7 +66,24 @@ const LEAST: u16 = 4;
 
 impl Window {
     pub(crate) fn new(limit: u16) -> Window {
-        Window { size: limit.max(LEAST), acked: 0, recover: Recover::No }
+        Window::of(Congestion::Aimd, limit)
+    }
+
+    /// A window of this policy, at its limit.
+    pub(crate) fn of(policy: Congestion, limit: u16) -> Window {
+        let recover = match policy {
+            Congestion::Aimd => Recover::No,
+            Congestion::Fixed => Recover::Never,
+        };
+        Window { size: limit.max(LEAST), acked: 0, recover }
+    }
+
+    /// The policy that the window follows.
+    pub(crate) fn policy(&self) -> Congestion {
+        match self.recover {
+            Recover::Never => Congestion::Fixed,
+            _ => Congestion::Aimd,
+        }
     }
 
     /// May another packet leave while `in_flight` are unacknowledged?
@@ -99,7 +132,9 @@ impl Window {
     /// As [`Window::shrink`], after a timeout, and even if a decrease is under way: it was not
     /// enough, as the packets sent since may still be in a queue of the network.
     pub(crate) fn shrink_again(&mut self, high: Psn) {
-        self.halve(high);
+        if self.policy() != Congestion::Fixed {
+            self.halve(high);
+        }
     }
 
     fn halve(&mut self, high: Psn) {
@@ -146,6 +181,18 @@ mod tests {
             w.shrink(Psn::new(100));
             assert!(w.has_room(size - 1) && !w.has_room(size));
         }
+    }
+
+    #[test]
+    fn a_fixed_window_stays() {
+        let mut w = Window::of(Congestion::Fixed, 64);
+        for i in 0..10 {
+            w.shrink(Psn::new(i));
+            w.shrink_again(Psn::new(i));
+            w.acknowledged(5, Psn::new(i + 1), 64);
+            assert!(w.has_room(63) && !w.has_room(64));
+        }
+        assert_eq!(w.policy(), Congestion::Fixed);
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub(crate) struct Outstanding {
     pub(crate) psn: Psn,
     /// How many PSNs it takes: zero if it failed before it could begin.
     pub(crate) packets: u32,
+    /// In the lossy dialect, how many messages before it take a receive element; of an answer, the
+    /// PSN of its request.
+    pub(crate) ssn: u32,
     /// It cannot be carried out, which is reported when all before it are done.
     pub(crate) failed: Option<Status>,
     pub(crate) origin: Origin,
@@ -29,6 +32,19 @@ pub(crate) enum Origin {
     Ring,
     /// A kernel. The data may be in a buffer on the card.
     Kernel { buffer: Option<u32> },
+    /// The peer: the message answers a request of the peer's, in the lossy dialect. Its element
+    /// names the peer's key and address.
+    Answer(Answering),
+}
+
+/// What kind of request a message answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answering {
+    Read,
+    /// An atomic, whose original value is the element's operand.
+    Atomic,
+    /// An ATOMIC WRITE or FLUSH.
+    Done,
 }
 
 impl Outstanding {
@@ -39,7 +55,12 @@ impl Outstanding {
 
     /// Is it a kernel's message, and not the host's?
     pub(crate) fn is_kernels(&self) -> bool {
-        self.origin != Origin::Ring
+        matches!(self.origin, Origin::Kernel { .. })
+    }
+
+    /// Does it answer a request of the peer's?
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.origin, Origin::Answer(_))
     }
 
     /// Its scatter/gather entries.

@@ -15,13 +15,15 @@
 pub mod headers;
 pub mod icrc;
 pub mod ip;
+pub mod lossy;
 pub mod multicast;
 pub mod opcode;
 pub mod packet;
 
 pub use headers::{Aeth, AtomicEth, Bth, Deth, Feth, Nak, Reth, Syndrome, Xrceth};
+pub use lossy::{Leth, Sack};
 pub use opcode::{Dialect, Op, Operation, Position, Transport};
-pub use packet::{Extensions, MAX_HEADER, Malformed, Packet};
+pub use packet::{Extensions, MAX_DATA_HEADER, MAX_HEADER, Malformed, Packet};
 
 /// The UDP port of RoCE v2.
 pub const ROCE_PORT: u16 = 4791;

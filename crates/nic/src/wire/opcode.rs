@@ -1,4 +1,5 @@
-//! The op-code table: RoCE v2's op-codes, StRoM's five (StRoM §5.1, Table 1), and the card's own.
+//! The op-code table: RoCE v2's op-codes, StRoM's five (StRoM §5.1, Table 1), and the card's own,
+//! among them those of the lossy dialect (docs/lossy.md).
 //!
 //! A row says which transport an op-code belongs to, what it does, which position in a message it
 //! has and which headers follow the BTH. Parsing, building and the check of sequences all read it
@@ -8,6 +9,8 @@
 use core::fmt;
 
 use bitflags::bitflags;
+
+use super::lossy::{Leth, Sack};
 
 /// The transport service an op-code belongs to (the top three bits of the op-code).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -132,19 +135,32 @@ bitflags! {
         const IETH = 1 << 8;
         /// Payload.
         const PAYLOAD = 1 << 9;
+        /// Where the packet belongs, in the lossy dialect.
+        const LETH = 1 << 10;
+        /// Which packets have arrived, in the lossy dialect.
+        const SACK = 1 << 11;
     }
 }
 
-/// Which meaning an op-code has that both StRoM and the later standard define.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Dialect {
+bitflags! {
+    /// What two cards agree on beyond RoCE v2 when they connect. Nothing of it is used with a peer
+    /// that has not agreed.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+    #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+    #[cfg_attr(feature = "serde", serde(transparent))]
+    pub struct Dialect: u8 {
+        /// StRoM's RPC op-codes, calc verbs, and requests that acknowledge. In the standard, one
+        /// of these op-codes means FLUSH.
+        const KERNELS = 1 << 0;
+        /// Op-codes of the card's own, whose packets say where they belong, so that they may
+        /// arrive in any order; and acknowledges that say which have arrived.
+        const LOSSY = 1 << 1;
+    }
+}
+
+impl Dialect {
     /// RoCE v2 to the letter.
-    #[default]
-    Standard,
-    /// RoCE v2 with StRoM's RPC op-codes, calc verbs, and requests that acknowledge. Both cards
-    /// agree on it when they connect.
-    Strom,
+    pub const STANDARD: Dialect = Dialect::empty();
 }
 
 /// One row of the table.
@@ -217,23 +233,38 @@ impl Op {
         if f.contains(Follows::IETH) {
             len += 4;
         }
+        if f.contains(Follows::LETH) {
+            len += Leth::LEN;
+        }
+        if f.contains(Follows::SACK) {
+            len += Sack::LEN;
+        }
         len
     }
 
-    /// The row of `code`, if the dialect has one.
+    /// The row of `code`, if the dialect has one. The lossy dialect has only its own op-codes: a
+    /// connection does not change its dialect.
+    #[inline]
     pub fn lookup(code: u8, dialect: Dialect) -> Option<&'static Op> {
-        let row = match (STROM[usize::from(code)], dialect) {
-            (NONE, _) | (_, Dialect::Standard) => STANDARD[usize::from(code)],
-            (row, Dialect::Strom) => row,
+        let code = usize::from(code);
+        let row = if dialect.is_empty() {
+            STANDARD[code]
+        } else if dialect.contains(Dialect::LOSSY) {
+            LOSSY[code]
+        } else if STROM[code] == NONE {
+            STANDARD[code]
+        } else {
+            STROM[code]
         };
-        (row != NONE).then(|| &ROWS[usize::from(row)])
+        let op = ROWS.get(usize::from(row))?;
+        dialect.contains(op.dialect).then_some(op)
     }
 
     /// The row for an operation of a service at a place in its message.
     ///
     /// `with` adds immediate data ([`Follows::IMM`]) or an invalidation ([`Follows::IETH`]), both
     /// only where the message ends, and an acknowledge ([`Follows::AETH`]) to requests that
-    /// [`Op::can_acknowledge`].
+    /// [`Op::can_acknowledge`]. [`Follows::LETH`] makes it the lossy dialect's.
     ///
     /// # Panics
     /// If the service has no such operation: the caller must have checked the work request.
@@ -268,7 +299,7 @@ const fn row(
     position: Position,
     follows: Follows,
 ) -> Op {
-    Op { code, name, transport, operation, position, follows, dialect: Dialect::Standard }
+    Op { code, name, transport, operation, position, follows, dialect: Dialect::STANDARD }
 }
 
 const fn strom(code: u8, name: &'static str, operation: Operation, position: Position) -> Op {
@@ -280,7 +311,7 @@ const fn strom(code: u8, name: &'static str, operation: Operation, position: Pos
         operation,
         position,
         follows,
-        dialect: Dialect::Strom,
+        dialect: Dialect::KERNELS,
     }
 }
 
@@ -292,9 +323,33 @@ const fn acknowledging(op: Op, name: &'static str) -> Op {
         code: op.code | 0xC0,
         name,
         follows: op.follows.union(AETH),
-        dialect: Dialect::Strom,
+        dialect: Dialect::KERNELS,
         ..op
     }
+}
+
+/// The lossy dialect's form of the RC op-code `code`: one of those that the specification leaves to
+/// manufacturers, from 0xE0 on, with a header that says where the packet belongs.
+const fn lossy(
+    code: u8,
+    name: &'static str,
+    operation: Operation,
+    position: Position,
+    follows: Follows,
+) -> Op {
+    let follows = match operation {
+        // Every packet of a WRITE names the whole range, so that any of them can be judged alone.
+        Operation::Write => follows.union(RETH).union(LETH),
+        Operation::Acknowledge => follows.union(AETH).union(Follows::SACK),
+        _ => follows.union(LETH),
+    };
+    let dialect = match operation {
+        Operation::Rpc | Operation::RpcWrite | Operation::Calculate => {
+            Dialect::LOSSY.union(Dialect::KERNELS)
+        }
+        _ => Dialect::LOSSY,
+    };
+    Op { code: code | 0xE0, name, transport: Rc, operation, position, follows, dialect }
 }
 
 use Operation as O;
@@ -310,10 +365,11 @@ const DETH: Follows = Follows::DETH;
 const ATOMIC: Follows = Follows::ATOMIC;
 const FETH: Follows = Follows::FETH;
 const XRC: Follows = Follows::XRCETH;
+const LETH: Follows = Follows::LETH;
 
 /// Every op-code that the card knows. (0x1C is FLUSH in the standard, and RPC WRITE Only in StRoM's
 /// dialect.)
-pub const TABLE: [Op; 73] = [
+pub const TABLE: [Op; 104] = [
     row(0x00, "RC SEND First", Rc, O::Send, First, DATA),
     row(0x01, "RC SEND Middle", Rc, O::Send, Middle, DATA),
     row(0x02, "RC SEND Last", Rc, O::Send, Last, DATA),
@@ -422,20 +478,56 @@ pub const TABLE: [Op; 73] = [
     row(0xB7, "XRC SEND Only with Invalidate", Xrc, O::Send, Only, XRC.union(IETH).union(DATA)),
     // The notification's 16 reserved bytes are its payload.
     row(CNP, "CNP", Rc, O::Cnp, Only, DATA),
+    // The lossy dialect's. RPC WRITE Only has the place of an op-code that RC leaves free, so that
+    // it does not take FLUSH's.
+    lossy(0x00, "Lossy SEND First", O::Send, First, DATA),
+    lossy(0x01, "Lossy SEND Middle", O::Send, Middle, DATA),
+    lossy(0x02, "Lossy SEND Last", O::Send, Last, DATA),
+    lossy(0x03, "Lossy SEND Last with Immediate", O::Send, Last, IMM.union(DATA)),
+    lossy(0x04, "Lossy SEND Only", O::Send, Only, DATA),
+    lossy(0x05, "Lossy SEND Only with Immediate", O::Send, Only, IMM.union(DATA)),
+    lossy(0x06, "Lossy RDMA WRITE First", O::Write, First, DATA),
+    lossy(0x07, "Lossy RDMA WRITE Middle", O::Write, Middle, DATA),
+    lossy(0x08, "Lossy RDMA WRITE Last", O::Write, Last, DATA),
+    lossy(0x09, "Lossy RDMA WRITE Last with Immediate", O::Write, Last, IMM.union(DATA)),
+    lossy(0x0A, "Lossy RDMA WRITE Only", O::Write, Only, DATA),
+    lossy(0x0B, "Lossy RDMA WRITE Only with Immediate", O::Write, Only, IMM.union(DATA)),
+    lossy(0x0C, "Lossy RDMA READ Request", O::ReadRequest, Only, RETH),
+    lossy(0x0D, "Lossy RDMA READ Response First", O::ReadResponse, First, DATA),
+    lossy(0x0E, "Lossy RDMA READ Response Middle", O::ReadResponse, Middle, DATA),
+    lossy(0x0F, "Lossy RDMA READ Response Last", O::ReadResponse, Last, DATA),
+    lossy(0x10, "Lossy RDMA READ Response Only", O::ReadResponse, Only, DATA),
+    lossy(0x11, "Lossy Acknowledge", O::Acknowledge, Only, AETH),
+    lossy(0x12, "Lossy ATOMIC Acknowledge", O::AtomicAcknowledge, Only, Follows::ATOMIC_ACK),
+    lossy(0x13, "Lossy CmpSwap", O::CompareSwap, Only, ATOMIC),
+    lossy(0x14, "Lossy FetchAdd", O::FetchAdd, Only, ATOMIC),
+    lossy(0x15, "Lossy RPC WRITE Only", O::RpcWrite, Only, RETH.union(DATA)),
+    lossy(0x16, "Lossy SEND Last with Invalidate", O::Send, Last, IETH.union(DATA)),
+    lossy(0x17, "Lossy SEND Only with Invalidate", O::Send, Only, IETH.union(DATA)),
+    lossy(0x18, "Lossy RPC Params", O::Rpc, Only, RETH.union(DATA)),
+    lossy(0x19, "Lossy RPC WRITE First", O::RpcWrite, First, RETH.union(DATA)),
+    lossy(0x1A, "Lossy RPC WRITE Middle", O::RpcWrite, Middle, DATA),
+    lossy(0x1B, "Lossy RPC WRITE Last", O::RpcWrite, Last, DATA),
+    lossy(0x1C, "Lossy FLUSH", O::Flush, Only, FETH.union(RETH)),
+    lossy(0x1D, "Lossy ATOMIC WRITE", O::AtomicWrite, Only, RETH.union(DATA)),
+    lossy(0x1E, "Lossy CALC", O::Calculate, Only, ATOMIC),
 ];
 
 static ROWS: [Op; TABLE.len()] = TABLE;
 
 const NONE: u8 = u8::MAX;
-static STANDARD: [u8; 256] = index(Dialect::Standard);
-static STROM: [u8; 256] = index(Dialect::Strom);
+static STANDARD: [u8; 256] = index(Dialect::STANDARD, Dialect::STANDARD);
+static STROM: [u8; 256] = index(Dialect::KERNELS, Dialect::KERNELS);
+static LOSSY: [u8; 256] = index(Dialect::LOSSY, Dialect::all());
 
-/// The row in [`TABLE`] of each op-code of a dialect.
-const fn index(dialect: Dialect) -> [u8; 256] {
+/// The row in [`TABLE`] of each op-code whose dialect has at least the flags `least`, and at most
+/// the flags `most`.
+const fn index(least: Dialect, most: Dialect) -> [u8; 256] {
     let mut map = [NONE; 256];
     let mut i = 0;
     while i < TABLE.len() {
-        if TABLE[i].dialect as u8 == dialect as u8 {
+        let dialect = TABLE[i].dialect;
+        if dialect.contains(least) && most.contains(dialect) {
             map[TABLE[i].code as usize] = i as u8;
         }
         i += 1;
@@ -443,28 +535,40 @@ const fn index(dialect: Dialect) -> [u8; 256] {
     map
 }
 
-/// The number of an operation's form: plain, with immediate data or with an invalidation, and each
-/// of these with an acknowledge as well.
+/// The number of an operation's form: plain, with immediate data or with an invalidation, each of
+/// these with an acknowledge as well, and each in the lossy dialect.
 const fn form(position: Position, with: Follows) -> usize {
     let form = match (position.ends(), with.contains(IMM), with.contains(IETH)) {
         (true, true, _) => 1,
         (true, false, true) => 2,
         _ => 0,
     };
-    if with.contains(AETH) { FORMS_WITHOUT + form } else { form }
+    if with.contains(LETH) {
+        2 * FORMS_WITHOUT + form
+    } else if with.contains(AETH) {
+        FORMS_WITHOUT + form
+    } else {
+        form
+    }
 }
 
 /// The number of forms without an acknowledge.
 const FORMS_WITHOUT: usize = 3;
 
 /// [`TABLE`] by transport, operation, position and form.
-static FORMS: [[[[u8; 2 * FORMS_WITHOUT]; 4]; 14]; 4] = {
-    let mut map = [[[[NONE; 2 * FORMS_WITHOUT]; 4]; 14]; 4];
+static FORMS: [[[[u8; 3 * FORMS_WITHOUT]; 4]; 14]; 4] = {
+    let mut map = [[[[NONE; 3 * FORMS_WITHOUT]; 4]; 14]; 4];
     let mut i = 0;
     while i < TABLE.len() {
         let op = &TABLE[i];
-        // Responses always have an AETH, which makes no other form of them.
-        let with = if op.is_response() { Follows::empty() } else { op.follows };
+        let with = if op.dialect.contains(Dialect::LOSSY) {
+            op.follows.union(LETH)
+        } else if op.is_response() {
+            // Responses always have an AETH, which makes no other form of them.
+            Follows::empty()
+        } else {
+            op.follows
+        };
         let at = form(op.position, with);
         map[op.transport as usize][op.operation as usize][op.position as usize][at] = i as u8;
         i += 1;

@@ -7,10 +7,16 @@ use thiserror::Error;
 
 use super::ICRC_LEN;
 use super::headers::{Aeth, AtomicEth, Bth, Deth, Feth, Reth, Xrceth};
+use super::lossy::{Leth, Sack};
 use super::opcode::{Follows, Op};
 
-/// The longest run of headers of any op-code (XRC compare-and-swap: BTH, XRCETH and AtomicETH).
-pub const MAX_HEADER: usize = 44;
+/// The longest run of headers of any op-code (compare-and-swap in the lossy dialect: BTH, AtomicETH
+/// and LETH).
+pub const MAX_HEADER: usize = 52;
+
+/// The longest run of headers before payload (WRITE with immediate in the lossy dialect: BTH, RETH,
+/// immediate data and LETH).
+pub const MAX_DATA_HEADER: usize = 44;
 
 /// Why bytes are not a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -45,6 +51,10 @@ pub struct Extensions {
     pub atomic_ack: u64,
     /// Immediate data, or the key to invalidate (an op-code has at most one of them).
     pub imm_or_key: u32,
+    /// Where a packet of the lossy dialect belongs.
+    pub leth: Option<Leth>,
+    /// What a peer of the lossy dialect has received.
+    pub sack: Option<Sack>,
 }
 
 /// A parsed packet; the payload stays where it arrived.
@@ -106,6 +116,14 @@ impl<'a> Packet<'a> {
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
             ext.imm_or_key = u32::from_be_bytes(*take(&mut rest)?);
         }
+        if op.follows.intersects(Follows::LETH.union(Follows::SACK)) {
+            if has(Follows::LETH) {
+                ext.leth = Some(Leth::parse(take(&mut rest)?));
+            }
+            if has(Follows::SACK) {
+                ext.sack = Some(Sack::parse(take(&mut rest)?));
+            }
+        }
         // The pad is part of what follows the headers, and cannot be longer than that.
         let payload = rest
             .len()
@@ -149,6 +167,14 @@ impl<'a> Packet<'a> {
         }
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
             *put(&mut rest) = ext.imm_or_key.to_be_bytes();
+        }
+        if op.follows.intersects(Follows::LETH.union(Follows::SACK)) {
+            if has(Follows::LETH) {
+                ext.leth.unwrap_or_default().emit(put(&mut rest));
+            }
+            if has(Follows::SACK) {
+                ext.sack.unwrap_or_default().emit(put(&mut rest));
+            }
         }
         MAX_HEADER - rest.len()
     }
@@ -208,6 +234,21 @@ mod tests {
         if has(Follows::IMM.union(Follows::IETH)) {
             ext.imm_or_key = 0xCAFE_F00D;
         }
+        if has(Follows::LETH) {
+            let (ssn, offset) = (0x12_3456, 0x65_4321);
+            ext.leth = Some(Leth { flags: 1, ssn, path: 9, offset, sent: 0x8765_4321 });
+        }
+        if has(Follows::SACK) {
+            ext.sack = Some(Sack {
+                bitmap: 0x8000_0000_0000_0001,
+                received: 0xABCD,
+                marked: 0x1234,
+                echo: 0x0102_0304,
+                held: 0x0506,
+                path: 7,
+                flags: 3,
+            });
+        }
         ext
     }
 
@@ -253,6 +294,9 @@ mod tests {
     #[test]
     fn max_header_is_the_longest() {
         assert_eq!(TABLE.iter().map(Op::header_len).max(), Some(MAX_HEADER));
+        let carries = |op: &&Op| op.follows.contains(Follows::PAYLOAD);
+        let longest = TABLE.iter().filter(carries).map(Op::header_len).max();
+        assert_eq!(longest, Some(MAX_DATA_HEADER));
     }
 
     #[test]
@@ -272,8 +316,22 @@ mod tests {
     }
 
     #[test]
+    fn dialects_do_not_mix() {
+        for op in &TABLE {
+            for dialect in [Dialect::STANDARD, Dialect::KERNELS, Dialect::LOSSY, Dialect::all()] {
+                let agreed = dialect.contains(op.dialect)
+                    && dialect.contains(Dialect::LOSSY) == op.dialect.contains(Dialect::LOSSY);
+                let found = Op::lookup(op.code, dialect).is_some_and(|found| found == op);
+                // StRoM's op-code 0x1C hides FLUSH.
+                let hidden = op.code == 0x1C && op.dialect != dialect;
+                assert_eq!(found, agreed && !hidden, "{op} in {dialect:?}");
+            }
+        }
+    }
+
+    #[test]
     fn pad_without_payload_is_refused() {
-        let op = Op::lookup(0x04, Dialect::Standard).unwrap();
+        let op = Op::lookup(0x04, Dialect::STANDARD).unwrap();
         let bth = Bth { opcode: op.code, pad: 1, ..Bth::default() };
         let bytes = datagram(&Bth { pad: 0, ..bth }, op, &Extensions::default(), &[]);
         assert_eq!(Packet::parse(bth, op, &bytes), Err(Malformed::Padding));
@@ -293,8 +351,9 @@ mod tests {
         fn arbitrary_bytes_do_not_panic(
             mut bytes: Vec<u8>, op in prop::sample::select(&ROWS[..])
         ) {
-            let _ = parse(&bytes, Dialect::Standard);
-            let _ = parse(&bytes, Dialect::Strom);
+            let _ = parse(&bytes, Dialect::STANDARD);
+            let _ = parse(&bytes, Dialect::KERNELS);
+            let _ = parse(&bytes, Dialect::LOSSY);
             if let Some(first) = bytes.first_mut() {
                 *first = op.code;
             }

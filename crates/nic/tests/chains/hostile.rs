@@ -217,7 +217,7 @@ fn packets_do_not_reach_loop_back() {
     let mut rig = Rig::new();
     let qp = rig.looped(PLAIN, 8);
     let own = rig.nic.config().address;
-    let op = Op::lookup(0x04, Dialect::Standard).unwrap();
+    let op = Op::lookup(0x04, Dialect::STANDARD).unwrap();
     let bth = Bth { dest_qp: qp.qpn, ..Bth::ours() };
     let mut bytes = [0; MAX_HEADER];
     let len = Packet::emit_headers(&bth, op, &Extensions::default(), &mut bytes);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use remora_nic::nic::PostError;
 use remora_nic::queue::{Completion, CompletionFlags, RecvRequest, Sge, Status, WorkKind};
-use remora_nic::wire::Transport;
+use remora_nic::wire::{Dialect, Transport};
 
 use super::records::{Buffer, GRH, Message, Side, Traffic};
 use super::spans::cut;
@@ -213,7 +213,9 @@ impl Traffic {
         let side = &self.sides[s];
         let host = side.end.host;
         let reliable = side.end.transport.is_reliable();
-        let rest = if reliable { Rest::Untouched } else { Rest::Anything };
+        // In the lossy dialect, several buffers may hold parts of later messages.
+        let lossy = side.options.connect.dialect.contains(Dialect::LOSSY);
+        let rest = if reliable && !lossy { Rest::Untouched } else { Rest::Anything };
         // The buffer may hold a part of the next message.
         let peer = &self.sides[s ^ 1];
         let next = peer.next_message(queue).map(|at| &peer.messages[at]);

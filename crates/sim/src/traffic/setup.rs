@@ -79,6 +79,7 @@ impl Traffic {
         config.fetch_elements = options.fetch_elements;
         config.burst_bytes = options.burst_bytes;
         config.max_outstanding = options.max_outstanding;
+        config.paths = options.paths;
         config.ecn = options.ecn;
         config.local_shortcut = options.local_shortcut;
         world.add_host(config);

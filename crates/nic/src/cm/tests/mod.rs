@@ -4,6 +4,7 @@ mod crowds;
 mod directed;
 mod hostile;
 mod lossy;
+mod offers;
 mod refusals;
 mod sidr;
 

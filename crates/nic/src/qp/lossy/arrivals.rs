@@ -1,0 +1,226 @@
+//! What a receiver of the lossy dialect remembers: which packets have arrived behind a missing one,
+//! which messages they belong to, and what is to be done when their turn has come.
+//!
+//! While nothing is missing, this is empty but for the message that is under way.
+
+use std::collections::VecDeque;
+
+use super::bitmap::Bitmap;
+use crate::psn::{HALF, Psn};
+use crate::qp::receive::Receive;
+use crate::time::Time;
+use crate::wire::{Bth, Extensions, Leth, Op, Operation, Packet, Reth};
+
+/// How far ahead of the expected PSN a packet may be. What is farther is dropped. It bounds the
+/// bitmap (4 KB) and is more than any requester has under way.
+pub(crate) const AHEAD: u32 = 1 << 15;
+/// How many messages may be begun and unfinished, and how many packets may wait for their turn.
+const MESSAGES_MAX: usize = 4096;
+const WAITING_MAX: usize = 4096;
+/// Bytes of payload that may wait with their packets, because they cannot be placed out of order.
+const WAITING_BYTES_MAX: usize = 1 << 20;
+
+/// The receiver's half of the state.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    /// The packets behind the expected one that have arrived.
+    pub(super) arrived: Bitmap,
+    /// Messages of which some packets have arrived, by their first PSNs.
+    messages: VecDeque<Message>,
+    /// Packets with effects that must wait for their turn, by PSN.
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: usize,
+    /// The receive elements of the next messages that take one, in the order of their SSNs.
+    pub(crate) receives: VecDeque<Receive>,
+    /// The SSN of the first of them.
+    pub(super) next_ssn: u32,
+    /// The packet that arrived last, for the next acknowledge.
+    pub(super) last: Last,
+    /// Packets that have arrived, and those with a congestion mark, modulo 2¹⁶.
+    pub(super) received: u16,
+    pub(super) marked: u16,
+}
+
+/// The packet that arrived last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Last {
+    pub(super) psn: Psn,
+    pub(super) sent: u32,
+    pub(super) path: u8,
+    pub(super) at: Time,
+    /// It had arrived before.
+    pub(super) copy: bool,
+    /// One has arrived at all.
+    pub(super) any: bool,
+}
+
+/// A message of which some packets have arrived.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    first: Psn,
+    /// The packets of it up to the last that is known.
+    known: u32,
+    /// Its last packet has arrived, so that `known` is its length.
+    ended: bool,
+    operation: Operation,
+    ssn: u32,
+    reth: Reth,
+}
+
+/// A packet whose effect waits for its turn.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    psn: Psn,
+    bth: Bth,
+    op: &'static Op,
+    ext: Extensions,
+    /// The length of the message so far.
+    pub(super) len: u32,
+    /// The payload, if it has not been placed.
+    payload: Box<[u8]>,
+}
+
+impl Waiting {
+    pub(super) fn packet(&self) -> Packet<'_> {
+        Packet { bth: self.bth, op: self.op, ext: self.ext, payload: &self.payload }
+    }
+}
+
+/// Why a packet is not part of a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stray {
+    /// It contradicts itself, or what another packet has said.
+    Contradicts,
+    /// As many messages are under way as are remembered.
+    TooMany,
+}
+
+/// The distance of `psn` from `base`, negative if it is before it.
+fn signed(psn: Psn, base: Psn) -> i64 {
+    let ahead = i64::from(psn.distance_from(base));
+    if ahead < i64::from(HALF) { ahead } else { ahead - 2 * i64::from(HALF) }
+}
+
+impl Arrivals {
+    /// Notes a packet, whatever becomes of it.
+    pub(super) fn note(&mut self, packet: &Packet<'_>, leth: Leth, now: Time, marked: bool) {
+        let (psn, Leth { sent, path, .. }) = (packet.bth.psn, leth);
+        self.last = Last { psn, sent, path, at: now, copy: false, any: true };
+        self.received = self.received.wrapping_add(1);
+        self.marked = self.marked.wrapping_add(marked.into());
+    }
+
+    /// Makes a packet part of its message, if it agrees with all that other packets have said: what
+    /// the message does and where, which receive element it takes, and where it begins and ends.
+    /// Returns whether it is the first packet of the message that has arrived.
+    pub(super) fn join(
+        &mut self,
+        expected: Psn,
+        packet: &Packet<'_>,
+        leth: Leth,
+    ) -> Result<bool, Stray> {
+        let (position, operation) = (packet.op.position, packet.op.operation);
+        let Leth { ssn, offset, .. } = leth;
+        let reth = if operation == Operation::Write { packet.ext.reth } else { Reth::default() };
+        // FIRST and ONLY are at offset 0, and nothing else is.
+        if position.begins() != (offset == 0) {
+            return Err(Stray::Contradicts);
+        }
+        let at = signed(packet.bth.psn, expected);
+        let begin = at - i64::from(offset);
+        let (known, ended) = (offset + 1, position.ends());
+        // The least that the message reaches to.
+        let end = at + if ended { 1 } else { 2 };
+        let place = self.messages.partition_point(|m| signed(m.first, expected) <= begin);
+        // No packet may be part of two messages.
+        let next = self.messages.get(place);
+        if next.is_some_and(|next| end > signed(next.first, expected)) {
+            return Err(Stray::Contradicts);
+        }
+        if let Some(before) = place.checked_sub(1).and_then(|i| self.messages.get_mut(i)) {
+            let first = signed(before.first, expected);
+            if first == begin {
+                let agrees = (before.operation, before.ssn, before.reth) == (operation, ssn, reth);
+                let fits = match (before.ended, ended) {
+                    (true, true) => known == before.known,
+                    (true, false) => known < before.known,
+                    (false, true) => known >= before.known,
+                    (false, false) => true,
+                };
+                if !agrees || !fits {
+                    return Err(Stray::Contradicts);
+                }
+                before.known = before.known.max(known);
+                before.ended |= ended;
+                return Ok(false);
+            }
+            if first + i64::from(before.known) + i64::from(!before.ended) > begin {
+                return Err(Stray::Contradicts);
+            }
+        }
+        // A message that began before the expected packet is remembered until it ends.
+        if begin < 0 {
+            return Err(Stray::Contradicts);
+        }
+        // A message of one packet that comes in its turn is over at once.
+        if at == 0 && ended {
+            return Ok(true);
+        }
+        if self.messages.len() >= MESSAGES_MAX {
+            return Err(Stray::TooMany);
+        }
+        let first = packet.bth.psn.minus(offset);
+        self.messages.insert(place, Message { first, known, ended, operation, ssn, reth });
+        Ok(true)
+    }
+
+    /// Keeps a packet until its turn has come, with its payload if that has not been placed.
+    /// Returns whether there was room.
+    pub(super) fn wait(
+        &mut self,
+        expected: Psn,
+        packet: &Packet<'_>,
+        len: u32,
+        placed: bool,
+    ) -> bool {
+        let payload = if placed { &[] } else { packet.payload };
+        if self.waiting.len() >= WAITING_MAX
+            || self.waiting_bytes + payload.len() > WAITING_BYTES_MAX
+        {
+            return false;
+        }
+        self.waiting_bytes += payload.len();
+        let (bth, op, ext, psn) = (packet.bth, packet.op, packet.ext, packet.bth.psn);
+        let ahead = psn.distance_from(expected);
+        let place = self.waiting.partition_point(|w| w.psn.distance_from(expected) < ahead);
+        let waiting = Waiting { psn, bth, op, ext, len, payload: payload.into() };
+        self.waiting.insert(place, waiting);
+        true
+    }
+
+    /// Takes the packet that has waited for `psn` to be expected.
+    pub(super) fn take_waiting(&mut self, psn: Psn) -> Option<Waiting> {
+        self.waiting.front().filter(|waiting| waiting.psn == psn)?;
+        let waiting = self.waiting.pop_front()?;
+        self.waiting_bytes -= waiting.payload.len();
+        Some(waiting)
+    }
+
+    /// Notes that the next PSN is expected. Returns whether its packet has arrived already.
+    pub(super) fn advance(&mut self, expected: Psn) -> bool {
+        self.arrived.advance(1);
+        let over = |m: &Message| m.ended && m.first.plus(m.known) == expected;
+        if self.messages.front().is_some_and(over) {
+            self.messages.pop_front();
+        }
+        self.arrived.get(0)
+    }
+
+    /// Forgets what waits, when the connection ends.
+    pub(super) fn clear(&mut self) {
+        self.arrived = Bitmap::default();
+        self.messages.clear();
+        self.waiting.clear();
+        self.waiting_bytes = 0;
+    }
+}

@@ -1,0 +1,392 @@
+//! Takes the acknowledges of the lossy dialect, finds what is lost, and acts on silence.
+//!
+//! A packet is lost if its path has delivered one that was sent later, and the time is over in
+//! which it could have been overtaken; or if other paths have, and a longer time is over. (The idea
+//! is that of RFC 8985, with the sender's own clock in the packets.) If nothing more is heard, the
+//! last packet is sent again as a probe, whose acknowledge shows what is missing.
+
+use core::time::Duration;
+
+use super::departures::Patience;
+use crate::env::Env;
+use crate::incident::{Cause, LossSign};
+use crate::psn::Psn;
+use crate::qp::refusal::status_of;
+use crate::qp::requester::Recovery;
+use crate::qp::{Qp, State};
+use crate::queue::{Opcode, Status};
+use crate::time::Time;
+use crate::timers::{ack_timeout, rnr_delay};
+use crate::wire::{Packet, Sack, Syndrome};
+
+/// The most quarters of a round trip that a packet may be late: it grows by one after each packet
+/// that was sent again for nothing (RFC 8985 §7.2 bounds it by the round trip).
+const QUARTERS_MAX: u32 = 16;
+/// After so many recoveries without such a packet it is one quarter again (RFC 8985 §7.2).
+const GENEROUS: u8 = 16;
+/// The wait for a first sign of life before any round trip is known.
+const FIRST_WAIT: Duration = Duration::from_millis(1);
+/// Probes are at most so far apart when the queue pair has no time-out.
+const PROBE_MAX: Duration = Duration::from_secs(1);
+/// The RNR retry count that means "without limit".
+const RNR_FOR_EVER: u8 = 7;
+
+impl Qp {
+    /// Notes that the peer shows life.
+    pub(super) fn heard(&mut self, env: &mut Env<'_>) {
+        let waits = self.tx.una == self.tx.high;
+        let retry_cnt = self.cold.retry_cnt;
+        let lossy = self.lossy_mut();
+        if core::mem::take(&mut lossy.dormant) {
+            (lossy.quiet_since, lossy.probes, lossy.probe) = (env.now, 0, true);
+            self.tx.retries_left = retry_cnt;
+            return self.schedule(env.card);
+        }
+        // While packets are under way, only their acknowledges count.
+        if waits && !lossy.asks.is_empty() {
+            (lossy.quiet_since, lossy.probes) = (env.now, 0);
+            self.tx.retries_left = retry_cnt;
+        }
+    }
+
+    /// An acknowledge or NAK.
+    pub(super) fn handle_lossy_acknowledge(&mut self, env: &mut Env<'_>, packet: &Packet<'_>) {
+        if !matches!(self.state, State::Rts | State::Sqd) {
+            env.card.counters.drop_qp_state += 1;
+            return;
+        }
+        let Some(sack) = packet.ext.sack else { return };
+        let syndrome = Syndrome::parse(packet.ext.aeth.syndrome);
+        // A positive acknowledge includes its own PSN, another one names the refused packet.
+        let end = match syndrome {
+            Syndrome::Ack { .. } => packet.bth.psn.plus(1),
+            Syndrome::Rnr { .. } | Syndrome::Nak(_) => packet.bth.psn,
+            Syndrome::Reserved => return env.card.counters.drop_malformed += 1,
+        };
+        let sent = self.tx.high.distance_from(self.tx.una);
+        let advanced = end.distance_from(self.tx.una);
+        // It must not speak of what was not sent; an old one says nothing new.
+        if advanced > sent {
+            env.card.counters.drop_ghost_response += 1;
+            return;
+        }
+        self.heard(env);
+        self.measure(env, &sack);
+        let first = Psn::new(packet.ext.aeth.msn);
+        let news = self.take_selective(env, (first, &sack)) | self.take_cumulative(env, end);
+        if news {
+            let retry_cnt = self.cold.retry_cnt;
+            let lossy = self.lossy_mut();
+            (lossy.quiet_since, lossy.probes) = (env.now, 0);
+            self.tx.retries_left = retry_cnt;
+        }
+        self.complete_lossy(env);
+        match syndrome {
+            Syndrome::Rnr { timer } => self.wait_for_lossy_receiver(env, end, timer),
+            Syndrome::Nak(nak) => {
+                env.card.counters.rx_naks += 1;
+                let about = (Some(packet.op), end);
+                self.fail_front_for(env, status_of(nak), Cause::Told(nak), about);
+            }
+            _ => {}
+        }
+        if self.state == State::Error {
+            return;
+        }
+        self.find_lost(env);
+        self.settle_failures(env);
+        if self.state != State::Error {
+            self.arm_lossy(env);
+            self.schedule(env.card);
+        }
+    }
+
+    /// Takes the round trip and the marks that an acknowledge tells of.
+    fn measure(&mut self, env: &mut Env<'_>, sack: &Sack) {
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        let received = sack.received.wrapping_sub(lossy.peer_received);
+        let marked = sack.marked.wrapping_sub(lossy.peer_marked);
+        if received != 0 && received < 1 << 15 {
+            (lossy.peer_received, lossy.peer_marked) = (sack.received, sack.marked);
+        }
+        let held = Duration::from_nanos(u64::from(sack.held) * Sack::HELD_UNIT);
+        let ago = (now.0 as u32).wrapping_sub(sack.echo);
+        let took = Duration::from_nanos(ago.into());
+        let plausible = sack.flags & Sack::ECHO != 0 && ago < 1 << 31 && took >= held;
+        if plausible {
+            lossy.held = held.max(lossy.held * 7 / 8);
+            lossy.paths.measured(sack.path, took - held);
+            let sent = Time(now.0.saturating_sub(ago.into()));
+            lossy.paths.delivered(sack.path, sent, Psn::new(0));
+        }
+        // A probe of a packet that had arrived says nothing about the order of packets.
+        if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
+            lossy.quarters = (lossy.quarters + 1).min(QUARTERS_MAX);
+            lossy.generous = GENEROUS;
+            env.card.counters.tx_for_nothing += 1;
+        }
+        if marked > 0 && marked <= received {
+            self.tx.window.shrink(self.tx.high);
+        }
+    }
+
+    /// Takes the bitmap of an acknowledge. Returns whether it says something new.
+    fn take_selective(&mut self, env: &mut Env<'_>, (first, sack): (Psn, &Sack)) -> bool {
+        let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
+        let mut bits = sack.bitmap;
+        let mut news = false;
+        while bits != 0 {
+            let psn = first.plus(bits.trailing_zeros());
+            bits &= bits - 1;
+            // A packet that was not sent, or whose arrival was known before, says nothing.
+            if psn.distance_from(una) >= sent {
+                continue;
+            }
+            let lossy = self.lossy_mut();
+            let Some((left, tries)) = lossy.departures.arrived(una, psn) else { continue };
+            news = true;
+            if let Some(left) = left {
+                let path = lossy.paths.of(psn, tries);
+                lossy.paths.delivered(path, left, psn);
+            }
+        }
+        if news {
+            env.card.counters.rx_selective += 1;
+        }
+        news
+    }
+
+    /// All before `end` has arrived. Returns whether that is new.
+    fn take_cumulative(&mut self, env: &mut Env<'_>, end: Psn) -> bool {
+        let packets = end.distance_from(self.tx.una);
+        if packets == 0 {
+            return false;
+        }
+        self.tx.una = end;
+        self.tx.debug_assert_in_order();
+        self.tx.window.acknowledged(packets, end, env.card.config.window_packets);
+        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        // What the wait was for has been done.
+        self.tx.recovery = Recovery::Nothing;
+        let lossy = self.lossy_mut();
+        lossy.departures.advance(end, packets);
+        if lossy.recover.is_some_and(|recover| !end.is_before(recover)) {
+            lossy.recover = None;
+            lossy.generous = lossy.generous.saturating_sub(1);
+            if lossy.generous == 0 {
+                lossy.quarters = 1;
+            }
+        }
+        true
+    }
+
+    /// Completes the oldest messages that are acknowledged, and answered if they want an answer.
+    pub(super) fn complete_lossy(&mut self, env: &mut Env<'_>) {
+        self.complete_local(env);
+        while let Some(work) = env.card.outstanding.front(&self.tx.outstanding) {
+            // The cursor stands at a message that has not left.
+            let left = self.tx.cursor != env.card.outstanding.first(&self.tx.outstanding);
+            let arrived = left && !self.tx.una.is_before(work.end());
+            if !arrived || work.failed.is_some() || work.element.opcode.is_local() {
+                break;
+            }
+            if work.element.opcode.wants_response() && self.awaits(work) {
+                break;
+            }
+            self.complete_front(env);
+        }
+        let una = self.tx.una;
+        let lossy = self.lossy_mut();
+        while let Some(work) = env.card.outstanding.front(&lossy.answers) {
+            if una.is_before(work.end()) {
+                break;
+            }
+            env.card.outstanding.pop(&mut lossy.answers);
+            env.card.scheduler.feed();
+        }
+        if self.rx.breaking && !self.owes_lossy_answers() {
+            self.schedule(env.card);
+        }
+    }
+
+    /// The receiver has no element for the packet `psn`, or no room for it: it is sent again later.
+    fn wait_for_lossy_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
+        env.card.counters.rx_naks += 1;
+        env.card.counters.rx_rnr_naks += 1;
+        // Several copies of a packet may be refused: they begin one wait. A packet that was not
+        // sent, or that is known to have arrived, is not waited for.
+        let sent = self.tx.high.distance_from(self.tx.una);
+        if self.tx.recovery == Recovery::RnrWait || psn != self.tx.una || sent == 0 {
+            return;
+        }
+        if self.tx.rnr_retries_left == self.cold.rnr_retry {
+            self.cold.trouble_since = env.now;
+        }
+        if self.tx.rnr_retries_left == 0 {
+            let elapsed = env.now.since(self.cold.trouble_since);
+            let cause = Cause::RnrRetriesExhausted { retries: self.cold.rnr_retry, elapsed };
+            return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
+        }
+        if self.cold.rnr_retry != RNR_FOR_EVER {
+            self.tx.rnr_retries_left -= 1;
+        }
+        // The peer answers, so that nothing is wrong with the path to it.
+        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.recovery = Recovery::RnrWait;
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        (lossy.quiet_since, lossy.probes) = (now, 0);
+        lossy.departures.take_back();
+        self.lose_sends(env, psn);
+        env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
+    }
+
+    /// Counts `psn` as lost, and all packets of SENDs behind it: without an element for the first
+    /// there was none for those.
+    fn lose_sends(&mut self, env: &mut Env<'_>, psn: Psn) {
+        let (una, high) = (self.tx.una, self.tx.high);
+        self.lossy_mut().departures.lose(una, psn);
+        let pool = &env.card.outstanding;
+        let mut at = pool.find(&self.tx.outstanding, |work| work.holds(psn));
+        while let Some(work) = pool.get(at) {
+            if !work.psn.is_before(high) {
+                break;
+            }
+            use Opcode::{Send, SendImm, SendInvalidate};
+            if matches!(work.element.opcode, Send | SendImm | SendInvalidate) {
+                let from = if work.psn.is_before(psn) { psn } else { work.psn };
+                let end = if work.end().is_before(high) { work.end() } else { high };
+                let departures = &mut self.cold.lossy.as_mut().expect("it is lossy").departures;
+                for ahead in 0..end.distance_from(from) {
+                    departures.lose(una, from.plus(ahead));
+                }
+            }
+            at = pool.next(at);
+        }
+    }
+
+    /// Counts packets as lost that are by now.
+    fn find_lost(&mut self, env: &mut Env<'_>) -> Time {
+        let (una, high, now) = (self.tx.una, self.tx.high, env.now);
+        let lossy = self.lossy_mut();
+        if !lossy.departures.is_troubled() {
+            return Time::NEVER;
+        }
+        let (slowest, _) = lossy.paths.slowest().unwrap_or((FIRST_WAIT, FIRST_WAIT));
+        let quarters = lossy.quarters;
+        let patience =
+            Patience { quarters, other_paths: slowest * (4 + quarters) / 4 + lossy.held };
+        let sent = high.distance_from(una);
+        let found = lossy.departures.find_lost((una, sent), now, &lossy.paths, patience);
+        let (lost, next) = found;
+        if lost > 0 {
+            lossy.recover = Some(lossy.recover.unwrap_or(high));
+            env.card.counters.found_lost += u64::from(lost);
+            self.tx.window.shrink(high);
+            self.schedule(env.card);
+        }
+        next
+    }
+
+    /// How long to wait for news before the last packet is sent again (RFC 8985 §7.5.1), doubled
+    /// with each probe.
+    fn probe_after(&self, env: &Env<'_>) -> Duration {
+        let lossy = self.lossy();
+        let wait = match lossy.paths.slowest() {
+            Some((smoothed, deviation)) => (smoothed * 2).max(smoothed + deviation * 4),
+            None => FIRST_WAIT,
+        };
+        let wait = wait.max(env.card.config.probe_floor) + lossy.held;
+        let most = self.silence(env).unwrap_or(PROBE_MAX).max(wait);
+        wait.saturating_mul(1 << lossy.probes.min(16)).min(most)
+    }
+
+    /// How long the peer may be silent before that counts as a time-out.
+    fn silence(&self, env: &Env<'_>) -> Option<Duration> {
+        ack_timeout(self.cold.timeout).map(|wait| wait.max(env.card.config.min_ack_timeout))
+    }
+
+    /// When the wait for news begins: with the last news, or when the last packets left.
+    fn waits_since(&self) -> Time {
+        let lossy = self.lossy();
+        lossy.quiet_since.max(lossy.departures.last_left())
+    }
+
+    /// Sets the timer for what is due next.
+    pub(super) fn arm_lossy(&mut self, env: &mut Env<'_>) {
+        if self.tx.recovery == Recovery::RnrWait {
+            return;
+        }
+        let idle = self.tx.una == self.tx.high && self.lossy().asks.is_empty();
+        if idle || self.lossy().dormant {
+            return self.tx.timer.disarm();
+        }
+        let late = self.find_lost(env);
+        let probe = self.waits_since() + self.probe_after(env);
+        let silence = self.silence(env).map(|wait| self.lossy().quiet_since + wait);
+        let due = late.min(probe).min(silence.unwrap_or(Time::NEVER));
+        env.card.timers.arm(&mut self.tx.timer, self.qpn, due.max(env.now));
+    }
+
+    /// The timer has run out: a packet is late by now, or nothing has been heard for long.
+    pub(crate) fn handle_lossy_timeout(&mut self, env: &mut Env<'_>) {
+        if core::mem::replace(&mut self.tx.recovery, Recovery::Nothing) == Recovery::RnrWait {
+            self.lossy_mut().quiet_since = env.now;
+            self.schedule(env.card);
+            return self.arm_lossy(env);
+        }
+        if self.tx.una == self.tx.high && self.lossy().asks.is_empty() {
+            return;
+        }
+        if let Some(wait) = self.silence(env)
+            && env.now.since(self.lossy().quiet_since) >= wait
+        {
+            return self.give_up_or_retry(env);
+        }
+        if env.now >= self.waits_since() + self.probe_after(env) {
+            let now = env.now;
+            let lossy = self.lossy_mut();
+            lossy.probe = true;
+            lossy.probes = lossy.probes.saturating_add(1);
+            lossy.probed_at = now;
+            env.card.counters.probes += 1;
+            self.schedule(env.card);
+        }
+        self.arm_lossy(env);
+    }
+
+    /// The peer has been silent for as long as the queue pair's time-out.
+    fn give_up_or_retry(&mut self, env: &mut Env<'_>) {
+        env.card.counters.timeouts += 1;
+        if self.tx.retries_left == self.cold.retry_cnt {
+            self.cold.trouble_since = self.lossy().quiet_since;
+        }
+        // A responder does not know whether anybody waits for its answers. It does not fail, but
+        // sends no more until it hears of the peer.
+        let answers_only = self.tx.outstanding.is_empty();
+        if self.tx.retries_left == 0 && answers_only && !self.rx.breaking {
+            self.lossy_mut().dormant = true;
+            return self.tx.timer.disarm();
+        }
+        if self.tx.retries_left == 0 {
+            let (elapsed, psn) = (env.now.since(self.cold.trouble_since), self.tx.una);
+            let (sign, retries) = (LossSign::Timeout, self.cold.retry_cnt);
+            let cause = Cause::RetriesExhausted { sign, retries, elapsed };
+            return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
+        }
+        self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
+        self.tx.window.shrink_again(self.tx.high);
+        let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        lossy.quiet_since = now;
+        lossy.probe = true;
+        lossy.departures.take_back();
+        for ahead in 0..sent {
+            lossy.departures.lose(una, una.plus(ahead));
+        }
+        self.schedule(env.card);
+        self.arm_lossy(env);
+    }
+}

@@ -1,0 +1,219 @@
+//! What a sender of the lossy dialect remembers of its packets under way: when runs of them left,
+//! which have arrived behind a missing one, and which have been found lost.
+//!
+//! While nothing is missing, that is one entry for each moment at which packets left.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::bitmap::Bitmap;
+use super::paths::Paths;
+use crate::psn::Psn;
+use crate::time::Time;
+
+/// The packets under way.
+#[derive(Debug, Default)]
+pub(crate) struct Departures {
+    /// The first PSN of each run of packets that left at one time, by PSN.
+    runs: VecDeque<(Psn, Time)>,
+    /// The packets behind the oldest unacknowledged one that have arrived.
+    arrived: Bitmap,
+    /// The packets that were found lost and have not arrived since, by PSN.
+    lost: VecDeque<Lost>,
+    /// How many of `lost` have not been sent again yet.
+    pub(super) to_send: u32,
+}
+
+/// A packet that was found lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lost {
+    pub(super) psn: Psn,
+    /// How many times it was found lost.
+    pub(super) tries: u8,
+    /// When it was sent again; `None` if it has not been yet.
+    again: Option<Time>,
+}
+
+/// How long a packet may be late before it counts as lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// Beyond its path's round trip, when the path has delivered a later packet. In quarters of the
+    /// path's shortest round trip.
+    pub(super) quarters: u32,
+    /// Beyond the moment it was sent, when only other paths have delivered later packets.
+    pub(super) other_paths: Duration,
+}
+
+/// A packet that is lost again and again, as it may be that a receiver has no room for it, is sent
+/// again after 1 µs at least, then after twice as long, up to this many doublings.
+const TRIES_MAX: u8 = 12;
+
+impl Departures {
+    /// Notes that the packet `psn` leaves, the first time.
+    pub(super) fn left(&mut self, psn: Psn, now: Time) {
+        if self.runs.back().is_none_or(|(_, at)| *at != now) {
+            self.runs.push_back((psn, now));
+        }
+    }
+
+    /// When packets last left the first time.
+    pub(super) fn last_left(&self) -> Time {
+        self.runs.back().map_or(Time::ZERO, |(_, at)| *at)
+    }
+
+    /// When `psn` left the first time. `una` is the oldest unacknowledged PSN.
+    fn left_at(&self, psn: Psn) -> Time {
+        let Some((base, _)) = self.runs.front() else { return Time::ZERO };
+        let ahead = psn.distance_from(*base);
+        let place = self.runs.partition_point(|(first, _)| first.distance_from(*base) <= ahead);
+        self.runs.get(place.saturating_sub(1)).map_or(Time::ZERO, |(_, at)| *at)
+    }
+
+    /// How many of `sent` packets from the oldest unacknowledged one on are in the network.
+    pub(super) fn in_flight(&self, sent: u32) -> u32 {
+        sent.saturating_sub(self.arrived.ones()).saturating_sub(self.to_send)
+    }
+
+    /// Is a packet missing before one that has arrived, or lost?
+    pub(super) fn is_troubled(&self) -> bool {
+        !self.arrived.is_empty() || !self.lost.is_empty()
+    }
+
+    /// Notes that all before `una`, which was `by` packets farther back, have arrived.
+    pub(super) fn advance(&mut self, una: Psn, by: u32) {
+        self.arrived.advance(by);
+        while let Some(first) = self.lost.front() {
+            if !first.psn.is_before(una) {
+                break;
+            }
+            self.to_send -= u32::from(first.again.is_none());
+            self.lost.pop_front();
+        }
+        while self.runs.get(1).is_some_and(|(first, _)| !first.is_after(una)) {
+            self.runs.pop_front();
+        }
+    }
+
+    /// Notes that the packet `psn` has arrived. Returns when it left and how often it had been
+    /// found lost, if it was not known to have arrived.
+    pub(super) fn arrived(&mut self, una: Psn, psn: Psn) -> Option<(Option<Time>, u8)> {
+        if !self.arrived.set(psn.distance_from(una)) {
+            return None;
+        }
+        match self.find(una, psn) {
+            Ok(at) => {
+                let lost = self.lost.remove(at)?;
+                self.to_send -= u32::from(lost.again.is_none());
+                // Which of its copies has arrived is not known.
+                Some((None, lost.tries))
+            }
+            Err(_) => Some((Some(self.left_at(psn)), 0)),
+        }
+    }
+
+    /// Where `psn` is among the lost packets, or would be.
+    fn find(&self, una: Psn, psn: Psn) -> Result<usize, usize> {
+        let ahead = psn.distance_from(una);
+        self.lost.binary_search_by_key(&ahead, |lost| lost.psn.distance_from(una))
+    }
+
+    /// The first lost packet that has not been sent again.
+    pub(super) fn next_lost(&self) -> Option<Lost> {
+        if self.to_send == 0 {
+            return None;
+        }
+        self.lost.iter().find(|lost| lost.again.is_none()).copied()
+    }
+
+    /// Notes that the packet `psn` leaves again, found lost or not.
+    pub(super) fn left_again(&mut self, una: Psn, psn: Psn, now: Time) {
+        match self.find(una, psn) {
+            Ok(at) => {
+                self.to_send -= u32::from(self.lost[at].again.is_none());
+                self.lost[at].again = Some(now);
+            }
+            Err(at) => self.lost.insert(at, Lost { psn, tries: 0, again: Some(now) }),
+        }
+    }
+
+    /// The receiver has taken the oldest unacknowledged packet back, which had arrived: when its
+    /// turn came, it could not be carried out.
+    pub(super) fn take_back(&mut self) {
+        self.arrived.clear_base();
+    }
+
+    /// Counts the packet `psn` as lost. Returns whether it was not counted yet.
+    pub(super) fn lose(&mut self, una: Psn, psn: Psn) -> bool {
+        if self.arrived.get(psn.distance_from(una)) {
+            return false;
+        }
+        match self.find(una, psn) {
+            Ok(at) if self.lost[at].again.is_none() => return false,
+            Ok(at) => {
+                let lost = &mut self.lost[at];
+                (lost.again, lost.tries) = (None, lost.tries.saturating_add(1));
+            }
+            Err(at) => self.lost.insert(at, Lost { psn, tries: 1, again: None }),
+        }
+        self.to_send += 1;
+        true
+    }
+
+    /// The last of `sent` packets that has not arrived: what a probe sends.
+    pub(super) fn last_missing(&self, una: Psn, sent: u32) -> Option<Psn> {
+        (0..sent).rev().find(|at| !self.arrived.get(*at)).map(|at| una.plus(at))
+    }
+
+    /// Finds packets that are lost by now: later ones have arrived, and the time is over in which
+    /// they could be merely late. Returns how many, and when the next may be found.
+    pub(super) fn find_lost(
+        &mut self,
+        (una, sent): (Psn, u32),
+        now: Time,
+        paths: &Paths,
+        patience: Patience,
+    ) -> (u32, Time) {
+        let (mut found, mut next) = (0, Time::NEVER);
+        if !self.is_troubled() {
+            return (found, next);
+        }
+        let Some(newest) = paths.newest() else { return (found, next) };
+        // A packet behind the last one that has arrived may be missing only if it was sent again.
+        let last_lost = self.lost.back().map(|lost| lost.psn.distance_from(una) + 1);
+        let end = self.arrived.last().max(last_lost).unwrap_or(0).min(sent);
+        let mut among = 0;
+        for at in 0..end {
+            let psn = una.plus(at);
+            let lost = self.lost.get(among).filter(|lost| lost.psn == psn).copied();
+            among += usize::from(lost.is_some());
+            if self.arrived.get(at) {
+                continue;
+            }
+            let (left, tries) = match lost {
+                Some(Lost { again: None, .. }) => continue,
+                Some(Lost { again: Some(again), tries, .. }) => (again, tries),
+                None => (self.left_at(psn), 0),
+            };
+            let path = paths.of(psn, tries);
+            let measured = paths.get(path);
+            let passed = measured
+                .newest
+                .is_some_and(|(latest, by)| latest > left || latest == left && by.is_after(psn));
+            let wait = if passed {
+                measured.latest + paths.least(path) * patience.quarters / 4
+            } else if newest > left {
+                patience.other_paths
+            } else {
+                continue;
+            };
+            let due = left + wait.max(Duration::from_micros(1 << tries.min(TRIES_MAX)) / 2);
+            if due <= now {
+                found += u32::from(self.lose(una, psn));
+                among += usize::from(lost.is_none());
+            } else {
+                next = next.min(due);
+            }
+        }
+        (found, next)
+    }
+}

@@ -1,0 +1,202 @@
+//! The lossy dialect: reliable connections whose packets may arrive in any order (docs/lossy.md).
+//!
+//! Every packet says where it belongs, so that its payload is placed when it arrives. What must
+//! happen in order waits for its turn. Acknowledges say which packets have arrived, and only those
+//! that have not are sent again. This is SRNIC's memory-free selective repeat (§4.4); bitmaps and
+//! lists exist only while packets are missing.
+//!
+//! - `receiver` takes packets; `arrivals` is what it remembers; `acknowledge` says what has come.
+//! - `sender` makes packets; `completer` takes acknowledges and acts on silence; `departures` is
+//!   what the two remember, `paths` how long paths take.
+//! - `answers` has READs, atomics and FLUSHes: an answer is a message of the stream back, with PSNs
+//!   and acknowledges like any other.
+//! - `bitmap` is what both sides keep of packets behind a missing one.
+
+mod acknowledge;
+mod answers;
+mod arrivals;
+mod bitmap;
+mod completer;
+mod departures;
+mod paths;
+mod receiver;
+mod sender;
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::Qp;
+use crate::card::Card;
+use crate::config::Config;
+use crate::env::Env;
+use crate::multi_queue::{Cursor, List};
+use crate::psn::Psn;
+use crate::queue::Status;
+use crate::queue::outstanding::Answering;
+use crate::time::Time;
+use crate::wire::Dialect;
+use arrivals::Arrivals;
+use departures::Departures;
+use paths::Paths;
+
+/// What a queue pair of the lossy dialect has besides the state that all have.
+#[derive(Debug)]
+pub(crate) struct Lossy {
+    arrivals: Arrivals,
+    departures: Departures,
+    paths: Paths,
+    /// The SSN of the next message that takes a receive element at the peer.
+    next_ssn: u32,
+    /// Requests of this side whose answers have not arrived, oldest first.
+    asks: VecDeque<Ask>,
+    /// Requests of the peer whose answers have not been begun.
+    owed: VecDeque<Owing>,
+    /// Answers that have been begun and not been acknowledged, and the one that is being sent. They
+    /// have a list of their own, since they wait for nothing that requests wait for.
+    answers: List,
+    answer: Cursor,
+    /// An answer was the last message to leave: a request has the next turn.
+    answered: bool,
+    /// Since when nothing has been heard of the peer while something was expected.
+    quiet_since: Time,
+    /// How many probes have been sent since.
+    probes: u8,
+    /// A responder's answers have not been acknowledged for so long that it sends nothing more
+    /// until it hears of the peer.
+    dormant: bool,
+    /// When the last probe became due.
+    probed_at: Time,
+    /// A packet must be sent again at once, whatever the window says.
+    probe: bool,
+    /// The longest that the peer has held an acknowledge lately.
+    held: Duration,
+    /// How late a packet may be before it counts as lost, in quarters of a round trip; more after
+    /// packets were taken for lost that were not.
+    quarters: u32,
+    /// Recoveries left until that goes back.
+    generous: u8,
+    /// Where the present recovery ends.
+    recover: Option<Psn>,
+    /// The counts of the last acknowledge: packets received, and those with a mark.
+    peer_received: u16,
+    peer_marked: u16,
+}
+
+/// A request whose answer has not arrived.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    psn: Psn,
+    cursor: Cursor,
+    /// Packets of the answer that have not arrived.
+    left: u32,
+    /// The first PSN of the answer, once it is known.
+    first: Option<Psn>,
+}
+
+/// A request of the peer whose answer has not been begun.
+#[derive(Clone, Copy, Debug)]
+struct Owing {
+    psn: Psn,
+    what: Answering,
+    addr: u64,
+    rkey: u32,
+    len: u32,
+    original: u64,
+}
+
+impl Lossy {
+    fn new(config: &Config, mtu: u16) -> Lossy {
+        Lossy {
+            arrivals: Arrivals::default(),
+            departures: Departures::default(),
+            paths: Paths::new(config.paths, mtu),
+            next_ssn: 0,
+            asks: VecDeque::new(),
+            owed: VecDeque::new(),
+            answers: List::EMPTY,
+            answer: Cursor::NONE,
+            answered: false,
+            quiet_since: Time::ZERO,
+            probes: 0,
+            dormant: false,
+            probed_at: Time::ZERO,
+            probe: false,
+            held: Duration::ZERO,
+            quarters: 1,
+            generous: 0,
+            recover: None,
+            peer_received: 0,
+            peer_marked: 0,
+        }
+    }
+
+    /// Sends no more answers.
+    fn drop_answers(&mut self, card: &mut Card) {
+        while card.outstanding.pop(&mut self.answers).is_some() {}
+        self.answer = Cursor::NONE;
+        self.owed.clear();
+    }
+
+    /// Has the peer asked for something that it has not got whole?
+    fn owes_answers(&self) -> bool {
+        !self.answers.is_empty() || !self.owed.is_empty()
+    }
+}
+
+impl Qp {
+    /// Is the queue pair one of the lossy dialect?
+    #[inline]
+    pub(super) fn is_lossy(&self) -> bool {
+        self.dialect.contains(Dialect::LOSSY)
+    }
+
+    /// The state of the lossy dialect, which a queue pair of that dialect always has.
+    fn lossy(&self) -> &Lossy {
+        self.cold.lossy.as_deref().expect("a queue pair of the lossy dialect has its state")
+    }
+
+    fn lossy_mut(&mut self) -> &mut Lossy {
+        self.cold.lossy.as_deref_mut().expect("a queue pair of the lossy dialect has its state")
+    }
+
+    /// Makes the state anew, if the queue pair is one of the dialect; removes it otherwise.
+    pub(super) fn renew_lossy(&mut self, card: &mut Card) {
+        self.release_receives(card);
+        self.stop_lossy(card);
+        let state = || Box::new(Lossy::new(&card.config, self.mtu));
+        self.cold.lossy = self.is_lossy().then(state);
+    }
+
+    /// Gives the room of receive elements back that will not be completed.
+    fn release_receives(&mut self, card: &mut Card) {
+        if let Some(lossy) = &mut self.cold.lossy {
+            lossy.arrivals.receives.drain(..).for_each(|receive| card.sgls.release(receive.sgl));
+        }
+    }
+
+    /// Stops: nothing more arrives or leaves.
+    pub(super) fn stop_lossy(&mut self, card: &mut Card) {
+        if let Some(lossy) = &mut self.cold.lossy {
+            lossy.drop_answers(card);
+            lossy.arrivals.clear();
+            lossy.departures = Departures::default();
+            lossy.asks.clear();
+            lossy.probe = false;
+        }
+    }
+
+    /// Flushes the receive elements that messages have taken and not completed.
+    pub(super) fn flush_lossy_receives(&mut self, env: &mut Env<'_>) {
+        while let Some(receive) =
+            self.cold.lossy.as_mut().and_then(|lossy| lossy.arrivals.receives.pop_front())
+        {
+            env.card.counters.elements_flushed += 1;
+            self.end_receive(env, &receive, Status::Flushed);
+        }
+    }
+
+    /// Must a refusal wait until the peer has the answers to earlier requests?
+    pub(super) fn owes_lossy_answers(&self) -> bool {
+        self.cold.lossy.as_ref().is_some_and(|lossy| lossy.owes_answers())
+    }
+}

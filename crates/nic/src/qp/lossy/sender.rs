@@ -1,0 +1,383 @@
+//! Makes the packets of the lossy dialect: lost ones again, then answers and requests.
+
+use super::arrivals::AHEAD;
+use crate::env::Env;
+use crate::incident::Cause;
+use crate::memory::Calc;
+use crate::memory::key::{Access, AccessError, Scope};
+use crate::multi_queue::Cursor;
+use crate::psn::Psn;
+use crate::qp::requester::{Part, Recovery, Stop};
+use crate::qp::{Qp, State};
+use crate::queue::outstanding::{Answering, Origin, Outstanding};
+use crate::queue::{Opcode, SendFlags, Status};
+use crate::scheduler::Budget;
+use crate::transmit::{Path, TransmitBatch};
+use crate::wire::opcode::Follows;
+use crate::wire::{
+    AtomicEth, Bth, Extensions, Leth, Op, Operation, Packet, Position, Reth, Transport,
+};
+
+/// How many PSNs may lie between the oldest message that is not completed and the next one to send:
+/// far fewer than half the circle.
+const SPAN_MAX: u32 = 1 << 22;
+
+impl Qp {
+    /// The SSN of the next message; 0 in the standard dialect.
+    #[inline]
+    pub(crate) fn ssn(&self) -> u32 {
+        if self.is_lossy() { self.lossy().next_ssn } else { 0 }
+    }
+
+    /// Counts a message that is issued, if it takes a receive element.
+    #[inline]
+    pub(crate) fn count_ssn(&mut self, opcode: Opcode) {
+        if self.is_lossy() && opcode.tells_receiver() {
+            let lossy = self.lossy_mut();
+            lossy.next_ssn = Psn::new(lossy.next_ssn).plus(1).value();
+        }
+    }
+
+    /// Sends lost packets again, and packets of issued messages from the cursor on. `None` if
+    /// another message may be issued.
+    pub(in crate::qp) fn send_lossy_issued(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> Option<Stop> {
+        loop {
+            if budget.is_spent() {
+                return Some(Stop::Spent);
+            }
+            let waits = self.tx.recovery == Recovery::RnrWait;
+            if !waits {
+                match self.send_lost(env, batch, budget) {
+                    Some(true) => continue,
+                    Some(false) => return Some(Stop::Blocked),
+                    None => {}
+                }
+            }
+            let answer = self.lossy().answer;
+            if let Some(&work) = env.card.outstanding.get(answer) {
+                // Answers leave while the peer is not ready for a SEND.
+                if !self.has_lossy_room() {
+                    return Some(Stop::Blocked);
+                }
+                self.send_first(env, batch, budget, (answer, &work));
+                continue;
+            }
+            if !self.is_turn_of_request(env, waits) && self.begin_answer(env) {
+                continue;
+            }
+            let Some(&work) = env.card.outstanding.get(self.tx.cursor) else {
+                // If no request can be issued after all, the next turn is an answer's.
+                if !self.lossy().owed.is_empty() {
+                    self.schedule(env.card);
+                }
+                let far = self.is_far_ahead(env);
+                return (waits || far).then_some(Stop::Blocked);
+            };
+            if work.failed.is_some() {
+                self.settle_failures(env);
+                return Some(Stop::Blocked);
+            }
+            if work.element.opcode.is_local() {
+                self.tx.cursor = env.card.outstanding.next(self.tx.cursor);
+                self.complete_lossy(env);
+                continue;
+            }
+            // A message of which a part has left goes on if answers wait behind it.
+            let begun = work.psn != self.tx.next && !self.lossy().owed.is_empty();
+            let full =
+                work.element.opcode.wants_response() && self.tx.reads >= self.cold.max_rd_atomic;
+            if waits && !begun || full || !self.has_lossy_room() {
+                return Some(Stop::Blocked);
+            }
+            self.send_first(env, batch, budget, (self.tx.cursor, &work));
+        }
+    }
+
+    /// Requests and answers take turns. Is it a request's, and can one leave?
+    fn is_turn_of_request(&mut self, env: &Env<'_>, waits: bool) -> bool {
+        if waits || !core::mem::take(&mut self.lossy_mut().answered) {
+            return false;
+        }
+        match env.card.outstanding.get(self.tx.cursor) {
+            Some(work) => {
+                !work.element.opcode.wants_response() || self.tx.reads < self.cold.max_rd_atomic
+            }
+            None => self.sq.waiting() > 0 && self.state == State::Rts,
+        }
+    }
+
+    /// Sends one lost packet again, or a probe. Returns whether it left, or had to stay; `None` if
+    /// there is none.
+    fn send_lost(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> Option<bool> {
+        let una = self.tx.una;
+        let sent = self.tx.high.distance_from(una);
+        let lossy = self.lossy();
+        let probe = lossy.probe;
+        let lost = lossy.departures.next_lost().map(|lost| (lost.psn, lost.tries));
+        let last = || lossy.departures.last_missing(una, sent).map(|psn| (psn, 0));
+        let asked = || lossy.asks.front().map(|ask| (ask.psn, 0));
+        let (psn, tries) = match lost {
+            Some(lost) => lost,
+            // Without packets under way, a request whose answer is missing is repeated: the peer
+            // shows that it is there.
+            None if probe => match last().or_else(asked) {
+                Some(packet) => packet,
+                None => {
+                    self.lossy_mut().probe = false;
+                    return None;
+                }
+            },
+            None => return None,
+        };
+        let in_flight = lossy.departures.in_flight(sent);
+        if !probe && in_flight > 0 && !self.tx.window.has_room(in_flight) {
+            return Some(false);
+        }
+        let pool = &env.card.outstanding;
+        let at = match pool.find(&lossy.answers, |work| work.holds(psn)) {
+            none if none.is_none() => pool.find(&self.tx.outstanding, |work| work.holds(psn)),
+            answer => answer,
+        };
+        let Some(&work) = env.card.outstanding.get(at) else {
+            // A message that has ended meanwhile has no packets.
+            debug_assert!(false, "{psn} is not outstanding: {:?}", self.tx);
+            self.lossy_mut().probe = false;
+            return Some(false);
+        };
+        let now = env.now;
+        match self.send_lossy_packet(env, batch, budget, (&work, psn, tries)) {
+            Ok(()) => {
+                env.card.counters.tx_retransmitted += 1;
+                let lossy = self.lossy_mut();
+                lossy.probe = false;
+                if psn.distance_from(una) < sent {
+                    lossy.departures.left_again(una, psn, now);
+                }
+                if !self.tx.timer.is_armed() {
+                    self.arm_lossy(env);
+                }
+                Some(true)
+            }
+            Err(error) => {
+                self.fail_lossy(env, (at, &work), psn, error);
+                Some(false)
+            }
+        }
+    }
+
+    /// May another packet leave?
+    fn has_lossy_room(&self) -> bool {
+        let sent = self.tx.high.distance_from(self.tx.una);
+        let in_flight = self.lossy().departures.in_flight(sent);
+        sent < AHEAD / 2 && self.tx.window.has_room(in_flight)
+    }
+
+    /// Has so much been acknowledged behind a request that is not answered that PSNs could be
+    /// confused?
+    fn is_far_ahead(&self, env: &Env<'_>) -> bool {
+        let front = env.card.outstanding.front(&self.tx.outstanding);
+        front.is_some_and(|work| self.tx.next.distance_from(work.psn) > SPAN_MAX)
+    }
+
+    /// A packet cannot be made, as its memory has gone: its message fails in its turn.
+    fn fail_lossy(
+        &mut self,
+        env: &mut Env<'_>,
+        (at, work): (Cursor, &Outstanding),
+        psn: Psn,
+        error: AccessError,
+    ) {
+        if work.is_answer() {
+            return self.break_lossy_answer(env, error);
+        }
+        env.card.counters.elements_protection += 1;
+        let status = Status::LocalProtection;
+        if let Some(work) = env.card.outstanding.get_mut(at) {
+            work.failed = Some(status);
+        }
+        self.report(env, work.fails_with(status), (None, Some(psn)), Cause::Access(error));
+        self.settle_failures(env);
+    }
+
+    /// Sends the packet at `next`, of a request or an answer.
+    fn send_first(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        (at, work): (Cursor, &Outstanding),
+    ) {
+        let (psn, now) = (self.tx.next, env.now);
+        if let Err(error) = self.send_lossy_packet(env, batch, budget, (work, psn, 0)) {
+            return self.fail_lossy(env, (at, work), psn, error);
+        }
+        let quiet = self.tx.una == self.tx.high;
+        let lossy = self.lossy_mut();
+        if quiet && lossy.asks.is_empty() {
+            (lossy.quiet_since, lossy.probes) = (now, 0);
+        }
+        lossy.departures.left(psn, now);
+        self.tx.next = psn.plus(1);
+        self.tx.high = self.tx.next;
+        let next = env.card.outstanding.next(at);
+        let ends = self.tx.next == work.end();
+        if work.is_answer() {
+            let lossy = self.lossy_mut();
+            lossy.answered = true;
+            if ends {
+                lossy.answer = next;
+            }
+        } else {
+            if work.element.opcode.wants_response() {
+                self.ask(work);
+            }
+            if ends {
+                self.tx.cursor = next;
+            }
+        }
+        self.tx.debug_assert_in_order();
+        if !self.tx.timer.is_armed() {
+            self.arm_lossy(env);
+        }
+    }
+
+    /// Makes the packet `psn` of a message, which was lost so many times before.
+    fn send_lossy_packet(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        (work, psn, tries): (&Outstanding, Psn, u8),
+    ) -> Result<(), AccessError> {
+        let again = psn.is_before(self.tx.high);
+        let path = self.lossy().paths.of(psn, tries);
+        let leth = Leth {
+            flags: if again { Leth::AGAIN } else { 0 },
+            ssn: work.ssn,
+            path,
+            offset: psn.distance_from(work.psn),
+            sent: env.now.0 as u32,
+        };
+        let ext = Extensions { leth: Some(leth), ..Extensions::default() };
+        let bare = self.bare_request(work);
+        let (operation, with, part, ext) = match bare {
+            Some((operation, bare)) => {
+                let part = Part { k: 0, offset: 0, len: 0, position: Position::Only, again };
+                (operation, Follows::empty(), part, Extensions { leth: Some(leth), ..bare })
+            }
+            None => {
+                let part = self.part(work, psn, again);
+                let element = &work.element;
+                let (operation, with) = match work.origin {
+                    Origin::Answer(_) => (Operation::ReadResponse, Follows::empty()),
+                    _ => element.opcode.on_wire(),
+                };
+                let (addr, rkey, len) = (element.remote, element.key, element.len);
+                let (reth, imm_or_key) = (Reth { addr, rkey, len }, element.imm());
+                (operation, with, part, Extensions { reth, imm_or_key, ..ext })
+            }
+        };
+        let mark = batch.mark();
+        if let Err(refused) = self.gather_lossy(env, batch, work, &part) {
+            batch.rewind(mark);
+            return Err(refused);
+        }
+        let op = Op::of(Transport::Rc, operation, part.position, with | Follows::LETH);
+        let bth = self.lossy_bth(env, work, &part, psn);
+        let header = |out: &mut _| Packet::emit_headers(&bth, op, &ext, out);
+        let to = (self.path_numbered(path), env.card.config.ecn);
+        self.push_data(env, batch, (to, mark), work, &part, header)?;
+        self.count_sent(env, budget, part.len);
+        Ok(())
+    }
+
+    /// The base header of a packet.
+    fn lossy_bth(&self, env: &Env<'_>, work: &Outstanding, part: &Part, psn: Psn) -> Bth {
+        let element = &work.element;
+        let sent = self.tx.high.distance_from(self.tx.una);
+        let in_flight = self.lossy().departures.in_flight(sent);
+        let window_ends = !self.tx.window.has_room(in_flight + 1);
+        let every = self.tx.window.ask_every(env.card.config.ack_every);
+        let ends = part.position.ends();
+        let asks = ends || part.again || window_ends || (part.k + 1).is_multiple_of(every);
+        let tells = ends && !work.is_answer() && element.opcode.tells_receiver();
+        Bth {
+            solicited: tells && element.flags.contains(SendFlags::SOLICITED),
+            pad: part.pad(),
+            dest_qp: self.dest_qp,
+            ack_req: asks,
+            psn,
+            ..Bth::ours()
+        }
+    }
+
+    /// The operation and the headers of a message that is one packet without payload from memory.
+    fn bare_request(&self, work: &Outstanding) -> Option<(Operation, Extensions)> {
+        let element = &work.element;
+        let (addr, rkey, len) = (element.remote, element.key, element.len);
+        let (none, reth) = (Extensions::default(), Reth { addr, rkey, len });
+        Some(match (work.origin, element.opcode) {
+            (Origin::Answer(Answering::Read), _) => return None,
+            (Origin::Answer(Answering::Done), _) => (Operation::ReadResponse, none),
+            (Origin::Answer(Answering::Atomic), _) => {
+                let atomic_ack = element.operand;
+                (Operation::AtomicAcknowledge, Extensions { atomic_ack, ..none })
+            }
+            (_, Opcode::Read) => (Operation::ReadRequest, Extensions { reth, ..none }),
+            (_, Opcode::Flush) => {
+                (Operation::Flush, Extensions { reth, feth: element.feth(), ..none })
+            }
+            (_, opcode) if opcode.is_atomic() => {
+                let (operation, compare) = match (opcode, opcode.calc()) {
+                    (Opcode::CompareSwap, _) => (Operation::CompareSwap, element.compare),
+                    (_, None | Some(Calc::Add)) => (Operation::FetchAdd, 0),
+                    (_, Some(calc)) => (Operation::Calculate, calc as u64),
+                };
+                let atomic = AtomicEth { addr, rkey, swap_add: element.operand, compare };
+                (operation, Extensions { atomic, ..none })
+            }
+            _ => return None,
+        })
+    }
+
+    /// Gathers the segments of memory that a packet's bytes are in: the application's own, or for
+    /// an answer those that the peer may read.
+    fn gather_lossy(
+        &self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        work: &Outstanding,
+        part: &Part,
+    ) -> Result<(), AccessError> {
+        if part.len == 0 {
+            return Ok(());
+        }
+        if !work.is_answer() {
+            return self.gather(env, batch, work, part.offset, part.len);
+        }
+        let segments = batch.segments_mut();
+        let from = work.element.remote.wrapping_add(part.offset.into());
+        let (key, scope) = (work.element.key, Scope { pd: self.pd, qpn: self.qpn });
+        let need = Access::REMOTE_READ;
+        env.card.regions.translate(key, scope, from, part.len, need, |s| segments.push(s))
+    }
+
+    /// The outer headers of packets on this path: paths differ by their source port.
+    fn path_numbered(&self, path: u8) -> Path {
+        if path == 0 {
+            return self.path;
+        }
+        let port = self.path.src_port.wrapping_add(path.into());
+        Path { src_port: 0xC000 | port, ..self.path }
+    }
+}

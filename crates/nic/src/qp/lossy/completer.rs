@@ -203,7 +203,8 @@ impl Qp {
                 break;
             }
             env.card.outstanding.pop(&mut lossy.answers);
-            env.card.scheduler.feed();
+            let is_empty = env.card.outstanding.in_use() == 0;
+            env.card.scheduler.feed(is_empty);
         }
         if self.rx.breaking && !self.owes_lossy_answers() {
             self.schedule(env.card);

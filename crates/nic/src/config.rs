@@ -66,6 +66,10 @@ pub struct Config {
     /// The shortest wait for an acknowledge, even if a queue pair asks for a shorter one. Hardware
     /// has such a minimum, too.
     pub min_ack_timeout: Duration,
+    /// What a message adds to the wait for an acknowledge, while so many are outstanding on all
+    /// queue pairs: their packets and acknowledges pass one after the other. Zero where that takes
+    /// no time to speak of.
+    pub message_time: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
     /// The card hands packets to its own address over to its queue pairs itself. Without it they
@@ -104,6 +108,7 @@ impl Config {
             window_packets: 64,
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,
+            message_time: Duration::ZERO,
             ecn: Ecn::Capable0,
             local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),

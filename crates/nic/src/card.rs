@@ -2,6 +2,7 @@
 //!
 //! [`crate::env`] lends it to one queue pair at a time.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
@@ -91,6 +92,13 @@ impl Card {
 }
 
 impl Card {
+    /// The shortest wait for an acknowledge now.
+    #[inline]
+    pub(crate) fn least_wait(&self) -> Duration {
+        let outstanding = self.outstanding.in_use() as u32;
+        self.config.min_ack_timeout.max(self.config.message_time * outstanding)
+    }
+
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.
     pub(crate) fn srq_taken(&mut self, handle: u32, waiting: u32) {
         let Some(srq) = self.srqs.get_mut(handle) else { return };

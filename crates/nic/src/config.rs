@@ -72,6 +72,10 @@ pub struct Config {
     /// The shortest wait for news of the peer before a queue pair of the lossy dialect sends its
     /// last packet again.
     pub probe_floor: Duration,
+    /// What a message adds to the wait for an acknowledge, while so many are outstanding on all
+    /// queue pairs: their packets and acknowledges pass one after the other. Zero where that takes
+    /// no time to speak of.
+    pub message_time: Duration,
     /// ECN bits of data packets.
     pub ecn: Ecn,
     /// The card hands packets to its own address over to its queue pairs itself. Without it they
@@ -112,6 +116,7 @@ impl Config {
             min_ack_timeout: Duration::ZERO,
             paths: 1,
             probe_floor: Duration::ZERO,
+            message_time: Duration::ZERO,
             ecn: Ecn::Capable0,
             local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),

@@ -56,6 +56,10 @@ pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
 /// milliseconds. Programs that ask for less (one library's default is 65 µs) assume hardware.
 const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
 
+/// What a message takes on a busy machine, to its peer and back. Thousands of queue pairs that send
+/// at once wait for each other's packets, which must not look like a loss.
+const MESSAGE_TIME: Duration = Duration::from_micros(10);
+
 /// Bytes of the card's own memory.
 const DEVICE_MEMORY: usize = 1 << 20;
 
@@ -379,7 +383,7 @@ impl DeviceOptions {
         });
         config.page_shift = PAGE_SHIFT;
         let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
-        config.min_ack_timeout = MIN_ACK_TIMEOUT;
+        (config.min_ack_timeout, config.message_time) = (MIN_ACK_TIMEOUT, MESSAGE_TIME);
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
         let wish = match self.impairments {

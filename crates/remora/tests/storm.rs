@@ -84,8 +84,8 @@ fn five_thousand_connections_at_once_are_all_made() {
     let [server, client] = [(); 2].map(|()| Device::open().unwrap());
     let to = SocketAddr::new(server.info().address, PORT);
     let listener = server.listen(PORT).unwrap();
+    let mtu = server.info().mtu;
     let (asked, taken) = thread::scope(|scope| {
-        let mtu = server.info().mtu;
         let serving = scope.spawn(|| accept_all(&listener, &server.alloc_pd().unwrap(), mtu));
         let domain = client.alloc_pd().unwrap();
         let params = ConnectionParams::new(client.info().mtu);

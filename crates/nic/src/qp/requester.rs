@@ -431,7 +431,7 @@ impl Qp {
     pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
         match timers::ack_timeout(self.cold.timeout) {
             Some(wait) => {
-                let wait = wait.max(env.card.config.min_ack_timeout);
+                let wait = wait.max(env.card.least_wait());
                 env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
             }
             None => self.tx.timer.disarm(),
@@ -442,7 +442,7 @@ impl Qp {
     pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
         let vain = self.cold.retry_cnt.saturating_sub(self.tx.retries_left);
         if let Some(wait) = timers::ack_timeout(self.cold.timeout) {
-            let wait = timers::wait_again(wait.max(env.card.config.min_ack_timeout), vain);
+            let wait = timers::wait_again(wait.max(env.card.least_wait()), vain);
             env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
         }
     }

@@ -1,11 +1,12 @@
-//! Why a peer on this machine does not answer: the kernel says what waits in its socket.
+//! Why a peer on this machine does not answer: the kernel says what waits in its socket, and
+//! what was lost there or in the socket of this card.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
 use remora_nic::Silence;
 
-use crate::socket::Socket;
+use crate::socket::{ReceiveQueue, Socket};
 
 /// The most peers that are remembered.
 const PEERS_MAX: usize = 4096;
@@ -34,8 +35,15 @@ impl Silences {
         if self.dropped.len() >= PEERS_MAX && !self.dropped.contains_key(&peer) {
             self.dropped.clear();
         }
-        let before = self.dropped.insert(peer, queue.dropped);
-        let overflows = before.is_some_and(|before| before != queue.dropped);
-        if queue.waiting > 0 || overflows { Silence::Held } else { Silence::Unexplained }
+        let overflows = self.overflows(peer, queue);
+        // Answers to this card may have found no room in its own socket.
+        let ours = socket.own_queue(peer).is_some_and(|own| self.overflows(socket.addr(), own));
+        if queue.waiting > 0 || overflows || ours { Silence::Held } else { Silence::Unexplained }
+    }
+
+    /// Has the socket at `addr` dropped anything since it was last asked about?
+    fn overflows(&mut self, addr: IpAddr, queue: ReceiveQueue) -> bool {
+        let before = self.dropped.insert(addr, queue.dropped);
+        before.is_some_and(|before| before != queue.dropped)
     }
 }

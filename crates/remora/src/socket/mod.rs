@@ -213,6 +213,13 @@ impl Socket {
         self.diagnosis.receive_queue(from, to)
     }
 
+    /// How full this socket is, which gets datagrams of `peer`, an address of this machine.
+    pub(crate) fn own_queue(&mut self, peer: IpAddr) -> Option<ReceiveQueue> {
+        let from = socket_addr(peer.to_canonical(), self.scope_id, self.port);
+        let to = socket_addr(self.addr, self.scope_id, self.port);
+        self.diagnosis.receive_queue(from, to)
+    }
+
     /// Is there no socket of a card at `peer`, an address of this machine?
     pub(crate) fn has_no_card(&mut self, peer: IpAddr) -> bool {
         let from = socket_addr(self.addr, self.scope_id, self.port);

@@ -39,6 +39,8 @@ pub(crate) const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 0, 0, 1));
 
 /// The index of the queue pair that is the target of an XRC connection.
 const XRC_RECEIVER: usize = 4;
+/// The index of the queue pair of the lossy dialect.
+const LOSSY: usize = 6;
 /// The kind of request that binds the window; see [`Arena::post_send`].
 const BIND: u8 = 10;
 
@@ -128,7 +130,7 @@ pub(crate) struct Arena {
 }
 
 /// The services of the queue pairs, and the dialects that they agreed on.
-const SERVICES: [(Transport, Dialect); 6] = [
+pub(crate) const SERVICES: [(Transport, Dialect); 7] = [
     (Transport::Rc, Dialect::STANDARD),
     (Transport::Rc, Dialect::KERNELS),
     (Transport::Uc, Dialect::STANDARD),
@@ -136,12 +138,13 @@ const SERVICES: [(Transport, Dialect); 6] = [
     // The target of the XRC connection; its own queues are not used.
     (Transport::Xrc, Dialect::STANDARD),
     (Transport::Xrc, Dialect::STANDARD),
+    (Transport::Rc, Dialect::all()),
 ];
 
 impl Arena {
     /// Ready queue pairs with work posted: a plain RC queue pair, one that agreed on StRoM's
     /// op-codes, a UC and a UD queue pair (in a multicast group), and both ends of an XRC
-    /// connection; and a window that the first queue pair has bound.
+    /// connection; one of the lossy dialect; and a window that the first queue pair has bound.
     pub(crate) fn new() -> Arena {
         let mut nic = Nic::new(Config::new(LOCAL), [7; 32]);
         let memory = Guarded { bytes: vec![0; SIZE], posting: false };
@@ -185,8 +188,10 @@ impl Arena {
 
     /// Creates queue pair `i`, connects it, and posts receives.
     fn add_subject(&mut self, i: usize, transport: Transport, dialect: Dialect, xrcd: Xrcd) {
-        let sq = RingInit { addr: 2 * i as u64 * RING, depth: DEPTH, stride: STRIDE };
-        let rq = RingInit { addr: sq.addr + RING, ..sq };
+        // The last one has the places of rings that XRC queue pairs do not have.
+        let (sq, rq) = if i == LOSSY { (8, 11) } else { (2 * i as u64, 2 * i as u64 + 1) };
+        let sq = RingInit { addr: sq * RING, depth: DEPTH, stride: STRIDE };
+        let rq = RingInit { addr: rq * RING, ..sq };
         let rq = if transport == Transport::Xrc { RingInit::default() } else { rq };
         let init = QpInit {
             pd: self.pd,

@@ -4,9 +4,11 @@ use remora_nic::Counters;
 use remora_nic::cm::mad::{CM_QKEY, CM_QPN, MAD_LEN};
 use remora_nic::nic::MULTICAST_QPN;
 use remora_nic::wire::opcode::Follows;
-use remora_nic::wire::{Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, Transport};
+use remora_nic::wire::{
+    Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Operation, Packet, Transport,
+};
 
-use crate::arena::{Arena, GROUP, LOCAL, OPEN, READ_ONLY};
+use crate::arena::{Arena, GROUP, LOCAL, OPEN, READ_ONLY, SERVICES};
 
 /// The input is a list of steps: a byte that chooses the step, a byte that varies it, a length
 /// byte, and that many bytes. Most steps are packets. Depending on the varying byte, the fields
@@ -91,8 +93,7 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
     if packet.len() < 12 {
         return packet;
     }
-    // The second queue pair has agreed on StRoM's op-codes.
-    let dialect = if subject == 1 { Dialect::KERNELS } else { Dialect::STANDARD };
+    let (_, dialect) = SERVICES[subject];
     let subject = arena.subjects[subject];
     packet[1] &= 0x70 | 0x80;
     packet[2..4].copy_from_slice(&[0xFF, 0xFF]);
@@ -101,11 +102,14 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
     if vary & 4 == 0
         && let Some(info) = arena.nic.query_qp(subject.qpn)
     {
-        // A response has a PSN near the requester's next one, a request near the responder's.
-        let psn = if op.is_response() { info.attr.sq_psn } else { info.attr.rq_psn };
+        // A response has a PSN near the requester's next one, a request near the responder's; in
+        // the lossy dialect, only an acknowledge is a response in this sense.
+        let lossy = dialect.contains(Dialect::LOSSY);
+        let answers = op.is_response() && (!lossy || op.operation == Operation::Acknowledge);
+        let psn = if answers { info.attr.sq_psn } else { info.attr.rq_psn };
         let near = u32::from(vary >> 6);
         let psn = psn.unwrap_or_default();
-        let psn = match (op.is_response(), near) {
+        let psn = match (answers, near) {
             (true, _) => psn.minus(near + 1),
             (false, 3) => psn.minus(2),
             (false, _) => psn.plus(near),

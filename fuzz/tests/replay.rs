@@ -177,7 +177,8 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
     // The arena has one peer, which sends from one port, and one protection domain. It has no
     // limits that are reached, memory that never fails, only valid elements, no listener, and no
     // client that writes rings itself; nor does it send to itself without its driver. Its inputs
-    // are too short to be refused 64 times.
+    // are too short to be refused 64 times, and too short for the time in which the lossy dialect
+    // finds a loss: the simulator's worlds do that.
     let beyond = [
         "cq_overflows",
         "doorbells_refused",
@@ -186,12 +187,16 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
         "drop_wrong_source",
         "elements_invalid",
         "elements_protection",
+        "found_lost",
         "incidents_lost",
         "local_messages",
         "local_packets",
         "pool_full",
+        "probes",
         "refused_domain",
         "refused_memory",
+        "rx_selective",
+        "tx_for_nothing",
         "tx_management",
     ];
     let missed: Vec<_> = sums.iter().filter(|(_, sum)| **sum == 0).map(|(name, _)| name).collect();

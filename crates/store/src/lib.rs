@@ -8,6 +8,7 @@
 //! - [`expiry`], [`evict`], [`scan`]: what walks the table.
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
+//! - [`way`]: kernels, one-sided reads and chains.
 //! - [`front`]: Redis' and memcached's protocols; [`stats`]: what the store counts.
 
 pub mod codec;
@@ -29,3 +30,4 @@ pub mod stats;
 pub mod store;
 pub mod table;
 pub mod tablespace;
+pub mod way;

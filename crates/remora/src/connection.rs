@@ -5,7 +5,8 @@
 //! receives the messages.
 //!
 //! `connection/listen.rs` is the passive side, `connect.rs` the active one; `handshake.rs` has the
-//! steps that wait for the peer, and `offer.rs` the offer of kernels.
+//! steps that wait for the peer, and `offer.rs` the offer of kernels. A server of many clients has
+//! them in [`arrivals`] until they are connected, and then in a [`roster`].
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -42,10 +43,12 @@
 //! # }
 //! ```
 
+pub mod arrivals;
 mod connect;
 mod handshake;
 mod listen;
 mod offer;
+pub mod roster;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

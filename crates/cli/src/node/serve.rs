@@ -6,12 +6,12 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result};
 use clap::Args;
 use remora::Device;
+use remora::connection::token::Token;
 use serde_json::json;
 
 use super::DEFAULT_PORT;
 use super::address::NodeAddress;
 use super::kernel_permit::Permit;
-use super::protocol::Token;
 use super::server::Node;
 use super::spec::RegionSpec;
 use super::start::NodeOptions;

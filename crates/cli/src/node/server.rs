@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use remora::connection::arrivals::{Arrivals, Ended, HalfOpen};
 use remora::connection::roster::{Departed, Departure, Roster};
+use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::queue::{Completion, PollCqError};
 use remora::{
@@ -23,7 +24,7 @@ use thiserror::Error;
 use super::address::NodeAddress;
 use super::document::{DOCUMENT_MAX, HEADER_LEN, Publisher};
 use super::kernels::{KernelRow, LIST_BYTES, NodeKernels};
-use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError, Token};
+use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError};
 pub use super::regions::RegionInfo;
 use super::regions::Served;
 use super::start::{NodeOptions, StartError};

@@ -11,15 +11,18 @@
 //!       8  condition_len  u32   bytes of the value or predicate that the condition compares with
 //!      12  value_len      u32
 //!      16  number         u64   of condition 3: the version
-//!      24  argument       u64   Count: what is added; Scan: the cursor
+//!      24  argument       u64   Get: the first byte; Count: what is added; Scan: the cursor
 //!      32  expires_ms     u64   Unix time; 0: never; all ones: as it was, or the tablespace's
 //!      40  flags          u32   the client's own
 //!      44  limit          u32   Scan: the most rows of an answer; 0: as many as fit
 //! ```
 //!
 //! Short calls travel as parameters of the RPC; longer ones as its payload, with the same bytes.
-//! The answer of an operation on one key is an [`AnswerHead`], behind it the value of a Get.
+//! The answer of an operation on one key is an [`AnswerHead`], behind it what a Get has read: from
+//! byte `argument` on, as much as fits the client's buffer. So a client reads a long value in
+//! pieces, and knows by the version whether they belong together.
 
+use remora::kernel::CallStatus;
 use thiserror::Error;
 
 /// Bytes of the head.
@@ -180,7 +183,7 @@ pub struct Call<'a> {
     pub key: &'a [u8],
     /// The value of a Put; the plan of a Scan.
     pub value: &'a [u8],
-    /// Of a Count: what is added (two's complement); of a Scan: the cursor.
+    /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan: the cursor.
     pub argument: u64,
     /// When the key expires, in milliseconds of Unix time; 0 for never, [`EXPIRY_KEPT`] for as it
     /// was.
@@ -294,6 +297,54 @@ impl<'a> Call<'a> {
         out.extend_from_slice(&head);
         [self.key, compared, self.value].iter().for_each(|part| out.extend_from_slice(part));
         Ok(())
+    }
+}
+
+/// Why the store does not carry out a call, beyond what [`CallStatus`] says of kernels in general.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Error)]
+#[repr(u8)]
+pub enum Refused {
+    /// The condition does not hold.
+    #[error("the condition does not hold")]
+    Condition = 128,
+    /// The tablespace, or the store, is full and evicts nothing.
+    #[error("the tablespace is full: delete keys, raise its quota, or let it evict")]
+    Full = 129,
+    /// The key or the value is longer than the store takes.
+    #[error("the key or the value is longer than the store takes")]
+    TooLarge = 130,
+    /// No tablespace has the number.
+    #[error("there is no such tablespace")]
+    Tablespace = 131,
+    /// The log cannot be written, so that nothing may change.
+    #[error("the store is read-only, since its log cannot be written")]
+    ReadOnly = 132,
+    /// The value that was to be counted on is no number, or would overflow.
+    #[error("the value is no decimal number, or would leave 64 bits")]
+    Number = 133,
+    /// The predicate or plan is malformed, or asks for more work than is allowed.
+    #[error("the predicate is malformed, or asks for more than is allowed")]
+    Predicate = 134,
+    /// The value is stored in a form that this store cannot read.
+    #[error("the value is stored in a form that cannot be read")]
+    Codec = 135,
+}
+
+impl Refused {
+    /// All reasons.
+    pub const ALL: [Refused; 8] = {
+        use Refused::*;
+        [Condition, Full, TooLarge, Tablespace, ReadOnly, Number, Predicate, Codec]
+    };
+
+    /// The status that says so.
+    pub const fn status(self) -> CallStatus {
+        CallStatus(self as u8)
+    }
+
+    /// The reason that a status says.
+    pub fn of(status: CallStatus) -> Option<Refused> {
+        Refused::ALL.into_iter().find(|refused| refused.status() == status)
     }
 }
 
@@ -415,6 +466,10 @@ mod tests {
             assert_eq!(Operation::of(operation.opcode()), Some(operation));
         }
         assert_eq!(Operation::of(7), None);
+        for refused in Refused::ALL {
+            assert_eq!(Refused::of(refused.status()), Some(refused));
+        }
+        assert_eq!(Refused::of(CallStatus::OK), None);
         let head = AnswerHead { version: 1 << 40, expires_ms: 7, flags: 9, value_len: 2 };
         let bytes = [&head.to_bytes()[..], b"ab"].concat();
         assert_eq!(AnswerHead::parse(&bytes), Some((head, &b"ab"[..])));

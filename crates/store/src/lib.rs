@@ -9,8 +9,10 @@
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
 //! - [`way`]: kernels, one-sided reads and chains.
+//! - [`client`]: a client over the card.
 //! - [`front`]: Redis' and memcached's protocols; [`stats`]: what the store counts.
 
+pub mod client;
 pub mod codec;
 pub mod disk;
 pub mod evict;

@@ -20,7 +20,7 @@ pub(crate) struct RemoteArgs {
     pub(crate) device: DeviceArgs,
     /// The node's token, where it printed one
     #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
-    token: Option<Token>,
+    pub(crate) token: Option<Token>,
 }
 
 impl RemoteArgs {

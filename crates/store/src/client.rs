@@ -124,8 +124,8 @@ pub struct Put<'a> {
     pub placement: crate::way::call::Placement,
     /// The client's own flags.
     pub flags: u32,
-    /// When the key expires, in milliseconds of Unix time: 0 for never; [`EXPIRY_KEPT`] for as it
-    /// was, and the tablespace's default for a new key.
+    /// When the key expires, in milliseconds of Unix time: 0 for as the tablespace has it by
+    /// default; [`EXPIRY_KEPT`] for as it was.
     pub expires_ms: u64,
 }
 

@@ -12,7 +12,7 @@
 //!      12  value_len      u32
 //!      16  number         u64   of condition 3: the version
 //!      24  argument       u64   Get: the first byte; Count: what is added; Scan: the cursor
-//!      32  expires_ms     u64   Unix time; 0: never; all ones: as it was, or the tablespace's
+//!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was
 //!      40  flags          u32   the client's own
 //!      44  limit          u32   Scan: the most rows of an answer; 0: as many as fit
 //! ```
@@ -58,15 +58,15 @@ pub enum Operation {
     Scan = 5,
     /// Removes all keys of a tablespace.
     Flush = 6,
-    /// Reads what a one-sided reader has to know.
-    Describe = 7,
+    /// Looks up the number of a tablespace, whose name is the key. The answer has it as version.
+    Tablespace = 7,
 }
 
 impl Operation {
     /// All operations.
     pub const ALL: [Operation; 8] = {
         use Operation::*;
-        [Get, Put, Delete, Touch, Count, Scan, Flush, Describe]
+        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace]
     };
 
     /// Its op-code.
@@ -81,7 +81,7 @@ impl Operation {
 
     /// Does it change the store?
     pub const fn changes(self) -> bool {
-        !matches!(self, Operation::Get | Operation::Scan | Operation::Describe)
+        !matches!(self, Operation::Get | Operation::Scan | Operation::Tablespace)
     }
 
     /// Its name, as people read it.
@@ -94,7 +94,7 @@ impl Operation {
             Operation::Count => "count",
             Operation::Scan => "scan",
             Operation::Flush => "flush",
-            Operation::Describe => "describe",
+            Operation::Tablespace => "tablespace",
         }
     }
 }
@@ -185,8 +185,8 @@ pub struct Call<'a> {
     pub value: &'a [u8],
     /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan: the cursor.
     pub argument: u64,
-    /// When the key expires, in milliseconds of Unix time; 0 for never, [`EXPIRY_KEPT`] for as it
-    /// was.
+    /// When the key expires, in milliseconds of Unix time; 0 for as the tablespace has it by
+    /// default, [`EXPIRY_KEPT`] for as it was.
     pub expires_ms: u64,
     /// The client's own flags.
     pub flags: u32,

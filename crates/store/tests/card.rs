@@ -1,0 +1,199 @@
+//! Clients over the card: calls, conditions, long values, scans, and who is let in.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use remora::connection::token::Token;
+use remora::memory::Buffer;
+use remora::nic::Access;
+use remora::{Device, DeviceOptions};
+use remora_store::client::{ClientOptions, ConnectError, Put, StoreClient, StoreError};
+use remora_store::journal::Unlogged;
+use remora_store::store::{Options, Store};
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::call::{Condition, Placement, Refused};
+use remora_store::way::door::{Door, DoorOptions};
+use remora_store::way::kernel::{deploy, now_ms};
+use remora_store::way::region::Region;
+
+/// A store on a card of this process.
+struct Served {
+    address: SocketAddr,
+    store: Arc<Store<Region>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Served {
+    fn start(token: Option<Token>) -> Served {
+        static PORT: AtomicU64 = AtomicU64::new(7600);
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = Options { quarantine_ms: 1000, ..Options::new(64 << 20, 7) };
+        let domain = device.alloc_pd().unwrap();
+        let buffer = Buffer::new(options.memory_len() as usize).unwrap();
+        let memory = domain.register(buffer, Access::REMOTE_READ).unwrap();
+        let region = Region::new(memory.clone()).unwrap();
+        let store = Arc::new(Store::new(region, Unlogged::default(), options).unwrap());
+        store.create_tablespace(&TablespaceOptions::new("first")).unwrap();
+        deploy(&device, &store).unwrap();
+        let port = PORT.fetch_add(1, Ordering::Relaxed) as u16;
+        let door = DoorOptions { port, token, ..DoorOptions::default() };
+        let door = Door::open(&device, door, memory, None).unwrap();
+        let address = SocketAddr::new(device.info().address, port);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            door.serve(&|| stopped.load(Ordering::Relaxed)).unwrap();
+        });
+        Served { address, store, stop, thread: Some(thread) }
+    }
+
+    fn client(&self) -> StoreClient {
+        let device = Device::open().unwrap();
+        StoreClient::connect(&device, self.address, &self.options()).unwrap()
+    }
+
+    fn options(&self) -> ClientOptions {
+        let tablespace = self.store.tablespace("first").unwrap().0;
+        ClientOptions { tablespace, ..ClientOptions::default() }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+fn get(client: &mut StoreClient, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = b"before".to_vec();
+    let about = client.get(key, &mut value).unwrap();
+    about.map(|_| value.split_off(6))
+}
+
+#[test]
+fn keys_are_set_read_changed_and_removed() {
+    let served = Served::start(None);
+    let mut client = served.client();
+    assert_eq!(get(&mut client, b"key"), None);
+    let first = client.put(b"key", b"value").unwrap();
+    assert_eq!(get(&mut client, b"key").unwrap(), b"value");
+    // The application of the store sees the same.
+    let (space, mut value) = (served.store.tablespace("first").unwrap(), Vec::new());
+    let found = served.store.get(space, b"key", now_ms(), &mut value).unwrap();
+    assert_eq!((found.version, value.as_slice()), (first, &b"value"[..]));
+
+    let how = |condition| Put { condition, ..Put::default() };
+    assert_eq!(client.put_with(b"key", b"x", &how(Condition::Absent)).unwrap(), None);
+    assert_eq!(client.put_with(b"key", b"x", &how(Condition::Version(first + 1))).unwrap(), None);
+    assert_eq!(client.put_with(b"none", b"x", &how(Condition::Present)).unwrap(), None);
+    let second = client.put_with(b"key", b"x", &how(Condition::Version(first))).unwrap().unwrap();
+    assert!(second > first);
+    assert!(client.put_with(b"key", b"y", &how(Condition::Value(b"x"))).unwrap().is_some());
+    let behind = Put { placement: Placement::Append, flags: 9, ..Put::default() };
+    client.put_with(b"key", b"-z", &behind).unwrap().unwrap();
+    let mut value = Vec::new();
+    let about = client.get(b"key", &mut value).unwrap().unwrap();
+    assert_eq!((value.as_slice(), about.flags, about.expires_ms), (&b"y-z"[..], 9, None));
+
+    assert_eq!(client.count(b"n", 5).unwrap(), 5);
+    assert_eq!(client.count(b"n", -7).unwrap(), -2);
+    let not = client.count(b"key", 1).unwrap_err();
+    assert!(matches!(not, StoreError::Refused(Refused::Number)), "{not}");
+
+    assert!(!client.delete_if(b"key", Condition::Version(1 << 50)).unwrap());
+    assert!(client.delete(b"key").unwrap());
+    assert!(!client.delete(b"key").unwrap());
+    assert_eq!(get(&mut client, b"key"), None);
+    client.flush().unwrap();
+    assert_eq!(get(&mut client, b"n"), None);
+}
+
+#[test]
+fn keys_expire_when_they_are_told_to() {
+    let served = Served::start(None);
+    let mut client = served.client();
+    let past = Put { expires_ms: 1, ..Put::default() };
+    client.put_with(b"old", b"value", &past).unwrap();
+    assert_eq!(get(&mut client, b"old"), None);
+    client.put(b"key", b"value").unwrap();
+    let soon = now_ms() + 3_600_000;
+    assert!(client.touch(b"key", soon).unwrap());
+    let about = client.get(b"key", &mut Vec::new()).unwrap().unwrap();
+    assert_eq!(about.expires_ms, Some(soon));
+    client.put_with(b"key", b"other", &Put::default()).unwrap();
+    let about = client.get(b"key", &mut Vec::new()).unwrap().unwrap();
+    assert_eq!(about.expires_ms, Some(soon), "an expiry is kept unless another is given");
+    assert!(client.touch(b"key", 1).unwrap());
+    assert_eq!(get(&mut client, b"key"), None);
+    assert!(!client.touch(b"none", soon).unwrap());
+}
+
+#[test]
+fn keys_and_values_may_be_long() {
+    let served = Served::start(None);
+    let mut client = served.client();
+    let long = |len: usize| (0..len).map(|at| (at * 7 + at / 251) as u8).collect::<Vec<_>>();
+    for len in [0, 1, 100, 200, 4096, 65_000, 70_000, 1 << 20, (1 << 20) + 1, 3_000_000] {
+        let value = long(len);
+        client.put(b"value", &value).unwrap();
+        assert!(get(&mut client, b"value").unwrap() == value, "{len}");
+    }
+    for len in [1, 150, 300, 5000, 65_536] {
+        let key = long(len);
+        client.put(&key, b"of a long key").unwrap();
+        assert_eq!(get(&mut client, &key).unwrap(), b"of a long key", "{len}");
+    }
+    assert!(matches!(client.put(&long(65_537), b""), Err(StoreError::Bad(_))));
+    assert!(matches!(client.put(b"", b""), Err(StoreError::Refused(Refused::TooLarge))));
+}
+
+#[test]
+fn many_clients_count_on_one_key() {
+    let served = Served::start(None);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let mut client = served.client();
+                for _ in 0..200 {
+                    client.count(b"counter", 1).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(get(&mut served.client(), b"counter").unwrap(), b"800");
+}
+
+#[test]
+fn a_full_store_says_so() {
+    let served = Served::start(None);
+    let mut client = served.client();
+    let value = vec![1; 8 << 20];
+    let full = (0..100).find_map(|n| client.put(format!("{n}").as_bytes(), &value).err()).unwrap();
+    assert!(matches!(full, StoreError::Refused(Refused::Full)), "{full}");
+    assert!(client.delete(b"0").unwrap());
+}
+
+#[test]
+fn strangers_are_not_let_in() {
+    let token: Token = "00112233445566778899aabbccddeeff".parse().unwrap();
+    let served = Served::start(Some(token));
+    let device = Device::open().unwrap();
+    let with = |token| {
+        let options = ClientOptions { token, ..served.options() };
+        StoreClient::connect(&device, served.address, &options)
+    };
+    let refused = with(None).unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
+    assert!(refused.to_string().contains("token"), "{refused}");
+    assert!(with(Token::new([9; 16])).is_err());
+    with(Some(token)).unwrap().put(b"key", b"value").unwrap();
+    // Another tablespace does not exist.
+    let options = ClientOptions { token: Some(token), tablespace: 999, ..ClientOptions::default() };
+    let mut client = StoreClient::connect(&device, served.address, &options).unwrap();
+    let none = client.put(b"key", b"value").unwrap_err();
+    assert!(matches!(none, StoreError::Refused(Refused::Tablespace)), "{none}");
+}

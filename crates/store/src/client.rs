@@ -10,13 +10,18 @@ use remora::connection::token::Token;
 use remora::kernel::{CallFailure, CallStatus, KernelClient};
 use remora::nic::{Access, CreateError};
 use remora::{
-    ConnectFailure, Connection, ConnectionParams, Device, MemoryRegion, QueuePairOptions,
-    RegisterError,
+    CompletionQueue, ConnectFailure, Connection, ConnectionParams, Device, MemoryRegion,
+    ProtectionDomain, QueuePair, QueuePairOptions, RegisterError,
 };
 use thiserror::Error;
 
-use crate::way::call::{AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Refused};
+use crate::tablespace::TablespaceId;
+use crate::way::call::{
+    AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Refused, VALUE_MAX,
+};
 use crate::way::hello::{BadGreeting, Hello, Purpose, Welcome};
+use crate::way::kernel::now_ms;
+use crate::way::one_sided::{OneSided, OneSidedCounters, OneSidedError};
 
 /// The most bytes of a call that travel as its parameters: with the header they fit the smallest
 /// path MTU of 256 bytes.
@@ -33,6 +38,8 @@ pub struct ClientOptions {
     pub tablespace: u16,
     /// The longest piece of a value that comes with one call, in bytes.
     pub piece: usize,
+    /// How many locations are kept of values that were read one-sided, 24 bytes each.
+    pub locations: usize,
     /// How long connecting and each call may take.
     pub timeout: Duration,
 }
@@ -40,7 +47,7 @@ pub struct ClientOptions {
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
         let timeout = Duration::from_secs(10);
-        ClientOptions { token: None, tablespace: 0, piece: 64 << 10, timeout }
+        ClientOptions { token: None, tablespace: 0, piece: 64 << 10, locations: 1 << 16, timeout }
     }
 }
 
@@ -69,6 +76,10 @@ pub enum ConnectError {
     Greeting(#[from] BadGreeting),
 }
 
+/// One READ in so many goes by kernel instead, so that the store learns what is in use: it evicts
+/// what is not, and READs leave no trace.
+const SHOWN: u64 = 64;
+
 /// Why a call has no result.
 #[derive(Debug, Error)]
 pub enum StoreError {
@@ -84,6 +95,9 @@ pub enum StoreError {
     /// A long value changed each time it was read.
     #[error("the value changed while it was read, {TRIES} times in a row; try again")]
     Changing,
+    /// The store cannot be read one-sided.
+    #[error(transparent)]
+    OneSided(#[from] OneSidedError),
 }
 
 impl From<CallFailure> for StoreError {
@@ -136,6 +150,16 @@ impl Default for Put<'_> {
     }
 }
 
+/// What a reader is made of.
+#[derive(Debug)]
+struct Parts {
+    domain: ProtectionDomain,
+    queue_pair: QueuePair,
+    sends: CompletionQueue,
+    locations: usize,
+    timeout: Duration,
+}
+
 /// A client of a store.
 #[derive(Debug)]
 pub struct StoreClient {
@@ -146,6 +170,10 @@ pub struct StoreClient {
     bytes: Vec<u8>,
     tablespace: u16,
     welcome: Welcome,
+    /// READs of the store's memory, from the first on.
+    reader: Option<OneSided>,
+    reads: u64,
+    parts: Parts,
     // Last: dropping it disconnects.
     connection: Connection,
 }
@@ -186,9 +214,20 @@ impl StoreClient {
             options.piece + crate::way::call::ANSWER_LEN,
         )?;
         kernels.timeout = options.timeout;
-        let tablespace = options.tablespace;
-        let (staging, bytes) = (None, Vec::new());
-        Ok(StoreClient { kernels, staging, bytes, tablespace, welcome, connection })
+        let &ClientOptions { tablespace, locations, timeout, .. } = options;
+        let (staging, bytes, reader, reads) = (None, Vec::new(), None, 0);
+        let parts = Parts { domain, queue_pair, sends, locations, timeout };
+        Ok(StoreClient {
+            kernels,
+            staging,
+            bytes,
+            tablespace,
+            welcome,
+            reader,
+            reads,
+            parts,
+            connection,
+        })
     }
 
     /// The connection.
@@ -240,6 +279,49 @@ impl StoreClient {
         }
         out.truncate(from);
         Err(StoreError::Changing)
+    }
+
+    /// Reads a value one-sided: without a kernel, by READs of the store's memory. One round trip
+    /// where this client knows the location, two where it has to look for it. What cannot be read
+    /// so, and one read in 64, comes by a kernel.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn get_one_sided(
+        &mut self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<About>, StoreError> {
+        self.reads += 1;
+        if self.reads.is_multiple_of(SHOWN) {
+            return self.get(key, out);
+        }
+        let space = TablespaceId(self.tablespace);
+        let found = self.reader()?.get(space, key, now_ms(), |item| {
+            let about =
+                About { version: item.version, flags: item.flags, expires_ms: item.expires_ms };
+            item.codec.decode(item.stored, VALUE_MAX, out).is_ok().then_some(about)
+        })?;
+        match found.flatten() {
+            None => self.get(key, out),
+            found => Ok(found),
+        }
+    }
+
+    /// How often each way of reading one-sided was taken.
+    pub fn one_sided_counters(&self) -> OneSidedCounters {
+        self.reader.as_ref().map(OneSided::counters).unwrap_or_default()
+    }
+
+    fn reader(&mut self) -> Result<&mut OneSided, StoreError> {
+        if self.reader.is_none() {
+            let Parts { domain, queue_pair, sends, locations, timeout } = &self.parts;
+            let (queue_pair, sends) = (queue_pair.clone(), sends.clone());
+            let memory = self.welcome.memory;
+            let made = OneSided::new(domain, queue_pair, sends, memory, *locations, *timeout)?;
+            self.reader = Some(made);
+        }
+        self.reader.as_mut().ok_or(StoreError::OneSided(OneSidedError::Layout))
     }
 
     /// Reads from byte `argument` of a value on, as much as comes with one call.

@@ -1,7 +1,7 @@
 //! What lies where in the store's memory, and how a one-sided reader finds a key in it.
 //!
 //! ```text
-//! 0           the head: words MAGIC, seed, partitions, place of the index, place of the area
+//! 0           the head: words MAGIC, seed, partitions, place of index and area, limit
 //! COUNTS_AT   for each partition a word: how many buckets it has
 //! index       buckets of 128 bytes; bucket b of partition p is the one at b * partitions + p
 //! area        the items' blocks

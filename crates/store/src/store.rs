@@ -101,8 +101,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if len < needed {
             return Err(OpenError::Memory { needed, len });
         }
-        let head =
-            [MAGIC, options.seed, geometry.partitions, geometry.index_at(), geometry.area_at];
+        let Geometry { partitions, area_at, limit, .. } = geometry;
+        let head = [MAGIC, options.seed, partitions, geometry.index_at(), area_at, limit];
         for (word, at) in head.into_iter().zip((0..COUNTS_AT).step_by(8)) {
             memory.store(at, word);
         }

@@ -197,3 +197,78 @@ fn strangers_are_not_let_in() {
     let none = client.put(b"key", b"value").unwrap_err();
     assert!(matches!(none, StoreError::Refused(Refused::Tablespace)), "{none}");
 }
+
+fn get_one_sided(client: &mut StoreClient, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    client.get_one_sided(key, &mut value).unwrap().map(|_| value)
+}
+
+#[test]
+fn values_are_read_one_sided_as_they_change() {
+    let served = Served::start(None);
+    let (mut client, mut writer) = (served.client(), served.client());
+    assert_eq!(get_one_sided(&mut client, b"key"), None);
+    writer.put(b"key", b"first").unwrap();
+    for _ in 0..10 {
+        assert_eq!(get_one_sided(&mut client, b"key").unwrap(), b"first");
+    }
+    let counters = client.one_sided_counters();
+    assert_eq!((counters.cold, counters.warm, counters.left), (1, 9, 1));
+    writer.put(b"key", b"second").unwrap();
+    assert_eq!(get_one_sided(&mut client, b"key").unwrap(), b"second");
+    assert_eq!(client.one_sided_counters().stale, 1);
+    writer.delete(b"key").unwrap();
+    assert_eq!(get_one_sided(&mut client, b"key"), None);
+    // Values that a reader has no room for come by kernel.
+    writer.put(b"long", &vec![7; 100_000]).unwrap();
+    assert_eq!(get_one_sided(&mut client, b"long").unwrap().len(), 100_000);
+    writer.touch(b"long", 1).unwrap();
+    assert_eq!(get_one_sided(&mut client, b"long"), None);
+}
+
+#[test]
+fn keys_are_found_one_sided_while_the_index_grows() {
+    let served = Served::start(None);
+    let (mut client, mut writer) = (served.client(), served.client());
+    let key = |n: u32| format!("key {n}");
+    for n in 0..3000 {
+        writer.put(key(n).as_bytes(), &n.to_le_bytes()).unwrap();
+        let asked = n / 2;
+        let found = get_one_sided(&mut client, key(asked).as_bytes());
+        assert_eq!(found.unwrap(), asked.to_le_bytes());
+    }
+    let counters = client.one_sided_counters();
+    assert!(counters.cold + counters.warm > 2800, "few are left to kernels: {counters:?}");
+}
+
+#[test]
+fn one_sided_readers_never_see_a_value_go_back() {
+    let served = Served::start(None);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut writer = served.client();
+        writer.put(b"counter", b"0").unwrap();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                scope.spawn(|| {
+                    let (mut client, mut last, mut reads) = (served.client(), 0u64, 0);
+                    while !stop.load(Ordering::Relaxed) {
+                        let value = get_one_sided(&mut client, b"counter").unwrap();
+                        let value = String::from_utf8(value).unwrap().parse().unwrap();
+                        assert!(value >= last, "{value} after {last}");
+                        (last, reads) = (value, reads + 1);
+                    }
+                    reads
+                })
+            })
+            .collect();
+        for n in 1..=500 {
+            assert_eq!(writer.count(b"counter", 1).unwrap(), n);
+            // What is acknowledged is seen by everybody from then on.
+            let seen = get_one_sided(&mut writer, b"counter").unwrap();
+            assert_eq!(seen, n.to_string().as_bytes());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
+    });
+}

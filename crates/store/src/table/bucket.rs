@@ -51,15 +51,20 @@ impl Slot {
 
 /// A bucket in memory.
 #[derive(Clone, Copy)]
-pub(super) struct Bucket<'m, M> {
-    pub(super) memory: &'m M,
-    pub(super) at: u64,
+pub(crate) struct Bucket<'m, M> {
+    pub(crate) memory: &'m M,
+    pub(crate) at: u64,
 }
 
 impl<M: Memory> Bucket<'_, M> {
+    /// How many bits of the hash have chosen the bucket, as the bucket says.
+    pub(crate) fn level(&self) -> u32 {
+        ((self.header() & LEVEL) >> LEVEL_SHIFT) as u32
+    }
+
     /// The header.
     #[inline]
-    pub(super) fn header(&self) -> u64 {
+    pub(crate) fn header(&self) -> u64 {
         self.memory.load(self.at)
     }
 
@@ -76,7 +81,7 @@ impl<M: Memory> Bucket<'_, M> {
 
     /// The slot, unless it is empty.
     #[inline]
-    pub(super) fn slot(&self, slot: usize) -> Option<Slot> {
+    pub(crate) fn slot(&self, slot: usize) -> Option<Slot> {
         let tag = self.tag(slot);
         let hash = Hash::from_id(tag)?;
         let at = self.slot_at(slot);
@@ -159,13 +164,13 @@ fn clock_shift(slot: usize) -> u32 {
 
 /// Whether a header says that the bucket is changing.
 #[inline]
-pub(super) fn is_changing(header: u64) -> bool {
+pub(crate) fn is_changing(header: u64) -> bool {
     header & 1 != 0
 }
 
 /// Whether the slots may differ between two readings of the header.
 #[inline]
-pub(super) fn differs(before: u64, after: u64) -> bool {
+pub(crate) fn differs(before: u64, after: u64) -> bool {
     (before ^ after) & (SEQUENCE | LEVEL) != 0
 }
 

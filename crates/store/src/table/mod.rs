@@ -23,8 +23,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use self::bucket::Bucket;
 pub use self::bucket::Slot;
+pub(crate) use self::bucket::{Bucket, differs, is_changing};
 pub use self::hash::{Hash, Hasher, level};
 pub use self::room::{Crowded, LOAD_MAX};
 use crate::layout::{BUCKET, BUCKETS_MIN, Geometry, SLOTS};

@@ -126,8 +126,8 @@ fn head_of(found: &Found, value_len: usize) -> AnswerHead {
 }
 
 /// What becomes of a key, given the call, its old value and a buffer for the new one.
-type Decide<'f> =
-    dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Result<Change<'a>, CallStatus> + 'f;
+type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Result<Change<'a>, CallStatus>
+    + 'f;
 
 /// Changes a key, if the call's condition holds.
 fn change<M: Memory, J: Journal>(
@@ -138,13 +138,14 @@ fn change<M: Memory, J: Journal>(
     decide: &Decide<'_>,
 ) -> Result<u64, CallStatus> {
     let mut refused = None;
-    let updated = store.update(TablespaceId(call.tablespace), call.key, now, &mut |old, scratch| {
-        let change = may_change(call, old).and_then(|()| decide(call, old, scratch));
-        change.unwrap_or_else(|status| {
-            refused = Some(status);
-            Change::Keep
-        })
-    });
+    let updated =
+        store.update(TablespaceId(call.tablespace), call.key, now, &mut |old, scratch| {
+            let change = may_change(call, old).and_then(|()| decide(call, old, scratch));
+            change.unwrap_or_else(|status| {
+                refused = Some(status);
+                Change::Keep
+            })
+        });
     let updated = updated.map_err(|error| status_of(&error))?;
     if let Some(status) = refused {
         return Err(status);

@@ -2,6 +2,7 @@
 //!
 //! - [`call`]: the bytes of an operation and of its answer, one op-code an operation.
 //! - [`execute`]: what an operation does to a store; [`kernel`]: the same on the card.
+//! - [`one_sided`]: READs of cached locations.
 //! - [`region`]: the store's memory, where the card reaches it.
 //! - [`hello`]: what a client and a store say as they connect; [`door`]: who is let in.
 
@@ -10,4 +11,5 @@ pub mod door;
 pub mod execute;
 pub mod hello;
 pub mod kernel;
+pub mod one_sided;
 pub mod region;

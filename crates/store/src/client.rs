@@ -15,11 +15,14 @@ use remora::{
 };
 use thiserror::Error;
 
+use crate::item::Item;
 use crate::tablespace::TablespaceId;
 use crate::way::call::{
     AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Refused, VALUE_MAX,
 };
+use crate::way::chain::{ChainError, ChainReader};
 use crate::way::hello::{BadGreeting, Hello, Purpose, Welcome};
+use crate::way::index::Index;
 use crate::way::kernel::now_ms;
 use crate::way::one_sided::{OneSided, OneSidedCounters, OneSidedError};
 
@@ -98,6 +101,12 @@ pub enum StoreError {
     /// The store cannot be read one-sided.
     #[error(transparent)]
     OneSided(#[from] OneSidedError),
+    /// The store cannot be read by a chain.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// There is no connection to a chain.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
 }
 
 impl From<CallFailure> for StoreError {
@@ -150,14 +159,15 @@ impl Default for Put<'_> {
     }
 }
 
-/// What a reader is made of.
+/// What readers are made of.
 #[derive(Debug)]
 struct Parts {
+    device: Device,
+    store: SocketAddr,
+    options: ClientOptions,
     domain: ProtectionDomain,
     queue_pair: QueuePair,
     sends: CompletionQueue,
-    locations: usize,
-    timeout: Duration,
 }
 
 /// A client of a store.
@@ -173,6 +183,8 @@ pub struct StoreClient {
     /// READs of the store's memory, from the first on.
     reader: Option<OneSided>,
     reads: u64,
+    /// A connection to a chain, from the first get by one on.
+    chain: Option<ChainReader>,
     parts: Parts,
     // Last: dropping it disconnects.
     connection: Connection,
@@ -214,9 +226,10 @@ impl StoreClient {
             options.piece + crate::way::call::ANSWER_LEN,
         )?;
         kernels.timeout = options.timeout;
-        let &ClientOptions { tablespace, locations, timeout, .. } = options;
-        let (staging, bytes, reader, reads) = (None, Vec::new(), None, 0);
-        let parts = Parts { domain, queue_pair, sends, locations, timeout };
+        let tablespace = options.tablespace;
+        let (staging, bytes, reader, reads, chain) = (None, Vec::new(), None, 0, None);
+        let (device, options) = (device.clone(), options.clone());
+        let parts = Parts { device, store, options, domain, queue_pair, sends };
         Ok(StoreClient {
             kernels,
             staging,
@@ -225,6 +238,7 @@ impl StoreClient {
             welcome,
             reader,
             reads,
+            chain,
             parts,
             connection,
         })
@@ -297,15 +311,43 @@ impl StoreClient {
             return self.get(key, out);
         }
         let space = TablespaceId(self.tablespace);
-        let found = self.reader()?.get(space, key, now_ms(), |item| {
-            let about =
-                About { version: item.version, flags: item.flags, expires_ms: item.expires_ms };
-            item.codec.decode(item.stored, VALUE_MAX, out).is_ok().then_some(about)
-        })?;
+        let found = self.reader()?.get(space, key, now_ms(), |item| take(item, out))?;
         match found.flatten() {
             None => self.get(key, out),
             found => Ok(found),
         }
+    }
+
+    /// Reads a value by a chain: by work requests on the store's card, while its processor sleeps.
+    /// What cannot be read so comes by a kernel.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn get_by_chain(
+        &mut self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<About>, StoreError> {
+        let space = TablespaceId(self.tablespace);
+        if self.chain.is_none() {
+            let index = self.index()?;
+            let Parts { device, store, options, .. } = &self.parts;
+            self.chain = Some(ChainReader::connect(device, *store, index, options)?);
+        }
+        let chain = self.chain.as_mut().ok_or(StoreError::OneSided(OneSidedError::Layout))?;
+        let found = chain.get(space, key, now_ms(), |item| take(item, out))?.flatten();
+        if found.is_some() {
+            return Ok(found);
+        }
+        let found = self.get(key, out)?;
+        if found.is_some() {
+            // It is in the stash, or its partition has grown.
+            let index = self.index()?;
+            if let Some(chain) = &mut self.chain {
+                chain.set_index(index);
+            }
+        }
+        Ok(found)
     }
 
     /// How often each way of reading one-sided was taken.
@@ -313,12 +355,21 @@ impl StoreClient {
         self.reader.as_ref().map(OneSided::counters).unwrap_or_default()
     }
 
+    /// What the store says of its index.
+    fn index(&mut self) -> Result<Index, StoreError> {
+        let mut answer = Vec::new();
+        self.call(Operation::Describe, &Call::default(), &mut answer)?;
+        let index = answer.get(crate::way::call::ANSWER_LEN..).and_then(Index::parse);
+        index.ok_or(StoreError::OneSided(OneSidedError::Layout))
+    }
+
     fn reader(&mut self) -> Result<&mut OneSided, StoreError> {
         if self.reader.is_none() {
-            let Parts { domain, queue_pair, sends, locations, timeout } = &self.parts;
+            let known = (self.welcome.memory, self.index()?);
+            let Parts { domain, queue_pair, sends, options, .. } = &self.parts;
             let (queue_pair, sends) = (queue_pair.clone(), sends.clone());
-            let memory = self.welcome.memory;
-            let made = OneSided::new(domain, queue_pair, sends, memory, *locations, *timeout)?;
+            let ClientOptions { locations, timeout, .. } = *options;
+            let made = OneSided::new(domain, queue_pair, sends, known, locations, timeout)?;
             self.reader = Some(made);
         }
         self.reader.as_mut().ok_or(StoreError::OneSided(OneSidedError::Layout))
@@ -460,6 +511,13 @@ impl StoreClient {
         region.write_at(0, &self.bytes).map_err(CallFailure::Room)?;
         Ok(region.sge(0, len as u32))
     }
+}
+
+/// Appends an item's value to `out`; `None` if it is stored in a form that cannot be read.
+fn take(item: &Item<'_>, out: &mut Vec<u8>) -> Option<About> {
+    let &Item { version, flags, expires_ms, .. } = item;
+    let decoded = item.codec.decode(item.stored, VALUE_MAX, out);
+    decoded.is_ok().then_some(About { version, flags, expires_ms })
 }
 
 fn is_absent(error: &StoreError) -> bool {

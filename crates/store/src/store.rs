@@ -127,6 +127,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self.table.memory
     }
 
+    /// What a reader without a lock has to know of the index: the seed, the geometry, and for each
+    /// partition how many buckets it has now.
+    pub fn index(&self) -> (u64, Geometry, impl Iterator<Item = u32> + '_) {
+        (self.options.seed, self.table.geometry, self.table.counts())
+    }
+
     /// The tablespaces, as they are now.
     pub fn tablespaces(&self) -> Vec<TablespaceInfo> {
         self.spaces.infos()

@@ -14,7 +14,8 @@ use remora_store::journal::Unlogged;
 use remora_store::store::{Options, Store};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::call::{Condition, Placement, Refused};
-use remora_store::way::door::{Door, DoorOptions};
+use remora_store::way::chain;
+use remora_store::way::door::{ChainMaker, Door, DoorOptions};
 use remora_store::way::kernel::{deploy, now_ms};
 use remora_store::way::region::Region;
 
@@ -40,7 +41,11 @@ impl Served {
         deploy(&device, &store).unwrap();
         let port = PORT.fetch_add(1, Ordering::Relaxed) as u16;
         let door = DoorOptions { port, token, ..DoorOptions::default() };
-        let door = Door::open(&device, door, memory, None).unwrap();
+        // Another protection domain, so that the keys of one open nothing to clients of the other.
+        let others = device.alloc_pd().unwrap();
+        let for_chains = memory.register_in(&others, memory.addr(), Access::REMOTE_READ).unwrap();
+        let chains = Some((for_chains, Box::new(chain::program) as Box<ChainMaker>));
+        let door = Door::open(&device, door, memory, chains).unwrap();
         let address = SocketAddr::new(device.info().address, port);
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -271,4 +276,29 @@ fn one_sided_readers_never_see_a_value_go_back() {
         stop.store(true, Ordering::Relaxed);
         assert!(readers.into_iter().all(|reader| reader.join().unwrap() > 0));
     });
+}
+
+#[test]
+fn values_are_read_by_chains() {
+    let served = Served::start(None);
+    let (mut client, mut writer) = (served.client(), served.client());
+    let mut get = |key: &str| {
+        let mut value = Vec::new();
+        client.get_by_chain(key.as_bytes(), &mut value).unwrap().map(|_| value)
+    };
+    assert_eq!(get("key"), None);
+    writer.put(b"key", b"first").unwrap();
+    assert_eq!(get("key").unwrap(), b"first");
+    writer.put(b"key", b"second").unwrap();
+    assert_eq!(get("key").unwrap(), b"second");
+    // While the index grows, and in either bucket.
+    for n in 0..2000u32 {
+        writer.put(format!("key {n}").as_bytes(), &n.to_le_bytes()).unwrap();
+        let asked = n / 3;
+        assert_eq!(get(&format!("key {asked}")).unwrap(), asked.to_le_bytes());
+    }
+    writer.put(b"long", &vec![7; 100_000]).unwrap();
+    assert_eq!(get("long").unwrap().len(), 100_000);
+    writer.delete(b"key").unwrap();
+    assert_eq!(get("key"), None);
 }

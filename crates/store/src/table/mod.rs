@@ -103,6 +103,11 @@ impl<M: Memory> Table<M> {
         Bucket { memory: &self.memory, at: self.geometry.bucket_at(partition, bucket) }
     }
 
+    /// How many buckets each partition has.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = u32> + '_ {
+        self.partitions.iter().map(|partition| partition.count.load(Acquire))
+    }
+
     /// Bytes of all buckets.
     pub(crate) fn index_bytes(&self) -> u64 {
         self.buckets.load(Relaxed) * BUCKET

@@ -60,13 +60,15 @@ pub enum Operation {
     Flush = 6,
     /// Looks up the number of a tablespace, whose name is the key. The answer has it as version.
     Tablespace = 7,
+    /// Reads what a reader of buckets has to know ([`super::index`]).
+    Describe = 8,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 8] = {
+    pub const ALL: [Operation; 9] = {
         use Operation::*;
-        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace]
+        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace, Describe]
     };
 
     /// Its op-code.
@@ -81,7 +83,10 @@ impl Operation {
 
     /// Does it change the store?
     pub const fn changes(self) -> bool {
-        !matches!(self, Operation::Get | Operation::Scan | Operation::Tablespace)
+        !matches!(
+            self,
+            Operation::Get | Operation::Scan | Operation::Tablespace | Operation::Describe
+        )
     }
 
     /// Its name, as people read it.
@@ -95,6 +100,7 @@ impl Operation {
             Operation::Scan => "scan",
             Operation::Flush => "flush",
             Operation::Tablespace => "tablespace",
+            Operation::Describe => "describe",
         }
     }
 }

@@ -7,6 +7,7 @@ use remora::kernel::CallStatus;
 use super::call::{
     ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Placement, Refused,
 };
+use super::index::Index;
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::scan::Cursor;
@@ -57,6 +58,15 @@ pub fn execute<M: Memory, J: Journal>(
             let number = store.tablespace(name).ok_or(Refused::Tablespace.status())?;
             answer(AnswerHead { version: number.0.into(), ..AnswerHead::default() }, out);
             Ok(0)
+        }
+        Operation::Describe => {
+            let start = out.len();
+            answer(AnswerHead::default(), out);
+            Index::describe(store, out);
+            let value_len = (out.len() - start - ANSWER_LEN) as u32;
+            let head = AnswerHead { value_len, ..AnswerHead::default() };
+            out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
+            if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
         }
     }
 }

@@ -3,16 +3,19 @@
 
 use std::time::{Duration, Instant};
 
-use remora::nic::queue::{Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{
+    self, Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status,
+};
 use remora::nic::{Access, PostError};
 use remora::{CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisterError, Remote};
 use thiserror::Error;
 
+use super::index::Index;
 use super::region::Region;
-use crate::item::{ITEM_MAX, Item};
-use crate::layout::{BUCKET, COUNTS_AT, Geometry, MAGIC, PARTITIONS_MAX, SLOTS};
+use crate::item::Item;
+use crate::layout::{BUCKET, SLOTS};
 use crate::memory::Memory;
-use crate::table::{Bucket, Hash, Hasher, Slot, differs, is_changing, level};
+use crate::table::{Bucket, Hash, Slot, differs, is_changing, level};
 use crate::tablespace::TablespaceId;
 
 /// Where the two buckets land, and the first one's header again.
@@ -85,24 +88,10 @@ pub struct OneSided {
     counters: OneSidedCounters,
 }
 
-/// What is known of the store's index.
-struct Index {
-    hasher: Hasher,
-    geometry: Geometry,
-    counts: Vec<u32>,
-}
-
-impl std::fmt::Debug for Index {
-    // The seed of the hashes is nobody's business.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Index").field("geometry", &self.geometry).finish_non_exhaustive()
-    }
-}
-
 impl OneSided {
-    /// A reader of the store's `memory` by a connected queue pair, whose requests complete on `cq`
-    /// and which has room for three. It keeps `locations` locations (rounded up to a power of two,
-    /// 24 bytes each).
+    /// A reader of the store's `memory`, which has this index, by a connected queue pair whose
+    /// requests complete on `cq` and which has room for three. It keeps `locations` locations
+    /// (rounded up to a power of two, 24 bytes each).
     ///
     /// # Errors
     /// See [`OneSidedError`].
@@ -110,58 +99,21 @@ impl OneSided {
         domain: &ProtectionDomain,
         queue_pair: QueuePair,
         cq: CompletionQueue,
-        memory: Remote,
+        (memory, index): (Remote, Index),
         locations: usize,
         timeout: Duration,
     ) -> Result<OneSided, OneSidedError> {
         let room = ITEM_AT as usize + ONE_SIDED_MAX;
         let landing = domain.alloc(room, Access::LOCAL_WRITE)?;
         let landing = Region::new(landing).ok_or(OneSidedError::Layout)?;
-        let index =
-            Index { hasher: Hasher::new(0), geometry: Geometry::for_limit(0), counts: Vec::new() };
         let locations = vec![Location::default(); locations.max(1).next_power_of_two()];
         let (bytes, counters) = (Vec::new(), OneSidedCounters::default());
-        let mut reader = OneSided {
-            queue_pair,
-            cq,
-            memory,
-            landing,
-            index,
-            locations,
-            bytes,
-            timeout,
-            counters,
-        };
-        reader.learn()?;
-        Ok(reader)
+        Ok(OneSided { queue_pair, cq, memory, landing, index, locations, bytes, timeout, counters })
     }
 
     /// How often each way of reading was taken.
     pub fn counters(&self) -> OneSidedCounters {
         self.counters
-    }
-
-    /// Reads the head and the counts.
-    fn learn(&mut self) -> Result<(), OneSidedError> {
-        self.read(&[(0, ITEM_AT, 48)])?;
-        let word = |index: u64| self.landing.load(ITEM_AT + 8 * index);
-        let [magic, seed, partitions, limit] = [0, 1, 2, 5].map(word);
-        let geometry = Geometry::for_limit(limit);
-        let fits = magic == MAGIC
-            && partitions == geometry.partitions
-            && partitions <= PARTITIONS_MAX
-            && word(3) == geometry.index_at()
-            && word(4) == geometry.area_at
-            && geometry.memory_len() <= self.memory.len;
-        if !fits {
-            return Err(OneSidedError::Layout);
-        }
-        let len = partitions * 8;
-        self.read(&[(COUNTS_AT, ITEM_AT, len as u32)])?;
-        let count = |partition| self.landing.load(ITEM_AT + 8 * partition);
-        let counts = (0..partitions).map(count).map(|count| usable(count, &geometry)).collect();
-        self.index = Index { hasher: Hasher::new(seed), geometry, counts };
-        Ok(())
     }
 
     /// Reads an item and lets `take` have it, if it can be found. `Ok(None)`: only a kernel can
@@ -176,7 +128,7 @@ impl OneSided {
         now: u64,
         take: impl FnOnce(&Item<'_>) -> R,
     ) -> Result<Option<R>, OneSidedError> {
-        let hash = self.index.hasher.hash(space, key);
+        let hash = self.index.hash(space, key);
         let place = hash.id() as usize & (self.locations.len() - 1);
         let known = self.locations[place];
         if known.id == hash.id() {
@@ -210,10 +162,10 @@ impl OneSided {
         let at = address.wrapping_sub(self.memory.addr);
         let end = at.checked_add(len.into());
         let inside = end.is_some_and(|end| end <= self.memory.len);
-        if !inside || len as usize > ONE_SIDED_MAX.min(ITEM_MAX) {
+        if !inside || len as usize > ONE_SIDED_MAX {
             return Ok(false);
         }
-        self.read(&[(at, ITEM_AT, len)])?;
+        self.read(&[(address, ITEM_AT, len)])?;
         self.bytes.resize(len as usize, 0);
         self.landing.read(ITEM_AT, &mut self.bytes);
         let item = Item::parse(&self.bytes);
@@ -230,11 +182,10 @@ impl OneSided {
         hash: Hash,
         space: TablespaceId,
     ) -> Result<[Option<Slot>; 2 * SLOTS], OneSidedError> {
-        let partition = hash.partition(self.index.geometry.partitions);
+        let partition = self.index.partition(hash);
         for _ in 0..TRIES {
-            let count = self.index.counts[partition as usize];
-            let buckets = hash.buckets(count);
-            let [first, second] = buckets.map(|b| self.index.geometry.bucket_at(partition, b));
+            let count = self.index.count(partition);
+            let [first, second] = self.index.buckets(hash);
             self.read(&[
                 (first, BUCKETS_AT, BUCKET as u32),
                 (second, BUCKETS_AT + BUCKET, BUCKET as u32),
@@ -247,11 +198,11 @@ impl OneSided {
             if changing || differs(both[0].header(), again) {
                 continue;
             }
-            let grown = both.iter().zip(buckets).any(|(b, at)| b.level() != level(at, count));
-            if grown {
-                self.read(&[(COUNTS_AT + 8 * partition, ITEM_AT, 8)])?;
-                let count = usable(self.landing.load(ITEM_AT), &self.index.geometry);
-                self.index.counts[partition as usize] = count;
+            let levels = hash.buckets(count).map(|bucket| level(bucket, count));
+            if both.iter().zip(levels).any(|(bucket, level)| bucket.level() != level) {
+                // The partition has grown.
+                self.read(&[(self.index.count_at(partition), ITEM_AT, 8)])?;
+                self.index.set_count(partition, self.landing.load(ITEM_AT));
                 continue;
             }
             let mut slots = [None; 2 * SLOTS];
@@ -264,16 +215,14 @@ impl OneSided {
         Ok([None; 2 * SLOTS])
     }
 
-    /// READs pieces of the store's memory, each `(from, to, len)`, in this order, and waits.
+    /// READs pieces of the store's memory, each from an address to a place in the landing region and
+    /// so long, in this order, and waits.
     fn read(&mut self, pieces: &[(u64, u64, u32)]) -> Result<(), OneSidedError> {
         let last = pieces.len() - 1;
         let mut batch = self.queue_pair.post_batch();
         for (number, &(from, to, len)) in pieces.iter().enumerate() {
             let sge = self.landing.region().sge(to, len);
-            let from = remora::nic::queue::Remote {
-                addr: self.memory.addr.wrapping_add(from),
-                rkey: self.memory.rkey,
-            };
+            let from = queue::Remote { addr: from, rkey: self.memory.rkey };
             let flags = if number == last { SendFlags::SIGNALED } else { SendFlags::empty() };
             let op = SendOp::Read { from };
             let data = Data::Sges(std::slice::from_ref(&sge));
@@ -308,9 +257,4 @@ impl OneSided {
     pub fn landing(&self) -> &MemoryRegion {
         self.landing.region()
     }
-}
-
-/// A count that a look-up can work with, whatever memory says.
-fn usable(count: u64, geometry: &Geometry) -> u32 {
-    count.clamp(2, geometry.buckets_max.into()) as u32
 }

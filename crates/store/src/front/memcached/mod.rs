@@ -1,0 +1,3 @@
+//! memcached's protocols: text, meta commands, and binary.
+
+pub mod session;

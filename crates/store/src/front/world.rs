@@ -1,11 +1,12 @@
 //! What all connections of a server share.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::front::clients::Clients;
 use crate::front::keyspace::{Keeper, Keyspace, Refused, TablespaceId};
+use crate::front::memcached::Leases;
 use crate::stats::{Counts, Stats};
 
 /// How many numbered databases Redis' clients have.
@@ -90,6 +91,8 @@ pub struct World {
     pub(crate) is_shared: bool,
     /// When memcached's keys are to be flushed, in ms of Unix time; negative: they are not.
     pub(crate) flush_at: AtomicI64,
+    /// Who of memcached's clients is to fill which key.
+    pub(crate) leases: Mutex<Leases>,
     /// Others than this machine can reach it, so a password stays.
     pub(crate) is_public: AtomicBool,
     pub(crate) is_stopping: AtomicBool,
@@ -119,6 +122,7 @@ impl World {
             memcached: OnceLock::new(),
             is_shared,
             flush_at: (-1).into(),
+            leases: Mutex::default(),
             is_public: false.into(),
             is_stopping: false.into(),
             started: Instant::now(),

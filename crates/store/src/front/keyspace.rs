@@ -1,12 +1,12 @@
 //! The store as the fronts use it: one object, whatever memory it lives in and whatever logs it.
 
+use std::cell::OnceCell;
 use std::fmt::Debug;
 
 use thiserror::Error;
 
 /// A tablespace, as the store names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TablespaceId(pub u16);
+pub use crate::tablespace::TablespaceId;
 
 /// What is known of a key beside its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,13 +19,29 @@ pub struct Found {
     pub expires_ms: Option<u64>,
 }
 
-/// A key's value at the moment of a change.
-#[derive(Clone, Copy, Debug)]
+/// A key's value at the moment of a change. It is fetched when it is first asked for.
+#[derive(Clone, Copy)]
 pub struct Seen<'a> {
     /// What is known of it.
     pub found: Found,
+    fetched: &'a OnceCell<Vec<u8>>,
+    fetch: &'a dyn Fn() -> Vec<u8>,
+}
+
+impl<'a> Seen<'a> {
+    /// A value that `fetch` fetches into `fetched`, once.
+    pub fn new(
+        found: Found,
+        fetched: &'a OnceCell<Vec<u8>>,
+        fetch: &'a dyn Fn() -> Vec<u8>,
+    ) -> Seen<'a> {
+        Seen { found, fetched, fetch }
+    }
+
     /// The value, as clients see it.
-    pub value: &'a [u8],
+    pub fn value(&self) -> &'a [u8] {
+        self.fetched.get_or_init(self.fetch)
+    }
 }
 
 /// What becomes of a key.
@@ -113,6 +129,9 @@ pub trait Keyspace: Send + Sync + Debug {
     /// a whole walk is shown at least once. The answer is where to go on; 0 is the end.
     fn scan(&self, ts: TablespaceId, cursor: u64, budget: usize, now: u64, visit: Visit<'_>)
     -> u64;
+
+    /// A place where a walk may begin, chosen by `seed`.
+    fn somewhere(&self, seed: u64) -> u64;
 
     /// How many keys there are, with those whose time has come but that were not yet removed.
     fn count(&self, ts: TablespaceId) -> u64;

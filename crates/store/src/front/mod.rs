@@ -4,6 +4,7 @@
 //! - [`resp`]: Redis' protocol and commands.
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
+//! - [`served`]: that store, bound to what the commands use.
 //! - [`world`]: what all connections share.
 //!
 //! A session is a plain value: bytes in, bytes out, time in a [`world::Turn`]. So tests and the
@@ -14,6 +15,7 @@ mod connection;
 pub mod keyspace;
 pub mod memcached;
 pub mod resp;
+pub mod served;
 pub mod server;
 mod worker;
 pub mod world;

@@ -434,7 +434,7 @@ fn age(
             outcome = Outcome::Exists;
             return Change::Keep;
         }
-        scratch.extend_from_slice(seen.value);
+        scratch.extend_from_slice(seen.value());
         let expires_ms = expires.unwrap_or(seen.found.expires_ms);
         Change::Make { flags: seen.found.flags, expires_ms }
     });

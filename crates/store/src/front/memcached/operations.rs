@@ -73,8 +73,8 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
         let put = Change::Put { value, flags, expires_ms };
         let joined = match (mode, seen) {
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => return put,
-            (Mode::Append, Some(seen)) => (seen, [seen.value, value]),
-            (Mode::Prepend, Some(seen)) => (seen, [value, seen.value]),
+            (Mode::Append, Some(seen)) => (seen, [seen.value(), value]),
+            (Mode::Prepend, Some(seen)) => (seen, [value, seen.value()]),
             _ => return Change::Keep,
         };
         let (seen, parts) = joined;
@@ -199,7 +199,7 @@ pub(super) fn add(
             outcome = Outcome::Exists;
             return Change::Keep;
         }
-        let before = numbers::unsigned(seen.value.trim_ascii_end());
+        let before = numbers::unsigned(seen.value().trim_ascii_end());
         number = before.map(|before| match adding.decrements {
             true => before.saturating_sub(adding.delta),
             false => before.wrapping_add(adding.delta),
@@ -208,7 +208,7 @@ pub(super) fn add(
         scratch.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         if adding.decrements {
             // As memcached does: a number keeps its place when it gets shorter.
-            let len = scratch.len().max(seen.value.len());
+            let len = scratch.len().max(seen.value().len());
             scratch.resize(len, b' ');
         }
         let expires_ms = adding.expires_ms.unwrap_or(seen.found.expires_ms);
@@ -254,7 +254,7 @@ pub(super) fn get_and_touch(
         value.truncate(start);
         found = seen.map(|seen| seen.found);
         let Some(seen) = seen else { return Change::Keep };
-        value.extend_from_slice(seen.value);
+        value.extend_from_slice(seen.value());
         Change::Touch { expires_ms }
     })?;
     let counts = &turn.counts;

@@ -90,11 +90,12 @@ fn administer<'a>(
         b"stats" => statistics::text(call, rest.next().unwrap_or_default()),
         b"verbosity" => {
             // There is nothing to be more verbose about: the level is accepted, and that is all.
-            let (level, silent) = (rest.next(), rest.last() == Some(b"noreply"));
-            match level {
-                None => call.line(b"ERROR"),
-                Some(level) if level != b"noreply" && !silent => call.line(b"OK"),
-                Some(_) => {}
+            let level = rest.next();
+            match (level, rest.next()) {
+                (None, _) => call.line(b"ERROR"),
+                (Some(b"noreply"), None) | (Some(_), Some(b"noreply")) => {}
+                (Some(level), None) if unsigned(level).is_some() => call.line(b"OK"),
+                _ => call.line(BAD_LINE),
             }
         }
         b"flush_all" => flush(call, rest),

@@ -21,7 +21,7 @@ pub(crate) fn setbit(call: &mut Call<'_>) -> Done {
     let mut before = false;
     let mask = 128 >> (offset % 8);
     call.change(call.at(1), |seen, scratch| {
-        scratch.extend_from_slice(seen.map_or(&[], |seen| seen.value));
+        scratch.extend_from_slice(seen.map_or(&[], |seen| seen.value()));
         let len = scratch.len().max(offset / 8 + 1);
         scratch.resize(len, 0);
         let byte = &mut scratch[offset / 8];

@@ -32,7 +32,7 @@ pub(crate) fn decrby(call: &mut Call<'_>) -> Done {
 fn add(call: &mut Call<'_>, more: i64) -> Done {
     let mut sum = Err(NOT_INTEGER);
     call.change(call.at(1), |seen, scratch| {
-        let before = seen.map_or(Some(0), |seen| decimal(seen.value));
+        let before = seen.map_or(Some(0), |seen| decimal(seen.value()));
         sum = match before {
             None => Err(NOT_INTEGER),
             Some(before) => before
@@ -55,7 +55,7 @@ pub(crate) fn incrbyfloat(call: &mut Call<'_>) -> Done {
     }
     let mut sum = Sum::NoNumber;
     call.change(call.at(1), |seen, scratch| {
-        sum = number::add(seen.map_or(b"0", |seen| seen.value), more);
+        sum = number::add(seen.map_or(b"0", |seen| seen.value()), more);
         let Sum::Is(text) = &sum else { return Change::Keep };
         scratch.extend_from_slice(text.as_bytes());
         remade(seen)

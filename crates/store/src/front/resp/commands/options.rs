@@ -78,11 +78,11 @@ impl<'a> Condition<'a> {
     /// Whether it holds.
     pub(crate) fn holds(&self, seen: Option<&Seen<'_>>) -> bool {
         let is_digest = |digest: &[u8]| {
-            seen.is_some_and(|seen| digest.eq_ignore_ascii_case(digest_of(seen.value).as_bytes()))
+            seen.is_some_and(|seen| digest.eq_ignore_ascii_case(digest_of(seen.value()).as_bytes()))
         };
         match self {
-            Condition::Equal(value) => seen.is_some_and(|seen| seen.value == *value),
-            Condition::Differs(value) => seen.is_none_or(|seen| seen.value != *value),
+            Condition::Equal(value) => seen.is_some_and(|seen| seen.value() == *value),
+            Condition::Differs(value) => seen.is_none_or(|seen| seen.value() != *value),
             Condition::Digest(digest) => is_digest(digest),
             Condition::DigestDiffers(digest) => !is_digest(digest),
         }

@@ -105,7 +105,7 @@ fn set_with(call: &mut Call<'_>, options: &SetOptions<'_>) -> Done {
         if options.wants_old
             && let Some(seen) = &seen
         {
-            old.extend_from_slice(seen.value);
+            old.extend_from_slice(seen.value());
         }
         if !options.allow(seen.as_ref()) {
             return Change::Keep;
@@ -171,7 +171,7 @@ fn swap<'v>(call: &mut Call<'_>, mut decide: impl FnMut(Option<Seen<'_>>) -> Cha
     let changed = call.change(call.at(1), |seen, _| {
         old.clear();
         had = seen.is_some();
-        old.extend_from_slice(seen.map_or(&[], |seen| seen.value));
+        old.extend_from_slice(seen.map_or(&[], |seen| seen.value()));
         decide(seen)
     });
     if changed.is_ok() {
@@ -300,7 +300,7 @@ pub(crate) fn append(call: &mut Call<'_>) -> Done {
     let (key, value, longest) = (call.at(1), call.at(2), longest(call));
     let mut len = 0;
     call.change(key, |seen, scratch| {
-        let before = seen.map_or(&[][..], |seen| seen.value);
+        let before = seen.map_or(&[][..], |seen| seen.value());
         len = before.len() + value.len();
         if len > longest || seen.is_some() && value.is_empty() {
             return Change::Keep;
@@ -340,7 +340,7 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Done {
     let mut len = 0;
     let end = offset.saturating_add(value.len());
     call.change(call.at(1), |seen, scratch| {
-        let before = seen.map_or(&[][..], |seen| seen.value);
+        let before = seen.map_or(&[][..], |seen| seen.value());
         len = before.len();
         if value.is_empty() || end > longest {
             return Change::Keep;

@@ -81,15 +81,13 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
     let keyspace = call.turn.world.keyspace.clone();
     // Any well-mixed number will do: nothing rests on it.
     let seed = call.turn.world.uptime().as_nanos() as u64;
-    let skip = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % keyspace.count(ts).max(1);
-    let (mut passed, mut cursor, mut chosen) = (0, 0, None);
-    loop {
-        cursor = keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
-            chosen = Some(key.to_vec());
-            passed += 1;
-            passed <= skip
+    let (mut cursor, mut begun_anew, mut chosen) = (keyspace.somewhere(mix(seed)), false, None);
+    while chosen.is_none() {
+        cursor = keyspace.scan(ts, cursor, 1, now, &mut |key, _| {
+            chosen.get_or_insert_with(|| key.to_vec());
+            false
         });
-        if cursor == 0 || passed > skip {
+        if cursor == 0 && std::mem::replace(&mut begun_anew, true) {
             break;
         }
     }
@@ -98,4 +96,10 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
         None => call.reply.null(),
     }
     Ok(())
+}
+
+/// Another number for each, without a pattern that shows.
+fn mix(seed: u64) -> u64 {
+    let mixed = (seed ^ (seed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }

@@ -15,7 +15,7 @@ use remora_store::front::server::{Options, Server};
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
-use remora_store::tablespace::TablespaceOptions;
+use remora_store::tablespace::{Eviction, TablespaceOptions};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let options = store::Options::new(limit, u64::from_ne_bytes(seed));
     let memory = Heap::new(options.memory_len());
     let store = Arc::new(Store::new(memory, Unlogged::default(), options)?);
-    let spaces = TablespaceOptions::default();
+    let spaces = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::default() };
     let keyspace = Arc::new(Served::new(store.clone(), limit, spaces));
 
     let at = |port: u64| -> Result<Vec<SocketAddr>, Box<dyn Error>> {

@@ -171,6 +171,14 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
     let too_long = body - key_len - extras_len > longest(call.turn);
     if too_long || !call.state.is_known && body > STRANGER_BYTES || key_len > KEY_BYTES {
         let status = if too_long { Status::TooLarge } else { Status::Invalid };
+        let key_at = HEADER + extras_len;
+        if call.state.is_known && request.loud == 0x01 && key_len <= KEY_BYTES {
+            // As in memcached: who fails to replace a value does not want the old one.
+            let Some(key) = input.get(key_at..key_at + key_len) else {
+                return Taken::Wants(key_at + key_len - input.len());
+            };
+            operations::delete(call.turn, call.ts, key, None);
+        }
         fail(call, &request, status);
         if !call.state.is_known {
             return Taken::Close;

@@ -94,8 +94,8 @@ fn key<'a>(word: Option<&'a [u8]>, flags: &Flags<'_>) -> Result<Cow<'a, [u8]>, &
     base64::decode(word).map(Cow::Owned).ok_or(b"CLIENT_ERROR error decoding key")
 }
 
-/// What an answer repeats of the request: the key and the opaque word, where they are asked for.
-fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
+/// What an answer to a change repeats of the request, and says of the key, in the flags' order.
+fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], version: u64, size: usize) {
     for flag in flags.all() {
         match flag[0] {
             b'O' => {
@@ -104,6 +104,14 @@ fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
             }
             b'k' => show_key(call, flags, key),
             b'b' if flags.has(b'k') => call.out.extend_from_slice(b" b"),
+            b'c' => {
+                call.out.extend_from_slice(b" c");
+                call.number(version);
+            }
+            b's' => {
+                call.out.extend_from_slice(b" s");
+                call.number(size as u64);
+            }
             _ => {}
         }
     }
@@ -188,7 +196,6 @@ fn get_or_say<'a>(
         Some(at) => operations::get_and_touch(call.turn, call.ts, &key, at, &mut value),
         None => Ok(operations::get(call.turn, call.ts, &key, &mut value)),
     };
-    let before = call.out.len();
     match read {
         Err(refused) => call.refused(&refused),
         Ok(Some(found)) => {
@@ -201,7 +208,6 @@ fn get_or_say<'a>(
             Some(at) => vivify(call, &flags, &key, at),
         },
     }
-    debug_assert!(call.out.len() >= before);
     call.turn.scratch = value;
     Ok(())
 }
@@ -259,11 +265,7 @@ fn vivify(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], expires_ms: Option
     let storing = Storing { mode: Mode::Add, key, value: b"", flags: 0, expires_ms, version: None };
     match operations::store(call.turn, call.ts, &storing) {
         Outcome::Done(version) => {
-            let lease = Lease { version, is_stale: false, is_won: true };
-            let world = call.turn.world.clone();
-            let mut leases = world.leases.lock().unwrap_or_else(PoisonError::into_inner);
-            leases.set(call.ts, key, lease);
-            drop(leases);
+            lend(call, key, Lease { version, is_stale: false, is_won: true });
             let found = Found { version, flags: 0, expires_ms };
             answer(call, flags, key, &found, b"", b" W");
         }
@@ -320,18 +322,18 @@ fn set_or_say<'a>(
     let mut storing =
         Storing { mode, key: &key, value, flags: client_flags, expires_ms, version: compared };
     let mut outcome = operations::store(call.turn, call.ts, &storing);
-    let mut is_stale = false;
     if let (Outcome::Exists, true, Some(compared)) = (&outcome, invalidates, compared)
         && let Some(found) = call.turn.world.keyspace.look(call.ts, &key, call.turn.now)
         && compared < found.version
     {
         // A value that is older than the one there: better than none, and known to be old.
         storing.version = Some(found.version);
+        storing.expires_ms = found.expires_ms;
+        let is_won = is_won(call, &key, found.version);
         outcome = operations::store(call.turn, call.ts, &storing);
-        is_stale = true;
-    }
-    if let (Outcome::Done(version), true) = (&outcome, is_stale) {
-        invalidate(call, &key, *version);
+        if let Outcome::Done(version) = outcome {
+            lend(call, &key, Lease { version, is_stale: true, is_won });
+        }
     }
     finish(call, &flags, &key, &outcome, value.len());
     Ok(())
@@ -348,10 +350,15 @@ fn mode(word: Option<&[u8]>) -> Result<Mode, &'static [u8]> {
     })
 }
 
-fn invalidate(call: &Call<'_>, key: &[u8], version: u64) {
-    let lease = Lease { version, is_stale: true, is_won: false };
+fn lend(call: &Call<'_>, key: &[u8], lease: Lease) {
     let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
     leases.set(call.ts, key, lease);
+}
+
+/// Whether somebody has been told to fill this version of the key.
+fn is_won(call: &Call<'_>, key: &[u8], version: u64) -> bool {
+    let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
+    leases.at(call.ts, key, version).is_some_and(|lease| lease.is_won)
 }
 
 /// Answers with what became of a change, and what is to be repeated.
@@ -365,15 +372,8 @@ fn finish(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], outcome: &Outcome,
         Outcome::NotFound => WORDS.not_found,
     };
     call.out.extend_from_slice(text);
-    repeat(call, flags, key);
-    if let Outcome::Done(version) = outcome {
-        for (letter, number) in [(b'c', *version), (b's', size as u64)] {
-            if flags.has(letter) {
-                call.out.extend_from_slice(&[b' ', letter]);
-                call.number(number);
-            }
-        }
-    }
+    let version = if let Outcome::Done(version) = outcome { *version } else { 0 };
+    repeat(call, flags, key, version, size);
     call.line(b"");
 }
 
@@ -397,7 +397,7 @@ fn delete_or_say<'a>(
     let outcome = if flags.has(b'I') {
         let outcome = age(call, &key, compared, expires);
         if let Outcome::Done(version) = outcome {
-            invalidate(call, &key, version);
+            lend(call, &key, Lease { version, is_stale: true, is_won: false });
         }
         outcome
     } else if flags.has(b'x') {

@@ -8,8 +8,13 @@ use crate::front::memcached::state::{Call, Taken, Words};
 use crate::front::memcached::{meta, statistics};
 use crate::stats::Op;
 
-/// The longest line, in bytes: a `get` of some 250 keys of the longest kind.
+/// The longest line, in bytes.
 const LINE_BYTES: usize = 64 * 1024;
+/// The longest line that asks for values, in bytes: it may name thousands of keys.
+const GET_BYTES: usize = 1 << 20;
+/// The longest value that a line may announce, in bytes; what is too long to be stored is passed
+/// over.
+const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 /// The longest value that a client may send before it has logged in, in bytes.
 const STRANGER_BYTES: u64 = 2048;
 
@@ -38,7 +43,8 @@ pub(super) fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> + Clone {
 pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
     let unread = input.get(call.state.looked..).unwrap_or_default();
     let Some(found) = memchr::memchr(b'\n', unread) else {
-        if input.len() > LINE_BYTES {
+        let gets = call.state.is_known && (input.starts_with(b"get") || input.starts_with(b"gat"));
+        if input.len() > if gets { GET_BYTES } else { LINE_BYTES } {
             call.turn.counts.protocol_errors.add(1);
             call.line(b"CLIENT_ERROR line too long");
             return Taken::Close;
@@ -74,6 +80,11 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         b"decr" => add(call, rest, true),
         b"touch" => touch(call, rest),
         b"quit" => return Taken::Close,
+        // A browser that a page has sent here: its next lines could be commands.
+        b"GET" | b"PUT" | b"POST" | b"DELETE" | b"Host:" => {
+            call.turn.counts.protocol_errors.add(1);
+            return Taken::Close;
+        }
         _ => administer(call, name, rest),
     };
     Taken::Request(at + 1, line_op)
@@ -112,7 +123,7 @@ fn flush<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]> + Clone) 
     let silent = rest.clone().last() == Some(b"noreply");
     let first = rest.clone().next().filter(|word| *word != b"noreply");
     let Some(delay) = first.map_or(Some(0), signed) else {
-        return call.line(BAD_LINE);
+        return call.line(b"CLIENT_ERROR invalid exptime argument");
     };
     match operations::flush(call.turn, call.ts, delay) {
         Ok(()) if silent => {}
@@ -317,8 +328,8 @@ fn store_if<'a>(
         call.line(BAD_LINE);
         return Taken::Request(head, op);
     };
-    let Ok(len) = u64::try_from(len) else {
-        call.line(BAD_CHUNK);
+    let Some(len) = u64::try_from(len).ok().filter(|len| *len <= LENGTH_MAX) else {
+        call.line(BAD_LINE);
         return Taken::Request(head, op);
     };
     if key.len() > KEY_BYTES {
@@ -356,7 +367,9 @@ fn delete<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Cl
         return Op::Delete;
     }
     if !zero || rest.count() > 1 {
-        call.line(b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
+        if !silent {
+            call.line(b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
+        }
         return Op::Delete;
     }
     let outcome = operations::delete(call.turn, call.ts, key, None);

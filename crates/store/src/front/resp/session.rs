@@ -100,6 +100,11 @@ fn carry_out(
     let reply = Reply::new(out, state.version, limit);
     let mut call = Call { arguments, state, turn, reply, commands: TABLE };
     let done = match found {
+        None if is_browser(arguments.at(0)) => {
+            call.turn.counts.protocol_errors.add(1);
+            call.state.is_closing = true;
+            Ok(())
+        }
         None => refuse(&mut call, Err(unknown(arguments))),
         Some((row, command)) => {
             call.state.client.command.store(row as u32, Relaxed);
@@ -149,6 +154,12 @@ fn note(
         turn.world.stats.note(took_us, at_s, shown.into_iter(), &client.peer, &name);
     }
     after
+}
+
+/// Whether a request comes from a browser that a page has sent here: its next lines could be
+/// commands.
+fn is_browser(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
 /// The bytes of a client's that an error repeats.

@@ -123,7 +123,9 @@ fn the_limit_holds_and_a_refused_change_changes_nothing() {
         (0..held).all(|key| get(&store, space, &key.to_le_bytes(), 1).as_ref() == Some(&value))
     );
     assert_eq!(get(&store, space, &held.to_le_bytes(), 1), None);
-    (0..held).for_each(|key| drop(store.delete(space, &key.to_le_bytes(), 1).unwrap()));
+    for key in 0..held {
+        store.delete(space, &key.to_le_bytes(), 1).unwrap();
+    }
     store.put(space, b"again", &value, 0, None, 1).unwrap();
 }
 

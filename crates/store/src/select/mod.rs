@@ -2,11 +2,16 @@
 
 mod bind;
 pub mod condition;
+pub mod cpu;
 pub mod mistake;
 mod parse;
+pub mod plan;
+mod range;
 pub mod regex;
+pub mod rows;
 pub mod schema;
 pub mod selection;
+mod text;
 mod token;
 pub mod value;
 pub mod wire;

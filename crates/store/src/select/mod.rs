@@ -3,6 +3,7 @@
 mod bind;
 pub mod condition;
 pub mod cpu;
+mod fields;
 pub mod mistake;
 mod parse;
 pub mod plan;
@@ -16,4 +17,5 @@ mod token;
 pub mod value;
 pub mod wire;
 
-pub use parse::Predicate;
+pub use fields::FieldError;
+pub use parse::{PREDICATE_MAX, Predicate};

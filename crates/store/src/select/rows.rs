@@ -117,7 +117,7 @@ impl Marks {
     pub fn all(&mut self, rows: usize) {
         self.0.clear();
         self.0.resize(rows / BLOCK, u64::MAX);
-        if rows % BLOCK != 0 {
+        if !rows.is_multiple_of(BLOCK) {
             self.0.push((1 << (rows % BLOCK)) - 1);
         }
     }

@@ -194,28 +194,37 @@ pub(super) fn number_at(column: &Column) -> Option<NumberAt> {
 
 /// The numbers that compare so with a value, which was rounded down unless it is exact.
 fn range(number: NumberAt, compare: Compare, (floor, exact): (i128, bool)) -> Condition {
-    let up_to = |most: i128| {
-        // Keys have the order of numbers, so a bound that no number reaches is the last key.
-        let below_all = most < number.number(i64::MIN);
-        let most = number.key_of(most).unwrap_or(if most < 0 { i64::MIN } else { i64::MAX });
-        if below_all {
-            Condition::NEVER
-        } else {
-            Condition::Within { number, least: i64::MIN, most }
-        }
+    // Keys have the order of numbers, so a bound that no number reaches is the last key.
+    let up_to = |most: i128| match number.key_of(most) {
+        Some(most) => Condition::Within { number, least: i64::MIN, most },
+        None if most < 0 => Condition::NEVER,
+        None => Condition::ALWAYS,
     };
-    let not = |condition| Condition::Not(Box::new(condition));
     match compare {
-        Compare::Equal if exact => match number.key_of(floor) {
+        Compare::Equal => match number.key_of(floor).filter(|_| exact) {
             Some(key) => Condition::Within { number, least: key, most: key },
             None => Condition::NEVER,
         },
-        Compare::Equal => Condition::NEVER,
-        Compare::NotEqual => not(range(number, Compare::Equal, (floor, exact))),
         Compare::Less if exact => up_to(floor.saturating_sub(1)),
         Compare::Less | Compare::LessOrEqual => up_to(floor),
-        Compare::Greater => not(range(number, Compare::LessOrEqual, (floor, exact))),
-        Compare::GreaterOrEqual => not(range(number, Compare::Less, (floor, exact))),
+        Compare::NotEqual => contrary(range(number, Compare::Equal, (floor, exact))),
+        Compare::Greater => contrary(range(number, Compare::LessOrEqual, (floor, exact))),
+        Compare::GreaterOrEqual => contrary(range(number, Compare::Less, (floor, exact))),
+    }
+}
+
+/// The condition that holds where another does not.
+fn contrary(condition: Condition) -> Condition {
+    match condition {
+        Condition::Within { number, least: i64::MIN, most } if most < i64::MAX => {
+            Condition::Within { number, least: most + 1, most: i64::MAX }
+        }
+        Condition::Within { number, least, most: i64::MAX } if least > i64::MIN => {
+            Condition::Within { number, least: i64::MIN, most: least - 1 }
+        }
+        Condition::All(all) if all.is_empty() => Condition::NEVER,
+        Condition::Any(any) if any.is_empty() => Condition::ALWAYS,
+        other => Condition::Not(Box::new(other)),
     }
 }
 
@@ -231,14 +240,13 @@ fn compare_text(text: TextAt, compare: Compare, with: &str) -> Condition {
             let number = NumberAt { offset: text.offset, form: Form::Letters(len as u8) };
             let key = letters_key(with.as_bytes());
             let within = |least, most| Condition::Within { number, least, most };
-            let not = |condition| Condition::Not(Box::new(condition));
             match compare {
                 Compare::Equal => within(key, key),
-                Compare::NotEqual => not(within(key, key)),
+                Compare::NotEqual => contrary(within(key, key)),
                 Compare::LessOrEqual => within(i64::MIN, key),
-                Compare::Greater => not(within(i64::MIN, key)),
+                Compare::Greater => contrary(within(i64::MIN, key)),
                 Compare::GreaterOrEqual => within(key, i64::MAX),
-                Compare::Less => not(within(key, i64::MAX)),
+                Compare::Less => contrary(within(key, i64::MAX)),
             }
         }
         _ => Condition::Text { text, test: TextTest::Compare(compare, with.as_bytes().into()) },

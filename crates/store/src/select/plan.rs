@@ -43,9 +43,16 @@ pub enum Part {
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// All of these hold for a row that is selected, the cheapest first.
-    steps: Vec<Node>,
+    steps: Vec<Step>,
     /// The fewest bytes of a row.
     row_least: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    node: Node,
+    /// The bytes of a row that it looks at.
+    end: u32,
 }
 
 #[derive(Clone, Debug)]
@@ -68,6 +75,8 @@ impl Plan {
             Node::All(all) => all,
             one => vec![one],
         };
+        let step = |node: Node| Step { end: node.end(), node };
+        let steps = steps.into_iter().map(step).collect();
         Ok(Plan { steps, row_least: selection.row_least.into() })
     }
 
@@ -78,9 +87,10 @@ impl Plan {
     }
 
     /// Whether a row may be selected, by a part of the conditions.
+    #[inline]
     pub fn is_match_part(&self, row: &[u8], part: Part) -> bool {
         row.len() >= self.least(part)
-            && self.steps.iter().filter(|step| part.has(step)).all(|step| step.holds(row))
+            && self.steps.iter().filter(|step| part.has(step)).all(|step| step.node.holds(row))
     }
 
     /// Whether a part has any condition.
@@ -111,7 +121,7 @@ impl Plan {
                 if *mask == 0 {
                     break;
                 }
-                *mask = step.mark(&rows, *mask, level);
+                *mask = step.node.mark(&rows, *mask, level);
             }
         }
     }
@@ -126,11 +136,12 @@ impl Plan {
 }
 
 impl Part {
-    fn has(self, node: &Node) -> bool {
+    #[inline]
+    fn has(self, step: &Step) -> bool {
         match self {
             Part::Whole => true,
-            Part::Head(head) => node.end() <= head.into(),
-            Part::Rest(head) => node.end() > head.into(),
+            Part::Head(head) => step.end <= head.into(),
+            Part::Rest(head) => step.end > head.into(),
         }
     }
 }

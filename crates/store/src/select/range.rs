@@ -5,7 +5,7 @@ use super::cpu::{Level, Work};
 use super::rows::{BLOCK, Places, Rows, bits};
 
 /// If fewer rows of a block are still of interest, each is looked at for itself.
-const FEW: u32 = 12;
+const FEW: u32 = 8;
 
 /// A range of a number's keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -64,19 +64,27 @@ pub(super) struct Pieces {
 impl Pieces {
     #[inline]
     fn is_match(&self, text: &[u8]) -> bool {
-        let Some(rest) = text.strip_prefix(&*self.begin) else { return false };
-        let Some(mut rest) = rest.strip_suffix(&*self.end) else { return false };
-        for piece in &self.middle {
-            let Some(at) = piece.find(rest) else { return false };
-            rest = &rest[at + piece.needle().len()..];
-        }
-        true
+        let rest = self.between(text);
+        rest.is_some_and(|rest| follow(&self.middle, rest))
     }
 
-    /// The piece that is worth searching for first.
-    fn longest(&self) -> Option<&Finder<'static>> {
-        self.middle.iter().max_by_key(|piece| piece.needle().len())
+    /// The text between begin and end, if it has these.
+    #[inline]
+    fn between<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
+        text.strip_prefix(&*self.begin)?.strip_suffix(&*self.end)
     }
+}
+
+/// Whether pieces stand in a text in this order.
+#[inline]
+fn follow(pieces: &[Finder<'static>], mut text: &[u8]) -> bool {
+    pieces.iter().all(|piece| match piece.find(text) {
+        Some(at) => {
+            text = &text[at + piece.needle().len()..];
+            true
+        }
+        None => false,
+    })
 }
 
 fn finder(piece: &[u8]) -> Finder<'static> {
@@ -131,46 +139,48 @@ impl Text {
     /// The rows of a block, of those in `mask`, of which it holds.
     pub(super) fn mark(&self, rows: &Rows<'_>, mask: u64) -> u64 {
         if let Matcher::Pieces(pieces) = &self.test
-            && let Some(longest) = pieces.longest()
+            && let Some((first, others)) = pieces.middle.split_first()
             && mask.count_ones() * SPARSE >= rows.count() as u32
             && let Some(region) = self.region(rows)
         {
-            let matching = self.search(pieces, longest, rows, mask, region);
+            let matching = self.search(pieces, (first, others), rows, mask, region);
             return if self.wanted { matching } else { mask & !matching };
         }
         let holds = |row: &usize| self.holds(rows.row(*row));
         bits(mask).filter(holds).fold(0, |marks, row| marks | 1 << row)
     }
 
-    /// Finds the rows that match by one search through the bytes of all of them: where one piece of
-    /// the pattern is rare, this is the pace of that search.
+    /// Finds the rows that match by one search for the first piece through the bytes of all of
+    /// them: where that piece is rare, this is the pace of that search.
     fn search(
         &self,
         pieces: &Pieces,
-        longest: &Finder<'_>,
+        (first, others): (&Finder<'static>, &[Finder<'static>]),
         rows: &Rows<'_>,
         mask: u64,
         region: Span,
     ) -> u64 {
         let bytes = region.of(rows.bytes);
         let (mut marks, mut at, mut row) = (0, 0, 0);
-        while let Some(found) = bytes.get(at..).and_then(|rest| longest.find(rest)) {
+        while let Some(found) = bytes.get(at..).and_then(|rest| first.find(rest)) {
             let found = at + found;
-            let end = found + longest.needle().len();
             // Rows stand in order, so those before are done with.
             let Some((next, span)) = self.row_from(rows, row, region, found) else { break };
             row = next;
-            let (start, row_end) = (span.start as usize, (span.start + span.len) as usize);
+            let (start, end) = (span.start as usize, (span.start + span.len) as usize);
+            // What the pieces between begin and end may be in.
+            let start = start + pieces.begin.len();
             if found < start {
-                // It begins before the text of that row, and is no part of it.
-                at = start.max(found + 1);
+                at = start;
                 continue;
             }
-            if end <= row_end && mask & 1 << row != 0 && pieces.is_match(self.at.of(rows.row(row)))
-            {
+            let text = self.at.of(rows.row(row));
+            let behind = found - start + first.needle().len();
+            let rest = pieces.between(text).and_then(|between| between.get(behind..));
+            if mask & 1 << row != 0 && rest.is_some_and(|rest| follow(others, rest)) {
                 marks |= 1 << row;
             }
-            at = row_end.max(found + 1);
+            at = end.max(found + 1);
             row += 1;
         }
         marks

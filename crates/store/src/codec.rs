@@ -104,6 +104,15 @@ impl Codec {
         cfg!(feature = "zstd") || !matches!(self, Codec::Zstd { .. })
     }
 
+    /// The bytes of a value's begin that stay plain, if the value is compressed.
+    #[inline]
+    pub fn head(self) -> Option<u16> {
+        match self {
+            Codec::None => None,
+            Codec::Lz4 { head } | Codec::Zstd { head } => Some(head),
+        }
+    }
+
     /// The part of a stored value that can be read without decoding: the begin of the value, or all
     /// of it.
     #[inline]

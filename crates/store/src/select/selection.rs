@@ -4,6 +4,8 @@ use super::condition::{Condition, NumberAt};
 
 /// The most columns that a selection returns, and the most aggregates.
 pub const OUTPUTS_MAX: usize = 256;
+/// The most distinct counts of a selection.
+pub const DISTINCT_MAX: usize = 8;
 
 /// Which rows are selected, and what becomes of them.
 #[derive(Clone, PartialEq, Eq, Debug)]

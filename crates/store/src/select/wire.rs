@@ -22,7 +22,7 @@ use super::condition::{
     Compare, Condition, Form, LEVELS_MAX, NODES_MAX, NumberAt, PATTERN_MAX, TextAt, TextTest,
 };
 use super::schema::FIXED_MAX;
-use super::selection::{Aggregate, BytesAt, OUTPUTS_MAX, Output, Selection};
+use super::selection::{Aggregate, BytesAt, DISTINCT_MAX, OUTPUTS_MAX, Output, Selection};
 
 /// The most bytes of a selection.
 pub const SELECTION_MAX: usize = 1 << 16;
@@ -80,6 +80,7 @@ impl Selection {
                 columns.iter().for_each(|place| put_place(&mut out, place.offset, place.len));
             }
             Output::Aggregates(aggregates) => {
+                check_distinct(aggregates)?;
                 put_count(&mut out, aggregates.len(), OUTPUTS_MAX, "aggregates")?;
                 aggregates.iter().for_each(|aggregate| put_aggregate(&mut out, *aggregate));
             }
@@ -114,7 +115,11 @@ impl Selection {
         let output = match kind {
             0 => Output::Whole,
             1 => Output::Columns(reader.list("columns", Reader::bytes_at)?),
-            2 => Output::Aggregates(reader.list("aggregates", Reader::aggregate)?),
+            2 => {
+                let aggregates = reader.list("aggregates", Reader::aggregate)?;
+                check_distinct(&aggregates)?;
+                Output::Aggregates(aggregates)
+            }
             _ => return Err(WireError::Unknown("output")),
         };
         let condition = reader.condition(0)?;
@@ -134,6 +139,12 @@ fn put_count(
     let small = u16::try_from(count).ok().filter(|_| count <= most);
     out.extend(small.ok_or(WireError::TooMany(what))?.to_le_bytes());
     Ok(())
+}
+
+/// Distinct counts take memory, and long answers.
+fn check_distinct(aggregates: &[Aggregate]) -> Result<(), WireError> {
+    let distinct = aggregates.iter().filter(|one| matches!(one, Aggregate::Distinct(_))).count();
+    if distinct > DISTINCT_MAX { Err(WireError::TooMany("distinct counts")) } else { Ok(()) }
 }
 
 fn put_place(out: &mut Vec<u8>, offset: u16, len: Option<u16>) {

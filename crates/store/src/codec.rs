@@ -104,6 +104,15 @@ impl Codec {
         cfg!(feature = "zstd") || !matches!(self, Codec::Zstd { .. })
     }
 
+    /// The bytes of a value's begin that stay plain, if the value is compressed.
+    #[inline]
+    pub fn head(self) -> Option<u16> {
+        match self {
+            Codec::None => None,
+            Codec::Lz4 { head } | Codec::Zstd { head } => Some(head),
+        }
+    }
+
     /// The part of a stored value that can be read without decoding: the begin of the value, or all
     /// of it.
     #[inline]
@@ -163,32 +172,61 @@ impl Codec {
         written.map(|_| ())
     }
 
+    /// Bytes of the value that `stored` stands for, as it says.
+    ///
+    /// # Errors
+    /// There are more than `limit`, or it cannot be so many.
+    #[inline]
+    pub fn decoded_len(self, stored: &[u8], limit: usize) -> Result<usize, CodecError> {
+        let (plain, block, said) = self.split(stored)?;
+        let len = plain.len().saturating_add(said);
+        if len > limit {
+            return Err(CodecError::TooLong { len, limit });
+        }
+        if matches!(self, Codec::Lz4 { .. }) && said > block.len().saturating_mul(LZ4_RATIO) {
+            return Err(CodecError::WrongLength { said });
+        }
+        Ok(len)
+    }
+
+    /// Fills `out` with the value that `stored` stands for.
+    ///
+    /// # Errors
+    /// `stored` is not what the codec writes, or its value is not as long as `out`, whose bytes are
+    /// then of no meaning.
+    #[inline]
+    pub fn decode_into(self, stored: &[u8], out: &mut [u8]) -> Result<(), CodecError> {
+        let (plain, block, said) = self.split(stored)?;
+        match out.split_at_mut_checked(plain.len()) {
+            Some((head, rest)) if rest.len() == said => {
+                head.copy_from_slice(plain);
+                if matches!(self, Codec::None) { Ok(()) } else { self.decompress(block, rest) }
+            }
+            _ => Err(CodecError::TooLong { len: plain.len() + said, limit: out.len() }),
+        }
+    }
+
     /// Appends the value that `stored` stands for to `out`.
     ///
     /// # Errors
     /// The value has more than `limit` bytes, or is not what the codec writes. `out` is then as it
     /// was, and no more than `limit` bytes were allocated for it.
     pub fn decode(self, stored: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
-        let start = out.len();
-        let within =
-            |len| if len > limit { Err(CodecError::TooLong { len, limit }) } else { Ok(()) };
+        let (start, len) = (out.len(), self.decoded_len(stored, limit)?);
+        out.resize(start + len, 0);
+        self.decode_into(stored, &mut out[start..]).inspect_err(|_| out.truncate(start))
+    }
+
+    /// The plain part, the compressed part, and the length that it says it has.
+    #[inline]
+    fn split(self, stored: &[u8]) -> Result<(&[u8], &[u8], usize), CodecError> {
         let (Codec::Lz4 { head } | Codec::Zstd { head }) = self else {
-            within(stored.len())?;
-            out.extend_from_slice(stored);
-            return Ok(());
+            return Ok((stored, &[], 0));
         };
-        let cut_off = CodecError::CutOff { len: stored.len(), least: usize::from(head) + LEN };
-        let (plain, rest) = stored.split_at_checked(head.into()).ok_or(cut_off.clone())?;
-        let (said, block) = rest.split_first_chunk().ok_or(cut_off)?;
-        let said = u32::from_le_bytes(*said) as usize;
-        within(plain.len().saturating_add(said))?;
-        if matches!(self, Codec::Lz4 { .. }) && said > block.len().saturating_mul(LZ4_RATIO) {
-            return Err(CodecError::WrongLength { said });
-        }
-        out.extend_from_slice(plain);
-        out.resize(start + plain.len() + said, 0);
-        let decoded = self.decompress(block, &mut out[start + plain.len()..]);
-        decoded.inspect_err(|_| out.truncate(start))
+        let cut_off = || CodecError::CutOff { len: stored.len(), least: usize::from(head) + LEN };
+        let (plain, rest) = stored.split_at_checked(head.into()).ok_or_else(cut_off)?;
+        let (said, block) = rest.split_first_chunk().ok_or_else(cut_off)?;
+        Ok((plain, block, u32::from_le_bytes(*said) as usize))
     }
 
     /// Fills `rest` with what `block` stands for.

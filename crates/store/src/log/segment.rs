@@ -44,6 +44,9 @@ pub enum NoSegment {
     /// The checksum of the header is wrong.
     #[error("the checksum of its header is wrong")]
     Checksum,
+    /// Its name and its header differ.
+    #[error("its name is not that of the position in its header: it was renamed, or copied")]
+    Name,
 }
 
 impl SegmentHeader {

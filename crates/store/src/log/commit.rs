@@ -87,8 +87,8 @@ impl<D: Disk> Committer<D> {
         self.turn_with(now_ms, false)
     }
 
-    /// Writes and syncs all that was appended, whatever the time is, and a mark that says so: a last
-    /// turn. After it, damage to any record is seen.
+    /// Writes and syncs all that was appended, whatever the time is, and a mark that says so: a
+    /// last turn. After it, damage to any record is seen.
     pub fn finish(&mut self, now_ms: u64) -> Turn {
         self.retry_ms = self.retry_ms.map(|at| at.min(now_ms));
         let turn = self.turn_with(now_ms, true);

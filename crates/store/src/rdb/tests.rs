@@ -171,7 +171,7 @@ const EXPIRES_MS: u64 = 4_102_444_800_123;
 /// The strings of [`commands`].
 fn expected() -> Strings {
     let long: Vec<u8> = (0..1000).map(|at| b"abcde"[at / 7 % 5]).collect();
-    let mixed: Vec<u8> = (0..3000u32).map(|at| (at * at >> 3) as u8).collect();
+    let mixed: Vec<u8> = (0..3000u32).map(|at| ((at * at) >> 3) as u8).collect();
     Strings::from([
         ((0, b"short".to_vec()), (b"value".to_vec(), None)),
         ((0, b"empty".to_vec()), (b"".to_vec(), None)),

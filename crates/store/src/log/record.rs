@@ -63,7 +63,7 @@ pub struct Fields<'a> {
     /// What it does.
     pub operation: Operation,
     /// How the value is stored: the number of a codec.
-    pub codec: u8,
+    pub codec: u16,
     /// In which tablespace.
     pub tablespace: u16,
     /// The client's flags.
@@ -135,10 +135,10 @@ impl<'a> Fields<'a> {
         assert!(self.fits(), "a record's key or value is too long");
         let mut header = [0; HEADER];
         header[8..16].copy_from_slice(&position.number().to_le_bytes());
-        header[16..20].copy_from_slice(&(self.key.len() as u32).to_le_bytes());
-        header[20..24].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
-        header[24] = self.operation as u8;
-        header[25] = self.codec;
+        header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
+        header[20..23].copy_from_slice(&(self.key.len() as u32).to_le_bytes()[..3]);
+        header[23] = self.operation as u8;
+        header[24..26].copy_from_slice(&self.codec.to_le_bytes());
         header[26..28].copy_from_slice(&self.tablespace.to_le_bytes());
         header[28..32].copy_from_slice(&self.flags.to_le_bytes());
         header[32..40].copy_from_slice(&self.expires_ms.to_le_bytes());
@@ -161,18 +161,18 @@ impl<'a> Fields<'a> {
         let record = whole(bytes)?;
         let length = record.len();
         let header = record.first_chunk::<HEADER>().ok_or(NoRecord::Short(HEADER))?;
-        let (key_length, value_length) = (number_32(header, 16), number_32(header, 20));
+        let (key_length, value_length) = lengths(header);
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, salt);
         digest.update(&record[HEADER..]);
         if finish(digest.get_state(), header) != number_64(header, 0) {
             return Err(NoRecord::Damaged("its checksum is wrong"));
         }
-        let operation = Operation::from_number(header[24])
+        let operation = Operation::from_number(header[23])
             .ok_or(NoRecord::Damaged("its operation is unknown: a newer version wrote it"))?;
         let (key, rest) = record[HEADER..].split_at(key_length);
         let fields = Fields {
             operation,
-            codec: header[25],
+            codec: u16::from_le_bytes([header[24], header[25]]),
             tablespace: u16::from_le_bytes([header[26], header[27]]),
             flags: number_32(header, 28) as u32,
             expires_ms: number_64(header, 32),
@@ -190,7 +190,7 @@ pub(crate) fn whole(bytes: &[u8]) -> Result<&[u8], NoRecord> {
     if *header == [0; HEADER] {
         return Err(NoRecord::Empty);
     }
-    let (key_length, value_length) = (number_32(header, 16), number_32(header, 20));
+    let (key_length, value_length) = lengths(header);
     if key_length > MAX_KEY || value_length > MAX_VALUE {
         return Err(NoRecord::Damaged("its key or value is longer than any"));
     }
@@ -212,7 +212,7 @@ pub(crate) fn mark(bytes: &[u8], salt: u64) -> Option<Position> {
 /// What a mark has from its lengths on.
 const MARK_REST: [u8; HEADER - 16] = {
     let mut rest = [0; HEADER - 16];
-    rest[8] = Operation::Synced as u8;
+    rest[23 - 16] = Operation::Synced as u8;
     rest
 };
 
@@ -220,6 +220,11 @@ fn finish(contents: u64, header: &[u8; HEADER]) -> u64 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, contents);
     digest.update(&header[8..]);
     digest.finalize()
+}
+
+/// The lengths of key and value.
+fn lengths(header: &[u8; HEADER]) -> (usize, usize) {
+    (number_32(header, 20) & 0xff_ffff, number_32(header, 16))
 }
 
 fn length(key: usize, value: usize) -> usize {
@@ -266,8 +271,8 @@ mod tests {
         let bytes = encoded(&put(), Position::new(1, 2));
         assert_eq!(bytes.len(), 56);
         assert_eq!(bytes[8..16], [2, 0, 0, 0, 0, 1, 0, 0]);
-        assert_eq!(bytes[16..24], [3, 0, 0, 0, 7, 0, 0, 0]);
-        assert_eq!(bytes[24..32], [1, 1, 3, 2, 7, 6, 5, 4]);
+        assert_eq!(bytes[16..24], [7, 0, 0, 0, 3, 0, 0, 1]);
+        assert_eq!(bytes[24..32], [1, 0, 3, 2, 7, 6, 5, 4]);
         assert_eq!(bytes[32..40], [0x0b, 0x0a, 9, 8, 0, 0, 0, 0]);
         assert_eq!(&bytes[40..], b"keyvalue!!\0\0\0\0\0\0");
         let mut summed = bytes[40..].to_vec();
@@ -314,7 +319,7 @@ mod tests {
         fn records_come_back(
             key in proptest::collection::vec(any::<u8>(), 0..200),
             value in proptest::collection::vec(any::<u8>(), 0..2000),
-            codec: u8, tablespace: u16, flags: u32, expires_ms: u64, number: u64, salt: u64,
+            codec: u16, tablespace: u16, flags: u32, expires_ms: u64, number: u64, salt: u64,
         ) {
             let operation = Operation::Put;
             let fields = Fields {

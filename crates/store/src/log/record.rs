@@ -40,6 +40,9 @@ pub enum Operation {
     Flush = 6,
     /// No change: says that all records up to this position are known to be on the disk.
     Synced = 7,
+    /// No change: the end of a snapshot, at the last position that it may have something of. The
+    /// value is how many records came before it.
+    End = 8,
 }
 
 impl Operation {
@@ -52,6 +55,7 @@ impl Operation {
             5 => Operation::Drop,
             6 => Operation::Flush,
             7 => Operation::Synced,
+            8 => Operation::End,
             _ => return None,
         })
     }
@@ -83,23 +87,23 @@ pub enum NoRecord {
     Short(usize),
     /// Nothing but zeros: room that was reserved.
     Empty,
+    /// Whole, and of an operation that only a newer version of this code knows.
+    Unknown(u8),
     /// Something else; the reason in words.
     Damaged(&'static str),
 }
 
 impl<'a> Fields<'a> {
+    /// A record of this operation in which everything else is zero.
+    #[must_use]
+    pub fn of(operation: Operation) -> Fields<'static> {
+        Fields { operation, codec: 0, tablespace: 0, flags: 0, expires_ms: 0, key: &[], value: &[] }
+    }
+
     /// The mark that says how far the log is known to be on the disk.
     #[must_use]
     pub fn synced() -> Fields<'static> {
-        Fields {
-            operation: Operation::Synced,
-            codec: 0,
-            tablespace: 0,
-            flags: 0,
-            expires_ms: 0,
-            key: &[],
-            value: &[],
-        }
+        Fields::of(Operation::Synced)
     }
 
     /// The length of the record in bytes.
@@ -167,8 +171,7 @@ impl<'a> Fields<'a> {
         if finish(digest.get_state(), header) != number_64(header, 0) {
             return Err(NoRecord::Damaged("its checksum is wrong"));
         }
-        let operation = Operation::from_number(header[23])
-            .ok_or(NoRecord::Damaged("its operation is unknown: a newer version wrote it"))?;
+        let operation = Operation::from_number(header[23]).ok_or(NoRecord::Unknown(header[23]))?;
         let (key, rest) = record[HEADER..].split_at(key_length);
         let fields = Fields {
             operation,
@@ -295,6 +298,18 @@ mod tests {
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(Fields::decode(&flipped, SALT).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn an_operation_of_a_newer_version_is_told_from_damage() {
+        let mut bytes = encoded(&put(), Position::new(1, 2));
+        bytes[23] = 99;
+        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, SALT);
+        digest.update(&bytes[HEADER..]);
+        digest.update(&bytes[8..HEADER]);
+        let checksum = digest.finalize();
+        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(Fields::decode(&bytes, SALT), Err(NoRecord::Unknown(99)));
     }
 
     #[test]

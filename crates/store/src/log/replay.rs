@@ -11,7 +11,7 @@
 
 use std::io;
 
-use super::segment::{Next, NoSegment, Reader, segment_first, segment_name};
+use super::segment::{LOG_MAGIC, Next, NoSegment, Reader, segment_first, segment_name};
 use super::{Fields, Operation, Position};
 use crate::disk::Disk;
 
@@ -239,7 +239,7 @@ impl<D: Disk> OneSegment<'_, D> {
 
     fn open(&self, replayed: &mut Replayed) -> Result<Reader<D::File>, ReplayError> {
         let file = self.disk.open(&self.file).map_err(|source| self.io(source))?;
-        let reader = match Reader::open(file).map_err(|source| self.io(source))? {
+        let reader = match Reader::open(file, LOG_MAGIC).map_err(|source| self.io(source))? {
             Ok(reader) if reader.header().first == self.first => reader,
             Ok(_) => return Err(self.no_segment(NoSegment::Name)),
             Err(reason) => return Err(self.no_segment(reason)),

@@ -12,16 +12,19 @@ use crate::disk::{File, read_full};
 
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER: usize = 64;
-const MAGIC: &[u8; 8] = b"remoraLG";
+/// What a segment begins with.
+pub(crate) const LOG_MAGIC: &[u8; 8] = b"remoraLG";
+/// What a snapshot begins with, which is records after such a header, too.
+pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"remoraSN";
 /// The version of the format that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 /// How much is read from a segment at a time, in bytes.
 const READ: usize = 256 << 10;
 
-/// A segment's header.
+/// A segment's header, or a snapshot's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentHeader {
-    /// The position of the first record.
+    /// The position of the first record; of a snapshot, the last position before it was begun.
     pub first: Position,
     /// Where the checksums of its records begin.
     pub salt: u64,
@@ -36,7 +39,7 @@ pub enum NoSegment {
     #[error("it is shorter than a header")]
     Short,
     /// It begins with other bytes.
-    #[error("it does not begin as a segment of the log does")]
+    #[error("it does not begin as such a file does")]
     Magic,
     /// Another version wrote it.
     #[error("its format has version {0}, and this program knows version {VERSION} only")]
@@ -50,11 +53,15 @@ pub enum NoSegment {
 }
 
 impl SegmentHeader {
-    /// The header as bytes.
+    /// The header as bytes, of a segment.
     #[must_use]
     pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
+        self.encode_as(LOG_MAGIC)
+    }
+
+    pub(crate) fn encode_as(&self, magic: &[u8; 8]) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
-        bytes[..8].copy_from_slice(MAGIC);
+        bytes[..8].copy_from_slice(magic);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.first.number().to_le_bytes());
         bytes[24..32].copy_from_slice(&self.salt.to_le_bytes());
@@ -64,19 +71,23 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header that `bytes` begin with.
+    /// The header that `bytes` begin with, of a segment.
     ///
     /// # Errors
     ///
     /// [`NoSegment`].
     pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
+        SegmentHeader::decode_as(LOG_MAGIC, bytes)
+    }
+
+    pub(crate) fn decode_as(magic: &[u8; 8], bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
         let bytes = bytes.first_chunk::<SEGMENT_HEADER>().ok_or(NoSegment::Short)?;
         let number = |at: usize| {
             let mut number = [0; 8];
             number.copy_from_slice(&bytes[at..at + 8]);
             u64::from_le_bytes(number)
         };
-        if bytes[..8] != *MAGIC {
+        if bytes[..8] != *magic {
             return Err(NoSegment::Magic);
         }
         let version = number(8) as u32;
@@ -137,11 +148,11 @@ pub(crate) enum Next<'a> {
 }
 
 impl<F: File> Reader<F> {
-    /// Reads the header. `Ok(Err(_))` is a file that is no segment.
-    pub(crate) fn open(file: F) -> io::Result<Result<Reader<F>, NoSegment>> {
+    /// Reads the header. `Ok(Err(_))` is a file that does not begin with `magic` and the rest.
+    pub(crate) fn open(file: F, magic: &[u8; 8]) -> io::Result<Result<Reader<F>, NoSegment>> {
         let mut bytes = [0; SEGMENT_HEADER];
         let read = read_full(&file, 0, &mut bytes)?;
-        Ok(SegmentHeader::decode(&bytes[..read]).map(|header| Reader {
+        Ok(SegmentHeader::decode_as(magic, &bytes[..read]).map(|header| Reader {
             file,
             header,
             buffer: Vec::new(),
@@ -174,6 +185,10 @@ impl<F: File> Reader<F> {
             Err(NoRecord::Empty) => Ok(Next::End(at, None)),
             Err(NoRecord::Short(_)) if rest.is_empty() => Ok(Next::End(at, None)),
             Err(NoRecord::Short(_)) => Ok(Next::End(at, Some("the file ends within it"))),
+            Err(NoRecord::Unknown(operation)) => Err(io::Error::other(format!(
+                "its record at byte {at} has operation {operation}, which only a newer version of \
+                 this program knows"
+            ))),
             Err(NoRecord::Damaged(reason)) => Ok(Next::End(at, Some(reason))),
         }
     }
@@ -282,7 +297,8 @@ mod tests {
             bytes.extend_from_slice(rest);
             file.write_at(0, &bytes).unwrap();
             disk.damage("segment", |all| all.truncate(bytes.len()));
-            let mut reader = Reader::open(disk.open("segment").unwrap()).unwrap().unwrap();
+            let mut reader =
+                Reader::open(disk.open("segment").unwrap(), LOG_MAGIC).unwrap().unwrap();
             assert_eq!(reader.header(), header());
             let mut counters = vec![];
             let ended = loop {
@@ -313,7 +329,8 @@ mod tests {
             file.write_at(0, &vec![9; 3 * READ]).unwrap();
             file.write_at(0, &header().encode()).unwrap();
             file.write_at(at, &bytes).unwrap();
-            let mut reader = Reader::open(disk.open("segment").unwrap()).unwrap().unwrap();
+            let mut reader =
+                Reader::open(disk.open("segment").unwrap(), LOG_MAGIC).unwrap().unwrap();
             assert_eq!(reader.last_mark_from(61).unwrap(), Some(Position::new(1, 4)), "{at}");
             assert_eq!(reader.last_mark_from(at + 1).unwrap(), None);
         }

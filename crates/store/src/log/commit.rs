@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use super::open::TEMPORARY;
 use super::record::HEADER;
-use super::segment::{SEGMENT_HEADER, SegmentHeader, segment_name};
+use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, segment_name};
 use super::writer::Group;
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
@@ -190,7 +190,7 @@ impl<D: Disk> Committer<D> {
         let salt = self.log.options().salt;
         let header = SegmentHeader { first, salt, created_ms: now_ms };
         let mut file = self.disk.create(&temporary)?;
-        file.write_at(0, &header.encode())?;
+        file.write_at(0, &header.encode(LOG_MAGIC))?;
         let mut end = SEGMENT_HEADER as u64;
         for group in &self.unsynced {
             file.write_at(end, &group.bytes)?;

@@ -21,9 +21,12 @@ pub use commit::{Committer, Turn};
 pub(crate) use open::TEMPORARY;
 pub use open::{open_log, remove_before};
 pub use position::Position;
-pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation};
+pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation, seal};
 pub use replay::{ReplayError, Replayed, Torn, replay};
-pub(crate) use segment::{Next, Reader, SNAPSHOT_MAGIC};
-pub use segment::{NoSegment, SEGMENT_HEADER, SegmentHeader, VERSION, segment_first, segment_name};
+pub use segment::{
+    LOG_MAGIC, NoSegment, SEGMENT_HEADER, SNAPSHOT_MAGIC, SegmentHeader, VERSION, segment_first,
+    segment_name,
+};
+pub(crate) use segment::{Next, Reader};
 pub use thread::CommitThread;
 pub use writer::{Fsync, Log, LogError, LogStats, Options};

@@ -186,6 +186,18 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// Gives the record that `bytes` begin with the checksum that it needs, if it is all there; answers
+/// its length in bytes. For tools and tests that make records by hand.
+pub fn seal(bytes: &mut [u8], salt: u64) -> Option<usize> {
+    let record = whole(bytes).ok()?;
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, salt);
+    digest.update(&record[HEADER..]);
+    digest.update(&record[8..HEADER]);
+    let length = record.len();
+    bytes[..8].copy_from_slice(&digest.finalize().to_le_bytes());
+    Some(length)
+}
+
 /// The bytes of the record that `bytes` begin with, if they are all there; says nothing of whether
 /// they are right.
 pub(crate) fn whole(bytes: &[u8]) -> Result<&[u8], NoRecord> {
@@ -303,12 +315,11 @@ mod tests {
     #[test]
     fn an_operation_of_a_newer_version_is_told_from_damage() {
         let mut bytes = encoded(&put(), Position::new(1, 2));
+        assert_eq!(seal(&mut bytes, SALT), Some(56));
+        assert!(Fields::decode(&bytes, SALT).is_ok());
         bytes[23] = 99;
-        let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, SALT);
-        digest.update(&bytes[HEADER..]);
-        digest.update(&bytes[8..HEADER]);
-        let checksum = digest.finalize();
-        bytes[..8].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(seal(&mut bytes[..55], SALT), None);
+        seal(&mut bytes, SALT);
         assert_eq!(Fields::decode(&bytes, SALT), Err(NoRecord::Unknown(99)));
     }
 

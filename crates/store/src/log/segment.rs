@@ -13,9 +13,9 @@ use crate::disk::{File, read_full};
 /// The length of a segment's header in bytes.
 pub const SEGMENT_HEADER: usize = 64;
 /// What a segment begins with.
-pub(crate) const LOG_MAGIC: &[u8; 8] = b"remoraLG";
+pub const LOG_MAGIC: &[u8; 8] = b"remoraLG";
 /// What a snapshot begins with, which is records after such a header, too.
-pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"remoraSN";
+pub const SNAPSHOT_MAGIC: &[u8; 8] = b"remoraSN";
 /// The version of the format that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 /// How much is read from a segment at a time, in bytes.
@@ -53,13 +53,9 @@ pub enum NoSegment {
 }
 
 impl SegmentHeader {
-    /// The header as bytes, of a segment.
+    /// The header as bytes; `magic` is [`LOG_MAGIC`] or [`SNAPSHOT_MAGIC`].
     #[must_use]
-    pub fn encode(&self) -> [u8; SEGMENT_HEADER] {
-        self.encode_as(LOG_MAGIC)
-    }
-
-    pub(crate) fn encode_as(&self, magic: &[u8; 8]) -> [u8; SEGMENT_HEADER] {
+    pub fn encode(&self, magic: &[u8; 8]) -> [u8; SEGMENT_HEADER] {
         let mut bytes = [0; SEGMENT_HEADER];
         bytes[..8].copy_from_slice(magic);
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -71,16 +67,12 @@ impl SegmentHeader {
         bytes
     }
 
-    /// The header that `bytes` begin with, of a segment.
+    /// The header that `bytes` begin with; `magic` is [`LOG_MAGIC`] or [`SNAPSHOT_MAGIC`].
     ///
     /// # Errors
     ///
     /// [`NoSegment`].
-    pub fn decode(bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
-        SegmentHeader::decode_as(LOG_MAGIC, bytes)
-    }
-
-    pub(crate) fn decode_as(magic: &[u8; 8], bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
+    pub fn decode(magic: &[u8; 8], bytes: &[u8]) -> Result<SegmentHeader, NoSegment> {
         let bytes = bytes.first_chunk::<SEGMENT_HEADER>().ok_or(NoSegment::Short)?;
         let number = |at: usize| {
             let mut number = [0; 8];
@@ -152,7 +144,7 @@ impl<F: File> Reader<F> {
     pub(crate) fn open(file: F, magic: &[u8; 8]) -> io::Result<Result<Reader<F>, NoSegment>> {
         let mut bytes = [0; SEGMENT_HEADER];
         let read = read_full(&file, 0, &mut bytes)?;
-        Ok(SegmentHeader::decode_as(magic, &bytes[..read]).map(|header| Reader {
+        Ok(SegmentHeader::decode(magic, &bytes[..read]).map(|header| Reader {
             file,
             header,
             buffer: Vec::new(),
@@ -242,23 +234,23 @@ mod tests {
 
     #[test]
     fn the_header_comes_back_and_damage_is_seen() {
-        let bytes = header().encode();
-        assert_eq!(SegmentHeader::decode(&bytes), Ok(header()));
+        let bytes = header().encode(LOG_MAGIC);
+        assert_eq!(SegmentHeader::decode(LOG_MAGIC, &bytes), Ok(header()));
         for cut in 0..bytes.len() {
-            assert_eq!(SegmentHeader::decode(&bytes[..cut]), Err(NoSegment::Short));
+            assert_eq!(SegmentHeader::decode(LOG_MAGIC, &bytes[..cut]), Err(NoSegment::Short));
         }
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert!(SegmentHeader::decode(&flipped).is_err(), "bit {bit}");
+            assert!(SegmentHeader::decode(LOG_MAGIC, &flipped).is_err(), "bit {bit}");
         }
     }
 
     #[test]
     fn another_version_is_named() {
-        let mut bytes = header().encode();
+        let mut bytes = header().encode(LOG_MAGIC);
         bytes[8] = 2;
-        let refused = SegmentHeader::decode(&bytes).unwrap_err();
+        let refused = SegmentHeader::decode(LOG_MAGIC, &bytes).unwrap_err();
         assert!(refused.to_string().contains("version 2"), "{refused}");
     }
 
@@ -278,7 +270,7 @@ mod tests {
         let disk = Faulty::new(1);
         disk.read_short();
         let mut file = disk.create("segment").unwrap();
-        let mut bytes = header().encode().to_vec();
+        let mut bytes = header().encode(LOG_MAGIC).to_vec();
         let long = vec![b'x'; 3 * READ];
         for (counter, value) in [(5, &b"short"[..]), (6, &long), (7, b"last")] {
             let fields =
@@ -321,13 +313,13 @@ mod tests {
     fn marks_are_found_wherever_they_lie() {
         let disk = Faulty::new(1);
         let mut file = disk.create("segment").unwrap();
-        file.write_at(0, &header().encode()).unwrap();
+        file.write_at(0, &header().encode(LOG_MAGIC)).unwrap();
         let mut bytes = Vec::new();
         let mark = Fields::synced();
         mark.encode(Position::new(1, 4), mark.checksum_contents(77), &mut bytes);
         for at in [64, READ as u64 - 8, READ as u64 + 24, 2 * READ as u64] {
             file.write_at(0, &vec![9; 3 * READ]).unwrap();
-            file.write_at(0, &header().encode()).unwrap();
+            file.write_at(0, &header().encode(LOG_MAGIC)).unwrap();
             file.write_at(at, &bytes).unwrap();
             let mut reader =
                 Reader::open(disk.open("segment").unwrap(), LOG_MAGIC).unwrap().unwrap();

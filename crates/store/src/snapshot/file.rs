@@ -43,7 +43,7 @@ impl<D: Disk> SnapshotFile<D> {
         let name = snapshot_name(covered);
         let file = disk.create(&format!("{name}{TEMPORARY}"))?;
         let header = SegmentHeader { first: covered, salt, created_ms: now_ms };
-        let buffer = header.encode_as(SNAPSHOT_MAGIC).to_vec();
+        let buffer = header.encode(SNAPSHOT_MAGIC).to_vec();
         let disk = Arc::clone(disk);
         Ok(SnapshotFile { disk, file, name, salt, buffer, written: 0, records: 0, finished: false })
     }

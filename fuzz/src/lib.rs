@@ -23,6 +23,7 @@ mod module;
 mod packet;
 mod ring;
 mod seeds;
+mod store_files;
 
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
@@ -35,6 +36,10 @@ pub use module::{module, module_counters, modules};
 pub use packet::packet;
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
+pub use store_files::{
+    rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
+    store_snapshots,
+};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +75,22 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
     // A ring is memory of the system's, made for each input.
     Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
+    Target { name: "store_record", run: store_record, seeds: store_records, max_len: 512, cost: 1 },
+    Target {
+        name: "store_segment",
+        run: store_segment,
+        seeds: store_segments,
+        max_len: 2048,
+        cost: 4,
+    },
+    Target {
+        name: "store_snapshot",
+        run: store_snapshot,
+        seeds: store_snapshots,
+        max_len: 1024,
+        cost: 4,
+    },
+    Target { name: "store_rdb", run: store_rdb, seeds: rdbs, max_len: 4096, cost: 2 },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -9,6 +9,7 @@
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
 //! - [`way`]: kernels, one-sided reads and chains.
+//! - [`service`]: a store that is served in every way at once.
 //! - [`client`]: a client over the card.
 //! - [`front`]: Redis' and memcached's protocols; [`stats`]: what the store counts.
 
@@ -26,6 +27,7 @@ pub mod memory;
 pub mod rdb;
 pub mod scan;
 pub mod select;
+pub mod service;
 pub mod slab;
 pub mod snapshot;
 pub mod stats;

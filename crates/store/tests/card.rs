@@ -1,75 +1,31 @@
 //! Clients over the card: calls, conditions, long values, scans, and who is let in.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use remora::connection::token::Token;
-use remora::memory::Buffer;
-use remora::nic::Access;
 use remora::{Device, DeviceOptions};
 use remora_store::client::{ClientOptions, ConnectError, Put, StoreClient, StoreError};
-use remora_store::journal::Unlogged;
-use remora_store::store::{Options, Store};
-use remora_store::tablespace::TablespaceOptions;
+use remora_store::service::{FIRST, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused};
-use remora_store::way::chain;
-use remora_store::way::door::{ChainMaker, Door, DoorOptions};
-use remora_store::way::kernel::{deploy, now_ms};
-use remora_store::way::region::Region;
+use remora_store::way::kernel::now_ms;
 
 /// A store on a card of this process.
-struct Served {
-    address: SocketAddr,
-    store: Arc<Store<Region>>,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
+struct Served(Service);
 
 impl Served {
     fn start(token: Option<Token>) -> Served {
         static PORT: AtomicU64 = AtomicU64::new(7600);
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = Options { quarantine_ms: 1000, ..Options::new(64 << 20, 7) };
-        let domain = device.alloc_pd().unwrap();
-        let buffer = Buffer::new(options.memory_len() as usize).unwrap();
-        let memory = domain.register(buffer, Access::REMOTE_READ).unwrap();
-        let region = Region::new(memory.clone()).unwrap();
-        let store = Arc::new(Store::new(region, Unlogged::default(), options).unwrap());
-        store.create_tablespace(&TablespaceOptions::new("first")).unwrap();
-        deploy(&device, &store).unwrap();
-        let port = PORT.fetch_add(1, Ordering::Relaxed) as u16;
-        let door = DoorOptions { port, token, ..DoorOptions::default() };
-        // Another protection domain, so that the keys of one open nothing to clients of the other.
-        let others = device.alloc_pd().unwrap();
-        let for_chains = memory.register_in(&others, memory.addr(), Access::REMOTE_READ).unwrap();
-        let chains = Some((for_chains, Box::new(chain::program) as Box<ChainMaker>));
-        let door = Door::open(&device, door, memory, chains).unwrap();
-        let address = SocketAddr::new(device.info().address, port);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = thread::spawn(move || {
-            door.serve(&|| stopped.load(Ordering::Relaxed)).unwrap();
-        });
-        Served { address, store, stop, thread: Some(thread) }
+        let mut options = ServiceOptions::new(64 << 20, 7);
+        options.door.port = PORT.fetch_add(1, Ordering::Relaxed) as u16;
+        options.door.token = token;
+        Served(Service::start(&device, &options).unwrap())
     }
 
     fn client(&self) -> StoreClient {
         let device = Device::open().unwrap();
-        StoreClient::connect(&device, self.address, &self.options()).unwrap()
-    }
-
-    fn options(&self) -> ClientOptions {
-        let tablespace = self.store.tablespace("first").unwrap().0;
-        ClientOptions { tablespace, ..ClientOptions::default() }
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().unwrap().join().unwrap();
+        StoreClient::connect(&device, self.0.address(), &ClientOptions::default()).unwrap()
     }
 }
 
@@ -87,8 +43,8 @@ fn keys_are_set_read_changed_and_removed() {
     let first = client.put(b"key", b"value").unwrap();
     assert_eq!(get(&mut client, b"key").unwrap(), b"value");
     // The application of the store sees the same.
-    let (space, mut value) = (served.store.tablespace("first").unwrap(), Vec::new());
-    let found = served.store.get(space, b"key", now_ms(), &mut value).unwrap();
+    let (store, mut value) = (served.0.store(), Vec::new());
+    let found = store.get(store.tablespace(FIRST).unwrap(), b"key", now_ms(), &mut value).unwrap();
     assert_eq!((found.version, value.as_slice()), (first, &b"value"[..]));
 
     let how = |condition| Put { condition, ..Put::default() };
@@ -188,8 +144,8 @@ fn strangers_are_not_let_in() {
     let served = Served::start(Some(token));
     let device = Device::open().unwrap();
     let with = |token| {
-        let options = ClientOptions { token, ..served.options() };
-        StoreClient::connect(&device, served.address, &options)
+        let options = ClientOptions { token, ..ClientOptions::default() };
+        StoreClient::connect(&device, served.0.address(), &options)
     };
     let refused = with(None).unwrap_err();
     assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
@@ -198,7 +154,7 @@ fn strangers_are_not_let_in() {
     with(Some(token)).unwrap().put(b"key", b"value").unwrap();
     // Another tablespace does not exist.
     let options = ClientOptions { token: Some(token), tablespace: 999, ..ClientOptions::default() };
-    let mut client = StoreClient::connect(&device, served.address, &options).unwrap();
+    let mut client = StoreClient::connect(&device, served.0.address(), &options).unwrap();
     let none = client.put(b"key", b"value").unwrap_err();
     assert!(matches!(none, StoreError::Refused(Refused::Tablespace)), "{none}");
 }

@@ -3,6 +3,7 @@
 //! `serve` is the server; `keys` gets, puts and deletes single keys.
 
 mod keys;
+mod serve;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -16,6 +17,7 @@ use crate::remote::RemoteArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
+  remora store serve --redis --memcached        serve a store
   remora store put 127.0.0.2 greeting hello     set a key
   remora store get 127.0.0.2 greeting           read it, by a kernel on the store's card
 
@@ -28,6 +30,8 @@ pub(crate) struct Store {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    /// Serve a store: over the card, and to the clients of Redis and memcached
+    Serve(serve::Serve),
     /// Read a key's value
     Get(keys::Get),
     /// Set a key's value
@@ -39,6 +43,7 @@ enum What {
 impl Store {
     pub(crate) fn run(self) -> Result<std::process::ExitCode> {
         match self.what {
+            What::Serve(command) => command.run(),
             What::Get(command) => command.run(),
             What::Put(command) => command.run(),
             What::Delete(command) => command.run(),

@@ -139,7 +139,7 @@ impl<D: Disk> Committer<D> {
             Fsync::EverySecond => now_ms >= self.synced_ms + EVERY_MS,
             Fsync::No => false,
         };
-        due || self.unsynced_bytes >= options.unsynced_bytes
+        due || self.unsynced_bytes >= options.unsynced_bytes || self.log.is_hurried()
     }
 
     /// Writes the last group; answers how many records that made durable.

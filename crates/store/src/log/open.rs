@@ -14,9 +14,6 @@ pub(crate) const TEMPORARY: &str = ".tmp";
 /// Reads the log back, giving `visit` every record after `from`, and lets `log` go on after the
 /// last one; answers what writes it. `log` is a new one.
 ///
-/// While `visit` runs, [`Log::append`] answers the position of its record and appends nothing, so
-/// that `visit` may make the change in the way in which it was made first.
-///
 /// # Errors
 ///
 /// [`ReplayError`].
@@ -26,10 +23,7 @@ pub fn open_log<D: Disk>(
     from: Position,
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Replayed), ReplayError> {
-    let replayed = replay(&**disk, from, &mut |position, fields| {
-        log.replaying(position);
-        visit(position, fields)
-    })?;
+    let replayed = replay(&**disk, from, visit)?;
     settle(&**disk)?;
     log.begin(replayed.last);
     Ok((Committer::new(Arc::clone(disk), log.clone()), replayed))

@@ -48,12 +48,11 @@ impl World {
     ) -> Result<World, ReplayError> {
         let log = Log::new(options);
         let mut read = Vec::new();
-        let (committer, replayed) =
-            open_log(&disk, &log, Position::NONE, &mut |position, fields| {
-                assert_eq!(log.append(&put(b"ignored")), Ok(position));
-                read.push(fields.value.to_vec());
-                Ok(())
-            })?;
+        let (committer, replayed) = open_log(&disk, &log, Position::NONE, &mut |_, fields| {
+            assert_eq!(log.append(&put(b"early")), Err(LogError::Closed));
+            read.push(fields.value.to_vec());
+            Ok(())
+        })?;
         assert!(read.len() as u64 >= durable, "{durable} were durable, {replayed:?}");
         assert_eq!(read[..], appended[..read.len()]);
         assert_eq!(replayed.last.counter(), read.len() as u64);
@@ -160,6 +159,21 @@ fn under_each_policy_what_counts_as_kept_is_on_the_disk_in_time() {
     assert_eq!(world.log.durable().counter(), 1);
     world.append(100);
     assert_eq!(world.turn(), Turn::Synced(2), "unsynced_bytes wait");
+}
+
+#[test]
+fn a_sync_that_is_asked_for_comes_at_once() {
+    for fsync in [Fsync::EverySecond, Fsync::No] {
+        let mut world = World::new(Faulty::new(1), options(fsync));
+        world.append(1);
+        world.turn();
+        world.append(2);
+        world.turn();
+        assert_eq!(world.log.durable().counter(), 1);
+        world.log.hurry(world.log.last());
+        assert_eq!(world.turn(), Turn::Synced(1));
+        assert_eq!(world.log.sync(world.log.last()), Ok(()));
+    }
 }
 
 /// A log whose last segment has a few groups; every policy writes the same bytes here but zeros.

@@ -1,13 +1,13 @@
 //! The log as those see it who change the store.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::record::HEADER;
-use super::{Fields, Position};
+use super::{Fields, Operation, Position};
 
 /// How many buffers are kept to be used again, and how large they may be.
 const SPARES: usize = 4;
@@ -95,8 +95,8 @@ pub enum LogError {
         /// How much waits.
         waiting_bytes: usize,
     },
-    /// The log was closed.
-    #[error("the store is being closed")]
+    /// The log is not open: not yet, or not any more.
+    #[error("the store's log is not open: the store is starting, or ending")]
     Closed,
     /// The record is longer than any may be.
     #[error("a key of {key_bytes} or a value of {value_bytes} bytes is longer than the log takes")]
@@ -164,6 +164,10 @@ struct State {
     waiting_records: usize,
     /// Buffers to use again.
     spare: VecDeque<Vec<u8>>,
+    /// The last flush of each tablespace that had one.
+    flushes: BTreeMap<u16, Position>,
+    /// Somebody waits for a sync up to here, whatever the policy is.
+    hurry: Position,
     committer_sleeps: bool,
     /// How many records the committer sleeps for.
     wanted: usize,
@@ -171,8 +175,8 @@ struct State {
 }
 
 enum Mode {
-    /// What is appended is what is read back, from this position.
-    Replaying(Position),
+    /// It is being read back.
+    Opening,
     Open,
     ReadOnly(Arc<str>),
     /// Nothing more is taken; the committer writes what there is.
@@ -193,13 +197,15 @@ impl Log {
     #[must_use]
     pub fn new(options: Options) -> Log {
         let state = State {
-            mode: Mode::Replaying(Position::NONE),
+            mode: Mode::Opening,
             last: Position::NONE,
             epoch: options.epoch,
             waiting: Vec::new(),
             waiting_first: Position::NONE,
             waiting_records: 0,
             spare: VecDeque::new(),
+            flushes: BTreeMap::new(),
+            hurry: Position::NONE,
             committer_sleeps: false,
             wanted: 1,
             stats: LogStats::default(),
@@ -213,12 +219,6 @@ impl Log {
             listeners: Mutex::new(Vec::new()),
         };
         Log { shared: Arc::new(shared) }
-    }
-
-    /// Answers `position` to all appends from now on, and keeps nothing of them: they are what the
-    /// log has already.
-    pub(crate) fn replaying(&self, position: Position) {
-        self.lock().mode = Mode::Replaying(position);
     }
 
     /// All is read back; what is appended from now on comes after `last`.
@@ -244,10 +244,9 @@ impl Log {
         let contents = fields.checksum_contents(self.shared.options.salt);
         let mut state = self.lock();
         match &state.mode {
-            Mode::Replaying(position) => return Ok(*position),
             Mode::Open => {}
             Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
-            Mode::Closing | Mode::Closed => return Err(LogError::Closed),
+            Mode::Opening | Mode::Closing | Mode::Closed => return Err(LogError::Closed),
         }
         let waiting_bytes = state.waiting.len();
         if waiting_bytes >= self.shared.options.behind_bytes {
@@ -260,6 +259,9 @@ impl Log {
             state.waiting_first = position;
         }
         fields.encode(position, contents, &mut state.waiting);
+        if fields.operation == Operation::Flush {
+            state.flushes.insert(fields.tablespace, position);
+        }
         state.last = position;
         state.waiting_records += 1;
         state.stats.records += 1;
@@ -289,7 +291,8 @@ impl Log {
         &self.shared.options
     }
 
-    /// Waits until the record at `position` is on the disk.
+    /// Waits until the record at `position` is on the disk, under [`Fsync::EverySecond`] and
+    /// [`Fsync::No`] as long as that takes; see [`Log::sync`].
     ///
     /// # Errors
     ///
@@ -304,11 +307,39 @@ impl Log {
             match &state.mode {
                 Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
                 Mode::Closed => return Err(LogError::Closed),
-                Mode::Open | Mode::Closing | Mode::Replaying(_) => {}
+                Mode::Opening | Mode::Open | Mode::Closing => {}
             }
             state = wait(&self.shared.news, state);
         }
         Ok(())
+    }
+
+    /// Lets the record at `position` be synced now, whatever the policy is, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::wait`].
+    pub fn sync(&self, position: Position) -> Result<(), LogError> {
+        self.hurry(position);
+        self.wait(position)
+    }
+
+    /// Lets the record at `position` be synced at the committer's next turn.
+    pub fn hurry(&self, position: Position) {
+        let mut state = self.lock();
+        state.hurry = state.hurry.max(position.min(state.last));
+        self.shared.work.notify_one();
+    }
+
+    /// The last position that was given, and the last flush of each tablespace up to there.
+    pub(crate) fn last_and_flushes(&self) -> (Position, Vec<(u16, Position)>) {
+        let state = self.lock();
+        (state.last, state.flushes.iter().map(|(space, at)| (*space, *at)).collect())
+    }
+
+    /// Whether somebody waits for a sync.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.lock().hurry > self.durable()
     }
 
     /// Waits while more than half of what may wait for the disk does: a front calls this before it
@@ -421,10 +452,13 @@ impl Log {
         }
     }
 
-    /// Sleeps until `wanted` records wait to be written, the log is closed, or `limit` is over.
+    /// Sleeps until `wanted` records wait to be written, somebody waits for a sync, the log is
+    /// closed, or `limit` is over; with [`usize::MAX`] only until one of the last two.
     pub(crate) fn wait_for_work(&self, wanted: usize, limit: Option<Duration>) {
         let mut state = self.lock();
-        if state.waiting_records >= wanted || matches!(state.mode, Mode::Closing | Mode::Closed) {
+        let closing = matches!(state.mode, Mode::Closing | Mode::Closed);
+        let hurried = wanted < usize::MAX && state.hurry > self.durable();
+        if closing || hurried || state.waiting_records >= wanted {
             return;
         }
         state.committer_sleeps = true;

@@ -1,0 +1,130 @@
+//! A store from what a directory has: the newest snapshot, and the log from there on.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::journal::with_record;
+use super::{
+    Committer, Fields, Log, Operation, Options, Position, ReplayError, Replayed, open_log,
+};
+use crate::disk::Disk;
+use crate::journal::Record;
+use crate::memory::Memory;
+use crate::snapshot::{self, Loaded};
+use crate::store::{self, OpenError, Store};
+
+/// A store that was read back.
+pub struct Recovered<M: Memory, D: Disk> {
+    /// The store.
+    pub store: Store<M, Log>,
+    /// What writes its log: see [`CommitThread`](super::CommitThread).
+    pub committer: Committer<D>,
+    /// What was found.
+    pub recovery: Recovery,
+}
+
+/// What was found in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// The snapshot, if there was one.
+    pub snapshot: Option<Loaded>,
+    /// The log after it.
+    pub log: Replayed,
+}
+
+/// Why a store cannot be read back. Nothing in the directory was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The files.
+    #[error(transparent)]
+    Files(#[from] ReplayError),
+    /// The memory.
+    #[error(transparent)]
+    Memory(#[from] OpenError),
+}
+
+/// Makes a store in `memory` of what `disk` has; an empty directory is an empty store.
+///
+/// # Errors
+///
+/// [`RecoverError`].
+pub fn open<M: Memory, D: Disk>(
+    disk: &Arc<D>,
+    memory: M,
+    store: store::Options,
+    log: Options,
+) -> Result<Recovered<M, D>, RecoverError> {
+    let log = Log::new(log);
+    let store = Store::new(memory, log.clone(), store)?;
+    let mut player = Player { store: &store, gone: BTreeSet::new() };
+    let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
+        place: disk.place(),
+        file: ".".to_owned(),
+        source,
+    })?;
+    let load = |covered| {
+        snapshot::load(&**disk, covered, &mut |version, fields| player.play(version, fields))
+    };
+    let snapshot = newest.map(load).transpose()?;
+    let from = newest.unwrap_or(Position::NONE);
+    let (committer, replayed) =
+        open_log(disk, &log, from, &mut |position, fields| player.play(position, fields))?;
+    let (place, last) = (disk.place(), replayed.last);
+    if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
+        return Err(ReplayError::TooShort { place, last, expected }.into());
+    }
+    if let Some(tablespace) = player.gone.first() {
+        let reason = format!("the log has changes of tablespace {tablespace}, and no such one");
+        let file = ".".to_owned();
+        return Err(ReplayError::Apply { place, file, position: last, reason }.into());
+    }
+    let recovery = Recovery { snapshot, log: replayed };
+    Ok(Recovered { store, committer, recovery })
+}
+
+/// Carries out records again.
+struct Player<'s, M> {
+    store: &'s Store<M, Log>,
+    /// Tablespaces that a snapshot does not have, since they were dropped when it was begun, and of
+    /// which the log has changes still: it drops them later.
+    gone: BTreeSet<u16>,
+}
+
+impl<M: Memory> Player<'_, M> {
+    fn play(&mut self, position: Position, fields: &Fields<'_>) -> Result<(), String> {
+        let known = || self.store.tablespaces().iter().any(|info| info.id.0 == fields.tablespace);
+        match fields.operation {
+            Operation::Drop => _ = self.gone.remove(&fields.tablespace),
+            Operation::Create => with_record(fields, |record| self.make_way(position, record))?,
+            _ if self.gone.contains(&fields.tablespace) => return Ok(()),
+            Operation::Put | Operation::Touch | Operation::Delete => {}
+            Operation::Flush if !known() => return Ok(()),
+            Operation::Flush | Operation::Synced | Operation::End => {}
+        }
+        let played = with_record(fields, |record| {
+            self.store.replay(position.number(), record).map_err(|error| error.to_string())
+        });
+        if played.is_err() && !known() && fields.operation != Operation::Create {
+            self.gone.insert(fields.tablespace);
+            return Ok(());
+        }
+        played
+    }
+
+    /// A snapshot's tablespaces are as they were when its walk began, and the log goes on from a
+    /// moment before. Another tablespace of the same name or number as one that the log creates is
+    /// from after that, and the log creates it again, with all that is in it.
+    fn make_way(&mut self, position: Position, record: &Record<'_>) -> Result<(), String> {
+        let Record::Create { tablespace, options } = record else { return Ok(()) };
+        self.gone.remove(&tablespace.0);
+        for other in self.store.tablespaces() {
+            let (number, name) = (other.id == *tablespace, other.options.name == options.name);
+            if number != name {
+                let drop = Record::Drop { tablespace: other.id };
+                let dropped = self.store.replay(position.number(), &drop);
+                dropped.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -6,11 +6,10 @@ use std::panic::{self, AssertUnwindSafe};
 use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use remora_cli::random;
 use remora_sim::Options;
 use remora_sim::run::run_world;
 use serde_json::json;
-
-use remora_cli::random;
 
 use crate::output;
 

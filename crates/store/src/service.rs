@@ -1,8 +1,11 @@
 //! A store that is served in every way at once: kernels, one-sided READs and chains on a card,
 //! Redis' and memcached's protocols over TCP.
 
+mod keep;
+
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -11,18 +14,22 @@ use std::time::Duration;
 use remora::memory::{AllocError, Buffer};
 use remora::nic::{Access, CreateError};
 use remora::threads::without_signals;
-use remora::{Device, RegisterError};
+use remora::{Device, MemoryRegion, RegisterError};
 use thiserror::Error;
 
-use crate::front::keyspace::{Forgetful, Keeper};
+use self::keep::Logged;
+use crate::disk::{Directory, DirectoryError};
+use crate::front::keyspace::{Forgetful, Keeper, Keyspace};
 use crate::front::served::Served;
 use crate::front::server::{self, ServeError, Server};
 use crate::journal::{Journal, Unlogged};
+use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
+use crate::snapshot::Snapshots;
 use crate::store::{self, OpenError, Store};
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
-use crate::way::kernel::{deploy, now_ms};
+use crate::way::kernel::{deploy, now_ms, undeploy};
 use crate::way::region::Region;
 
 /// The tablespace that all ways lead to unless they say another: Redis' database 0.
@@ -33,9 +40,6 @@ const QUARANTINE_MS: u64 = 1000;
 const HOUSE: Duration = Duration::from_millis(10);
 /// Buckets that are looked at each time.
 const HOUSE_BUCKETS: u32 = 4096;
-
-/// A store as a service keeps it.
-pub type Kept = Store<Region, Arc<dyn Journal>>;
 
 /// How a store is served.
 #[derive(Clone, Debug)]
@@ -52,6 +56,17 @@ pub struct ServiceOptions {
     pub door: DoorOptions,
     /// Redis' and memcached's clients.
     pub fronts: server::Options,
+    /// What is kept beyond the process: nothing without a directory.
+    pub keep: Option<KeepOptions>,
+}
+
+/// What is kept of a store beyond the process.
+#[derive(Clone, Debug)]
+pub struct KeepOptions {
+    /// The directory of the log and of snapshots, which must be there.
+    pub directory: PathBuf,
+    /// When a change counts as kept.
+    pub fsync: Fsync,
 }
 
 impl ServiceOptions {
@@ -64,6 +79,7 @@ impl ServiceOptions {
             defaults: TablespaceOptions::new(FIRST),
             door: DoorOptions::default(),
             fronts: server::Options { is_shared: true, ..server::Options::default() },
+            keep: None,
         }
     }
 }
@@ -88,6 +104,12 @@ pub enum ServiceError {
     /// The memory does not fit the limit.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// What was kept cannot be read back.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     /// A tablespace cannot be made.
     #[error(transparent)]
     Tablespace(#[from] TablespaceError),
@@ -105,14 +127,18 @@ pub enum ServiceError {
     Thread(#[from] io::Error),
 }
 
-/// A store that is served. Dropping it ends all connections.
+/// A store that is served. Dropping it ends all connections, and writes the rest of its log.
 pub struct Service {
-    store: Arc<Kept>,
+    device: Device,
+    keyspace: Arc<dyn Keyspace>,
     door: Arc<Door>,
     address: SocketAddr,
     fronts: Option<Server>,
+    recovery: Option<Recovery>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
+    // After what appends to it.
+    log: Option<CommitThread>,
 }
 
 impl std::fmt::Debug for Service {
@@ -121,8 +147,28 @@ impl std::fmt::Debug for Service {
     }
 }
 
+/// The store's memory, as its ways need it.
+struct Places {
+    region: Region,
+    for_clients: MemoryRegion,
+    for_chains: MemoryRegion,
+}
+
+impl Places {
+    fn new(device: &Device, limit: u64, len: u64) -> Result<Places, ServiceError> {
+        let buffer =
+            Buffer::new(len as usize).map_err(|source| ServiceError::Memory { limit, source })?;
+        let memory = device.alloc_pd()?.register(buffer, Access::REMOTE_READ)?;
+        // Another protection domain, so that the keys of one open nothing to clients of the other.
+        let others = device.alloc_pd()?;
+        let for_chains = memory.register_in(&others, memory.addr(), Access::REMOTE_READ)?;
+        let region = Region::new(memory.clone()).expect("a region with a buffer of its own");
+        Ok(Places { region, for_clients: memory, for_chains })
+    }
+}
+
 impl Service {
-    /// Makes a store in the device's memory, and begins to serve it.
+    /// Makes a store in the device's memory, with what its directory has, and begins to serve it.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -132,56 +178,98 @@ impl Service {
             seed: options.seed,
             quarantine_ms: QUARANTINE_MS,
         };
-        let limit = options.limit;
-        let buffer = Buffer::new(own.memory_len() as usize)
-            .map_err(|source| ServiceError::Memory { limit, source })?;
-        let memory = device.alloc_pd()?.register(buffer, Access::REMOTE_READ)?;
-        // Another protection domain, so that the keys of one open nothing to clients of the other.
-        let for_chains =
-            memory.register_in(&device.alloc_pd()?, memory.addr(), Access::REMOTE_READ)?;
-        let region = Region::new(memory.clone()).expect("a region with a buffer of its own");
-        let journal: Arc<dyn Journal> = Arc::new(Unlogged::default());
-        let keeper: Arc<dyn Keeper> = Arc::new(Forgetful);
-        let store = Arc::new(Store::new(region, journal, own)?);
+        let places = Places::new(device, options.limit, own.memory_len())?;
+        let region = places.region.clone();
+        let Some(keep) = &options.keep else {
+            let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
+            deploy(device, &store)?;
+            return Service::serve(device, places, store, Arc::new(Forgetful), options);
+        };
+        let disk = Arc::new(Directory::open(&keep.directory)?);
+        // Clients cannot know the seed of this start.
+        let logged = log::Options { fsync: keep.fsync, salt: options.seed, ..Default::default() };
+        let Recovered { store, committer, recovery } = log::open(&disk, region, own, logged)?;
+        let log = CommitThread::start(committer)?;
+        let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
+        let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
+        deploy(device, &kept)?;
+        let mut service =
+            Service::serve(device, places, kept.store.clone(), kept.clone(), options)?;
+        service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
+        (service.log, service.recovery) = (Some(log), Some(recovery));
+        Ok(service)
+    }
+
+    fn serve<J: Journal + 'static>(
+        device: &Device,
+        places: Places,
+        store: Arc<Store<Region, J>>,
+        keeper: Arc<dyn Keeper>,
+        options: &ServiceOptions,
+    ) -> Result<Service, ServiceError> {
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         for space in std::iter::once(&first).chain(&options.tablespaces) {
             if store.tablespace(&space.name).is_none() {
                 store.create_tablespace(space)?;
             }
         }
-        deploy(device, &store)?;
-        let chains = Some((for_chains, Box::new(chain::program) as Box<ChainMaker>));
-        let door = Arc::new(Door::open(device, options.door.clone(), memory, chains)?);
+        let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
+        let door =
+            Arc::new(Door::open(device, options.door.clone(), places.for_clients, Some(chains))?);
         let address = SocketAddr::new(device.info().address, options.door.port);
-        let fronts = serve_fronts(&store, keeper, options)?;
-        let (stop, threads) = (Arc::new(AtomicBool::new(false)), Vec::new());
-        let mut service = Service { store, door, address, fronts, stop, threads };
-        service.start_threads()?;
-        Ok(service)
-    }
-
-    fn start_threads(&mut self) -> io::Result<()> {
-        let (door, stop) = (self.door.clone(), self.stop.clone());
-        self.threads.push(spawn("store door", move || {
-            let ended = door.serve(&|| stop.load(Ordering::Relaxed));
-            if let Err(error) = ended {
+        let keyspace: Arc<dyn Keyspace> =
+            Arc::new(Served::new(store.clone(), options.limit, options.defaults.clone()));
+        let fronts = if options.fronts.redis.is_empty() && options.fronts.memcached.is_empty() {
+            None
+        } else {
+            Some(Server::start(&options.fronts, keyspace.clone(), keeper)?)
+        };
+        let mut service = Service {
+            device: device.clone(),
+            keyspace,
+            door: door.clone(),
+            address,
+            fronts,
+            recovery: None,
+            stop: Arc::default(),
+            threads: Vec::new(),
+            log: None,
+        };
+        service.spawn("store door", move |stop| {
+            if let Err(error) = door.serve(&|| stop.load(Ordering::Relaxed)) {
                 tracing::error!("no clients are let in any more: {error}");
             }
             stop.store(true, Ordering::Relaxed);
-        })?);
-        let (store, stop) = (self.store.clone(), self.stop.clone());
-        self.threads.push(spawn("store house", move || {
+        })?;
+        service.spawn("store house", move |stop| {
             while !stop.load(Ordering::Relaxed) {
                 store.sweep(now_ms(), HOUSE_BUCKETS);
                 thread::sleep(HOUSE);
             }
-        })?);
+        })?;
+        Ok(service)
+    }
+
+    /// Starts a thread that ends when the service does.
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<()> {
+        let stop = self.stop.clone();
+        let named = thread::Builder::new().name(name.to_owned());
+        self.threads.push(without_signals(|| named.spawn(move || work(&stop)))?);
         Ok(())
     }
 
     /// The store.
-    pub fn store(&self) -> &Arc<Kept> {
-        &self.store
+    pub fn keyspace(&self) -> &Arc<dyn Keyspace> {
+        &self.keyspace
+    }
+
+    /// What was read back from the directory.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
     }
 
     /// Where clients over the card connect.
@@ -208,25 +296,15 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        // Both append to the log until they end.
+        self.fronts = None;
+        undeploy(&self.device);
         for thread in self.threads.drain(..) {
             // A thread that has panicked has said so.
             let _ = thread.join();
         }
+        if let Some(Err(error)) = self.log.take().map(CommitThread::close) {
+            tracing::error!("{error}");
+        }
     }
-}
-
-fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    without_signals(|| thread::Builder::new().name(name.to_owned()).spawn(work))
-}
-
-fn serve_fronts(
-    store: &Arc<Kept>,
-    keeper: Arc<dyn Keeper>,
-    options: &ServiceOptions,
-) -> Result<Option<Server>, ServeError> {
-    if options.fronts.redis.is_empty() && options.fronts.memcached.is_empty() {
-        return Ok(None);
-    }
-    let keyspace = Served::new(store.clone(), options.limit, options.defaults.clone());
-    Ok(Some(Server::start(&options.fronts, Arc::new(keyspace), keeper)?))
 }

@@ -1,12 +1,15 @@
 //! Clients over the card: calls, conditions, long values, scans, and who is let in.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use remora::connection::token::Token;
 use remora::{Device, DeviceOptions};
 use remora_store::client::{ClientOptions, ConnectError, Put, StoreClient, StoreError};
-use remora_store::service::{FIRST, Service, ServiceOptions};
+use remora_store::log::Fsync;
+use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused};
 use remora_store::way::kernel::now_ms;
 
@@ -15,11 +18,15 @@ struct Served(Service);
 
 impl Served {
     fn start(token: Option<Token>) -> Served {
+        Served::with(|options| options.door.token = token)
+    }
+
+    fn with(change: impl FnOnce(&mut ServiceOptions)) -> Served {
         static PORT: AtomicU64 = AtomicU64::new(7600);
         let device = DeviceOptions::new().embedded().open().unwrap();
         let mut options = ServiceOptions::new(64 << 20, 7);
         options.door.port = PORT.fetch_add(1, Ordering::Relaxed) as u16;
-        options.door.token = token;
+        change(&mut options);
         Served(Service::start(&device, &options).unwrap())
     }
 
@@ -43,7 +50,7 @@ fn keys_are_set_read_changed_and_removed() {
     let first = client.put(b"key", b"value").unwrap();
     assert_eq!(get(&mut client, b"key").unwrap(), b"value");
     // The application of the store sees the same.
-    let (store, mut value) = (served.0.store(), Vec::new());
+    let (store, mut value) = (served.0.keyspace(), Vec::new());
     let found = store.get(store.tablespace(FIRST).unwrap(), b"key", now_ms(), &mut value).unwrap();
     assert_eq!((found.version, value.as_slice()), (first, &b"value"[..]));
 
@@ -257,4 +264,76 @@ fn values_are_read_by_chains() {
     assert_eq!(get("long").unwrap().len(), 100_000);
     writer.delete(b"key").unwrap();
     assert_eq!(get("key"), None);
+}
+
+/// Sends a request over TCP, and reads as many bytes as the answer is expected to have.
+fn ask(at: SocketAddr, request: &str, expected: &str) {
+    let mut stream = TcpStream::connect(at).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = vec![0; expected.len()];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), expected);
+}
+
+#[test]
+fn one_key_is_the_same_by_all_five_ways() {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let served = Served::with(|options| {
+        options.fronts.redis.push(any);
+        options.fronts.memcached.push(any);
+    });
+    let fronts = served.0.fronts().unwrap();
+    let (redis, memcached) = (fronts.redis()[0], fronts.memcached()[0]);
+    let mut client = served.client();
+    let check = |client: &mut StoreClient, value: &str| {
+        let all: [&dyn Fn(&mut StoreClient, &mut Vec<u8>) -> bool; 3] = [
+            &|client, out| client.get(b"key", out).unwrap().is_some(),
+            &|client, out| client.get_one_sided(b"key", out).unwrap().is_some(),
+            &|client, out| client.get_by_chain(b"key", out).unwrap().is_some(),
+        ];
+        for get in all {
+            let mut out = Vec::new();
+            assert!(get(client, &mut out));
+            assert_eq!(out, value.as_bytes());
+        }
+        let len = value.len();
+        ask(redis, "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n", &format!("${len}\r\n{value}\r\n"));
+        ask(memcached, "get key\r\n", &format!("VALUE key 0 {len}\r\n{value}\r\nEND\r\n"));
+    };
+    client.put(b"key", b"by a kernel").unwrap();
+    check(&mut client, "by a kernel");
+    ask(redis, "*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$8\r\nby Redis\r\n", "+OK\r\n");
+    check(&mut client, "by Redis");
+    ask(memcached, "set key 0 0 12\r\nby memcached\r\n", "STORED\r\n");
+    check(&mut client, "by memcached");
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_restart() {
+    let directory = std::env::temp_dir().join(format!("remora-store-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let start = || {
+        let keep = KeepOptions { directory: directory.clone(), fsync: Fsync::Always };
+        Served::with(|options| options.keep = Some(keep))
+    };
+    {
+        let served = start();
+        assert_eq!(served.0.recovery().unwrap().log.records, 0);
+        let mut client = served.client();
+        for n in 0..100u32 {
+            client.put(format!("key {n}").as_bytes(), &n.to_le_bytes()).unwrap();
+        }
+        assert!(client.delete(b"key 7").unwrap());
+        client.count(b"counter", 41).unwrap();
+    }
+    let served = start();
+    assert!(served.0.recovery().unwrap().log.records >= 102);
+    let mut client = served.client();
+    for n in 0..100u32 {
+        let expected = (n != 7).then(|| n.to_le_bytes().to_vec());
+        assert_eq!(get(&mut client, format!("key {n}").as_bytes()), expected);
+    }
+    assert_eq!(client.count(b"counter", 1).unwrap(), 42);
+    drop((client, served));
+    std::fs::remove_dir_all(&directory).unwrap();
 }

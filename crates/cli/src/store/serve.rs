@@ -1,6 +1,7 @@
 //! The server: a store on a card, in every way at once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
@@ -13,7 +14,8 @@ use remora_cli::device::DeviceArgs;
 use remora_cli::node::spec::parse_size;
 use remora_cli::random;
 use remora_store::codec::Codec;
-use remora_store::service::{Service, ServiceOptions};
+use remora_store::log::{Fsync, Recovery};
+use remora_store::service::{KeepOptions, Service, ServiceOptions};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
 use remora_store::way::door::PORT;
 use serde_json::json;
@@ -56,6 +58,13 @@ pub(super) struct Serve {
     /// given several times
     #[arg(long = "tablespace", value_name = "NAME[:SIZE[:lz4]]")]
     tablespaces: Vec<Space>,
+    /// Keep every change in this directory, in a log and snapshots, and begin with what it has
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// When a change counts as kept: always (it is on the disk before the answer leaves), everysec,
+    /// or no (when the system thinks fit)
+    #[arg(long, value_name = "WHEN", default_value = "everysec", requires = "dir")]
+    fsync: Fsync,
     /// Where memory is short, let go what has not been used for some time
     #[arg(long)]
     evict: bool,
@@ -144,6 +153,8 @@ impl Serve {
         options.defaults.eviction = eviction;
         let spaces = self.tablespaces.iter().map(|space| space.0.clone());
         options.tablespaces = spaces.map(|space| TablespaceOptions { eviction, ..space }).collect();
+        let fsync = self.fsync;
+        options.keep = self.dir.clone().map(|directory| KeepOptions { directory, fsync });
         options.door.port = self.port;
         options.door.token = token;
         options.fronts.redis = self.redis.iter().map(|front| front.0).collect();
@@ -166,11 +177,15 @@ impl Serve {
                 "token": token.map(|token| token.to_string()),
                 "redis": redis,
                 "memcached": memcached,
+                "records": service.recovery().map(|found| found.log.records),
             }));
         }
         println!("Store at {address}: RoCE v2 on UDP 4791, RDMA CM port {}.", address.port());
         for (name, addresses) in [("Redis", redis), ("memcached", memcached)] {
             addresses.iter().for_each(|at| println!("{name}’s clients: TCP {at}."));
+        }
+        if let Some(found) = service.recovery() {
+            println!("{}", read_back(found));
         }
         if let Some(token) = token {
             println!("Clients over the card need this token: export REMORA_TOKEN={token}");
@@ -179,4 +194,23 @@ impl Serve {
         println!("Try: remora store put {ip} greeting hello        Stop: Ctrl-C");
         Ok(())
     }
+}
+
+/// What was found in the directory, in words.
+fn read_back(found: &Recovery) -> String {
+    let snapshot = found.snapshot.map_or(0, |snapshot| snapshot.records);
+    let records = found.log.records;
+    let mut said = format!(
+        "Read back {} records of a snapshot and {} changes of the log.",
+        output::grouped(snapshot),
+        output::grouped(records)
+    );
+    if let Some(torn) = &found.log.torn {
+        let (file, offset, reason) = (&torn.file, torn.offset, torn.reason);
+        said += &format!(
+            " The log ended within a change, which nobody was told of: {file}, byte \
+                          {offset}: {reason}."
+        );
+    }
+    said
 }

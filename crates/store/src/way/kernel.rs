@@ -79,6 +79,15 @@ pub fn deploy(device: &Device, store: &Arc<impl Served>) -> Result<(), DeployErr
     Ok(())
 }
 
+/// Ends the kernels. A kernel holds the store, whose memory holds the device: until they are ended,
+/// neither goes.
+pub fn undeploy(device: &Device) {
+    for operation in Operation::ALL {
+        // One that was not deployed need not be ended.
+        _ = device.undeploy(operation.opcode());
+    }
+}
+
 async fn serve(
     store: Arc<impl Served>,
     operation: Operation,

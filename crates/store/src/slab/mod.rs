@@ -144,6 +144,13 @@ impl Blocks {
         class.map_or(len.next_multiple_of(PAGE), |class| self.classes[class].size)
     }
 
+    /// Bytes of the pages that are needed at once for a block of so many bytes, if there is none.
+    pub(crate) fn span_bytes(&self, len: u64) -> u64 {
+        let class = class_for(&self.classes, len);
+        let pages = class.map_or(len.div_ceil(PAGE), |class| self.classes[class].pages.into());
+        pages * PAGE
+    }
+
     /// A block for so many bytes; `None` if that exceeds the limit.
     pub(crate) fn alloc(&self, usage: &Usage, space: TablespaceId, len: u64) -> Option<Block> {
         let Some(index) = class_for(&self.classes, len) else {

@@ -106,9 +106,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
                 let retired = self.free_all_retired();
-                let evicted = self.evict(None, needed.max(EVICTED_MIN) + PAGE, now);
-                // Pages of other sizes and tablespaces become free only if they are emptied.
-                let emptied = self.empty_pages(needed);
+                // A span for blocks of this size may be needed, and pages of other sizes and
+                // tablespaces become free only if they are emptied.
+                let pages = self.blocks.span_bytes(needed);
+                let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
+                let emptied = self.empty_pages(pages);
                 retired || evicted > 0 || emptied
             }
             _ => false,

@@ -6,7 +6,8 @@
 //! - `epoch`: when nobody sees a retired block any more.
 //!
 //! A span has items of one tablespace and one size. A longer item than the largest class has has
-//! pages of its own, in a row. All books are kept beside the store's memory, which others may write.
+//! pages of its own, in a row. All books are kept beside the store's memory, which others may
+//! write.
 
 mod bin;
 mod class;
@@ -107,6 +108,9 @@ impl Owner {
     }
 }
 
+/// The bins of a tablespace, by class.
+type Bins = Box<[Mutex<Bin>]>;
+
 /// The area's blocks.
 pub(crate) struct Blocks {
     geometry: Geometry,
@@ -114,7 +118,7 @@ pub(crate) struct Blocks {
     pages: Pages,
     owners: Box<[AtomicU64]>,
     /// For each tablespace its bins, by class.
-    bins: Box<[OnceLock<Box<[Mutex<Bin>]>>]>,
+    bins: Box<[OnceLock<Bins>]>,
 }
 
 impl Blocks {

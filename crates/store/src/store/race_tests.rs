@@ -356,7 +356,7 @@ fn hostile_memory_neither_panics_nor_loops() {
                 }
             }
         });
-        for step in 0..20_000u64 {
+        for step in 0..8000u64 {
             let space = if step % 2 == 0 { space } else { cache };
             let key = (step * 7919 % 3000).to_le_bytes();
             let mut value = Vec::new();

@@ -178,9 +178,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             let mut locked = self.table.lock_for(hash);
             let here = |slot: Slot| (self.item_at(&slot) == Some(at)).then_some(());
             let Some((place, slot, ())) = locked.find(hash, here) else {
-                // It is retired, and goes by itself; or damaged.
+                // If it is retired it goes by itself. If not, it is being written, or is free by
+                // now; or its slot was damaged, and it is lost until the store is made anew.
+                let retired = locked.inner.retired.iter().any(|retired| retired.at == at);
                 self.free_retired(&mut locked, FREED_MAX);
-                return true;
+                return retired;
             };
             let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, slot.len.into())
             else {

@@ -19,10 +19,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// many bytes. Returns how many they have.
     pub(crate) fn evict(&self, only: Option<TablespaceId>, bytes: u64, now: u64) -> u64 {
         let mut evicted = 0;
+        if !self.may_evict(only) {
+            return 0;
+        }
         for spare_used in [true, false] {
             let locks = LOCKS_MAX.max(self.table().geometry.partitions);
             for _ in 0..locks {
-                if evicted >= bytes || !self.may_evict(only) {
+                if evicted >= bytes {
                     return evicted;
                 }
                 evicted += self.evict_next(only, bytes - evicted, now, spare_used);

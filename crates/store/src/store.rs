@@ -228,4 +228,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
 }
 
 #[cfg(test)]
+mod churn_tests;
+#[cfg(test)]
+mod race_tests;
+#[cfg(test)]
 mod tests;

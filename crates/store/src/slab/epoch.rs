@@ -24,7 +24,8 @@ impl Epochs {
         self.now.load(SeqCst)
     }
 
-    /// Pins the present epoch; blocks that are in use now stay as they are until the pin is dropped.
+    /// Pins the present epoch: blocks that are in use now stay as they are until the pin is
+    /// dropped.
     pub(crate) fn pin(&self) -> Pin<'_> {
         loop {
             let epoch = self.now();

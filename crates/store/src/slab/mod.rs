@@ -6,7 +6,8 @@
 //! - `epoch`: when nobody sees a retired block any more.
 //!
 //! A span has items of one tablespace and one size. A longer item than the largest class has has
-//! pages of its own, in a row. All books are kept beside the store's memory, which others may write.
+//! pages of its own, in a row. All books are kept beside the store's memory, which others may
+//! write.
 
 mod bin;
 mod class;
@@ -107,6 +108,9 @@ impl Owner {
     }
 }
 
+/// The bins of a tablespace, by class.
+type Bins = Box<[Mutex<Bin>]>;
+
 /// The area's blocks.
 pub(crate) struct Blocks {
     geometry: Geometry,
@@ -114,7 +118,7 @@ pub(crate) struct Blocks {
     pages: Pages,
     owners: Box<[AtomicU64]>,
     /// For each tablespace its bins, by class.
-    bins: Box<[OnceLock<Box<[Mutex<Bin>]>>]>,
+    bins: Box<[OnceLock<Bins>]>,
 }
 
 impl Blocks {
@@ -142,6 +146,13 @@ impl Blocks {
     pub(crate) fn size_for(&self, len: u64) -> u64 {
         let class = class_for(&self.classes, len);
         class.map_or(len.next_multiple_of(PAGE), |class| self.classes[class].size)
+    }
+
+    /// Bytes of the pages that are needed at once for a block of so many bytes, if there is none.
+    pub(crate) fn span_bytes(&self, len: u64) -> u64 {
+        let class = class_for(&self.classes, len);
+        let pages = class.map_or(len.div_ceil(PAGE), |class| self.classes[class].pages.into());
+        pages * PAGE
     }
 
     /// A block for so many bytes; `None` if that exceeds the limit.

@@ -19,7 +19,7 @@ const SCRATCH_KEPT: usize = 1 << 20;
 /// Retired blocks that a change frees.
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
-const RETRIES: usize = 4;
+const RETRIES: usize = 8;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };

@@ -106,9 +106,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
                 let retired = self.free_all_retired();
-                let evicted = self.evict(None, needed.max(EVICTED_MIN) + PAGE, now);
-                // Pages of other sizes and tablespaces become free only if they are emptied.
-                let emptied = self.empty_pages(needed);
+                // A span for blocks of this size may be needed, and pages of other sizes and
+                // tablespaces become free only if they are emptied.
+                let pages = self.blocks.span_bytes(needed);
+                let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
+                let emptied = self.empty_pages(pages);
                 retired || evicted > 0 || emptied
             }
             _ => false,
@@ -176,9 +178,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             let mut locked = self.table.lock_for(hash);
             let here = |slot: Slot| (self.item_at(&slot) == Some(at)).then_some(());
             let Some((place, slot, ())) = locked.find(hash, here) else {
-                // It is retired, and goes by itself; or damaged.
+                // If it is retired it goes by itself. If not, it is being written, or is free by
+                // now; or its slot was damaged, and it is lost until the store is made anew.
+                let retired = locked.inner.retired.iter().any(|retired| retired.at == at);
                 self.free_retired(&mut locked, FREED_MAX);
-                return true;
+                return retired;
             };
             let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, slot.len.into())
             else {

@@ -8,20 +8,20 @@ use crate::journal::{JournalError, Record};
 use crate::memory::Heap;
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 
-type TestStore = Store<Heap, Unlogged>;
+pub(super) type TestStore = Store<Heap, Unlogged>;
 
 fn store(limit: u64) -> TestStore {
     let options = Options::new(limit, 11);
     Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap()
 }
 
-fn with_space(limit: u64) -> (TestStore, TablespaceId) {
+pub(super) fn with_space(limit: u64) -> (TestStore, TablespaceId) {
     let store = store(limit);
     let space = store.create_tablespace(&TablespaceOptions::new("test")).unwrap();
     (store, space)
 }
 
-fn get<J: Journal>(
+pub(super) fn get<J: Journal>(
     store: &Store<Heap, J>,
     space: TablespaceId,
     key: &[u8],

@@ -36,6 +36,17 @@ impl Cursor {
     pub const END: Cursor = Cursor(0);
 }
 
+/// What a visitor says of an item.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Visited {
+    /// It wants the next one.
+    Next,
+    /// It wants no more.
+    Last,
+    /// It has not taken the item: the scan goes on with it the next time.
+    NotTaken,
+}
+
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Visits some `at_most` items of a tablespace, and answers where to go on: a scan begins at
     /// [`Cursor::START`] and has ended when the answer is [`Cursor::END`].
@@ -56,6 +67,24 @@ impl<M: Memory, J: Journal> Store<M, J> {
         at_most: usize,
         visit: &mut dyn FnMut(&Item<'_>) -> ControlFlow<()>,
     ) -> Cursor {
+        let mut visit = |item: &Item<'_>| match visit(item) {
+            ControlFlow::Continue(()) => Visited::Next,
+            ControlFlow::Break(()) => Visited::Last,
+        };
+        self.scan_while(space, cursor, now, at_most, &mut visit)
+    }
+
+    /// As [`Store::scan`], for a visitor that finds out that it has no room for an item when it
+    /// sees it: the answer then leads to this item. (Items of the same hash that it has taken are
+    /// visited again.)
+    pub fn scan_while(
+        &self,
+        space: TablespaceId,
+        cursor: Cursor,
+        now: u64,
+        at_most: usize,
+        visit: &mut dyn FnMut(&Item<'_>) -> Visited,
+    ) -> Cursor {
         let at_most = at_most.clamp(1, BATCH_MAX);
         let partitions = self.table().geometry.partitions;
         let (mut partition, mut last) = (cursor.0 >> PARTITION_SHIFT, cursor.0 & ID);
@@ -65,14 +94,17 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 return Cursor::END;
             }
             let more = self.copy_items((space, now), (partition, last), at_most, &mut copies);
-            let mut broke_at = None;
+            let (mut broke_at, mut before) = (None, last);
             for (id, bytes) in copies.iter() {
                 if broke_at.is_some_and(|at| at != id) {
                     return cursor_at(partition, broke_at.unwrap_or(0));
                 }
-                if Item::parse(bytes).is_some_and(|item| visit(&item).is_break()) {
-                    broke_at = Some(id);
+                match Item::parse(bytes).map_or(Visited::Next, |item| visit(&item)) {
+                    Visited::Next => {}
+                    Visited::Last => broke_at = Some(id),
+                    Visited::NotTaken => return cursor_at(partition, before.min(id - 1)),
                 }
+                before = id;
             }
             (partition, last) = more.map_or((partition + 1, 0), |reached| (partition, reached));
             if !copies.ends.is_empty() {
@@ -198,6 +230,31 @@ mod tests {
         assert!(
             (0..500u32).all(|key| !seen.contains_key((100_000 + key).to_le_bytes().as_slice()))
         );
+    }
+
+    #[test]
+    fn an_item_that_is_not_taken_comes_again() {
+        let (store, space) = store();
+        (0..500).for_each(|key| put(&store, space, key, None));
+        let (mut seen, mut cursor, mut refusals) = (BTreeMap::new(), Cursor::START, 0);
+        loop {
+            let mut room = 3;
+            cursor = store.scan_while(space, cursor, 1, 50, &mut |item| {
+                if room == 0 {
+                    refusals += 1;
+                    return Visited::NotTaken;
+                }
+                room -= 1;
+                *seen.entry(item.key.to_vec()).or_insert(0) += 1;
+                Visited::Next
+            });
+            if cursor == Cursor::END {
+                break;
+            }
+        }
+        assert!(refusals > 100);
+        assert_eq!(seen.len(), 500);
+        assert!(seen.values().all(|&times| times == 1));
     }
 
     #[test]

@@ -32,6 +32,20 @@ pub enum Output {
     Aggregates(Vec<Aggregate>),
 }
 
+impl Output {
+    /// Appends what is wanted of a selected row: all of it, or its columns.
+    #[inline]
+    pub fn write(&self, row: &[u8], out: &mut Vec<u8>) {
+        match self {
+            Output::Whole => out.extend_from_slice(row),
+            Output::Columns(places) => {
+                places.iter().for_each(|place| out.extend_from_slice(place.of(row)));
+            }
+            Output::Aggregates(_) => {}
+        }
+    }
+}
+
 /// Where bytes lie in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BytesAt {

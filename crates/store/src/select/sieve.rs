@@ -176,13 +176,7 @@ impl Sieve {
     /// Appends what is wanted of a selected row: all of it, or its columns.
     #[inline]
     pub fn write(&self, row: &[u8], out: &mut Vec<u8>) {
-        match &self.output {
-            Output::Whole => out.extend_from_slice(row),
-            Output::Columns(places) => {
-                places.iter().for_each(|place| out.extend_from_slice(place.of(row)));
-            }
-            Output::Aggregates(_) => {}
-        }
+        self.output.write(row, out);
     }
 
     /// The aggregates over the rows that were selected, if such are wanted.

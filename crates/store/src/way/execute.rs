@@ -1,21 +1,29 @@
 //! Carries out calls on a store: what kernels do, apart from the card.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 
 use remora::kernel::CallStatus;
 
 use super::call::{
     ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Placement, Refused,
+    VALUE_MAX,
 };
 use super::index::Index;
+use crate::codec::Codec;
+use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
-use crate::scan::Cursor;
+use crate::scan::{BATCH_MAX, Cursor, Visited};
+use crate::select::plans::{Planned, Plans};
+use crate::select::rows::Span;
+use crate::select::sieve::{Sieve, Stored};
 use crate::store::{Change, Changed, Found, Old, Store, UpdateError, Value};
 use crate::tablespace::TablespaceId;
 
-/// The most items of one Scan, unless the call wants fewer.
-const ROWS_MAX: usize = 256;
+/// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
+/// hold up the card's other work for longer than some hundred microseconds.
+const LOOKED_MAX: u32 = 2048;
 /// Bytes of a row of a Scan before key and value: their lengths, u32 each.
 const ROW_HEAD: usize = 8;
 
@@ -98,7 +106,9 @@ fn holds(
         Condition::Absent => false,
         Condition::Version(wanted) => version == wanted,
         Condition::Value(wanted) => value(&mut |bytes| bytes == wanted),
-        Condition::Predicate(_) => return Err(Refused::Predicate.status()),
+        Condition::Predicate(plan) => {
+            with_plan(plan, |planned| value(&mut |bytes| planned.plan.is_match(bytes)))?
+        }
     })
 }
 
@@ -109,6 +119,12 @@ fn get<M: Memory, J: Journal>(
     room: usize,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
+    if call.argument > 0 && !matches!(call.condition, Condition::Value(_) | Condition::Predicate(_))
+    {
+        if let Some(position) = get_piece(store, call, now, room, out)? {
+            return Ok(position);
+        }
+    }
     let start = out.len();
     answer(AnswerHead::default(), out);
     let at = out.len();
@@ -124,6 +140,32 @@ fn get<M: Memory, J: Journal>(
     let head = head_of(&found, value_len);
     out[start..at].copy_from_slice(&head.to_bytes());
     Ok(0)
+}
+
+/// A later piece of a long value, without a copy of the whole; `None` if it is stored in another
+/// form than the client sees.
+fn get_piece<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> Result<Option<u64>, CallStatus> {
+    let pin = store.pin();
+    let located = store.locate(&pin, TablespaceId(call.tablespace), call.key, now);
+    let located = located.ok_or(CallStatus::NOT_FOUND)?;
+    if located.found.codec != Codec::None {
+        return Ok(None);
+    }
+    if !holds(call.condition, located.found.version, |_| false)? {
+        return Err(Refused::Condition.status());
+    }
+    answer(head_of(&located.found, located.stored as usize), out);
+    let first = call.argument.min(located.stored);
+    let at = out.len();
+    out.resize(at + room.min((located.stored - first) as usize), 0);
+    store.memory().read(located.value_at + first, &mut out[at..]);
+    Ok(Some(0))
 }
 
 fn head_of(found: &Found, value_len: usize) -> AnswerHead {
@@ -229,7 +271,7 @@ fn count<M: Memory, J: Journal>(
     now: u64,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
-    let digits = std::cell::RefCell::new(Vec::new());
+    let digits = RefCell::new(Vec::new());
     let start = out.len();
     let version = change(store, call, now, out, &|call, old, scratch| {
         if let Some(old) = old {
@@ -256,11 +298,12 @@ fn count<M: Memory, J: Journal>(
     Ok(version)
 }
 
-/// Rows from a cursor on: for each its lengths, key and value. The head's version is the cursor to
-/// go on from, 0 at the end; its length counts the rows.
+/// Rows from a cursor on: for each the lengths of key and value, u32 each, key and value; or what a
+/// selection wants of them. Of a selection that aggregates, the answers over these rows.
 ///
-/// A row that does not fit ends the answer, and the next call begins with it. A row that is longer
-/// than a whole answer is refused as too long.
+/// The head's version is the cursor to go on from, 0 at the end; its flags count the rows that were
+/// looked at, its length those that were selected. A row that does not fit ends the answer, and the
+/// next call begins with it. A row that is longer than a whole answer is refused as too long.
 fn scan<M: Memory, J: Journal>(
     store: &Store<M, J>,
     call: &Call<'_>,
@@ -268,37 +311,98 @@ fn scan<M: Memory, J: Journal>(
     room: usize,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
-    if !call.value.is_empty() {
-        return Err(Refused::Predicate.status());
+    if call.value.is_empty() {
+        return walk(store, call, now, room, out, &mut |item, out| {
+            item.codec.decode(item.stored, VALUE_MAX, out).is_ok()
+        });
     }
-    let limit = call.limit as usize;
-    let at_most = if limit == 0 { ROWS_MAX } else { limit.min(ROWS_MAX) };
+    with_plan(call.value, |Planned { selection, plan }| {
+        let mut sieve = Sieve::new(selection);
+        let start = out.len();
+        let done = walk(store, call, now, room, out, &mut |item, out| {
+            let (spans, codecs) =
+                ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
+            let value_max = VALUE_MAX;
+            let value = Stored { bytes: item.stored, spans: &spans, codecs: &codecs, value_max };
+            let mut selected = false;
+            // The client adds up how many rows it has got of those that it wants at most.
+            let _: ControlFlow<()> = sieve.values(plan, &value, |_, row| {
+                selected = true;
+                selection.output.write(row, out);
+            });
+            selected
+        })?;
+        if let Some(aggregation) = sieve.aggregation() {
+            aggregation.write(out);
+        }
+        let fits = out.len() - start - ANSWER_LEN <= room;
+        if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
+    })?
+}
+
+/// Walks over items from the call's cursor on. `take` appends what is wanted of an item, and says
+/// whether that is anything.
+fn walk<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+    take: &mut dyn FnMut(&Item<'_>, &mut Vec<u8>) -> bool,
+) -> Result<u64, CallStatus> {
+    let limit = if call.limit == 0 { u32::MAX } else { call.limit };
     let start = out.len();
     answer(AnswerHead::default(), out);
     let first = out.len();
-    let (mut rows, mut value, mut full) = (0, Vec::new(), false);
+    let (mut rows, mut looked_at, mut full) = (0, 0, false);
     let space = TablespaceId(call.tablespace);
-    let next = store.scan(space, Cursor(call.argument), now, at_most, &mut |item| {
-        value.clear();
-        if item.codec.decode(item.stored, super::call::VALUE_MAX, &mut value).is_err() {
-            return ControlFlow::Continue(());
+    let mut cursor = Cursor(call.argument);
+    loop {
+        cursor = store.scan_while(space, cursor, now, BATCH_MAX, &mut |item| {
+            if rows == limit {
+                return Visited::NotTaken;
+            }
+            let row = out.len();
+            out.extend_from_slice(&[0; ROW_HEAD]);
+            out.extend_from_slice(item.key);
+            let value = out.len();
+            let selected = take(item, out);
+            full = selected && out.len() - first > room;
+            if full || !selected {
+                out.truncate(row);
+                looked_at += u32::from(!full);
+                return if full { Visited::NotTaken } else { Visited::Next };
+            }
+            let lengths = [item.key.len() as u32, (out.len() - value) as u32];
+            out[row..row + ROW_HEAD].copy_from_slice(lengths.map(u32::to_le_bytes).as_flattened());
+            (rows, looked_at) = (rows + 1, looked_at + 1);
+            Visited::Next
+        });
+        if full || rows == limit || looked_at >= LOOKED_MAX || cursor == Cursor::END {
+            break;
         }
-        let row = ROW_HEAD + item.key.len() + value.len();
-        full = out.len() - first + row > room;
-        if full {
-            return ControlFlow::Break(());
-        }
-        out.extend_from_slice(&(item.key.len() as u32).to_le_bytes());
-        out.extend_from_slice(&(value.len() as u32).to_le_bytes());
-        out.extend_from_slice(item.key);
-        out.extend_from_slice(&value);
-        rows += 1;
-        ControlFlow::Continue(())
-    });
+    }
     if full && rows == 0 {
         return Err(CallStatus::TOO_LONG);
     }
-    let head = AnswerHead { version: next.0, value_len: rows, ..AnswerHead::default() };
+    let head =
+        AnswerHead { version: cursor.0, flags: looked_at, value_len: rows, ..Default::default() };
     out[start..first].copy_from_slice(&head.to_bytes());
     Ok(0)
+}
+
+thread_local! {
+    /// The plans of selections that this thread was asked for.
+    static PLANS: RefCell<Plans> = RefCell::default();
+}
+
+/// Calls `act` with the plan of a selection, in its binary form.
+fn with_plan<R>(bytes: &[u8], act: impl FnOnce(&Planned) -> R) -> Result<R, CallStatus> {
+    PLANS.with_borrow_mut(|plans| match plans.get(bytes) {
+        Ok(planned) => Ok(act(planned)),
+        Err(error) => {
+            tracing::debug!(%error, "a selection is refused");
+            Err(Refused::Predicate.status())
+        }
+    })
 }

@@ -16,9 +16,13 @@ use remora::{
 use thiserror::Error;
 
 use crate::item::Item;
+use crate::select::aggregate::Aggregation;
+use crate::select::selection::{Output, Selection};
+use crate::select::wire::WireError;
 use crate::tablespace::TablespaceId;
 use crate::way::call::{
-    AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Refused, VALUE_MAX,
+    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Placement, Refused,
+    VALUE_MAX,
 };
 use crate::way::chain::{ChainError, ChainReader};
 use crate::way::hello::{BadGreeting, Hello, Purpose, Welcome};
@@ -95,6 +99,9 @@ pub enum StoreError {
     /// The key, the value or the predicate is longer than a call can be.
     #[error(transparent)]
     Bad(#[from] BadCall),
+    /// The selection has no bytes.
+    #[error(transparent)]
+    Selection(#[from] WireError),
     /// A long value changed each time it was read.
     #[error("the value changed while it was read, {TRIES} times in a row; try again")]
     Changing,
@@ -118,6 +125,15 @@ impl From<CallFailure> for StoreError {
             failure => StoreError::Call(failure),
         }
     }
+}
+
+/// What a scan has done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Scanned {
+    /// Rows that the store has looked at.
+    pub looked_at: u64,
+    /// Rows that came.
+    pub rows: u64,
 }
 
 /// What is known of a value.
@@ -144,7 +160,7 @@ pub struct Put<'a> {
     /// What has to hold.
     pub condition: Condition<'a>,
     /// Where the bytes go.
-    pub placement: crate::way::call::Placement,
+    pub placement: Placement,
     /// The client's own flags.
     pub flags: u32,
     /// When the key expires, in milliseconds of Unix time: 0 for as the tablespace has it by
@@ -218,13 +234,8 @@ impl StoreClient {
             .wait(options.timeout)
             .map_err(|source| ConnectError::Refused { store, source })?;
         let welcome = Welcome::parse(connection.private_data())?;
-        let mut kernels = KernelClient::new(
-            &domain,
-            &queue_pair,
-            &receives,
-            1,
-            options.piece + crate::way::call::ANSWER_LEN,
-        )?;
+        let mut kernels =
+            KernelClient::new(&domain, &queue_pair, &receives, 1, options.piece + ANSWER_LEN)?;
         kernels.timeout = options.timeout;
         let tablespace = options.tablespace;
         let (staging, bytes, reader, reads, chain) = (None, Vec::new(), None, 0, None);
@@ -359,7 +370,7 @@ impl StoreClient {
     fn index(&mut self) -> Result<Index, StoreError> {
         let mut answer = Vec::new();
         self.call(Operation::Describe, &Call::default(), &mut answer)?;
-        let index = answer.get(crate::way::call::ANSWER_LEN..).and_then(Index::parse);
+        let index = answer.get(ANSWER_LEN..).and_then(Index::parse);
         index.ok_or(StoreError::OneSided(OneSidedError::Layout))
     }
 
@@ -384,7 +395,7 @@ impl StoreClient {
         let from = out.len();
         match self.call(Operation::Get, call, out) {
             Ok(head) => {
-                out.drain(from..from + crate::way::call::ANSWER_LEN);
+                out.drain(from..from + ANSWER_LEN);
                 Ok(Some(head))
             }
             Err(error) if is_absent(&error) => Ok(None),
@@ -454,9 +465,67 @@ impl StoreClient {
         let call = Call { key, argument, expires_ms: EXPIRY_KEPT, ..Call::default() };
         let mut answer = Vec::new();
         self.call(Operation::Count, &call, &mut answer)?;
-        let digits = answer.get(crate::way::call::ANSWER_LEN..).unwrap_or_default();
+        let digits = answer.get(ANSWER_LEN..).unwrap_or_default();
         let sum = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
         sum.ok_or(StoreError::Call(CallFailure::Answer))
+    }
+
+    /// Walks over the tablespace, and calls `each` with key and value of every row, or with what
+    /// `selection` wants of those that it selects. Returns what was done.
+    ///
+    /// Rows that are there from the beginning to the end come exactly once.
+    ///
+    /// # Errors
+    /// See [`StoreError`]. A row that is longer than this client's buffer is an error, too: see
+    /// [`ClientOptions::piece`].
+    pub fn scan(
+        &mut self,
+        selection: Option<&Selection>,
+        mut each: impl FnMut(&[u8], &[u8]),
+    ) -> Result<Scanned, StoreError> {
+        let plan = selection.map(Selection::to_bytes).transpose()?.unwrap_or_default();
+        let mut left = selection.map_or(u64::MAX, |selection| selection.limit);
+        let (mut done, mut cursor) = (Scanned::default(), 0);
+        let mut answer = Vec::new();
+        while left > 0 {
+            let limit = u32::try_from(left).unwrap_or(0);
+            let call = Call { value: &plan, argument: cursor, limit, ..Call::default() };
+            answer.clear();
+            let head = self.call(Operation::Scan, &call, &mut answer)?;
+            let rows = rows(&answer[ANSWER_LEN..], head.value_len, &mut each);
+            rows.ok_or(StoreError::Call(CallFailure::Answer))?;
+            done.looked_at += u64::from(head.flags);
+            done.rows += u64::from(head.value_len);
+            left = left.saturating_sub(head.value_len.into());
+            cursor = head.version;
+            if cursor == 0 {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Computes the aggregates of a selection over the rows that it selects: only answers travel.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub fn aggregate(&mut self, selection: &Selection) -> Result<Aggregation, StoreError> {
+        let Output::Aggregates(wanted) = &selection.output else {
+            return Err(StoreError::Refused(Refused::Predicate));
+        };
+        let (mut all, plan, mut cursor) = (Aggregation::new(wanted), selection.to_bytes()?, 0);
+        let mut answer = Vec::new();
+        loop {
+            let call = Call { value: &plan, argument: cursor, ..Call::default() };
+            answer.clear();
+            let head = self.call(Operation::Scan, &call, &mut answer)?;
+            let merged = all.merge(&answer[ANSWER_LEN..]);
+            merged.map_err(|_| StoreError::Call(CallFailure::Answer))?;
+            cursor = head.version;
+            if cursor == 0 {
+                return Ok(all);
+            }
+        }
     }
 
     /// Removes all keys of the tablespace.
@@ -511,6 +580,20 @@ impl StoreClient {
         region.write_at(0, &self.bytes).map_err(CallFailure::Room)?;
         Ok(region.sge(0, len as u32))
     }
+}
+
+/// Calls `each` with key and value of each row of an answer; `None` if the bytes are no such rows.
+fn rows(mut bytes: &[u8], count: u32, each: &mut impl FnMut(&[u8], &[u8])) -> Option<()> {
+    for _ in 0..count {
+        let (lengths, rest) = bytes.split_first_chunk::<8>()?;
+        let [key, value] =
+            [0, 4].map(|at| u32::from_le_bytes([0, 1, 2, 3].map(|i| lengths[at + i])) as usize);
+        let (key, rest) = rest.split_at_checked(key)?;
+        let (value, rest) = rest.split_at_checked(value)?;
+        each(key, value);
+        bytes = rest;
+    }
+    bytes.is_empty().then_some(())
 }
 
 /// Appends an item's value to `out`; `None` if it is stored in a form that cannot be read.

@@ -1,8 +1,9 @@
 //! `remora store`: the near-data key-value store, served and used.
 //!
-//! `serve` is the server; `keys` gets, puts and deletes single keys.
+//! `serve` is the server; `keys` gets, puts and deletes single keys; `scan` selects rows.
 
 mod keys;
+mod scan;
 mod serve;
 
 use anyhow::Result;
@@ -38,6 +39,8 @@ enum What {
     Put(keys::Put),
     /// Remove keys
     Delete(keys::Delete),
+    /// List keys, or the rows that a predicate selects next to the data
+    Scan(scan::Scan),
 }
 
 impl Store {
@@ -47,6 +50,7 @@ impl Store {
             What::Get(command) => command.run(),
             What::Put(command) => command.run(),
             What::Delete(command) => command.run(),
+            What::Scan(command) => command.run(),
         }
     }
 }

@@ -330,6 +330,7 @@ fn scan<M: Memory, J: Journal>(
                 selected = true;
                 selection.output.write(row, out);
             });
+            // Of aggregates, nothing of a row travels.
             selected
         })?;
         if let Some(aggregation) = sieve.aggregation() {

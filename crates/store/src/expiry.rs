@@ -17,15 +17,6 @@ const RESERVE: u64 = 64;
 /// Bytes that one sweep evicts, at most.
 const EVICTED_MAX: u64 = 256 << 10;
 
-/// Where a sweep goes on.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeper {
-    partition: u64,
-    bucket: u32,
-    /// The tablespace and class whose sparse spans are emptied next.
-    pub(crate) span: (usize, usize),
-}
-
 /// What a sweep did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {

@@ -1,10 +1,9 @@
 //! The one primitive of change.
 
-use std::cell::RefCell;
-
 use thiserror::Error;
 
 use super::read::Seen;
+use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
@@ -14,27 +13,10 @@ use crate::memory::Memory;
 use crate::table::{Crowded, Hash, Locked, Place, Slot};
 use crate::tablespace::{Space, TablespaceId};
 
-/// A thread keeps buffers of at most so many bytes for its next operations.
-const SCRATCH_KEPT: usize = 1 << 20;
 /// Retired blocks that a change frees.
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
 const RETRIES: usize = 8;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Lends an empty buffer that this thread has used before.
-pub(super) fn with_scratch<T>(body: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-    let mut buffer = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
-    buffer.clear();
-    let result = body(&mut buffer);
-    if buffer.capacity() <= SCRATCH_KEPT {
-        SCRATCH.with_borrow_mut(|kept| kept.push(buffer));
-    }
-    result
-}
 
 /// The item that a key has before a change.
 pub struct Old<'a> {

@@ -3,7 +3,8 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::change::{UpdateError, with_scratch};
+use super::change::UpdateError;
+use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::item::{CHECKSUM, HEAD, Head, ITEM_MAX};
 use crate::journal::Journal;
@@ -17,6 +18,15 @@ use crate::tablespace::TablespaceId;
 const EVICTED_MIN: u64 = 16 << 10;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 64;
+
+/// Where a sweep goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeper {
+    pub(crate) partition: u64,
+    pub(crate) bucket: u32,
+    /// The tablespace and class whose sparse spans are emptied next.
+    pub(crate) span: (usize, usize),
+}
 
 /// Where an item lies in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -189,7 +189,7 @@ fn a_cache_under_threads_stays_whole() {
                     let key = dice.roll(8000);
                     let name = key.to_le_bytes();
                     let long = [60, 300, 2000][(step / 2000) as usize % 3];
-                    let expires_ms = (key % 3 == 0).then(|| now + 500);
+                    let expires_ms = key.is_multiple_of(3).then(|| now + 500);
                     match dice.roll(8) {
                         0..=3 => {
                             let value = value(key, dice.roll(long));

@@ -17,15 +17,6 @@ const RESERVE: u64 = 64;
 /// Bytes that one sweep evicts, at most.
 const EVICTED_MAX: u64 = 256 << 10;
 
-/// Where a sweep goes on.
-#[derive(Debug, Default)]
-pub(crate) struct Sweeper {
-    partition: u64,
-    bucket: u32,
-    /// The tablespace and class whose sparse spans are emptied next.
-    pub(crate) span: (usize, usize),
-}
-
 /// What a sweep did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
@@ -75,6 +66,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 for (place, slot) in locked.stashed() {
                     expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
                 }
+                locked.unstash();
                 self.free_retired(&mut locked, FREED_MAX);
                 sweeper.bucket = 0;
                 sweeper.partition = (sweeper.partition + 1) % self.table().geometry.partitions;

@@ -1,9 +1,10 @@
 //! What hears of every change.
 
+pub(crate) mod error;
+
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use thiserror::Error;
-
+pub use self::error::JournalError;
 use crate::codec::Codec;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 
@@ -59,14 +60,6 @@ pub enum Record<'a> {
         tablespace: TablespaceId,
     },
 }
-
-/// The change was not logged, and so was not made.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("the change was not made, since it could not be logged: {0}")]
-pub struct JournalError(
-    /// Why, and what to do.
-    pub String,
-);
 
 /// What hears of every change, under the key's lock and before others see the change.
 pub trait Journal: Send + Sync {

@@ -3,11 +3,13 @@
 //! - `read`: looks at an item in memory, and gets.
 //! - `change`: the one primitive of change.
 //! - `reclaim`: frees blocks that nobody sees any more, and empties sparse pages.
+//! - `scratch`: buffers that a thread uses again.
 //! - `spaces`: tablespaces, flush, and records of a log played again.
 
 mod change;
 mod read;
 mod reclaim;
+mod scratch;
 mod spaces;
 
 use std::sync::Mutex;
@@ -18,9 +20,9 @@ use thiserror::Error;
 
 pub use self::change::{Change, Changed, Old, UpdateError, Updated, Value};
 pub use self::reclaim::Located;
+use self::reclaim::Sweeper;
 pub use self::spaces::ReplayError;
 use crate::codec::Codec;
-use crate::expiry::Sweeper;
 use crate::journal::{Journal, Unlogged};
 use crate::layout::{COUNTS_AT, Geometry, MAGIC};
 use crate::memory::Memory;
@@ -231,5 +233,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
 mod churn_tests;
 #[cfg(test)]
 mod race_tests;
+#[cfg(test)]
+mod replay_tests;
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::codec::Codec;
-use crate::journal::JournalError;
+use crate::journal::error::JournalError;
 
 /// The most tablespaces at a time.
 pub const TABLESPACES_MAX: usize = 1024;

@@ -1,10 +1,9 @@
 //! The one primitive of change.
 
-use std::cell::RefCell;
-
 use thiserror::Error;
 
 use super::read::Seen;
+use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
@@ -14,27 +13,10 @@ use crate::memory::Memory;
 use crate::table::{Crowded, Hash, Locked, Place, Slot};
 use crate::tablespace::{Space, TablespaceId};
 
-/// A thread keeps buffers of at most so many bytes for its next operations.
-const SCRATCH_KEPT: usize = 1 << 20;
 /// Retired blocks that a change frees.
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
 const RETRIES: usize = 8;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Lends an empty buffer that this thread has used before.
-pub(super) fn with_scratch<T>(body: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-    let mut buffer = SCRATCH.with_borrow_mut(Vec::pop).unwrap_or_default();
-    buffer.clear();
-    let result = body(&mut buffer);
-    if buffer.capacity() <= SCRATCH_KEPT {
-        SCRATCH.with_borrow_mut(|kept| kept.push(buffer));
-    }
-    result
-}
 
 /// The item that a key has before a change.
 pub struct Old<'a> {
@@ -204,9 +186,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
             return Err(UpdateError::Key(key.len()));
         }
         self.note_time(now);
+        let partition = self.hasher.hash(space, key).partition(self.table.geometry.partitions);
         for _ in 0..RETRIES {
             match self.try_update(space, key, now, decide) {
-                Err(error) if self.reclaim(space, &error, now) => {}
+                Err(error) if self.reclaim(space, partition, &error, now) => {}
                 result => return result,
             }
         }
@@ -430,7 +413,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 
     /// Carries out a record about a key again; see [`Store::replay`].
+    ///
+    /// What was acknowledged once must not be refused for want of memory, although blocks may be
+    /// packed in another way now: the limit is lifted for a moment if need be.
     pub(super) fn replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
+        match self.try_replay_key(version, record) {
+            Err(UpdateError::Memory { needed, .. }) => {
+                self.gather(needed);
+                self.usage.lifted(|| self.try_replay_key(version, record))
+            }
+            result => result,
+        }
+    }
+
+    fn try_replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
         let (Record::Put { tablespace, key, .. }
         | Record::Touch { tablespace, key, .. }
         | Record::Delete { tablespace, key }) = *record

@@ -172,3 +172,44 @@ fn blocks_that_may_be_seen_stay_as_they_are() {
     }
     assert!(written);
 }
+
+/// Threads that fill a cache with values of changing sizes, while it evicts, expires, moves items
+/// and grows: no value is mixed with another, the limit holds, and no block is lost or freed twice.
+#[test]
+fn a_cache_under_threads_stays_whole() {
+    let (store, space) = cache(3 << 20);
+    let value = |key: u64, len: u64| key.to_le_bytes().repeat(len as usize / 8 + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let store = &store;
+            scope.spawn(move || {
+                let mut dice = Dice(thread);
+                for step in 0..15_000u64 {
+                    let now = 1 + step;
+                    let key = dice.roll(8000);
+                    let name = key.to_le_bytes();
+                    let long = [60, 300, 2000][(step / 2000) as usize % 3];
+                    let expires_ms = key.is_multiple_of(3).then(|| now + 500);
+                    match dice.roll(8) {
+                        0..=3 => {
+                            let value = value(key, dice.roll(long));
+                            store.put(space, &name, &value, 0, expires_ms, now).unwrap();
+                        }
+                        4 => drop(store.delete(space, &name, now).unwrap()),
+                        5 if step % 64 == 0 => drop(store.sweep(now, 64)),
+                        _ => {
+                            if let Some(held) = get(store, space, &name, now) {
+                                assert_eq!(held, value(key, held.len() as u64 - 1));
+                            }
+                        }
+                    }
+                    assert!(store.used_bytes() <= store.limit());
+                }
+            });
+        }
+    });
+    assert_eq!(store.damaged(), 0);
+    store.drop_tablespace(space).unwrap();
+    store.sweep(1 << 20, 1 << 16);
+    assert!(store.classes(space).iter().all(|class| class.used == 0), "{:?}", store.classes(space));
+}

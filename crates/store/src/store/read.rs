@@ -1,5 +1,6 @@
 //! Looks at an item in memory, and gets.
 
+use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, Live, VALUE_MAX, extension};
@@ -46,7 +47,7 @@ impl Seen {
             self.append_stored(memory, out);
             return true;
         }
-        super::change::with_scratch(|stored| {
+        with_scratch(|stored| {
             self.append_stored(memory, stored);
             self.codec.decode(stored, VALUE_MAX, out).is_ok()
         })

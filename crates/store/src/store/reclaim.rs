@@ -3,7 +3,8 @@
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::change::{UpdateError, with_scratch};
+use super::change::UpdateError;
+use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::item::{CHECKSUM, HEAD, Head, ITEM_MAX};
 use crate::journal::Journal;
@@ -17,6 +18,15 @@ use crate::tablespace::TablespaceId;
 const EVICTED_MIN: u64 = 16 << 10;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 64;
+
+/// Where a sweep goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeper {
+    pub(crate) partition: u64,
+    pub(crate) bucket: u32,
+    /// The tablespace and class whose sparse spans are emptied next.
+    pub(crate) span: (usize, usize),
+}
 
 /// Where an item lies in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +97,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         for _ in 0..most {
             let Some(&Retired { at, epoch, ms }) = locked.inner.retired.front() else { break };
             let due = ms.saturating_add(self.options.quarantine_ms);
-            let quarantined = self.options.quarantine_ms > 0 && self.time.load(Relaxed) < due;
+            // While a log is played again there is no time yet, and no reader either.
+            let now = self.time.load(Relaxed);
+            let quarantined = self.options.quarantine_ms > 0 && (1..due).contains(&now);
             if quarantined || !self.epochs.is_past(epoch) {
                 break;
             }
@@ -96,8 +108,15 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// Makes room after a change found none. Says whether it is worth trying again.
-    pub(super) fn reclaim(&self, space: TablespaceId, error: &UpdateError, now: u64) -> bool {
+    /// Makes room after a change of a key in that partition found none. Says whether it is worth
+    /// trying again.
+    pub(super) fn reclaim(
+        &self,
+        space: TablespaceId,
+        partition: u64,
+        error: &UpdateError,
+        now: u64,
+    ) -> bool {
         match *error {
             UpdateError::Quota { needed, quota } => {
                 let own = self.spaces.serving(space);
@@ -105,16 +124,25 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
-                let retired = self.free_all_retired();
-                // A span for blocks of this size may be needed, and pages of other sizes and
-                // tablespaces become free only if they are emptied.
+                // A span for blocks of this size may be needed, too.
                 let pages = self.blocks.span_bytes(needed);
                 let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
-                let emptied = self.empty_pages(pages);
-                retired || evicted > 0 || emptied
+                self.gather(needed) || evicted > 0
+            }
+            UpdateError::Crowded => {
+                let evict = |spare| self.evict_in(partition, None, EVICTED_MIN, now, spare);
+                self.may_evict(None) && (evict(true) > 0 || evict(false) > 0)
             }
             _ => false,
         }
+    }
+
+    /// Gathers free memory for a block of so many bytes without evicting anything. Says whether
+    /// there is more than before.
+    pub(super) fn gather(&self, needed: u64) -> bool {
+        let retired = self.free_all_retired();
+        // Pages of other sizes and tablespaces become free only if they are emptied.
+        self.empty_pages(self.blocks.span_bytes(needed)) || retired
     }
 
     fn free_all_retired(&self) -> bool {

@@ -1,8 +1,8 @@
 //! Selection next to the data (Caribou §5): which rows, and what of them.
 //!
-//! On the client: [`schema`] says what a row's bytes mean, [`Predicate`] is the language (`token`,
-//! `parse`, and `bind`, which puts in a schema's places), [`mistake`] shows what is wrong in a text,
-//! and `fields` writes and shows rows.
+//! On the client: [`schema`] says what a row's bytes mean; [`Predicate`] is the language (`token`,
+//! `parse`, and `bind`, which puts in a schema's places); [`mistake`] shows what is wrong in a
+//! text; `fields` writes and shows rows.
 //!
 //! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
 //!

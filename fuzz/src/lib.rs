@@ -23,6 +23,7 @@ mod module;
 mod packet;
 mod ring;
 mod seeds;
+mod selection;
 mod store_files;
 
 pub use card::{card, card_counters};
@@ -36,6 +37,7 @@ pub use module::{module, module_counters, modules};
 pub use packet::packet;
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
+pub use selection::{codec, codecs, predicate, predicates, selection, selections};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
     store_snapshots,
@@ -71,6 +73,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain", run: chain, seeds: chains, max_len: 640, cost: 1 },
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
+    // A plan may have patterns to compile.
+    Target { name: "predicate", run: predicate, seeds: predicates, max_len: 1024, cost: 2 },
+    Target { name: "selection", run: selection, seeds: selections, max_len: 1024, cost: 2 },
+    Target { name: "codec", run: codec, seeds: codecs, max_len: 1024, cost: 1 },
     // Each input has memory of its own.
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
     // A ring is memory of the system's, made for each input.

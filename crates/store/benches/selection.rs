@@ -77,7 +77,7 @@ fn plan(schema: &Schema, predicate: &str) -> Plan {
 }
 
 /// The medians of the seconds that both sides take for a slice, of `slices` that they work on by
-/// turns. They are half of the slices apart, so that neither finds in the cache what the other left.
+/// turns. They are half of the slices apart: neither finds in the cache what the other left there.
 fn beside(slices: usize, mut ours: impl FnMut(usize), mut peer: impl FnMut(usize)) -> (f64, f64) {
     let (mut of_ours, mut of_peer) = (vec![], vec![]);
     for turn in 0..ROUNDS * slices {

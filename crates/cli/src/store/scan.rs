@@ -54,8 +54,9 @@ impl Scan {
             Some(path) => {
                 let text = fs::read_to_string(path)
                     .with_context(|| format!("cannot read {}", path.display()))?;
-                let schema = Schema::parse(&text)
-                    .map_err(|mistake| anyhow!(mistake.render(&path.display().to_string(), &text)))?;
+                let schema = Schema::parse(&text).map_err(|mistake| {
+                    anyhow!(mistake.render(&path.display().to_string(), &text))
+                })?;
                 self.rows(&schema)
             }
         }
@@ -74,7 +75,11 @@ impl Scan {
         self.store.with(|client| {
             Ok(client.scan(Some(&everything), |key, _| {
                 let key = String::from_utf8_lossy(key);
-                let line = if self.json { Value::from(key.as_ref()).to_string() } else { remora::printable(&key).to_string() };
+                let line = if self.json {
+                    Value::from(key.as_ref()).to_string()
+                } else {
+                    remora::printable(&key).to_string()
+                };
                 failed = failed.take().or(writeln!(out, "{line}").err());
             })?)
         })?;
@@ -96,12 +101,8 @@ impl Scan {
         let wanted = self.select.as_deref().unwrap_or("*");
         let selected =
             Output::parse(wanted, schema).map_err(|mistake| told("select", wanted, mistake))?;
-        let selection = Selection {
-            row_least: schema.fixed(),
-            condition,
-            output: selected,
-            limit: self.limit,
-        };
+        let selection =
+            Selection { row_least: schema.fixed(), condition, output: selected, limit: self.limit };
         match &selection.output {
             Output::Aggregates(_) => self.aggregates(wanted, schema, &selection),
             Output::Whole => self.columns(schema.columns(), &selection),
@@ -144,12 +145,7 @@ impl Scan {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn aggregates(
-        &self,
-        wanted: &str,
-        schema: &Schema,
-        selection: &Selection,
-    ) -> Result<ExitCode> {
+    fn aggregates(&self, wanted: &str, schema: &Schema, selection: &Selection) -> Result<ExitCode> {
         let answers = self.store.with(|client| Ok(client.aggregate(selection)?))?;
         let names = wanted.split(',').map(str::trim);
         let shown: Vec<(&str, String)> = names
@@ -190,7 +186,8 @@ fn projected(wanted: &str, schema: &Schema) -> Result<Vec<Column>> {
 
 /// An aggregate's answer, as a person reads the column's values.
 fn show(name: &str, answer: Answer, schema: &Schema) -> String {
-    let column = name.split_once('(').and_then(|(_, rest)| schema.column(rest.trim_end_matches(')')));
+    let column =
+        name.split_once('(').and_then(|(_, rest)| schema.column(rest.trim_end_matches(')')));
     match answer {
         Answer::Count(count) => count.to_string(),
         Answer::About(about) => format!("{about:.0}"),

@@ -307,3 +307,139 @@ fn bytes_at(column: &Column) -> BytesAt {
     let len = if column.of == Type::Text { None } else { Some(column.of.width()) };
     BytesAt { offset: column.offset, len }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::select::plan::Plan;
+    use crate::select::selection::Selection;
+
+    const SCHEMA: &str = "id u8\nbig u64\nprice decimal(9,2)\nday date\nflag char(3)\n\
+        city char(12)\nnote text";
+
+    fn schema() -> Schema {
+        Schema::parse(SCHEMA).unwrap()
+    }
+
+    fn bind(predicate: &str, parameters: &[&str]) -> Result<Condition, Mistake> {
+        Predicate::parse(predicate)?.bind(&schema(), parameters)
+    }
+
+    /// Whether a predicate selects the row of these fields.
+    fn selects(predicate: &str, parameters: &[&str], fields: &str) -> bool {
+        let condition = bind(predicate, parameters).unwrap_or_else(|e| panic!("{predicate}: {e}"));
+        let (row_least, output) = (schema().fixed(), Output::Whole);
+        let plan = Plan::new(&Selection { row_least, condition, output, limit: 1 }).unwrap();
+        let mut row = Vec::new();
+        schema().write_row(fields.split('|'), &mut row).unwrap();
+        plan.is_match(&row)
+    }
+
+    #[test]
+    fn conditions_are_on_the_values_of_columns() {
+        let row = "7|18446744073709551615|-0.05|1994-01-31|R|Aachen|some special requests";
+        let cases = [
+            ("id = 7 and 7 = id and id != 8 and id < 7.5 and id > -1 and id < 1000", true),
+            ("id > 1000 or id = 7.5 or id = -1 or id < -1 or not id >= -300", false),
+            ("big >= 18446744073709551615 and big > 1 and not big > 99999999999999999999", true),
+            ("big < 18446744073709551615", false),
+            ("price = -0.05 and price < 0 and price <= -0.045 and price > -0.055", true),
+            ("price between -0.05 and 0 and price not between 0 and 1", true),
+            ("day = '1994-01-31' and day < '1994-02-01' and day >= \"1970-01-01\"", true),
+            ("day between '1993-01-01' and '1993-12-31'", false),
+            ("flag = 'R' and flag < 'RA' and flag != '' and flag > 'A' and flag >= 'R'", true),
+            ("flag = 'Rabcdef' or flag <= 'Q' or flag < 'R' or flag > 'R'", false),
+            ("flag < 'Rabcdef'", true),
+            ("city = 'Aachen' and city < 'B' and city like 'A%n' and city contains 'ache'", true),
+            ("city between 'Aa' and 'Ab' and city matches '^A.*n$'", true),
+            ("note like '%special%' and note not like 'special%' and note >= 'some'", true),
+            ("true and not false", true),
+        ];
+        for (predicate, expected) in cases {
+            assert_eq!(selects(predicate, &[], row), expected, "{predicate}");
+        }
+        let parameters = ["7", "1994-01-31", "R", "it's' or true or '"];
+        assert!(selects("id = $1 and day = $2 and flag = $3 and price < $1", &parameters, row));
+        assert!(!selects("note = $4", &parameters, row), "no predicate is read in a parameter");
+    }
+
+    #[test]
+    fn mistakes_stand_where_they_are() {
+        let refused = [
+            ("prise < 2", "the schema has id, big, price", 0..5),
+            ("price < '2'", "no quotes", 8..11),
+            ("price < $1", "with a number", 8..10),
+            ("id < $2", "1 were given", 5..7),
+            ("day < 1994", "with a date", 6..10),
+            ("day < '1994-02-30'", "with a date", 6..18),
+            ("price like 'a'", "is no text", 0..5),
+            ("note = 5", "in quotes", 7..8),
+            ("note matches '('", "unclosed", 13..16),
+        ];
+        for (predicate, says, at) in refused {
+            let mistake = bind(predicate, &["x"]).unwrap_err();
+            assert!(mistake.says.contains(says), "{predicate}: {mistake}");
+            assert_eq!(mistake.at, at, "{predicate}");
+        }
+        let long = format!("note = '{}'", "x".repeat(PATTERN_MAX + 1));
+        assert!(bind(&long, &[]).unwrap_err().says.contains("at most 1024 bytes"));
+    }
+
+    #[test]
+    fn lists_have_columns_or_aggregates() {
+        let parse = |list| Output::parse(list, &schema());
+        assert_eq!(parse(" * "), Ok(Output::Whole));
+        let note = BytesAt { offset: 32, len: None };
+        let id = BytesAt { offset: 0, len: Some(1) };
+        assert_eq!(parse("note, id"), Ok(Output::Columns(vec![note, id])));
+        let day = NumberAt { offset: 13, form: Form::Signed(4) };
+        let aggregates =
+            vec![Aggregate::Count, Aggregate::Greatest(day), Aggregate::Distinct(note)];
+        assert_eq!(parse("count, max(day), distinct(note)"), Ok(Output::Aggregates(aggregates)));
+        let refused = [
+            ("id, count", "not both", 4),
+            ("sum(note)", "is text", 4),
+            ("median(id)", "no such aggregate", 0),
+            ("sum(x)", "no column `x`", 4),
+            ("sum", "no column `sum`", 0),
+        ];
+        for (list, says, at) in refused {
+            let mistake = parse(list).unwrap_err();
+            assert!(mistake.says.contains(says), "{list}: {mistake}");
+            assert_eq!(mistake.at.start, at, "{list}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn decimals_are_compared_exactly(
+            cents in -300i64..300, value in -3000i64..3000, sign in 0usize..6,
+            flip in any::<bool>(),
+        ) {
+            let written = |units: i64, scale: usize| {
+                let unit = 10u64.pow(scale as u32);
+                let sign = if units < 0 { "-" } else { "" };
+                let (whole, part) = (units.unsigned_abs() / unit, units.unsigned_abs() % unit);
+                format!("{sign}{whole}.{part:0scale$}")
+            };
+            let (price, value_text) = (written(cents, 2), written(value, 3));
+            let signs = ["=", "!=", "<", "<=", ">", ">="];
+            let (thousandths, other) = (cents * 10, value);
+            let (left, right) = if flip { (other, thousandths) } else { (thousandths, other) };
+            let order = left.cmp(&right);
+            let expected = [
+                order.is_eq(), order.is_ne(), order.is_lt(), order.is_le(), order.is_gt(),
+                order.is_ge(),
+            ];
+            let sign_text = signs[sign];
+            let predicate = match flip {
+                true => format!("{value_text} {sign_text} price"),
+                false => format!("price {sign_text} {value_text}"),
+            };
+            let row = format!("0|0|{price}|1970-01-01|||");
+            prop_assert_eq!(selects(&predicate, &[], &row), expected[sign], "{}", predicate);
+        }
+    }
+}

@@ -1,4 +1,16 @@
-//! Selection next to the data.
+//! Selection next to the data (Caribou §5): which rows, and what of them.
+//!
+//! On the client: [`schema`] says what a row's bytes mean; [`Predicate`] is the language (`token`,
+//! `parse`, and `bind`, which puts in a schema's places); [`mistake`] shows what is wrong in a
+//! text; `fields` writes and shows rows.
+//!
+//! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
+//!
+//! On the node: a [`plan`] judges [`rows`] in blocks, by `range` and `text`, with the processor's
+//! vectors ([`cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans. A [`sieve`] is a
+//! plan at work: values that are compressed, limits, [`aggregate`]s.
+//!
+//! docs/selection.md is the reference of the language, its limits and its costs.
 
 pub mod aggregate;
 mod bind;

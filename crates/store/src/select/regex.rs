@@ -130,6 +130,7 @@ mod tests {
             (r"(?:[01]*1[01]{30})", "more than 524288 bytes"),
             ("((a{100}){100}){100}", "more than 524288 bytes"),
             (r"[äö]", "Unicode"),
+            ("a.{30}$", "more than 524288 bytes"),
         ];
         for (pattern, says) in cases {
             let error = Regex::new(pattern).unwrap_err().to_string();

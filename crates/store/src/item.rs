@@ -138,7 +138,7 @@ impl Head {
     }
 
     /// Bytes of the item.
-    pub fn len(&self) -> usize {
+    pub fn item_len(&self) -> usize {
         self.value_at() + self.stored + CHECKSUM
     }
 }
@@ -181,7 +181,7 @@ impl<'a> Item<'a> {
 
     /// Bytes of the item.
     pub fn len(&self) -> usize {
-        self.head().len()
+        self.head().item_len()
     }
 
     /// Never: an item has a head.
@@ -197,7 +197,7 @@ impl<'a> Item<'a> {
         assert!((1..=KEY_MAX).contains(&self.key.len()) && self.stored.len() <= VALUE_MAX);
         let head = self.head();
         out.clear();
-        out.reserve(head.len());
+        out.reserve(head.item_len());
         for word in [head.live.0, head.version, head.shape()] {
             out.extend_from_slice(&word.to_le_bytes());
         }
@@ -218,8 +218,8 @@ impl<'a> Item<'a> {
             Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
         };
         let head = Head::from_words([words(0)?, words(8)?, words(16)?]);
-        let bytes = bytes.get(..head.len())?;
-        let end = head.len() - CHECKSUM;
+        let bytes = bytes.get(..head.item_len())?;
+        let end = head.item_len() - CHECKSUM;
         if head.live.is_dead() || !head.live.is_of(head.version) {
             return None;
         }

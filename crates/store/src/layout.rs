@@ -130,7 +130,7 @@ mod tests {
             assert!(geometry.count_at(geometry.partitions) <= geometry.index_at());
             let end =
                 geometry.bucket_at(geometry.partitions - 1, geometry.buckets_max - 1) + BUCKET;
-            assert!(end <= geometry.area_at && geometry.area_at % PAGE == 0);
+            assert!(end <= geometry.area_at && geometry.area_at.is_multiple_of(PAGE));
             assert!(u64::from(geometry.pages) * PAGE >= 2 * limit + ITEM_MAX as u64);
         }
     }

@@ -199,10 +199,10 @@ mod tests {
     proptest! {
         #[test]
         fn bytes_are_read_as_they_were_written(
-            writes in prop::collection::vec((0u64..200, prop::collection::vec(any::<u8>(), 0..56)), 0..20),
+            writes in prop::collection::vec((0u64..200, any::<Vec<u8>>()), 0..20),
         ) {
-            let heap = Heap::new(256);
-            let mut model = vec![0; 256];
+            let heap = Heap::new(512);
+            let mut model = vec![0; 512];
             for (at, bytes) in writes {
                 heap.write(at, &bytes);
                 model[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
@@ -210,7 +210,7 @@ mod tests {
                 heap.read(at, &mut copy);
                 prop_assert_eq!(copy, bytes);
             }
-            let mut all = vec![0; 256];
+            let mut all = vec![0; 512];
             heap.read(0, &mut all);
             prop_assert_eq!(all, model);
         }

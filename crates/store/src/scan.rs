@@ -41,12 +41,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// [`Cursor::START`] and has ended when the answer is [`Cursor::END`].
     ///
     /// A key that is there from the scan's begin to its end is visited exactly once, whatever
-    /// happens to other keys; one that comes or goes meanwhile at most once each time it comes. Each
-    /// item is as it is at one moment of the call that visits it. No lock is held during visits.
+    /// happens to other keys; one that comes or goes meanwhile at most once each time it comes.
+    /// Each item is as it is at one moment of the call that visits it. No lock is held during
+    /// visits.
     ///
     /// A call visits fewer items, or none, if it has walked or copied much. It visits more than
-    /// `at_most`, or some after the visitor breaks, if keys have the same hash: a cursor cannot tell
-    /// them apart.
+    /// `at_most`, or some after the visitor breaks, if keys have the same hash: a cursor cannot
+    /// tell them apart.
     pub fn scan(
         &self,
         space: TablespaceId,

@@ -2,24 +2,29 @@
 //!
 //! - `read`: looks at an item in memory, and gets.
 //! - `change`: the one primitive of change.
+//! - `reclaim`: frees blocks that nobody sees any more, and empties sparse pages.
 //! - `spaces`: tablespaces, flush, and records of a log played again.
 
 mod change;
 mod read;
+mod reclaim;
 mod spaces;
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 
 pub use self::change::{Change, Changed, Old, UpdateError, Updated, Value};
+pub use self::reclaim::Located;
 pub use self::spaces::ReplayError;
 use crate::codec::Codec;
+use crate::expiry::Sweeper;
 use crate::journal::{Journal, Unlogged};
 use crate::layout::{COUNTS_AT, Geometry, MAGIC};
 use crate::memory::Memory;
-use crate::slab::Blocks;
+use crate::slab::{Blocks, ClassInfo, Epochs, Usage};
 use crate::table::{Hasher, Table};
 use crate::tablespace::{TablespaceId, TablespaceInfo, Tablespaces};
 
@@ -87,6 +92,13 @@ pub struct Store<M, J = Unlogged> {
     hasher: Hasher,
     journal: J,
     options: Options,
+    usage: Usage,
+    epochs: Epochs,
+    /// The latest time that a caller has told, in ms.
+    time: AtomicU64,
+    sweeper: Mutex<Sweeper>,
+    /// The partition whose items are evicted next.
+    hand: AtomicU64,
     damaged: AtomicU64,
 }
 
@@ -106,13 +118,21 @@ impl<M: Memory, J: Journal> Store<M, J> {
         for (word, at) in head.into_iter().zip((0..COUNTS_AT).step_by(8)) {
             memory.store(at, word);
         }
+        let table = Table::new(memory, geometry);
+        let usage = Usage::new(geometry.limit);
+        usage.take(table.index_bytes());
         Ok(Store {
-            table: Table::new(memory, geometry),
+            table,
             blocks: Blocks::new(geometry),
             spaces: Tablespaces::new(),
             hasher: Hasher::new(options.seed),
             journal,
             options,
+            usage,
+            epochs: Epochs::default(),
+            time: AtomicU64::new(0),
+            sweeper: Mutex::default(),
+            hand: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
         })
     }
@@ -143,8 +163,50 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.spaces.serving(tablespace).map_or(0, |space| space.items())
     }
 
+    pub(crate) fn sweeper(&self) -> &Mutex<Sweeper> {
+        &self.sweeper
+    }
+
+    /// The partition whose items are evicted next; the one after it comes then.
+    pub(crate) fn next_hand(&self) -> u64 {
+        self.hand.fetch_add(1, Relaxed) % self.table.geometry.partitions
+    }
+
+    /// Whether a tablespace's items may be evicted.
+    pub(crate) fn evicts(&self, tablespace: TablespaceId) -> bool {
+        self.spaces.place(tablespace).is_some_and(|space| space.evicts() && space.items() > 0)
+    }
+
+    /// Whether there is something to evict.
+    pub(crate) fn may_evict(&self, only: Option<TablespaceId>) -> bool {
+        match only {
+            Some(only) => self.evicts(only),
+            None => self.spaces.any_evicts(),
+        }
+    }
+
+    /// Bytes of a slot's block.
+    pub(crate) fn block_size(&self, slot: &crate::table::Slot) -> u64 {
+        self.blocks.size_for(slot.len.into())
+    }
+
     pub(crate) fn table(&self) -> &Table<M> {
         &self.table
+    }
+
+    /// Bytes that index and pages in use have together.
+    pub fn used_bytes(&self) -> u64 {
+        self.usage.used()
+    }
+
+    /// The most that [`Store::used_bytes`] can be.
+    pub fn limit(&self) -> u64 {
+        self.usage.limit()
+    }
+
+    /// A tablespace's blocks by size.
+    pub fn classes(&self, tablespace: TablespaceId) -> Vec<ClassInfo> {
+        self.blocks.infos(tablespace)
     }
 
     /// Bytes of the index.
@@ -159,5 +221,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 }
 
+#[cfg(test)]
+mod churn_tests;
+#[cfg(test)]
+mod race_tests;
 #[cfg(test)]
 mod tests;

@@ -160,6 +160,11 @@ impl Space {
         self.bytes.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
 
+    /// Takes so many bytes, whether they are left or not.
+    pub(crate) fn overdraw(&self, bytes: u64) {
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+
     pub(crate) fn give(&self, bytes: u64) {
         let _ = self.bytes.fetch_update(Relaxed, Relaxed, |held| held.checked_sub(bytes));
     }
@@ -197,6 +202,11 @@ impl Tablespaces {
     /// The place of a tablespace, which may be free or being dropped.
     pub(crate) fn place(&self, id: TablespaceId) -> Option<&Space> {
         self.spaces.get(usize::from(id.0))
+    }
+
+    /// Whether any tablespace has something to evict.
+    pub(crate) fn any_evicts(&self) -> bool {
+        self.spaces.iter().any(|space| space.serves() && space.evicts() && space.items() > 0)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<TablespaceOptions>>> {

@@ -9,15 +9,17 @@ use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Record};
+use crate::layout::BUCKET;
 use crate::memory::Memory;
-use crate::slab::{Blocks, Retired};
 use crate::table::{Crowded, Hash, Locked, Place, Slot};
 use crate::tablespace::{Space, TablespaceId};
 
 /// A thread keeps buffers of at most so many bytes for its next operations.
 const SCRATCH_KEPT: usize = 1 << 20;
-/// Retired blocks that a change looks at, to free them.
+/// Retired blocks that a change frees.
 const FREED_MAX: usize = 4;
+/// How often a change is tried again after memory was freed for it.
+const RETRIES: usize = 8;
 
 thread_local! {
     static SCRATCH: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
@@ -185,8 +187,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// Changes a key, depending on what it is: the one primitive of change.
     ///
     /// `decide` sees the item and says what becomes of it, while nobody else can change the key. It
-    /// is lent an empty buffer, in which it may make the new value. It must not call the store.
-    /// Increments, appends, conditional writes are all calls of this function.
+    /// is lent an empty buffer, in which it may make the new value. It must not call the store, and
+    /// is asked again if memory had to be freed for its answer. Increments, appends, conditional
+    /// writes are all calls of this function.
     ///
     /// # Errors
     /// See [`UpdateError`]; the key is then as it was.
@@ -200,11 +203,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if !(1..=KEY_MAX).contains(&key.len()) {
             return Err(UpdateError::Key(key.len()));
         }
+        self.note_time(now);
+        for _ in 0..RETRIES {
+            match self.try_update(space, key, now, decide) {
+                Err(error) if self.reclaim(space, &error, now) => {}
+                result => return result,
+            }
+        }
+        self.try_update(space, key, now, decide)
+    }
+
+    fn try_update<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
+    ) -> Result<Updated, UpdateError> {
         let hash = self.hasher.hash(space, key);
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
         let subject = Subject { id: space, space: place, key, hash };
-        self.free_retired(&mut locked, now, FREED_MAX);
+        self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
         with_scratch(|scratch| {
@@ -291,12 +311,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 let version = match subject.space.codec() {
                     Codec::None => {
                         let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
-                        self.put_item(locked, subject, current, now, &put)
+                        self.put_item(locked, subject, current, &put)
                     }
                     codec => with_scratch(|encoded| {
                         let codec = codec.encode(value, encoded);
                         let put = Put { stored: encoded, codec, flags, expires_ms };
-                        self.put_item(locked, subject, current, now, &put)
+                        self.put_item(locked, subject, current, &put)
                     }),
                 };
                 (Changed::Put, version?)
@@ -338,7 +358,6 @@ impl<M: Memory, J: Journal> Store<M, J> {
         locked: &mut Locked<'_, M>,
         subject: &Subject<'_>,
         current: Current,
-        now: u64,
         put: &Put<'_>,
     ) -> Result<u64, UpdateError> {
         let record = Record::Put {
@@ -350,7 +369,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             expires_ms: put.expires_ms,
         };
         let log = || self.journal.append(&record);
-        self.put_logged(locked, subject, current, now, put, log)
+        self.put_logged(locked, subject, current, put, log)
     }
 
     /// Puts an item under the version that `log` answers, once nothing else can fail.
@@ -359,7 +378,6 @@ impl<M: Memory, J: Journal> Store<M, J> {
         locked: &mut Locked<'_, M>,
         subject: &Subject<'_>,
         current: Current,
-        now: u64,
         put: &Put<'_>,
         log: impl FnOnce() -> Result<u64, JournalError>,
     ) -> Result<u64, UpdateError> {
@@ -372,7 +390,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             expires_ms: put.expires_ms,
             version: 0,
         };
-        let at = self.allocate(locked, subject, now, item.len() as u64)?;
+        let at = self.allocate(subject, item.len() as u64)?;
         let give_up = |error| {
             self.free(at);
             error
@@ -380,8 +398,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let place = match current {
             Some((place, ..)) => place,
             None => {
-                let room = locked.make_room(subject.hash, || true);
-                room.map_err(|Crowded| give_up(UpdateError::Crowded))?
+                let room = locked.make_room(subject.hash, || self.usage.take(BUCKET));
+                room.map_err(|Crowded| give_up(self.crowded()))?
             }
         };
         item.version = log().map_err(|error| give_up(error.into()))?;
@@ -400,6 +418,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             Some((_, _, seen)) => {
                 let dead = seen.head.live.dead();
                 locked.replace(place, slot, || self.table.memory.store(seen.at, dead.0));
+                locked.touch(place);
                 self.retire(locked, seen.at);
             }
             None => {
@@ -425,7 +444,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let mut locked = self.table.lock_for(hash);
         let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
         let subject = Subject { id: tablespace, space, key, hash };
-        self.free_retired(&mut locked, 0, FREED_MAX);
+        self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         if current.is_some_and(|(_, _, seen)| seen.head.version >= version)
             || space.flushed() >= version
@@ -438,7 +457,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     return Err(UpdateError::Value(stored.len()));
                 }
                 let put = Put { stored, codec, flags, expires_ms };
-                self.put_logged(&mut locked, &subject, current, 0, &put, || Ok(version))?;
+                self.put_logged(&mut locked, &subject, current, &put, || Ok(version))?;
             }
             (Record::Touch { expires_ms, .. }, Some((place, slot, seen))) => {
                 self.set_expiry(&mut locked, place, slot, &seen, expires_ms);
@@ -451,37 +470,32 @@ impl<M: Memory, J: Journal> Store<M, J> {
         Ok(())
     }
 
-    fn allocate(
-        &self,
-        _locked: &mut Locked<'_, M>,
-        subject: &Subject<'_>,
-        _now: u64,
-        len: u64,
-    ) -> Result<u64, UpdateError> {
-        let size = Blocks::size_for(len);
-        if !subject.space.take(size) {
-            return Err(UpdateError::Quota { needed: size, quota: subject.space.quota() });
+    fn allocate(&self, subject: &Subject<'_>, len: u64) -> Result<u64, UpdateError> {
+        let Some(block) = self.blocks.alloc(&self.usage, subject.id, len) else {
+            let needed = self.blocks.size_for(len);
+            return Err(UpdateError::Memory { needed, limit: self.usage.limit() });
+        };
+        if subject.space.take(block.size) {
+            return Ok(block.at);
         }
-        self.blocks.alloc(subject.id, len).ok_or_else(|| {
-            subject.space.give(size);
-            UpdateError::Memory { needed: size, limit: self.options.limit }
-        })
+        // Counted as taken, so that it can be freed like any other.
+        subject.space.overdraw(block.size);
+        self.free(block.at);
+        Err(UpdateError::Quota { needed: block.size, quota: subject.space.quota() })
     }
 
-    /// Frees a block that no reader may see.
-    fn free(&self, at: u64) {
-        match self.blocks.free(at) {
-            Some((space, size)) => {
-                if let Some(space) = self.spaces.place(space) {
-                    space.give(size);
-                }
-            }
-            None => self.count_damage(),
+    /// Why there is no room in the index.
+    fn crowded(&self) -> UpdateError {
+        let (used, limit) = (self.usage.used(), self.usage.limit());
+        if used + BUCKET > limit {
+            UpdateError::Memory { needed: BUCKET, limit }
+        } else {
+            UpdateError::Crowded
         }
     }
 
     /// Removes an item, which is not logged here.
-    pub(super) fn remove(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot) {
+    pub(crate) fn remove(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot) {
         let at = self.item_at(slot);
         locked.remove(place, || {
             if let Some(at) = at {
@@ -495,17 +509,6 @@ impl<M: Memory, J: Journal> Store<M, J> {
         match at {
             Some(at) => self.retire(locked, at),
             None => self.count_damage(),
-        }
-    }
-
-    fn retire(&self, locked: &mut Locked<'_, M>, at: u64) {
-        locked.inner.retired.push_back(Retired { at });
-    }
-
-    fn free_retired(&self, locked: &mut Locked<'_, M>, _now: u64, most: usize) {
-        for _ in 0..most {
-            let Some(Retired { at }) = locked.inner.retired.pop_front() else { break };
-            self.free(at);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Found, Store};
 use crate::codec::Codec;
-use crate::item::{EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, VALUE_MAX, extension};
+use crate::item::{EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, Live, VALUE_MAX, extension};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::table::Slot;
@@ -76,7 +76,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             Some(u64::from_le_bytes(*first.get(at..)?.first_chunk()?))
         };
         let head = Head::from_words([word(0)?, word(8)?, word(16)?]);
-        if head.len() != slot.len as usize || head.tablespace != space || head.key != key.len() {
+        if head.item_len() != slot.len as usize || head.tablespace != space || head.key != key.len()
+        {
             return None;
         }
         let (flags, codec) =
@@ -107,17 +108,38 @@ impl<M: Memory, J: Journal> Store<M, J> {
         now: u64,
         value: &mut Vec<u8>,
     ) -> Option<Found> {
+        let start = value.len();
+        let seen = self.look(space, key, now, &mut |seen| {
+            value.truncate(start);
+            seen.append_value(&self.table.memory, value)
+        });
+        if seen.is_none() {
+            value.truncate(start);
+        }
+        seen.map(|seen| seen.found())
+    }
+
+    /// The key's item, which `body` reads. `body` says whether what it read can be; it is called
+    /// again if the item was replaced meanwhile.
+    pub(super) fn look(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        body: &mut dyn FnMut(&Seen) -> bool,
+    ) -> Option<Seen> {
         let flushed = self.spaces.serving(space)?.flushed();
         let hash = self.hasher.hash(space, key);
-        let start = value.len();
         for _ in 0..LOOKS {
             let Some(peek) = self.table.peek(hash) else {
                 std::hint::spin_loop();
                 continue;
             };
-            let seen = peek.find(hash, |slot| self.see(&slot, space, key));
-            let Some((seen, place)) = seen else {
-                if !peek.may_be_stashed() && peek.holds() {
+            let Some((seen, place)) = peek.find(hash, |slot| self.see(&slot, space, key)) else {
+                if peek.may_be_stashed() {
+                    break;
+                }
+                if peek.holds() {
                     return None;
                 }
                 continue;
@@ -125,31 +147,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
             if seen.head.version <= flushed {
                 break;
             }
-            if seen.head.live.is_expired(now) {
-                if peek.holds() {
+            let expired = seen.head.live.is_expired(now);
+            let read = expired || body(&seen);
+            if read && peek.holds() {
+                if expired {
                     return None;
                 }
-                continue;
-            }
-            let whole = seen.append_value(&self.table.memory, value);
-            if whole && peek.holds() {
                 peek.touch(place);
-                return Some(seen.found());
+                return Some(seen);
             }
-            value.truncate(start);
         }
-        self.get_locked(space, key, now, value)
+        self.look_locked(space, key, now, body)
     }
 
     /// The same under the lock: nothing changes meanwhile but by foreign hands.
     #[cold]
-    fn get_locked(
+    fn look_locked(
         &self,
         space: TablespaceId,
         key: &[u8],
         now: u64,
-        value: &mut Vec<u8>,
-    ) -> Option<Found> {
+        body: &mut dyn FnMut(&Seen) -> bool,
+    ) -> Option<Seen> {
         let hash = self.hasher.hash(space, key);
         let mut locked = self.table.lock_for(hash);
         let flushed = self.spaces.serving(space)?.flushed();
@@ -162,12 +181,18 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if seen.head.live.is_expired(now) {
             return None;
         }
-        if !seen.append_value(&self.table.memory, value) {
+        if !body(&seen) {
             self.count_damage();
             return None;
         }
         locked.touch(place);
-        Some(seen.found())
+        Some(seen)
+    }
+
+    /// Whether a slot's item has expired.
+    pub(crate) fn is_expired(&self, slot: &Slot, now: u64) -> bool {
+        let at = self.item_at(slot);
+        at.is_some_and(|at| Live(self.table.memory.load(at)).is_expired(now))
     }
 
     /// Appends a copy of a slot's item, under the partition's lock, unless it is gone or expired.
@@ -180,7 +205,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
         let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
         let gone = head.live.is_dead() || head.live.is_expired(now) || head.version <= flushed;
-        if gone || head.len() != slot.len as usize || head.tablespace != slot.tablespace {
+        if gone || head.item_len() != slot.len as usize || head.tablespace != slot.tablespace {
             return false;
         }
         let start = out.len();

@@ -8,20 +8,20 @@ use crate::journal::{JournalError, Record};
 use crate::memory::Heap;
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 
-type TestStore = Store<Heap, Unlogged>;
+pub(super) type TestStore = Store<Heap, Unlogged>;
 
 fn store(limit: u64) -> TestStore {
     let options = Options::new(limit, 11);
     Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap()
 }
 
-fn with_space(limit: u64) -> (TestStore, TablespaceId) {
+pub(super) fn with_space(limit: u64) -> (TestStore, TablespaceId) {
     let store = store(limit);
     let space = store.create_tablespace(&TablespaceOptions::new("test")).unwrap();
     (store, space)
 }
 
-fn get<J: Journal>(
+pub(super) fn get<J: Journal>(
     store: &Store<Heap, J>,
     space: TablespaceId,
     key: &[u8],
@@ -123,7 +123,9 @@ fn the_limit_holds_and_a_refused_change_changes_nothing() {
         (0..held).all(|key| get(&store, space, &key.to_le_bytes(), 1).as_ref() == Some(&value))
     );
     assert_eq!(get(&store, space, &held.to_le_bytes(), 1), None);
-    (0..held).for_each(|key| drop(store.delete(space, &key.to_le_bytes(), 1).unwrap()));
+    for key in 0..held {
+        store.delete(space, &key.to_le_bytes(), 1).unwrap();
+    }
     store.put(space, b"again", &value, 0, None, 1).unwrap();
 }
 

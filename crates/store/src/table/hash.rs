@@ -5,9 +5,9 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 use crate::tablespace::TablespaceId;
 
 /// Bits of an id.
-pub const ID_BITS: u32 = 48;
+pub(super) const ID_BITS: u32 = 48;
 /// The bits of a slot's word that are its id.
-pub const ID: u64 = (1 << ID_BITS) - 1;
+pub(super) const ID: u64 = (1 << ID_BITS) - 1;
 
 /// What stands for a key in the index: 48 bits that are not 0.
 ///
@@ -84,7 +84,7 @@ fn bucket(bits: u32, count: u32) -> u32 {
 }
 
 /// The bucket from which bucket `count` is split off, when a partition grows beyond `count`.
-pub fn split_from(count: u32) -> u32 {
+pub(super) fn split_from(count: u32) -> u32 {
     count & !(1 << count.ilog2())
 }
 

@@ -203,6 +203,7 @@ impl<'t, M: Memory> Locked<'t, M> {
     }
 
     /// How many slots are in use.
+    #[cfg(test)]
     pub(crate) fn items(&self) -> u32 {
         self.inner.items
     }
@@ -248,7 +249,6 @@ impl<'t, M: Memory> Locked<'t, M> {
     /// then find the old item dead, and those that look at the buckets meanwhile look again.
     pub(crate) fn replace(&mut self, place: Place, slot: Slot, bury: impl FnOnce()) {
         self.change(place, Some(slot), bury);
-        self.touch(place);
     }
 
     /// Empties a place; `bury` marks the item as dead.

@@ -26,7 +26,7 @@ fn the_index_is_full_at_all_times_and_finds_everything() {
         stashed += u32::from(matches!(place, Place::Stash(_)));
         locked.insert(place, slot(hash, key as u64));
         let keys = key as u64 + 1;
-        if keys % 10_000 == 0 && keys >= 50_000 {
+        if keys.is_multiple_of(10_000) && keys >= 50_000 {
             let load = keys as f64 / (table.index_bytes() / BUCKET * SLOTS as u64) as f64;
             let bytes = table.index_bytes() as f64 / keys as f64;
             assert!(load >= 0.9 && bytes <= 32.0, "{keys}: load {load}, {bytes} bytes a key");

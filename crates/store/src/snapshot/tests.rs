@@ -515,3 +515,56 @@ fn a_value_changed_in_place_of_another_is_one_record() {
     again.get(id, b"count", 0, &mut value).unwrap();
     assert_eq!(value, [10]);
 }
+
+/// Blocks that are kept for one-sided readers are freed while a log is played: nobody reads yet.
+#[test]
+fn a_log_of_many_overwrites_needs_no_more_memory_than_its_keys() {
+    let disk = Arc::new(Faulty::new(1));
+    let options = store::Options { quarantine_ms: 1000, ..store::Options::new(4 << 20, 5) };
+    let opened = || {
+        let memory = Heap::new(options.memory_len());
+        open(&disk, memory, options, log_options(Fsync::No)).unwrap()
+    };
+    let Recovered { store, mut committer, .. } = opened();
+    let id = space(&store, "a");
+    for round in 0..400u64 {
+        // Two seconds pass between one put and the next.
+        let value = [round as u8; 50_000];
+        store.put(id, &[round as u8 % 8], &value, 0, None, 2000 * round).unwrap();
+        committer.turn(round);
+    }
+    committer.finish(400);
+    assert_eq!(contents(&opened().store), contents(&store));
+}
+
+/// A cache that is full is read back: where a key finds no room, others go, and stay away.
+#[test]
+fn a_full_cache_is_read_back() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let cache = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::new("cache") };
+    let id = store.create_tablespace(&cache).unwrap();
+    let mut random = 1u64;
+    for round in 0..3000u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let length = (random >> 33) % 30_000;
+        store.put(id, &round.to_le_bytes(), &vec![7; length as usize], 0, None, 5).unwrap();
+        committer.turn(round);
+    }
+    committer.finish(3000);
+    let before = contents(&store);
+    assert!(before.len() < 1000, "{}", before.len());
+    // There is less memory than before, so that some more have to go.
+    let options = store::Options::new(3 << 20, 5);
+    let memory = || Heap::new(options.memory_len());
+    let Recovered { store, mut committer, .. } =
+        open(&disk, memory(), options, log_options(Fsync::No)).unwrap();
+    let after = contents(&store);
+    assert!(after.len() < before.len() && after.len() > before.len() / 3);
+    assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)));
+    // With all the memory again they do not come back.
+    committer.finish(1);
+    let (store, _, _) = recovered(&disk);
+    let last = contents(&store);
+    assert!(last.keys().all(|key| after.contains_key(key)) && last.len() > after.len() / 3);
+}

@@ -12,9 +12,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::open::TEMPORARY;
 use super::record::HEADER;
-use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, segment_name};
+use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
 use super::writer::Group;
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
@@ -81,8 +80,8 @@ impl<D: Disk> Committer<D> {
         &self.log
     }
 
-    /// Writes what was appended, and syncs it where that is due. `now_ms` is in ms of Unix time, and
-    /// never goes back.
+    /// Writes what was appended, and syncs it where that is due. `now_ms` is in ms of Unix time,
+    /// and never goes back.
     pub fn turn(&mut self, now_ms: u64) -> Turn {
         self.turn_with(now_ms, false)
     }

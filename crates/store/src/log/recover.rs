@@ -148,9 +148,9 @@ impl<M: Memory> Player<'_, M> {
         played
     }
 
-    /// There is no room for a value, and there was when it was put: pages are used otherwise now, or
-    /// are kept for readers whom there are none of. It is put as a client would put it, which frees
-    /// what can be freed and evicts what may be evicted.
+    /// There is no room for a value, and there was when it was put: pages are used otherwise now,
+    /// or are kept for readers whom there are none of. It is put as a client would put it, which
+    /// frees what can be freed and evicts what may be evicted.
     fn repeat(
         &mut self,
         position: Position,

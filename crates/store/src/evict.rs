@@ -28,22 +28,23 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 if evicted >= bytes {
                     return evicted;
                 }
-                evicted += self.evict_next(only, bytes - evicted, now, spare_used);
+                evicted += self.evict_in(self.next_hand(), only, bytes - evicted, now, spare_used);
             }
         }
         evicted
     }
 
-    /// Lets the hand of the next partition pass some buckets.
-    fn evict_next(
+    /// Lets the hand of a partition pass some buckets.
+    pub(crate) fn evict_in(
         &self,
+        partition: u64,
         only: Option<TablespaceId>,
         bytes: u64,
         now: u64,
         spare_used: bool,
     ) -> u64 {
         let mut evicted = 0;
-        let mut locked = self.table().lock(self.next_hand());
+        let mut locked = self.table().lock(partition);
         for _ in 0..BUCKETS_LOCKED.min(locked.count()) {
             let bucket = locked.inner.hand % locked.count();
             locked.inner.hand = bucket + 1;
@@ -63,6 +64,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 }
             }
         }
+        locked.unstash();
         self.free_retired(&mut locked, FREED_MAX);
         evicted
     }

@@ -75,6 +75,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 for (place, slot) in locked.stashed() {
                     expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
                 }
+                locked.unstash();
                 self.free_retired(&mut locked, FREED_MAX);
                 sweeper.bucket = 0;
                 sweeper.partition = (sweeper.partition + 1) % self.table().geometry.partitions;

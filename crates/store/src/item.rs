@@ -239,3 +239,73 @@ impl<'a> Item<'a> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn item<'a>(key: &'a [u8], stored: &'a [u8], flags: u32, codec: Codec) -> Item<'a> {
+        let tablespace = TablespaceId(300);
+        Item { tablespace, key, stored, codec, flags, expires_ms: Some(77), version: 1 << 40 | 5 }
+    }
+
+    #[test]
+    fn a_plain_item_has_32_bytes_besides_key_and_value() {
+        let mut bytes = Vec::new();
+        item(b"key", b"value", 0, Codec::None).write(&mut bytes);
+        assert_eq!(bytes.len(), HEAD + 3 + 5 + CHECKSUM);
+        assert_eq!(bytes[..8], (5u64 << 48 | 77).to_le_bytes());
+        assert_eq!(bytes[8..16], (1u64 << 40 | 5).to_le_bytes());
+        assert_eq!(bytes[16..24], (5u64 | 2 << 25 | 300 << 48).to_le_bytes());
+        assert_eq!(&bytes[24..32], b"keyvalue");
+    }
+
+    #[test]
+    fn a_dead_item_and_one_with_anothers_live_word_are_refused() {
+        let mut bytes = Vec::new();
+        item(b"key", b"value", 0, Codec::None).write(&mut bytes);
+        let live = Live(u64::from_le_bytes(*bytes.first_chunk().unwrap()));
+        for (word, whole) in [
+            (live, true),
+            (live.with_expiry(None), true),
+            (live.with_expiry(Some(u64::MAX)), true),
+            (live.dead(), false),
+            (Live::new(6, Some(77)), false),
+        ] {
+            bytes[..8].copy_from_slice(&word.0.to_le_bytes());
+            assert_eq!(Item::parse(&bytes).is_some(), whole, "{word:?}");
+        }
+        assert_eq!(live.with_expiry(Some(u64::MAX)).expires_ms(), Some(EXPIRY_MAX));
+        assert!(live.with_expiry(Some(0)).is_expired(1), "an expiry of 0 is not never");
+    }
+
+    proptest! {
+        #[test]
+        fn an_item_is_read_as_it_was_written_and_no_other_way(
+            key in prop::collection::vec(any::<u8>(), 1..300),
+            stored in prop::collection::vec(any::<u8>(), 0..300),
+            flags in prop_oneof![Just(0), any::<u32>()],
+            packed: bool,
+            bit: prop::sample::Index,
+            cut: prop::sample::Index,
+        ) {
+            let codec = if packed { Codec::Lz4 { head: 9 } } else { Codec::None };
+            let item = item(&key, &stored, flags, codec);
+            let mut bytes = Vec::new();
+            item.write(&mut bytes);
+            prop_assert_eq!(bytes.len(), item.len());
+            prop_assert_eq!(Item::parse(&bytes), Some(item));
+            prop_assert_eq!(Item::parse(&bytes[..cut.index(bytes.len())]), None);
+            // The expiry alone is outside the checksum.
+            let bit = EXPIRY_BITS as usize + bit.index(bytes.len() * 8 - EXPIRY_BITS as usize);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Item::parse(&bytes), None);
+        }
+
+        #[test]
+        fn any_bytes_can_be_parsed(bytes: Vec<u8>) {
+            prop_assert_eq!(Item::parse(&bytes), None);
+        }
+    }
+}

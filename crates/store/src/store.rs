@@ -226,4 +226,6 @@ mod churn_tests;
 #[cfg(test)]
 mod race_tests;
 #[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
 mod tests;

@@ -9,17 +9,29 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Usage {
     used: AtomicU64,
     limit: u64,
+    /// How many callers of [`Usage::lifted`] there are.
+    lifts: AtomicU64,
 }
 
 impl Usage {
     pub(crate) fn new(limit: u64) -> Usage {
-        Usage { used: AtomicU64::new(0), limit }
+        Usage { used: AtomicU64::new(0), limit, lifts: AtomicU64::new(0) }
     }
 
     /// Takes so many bytes, if as many are left.
     pub(crate) fn take(&self, bytes: u64) -> bool {
-        let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= self.limit);
+        let lifted = self.lifts.load(Relaxed) > 0;
+        let limit = if lifted { self.limit.saturating_mul(2) } else { self.limit };
+        let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
+    }
+
+    /// Doubles the limit for the length of a call, to which the area's pages suffice.
+    pub(crate) fn lifted<T>(&self, body: impl FnOnce() -> T) -> T {
+        self.lifts.fetch_add(1, Relaxed);
+        let result = body();
+        self.lifts.fetch_sub(1, Relaxed);
+        result
     }
 
     pub(crate) fn give(&self, bytes: u64) {
@@ -138,5 +150,7 @@ mod tests {
         assert!(usage.take(60) && !usage.take(41) && usage.take(40));
         usage.give(10);
         assert_eq!(usage.used(), 90);
+        assert!(usage.lifted(|| usage.take(110)) && !usage.lifted(|| usage.take(1)));
+        assert!(!usage.take(1));
     }
 }

@@ -204,9 +204,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
             return Err(UpdateError::Key(key.len()));
         }
         self.note_time(now);
+        let partition = self.hasher.hash(space, key).partition(self.table.geometry.partitions);
         for _ in 0..RETRIES {
             match self.try_update(space, key, now, decide) {
-                Err(error) if self.reclaim(space, &error, now) => {}
+                Err(error) if self.reclaim(space, partition, &error, now) => {}
                 result => return result,
             }
         }
@@ -430,7 +431,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 
     /// Carries out a record about a key again; see [`Store::replay`].
+    ///
+    /// What was acknowledged once must not be refused for want of memory, although blocks may be
+    /// packed in another way now: the limit is lifted for a moment if need be.
     pub(super) fn replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
+        match self.try_replay_key(version, record) {
+            Err(UpdateError::Memory { needed, .. }) => {
+                self.gather(needed);
+                self.usage.lifted(|| self.try_replay_key(version, record))
+            }
+            result => result,
+        }
+    }
+
+    fn try_replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
         let (Record::Put { tablespace, key, .. }
         | Record::Touch { tablespace, key, .. }
         | Record::Delete { tablespace, key }) = *record

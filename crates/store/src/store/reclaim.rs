@@ -87,7 +87,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         for _ in 0..most {
             let Some(&Retired { at, epoch, ms }) = locked.inner.retired.front() else { break };
             let due = ms.saturating_add(self.options.quarantine_ms);
-            let quarantined = self.options.quarantine_ms > 0 && self.time.load(Relaxed) < due;
+            // While a log is played again there is no time yet, and no reader either.
+            let now = self.time.load(Relaxed);
+            let quarantined = self.options.quarantine_ms > 0 && (1..due).contains(&now);
             if quarantined || !self.epochs.is_past(epoch) {
                 break;
             }
@@ -96,8 +98,15 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// Makes room after a change found none. Says whether it is worth trying again.
-    pub(super) fn reclaim(&self, space: TablespaceId, error: &UpdateError, now: u64) -> bool {
+    /// Makes room after a change of a key in that partition found none. Says whether it is worth
+    /// trying again.
+    pub(super) fn reclaim(
+        &self,
+        space: TablespaceId,
+        partition: u64,
+        error: &UpdateError,
+        now: u64,
+    ) -> bool {
         match *error {
             UpdateError::Quota { needed, quota } => {
                 let own = self.spaces.serving(space);
@@ -105,16 +114,25 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
-                let retired = self.free_all_retired();
-                // A span for blocks of this size may be needed, and pages of other sizes and
-                // tablespaces become free only if they are emptied.
+                // A span for blocks of this size may be needed, too.
                 let pages = self.blocks.span_bytes(needed);
                 let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
-                let emptied = self.empty_pages(pages);
-                retired || evicted > 0 || emptied
+                self.gather(needed) || evicted > 0
+            }
+            UpdateError::Crowded => {
+                let evict = |spare| self.evict_in(partition, None, EVICTED_MIN, now, spare);
+                self.may_evict(None) && (evict(true) > 0 || evict(false) > 0)
             }
             _ => false,
         }
+    }
+
+    /// Gathers free memory for a block of so many bytes without evicting anything. Says whether
+    /// there is more than before.
+    pub(super) fn gather(&self, needed: u64) -> bool {
+        let retired = self.free_all_retired();
+        // Pages of other sizes and tablespaces become free only if they are emptied.
+        self.empty_pages(self.blocks.span_bytes(needed)) || retired
     }
 
     fn free_all_retired(&self) -> bool {

@@ -90,8 +90,10 @@ impl<M: Memory> Bucket<'_, M> {
         })
     }
 
-    pub(super) fn free_slot(&self) -> Option<usize> {
-        (0..SLOTS).find(|&slot| self.tag(slot) & ID == 0)
+    /// A bit for each slot that is empty.
+    pub(super) fn free_slots(&self) -> u32 {
+        let free = |slot: usize| u32::from(self.tag(slot) & ID == 0) << slot;
+        (0..SLOTS).map(free).sum()
     }
 
     /// Makes the sequence number odd, so that readers wait.
@@ -188,7 +190,7 @@ mod tests {
         assert!(!is_changing(bucket.header()));
         assert_eq!(bucket.slot(3), Some(slot));
         assert_eq!(bucket.slot(2), None);
-        assert_eq!(bucket.free_slot(), Some(0));
+        assert_eq!(bucket.free_slots(), 0b10111);
         // A chain finds the id where its own slots have it.
         assert_eq!(heap.load(128 + 8 + 3 * 24 + 16) & ID, 0xABCD_1234_5678);
     }

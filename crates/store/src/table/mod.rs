@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     items: u32,
     /// Slots that found no bucket.
     stash: Vec<Slot>,
+    /// For each bucket, which slots are empty: a search looks here before it looks at buckets.
+    free: Vec<u8>,
     /// For the search of room.
     steps: Vec<room::Step>,
     /// Where the hand of the clock is: the next bucket.
@@ -87,6 +89,8 @@ impl<M: Memory> Table<M> {
                 table.bucket(partition, bucket).clear(level(bucket, BUCKETS_MIN));
             }
             table.set_count(partition, BUCKETS_MIN);
+            let mut locked = table.lock(partition);
+            (0..BUCKETS_MIN).for_each(|bucket| locked.note_free(bucket));
         }
         table
     }
@@ -259,12 +263,13 @@ impl<'t, M: Memory> Locked<'t, M> {
 
     fn change(&mut self, place: Place, slot: Option<Slot>, bury: impl FnOnce()) {
         match (place, slot) {
-            (Place::Bucket { bucket, slot: index }, slot) => {
-                let bucket = self.bucket(bucket);
+            (Place::Bucket { bucket: at, slot: index }, slot) => {
+                let bucket = self.bucket(at);
                 bucket.begin();
                 bury();
                 bucket.set(index, slot);
                 bucket.end();
+                self.note_free(at);
             }
             (Place::Stash(index), Some(slot)) => {
                 bury();

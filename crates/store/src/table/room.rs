@@ -96,14 +96,18 @@ impl<M: Memory> Locked<'_, M> {
         }
         from.set_level(level(old, count + 1));
         from.end();
+        self.note_free(old);
+        self.note_free(new);
         self.unstash();
     }
 
-    fn unstash(&mut self) {
-        let Some((_, slot)) = self.stashed().pop() else { return };
-        if let Some(room) = self.displace(slot.hash) {
-            self.change(room, Some(slot), || ());
-            self.change(Place::Stash(0), None, || ());
+    /// Takes slots out of the stash for which there is room now.
+    pub(crate) fn unstash(&mut self) {
+        for (place, slot) in self.stashed() {
+            if let Some(room) = self.displace(slot.hash) {
+                self.change(room, Some(slot), || ());
+                self.change(place, None, || ());
+            }
         }
     }
 
@@ -111,10 +115,12 @@ impl<M: Memory> Locked<'_, M> {
     /// of which can move to the next one's bucket, moves up by one.
     fn displace(&mut self, hash: Hash) -> Option<Place> {
         let buckets = hash.buckets(self.count());
-        let free =
-            |bucket: u32| Some(Place::Bucket { bucket, slot: self.bucket(bucket).free_slot()? });
-        if let Some(place) = buckets.into_iter().find_map(free) {
-            return Some(place);
+        // The emptier one: buckets that were split have fewer keys to choose from, and take those
+        // that can be there.
+        let [first, second] = buckets.map(|bucket| self.bucket(bucket).free_slots());
+        let emptier = usize::from(second.count_ones() > first.count_ones());
+        if let Some(slot) = [first, second][emptier].checked_ilog2() {
+            return Some(Place::Bucket { bucket: buckets[emptier], slot: slot as usize });
         }
         let mut steps = std::mem::take(&mut self.inner.steps);
         let place = self.search(buckets, &mut steps);
@@ -122,21 +128,21 @@ impl<M: Memory> Locked<'_, M> {
         place
     }
 
-    fn search(&self, buckets: [u32; 2], steps: &mut Vec<Step>) -> Option<Place> {
+    fn search(&mut self, buckets: [u32; 2], steps: &mut Vec<Step>) -> Option<Place> {
         steps.clear();
         steps.extend(buckets.map(|bucket| Step { bucket, from: None }));
-        let mut at = 0;
+        let (count, mut at) = (self.count(), 0);
         while let Some(&Step { bucket: here, .. }) = steps.get(at) {
             let bucket = self.bucket(here);
-            if let Some(free) = bucket.free_slot() {
-                return Some(self.move_up(steps, at, free));
-            }
             for index in 0..SLOTS {
                 if steps.len() < SEARCH_MAX
                     && let Some(slot) = bucket.slot(index)
-                    && let Some(other) = other_bucket(slot, here, self.count())
+                    && let Some(other) = other_bucket(slot, here, count)
                 {
                     steps.push(Step { bucket: other, from: Some((at as u16, index as u8)) });
+                    if let Some(free) = self.known_free(other) {
+                        return Some(self.move_up(steps, free));
+                    }
                 }
             }
             at += 1;
@@ -144,12 +150,30 @@ impl<M: Memory> Locked<'_, M> {
         None
     }
 
-    /// Moves the slots that lead to the free one, from there on back. Returns the place that is
-    /// free then.
-    fn move_up(&self, steps: &[Step], mut at: usize, mut free: usize) -> Place {
+    /// An empty slot of a bucket, if it is known to have one and still has.
+    fn known_free(&self, bucket: u32) -> Option<usize> {
+        let known = self.inner.free.get(bucket as usize).is_some_and(|&free| free > 0);
+        let slot = if known { self.bucket(bucket).free_slots().checked_ilog2() } else { None };
+        slot.map(|slot| slot as usize)
+    }
+
+    /// Notes which slots of a bucket are empty.
+    pub(super) fn note_free(&mut self, bucket: u32) {
+        let free = self.bucket(bucket).free_slots() as u8;
+        let index = bucket as usize;
+        if self.inner.free.len() <= index {
+            self.inner.free.resize(index + 1, 0);
+        }
+        self.inner.free[index] = free;
+    }
+
+    /// Moves the slots that lead to the last step, whose slot `free` is empty, from there on back.
+    /// Returns the place that is free then.
+    fn move_up(&mut self, steps: &[Step], mut free: usize) -> Place {
+        let mut at = steps.len() - 1;
         while let Some((from, index)) = steps[at].from {
-            let (source, target) =
-                (self.bucket(steps[usize::from(from)].bucket), self.bucket(steps[at].bucket));
+            let (below, above) = (steps[usize::from(from)].bucket, steps[at].bucket);
+            let (source, target) = (self.bucket(below), self.bucket(above));
             let slot = source.slot(index.into());
             let clock = source.clock(index.into());
             source.begin();
@@ -159,9 +183,12 @@ impl<M: Memory> Locked<'_, M> {
             target.end();
             source.end();
             target.set_clock(free, clock);
+            self.note_free(above);
             (at, free) = (from.into(), index.into());
         }
-        Place::Bucket { bucket: steps[at].bucket, slot: free }
+        let bucket = steps[at].bucket;
+        self.note_free(bucket);
+        Place::Bucket { bucket, slot: free }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! [`RdbReader`] reads what Redis and Valkey save (`dump.rdb`), versions 5 to 12, and gives the
 //! strings; values of other types are skipped and counted by type. [`RdbWriter`] writes version 9,
-//! which every Redis since 5.0 and every Valkey loads.
+//! which every Redis since 5.0 and every Valkey loads. [`import`] and [`export`] are these for a
+//! store.
 //!
 //! The format, as far as it is needed: the word `REDIS` and four digits of version; then items,
 //! each an op-code or a type, lengths of one to nine bytes, strings that are plain, an integer or
@@ -12,6 +13,7 @@ mod lzf;
 mod read;
 mod skip;
 mod source;
+mod store;
 mod write;
 
 #[cfg(test)]
@@ -22,6 +24,7 @@ use std::io;
 
 pub use lzf::decompress as decompress_lzf;
 pub use read::{RdbEntry, RdbReader};
+pub use store::{Exported, ImportError, Imported, database_name, database_of, export, import};
 pub use write::RdbWriter;
 
 /// The oldest version that is read: the first with a checksum.

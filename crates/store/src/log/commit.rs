@@ -12,9 +12,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::open::TEMPORARY;
 use super::record::HEADER;
-use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, segment_name};
+use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
 use super::writer::Group;
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
@@ -81,8 +80,8 @@ impl<D: Disk> Committer<D> {
         &self.log
     }
 
-    /// Writes what was appended, and syncs it where that is due. `now_ms` never goes back, and its
-    /// beginning does not matter.
+    /// Writes what was appended, and syncs it where that is due. `now_ms` is in ms of Unix time,
+    /// and never goes back.
     pub fn turn(&mut self, now_ms: u64) -> Turn {
         self.turn_with(now_ms, false)
     }
@@ -182,7 +181,7 @@ impl<D: Disk> Committer<D> {
     /// records that made durable.
     fn begin_segment(&mut self, now_ms: u64) -> io::Result<usize> {
         self.segment = None;
-        let Some(group) = self.unsynced.last_mut() else { return Ok(0) };
+        let Some(group) = self.unsynced.last_mut() else { return Ok(self.synced(now_ms)) };
         group.bytes[..HEADER].copy_from_slice(&mark(&self.log));
         let first = self.unsynced[0].first;
         let name = segment_name(first);
@@ -221,10 +220,9 @@ impl<D: Disk> Committer<D> {
         self.retry_ms = None;
         self.unsynced_bytes = 0;
         let records = self.unsynced.iter().map(|group| group.records).sum();
-        if let Some(last) = self.unsynced.last().map(|group| group.last) {
-            self.log.count(|stats| stats.syncs += 1);
-            self.log.made_durable(last, self.unsynced.drain(..));
-        }
+        let last = self.unsynced.last().map_or(self.log.durable(), |group| group.last);
+        self.log.count(|stats| stats.syncs += 1);
+        self.log.made_durable(last, self.unsynced.drain(..));
         records
     }
 

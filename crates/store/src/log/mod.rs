@@ -22,7 +22,6 @@ mod tests;
 
 pub use commit::{Committer, Turn};
 pub(crate) use journal::add_record;
-pub(crate) use open::TEMPORARY;
 pub use open::{open_log, remove_before};
 pub use position::Position;
 pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation, seal};
@@ -32,6 +31,6 @@ pub use segment::{
     LOG_MAGIC, NoSegment, SEGMENT_HEADER, SNAPSHOT_MAGIC, SegmentHeader, VERSION, segment_first,
     segment_name,
 };
-pub(crate) use segment::{Next, Reader};
+pub(crate) use segment::{Next, Reader, TEMPORARY};
 pub use thread::CommitThread;
 pub use writer::{Fsync, Log, LogError, LogStats, Options};

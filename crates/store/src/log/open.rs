@@ -4,12 +4,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::replay::segments;
-use super::segment::segment_name;
+use super::segment::{TEMPORARY, segment_name};
 use super::{Committer, Fields, Log, Position, ReplayError, Replayed, replay};
 use crate::disk::{Disk, File};
-
-/// What ends the name of a file that is not whole yet.
-pub(crate) const TEMPORARY: &str = ".tmp";
 
 /// Reads the log back, giving `visit` every record after `from`, and lets `log` go on after the
 /// last one; answers what writes it. `log` is a new one.

@@ -22,6 +22,10 @@ pub const MAX_VALUE: usize = (16 << 20) + (64 << 10);
 /// The longest record in bytes.
 pub const MAX_RECORD: usize = HEADER + MAX_KEY + MAX_VALUE + ALIGN;
 
+/// Contents up to this many bytes are put together before they are summed: to sum a few bytes costs
+/// as much as to sum a hundred.
+const TOGETHER: usize = 512;
+
 /// What a record does. Numbers are the log's: one that is taken never changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
@@ -123,10 +127,17 @@ impl<'a> Fields<'a> {
     #[must_use]
     pub fn checksum_contents(&self, salt: u64) -> u64 {
         let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc64Nvme, salt);
-        digest.update(self.key);
-        digest.update(self.value);
-        let padding = self.length() - HEADER - self.key.len() - self.value.len();
-        digest.update(&[0; ALIGN][..padding]);
+        let (key, value, length) = (self.key.len(), self.value.len(), self.length() - HEADER);
+        let mut together = [0; TOGETHER];
+        if let Some(bytes) = together.get_mut(..length) {
+            bytes[..key].copy_from_slice(self.key);
+            bytes[key..key + value].copy_from_slice(self.value);
+            digest.update(bytes);
+        } else {
+            digest.update(self.key);
+            digest.update(self.value);
+            digest.update(&together[..length - key - value]);
+        }
         digest.get_state()
     }
 
@@ -343,8 +354,8 @@ mod tests {
     proptest! {
         #[test]
         fn records_come_back(
-            key in proptest::collection::vec(any::<u8>(), 0..200),
-            value in proptest::collection::vec(any::<u8>(), 0..2000),
+            key in proptest::collection::vec(any::<u8>(), 0..300),
+            value in proptest::collection::vec(any::<u8>(), 0..1000),
             codec: u16, tablespace: u16, flags: u32, expires_ms: u64, number: u64, salt: u64,
         ) {
             let operation = Operation::Put;

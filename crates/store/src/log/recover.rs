@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use super::journal::with_record;
 use super::{
-    Committer, Fields, Log, Operation, Options, Position, ReplayError, Replayed, open_log,
+    Committer, Fields, Log, LogError, Operation, Options, Position, ReplayError, Replayed, open_log,
 };
 use crate::disk::Disk;
+use crate::item::VALUE_MAX;
 use crate::journal::Record;
 use crate::memory::Memory;
 use crate::snapshot::{self, Loaded};
-use crate::store::{self, OpenError, Store};
+use crate::store::{self, Change, OpenError, Store, UpdateError};
+use crate::tablespace::TablespaceId;
 
 /// A store that was read back.
 pub struct Recovered<M: Memory, D: Disk> {
@@ -55,8 +57,9 @@ pub fn open<M: Memory, D: Disk>(
     log: Options,
 ) -> Result<Recovered<M, D>, RecoverError> {
     let log = Log::new(log);
+    let step_ms = store.quarantine_ms + 1;
     let store = Store::new(memory, log.clone(), store)?;
-    let mut player = Player { store: &store, gone: BTreeSet::new() };
+    let mut player = Player { store: &store, gone: BTreeSet::new(), now_ms: 0, step_ms };
     let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
         place: disk.place(),
         file: ".".to_owned(),
@@ -78,8 +81,29 @@ pub fn open<M: Memory, D: Disk>(
         let file = ".".to_owned();
         return Err(ReplayError::Apply { place, file, position: last, reason }.into());
     }
+    note_evictions(&store).map_err(|error| ReplayError::Apply {
+        place: disk.place(),
+        file: ".".to_owned(),
+        position: last,
+        reason: error.to_string(),
+    })?;
     let recovery = Recovery { snapshot, log: replayed };
     Ok(Recovered { store, committer, recovery })
+}
+
+/// Keys that were evicted to make room for others are gone for good: the log says so, unless a
+/// later record brought them back.
+fn note_evictions<M: Memory>(store: &Store<M, Log>) -> Result<(), LogError> {
+    let spaces = store.tablespaces();
+    for (space, key) in store.journal().take_evicted() {
+        let tablespace = TablespaceId(space);
+        let there = spaces.iter().any(|info| info.id == tablespace);
+        if there && store.get(tablespace, &key, 0, &mut Vec::new()).is_none() {
+            let fields = Fields { tablespace: space, key: &key, ..Fields::of(Operation::Delete) };
+            store.journal().append(&fields)?;
+        }
+    }
+    Ok(())
 }
 
 /// Carries out records again.
@@ -88,6 +112,15 @@ struct Player<'s, M> {
     /// Tablespaces that a snapshot does not have, since they were dropped when it was begun, and of
     /// which the log has changes still: it drops them later.
     gone: BTreeSet<u16>,
+    /// The time that the store is told, in ms: no item expires before all records are carried out,
+    /// since a later one may give it another expiry. So it begins at 0, and only goes on so that
+    /// blocks are freed that the store keeps for a while.
+    now_ms: u64,
+    step_ms: u64,
+}
+
+fn is_full(error: &UpdateError) -> bool {
+    matches!(error, UpdateError::Memory { .. } | UpdateError::Quota { .. })
 }
 
 impl<M: Memory> Player<'_, M> {
@@ -101,14 +134,45 @@ impl<M: Memory> Player<'_, M> {
             Operation::Flush if !known() => return Ok(()),
             Operation::Flush | Operation::Synced | Operation::End => {}
         }
-        let played = with_record(fields, |record| {
-            self.store.replay(position.number(), record).map_err(|error| error.to_string())
-        });
+        let played =
+            with_record(fields, |record| match self.store.replay(position.number(), record) {
+                Err(store::ReplayError::Update(full)) if is_full(&full) => {
+                    self.repeat(position, record, &full)
+                }
+                played => played.map_err(|error| error.to_string()),
+            });
         if played.is_err() && !known() && fields.operation != Operation::Create {
             self.gone.insert(fields.tablespace);
             return Ok(());
         }
         played
+    }
+
+    /// There is no room for a value, and there was when it was put: pages are used otherwise now,
+    /// or are kept for readers whom there are none of. It is put as a client would put it, which
+    /// frees what can be freed and evicts what may be evicted.
+    fn repeat(
+        &mut self,
+        position: Position,
+        record: &Record<'_>,
+        full: &UpdateError,
+    ) -> Result<(), String> {
+        let Record::Put { tablespace, key, stored, codec, flags, expires_ms } = *record else {
+            return Err(full.to_string());
+        };
+        let mut value = Vec::new();
+        codec.decode(stored, VALUE_MAX, &mut value).map_err(|error| error.to_string())?;
+        self.now_ms += self.step_ms;
+        let (store, now) = (self.store, self.now_ms);
+        let repeated = store.journal().repeating(position, || {
+            store.put(tablespace, key, &value, flags, expires_ms, now)?;
+            if expires_ms.is_none() {
+                // Put gives it the tablespace's default, from a time that is none.
+                store.update(tablespace, key, now, &mut |_, _| Change::Touch { expires_ms })?;
+            }
+            Ok(())
+        });
+        repeated.map_err(|error: UpdateError| error.to_string())
     }
 
     /// A snapshot's tablespaces are as they were when its walk began, and the log goes on from a

@@ -171,7 +171,7 @@ pub fn replay<D: Disk>(
         };
         segment.replay(&mut replayed, visit)?;
     }
-    if replayed.last < from {
+    if replayed.last.counter() < from.counter() {
         let (place, last) = (disk.place(), replayed.last);
         return Err(ReplayError::TooShort { place, last, expected: from });
     }
@@ -246,7 +246,9 @@ impl<D: Disk> OneSegment<'_, D> {
         };
         if replayed.segments == 0 {
             // Whatever epoch the record before the first segment had, it was no later.
-            replayed.last = Position::new(0, self.first.counter().saturating_sub(1));
+            let before = self.first.counter().saturating_sub(1);
+            let known = before == self.from.counter();
+            replayed.last = if known { self.from } else { Position::new(0, before) };
         }
         Ok(reader)
     }

@@ -16,6 +16,8 @@ pub const SEGMENT_HEADER: usize = 64;
 pub const LOG_MAGIC: &[u8; 8] = b"remoraLG";
 /// What a snapshot begins with, which is records after such a header, too.
 pub const SNAPSHOT_MAGIC: &[u8; 8] = b"remoraSN";
+/// What ends the name of a file that is not whole yet.
+pub(crate) const TEMPORARY: &str = ".tmp";
 /// The version of the format that this code writes, and the only one that it reads.
 pub const VERSION: u32 = 1;
 /// How much is read from a segment at a time, in bytes.

@@ -469,6 +469,42 @@ fn a_later_epoch_goes_on_with_the_counter() {
 }
 
 #[test]
+fn a_torn_segment_after_a_snapshot_of_a_later_epoch_is_no_gap() {
+    let later = Options { epoch: 3, ..options(Fsync::No) };
+    let mut world = World::new(Faulty::new(1), later);
+    world.append(1);
+    world.append(2);
+    world.committer.finish(1);
+    let snapshot = world.log.last();
+    let mut world = World::open(world.disk, later, world.appended, 2).unwrap();
+    world.append(3);
+    world.turn();
+    let last = log_files(&world.disk).pop().unwrap();
+    world.disk.damage(&last, |bytes| bytes.truncate(SEGMENT_HEADER + HEADER + 10));
+    remove_before(&*world.disk, snapshot).unwrap();
+    assert_eq!(log_files(&world.disk), [last]);
+    let (read, replayed) = values(&world.disk, snapshot).unwrap();
+    assert_eq!((read.len(), replayed.last), (0, snapshot));
+}
+
+#[test]
+fn a_refusal_without_anything_to_write_again_passes() {
+    let mut world = World::new(Faulty::new(1), options(Fsync::Always));
+    world.append(1);
+    world.turn();
+    // The last mark cannot be written.
+    world.disk.fault_at(world.disk.steps(), Fault::Error);
+    assert!(matches!(world.committer.finish(world.now_ms), Turn::Refused(_)));
+    assert!(world.log.read_only().is_some());
+    world.now_ms += 100;
+    world.turn();
+    assert_eq!(world.log.read_only(), None);
+    world.append(2);
+    assert_eq!(world.turn(), Turn::Synced(1));
+    assert_eq!(values(&world.disk, Position::NONE).unwrap().0, world.appended);
+}
+
+#[test]
 fn a_value_as_long_as_any_is_taken_and_a_longer_one_refused() {
     let mut world = World::new(Faulty::new(1), options(Fsync::Always));
     world.append(MAX_VALUE - 8);

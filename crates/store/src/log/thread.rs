@@ -2,7 +2,7 @@
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use super::commit::{Committer, Turn};
 use super::{Fsync, Log};
@@ -74,8 +74,10 @@ impl Drop for Closing {
 fn run<D: Disk>(mut committer: Committer<D>) {
     let log = committer.log().clone();
     let _closing = Closing(log.clone());
-    let began = Instant::now();
-    let now_ms = || began.elapsed().as_millis() as u64;
+    // The clock of the day may go back; this one does not.
+    let (began, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
+    let unix = unix.unwrap_or_default();
+    let now_ms = || (unix + began.elapsed()).as_millis() as u64;
     while !log.is_closing() {
         let before = Instant::now();
         let now = now_ms();

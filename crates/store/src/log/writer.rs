@@ -1,6 +1,6 @@
 //! The log as those see it who change the store.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -166,6 +166,8 @@ struct State {
     spare: VecDeque<Vec<u8>>,
     /// The last flush of each tablespace that had one.
     flushes: BTreeMap<u16, Position>,
+    /// Keys that went while a record was repeated.
+    evicted: BTreeSet<(u16, Vec<u8>)>,
     /// Somebody waits for a sync up to here, whatever the policy is.
     hurry: Position,
     committer_sleeps: bool,
@@ -177,6 +179,8 @@ struct State {
 enum Mode {
     /// It is being read back.
     Opening,
+    /// It is being read back, and the record at this position is made again as it was made first.
+    Repeating(Position),
     Open,
     ReadOnly(Arc<str>),
     /// Nothing more is taken; the committer writes what there is.
@@ -205,6 +209,7 @@ impl Log {
             waiting_records: 0,
             spare: VecDeque::new(),
             flushes: BTreeMap::new(),
+            evicted: BTreeSet::new(),
             hurry: Position::NONE,
             committer_sleeps: false,
             wanted: 1,
@@ -219,6 +224,20 @@ impl Log {
             listeners: Mutex::new(Vec::new()),
         };
         Log { shared: Arc::new(shared) }
+    }
+
+    /// While `repeat` makes the change of the record at `position` again as a client would, the log
+    /// answers that position, and notes which keys are evicted for it.
+    pub(crate) fn repeating<T>(&self, position: Position, repeat: impl FnOnce() -> T) -> T {
+        self.lock().mode = Mode::Repeating(position);
+        let repeated = repeat();
+        self.lock().mode = Mode::Opening;
+        repeated
+    }
+
+    /// The keys that were evicted while records were repeated.
+    pub(crate) fn take_evicted(&self) -> BTreeSet<(u16, Vec<u8>)> {
+        std::mem::take(&mut self.lock().evicted)
     }
 
     /// All is read back; what is appended from now on comes after `last`.
@@ -246,6 +265,13 @@ impl Log {
         match &state.mode {
             Mode::Open => {}
             Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
+            Mode::Repeating(position) => {
+                let position = *position;
+                if fields.operation == Operation::Delete {
+                    state.evicted.insert((fields.tablespace, fields.key.to_vec()));
+                }
+                return Ok(position);
+            }
             Mode::Opening | Mode::Closing | Mode::Closed => return Err(LogError::Closed),
         }
         let waiting_bytes = state.waiting.len();
@@ -307,7 +333,7 @@ impl Log {
             match &state.mode {
                 Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
                 Mode::Closed => return Err(LogError::Closed),
-                Mode::Opening | Mode::Open | Mode::Closing => {}
+                Mode::Opening | Mode::Repeating(_) | Mode::Open | Mode::Closing => {}
             }
             state = wait(&self.shared.news, state);
         }

@@ -515,3 +515,83 @@ fn a_value_changed_in_place_of_another_is_one_record() {
     again.get(id, b"count", 0, &mut value).unwrap();
     assert_eq!(value, [10]);
 }
+
+/// Blocks that are kept for one-sided readers are freed while a log is played: nobody reads yet.
+#[test]
+fn a_log_of_many_overwrites_needs_no_more_memory_than_its_keys() {
+    let disk = Arc::new(Faulty::new(1));
+    let options = store::Options { quarantine_ms: 1000, ..store::Options::new(4 << 20, 5) };
+    let opened = || {
+        let memory = Heap::new(options.memory_len());
+        open(&disk, memory, options, log_options(Fsync::No)).unwrap()
+    };
+    let Recovered { store, mut committer, .. } = opened();
+    let id = space(&store, "a");
+    for round in 0..400u64 {
+        // Two seconds pass between one put and the next.
+        let value = [round as u8; 50_000];
+        store.put(id, &[round as u8 % 8], &value, 0, None, 2000 * round).unwrap();
+        committer.turn(round);
+    }
+    committer.finish(400);
+    assert_eq!(contents(&opened().store), contents(&store));
+}
+
+/// A cache that is full is read back, also where there is less memory than before: what has to go
+/// for that goes when the store serves.
+#[test]
+fn a_full_cache_is_read_back() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let cache = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::new("cache") };
+    let id = store.create_tablespace(&cache).unwrap();
+    let mut random = 1u64;
+    for round in 0..3000u64 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let length = (random >> 33) % 30_000;
+        store.put(id, &round.to_le_bytes(), &vec![7; length as usize], 0, None, 5).unwrap();
+        committer.turn(round);
+    }
+    committer.finish(3000);
+    let before = contents(&store);
+    assert!(before.len() < 1000, "{}", before.len());
+    let options = store::Options::new(3 << 20, 5);
+    let memory = || Heap::new(options.memory_len());
+    let Recovered { store, mut committer, .. } =
+        open(&disk, memory(), options, log_options(Fsync::No)).unwrap();
+    let after = contents(&store);
+    let counts = (before.len(), after.len());
+    assert!(counts.1 > counts.0 / 3, "{counts:?}");
+    assert!(after.iter().all(|(key, value)| before.get(key) == Some(value)));
+    // With all the memory again they do not come back.
+    committer.finish(1);
+    let (store, _, _) = recovered(&disk);
+    let last = contents(&store);
+    assert!(last.keys().all(|key| after.contains_key(key)));
+    assert!(last.len() > after.len() / 3, "{} {}", last.len(), after.len());
+}
+
+/// Items that expired and were removed, which needs no record, are there again while a log is
+/// played, and count for a quota.
+#[test]
+fn a_cache_with_a_quota_is_read_back() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let cache = TablespaceOptions {
+        eviction: Eviction::Clock,
+        quota: Some(200_000),
+        ..TablespaceOptions::new("cache")
+    };
+    let id = store.create_tablespace(&cache).unwrap();
+    for round in 0..100u64 {
+        let now = 1000 * round;
+        store.put(id, &round.to_le_bytes(), &[7; 10_000], 0, Some(now + 5000), now).unwrap();
+        store.sweep(now, 100_000);
+        committer.turn(round);
+    }
+    committer.finish(100);
+    let before = contents(&store);
+    let (store, _, _) = recovered(&disk);
+    let after = contents(&store);
+    assert!(after.len() > before.len() / 2, "{} {}", before.len(), after.len());
+}

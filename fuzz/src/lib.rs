@@ -16,11 +16,14 @@ mod chain;
 mod chain_text;
 mod descriptor;
 mod element;
+mod fronts;
 mod interpreter;
 mod kernel;
 mod mad;
+mod memcached;
 mod module;
 mod packet;
+mod resp;
 mod ring;
 mod seeds;
 
@@ -31,8 +34,10 @@ pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
+pub use memcached::{memcached, memcached_requests};
 pub use module::{module, module_counters, modules};
 pub use packet::packet;
+pub use resp::{resp, resp_requests};
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 
@@ -70,6 +75,15 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
     // A ring is memory of the system's, made for each input.
     Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
+    // Each input begins with an empty store.
+    Target { name: "resp", run: resp, seeds: resp_requests, max_len: 1024, cost: 10 },
+    Target {
+        name: "memcached",
+        run: memcached,
+        seeds: memcached_requests,
+        max_len: 1024,
+        cost: 10,
+    },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

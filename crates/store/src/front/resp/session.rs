@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::front::clients::Client;
+use crate::front::clients::{Client, Ends};
 use crate::front::resp::command::{ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, STRANGER, Wrong};
 use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
 use crate::front::resp::request::{Arguments, Kept, Limits, Progress, Reader};
 use crate::front::resp::state::{Replies, State, Transaction};
 use crate::front::resp::table::{TABLE, find};
-use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
+use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
 use crate::stats::Way;
 
 /// A connection.
@@ -37,6 +37,13 @@ fn limits(world: &World) -> Limits {
 }
 
 impl Session {
+    /// A connection without a socket, of which nobody else hears.
+    pub fn detached(world: &World) -> Session {
+        let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
+        let client = world.clients.detached(Way::Redis, ends, unix_ms());
+        Session::new(world, client)
+    }
+
     pub(crate) fn new(world: &World, client: Arc<Client>) -> Session {
         let is_known = world.settings.password().is_none();
         Session { reader: Reader::default(), state: State::new(client, is_known) }

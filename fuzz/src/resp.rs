@@ -17,8 +17,8 @@ const COMPARED: usize = 1 << 20;
 /// The first byte says how long the pieces are; the rest is what a client sends.
 ///
 /// # Panics
-/// If a request is read in another way in pieces than as a whole, or than the oracle reads it, or if
-/// a reply cannot be read.
+/// If a request is read in another way in pieces than as a whole, or than the oracle reads it, or
+/// if a reply cannot be read.
 pub fn resp(data: &[u8]) {
     let Some((piece, input)) = data.split_first() else { return };
     let piece = usize::from(*piece).max(1);

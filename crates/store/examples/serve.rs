@@ -1,8 +1,8 @@
 //! Serves a store to Redis' and memcached's clients on 127.0.0.1, in memory only.
 //!
-//! `cargo run --release -p remora-store --example serve -- [REDIS-PORT [MEMCACHED-PORT [MIB [THREADS]]]]`
-//!
-//! A password is taken from the environment, as `STORE_PASSWORD`.
+//! `cargo run --release -p remora-store --example serve`, and after `--` up to four numbers: Redis'
+//! port, memcached's, the limit in MiB, threads. A password is taken from the environment, as
+//! `STORE_PASSWORD`.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -159,6 +159,10 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         Ok(self.store.flush(ts)?)
     }
 
+    fn known(&self, name: &str) -> Option<TablespaceId> {
+        self.store.tablespace(name)
+    }
+
     fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused> {
         if let Some(id) = self.store.tablespace(name) {
             return Ok(id);

@@ -13,6 +13,7 @@ use std::time::Duration;
 use remora_store::front::keyspace::{Forgetful, Keeper};
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options, Server};
+use remora_store::front::world::unix_ms;
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
@@ -31,6 +32,14 @@ fn serve_with(options: &Options, keeper: Arc<dyn Keeper>) -> Server {
     let made = store::Options::new(limit, 7);
     let memory = Heap::new(made.memory_len());
     let store = Arc::new(Store::new(memory, Unlogged::default(), made).expect("a store"));
+    let swept = Arc::downgrade(&store);
+    std::thread::spawn(move || {
+        while let Some(store) = swept.upgrade() {
+            store.sweep(unix_ms(), 1024);
+            drop(store);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
     let spaces = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::default() };
     let keyspace = Arc::new(Served::new(store, limit, spaces));
     Server::start(options, keyspace, keeper).expect("loopback can be served")

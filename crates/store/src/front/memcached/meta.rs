@@ -9,11 +9,11 @@ use std::sync::PoisonError;
 
 use crate::front::keyspace::{Change, Found, Refused};
 use crate::front::memcached::base64;
+use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::leases::Lease;
 use crate::front::memcached::numbers::{end, signed, unsigned, unsigned_32};
 use crate::front::memcached::operations::{self, Adding, KEY_BYTES, Mode, Outcome, Storing};
 use crate::front::memcached::state::{Call, Taken, Words};
-use crate::front::memcached::text::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::stats::Op;
 
 /// The most flags of a request.

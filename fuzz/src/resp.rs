@@ -35,11 +35,7 @@ type Requests = Vec<Vec<Vec<u8>>>;
 fn requests(input: &[u8], piece: usize) {
     let whole = read(input, input.len().max(1));
     assert_eq!(read(input, piece), whole, "in pieces of {piece}");
-    let Ok(Some((OwnedFrame::Array(frames), len))) =
-        decode2(input).map(|found| found.map(|(frame, len)| (frame.to_owned_frame(), len)))
-    else {
-        return;
-    };
+    let Ok(Some((OwnedFrame::Array(frames), len))) = decode2(input) else { return };
     let strings: Option<Vec<_>> = frames
         .iter()
         .map(|frame| match frame {

@@ -113,7 +113,7 @@ fn transactions_see_nobody_and_notice_others() {
     one.ask("EXEC\r\nGET k\r\n", "*-1\r\n$2\r\n10\r\n");
     one.ask(
         "MULTI\r\nnothing\r\n",
-        concat!("+OK\r\n-ERR unknown command 'nothing', with args beginning with: \r\n",),
+        "+OK\r\n-ERR unknown command 'nothing', with args beginning with: \r\n",
     );
     one.ask("EXEC\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n");
     one.ask("WATCH k\r\nUNWATCH\r\nMULTI\r\n", "+OK\r\n+OK\r\n+OK\r\n");

@@ -16,11 +16,14 @@ mod chain;
 mod chain_text;
 mod descriptor;
 mod element;
+mod fronts;
 mod interpreter;
 mod kernel;
 mod mad;
+mod memcached;
 mod module;
 mod packet;
+mod resp;
 mod ring;
 mod seeds;
 mod selection;
@@ -33,8 +36,10 @@ pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
+pub use memcached::{memcached, memcached_requests};
 pub use module::{module, module_counters, modules};
 pub use packet::packet;
+pub use resp::{resp, resp_requests};
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
@@ -97,6 +102,15 @@ pub const TARGETS: &[Target] = &[
         cost: 4,
     },
     Target { name: "store_rdb", run: store_rdb, seeds: rdbs, max_len: 4096, cost: 2 },
+    // Each input begins with an empty store.
+    Target { name: "resp", run: resp, seeds: resp_requests, max_len: 1024, cost: 10 },
+    Target {
+        name: "memcached",
+        run: memcached,
+        seeds: memcached_requests,
+        max_len: 1024,
+        cost: 10,
+    },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

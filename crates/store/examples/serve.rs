@@ -1,8 +1,8 @@
 //! Serves a store to Redis' and memcached's clients on 127.0.0.1, in memory only.
 //!
-//! `cargo run --release -p remora-store --example serve -- [REDIS-PORT [MEMCACHED-PORT [MIB [THREADS]]]]`
-//!
-//! A password is taken from the environment, as `STORE_PASSWORD`.
+//! `cargo run --release -p remora-store --example serve`, and after `--` up to four numbers: Redis'
+//! port, memcached's, the limit in MiB, threads. A password is taken from the environment, as
+//! `STORE_PASSWORD`.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,10 +12,14 @@ use std::time::Duration;
 use remora_store::front::keyspace::Forgetful;
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options, Server};
+use remora_store::front::world::unix_ms;
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
+
+/// Buckets of the index that one look for expired keys passes.
+const BUCKETS: u32 = 256;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u64>());
@@ -44,7 +48,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::start(&options, keyspace, Arc::new(Forgetful))?;
     println!("Redis' clients: {:?}; memcached's: {:?}", server.redis(), server.memcached());
     while !server.is_stopping() {
-        std::thread::sleep(Duration::from_millis(100));
+        store.sweep(unix_ms(), BUCKETS);
+        std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
 }

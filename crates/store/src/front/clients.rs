@@ -67,14 +67,10 @@ impl Clients {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection in, unless there are `most` already.
-    pub(crate) fn join(&self, way: Way, ends: Ends, now: u64, most: u64) -> Option<Arc<Client>> {
-        let mut all = self.all();
-        if all.len() as u64 >= most {
-            return None;
-        }
+    /// A connection that nobody is told of.
+    pub(crate) fn detached(&self, way: Way, ends: Ends, now: u64) -> Arc<Client> {
         let id = self.next.fetch_add(1, Relaxed) + 1;
-        let client = Arc::new(Client {
+        Arc::new(Client {
             id,
             peer: ends.peer,
             local: ends.local,
@@ -90,8 +86,17 @@ impl Clients {
             bytes: 0.into(),
             kill: false.into(),
             words: Mutex::default(),
-        });
-        all.insert(id, client.clone());
+        })
+    }
+
+    /// Takes a connection in, unless there are `most` already.
+    pub(crate) fn join(&self, way: Way, ends: Ends, now: u64, most: u64) -> Option<Arc<Client>> {
+        let mut all = self.all();
+        if all.len() as u64 >= most {
+            return None;
+        }
+        let client = self.detached(way, ends, now);
+        all.insert(client.id, client.clone());
         self.count.store(all.len() as u64, Relaxed);
         Some(client)
     }

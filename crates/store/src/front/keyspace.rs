@@ -142,6 +142,9 @@ pub trait Keyspace: Send + Sync + Debug {
     /// If the log cannot take it.
     fn flush(&self, ts: TablespaceId, now: u64) -> Result<u64, Refused>;
 
+    /// The tablespace of this name, if there is one.
+    fn known(&self, name: &str) -> Option<TablespaceId>;
+
     /// The tablespace of this name, made if it is not there.
     ///
     /// # Errors

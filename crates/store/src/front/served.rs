@@ -148,7 +148,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
 
     fn somewhere(&self, seed: u64) -> u64 {
         let partitions = self.store.table().geometry.partitions;
-        (seed >> 16) % partitions << 48 | seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
+        (((seed >> 16) % partitions) << 48) | (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16)
     }
 
     fn count(&self, ts: TablespaceId) -> u64 {
@@ -157,6 +157,10 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
 
     fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, Refused> {
         Ok(self.store.flush(ts)?)
+    }
+
+    fn known(&self, name: &str) -> Option<TablespaceId> {
+        self.store.tablespace(name)
     }
 
     fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused> {

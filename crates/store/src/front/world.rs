@@ -136,9 +136,15 @@ impl World {
         self.started.elapsed()
     }
 
-    /// The tablespace of a numbered database, if it was ever used.
+    /// The tablespace of a numbered database, if it was ever used: by this server, or by the one
+    /// that wrote the log.
     pub(crate) fn used_database(&self, index: usize) -> Option<TablespaceId> {
-        self.databases.get(index)?.get().copied()
+        let cell = self.databases.get(index)?;
+        if let Some(id) = cell.get() {
+            return Some(*id);
+        }
+        let id = self.keyspace.known(&format!("db{index}"))?;
+        Some(*cell.get_or_init(|| id))
     }
 
     /// The tablespace of a numbered database, made at its first use.

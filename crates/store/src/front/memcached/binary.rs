@@ -1,13 +1,13 @@
 //! memcached's binary protocol: 24 bytes of header, extras, key, value.
 
 use crate::front::keyspace::{Found, Refused};
+use crate::front::memcached::chunk::VERSION;
 use crate::front::memcached::numbers::end;
 use crate::front::memcached::operations::{
     self, Adding, KEY_BYTES, Mode, Outcome, Storing, longest,
 };
 use crate::front::memcached::state::{Call, Taken};
 use crate::front::memcached::statistics;
-use crate::front::memcached::text::VERSION;
 use crate::stats::Op;
 
 /// The first byte of a request.

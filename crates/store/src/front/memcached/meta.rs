@@ -9,11 +9,11 @@ use std::sync::PoisonError;
 
 use crate::front::keyspace::{Change, Found, Refused};
 use crate::front::memcached::base64;
+use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::leases::Lease;
 use crate::front::memcached::numbers::{end, signed, unsigned, unsigned_32};
 use crate::front::memcached::operations::{self, Adding, KEY_BYTES, Mode, Outcome, Storing};
 use crate::front::memcached::state::{Call, Taken, Words};
-use crate::front::memcached::text::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::stats::Op;
 
 /// The most flags of a request.
@@ -103,7 +103,6 @@ fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], version: u64, size
                 call.out.extend_from_slice(flag);
             }
             b'k' => show_key(call, flags, key),
-            b'b' if flags.has(b'k') => call.out.extend_from_slice(b" b"),
             b'c' => {
                 call.out.extend_from_slice(b" c");
                 call.number(version);
@@ -121,6 +120,7 @@ fn show_key(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
     call.out.extend_from_slice(b" k");
     if flags.has(b'b') {
         base64::encode(key, call.out);
+        call.out.extend_from_slice(b" b");
     } else {
         call.out.extend_from_slice(key);
     }
@@ -152,10 +152,6 @@ fn describe(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], found: &Found, s
             b'O' => {
                 call.out.push(b' ');
                 call.out.extend_from_slice(flag);
-                continue;
-            }
-            b'b' if flags.has(b'k') => {
-                call.out.extend_from_slice(b" b");
                 continue;
             }
             _ => continue,

@@ -2,11 +2,13 @@
 //!
 //! - [`operations`]: what all three do to the store.
 //! - [`text`], [`meta`], [`binary`]: requests of each, and their answers.
+//! - [`chunk`]: values that follow a line of text.
 //! - [`leases`]: which client may fill a key anew, for the meta commands.
 //! - [`session`]: a connection, from bytes to bytes.
 
 mod base64;
 mod binary;
+mod chunk;
 mod leases;
 mod meta;
 mod numbers;

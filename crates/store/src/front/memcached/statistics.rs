@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use crate::front::memcached::chunk::VERSION;
 use crate::front::memcached::state::Call;
-use crate::front::memcached::text::VERSION;
 use crate::stats::{Op, Way};
 
 /// What follows `stats`, as names and values; None if there is nothing of that name.

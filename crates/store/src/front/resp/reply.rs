@@ -80,9 +80,10 @@ impl<'a> Reply<'a> {
         self.line(b'-', text.as_bytes());
     }
 
-    /// An error whose text holds bytes of the client's.
+    /// An error whose text holds bytes of the client's. What is no UTF-8 is replaced: clients show
+    /// errors as text.
     pub fn error_bytes(&mut self, text: &[u8]) {
-        self.line(b'-', text);
+        self.line(b'-', String::from_utf8_lossy(text).as_bytes());
     }
 
     fn line(&mut self, kind: u8, text: &[u8]) {

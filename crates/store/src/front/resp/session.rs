@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use crate::front::clients::Client;
+use crate::front::clients::{Client, Ends};
 use crate::front::resp::command::{ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, STRANGER, Wrong};
 use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
 use crate::front::resp::request::{Arguments, Kept, Limits, Progress, Reader};
 use crate::front::resp::state::{Replies, State, Transaction};
 use crate::front::resp::table::{TABLE, find};
-use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
+use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
 use crate::stats::Way;
 
 /// A connection.
@@ -37,6 +37,13 @@ fn limits(world: &World) -> Limits {
 }
 
 impl Session {
+    /// A connection without a socket, of which nobody else hears.
+    pub fn detached(world: &World) -> Session {
+        let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
+        let client = world.clients.detached(Way::Redis, ends, unix_ms());
+        Session::new(world, client)
+    }
+
     pub(crate) fn new(world: &World, client: Arc<Client>) -> Session {
         let is_known = world.settings.password().is_none();
         Session { reader: Reader::default(), state: State::new(client, is_known) }
@@ -108,7 +115,7 @@ fn carry_out(
         None => refuse(&mut call, Err(unknown(arguments))),
         Some((row, command)) => {
             call.state.client.command.store(row as u32, Relaxed);
-            dispatch(&mut call, command)
+            dispatch(&mut call, row, command)
         }
     };
     if let Err(wrong) = done {
@@ -192,7 +199,7 @@ fn refuse(call: &mut Call<'_>, done: Done) -> Done {
 }
 
 /// Checks that the command may be carried out, and does so or puts it aside.
-fn dispatch(call: &mut Call<'_>, command: &'static Command) -> Done {
+fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done {
     if !command.takes(call.len()) {
         let text = format!("ERR wrong number of arguments for '{}' command", command.name);
         return refuse(call, Err(Wrong::says(text)));
@@ -205,7 +212,7 @@ fn dispatch(call: &mut Call<'_>, command: &'static Command) -> Done {
             let wrong = Wrong::Is("ERR Command not allowed inside a transaction");
             return refuse(call, Err(wrong));
         }
-        return put_aside(call, command);
+        return put_aside(call, row);
     }
     if command.name == "exec"
         && let Some(transaction) = call.state.transaction.take()
@@ -224,11 +231,11 @@ fn dispatch(call: &mut Call<'_>, command: &'static Command) -> Done {
     world.enter(command.has(ALONE), || (command.run)(call))
 }
 
-fn put_aside(call: &mut Call<'_>, command: &'static Command) -> Done {
+fn put_aside(call: &mut Call<'_>, row: usize) -> Done {
     let most = call.turn.world.settings.request_bytes.load(Relaxed) as usize;
     let kept = Kept::new(call.arguments);
     let Some(transaction) = &mut call.state.transaction else { return Ok(()) };
-    transaction.bytes += kept.bytes() + size_of::<(&Command, Kept)>();
+    transaction.bytes += kept.bytes() + size_of::<(usize, Kept)>();
     if transaction.bytes > most {
         let wrong = Wrong::says(format!(
             "ERR the transaction is longer than the server takes (limit: {most} bytes)"
@@ -237,7 +244,7 @@ fn put_aside(call: &mut Call<'_>, command: &'static Command) -> Done {
         transaction.bytes = 0;
         return refuse(call, Err(wrong));
     }
-    transaction.requests.push((command, kept));
+    transaction.requests.push((row, kept));
     call.state.client.queued.fetch_add(1, Relaxed);
     call.reply.simple("QUEUED");
     Ok(())
@@ -255,7 +262,7 @@ fn exec(call: &mut Call<'_>, transaction: Transaction) -> Done {
     }
     let start = call.reply.len();
     call.reply.array(transaction.requests.len());
-    for (command, kept) in &transaction.requests {
+    for (row, kept) in &transaction.requests {
         let done = {
             let mut inner = Call {
                 arguments: kept.arguments(),
@@ -264,7 +271,7 @@ fn exec(call: &mut Call<'_>, transaction: Transaction) -> Done {
                 reply: call.reply.reborrow(),
                 commands: call.commands,
             };
-            let done = (command.run)(&mut inner);
+            let done = (TABLE[*row].run)(&mut inner);
             if let Err(wrong) = &done {
                 wrong.write(&mut inner.reply);
             }

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::clients::Client;
 use crate::front::keyspace::{Found, TablespaceId};
-use crate::front::resp::command::Command;
 use crate::front::resp::reply::Version;
 use crate::front::resp::request::Kept;
 
@@ -32,7 +31,8 @@ pub(crate) struct Watched {
 /// The requests of a transaction that were put aside.
 #[derive(Debug, Default)]
 pub(crate) struct Transaction {
-    pub(crate) requests: Vec<(&'static Command, Kept)>,
+    /// Each with its command's place in the table of commands.
+    pub(crate) requests: Vec<(usize, Kept)>,
     pub(crate) bytes: usize,
     /// One of them was refused: none will be carried out.
     pub(crate) is_spoilt: bool,

@@ -75,24 +75,28 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `RANDOMKEY`: the first key of a walk that begins somewhere.
+/// Keys among which `RANDOMKEY` chooses: with one alone, a key after a wide gap would come often.
+const CHOICES: usize = 16;
+
+/// `RANDOMKEY`: one of the first keys of a walk that begins somewhere.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
     let (ts, now) = (call.ts()?, call.turn.now);
     let keyspace = call.turn.world.keyspace.clone();
     // Any well-mixed number will do: nothing rests on it.
-    let seed = call.turn.world.uptime().as_nanos() as u64;
-    let (mut cursor, mut begun_anew, mut chosen) = (keyspace.somewhere(mix(seed)), false, None);
-    while chosen.is_none() {
-        cursor = keyspace.scan(ts, cursor, 1, now, &mut |key, _| {
-            chosen.get_or_insert_with(|| key.to_vec());
-            false
+    let seed = mix(call.turn.world.uptime().as_nanos() as u64);
+    let (mut cursor, mut begun_anew, mut found) = (keyspace.somewhere(seed), false, Vec::new());
+    while found.len() < CHOICES {
+        let left = CHOICES - found.len();
+        cursor = keyspace.scan(ts, cursor, left, now, &mut |key, _| {
+            found.push(key.to_vec());
+            found.len() < CHOICES
         });
         if cursor == 0 && std::mem::replace(&mut begun_anew, true) {
             break;
         }
     }
-    match chosen {
-        Some(key) => call.reply.bulk(&key),
+    match found.get((mix(seed) % found.len().max(1) as u64) as usize) {
+        Some(key) => call.reply.bulk(key),
         None => call.reply.null(),
     }
     Ok(())

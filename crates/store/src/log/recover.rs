@@ -16,8 +16,8 @@ use crate::snapshot::{self, Loaded};
 use crate::store::{self, Change, OpenError, Store, UpdateError};
 use crate::tablespace::TablespaceId;
 
-/// At least so many bytes of index are a bucket, and at most so many partitions has a table: a sweep
-/// of as many buckets sees all of them.
+/// At least so many bytes of index are a bucket, and at most so many partitions has a table: a
+/// sweep of as many buckets sees all of them.
 const BUCKET: u64 = 64;
 const PARTITIONS: u64 = 1 << 16;
 

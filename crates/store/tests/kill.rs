@@ -24,7 +24,7 @@ fn opened(directory: &Path) -> (Arc<Directory>, Recovered<Heap, Directory>) {
     let options = store::Options::new(8 << 20, 5);
     let log =
         Options { fsync: Fsync::Always, segment_bytes: 100_000, salt: 9, ..Options::default() };
-    let recovered = open(&disk, Heap::new(options.memory_len()), options, log).unwrap();
+    let recovered = open(&disk, Heap::new(options.memory_len()), options, log, 0).unwrap();
     (disk, recovered)
 }
 

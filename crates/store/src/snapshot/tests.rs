@@ -22,7 +22,7 @@ fn log_options(fsync: Fsync) -> Options {
 
 fn reopen(disk: &Arc<Faulty>, fsync: Fsync) -> Result<Recovered<Heap, Faulty>, RecoverError> {
     let options = store::Options::new(4 << 20, 5);
-    open(disk, Heap::new(options.memory_len()), options, log_options(fsync))
+    open(disk, Heap::new(options.memory_len()), options, log_options(fsync), 0)
 }
 
 /// All that a store has, and the version of each item.
@@ -484,7 +484,7 @@ fn too_little_memory_is_said_in_words() {
     committer.finish(1);
     let options = store::Options::new(1 << 20, 5);
     let memory = Heap::new(options.memory_len());
-    let Err(refused) = open(&disk, memory, options, log_options(Fsync::No)) else {
+    let Err(refused) = open(&disk, memory, options, log_options(Fsync::No), 0) else {
         panic!("it was opened");
     };
     let text = refused.to_string();
@@ -523,7 +523,7 @@ fn a_log_of_many_overwrites_needs_no_more_memory_than_its_keys() {
     let options = store::Options { quarantine_ms: 1000, ..store::Options::new(4 << 20, 5) };
     let opened = || {
         let memory = Heap::new(options.memory_len());
-        open(&disk, memory, options, log_options(Fsync::No)).unwrap()
+        open(&disk, memory, options, log_options(Fsync::No), 0).unwrap()
     };
     let Recovered { store, mut committer, .. } = opened();
     let id = space(&store, "a");
@@ -558,7 +558,7 @@ fn a_full_cache_is_read_back() {
     let options = store::Options::new(3 << 20, 5);
     let memory = || Heap::new(options.memory_len());
     let Recovered { store, mut committer, .. } =
-        open(&disk, memory(), options, log_options(Fsync::No)).unwrap();
+        open(&disk, memory(), options, log_options(Fsync::No), 0).unwrap();
     let after = contents(&store);
     let counts = (before.len(), after.len());
     assert!(counts.1 > counts.0 / 3, "{counts:?}");
@@ -569,6 +569,28 @@ fn a_full_cache_is_read_back() {
     let last = contents(&store);
     assert!(last.keys().all(|key| after.contains_key(key)));
     assert!(last.len() > after.len() / 3, "{} {}", last.len(), after.len());
+}
+
+/// As below, where nothing may be evicted: what has expired goes when the log was played.
+#[test]
+fn a_quota_that_expired_items_would_fill_is_read_back() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let quota = TablespaceOptions { quota: Some(200_000), ..TablespaceOptions::new("a") };
+    let id = store.create_tablespace(&quota).unwrap();
+    for round in 0..100u64 {
+        let now = 1000 * round;
+        store.put(id, &round.to_le_bytes(), &[7; 10_000], 0, Some(now + 5000), now).unwrap();
+        store.sweep(now, 100_000);
+        committer.turn(round);
+    }
+    committer.finish(100);
+    let before = contents(&store);
+    let options = store::Options::new(4 << 20, 5);
+    let memory = Heap::new(options.memory_len());
+    let read = open(&disk, memory, options, log_options(Fsync::No), 99_000).unwrap();
+    let after = contents(&read.store);
+    assert!(before.len() >= 5 && before.iter().all(|(key, value)| after.get(key) == Some(value)));
 }
 
 /// Items that expired and were removed, which needs no record, are there again while a log is

@@ -188,7 +188,8 @@ impl Service {
         let disk = Arc::new(Directory::open(&keep.directory)?);
         // Clients cannot know the seed of this start.
         let logged = log::Options { fsync: keep.fsync, salt: options.seed, ..Default::default() };
-        let Recovered { store, committer, recovery } = log::open(&disk, region, own, logged)?;
+        let Recovered { store, committer, recovery } =
+            log::open(&disk, region, own, logged, now_ms())?;
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged { store: Arc::new(store), snapshots });

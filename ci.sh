@@ -90,11 +90,17 @@ stage_setup() {
     need_command nm "a list of symbols, to compare libraries" binutils
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then
-        say "  target/judges-venv, a Python with scapy, could not be made; going on without it:"
-        say "  scapy will not judge our packets (scripts/judges-venv.sh says why)"
+        say "  target/judges-venv, a Python with judges, could not be made; going on without it:"
+        say "  scapy will not judge our packets, and redis-py not our store"
     elif ((SECONDS - judges_start >= 2)); then
-        say "  made target/judges-venv: a Python with scapy"
+        say "  made target/judges-venv: a Python with scapy, redis-py and pymemcache"
     fi
+    need_command redis-cli "clients of Redis, for the store" redis-tools
+    need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
+    need_command tclsh "what Redis' test suite runs on" tcl
+    need_command prove "what memcached's tests run on" perl
+    scripts/store-suites.sh ||
+        say "  going on without the suites of Redis and memcached (scripts/store-suites.sh)"
     local programs=(ibv_devinfo:ibverbs-utils ib_write_lat:perftest ucmatose:rdmacm-utils
         qperf:qperf fio:fio cmake:cmake pkg-config:pkg-config) program
     for program in "${programs[@]}"; do

@@ -1,16 +1,26 @@
 #!/bin/sh
 # Makes target/judges-venv: the Python with scapy by which crates/nic/tests/judges.rs has packets
-# dissected. Does nothing when it is there already.
+# dissected, and with the clients by which crates/store/tests/front has its fronts tried. Does
+# nothing when it is there already.
 set -eu
 
 cd "$(dirname "$0")/.."
 venv=target/judges-venv
 scapy=2.6.1
 
-if "$venv/bin/python" -c "import scapy; assert scapy.__version__ == '$scapy'" 2>/dev/null; then
+redis=8.1.0
+pymemcache=4.0.0
+
+is_there="
+import importlib.metadata, sys
+wanted = {'scapy': '$scapy', 'redis': '$redis', 'pymemcache': '$pymemcache'}
+sys.exit(any(importlib.metadata.version(name) != version for name, version in wanted.items()))
+"
+if "$venv/bin/python" -c "$is_there" 2>/dev/null; then
     exit 0
 fi
 rm -rf "$venv"
 mkdir -p target
 python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check "scapy==$scapy"
+"$venv/bin/pip" install --quiet --disable-pip-version-check "scapy==$scapy" "redis==$redis" \
+    "pymemcache==$pymemcache"

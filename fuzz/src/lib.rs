@@ -17,14 +17,19 @@ mod chain_text;
 mod descriptor;
 mod element;
 mod impair;
+mod fronts;
 mod interpreter;
 mod kernel;
 mod mad;
+mod memcached;
 mod module;
 mod packet;
+mod resp;
 mod ring;
 mod seeds;
 mod session;
+mod selection;
+mod store_files;
 
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
@@ -34,11 +39,18 @@ pub use element::{element, element_counters};
 pub use impair::{impair, impairments};
 pub use kernel::{kernel, kernel_counters};
 pub use mad::{mad, mads};
+pub use memcached::{memcached, memcached_requests};
 pub use module::{module, module_counters, modules};
 pub use packet::packet;
+pub use resp::{resp, resp_requests};
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use session::{session, sessions};
+pub use selection::{codec, codecs, predicate, predicates, selection, selections};
+pub use store_files::{
+    rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
+    store_snapshots,
+};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
 #[derive(Clone, Copy, Debug)]
@@ -71,12 +83,41 @@ pub const TARGETS: &[Target] = &[
     Target { name: "chain_text", run: chain_text, seeds: texts, max_len: 4096, cost: 1 },
     Target { name: "impair", run: impair, seeds: impairments, max_len: 1024, cost: 1 },
     Target { name: "kernel", run: kernel, seeds: calls, max_len: 4096, cost: 1 },
+    // A plan may have patterns to compile.
+    Target { name: "predicate", run: predicate, seeds: predicates, max_len: 1024, cost: 2 },
+    Target { name: "selection", run: selection, seeds: selections, max_len: 1024, cost: 2 },
+    Target { name: "codec", run: codec, seeds: codecs, max_len: 1024, cost: 1 },
     // Each input has memory of its own.
     Target { name: "ring", run: ring, seeds: rings, max_len: 512, cost: 10 },
     // A ring is memory of the system's, made for each input.
     Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
     // A card, a session and its memory are made for each input.
     Target { name: "session", run: session, seeds: sessions, max_len: 1024, cost: 20 },
+    Target { name: "store_record", run: store_record, seeds: store_records, max_len: 512, cost: 1 },
+    Target {
+        name: "store_segment",
+        run: store_segment,
+        seeds: store_segments,
+        max_len: 2048,
+        cost: 4,
+    },
+    Target {
+        name: "store_snapshot",
+        run: store_snapshot,
+        seeds: store_snapshots,
+        max_len: 1024,
+        cost: 4,
+    },
+    Target { name: "store_rdb", run: store_rdb, seeds: rdbs, max_len: 4096, cost: 2 },
+    // Each input begins with an empty store.
+    Target { name: "resp", run: resp, seeds: resp_requests, max_len: 1024, cost: 10 },
+    Target {
+        name: "memcached",
+        run: memcached,
+        seeds: memcached_requests,
+        max_len: 1024,
+        cost: 10,
+    },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -21,6 +21,7 @@ mod remote;
 mod run;
 mod sim;
 mod stats;
+mod store;
 mod verbs;
 mod ways;
 
@@ -67,6 +68,8 @@ enum Command {
     Mem(mem::Mem),
     /// Load kernels into a node's card while it runs, list, call and unload them
     Kernel(kernel::Kernel),
+    /// Serve a key-value store near its data; read, write and search it
+    Store(store::Store),
     /// Show the counters of a running node
     Stats(stats::Stats),
     /// Simulate random networks of cards, each from one seed, and check their behaviour
@@ -122,6 +125,7 @@ fn main() -> ExitCode {
         Command::Nic(command) => command.run().map(succeeded),
         Command::Mem(command) => command.run().map(succeeded),
         Command::Kernel(command) => command.run(),
+        Command::Store(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
         Command::Chain(command) => command.run().map(succeeded),

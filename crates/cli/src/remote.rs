@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use remora::Device;
+use remora::connection::token::Token;
 use remora::interface::route_to;
 use remora::nic::wire::ROCE_PORT;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::{CONNECT_PATIENCE, RemoteRegion};
-use remora_cli::node::protocol::Token;
 
 use crate::DeviceArgs;
 
@@ -20,7 +20,7 @@ pub(crate) struct RemoteArgs {
     pub(crate) device: DeviceArgs,
     /// The node's token, where it printed one
     #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
-    token: Option<Token>,
+    pub(crate) token: Option<Token>,
 }
 
 impl RemoteArgs {

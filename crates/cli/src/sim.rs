@@ -3,9 +3,10 @@
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
+use remora_cli::random;
 use remora_sim::Options;
 use remora_sim::run::run_world;
 use serde_json::json;
@@ -122,9 +123,6 @@ fn words(panic: &(dyn Any + Send)) -> &str {
 }
 
 fn new_seed() -> Result<u64> {
-    let mut bytes = [0; 4];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("cannot draw a seed")?;
     // Short enough to be typed.
-    Ok(u64::from(u32::from_le_bytes(bytes)))
+    Ok(u64::from(u32::from_le_bytes(random::bytes()?)))
 }

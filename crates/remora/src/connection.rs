@@ -5,7 +5,9 @@
 //! receives the messages.
 //!
 //! `connection/listen.rs` is the passive side, `connect.rs` the active one; `handshake.rs` has the
-//! steps that wait for the peer, and `offer.rs` the offer of kernels.
+//! steps that wait for the peer, and `offer.rs` the offer of kernels. A server of many clients has
+//! them in [`arrivals`] until they are connected, and then in a [`roster`]; it may ask for a
+//! [`token`].
 //!
 //! ```
 //! use std::net::SocketAddr;
@@ -42,11 +44,14 @@
 //! # }
 //! ```
 
+pub mod arrivals;
 mod connect;
 mod handshake;
 pub(crate) mod inbox;
 mod listen;
 mod offer;
+pub mod roster;
+pub mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -194,6 +194,29 @@ fn a_result_longer_than_its_buffer_gets_an_error_status() {
 }
 
 #[test]
+fn a_kernel_that_pauses_lets_others_run_and_goes_on_after_its_time() {
+    let mut t = pair();
+    let patient = |context: Context| async move {
+        for _ in 0..3 {
+            context.pause(Duration::from_millis(1)).await?;
+        }
+        context.output(|out| out.extend_from_slice(b"late")).await
+    };
+    t.deploy(B, OP, patient).unwrap();
+    t.deploy(B, OP + 1, echo).unwrap();
+    let header = t.header(&[], 100, 1);
+    t.call(OP, &header, &[]);
+    let header = t.header(b"quick", 100, 2);
+    t.call(OP + 1, &header, b"quick");
+    t.world.run(Duration::from_micros(2900));
+    assert_eq!(t.status(2).map(|w| w.status), Some(CallStatus::OK));
+    assert_eq!(t.status(1), None);
+    t.world.run(Duration::from_millis(1));
+    assert_eq!(t.status(1).map(|w| (w.status, w.len)), Some((CallStatus::OK, 4)));
+    t.tear_down();
+}
+
+#[test]
 fn an_endless_kernel_ends_with_its_budget_and_does_not_delay_other_calls() {
     for (mut t, takes_time) in [(pair(), false), (timed(), true)] {
         t.deploy(B, OP, endless).unwrap();

@@ -1,1 +1,87 @@
-//! Which items go when memory is short.
+//! Which items go when memory is short: those that the CLOCK finds unused.
+
+use crate::item::Item;
+use crate::journal::{Journal, Record};
+use crate::memory::Memory;
+use crate::store::Store;
+use crate::table::{Locked, Place, Slot};
+use crate::tablespace::TablespaceId;
+
+/// Buckets that are looked at under one lock.
+const BUCKETS_LOCKED: u32 = 32;
+/// Locks that are taken until the clock has to name items although all were used recently.
+const LOCKS_MAX: u64 = 256;
+/// Retired blocks of a partition that are freed at once.
+const FREED_MAX: usize = 64;
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Evicts items of `only` that tablespace, or of all that allow it, until their blocks have so
+    /// many bytes. Returns how many they have.
+    pub(crate) fn evict(&self, only: Option<TablespaceId>, bytes: u64, now: u64) -> u64 {
+        let mut evicted = 0;
+        if !self.may_evict(only) {
+            return 0;
+        }
+        for spare_used in [true, false] {
+            let locks = LOCKS_MAX.max(self.table().geometry.partitions);
+            for _ in 0..locks {
+                if evicted >= bytes {
+                    return evicted;
+                }
+                evicted += self.evict_in(self.next_hand(), only, bytes - evicted, now, spare_used);
+            }
+        }
+        evicted
+    }
+
+    /// Lets the hand of a partition pass some buckets.
+    pub(crate) fn evict_in(
+        &self,
+        partition: u64,
+        only: Option<TablespaceId>,
+        bytes: u64,
+        now: u64,
+        spare_used: bool,
+    ) -> u64 {
+        let mut evicted = 0;
+        let mut locked = self.table().lock(partition);
+        for _ in 0..BUCKETS_LOCKED.min(locked.count()) {
+            let bucket = locked.inner.hand % locked.count();
+            locked.inner.hand = bucket + 1;
+            let mut slots: Vec<(Place, Slot)> = locked.slots_of(bucket).collect();
+            if bucket == 0 {
+                slots.extend(locked.stashed());
+            }
+            for (place, slot) in slots {
+                let named = only.is_none_or(|only| only == slot.tablespace);
+                if evicted >= bytes || !named || !self.evicts(slot.tablespace) {
+                    continue;
+                }
+                if (locked.age(place) == 0 || !spare_used)
+                    && self.evict_item(&mut locked, place, &slot, now)
+                {
+                    evicted += self.block_size(&slot);
+                }
+            }
+        }
+        locked.unstash();
+        self.free_retired(&mut locked, FREED_MAX);
+        evicted
+    }
+
+    /// Removes an item for good: it is logged as deleted, or a restart would bring back what a
+    /// client has seen to be gone.
+    fn evict_item(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot, now: u64) -> bool {
+        let mut copy = Vec::new();
+        if self.copy_item(slot, now, &mut copy)
+            && let Some(item) = Item::parse(&copy)
+        {
+            let record = Record::Delete { tablespace: item.tablespace, key: item.key };
+            if self.journal().append(&record).is_err() {
+                return false;
+            }
+        }
+        self.remove(locked, place, slot);
+        true
+    }
+}

@@ -1,1 +1,94 @@
-//! Items whose time has come.
+//! Items whose time has come, and the other work that nobody waits for.
+
+use std::sync::TryLockError;
+
+use crate::journal::Journal;
+use crate::layout::PAGE;
+use crate::memory::Memory;
+use crate::store::Store;
+use crate::table::{Locked, Place, Slot};
+
+/// Buckets that are looked at under one lock.
+const BUCKETS_LOCKED: u32 = 64;
+/// Retired blocks of a partition that are freed at once.
+const FREED_MAX: usize = 256;
+/// Where tablespaces evict, a sweep keeps one part in so many of the limit free.
+const RESERVE: u64 = 64;
+/// Bytes that one sweep evicts, at most.
+const EVICTED_MAX: u64 = 256 << 10;
+
+/// What a sweep did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Swept {
+    /// Items removed, since they had expired.
+    pub expired: u64,
+    /// Bytes of items evicted.
+    pub evicted_bytes: u64,
+    /// Whether items were moved out of a sparse span.
+    pub moved: bool,
+}
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Does a bounded piece of the work that nobody waits for: removes expired items of the next
+    /// `buckets` buckets, frees blocks that nobody sees any more, evicts where the limit is near,
+    /// and empties sparse pages. For a thread that calls it again and again; two calls at once are
+    /// one.
+    pub fn sweep(&self, now: u64, buckets: u32) -> Swept {
+        self.note_time(now);
+        let mut swept = Swept { expired: self.expire(now, buckets), ..Swept::default() };
+        let reserve = (self.limit() / RESERVE).max(2 * PAGE);
+        let over = (self.used_bytes() + reserve).saturating_sub(self.limit());
+        if over > 0 {
+            swept.evicted_bytes = self.evict(None, over.min(EVICTED_MAX), now);
+        }
+        swept.moved = self.tidy_pages();
+        swept
+    }
+
+    fn expire(&self, now: u64, buckets: u32) -> u64 {
+        let mut sweeper = match self.sweeper().try_lock() {
+            Ok(sweeper) => sweeper,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return 0,
+        };
+        let (mut left, mut expired) = (buckets, 0);
+        while left > 0 {
+            let mut locked = self.table().lock(sweeper.partition);
+            let end = locked.count().min(sweeper.bucket + BUCKETS_LOCKED.min(left));
+            left -= (end - sweeper.bucket).max(1);
+            for bucket in sweeper.bucket..end {
+                for (place, slot) in locked.slots_of(bucket) {
+                    expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
+                }
+            }
+            sweeper.bucket = end;
+            if end >= locked.count() {
+                for (place, slot) in locked.stashed() {
+                    expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
+                }
+                locked.unstash();
+                self.free_retired(&mut locked, FREED_MAX);
+                sweeper.bucket = 0;
+                sweeper.partition = (sweeper.partition + 1) % self.table().geometry.partitions;
+            }
+        }
+        expired
+    }
+
+    /// Removes an item if it has expired, which needs no record: its expiry is in the log already.
+    fn remove_expired(
+        &self,
+        locked: &mut Locked<'_, M>,
+        place: Place,
+        slot: Slot,
+        now: u64,
+    ) -> bool {
+        // The slot's second is a hint, and the item has the truth; most items are not looked at.
+        let due = slot.expiry > 0 && u64::from(slot.expiry) <= now / 1000;
+        let expired = due && self.is_expired(&slot, now);
+        if expired {
+            self.remove(locked, place, &slot);
+        }
+        expired
+    }
+}

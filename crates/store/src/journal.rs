@@ -1,1 +1,95 @@
 //! What hears of every change.
+
+pub(crate) mod error;
+
+use core::sync::atomic::{AtomicU64, Ordering};
+
+pub use self::error::JournalError;
+use crate::codec::Codec;
+use crate::tablespace::{TablespaceId, TablespaceOptions};
+
+/// A change, as it is logged. Records of one key come in the order of its changes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Record<'a> {
+    /// A key has a new value.
+    Put {
+        /// The key's tablespace.
+        tablespace: TablespaceId,
+        /// The key.
+        key: &'a [u8],
+        /// The value as it is stored.
+        stored: &'a [u8],
+        /// How it is stored.
+        codec: Codec,
+        /// The client's flags.
+        flags: u32,
+        /// When the item expires, in ms of Unix time.
+        expires_ms: Option<u64>,
+    },
+    /// A key's value stays, and expires at another time.
+    Touch {
+        /// The key's tablespace.
+        tablespace: TablespaceId,
+        /// The key.
+        key: &'a [u8],
+        /// When the item expires, in ms of Unix time.
+        expires_ms: Option<u64>,
+    },
+    /// A key is gone: deleted or evicted.
+    Delete {
+        /// The key's tablespace.
+        tablespace: TablespaceId,
+        /// The key.
+        key: &'a [u8],
+    },
+    /// There is a new tablespace.
+    Create {
+        /// Its number.
+        tablespace: TablespaceId,
+        /// Its name and limits.
+        options: &'a TablespaceOptions,
+    },
+    /// A tablespace is gone, with all its keys.
+    Drop {
+        /// Its number.
+        tablespace: TablespaceId,
+    },
+    /// All keys of a tablespace with smaller positions are gone.
+    Flush {
+        /// Its number.
+        tablespace: TablespaceId,
+    },
+}
+
+/// What hears of every change, under the key's lock and before others see the change.
+pub trait Journal: Send + Sync {
+    /// Takes a record. The answer is its position, which becomes the change's version: positions
+    /// rise with every record of one key, and start above 0. The call must not wait for a disk.
+    ///
+    /// # Errors
+    /// The record cannot be logged. The change is not made then.
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError>;
+}
+
+impl<J: Journal + ?Sized> Journal for &J {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        (**self).append(record)
+    }
+}
+
+impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        (**self).append(record)
+    }
+}
+
+/// No log: positions are counted, and records forgotten.
+#[derive(Debug, Default)]
+pub struct Unlogged(AtomicU64);
+
+impl Journal for Unlogged {
+    #[inline]
+    fn append(&self, _: &Record<'_>) -> Result<u64, JournalError> {
+        Ok(self.0.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}

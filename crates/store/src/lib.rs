@@ -8,8 +8,12 @@
 //! - [`expiry`], [`evict`], [`scan`]: what walks the table.
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
+//! - [`way`]: kernels, one-sided reads and chains.
+//! - [`service`]: a store that is served in every way at once.
+//! - [`client`]: a client over the card.
 //! - [`front`]: Redis' and memcached's protocols; [`stats`]: what the store counts.
 
+pub mod client;
 pub mod codec;
 pub mod disk;
 pub mod evict;
@@ -23,9 +27,11 @@ pub mod memory;
 pub mod rdb;
 pub mod scan;
 pub mod select;
+pub mod service;
 pub mod slab;
 pub mod snapshot;
 pub mod stats;
 pub mod store;
 pub mod table;
 pub mod tablespace;
+pub mod way;

@@ -5,12 +5,12 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, SendFlags, SendOp, SendRequest, Status};
 use remora::{Device, MemoryRegion};
 use remora_cli::node::address::RegionAddress;
 use remora_cli::node::client::{CONNECT_PATIENCE, RemoteRegion};
-use remora_cli::node::protocol::Token;
 
 use super::figures::{Bandwidth, Figures, Latency, ROUNDS, SAMPLES, SAMPLING_TIME, WARM_UP};
 

@@ -51,13 +51,23 @@ impl FromStr for NodeAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<NodeAddress, AddressError> {
+        NodeAddress::parse(text, DEFAULT_PORT)
+    }
+}
+
+impl NodeAddress {
+    /// Reads `IP` or `IP:PORT`, with the port that is meant by default.
+    ///
+    /// # Errors
+    /// The text is no address.
+    pub fn parse(text: &str, default_port: u16) -> Result<NodeAddress, AddressError> {
         let bracketed = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let bare = match bracketed {
             Some(v6) => v6.parse::<Ipv6Addr>().map(IpAddr::from),
             None => text.parse::<IpAddr>(),
         };
         let (ip, port) = match bare {
-            Ok(ip) => (ip, DEFAULT_PORT),
+            Ok(ip) => (ip, default_port),
             Err(_) => {
                 let full: SocketAddr = text.parse().map_err(|_| AddressError::Node(text.into()))?;
                 (full.ip(), full.port())

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use remora::connection::token::Token;
 use remora::kernel::KernelClient;
 use remora::nic::CreateError;
 use remora::nic::cm::message::RejectReason;
@@ -15,7 +16,7 @@ use thiserror::Error;
 
 use super::KERNELS_DOCUMENT;
 use super::address::{NodeAddress, RegionAddress};
-use super::protocol::{ACK_TIMEOUT, REQUEST_LEN, Reply, ReplyError, Request, Token};
+use super::protocol::{ACK_TIMEOUT, REQUEST_LEN, Reply, ReplyError, Request};
 
 /// Pieces in flight.
 pub const WINDOW: usize = 8;

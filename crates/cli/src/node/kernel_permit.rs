@@ -9,12 +9,12 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use remora::connection::token::{Token, TokenError};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 use thiserror::Error;
 
 use super::address::NodeAddress;
-use super::protocol::{Token, TokenError};
 
 /// A token in a file; dropping it removes the file.
 #[derive(Debug)]

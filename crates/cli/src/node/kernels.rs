@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{io, thread};
 
+use remora::connection::token::Token;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::kernel::wasm::{Module, ModuleLimits};
 use remora::kernel::{
@@ -25,7 +26,6 @@ use thiserror::Error;
 
 use super::beside::beside;
 use super::client::RemoteRegion;
-use super::protocol::Token;
 use crate::foreign::parse_json;
 
 /// The op-code by which kernels are loaded and unloaded. Higher op-codes belong to the node, too.

@@ -8,8 +8,7 @@
 //! - [`spec`] and [`address`] parse what a person types; [`protocol`] and [`document`] parse what a
 //!   peer sends: pure functions of bytes.
 //! - [`serve`] is the command, [`start`] its options and errors; [`server`] is the node, and admits
-//!   clients; `arrivals` has the clients that are about to be connected, `clients` those that are,
-//!   `regions` the regions that it serves.
+//!   clients; `regions` are the regions that it serves.
 //! - [`client`] connects to a region; [`transfer`] moves bytes, [`reader`] reads documents.
 //! - [`kernels`] loads kernels into the node's card, for clients that show a permit
 //!   ([`kernel_permit`]).
@@ -20,10 +19,8 @@
 //! second time, for the card alone.
 
 pub mod address;
-mod arrivals;
 mod beside;
 pub mod client;
-mod clients;
 pub mod document;
 pub mod kernel_permit;
 pub mod kernels;

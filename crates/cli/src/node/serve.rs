@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 use remora::Device;
+use remora::connection::token::Token;
 use serde_json::json;
 
 use super::DEFAULT_PORT;
 use super::address::NodeAddress;
 use super::kernel_permit::Permit;
-use super::protocol::Token;
 use super::server::Node;
 use super::spec::RegionSpec;
 use super::start::NodeOptions;
 use crate::device::DeviceArgs;
-use crate::{output, stop};
+use crate::{output, random, stop};
 
 /// `remora node`.
 #[derive(Debug, Args)]
@@ -69,7 +69,7 @@ impl Serve {
         let stop = stop::on_signals()?;
         let device = self.device.open()?;
         let token = match self.token {
-            None if !device.info().address.is_loopback() => Some(new_token()?),
+            None if !device.info().address.is_loopback() => Some(random::token()?),
             given => given,
         };
         let regions = self.regions.clone();
@@ -102,7 +102,7 @@ impl Serve {
     /// Permits this user on this machine to load kernels.
     fn local_permit(&self, device: &Device) -> Result<Option<Permit>> {
         let address = NodeAddress { ip: device.info().address, port: self.port };
-        match Permit::leave(&address, new_token()?) {
+        match Permit::leave(&address, random::token()?) {
             Ok(permit) => Ok(Some(permit)),
             Err(error) => {
                 tracing::warn!("kernels can be loaded with --kernel-token only: {error}");
@@ -138,15 +138,4 @@ fn announce(node: &Node, token: Option<Token>) {
         println!("Clients need this token: export REMORA_TOKEN={token}");
     }
     println!("Try: remora mem ls {address}        Stop: Ctrl-C");
-}
-
-fn new_token() -> Result<Token> {
-    loop {
-        let mut bytes = [0; 16];
-        let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-            .context("cannot draw a token")?;
-        if let Some(token) = Token::new(bytes).filter(|_| got == bytes.len()) {
-            return Ok(token);
-        }
-    }
 }

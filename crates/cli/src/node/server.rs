@@ -9,6 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use remora::connection::arrivals::{Arrivals, Ended, HalfOpen};
+use remora::connection::roster::{Departed, Departure, Roster};
+use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::nic::StructureUse;
 use remora::nic::queue::{Completion, PollCqError};
@@ -20,11 +23,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::address::NodeAddress;
-use super::arrivals::{Arrivals, Ended, HalfOpen};
-use super::clients::{Departure, Roster};
 use super::document::{DOCUMENT_MAX, HEADER_LEN, Publisher};
 use super::kernels::{KernelRow, LIST_BYTES, NodeKernels};
-use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError, Token};
+use super::protocol::{ACK_TIMEOUT, Reply, Request, RequestError};
 pub use super::regions::RegionInfo;
 use super::regions::Served;
 use super::start::{NodeOptions, StartError};
@@ -142,7 +143,7 @@ pub struct Node {
     address: NodeAddress,
     token: Option<Token>,
     regions: Mutex<BTreeMap<String, Served>>,
-    roster: Mutex<Roster>,
+    roster: Mutex<Roster<()>>,
     events: Events,
     words: AtomicU64,
     cq: CompletionQueue,
@@ -286,8 +287,8 @@ impl Node {
     }
 
     /// Answers a client; `None` if it is refused.
-    fn answer(&self, incoming: IncomingConnection) -> Option<HalfOpen> {
-        let (region, reply, queue_pair, access) = match self.admit(&incoming) {
+    fn answer(&self, incoming: IncomingConnection) -> Option<HalfOpen<()>> {
+        let (kernels, reply, queue_pair, access) = match self.admit(&incoming) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.refuse(incoming, &refusal);
@@ -297,18 +298,18 @@ impl Node {
         let params = ConnectionParams::new(self.device.info().mtu)
             .access(access)
             .timeout(ACK_TIMEOUT)
-            .kernels(region == KERNELS_DOCUMENT);
+            .kernels(kernels);
         let peer = incoming.peer();
         let step = incoming.accept(queue_pair, &reply.emit(), &params);
-        Some(HalfOpen { peer, region, step })
+        Some(HalfOpen { peer, about: (), step })
     }
 
     /// A client has arrived, or has not completed its connection.
-    fn note_arrival(&self, Ended { peer, region, connection }: Ended) {
+    fn note_arrival(&self, Ended { peer, connection, .. }: Ended<()>) {
         match connection {
             Ok(connection) => {
                 add(&self.events.admitted);
-                lock(&self.roster).add(connection, &region);
+                lock(&self.roster).add(connection, ());
             }
             Err(error) => {
                 add(&self.events.incomplete);
@@ -317,11 +318,12 @@ impl Node {
         }
     }
 
-    /// Checks a request, and makes the queue pair for its connection.
+    /// Checks a request, and makes the queue pair for its connection. Returns also whether the
+    /// client may call kernels.
     fn admit(
         &self,
         incoming: &IncomingConnection,
-    ) -> Result<(String, Reply, remora::QueuePair, Access), Refusal> {
+    ) -> Result<(bool, Reply, remora::QueuePair, Access), Refusal> {
         let request = Request::parse(incoming.private_data())?;
         if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
             return Err(Refusal::Token);
@@ -348,7 +350,7 @@ impl Node {
         let options = QueuePairOptions::rc(&self.cq).send_depth(4).recv_depth(1);
         let queue_pair =
             region.pd.create_qp(&options).map_err(|error| Refusal::Card(error.to_string()))?;
-        Ok((request.name.into(), reply, queue_pair, region.access()))
+        Ok((request.name == KERNELS_DOCUMENT, reply, queue_pair, region.access()))
     }
 
     fn refuse(&self, incoming: IncomingConnection, refusal: &Refusal) {
@@ -408,7 +410,7 @@ impl Node {
             }
         }
         departed.extend(lock(&self.roster).inspect(Instant::now()));
-        for (peer, how) in departed {
+        for Departed { peer, how, .. } in departed {
             let (count, words) = match how {
                 Departure::Parted => (&self.events.parted, None),
                 Departure::Vanished => (&self.events.vanished, Some("no longer answers")),

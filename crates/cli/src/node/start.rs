@@ -4,11 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use remora::RegisterError;
+use remora::connection::token::Token;
 use remora::nic::CreateError;
 use remora::nic::cm::ListenError;
 use thiserror::Error;
 
-use super::protocol::Token;
 use super::spec::RegionSpec;
 use super::{DEFAULT_PORT, REGIONS_MAX};
 

@@ -7,6 +7,7 @@
 use core::cell::RefCell;
 use core::future::{Future, poll_fn};
 use core::task::{self, Poll, RawWaker, RawWakerVTable, Waker};
+use core::time::Duration;
 
 use remora_nic::kernel::{Payload, WriteOut};
 use remora_nic::queue::Remote;
@@ -304,6 +305,27 @@ impl Context {
             yielded = true;
             turn.steps = 0;
             turn.invocation.left = turn.invocation.left.checked_sub(1).ok_or(CallStatus::BUDGET)?;
+            Ok(Poll::Pending)
+        })
+    }
+
+    /// Lets other invocations run, and continues after `time`: for a kernel that waits for what
+    /// happens outside the card. The card sleeps meanwhile if it has nothing else to do.
+    ///
+    /// # Errors
+    /// The budget is spent.
+    pub fn pause(&self, time: Duration) -> impl Future<Output = Result<(), CallStatus>> {
+        let mut until = None;
+        leaf(move |turn| {
+            let now = turn.io.now();
+            if until.is_none() && !turn.spend(0)? {
+                return Ok(Poll::Pending);
+            }
+            let until = *until.get_or_insert(now + time);
+            if now >= until {
+                return Ok(Poll::Ready(()));
+            }
+            turn.invocation.wait = Wait::Until(until);
             Ok(Poll::Pending)
         })
     }

@@ -1,1 +1,21 @@
 //! The store over TCP, in the protocols that clients already speak.
+//!
+//! - [`server`]: sockets and threads; it takes bytes to sessions and their answers back.
+//! - [`resp`]: Redis' protocol and commands.
+//! - [`memcached`]: memcached's three protocols and their commands.
+//! - [`keyspace`]: the store, as the commands use it.
+//! - [`served`]: that store, bound to what the commands use.
+//! - [`world`]: what all connections share.
+//!
+//! A session is a plain value: bytes in, bytes out, time in a [`world::Turn`]. So tests and the
+//! fuzz targets run it without sockets.
+
+mod clients;
+mod connection;
+pub mod keyspace;
+pub mod memcached;
+pub mod resp;
+pub mod served;
+pub mod server;
+mod worker;
+pub mod world;

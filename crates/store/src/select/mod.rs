@@ -1,1 +1,37 @@
-//! Selection next to the data.
+//! Selection next to the data (Caribou §5): which rows, and what of them.
+//!
+//! On the client: [`schema`] says what a row's bytes mean; [`Predicate`] is the language (`token`,
+//! `parse`, and `bind`, which puts in a schema's places); [`mistake`] shows what is wrong in a
+//! text; `fields` writes and shows rows.
+//!
+//! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
+//!
+//! On the node: a [`plan`] judges [`rows`] in blocks, by `range` and `text`, with the processor's
+//! vectors ([`cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans. A [`sieve`] is a
+//! plan at work: values that are compressed, limits, [`aggregate`]s.
+//!
+//! docs/selection.md is the reference of the language, its limits and its costs.
+
+pub mod aggregate;
+mod bind;
+pub mod condition;
+pub mod cpu;
+pub mod distinct;
+mod fields;
+pub mod mistake;
+mod parse;
+pub mod plan;
+pub mod plans;
+mod range;
+pub mod regex;
+pub mod rows;
+pub mod schema;
+pub mod selection;
+pub mod sieve;
+mod text;
+mod token;
+pub mod value;
+pub mod wire;
+
+pub use fields::FieldError;
+pub use parse::{PREDICATE_MAX, Predicate};

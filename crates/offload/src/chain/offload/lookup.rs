@@ -19,7 +19,7 @@ use super::{Service, key_bytes};
 pub struct Lookup {
     /// Buckets that may hold a key: 1 or 2.
     pub buckets: usize,
-    /// Slots of a bucket: 1 to 4.
+    /// Slots of a bucket: 1 to 5, as many as the entries of a READ can scatter.
     pub slots: usize,
     /// Looks at each bucket in a queue of its own, and not at one after the other.
     pub parallel: bool,
@@ -50,9 +50,9 @@ impl Lookup {
     /// The program for one connection.
     ///
     /// # Panics
-    /// If there are more than 2 buckets or 4 slots, or none.
+    /// If there are more than 2 buckets or 5 slots, or none.
     pub fn program(&self) -> Program {
-        assert!((1..=2).contains(&self.buckets) && (1..=4).contains(&self.slots), "{self:?}");
+        assert!((1..=2).contains(&self.buckets) && (1..=5).contains(&self.slots), "{self:?}");
         let mut service = Service::new();
         let searches: Vec<Search> =
             (0..self.buckets).map(|_| Search::new(&mut service.program, self.slots)).collect();

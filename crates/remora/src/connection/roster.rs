@@ -1,25 +1,25 @@
-//! The clients that are connected to a node, and how it notices those that have vanished.
+//! The clients that are connected to a server, and how it notices those that have vanished.
 //!
-//! One-sided operations leave no trace at the node's application, and a client whose machine dies
-//! does not disconnect. So the node sends each client an empty WRITE now and then, which needs no
+//! One-sided operations leave no trace at the server's application, and a client whose machine dies
+//! does not disconnect. So the server sends each client an empty WRITE now and then, which needs no
 //! key and changes nothing. If the client's card does not acknowledge it, the client is gone.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use remora::nic::qp::State;
-use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Status};
-use remora::{Connection, ConnectionEnd};
+use super::{Connection, ConnectionEnd};
+use remora_nic::qp::State;
+use remora_nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Status};
 
 /// How often a silent client is probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// One client, connected to one region.
+/// One client.
 #[derive(Debug)]
-struct Client {
+struct Client<T> {
     connection: Connection,
-    region: String,
+    about: T,
     probed: Instant,
     /// A probe is under way, not acknowledged yet.
     awaited: bool,
@@ -27,7 +27,7 @@ struct Client {
 
 /// How a client has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Departure {
+pub enum Departure {
     /// It disconnected.
     Parted,
     /// It no longer answers.
@@ -36,65 +36,92 @@ pub(crate) enum Departure {
     Broke,
 }
 
-/// All clients.
-#[derive(Debug, Default)]
-pub(crate) struct Roster {
-    clients: BTreeMap<u64, Client>,
+/// All clients, and what the server knows of each.
+///
+/// The queue pairs of all report to one completion queue, whose completions the server hands to
+/// [`Roster::note`].
+#[derive(Debug)]
+pub struct Roster<T> {
+    clients: BTreeMap<u64, Client<T>>,
     next: u64,
 }
 
-impl Roster {
+impl<T> Default for Roster<T> {
+    fn default() -> Roster<T> {
+        Roster { clients: BTreeMap::new(), next: 0 }
+    }
+}
+
+/// A client that has left.
+#[derive(Debug)]
+pub struct Departed<T> {
+    /// Its address and port.
+    pub peer: SocketAddr,
+    /// What the server knew of it.
+    pub about: T,
+    /// How it has left.
+    pub how: Departure,
+}
+
+impl<T> Roster<T> {
     /// Adds a client.
-    pub(crate) fn add(&mut self, connection: Connection, region: &str) {
+    pub fn add(&mut self, connection: Connection, about: T) {
         let probed = Instant::now();
-        let client = Client { connection, region: region.to_owned(), probed, awaited: false };
+        let client = Client { connection, about, probed, awaited: false };
         self.clients.insert(self.next, client);
         self.next += 1;
     }
 
     /// How many there are.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.clients.len()
     }
 
+    /// Are there none?
+    pub fn is_empty(&self) -> bool {
+        self.clients.is_empty()
+    }
+
     /// How many there are from an address.
-    pub(crate) fn len_of(&self, address: IpAddr) -> usize {
+    pub fn len_of(&self, address: IpAddr) -> usize {
         self.clients.values().filter(|client| client.connection.peer().ip() == address).count()
     }
 
     /// Handles the completion of a probe.
-    pub(crate) fn note(&mut self, completion: &Completion) -> Option<(SocketAddr, Departure)> {
+    pub fn note(&mut self, completion: &Completion) -> Option<Departed<T>> {
         let client = self.clients.get_mut(&completion.wr_id)?;
         client.awaited = false;
-        let departure = match completion.status {
+        let how = match completion.status {
             Status::Success => return None,
             Status::Flushed => Departure::Broke,
             _ => Departure::Vanished,
         };
-        let gone = self.clients.remove(&completion.wr_id)?;
-        Some((gone.connection.peer(), departure))
+        self.remove(completion.wr_id, how)
     }
 
     /// Removes the clients whose connection has ended, and probes those that have been silent for
     /// long.
-    pub(crate) fn inspect(&mut self, now: Instant) -> Vec<(SocketAddr, Departure)> {
-        let mut departed = Vec::new();
-        self.clients.retain(|id, client| {
-            let departure = client.departure();
-            if let Some(how) = departure {
-                let peer = client.connection.peer();
-                tracing::debug!(%peer, region = client.region, ?how, "a client has left");
-                departed.push((peer, how));
+    pub fn inspect(&mut self, now: Instant) -> Vec<Departed<T>> {
+        let mut gone = Vec::new();
+        for (id, client) in &mut self.clients {
+            if let Some(how) = client.departure() {
+                gone.push((*id, how));
             } else if !client.awaited && now.duration_since(client.probed) >= PROBE_INTERVAL {
                 client.probe(*id, now);
             }
-            departure.is_none()
-        });
-        departed
+        }
+        gone.into_iter().filter_map(|(id, how)| self.remove(id, how)).collect()
+    }
+
+    fn remove(&mut self, id: u64, how: Departure) -> Option<Departed<T>> {
+        let Client { connection, about, .. } = self.clients.remove(&id)?;
+        let peer = connection.peer();
+        tracing::debug!(%peer, ?how, "a client has left");
+        Some(Departed { peer, about, how })
     }
 }
 
-impl Client {
+impl<T> Client<T> {
     fn departure(&self) -> Option<Departure> {
         // Takes the event too, so that it does not stay in the queue.
         if self.connection.wait_for_end(Duration::ZERO) == ConnectionEnd::Disconnected {

@@ -1,4 +1,4 @@
-//! The clients that are arriving at a node: those whose connections are not complete yet.
+//! The clients that are arriving at a server: those whose connections are not complete yet.
 //!
 //! A client is answered at once, and then it has to complete the connection. That it may never do
 //! costs no thread: one thread drives all handshakes, as futures. A client for which there is no
@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use remora::{ConnectFailure, Connection, Handshake, IncomingConnection, Listener};
+use super::{ConnectFailure, Connection, Handshake, IncomingConnection, Listener};
 
 /// How long a client may take to complete its connection.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -20,42 +21,52 @@ const HALF_OPEN_MAX: usize = 256;
 /// The most requests that are taken in a row, before handshakes under way get a turn.
 const REQUESTS_MAX: usize = 64;
 
-/// A connection under way.
-pub(crate) struct HalfOpen {
-    pub(crate) peer: SocketAddr,
-    pub(crate) region: String,
-    pub(crate) step: Handshake<'static, Connection>,
+/// A connection under way, and what the server knows of the client.
+#[derive(Debug)]
+pub struct HalfOpen<T> {
+    /// The client's address and port.
+    pub peer: SocketAddr,
+    /// What the server knows of the client.
+    pub about: T,
+    /// The handshake that is under way.
+    pub step: Handshake<'static, Connection>,
 }
 
 /// How a connection under way has ended.
-pub(crate) struct Ended {
-    pub(crate) peer: SocketAddr,
-    pub(crate) region: String,
-    pub(crate) connection: Result<Connection, ConnectFailure>,
+#[derive(Debug)]
+pub struct Ended<T> {
+    /// The client's address and port.
+    pub peer: SocketAddr,
+    /// What the server knows of the client.
+    pub about: T,
+    /// The connection, or why there is none.
+    pub connection: Result<Connection, ConnectFailure>,
 }
 
 /// The clients that are arriving.
-pub(crate) struct Arrivals<'a> {
+#[derive(Debug)]
+pub struct Arrivals<'a, T> {
     listener: &'a Listener,
     next: Handshake<'a, IncomingConnection>,
     /// In the order in which they came.
-    half_open: VecDeque<(Instant, HalfOpen)>,
+    half_open: VecDeque<(Instant, HalfOpen<T>)>,
 }
 
-impl<'a> Arrivals<'a> {
-    pub(crate) fn new(listener: &'a Listener) -> Arrivals<'a> {
+impl<'a, T> Arrivals<'a, T> {
+    /// No client yet, and the listener at which they ask.
+    pub fn new(listener: &'a Listener) -> Arrivals<'a, T> {
         Arrivals { listener, next: listener.accept(), half_open: VecDeque::new() }
     }
 
     /// Goes on with every handshake, and hands each new client to `answer`, as long as there is
     /// room for `room` more. Never ends; the caller polls it again when it is woken, or now and
     /// then.
-    pub(crate) fn poll(
+    pub fn poll(
         &mut self,
         context: &mut Context<'_>,
         room: usize,
-        mut answer: impl FnMut(IncomingConnection) -> Option<HalfOpen>,
-        ended: &mut Vec<Ended>,
+        mut answer: impl FnMut(IncomingConnection) -> Option<HalfOpen<T>>,
+        ended: &mut Vec<Ended<T>>,
     ) -> Poll<()> {
         self.go_on(context, ended);
         self.drop_late(Instant::now(), room, ended);
@@ -63,14 +74,14 @@ impl<'a> Arrivals<'a> {
             if self.is_crowded(room) {
                 return Poll::Pending;
             }
-            let Poll::Ready(incoming) = std::pin::Pin::new(&mut self.next).poll(context) else {
+            let Poll::Ready(incoming) = Pin::new(&mut self.next).poll(context) else {
                 return Poll::Pending;
             };
             self.next = self.listener.accept();
             if let Some(mut begun) = incoming.ok().and_then(&mut answer) {
                 // The first step sends the answer.
-                if let Some(end) = begun.poll(context) {
-                    ended.push(end);
+                if let Poll::Ready(connection) = begun.poll(context) {
+                    ended.push(begun.end(connection));
                 } else {
                     self.half_open.push_back((Instant::now(), begun));
                 }
@@ -85,35 +96,37 @@ impl<'a> Arrivals<'a> {
         self.half_open.len() >= room.clamp(1, HALF_OPEN_MAX)
     }
 
-    fn go_on(&mut self, context: &mut Context<'_>, ended: &mut Vec<Ended>) {
-        self.half_open.retain_mut(|(_, half_open)| {
-            let end = half_open.poll(context);
-            let goes_on = end.is_none();
-            ended.extend(end);
-            goes_on
-        });
+    fn go_on(&mut self, context: &mut Context<'_>, ended: &mut Vec<Ended<T>>) {
+        let mut at = 0;
+        while let Some((_, client)) = self.half_open.get_mut(at) {
+            let Poll::Ready(connection) = client.poll(context) else {
+                at += 1;
+                continue;
+            };
+            ended.extend(self.half_open.remove(at).map(|(_, client)| client.end(connection)));
+        }
     }
 
     /// Gives up the clients that take too long, the oldest first.
-    fn drop_late(&mut self, now: Instant, room: usize, ended: &mut Vec<Ended>) {
+    fn drop_late(&mut self, now: Instant, room: usize, ended: &mut Vec<Ended<T>>) {
         while let Some((since, _)) = self.half_open.front() {
             let patience = if self.is_crowded(room) { CROWDED_PATIENCE } else { PATIENCE };
             if now.duration_since(*since) < patience {
                 return;
             }
-            if let Some((_, HalfOpen { peer, region, .. })) = self.half_open.pop_front() {
-                let connection = Err(ConnectFailure::Timeout(patience));
-                ended.push(Ended { peer, region, connection });
-            }
+            let late = self.half_open.pop_front();
+            let end = Err(ConnectFailure::Timeout(patience));
+            ended.extend(late.map(|(_, client)| client.end(end)));
         }
     }
 }
 
-impl HalfOpen {
-    fn poll(&mut self, context: &mut Context<'_>) -> Option<Ended> {
-        let Poll::Ready(connection) = std::pin::Pin::new(&mut self.step).poll(context) else {
-            return None;
-        };
-        Some(Ended { peer: self.peer, region: std::mem::take(&mut self.region), connection })
+impl<T> HalfOpen<T> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Connection, ConnectFailure>> {
+        Pin::new(&mut self.step).poll(context)
+    }
+
+    fn end(self, connection: Result<Connection, ConnectFailure>) -> Ended<T> {
+        Ended { peer: self.peer, about: self.about, connection }
     }
 }

@@ -1,0 +1,168 @@
+//! Single keys.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use remora_store::client;
+use remora_store::way::call::{Condition, EXPIRY_KEPT, Placement};
+use serde_json::json;
+
+use super::StoreArgs;
+use crate::output;
+
+/// `remora store get`.
+#[derive(Debug, Args)]
+pub(super) struct Get {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The key
+    key: String,
+    /// Where to put the value [default: standard output, with a line end if it is a terminal]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Print a line of JSON: version, flags, expiry and length
+    #[arg(long)]
+    json: bool,
+}
+
+impl Get {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let mut value = Vec::new();
+        let found = self.store.with(|client| Ok(client.get(self.key.as_bytes(), &mut value)?))?;
+        let Some(about) = found else {
+            if self.json {
+                output::json_line(&json!({ "found": false }))?;
+            } else {
+                eprintln!("remora: there is no key `{}`", self.key);
+            }
+            return Ok(ExitCode::FAILURE);
+        };
+        if let Some(path) = &self.out {
+            fs::write(path, &value).with_context(|| format!("cannot write {}", path.display()))?;
+        }
+        if self.json {
+            output::json_line(&json!({
+                "found": true,
+                "version": about.version,
+                "flags": about.flags,
+                "expires_ms": about.expires_ms,
+                "bytes": value.len(),
+            }))?;
+        } else if self.out.is_none() {
+            let mut out = io::stdout().lock();
+            out.write_all(&value)?;
+            if io::IsTerminal::is_terminal(&out) {
+                out.write_all(b"\n")?;
+            }
+            out.flush()?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// `remora store put`.
+#[derive(Debug, Args)]
+pub(super) struct Put {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The key
+    key: String,
+    /// The value [default: what --in names]
+    value: Option<String>,
+    /// A file with the value; - is standard input
+    #[arg(long = "in", value_name = "FILE", conflicts_with = "value")]
+    input: Option<PathBuf>,
+    /// Only if the key is not there yet
+    #[arg(long, conflicts_with_all = ["if_present", "if_version"])]
+    if_absent: bool,
+    /// Only if the key is there
+    #[arg(long, conflicts_with = "if_version")]
+    if_present: bool,
+    /// Only if the value has this version
+    #[arg(long, value_name = "VERSION")]
+    if_version: Option<u64>,
+    /// Put the value behind the one that is there
+    #[arg(long)]
+    append: bool,
+    /// Seconds after which the key expires [default: as the tablespace has it]
+    #[arg(long, value_name = "SECONDS")]
+    expire: Option<f64>,
+    /// The client's own flags
+    #[arg(long, default_value_t = 0)]
+    flags: u32,
+}
+
+impl Put {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let value = self.bytes()?;
+        let condition = match self.if_version {
+            Some(version) => Condition::Version(version),
+            None if self.if_absent => Condition::Absent,
+            None if self.if_present => Condition::Present,
+            None => Condition::None,
+        };
+        let expires_ms = self.expire.map_or(Ok(EXPIRY_KEPT), in_seconds)?;
+        let placement = if self.append { Placement::Append } else { Placement::Set };
+        let how = client::Put { condition, placement, flags: self.flags, expires_ms };
+        let key = self.key.as_bytes();
+        let set = self.store.with(|client| Ok(client.put_with(key, &value, &how)?))?;
+        if set.is_none() {
+            eprintln!("remora: not set, since the condition does not hold");
+        }
+        Ok(if set.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>> {
+        match (&self.value, &self.input) {
+            (Some(value), _) => Ok(value.clone().into_bytes()),
+            (None, Some(path)) if path.as_os_str() == "-" => {
+                let mut bytes = Vec::new();
+                io::stdin().lock().read_to_end(&mut bytes).context("cannot read the value")?;
+                Ok(bytes)
+            }
+            (None, Some(path)) => {
+                fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+            }
+            (None, None) => anyhow::bail!("no value: name one behind the key, or a file with --in"),
+        }
+    }
+}
+
+/// So many seconds from now, in milliseconds of Unix time.
+fn in_seconds(seconds: f64) -> Result<u64> {
+    let after = Duration::try_from_secs_f64(seconds).ok();
+    let at = after.and_then(|after| SystemTime::now().checked_add(after));
+    let at = at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+    let ms = at.and_then(|at| u64::try_from(at.as_millis()).ok());
+    let ms = ms.filter(|ms| *ms < EXPIRY_KEPT);
+    ms.with_context(|| format!("{seconds} is no number of seconds in which a key can expire"))
+}
+
+/// `remora store delete`.
+#[derive(Debug, Args)]
+pub(super) struct Delete {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// The keys
+    #[arg(required = true)]
+    keys: Vec<String>,
+}
+
+impl Delete {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let gone = self.store.with(|client| {
+            let mut gone = 0;
+            for key in &self.keys {
+                gone += usize::from(client.delete(key.as_bytes())?);
+            }
+            Ok(gone)
+        })?;
+        println!("{gone} of {} keys deleted", self.keys.len());
+        Ok(if gone > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}

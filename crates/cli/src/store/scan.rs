@@ -1,0 +1,211 @@
+//! Scans: rows that a selection picks next to the data, or aggregates over them.
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, anyhow, bail};
+use clap::Args;
+use remora_store::select::Predicate;
+use remora_store::select::aggregate::Answer;
+use remora_store::select::condition::Condition;
+use remora_store::select::schema::{Column, Schema, Type};
+use remora_store::select::selection::{Output, Selection};
+use serde_json::{Map, Value};
+
+use super::StoreArgs;
+use crate::output;
+
+/// `remora store scan`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora store scan 127.0.0.2                                            all keys
+  remora store scan 127.0.0.2 --schema orders.schema --where 'price < 24' --select 'id, price'
+  remora store scan 127.0.0.2 --schema orders.schema --select 'count, sum(price)'
+
+The store judges rows next to the data; only what is asked for travels. docs/selection.md says what
+a schema file and a predicate look like.")]
+pub(super) struct Scan {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// A file that says what columns the values have
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// Which rows: a predicate
+    #[arg(long = "where", value_name = "PREDICATE", requires = "schema")]
+    condition: Option<String>,
+    /// What of them: columns, or count, sum(c), min(c), max(c), distinct(c) [default: all columns]
+    #[arg(long, value_name = "LIST", requires = "schema")]
+    select: Option<String>,
+    /// The most rows
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    limit: u64,
+    /// Print a line of JSON a row
+    #[arg(long)]
+    json: bool,
+}
+
+impl Scan {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match &self.schema {
+            None => self.keys(),
+            Some(path) => {
+                let text = fs::read_to_string(path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                let schema = Schema::parse(&text).map_err(|mistake| {
+                    anyhow!(mistake.render(&path.display().to_string(), &text))
+                })?;
+                self.rows(&schema)
+            }
+        }
+    }
+
+    /// All keys: without a schema, nothing is known of values.
+    fn keys(&self) -> Result<ExitCode> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let mut failed = None;
+        let everything = Selection {
+            row_least: 0,
+            condition: Condition::ALWAYS,
+            output: Output::Columns(Vec::new()),
+            limit: self.limit,
+        };
+        self.store.with(|client| {
+            Ok(client.scan(Some(&everything), |key, _| {
+                let key = String::from_utf8_lossy(key);
+                let line = if self.json {
+                    Value::from(key.as_ref()).to_string()
+                } else {
+                    remora::printable(&key).to_string()
+                };
+                failed = failed.take().or(writeln!(out, "{line}").err());
+            })?)
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        out.flush()?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn rows(&self, schema: &Schema) -> Result<ExitCode> {
+        let told = |name: &str, text: &str, mistake: remora_store::select::mistake::Mistake| {
+            anyhow!(mistake.render(name, text))
+        };
+        let condition = match &self.condition {
+            None => Condition::ALWAYS,
+            Some(text) => Predicate::parse(text)
+                .and_then(|predicate| predicate.bind(schema, &[]))
+                .map_err(|mistake| told("where", text, mistake))?,
+        };
+        let wanted = self.select.as_deref().unwrap_or("*");
+        let selected =
+            Output::parse(wanted, schema).map_err(|mistake| told("select", wanted, mistake))?;
+        let selection =
+            Selection { row_least: schema.fixed(), condition, output: selected, limit: self.limit };
+        match &selection.output {
+            Output::Aggregates(_) => self.aggregates(wanted, schema, &selection),
+            Output::Whole => self.columns(schema.columns(), &selection),
+            Output::Columns(_) => self.columns(&projected(wanted, schema)?, &selection),
+        }
+    }
+
+    fn columns(&self, columns: &[Column], selection: &Selection) -> Result<ExitCode> {
+        let mut out = BufWriter::new(io::stdout().lock());
+        if !self.json {
+            let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+            writeln!(out, "key\t{}", names.join("\t"))?;
+        }
+        let mut failed = None;
+        let done = self.store.with(|client| {
+            Ok(client.scan(Some(selection), |key, row| {
+                let key = String::from_utf8_lossy(key);
+                let shown = columns.iter().map(|column| column.show(row).to_string());
+                let line = if self.json {
+                    let names = columns.iter().map(|column| column.name.clone());
+                    let mut object: Map<String, Value> =
+                        names.zip(shown.map(Value::from)).collect();
+                    object.insert("key".into(), Value::from(key.as_ref()));
+                    Value::from(object).to_string()
+                } else {
+                    let fields: Vec<String> =
+                        shown.map(|field| remora::printable(&field).to_string()).collect();
+                    format!("{}\t{}", remora::printable(&key), fields.join("\t"))
+                };
+                failed = failed.take().or(writeln!(out, "{line}").err());
+            })?)
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        out.flush()?;
+        eprintln!(
+            "{} of {} rows came",
+            output::grouped(done.rows),
+            output::grouped(done.looked_at)
+        );
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn aggregates(&self, wanted: &str, schema: &Schema, selection: &Selection) -> Result<ExitCode> {
+        let answers = self.store.with(|client| Ok(client.aggregate(selection)?))?;
+        let names = wanted.split(',').map(str::trim);
+        let shown: Vec<(&str, String)> = names
+            .zip(answers.answers())
+            .map(|(name, answer)| (name, show(name, answer, schema)))
+            .collect();
+        if self.json {
+            let object: Map<String, Value> =
+                shown.into_iter().map(|(name, value)| (name.into(), Value::from(value))).collect();
+            output::json_line(&object)?;
+        } else {
+            let mut table = output::table(["aggregate", "answer"]);
+            for (name, value) in shown {
+                table.add_row([name.to_owned(), value]);
+            }
+            output::align_right(&mut table, [1]);
+            println!("{table}");
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The columns of a list, where they lie in a row that has only them.
+fn projected(wanted: &str, schema: &Schema) -> Result<Vec<Column>> {
+    let mut offset = 0;
+    let names: Vec<&str> = wanted.split(',').map(str::trim).collect();
+    let mut columns = Vec::new();
+    for (at, name) in names.iter().enumerate() {
+        let column = schema.column(name).with_context(|| format!("there is no column `{name}`"))?;
+        if column.of == Type::Text && at + 1 < names.len() {
+            bail!("`{name}` is a text of any length: name it as the last column");
+        }
+        columns.push(Column { offset, ..column.clone() });
+        offset += column.of.width();
+    }
+    Ok(columns)
+}
+
+/// An aggregate's answer, as a person reads the column's values.
+fn show(name: &str, answer: Answer, schema: &Schema) -> String {
+    let column =
+        name.split_once('(').and_then(|(_, rest)| schema.column(rest.trim_end_matches(')')));
+    match answer {
+        Answer::Count(count) => count.to_string(),
+        Answer::About(about) => format!("{about:.0}"),
+        Answer::Number(None) => "none".into(),
+        Answer::Number(Some(number)) => match column.map(|column| column.of) {
+            Some(Type::Decimal { scale, .. }) if scale > 0 => {
+                let unit = 10i128.pow(scale.into());
+                let sign = if number < 0 { "-" } else { "" };
+                let (whole, rest) = (number.abs() / unit, number.abs() % unit);
+                format!("{sign}{whole}.{rest:0width$}", width = usize::from(scale))
+            }
+            Some(Type::Date) if !name.starts_with("sum") => {
+                let row = (number as i32).to_le_bytes();
+                column.map_or_else(String::new, |column| {
+                    Column { offset: 0, ..column.clone() }.show(&row).to_string()
+                })
+            }
+            _ => number.to_string(),
+        },
+    }
+}

@@ -1,0 +1,216 @@
+//! The server: a store on a card, in every way at once.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use remora::connection::token::Token;
+use remora_cli::device::DeviceArgs;
+use remora_cli::node::spec::parse_size;
+use remora_cli::random;
+use remora_store::codec::Codec;
+use remora_store::log::{Fsync, Recovery};
+use remora_store::service::{KeepOptions, Service, ServiceOptions};
+use remora_store::tablespace::{Eviction, TablespaceOptions};
+use remora_store::way::door::PORT;
+use serde_json::json;
+
+use crate::{output, stop};
+
+/// How often the command looks whether to stop.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// `remora store serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora store serve                                  over the card, for this machine
+  remora store serve --redis --memcached              for redis-cli and memcached's clients, too
+  remora store serve --memory 4G --evict --tablespace orders:1G:lz4
+
+Redis' database 0, memcached and the card's clients see the same keys: the tablespace db0. Every
+user of this machine can connect to a loopback address. Beyond loopback, clients over the card need
+the token, those of Redis and memcached the password.")]
+pub(super) struct Serve {
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Port of RDMA CM's TCP port space
+    #[arg(long, default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    port: u16,
+    /// The most bytes that keys and values may take, with what belongs to them
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    memory: u64,
+    /// Serve Redis' clients [default address: 127.0.0.1:6379]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:6379")]
+    redis: Option<Front>,
+    /// Serve memcached's clients [default address: 127.0.0.1:11211]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:11211")]
+    memcached: Option<Front>,
+    /// Threads for the clients of Redis and memcached
+    #[arg(long, default_value_t = 1)]
+    threads: usize,
+    /// A tablespace, with the most bytes that it may have and how its values are stored; may be
+    /// given several times
+    #[arg(long = "tablespace", value_name = "NAME[:SIZE[:lz4]]")]
+    tablespaces: Vec<Space>,
+    /// Keep every change in this directory, in a log and snapshots, and begin with what it has
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// When a change counts as kept: always (it is on the disk before the answer leaves), everysec,
+    /// or no (when the system thinks fit)
+    #[arg(long, value_name = "WHEN", default_value = "everysec", requires = "dir")]
+    fsync: Fsync,
+    /// Where memory is short, let go what has not been used for some time
+    #[arg(long)]
+    evict: bool,
+    /// The token that clients over the card must show, 32 hexadecimal digits [default: none on
+    /// loopback, a new one beyond it]
+    #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
+    token: Option<Token>,
+    /// The password of Redis' and memcached's clients
+    #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+    /// Print a line of JSON when the store serves
+    #[arg(long)]
+    json: bool,
+    /// Stop when standard input closes (for a parent process)
+    #[arg(long, hide = true)]
+    until_eof: bool,
+}
+
+/// Where a protocol is served: ADDR:PORT, or a port of 127.0.0.1.
+#[derive(Clone, Copy, Debug)]
+struct Front(SocketAddr);
+
+impl FromStr for Front {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Front, String> {
+        let port = text.parse::<u16>().map(|port| (IpAddr::from(Ipv4Addr::LOCALHOST), port).into());
+        port.or_else(|_| text.parse())
+            .map(Front)
+            .map_err(|_| format!("`{text}` is no address: write ADDR:PORT, as in 127.0.0.1:6379"))
+    }
+}
+
+/// A tablespace, as a person names it.
+#[derive(Clone, Debug)]
+struct Space(TablespaceOptions);
+
+impl FromStr for Space {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Space, String> {
+        let mut words = text.split(':');
+        let mut options = TablespaceOptions::new(words.next().unwrap_or_default());
+        if let Some(size) = words.next().filter(|size| !size.is_empty()) {
+            options.quota = Some(parse_size(size).map_err(|error| error.to_string())?);
+        }
+        options.codec = match words.next() {
+            None => Codec::None,
+            Some("lz4") => Codec::Lz4 { head: 0 },
+            Some(other) => {
+                return Err(format!("`{other}` is no way to store values: write lz4, or nothing"));
+            }
+        };
+        match words.next() {
+            None => Ok(Space(options)),
+            Some(_) => Err(format!("`{text}` has too many parts: write NAME[:SIZE[:lz4]]")),
+        }
+    }
+}
+
+impl Serve {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let stop = stop::on_signals()?;
+        let device = self.device.open()?;
+        let token = match self.token {
+            None if !device.info().address.is_loopback() => Some(random::token()?),
+            given => given,
+        };
+        let service = Service::start(&device, &self.options(token)?)?;
+        self.announce(&service, token)?;
+        if self.until_eof {
+            stop::on_end_of_input(stop.clone())?;
+        }
+        while !stop.load(Ordering::Relaxed) && !service.has_ended() {
+            std::thread::sleep(LOOK);
+        }
+        drop(service);
+        self.device.finish(&device);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn options(&self, token: Option<Token>) -> Result<ServiceOptions> {
+        let seed = u64::from_ne_bytes(random::bytes()?);
+        let mut options = ServiceOptions::new(self.memory, seed);
+        let eviction = if self.evict { Eviction::Clock } else { Eviction::Never };
+        options.defaults.eviction = eviction;
+        let spaces = self.tablespaces.iter().map(|space| space.0.clone());
+        options.tablespaces = spaces.map(|space| TablespaceOptions { eviction, ..space }).collect();
+        let fsync = self.fsync;
+        options.keep = self.dir.clone().map(|directory| KeepOptions { directory, fsync });
+        options.door.port = self.port;
+        options.door.token = token;
+        options.fronts.redis = self.redis.iter().map(|front| front.0).collect();
+        options.fronts.memcached = self.memcached.iter().map(|front| front.0).collect();
+        options.fronts.threads = self.threads;
+        options.fronts.password = self.password.clone();
+        Ok(options)
+    }
+
+    fn announce(&self, service: &Service, token: Option<Token>) -> Result<()> {
+        let fronts = |which: fn(&remora_store::front::server::Server) -> &[SocketAddr]| {
+            service.fronts().map(|server| which(server).to_vec()).unwrap_or_default()
+        };
+        let (redis, memcached) =
+            (fronts(|server| server.redis()), fronts(|server| server.memcached()));
+        let address = service.address();
+        if self.json {
+            return output::json_line(&json!({
+                "store": address.to_string(),
+                "token": token.map(|token| token.to_string()),
+                "redis": redis,
+                "memcached": memcached,
+                "records": service.recovery().map(|found| found.log.records),
+            }));
+        }
+        println!("Store at {address}: RoCE v2 on UDP 4791, RDMA CM port {}.", address.port());
+        for (name, addresses) in [("Redis", redis), ("memcached", memcached)] {
+            addresses.iter().for_each(|at| println!("{name}’s clients: TCP {at}."));
+        }
+        if let Some(found) = service.recovery() {
+            println!("{}", read_back(found));
+        }
+        if let Some(token) = token {
+            println!("Clients over the card need this token: export REMORA_TOKEN={token}");
+        }
+        let ip = address.ip();
+        println!("Try: remora store put {ip} greeting hello        Stop: Ctrl-C");
+        Ok(())
+    }
+}
+
+/// What was found in the directory, in words.
+fn read_back(found: &Recovery) -> String {
+    let snapshot = found.snapshot.map_or(0, |snapshot| snapshot.records);
+    let records = found.log.records;
+    let mut said = format!(
+        "Read back {} records of a snapshot and {} changes of the log.",
+        output::grouped(snapshot),
+        output::grouped(records)
+    );
+    if let Some(torn) = &found.log.torn {
+        let (file, offset, reason) = (&torn.file, torn.offset, torn.reason);
+        said += &format!(
+            " The log ended within a change, which nobody was told of: {file}, byte \
+                          {offset}: {reason}."
+        );
+    }
+    said
+}

@@ -1,0 +1,249 @@
+//! A connection: its socket, what has come and is not dealt with, and what is to go.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::EventFlags;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+
+use crate::front::clients::Client;
+use crate::front::memcached;
+use crate::front::resp;
+use crate::front::world::{Next, Step, Turn, World};
+use crate::stats::Way;
+
+/// Bytes that one read takes at most.
+const READ_BYTES: usize = 64 * 1024;
+/// The same while a long argument is on its way.
+const LONG_READ_BYTES: usize = 1 << 20;
+/// Buffers up to this size are kept for the next connection, in bytes.
+const SPARE_BYTES: usize = 2 * READ_BYTES;
+/// How many buffers a thread keeps.
+const SPARES: usize = 256;
+
+/// Buffers that connections have given back.
+#[derive(Debug, Default)]
+pub(crate) struct Spares(Vec<Vec<u8>>);
+
+impl Spares {
+    fn take(&mut self) -> Vec<u8> {
+        self.0.pop().unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
+    }
+
+    fn give(&mut self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= SPARE_BYTES && self.0.len() < SPARES && buffer.capacity() > 0 {
+            buffer.clear();
+            self.0.push(buffer);
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Session {
+    Redis(Box<resp::session::Session>),
+    Memcached(Box<memcached::session::Session>),
+}
+
+/// What becomes of a connection after its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It goes on when bytes come.
+    Reads,
+    /// It goes on when its replies are gone.
+    Writes,
+    /// It has more to do at once.
+    Again,
+    /// It is over.
+    Ends,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+    pub(crate) client: Arc<Client>,
+    /// What `epoll` has been told to say of it.
+    pub(crate) interest: EventFlags,
+    session: Session,
+    input: Vec<u8>,
+    /// Input before this is dealt with.
+    start: usize,
+    output: Vec<u8>,
+    /// Output before this is sent.
+    sent: usize,
+    next: Next,
+    /// The peer sends nothing more.
+    is_over: bool,
+    /// What it has of the memory for all connections, in bytes.
+    held: u64,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, world: &World) -> Connection {
+        let session = match client.way {
+            Way::Memcached => Session::Memcached(Box::new(memcached::session::Session::new(world))),
+            _ => Session::Redis(Box::new(resp::session::Session::new(world, client.clone()))),
+        };
+        Connection {
+            socket,
+            client,
+            interest: EventFlags::IN,
+            session,
+            input: Vec::new(),
+            start: 0,
+            output: Vec::new(),
+            sent: 0,
+            next: Next::Read(1),
+            is_over: false,
+            held: 0,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Reads what has come and carries it out; replies wait in the output.
+    pub(crate) fn turn(&mut self, turn: &mut Turn, spares: &mut Spares) {
+        if matches!(self.next, Next::Read(_)) && !self.is_over {
+            match self.read(spares) {
+                Ok(0) => return,
+                Ok(count) => {
+                    turn.counts.bytes_in.add(count as u64);
+                    self.client.last_ms.store(turn.now, Relaxed);
+                }
+                Err(_) => {
+                    self.is_over = true;
+                    self.next = Next::Close;
+                    return;
+                }
+            }
+        }
+        self.run(turn, spares);
+    }
+
+    /// Reads once. Ok(0) is: nothing has come yet.
+    fn read(&mut self, spares: &mut Spares) -> io::Result<usize> {
+        if self.input.capacity() == 0 {
+            self.input = spares.take();
+        }
+        if self.start > 0 {
+            self.input.drain(..self.start);
+            self.start = 0;
+        }
+        let wanted = if let Next::Read(more) = self.next { more } else { 1 };
+        let room = wanted.clamp(READ_BYTES / 4, LONG_READ_BYTES);
+        if self.input.capacity() - self.input.len() < room {
+            self.input.reserve(room);
+        }
+        match rustix::io::read(&self.socket, spare_capacity(&mut self.input)) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => Ok(count),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Carries out what is whole.
+    fn run(&mut self, turn: &mut Turn, spares: &mut Spares) {
+        if self.output.capacity() == 0 {
+            self.output = spares.take();
+        }
+        let input = &self.input[self.start..];
+        let step = match &mut self.session {
+            Session::Redis(session) => session.run(turn, input, &mut self.output),
+            Session::Memcached(session) => session.run(turn, input, &mut self.output),
+        };
+        let Step { used, next } = step;
+        self.start += used;
+        self.next = next;
+        if self.start == self.input.len() {
+            self.start = 0;
+            spares.give(std::mem::take(&mut self.input));
+        }
+    }
+
+    /// Forgets the replies of this turn and ends the connection: what they say did not happen for
+    /// sure.
+    pub(crate) fn disown(&mut self, reason: &str) {
+        self.output.truncate(self.sent);
+        let text = match self.session {
+            Session::Redis(_) => format!("-MISCONF the log cannot be written: {reason}\r\n"),
+            Session::Memcached(_) => {
+                format!("SERVER_ERROR the log cannot be written: {reason}\r\n")
+            }
+        };
+        self.output.extend_from_slice(text.as_bytes());
+        self.next = Next::Close;
+    }
+
+    /// Sends what waits, and says how the connection goes on.
+    pub(crate) fn send(&mut self, turn: &mut Turn, spares: &mut Spares) -> Fate {
+        if self.client.kill.load(Relaxed) {
+            self.next = Next::Close;
+        }
+        while self.sent < self.output.len() {
+            let rest = &self.output[self.sent..];
+            match rustix::net::send(&self.socket, rest, rustix::net::SendFlags::NOSIGNAL) {
+                Ok(count) => {
+                    turn.counts.bytes_out.add(count as u64);
+                    self.sent += count;
+                }
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => return Fate::Ends,
+            }
+        }
+        let is_sent = self.sent == self.output.len();
+        if is_sent {
+            self.sent = 0;
+            self.output.clear();
+            spares.give(std::mem::take(&mut self.output));
+        }
+        if !self.account(turn) {
+            return Fate::Ends;
+        }
+        match self.next {
+            _ if !is_sent && self.is_over => Fate::Ends,
+            _ if !is_sent => Fate::Writes,
+            Next::Close => Fate::Ends,
+            Next::Send => Fate::Again,
+            Next::Read(_) => Fate::Reads,
+        }
+    }
+
+    /// Takes note of the memory that the connection makes the server keep. False if all
+    /// connections together would keep too much.
+    fn account(&mut self, turn: &Turn) -> bool {
+        let session = match &self.session {
+            Session::Redis(session) => session.bytes(),
+            Session::Memcached(session) => session.bytes(),
+        };
+        let bytes = (self.input.capacity() + self.output.capacity() + session) as u64;
+        if bytes == self.held {
+            return true;
+        }
+        if !turn.world.rebuffer(self.held, bytes) {
+            turn.counts.memory_refused.add(1);
+            return false;
+        }
+        self.held = bytes;
+        self.client.bytes.store(bytes, Relaxed);
+        true
+    }
+
+    /// Whether nothing has come for so long that it may go.
+    pub(crate) fn is_idle(&self, now: u64, idle_s: u64) -> bool {
+        idle_s > 0 && now.saturating_sub(self.client.last_ms.load(Relaxed)) >= idle_s * 1000
+    }
+
+    /// Gives back what it has of the memory for all connections.
+    pub(crate) fn leave(&mut self, world: &World) {
+        world.rebuffer(self.held, 0);
+        self.held = 0;
+        world.clients.leave(self.client.id);
+    }
+}

@@ -1,0 +1,209 @@
+//! The store as the fronts use it: one object, whatever memory it lives in and whatever logs it.
+
+use std::cell::OnceCell;
+use std::fmt::Debug;
+
+use thiserror::Error;
+
+/// A tablespace, as the store names it.
+pub use crate::tablespace::TablespaceId;
+
+/// What is known of a key beside its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Grows with every change of the store: the token of memcached's comparisons.
+    pub version: u64,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it ends, in ms of Unix time.
+    pub expires_ms: Option<u64>,
+}
+
+/// A key's value at the moment of a change. It is fetched when it is first asked for.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    /// What is known of it.
+    pub found: Found,
+    fetched: &'a OnceCell<Vec<u8>>,
+    fetch: &'a dyn Fn() -> Vec<u8>,
+}
+
+impl<'a> Seen<'a> {
+    /// A value that `fetch` fetches into `fetched`, once.
+    pub fn new(
+        found: Found,
+        fetched: &'a OnceCell<Vec<u8>>,
+        fetch: &'a dyn Fn() -> Vec<u8>,
+    ) -> Seen<'a> {
+        Seen { found, fetched, fetch }
+    }
+
+    /// The value, as clients see it.
+    pub fn value(&self) -> &'a [u8] {
+        self.fetched.get_or_init(self.fetch)
+    }
+}
+
+/// What becomes of a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'v> {
+    /// Nothing.
+    Keep,
+    /// It has this value.
+    Put {
+        /// The value.
+        value: &'v [u8],
+        /// The client's flags.
+        flags: u32,
+        /// When it ends, in ms of Unix time.
+        expires_ms: Option<u64>,
+    },
+    /// It has the value that was made in the scratch buffer.
+    Make {
+        /// The client's flags.
+        flags: u32,
+        /// When it ends, in ms of Unix time.
+        expires_ms: Option<u64>,
+    },
+    /// Its end moves.
+    Touch {
+        /// When it ends, in ms of Unix time.
+        expires_ms: Option<u64>,
+    },
+    /// It is gone.
+    Delete,
+}
+
+/// Why a change was not made. Nothing has changed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Refused {
+    /// The key is empty or too long.
+    #[error("a key is 1 to {limit} bytes long")]
+    Key {
+        /// The longest key, in bytes.
+        limit: usize,
+    },
+    /// The value is too long.
+    #[error("a value is at most {limit} bytes long")]
+    Value {
+        /// The longest value, in bytes.
+        limit: usize,
+    },
+    /// There is no memory for it.
+    #[error("out of memory: {0}")]
+    Memory(String),
+    /// The log cannot take it.
+    #[error("the log takes no changes: {0}")]
+    Log(String),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A change that looks at a key's value, if it has one, and decides.
+pub type Decide<'d, 'v> = &'d mut dyn FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>;
+/// What a scan shows: a key and its end; false ends the scan.
+pub type Visit<'d> = &'d mut dyn FnMut(&[u8], &Found) -> bool;
+
+/// A store, by its operations. Each is linearizable per key, with all other ways in.
+pub trait Keyspace: Send + Sync + Debug {
+    /// Appends the key's value to `value`, if there is one.
+    fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found>;
+
+    /// What is known of a key, without its value.
+    fn look(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<Found>;
+
+    /// Changes a key as `decide` says. The answer is the change's version, if there was one.
+    ///
+    /// # Errors
+    /// If the change cannot be made.
+    fn update(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: Decide<'_, '_>,
+    ) -> Result<Option<u64>, Refused>;
+
+    /// Shows keys from where `cursor` says, about `budget` of them. Each key that is there during
+    /// a whole walk is shown at least once. The answer is where to go on; 0 is the end.
+    fn scan(&self, ts: TablespaceId, cursor: u64, budget: usize, now: u64, visit: Visit<'_>)
+    -> u64;
+
+    /// A place where a walk may begin, chosen by `seed`.
+    fn somewhere(&self, seed: u64) -> u64;
+
+    /// How many keys there are, with those whose time has come but that were not yet removed.
+    fn count(&self, ts: TablespaceId) -> u64;
+
+    /// Removes all keys. The answer is the change's version.
+    ///
+    /// # Errors
+    /// If the log cannot take it.
+    fn flush(&self, ts: TablespaceId, now: u64) -> Result<u64, Refused>;
+
+    /// The tablespace of this name, if there is one.
+    fn known(&self, name: &str) -> Option<TablespaceId>;
+
+    /// The tablespace of this name, made if it is not there.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused>;
+
+    /// The bytes that a key takes with its value and all that belongs to it.
+    fn bytes_of(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<u64>;
+
+    /// The bytes in use, and the most that may be.
+    fn bytes(&self) -> (u64, u64);
+}
+
+/// What is kept of changes beyond the process, as the fronts use it.
+pub trait Keeper: Send + Sync + Debug {
+    /// Whether an answer has to wait until its change is kept.
+    fn is_awaited(&self) -> bool;
+
+    /// Waits until all changes up to `version` are kept.
+    ///
+    /// # Errors
+    /// If they cannot be: they must not be acknowledged.
+    fn wait(&self, version: u64) -> Result<(), String>;
+
+    /// Writes the whole store to the disk: before it returns, or on its own.
+    ///
+    /// # Errors
+    /// If it cannot be done, or is being done.
+    fn save(&self, background: bool) -> Result<(), String>;
+
+    /// When the store was last written as a whole, in seconds of Unix time.
+    fn saved_s(&self) -> u64;
+
+    /// What `INFO persistence` shows, as names and values.
+    fn entries(&self) -> Vec<(&'static str, String)>;
+}
+
+/// Nothing is kept.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Forgetful;
+
+impl Keeper for Forgetful {
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn wait(&self, _version: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn save(&self, _background: bool) -> Result<(), String> {
+        Err("this store keeps nothing: it was started without a directory (--dir)".to_owned())
+    }
+
+    fn saved_s(&self) -> u64 {
+        0
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}

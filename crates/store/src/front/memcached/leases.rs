@@ -1,0 +1,96 @@
+//! Leases of the meta commands: which keys are stale, and whether somebody has been told to fill
+//! them anew.
+//!
+//! They belong to this server, not to the store: another way in does not see them, and a restart
+//! forgets them. Then a stale value counts as a good one until it ends, and two clients may fill a
+//! key at once, as without leases. A lease holds for one version of its key.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::front::keyspace::TablespaceId;
+
+/// The most leases; the oldest goes first.
+const MOST: usize = 65_536;
+
+/// What holds for one version of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// The key's version.
+    pub(super) version: u64,
+    /// Its value is known to be old.
+    pub(super) is_stale: bool,
+    /// Somebody has been told to fill it.
+    pub(super) is_won: bool,
+}
+
+type Name = (u64, Vec<u8>);
+
+fn name(ts: TablespaceId, key: &[u8]) -> Name {
+    (u64::from(ts.0), key.to_vec())
+}
+
+/// All leases.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    held: BTreeMap<Name, Lease>,
+    /// Names in the order in which leases were made; some may have gone, or have come again.
+    order: VecDeque<Name>,
+}
+
+impl Leases {
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// The lease of a key, if it holds for this version.
+    pub(super) fn at(&mut self, ts: TablespaceId, key: &[u8], version: u64) -> Option<Lease> {
+        let name = name(ts, key);
+        let lease = *self.held.get(&name)?;
+        if lease.version != version {
+            self.held.remove(&name);
+            return None;
+        }
+        Some(lease)
+    }
+
+    /// Makes or changes a lease.
+    pub(super) fn set(&mut self, ts: TablespaceId, key: &[u8], lease: Lease) {
+        let name = name(ts, key);
+        if self.held.insert(name.clone(), lease).is_none() {
+            self.order.push_back(name);
+        }
+        while self.order.len() > MOST {
+            if let Some(oldest) = self.order.pop_front() {
+                self.held.remove(&oldest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_holds_for_one_version() {
+        let (mut leases, ts) = (Leases::default(), TablespaceId(1));
+        let lease = Lease { version: 7, is_stale: true, is_won: false };
+        leases.set(ts, b"k", lease);
+        assert_eq!(leases.at(ts, b"k", 7), Some(lease));
+        assert_eq!(leases.at(ts, b"other", 7), None);
+        assert_eq!(leases.at(ts, b"k", 8), None);
+        assert!(leases.is_empty());
+    }
+
+    #[test]
+    fn there_is_a_limit() {
+        let (mut leases, ts) = (Leases::default(), TablespaceId(1));
+        for number in 0..MOST as u64 + 10 {
+            let lease = Lease { version: number, is_stale: false, is_won: true };
+            leases.set(ts, &number.to_be_bytes(), lease);
+        }
+        assert!(leases.held.len() <= MOST && leases.order.len() <= MOST);
+        assert_eq!(leases.at(ts, &0u64.to_be_bytes(), 0), None);
+    }
+}

@@ -1,0 +1,21 @@
+//! memcached's protocols: text, its meta commands, and binary.
+//!
+//! - [`operations`]: what all three do to the store.
+//! - [`text`], [`meta`], [`binary`]: requests of each, and their answers.
+//! - [`chunk`]: values that follow a line of text.
+//! - [`leases`]: which client may fill a key anew, for the meta commands.
+//! - [`session`]: a connection, from bytes to bytes.
+
+mod base64;
+mod binary;
+mod chunk;
+mod leases;
+mod meta;
+mod numbers;
+mod operations;
+pub mod session;
+mod state;
+mod statistics;
+mod text;
+
+pub(crate) use leases::Leases;

@@ -1,0 +1,300 @@
+//! What memcached's three protocols do to the store.
+
+use crate::front::keyspace::{Change, Found, Refused, Seen, TablespaceId};
+use crate::front::memcached::numbers;
+use crate::front::world::Turn;
+
+/// The longest key, in bytes.
+pub(super) const KEY_BYTES: usize = 250;
+
+/// How a value is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Set,
+    Add,
+    Replace,
+    Append,
+    Prepend,
+}
+
+/// A request to store.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Storing<'a> {
+    pub(super) mode: Mode,
+    pub(super) key: &'a [u8],
+    pub(super) value: &'a [u8],
+    pub(super) flags: u32,
+    /// When it ends, in ms of Unix time.
+    pub(super) expires_ms: Option<u64>,
+    /// Only if the key has this version.
+    pub(super) version: Option<u64>,
+}
+
+/// What became of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// It was done; the key's version now.
+    Done(u64),
+    /// The key is there, or is not, against what was asked.
+    NotStored,
+    /// The key has another version.
+    Exists,
+    /// The key is not there.
+    NotFound,
+    /// It cannot be done.
+    Refused(Refused),
+}
+
+/// The longest value, in bytes.
+pub(super) fn longest(turn: &Turn) -> usize {
+    turn.world.settings.bulk_bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
+}
+
+/// Stores a value.
+pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) -> Outcome {
+    let &Storing { mode, key, value, flags, expires_ms, version } = storing;
+    let (mut outcome, longest) = (Outcome::NotStored, longest(turn));
+    turn.counts.cmd_set.add(1);
+    let changed = change(turn, ts, key, |seen, scratch| {
+        if let Some(version) = version {
+            match &seen {
+                None => {
+                    outcome = Outcome::NotFound;
+                    return Change::Keep;
+                }
+                Some(seen) if seen.found.version != version => {
+                    outcome = Outcome::Exists;
+                    return Change::Keep;
+                }
+                Some(_) => {}
+            }
+        }
+        outcome = Outcome::NotStored;
+        let put = Change::Put { value, flags, expires_ms };
+        let joined = match (mode, seen) {
+            (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => return put,
+            (Mode::Append, Some(seen)) => (seen, [seen.value(), value]),
+            (Mode::Prepend, Some(seen)) => (seen, [value, seen.value()]),
+            _ => return Change::Keep,
+        };
+        let (seen, parts) = joined;
+        if parts[0].len() + parts[1].len() > longest {
+            outcome = Outcome::Refused(Refused::Value { limit: longest });
+            return Change::Keep;
+        }
+        parts.into_iter().for_each(|part| scratch.extend_from_slice(part));
+        Change::Make { flags: seen.found.flags, expires_ms: seen.found.expires_ms }
+    });
+    let outcome = ended(changed, outcome);
+    if version.is_some() {
+        match &outcome {
+            Outcome::Done(_) => turn.counts.cas_hits.add(1),
+            Outcome::Exists => turn.counts.cas_badval.add(1),
+            Outcome::NotFound => turn.counts.cas_misses.add(1),
+            _ => {}
+        }
+    }
+    if let Outcome::Done(_) = outcome {
+        turn.counts.stored.add(1);
+    }
+    outcome
+}
+
+fn ended(changed: Result<Option<u64>, Refused>, otherwise: Outcome) -> Outcome {
+    match changed {
+        Ok(Some(version)) => Outcome::Done(version),
+        Ok(None) => otherwise,
+        Err(refused) => Outcome::Refused(refused),
+    }
+}
+
+/// Changes a key. The answer is its version now, if something was changed.
+pub(super) fn change<'v>(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>,
+) -> Result<Option<u64>, Refused> {
+    let version = turn.world.keyspace.update(ts, key, turn.now, &mut decide)?;
+    turn.version = turn.version.max(version.unwrap_or(0));
+    Ok(version)
+}
+
+/// Deletes a key, if it has this version.
+pub(super) fn delete(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    version: Option<u64>,
+) -> Outcome {
+    let mut outcome = Outcome::NotFound;
+    let changed = change(turn, ts, key, |seen, _| {
+        outcome = Outcome::NotFound;
+        let Some(seen) = seen else { return Change::Keep };
+        if version.is_some_and(|version| version != seen.found.version) {
+            outcome = Outcome::Exists;
+            return Change::Keep;
+        }
+        Change::Delete
+    });
+    let outcome = ended(changed, outcome);
+    match outcome {
+        Outcome::Done(_) => turn.counts.delete_hits.add(1),
+        _ => turn.counts.delete_misses.add(1),
+    }
+    outcome
+}
+
+/// Moves a key's end. The answer is its version now.
+pub(super) fn touch(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    expires_ms: Option<u64>,
+) -> Outcome {
+    turn.counts.cmd_touch.add(1);
+    let changed = change(turn, ts, key, |seen, _| match seen {
+        Some(_) => Change::Touch { expires_ms },
+        None => Change::Keep,
+    });
+    let outcome = ended(changed, Outcome::NotFound);
+    match outcome {
+        Outcome::Done(_) => turn.counts.touch_hits.add(1),
+        _ => turn.counts.touch_misses.add(1),
+    }
+    outcome
+}
+
+/// A request to add to a number, or to take from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Adding<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) delta: u64,
+    pub(super) decrements: bool,
+    /// What the key gets if it is not there: a number, and an end in ms of Unix time.
+    pub(super) initial: Option<(u64, Option<u64>)>,
+    /// Another end for a key that is there.
+    pub(super) expires_ms: Option<Option<u64>>,
+    /// Only if the key has this version.
+    pub(super) version: Option<u64>,
+}
+
+/// What became of it: as [`Outcome`], and the number. None: the value is no number.
+pub(super) fn add(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    adding: &Adding<'_>,
+) -> Option<(Outcome, u64)> {
+    let (mut outcome, mut number, mut had) = (Outcome::NotFound, None, false);
+    let changed = change(turn, ts, adding.key, |seen, scratch| {
+        outcome = Outcome::NotFound;
+        had = seen.is_some();
+        let Some(seen) = seen else {
+            let Some((initial, expires_ms)) = adding.initial else { return Change::Keep };
+            number = Some(initial);
+            scratch.extend_from_slice(itoa::Buffer::new().format(initial).as_bytes());
+            return Change::Make { flags: 0, expires_ms };
+        };
+        if adding.version.is_some_and(|version| version != seen.found.version) {
+            outcome = Outcome::Exists;
+            return Change::Keep;
+        }
+        let before = numbers::unsigned(seen.value().trim_ascii_end());
+        number = before.map(|before| match adding.decrements {
+            true => before.saturating_sub(adding.delta),
+            false => before.wrapping_add(adding.delta),
+        });
+        let Some(number) = number else { return Change::Keep };
+        scratch.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+        if adding.decrements {
+            // As memcached does: a number keeps its place when it gets shorter.
+            let len = scratch.len().max(seen.value().len());
+            scratch.resize(len, b' ');
+        }
+        let expires_ms = adding.expires_ms.unwrap_or(seen.found.expires_ms);
+        Change::Make { flags: seen.found.flags, expires_ms }
+    });
+    let outcome = ended(changed, outcome);
+    let counts = &turn.counts;
+    match (adding.decrements, had) {
+        (false, true) => counts.incr_hits.add(1),
+        (false, false) => counts.incr_misses.add(1),
+        (true, true) => counts.decr_hits.add(1),
+        (true, false) => counts.decr_misses.add(1),
+    }
+    match (outcome, number) {
+        (Outcome::NotFound, None) if had => None,
+        (outcome, number) => Some((outcome, number.unwrap_or(0))),
+    }
+}
+
+/// Reads a value, and appends it to `value`.
+pub(super) fn get(turn: &Turn, ts: TablespaceId, key: &[u8], value: &mut Vec<u8>) -> Option<Found> {
+    let found = turn.world.keyspace.get(ts, key, turn.now, value);
+    turn.counts.cmd_get.add(1);
+    match found {
+        Some(_) => turn.counts.hits.add(1),
+        None => turn.counts.misses.add(1),
+    }
+    found
+}
+
+/// Reads a value and moves its end, at the same moment.
+pub(super) fn get_and_touch(
+    turn: &mut Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    expires_ms: Option<u64>,
+    value: &mut Vec<u8>,
+) -> Result<Option<Found>, Refused> {
+    let (start, mut found) = (value.len(), None);
+    turn.counts.cmd_touch.add(1);
+    turn.counts.cmd_get.add(1);
+    let version = change(turn, ts, key, |seen, _| {
+        value.truncate(start);
+        found = seen.map(|seen| seen.found);
+        let Some(seen) = seen else { return Change::Keep };
+        value.extend_from_slice(seen.value());
+        Change::Touch { expires_ms }
+    })?;
+    let counts = &turn.counts;
+    if found.is_some() {
+        counts.hits.add(1);
+        counts.touch_hits.add(1);
+    } else {
+        counts.misses.add(1);
+        counts.touch_misses.add(1);
+    }
+    Ok(found.map(|found| Found { version: version.unwrap_or(found.version), expires_ms, ..found }))
+}
+
+/// Removes all keys, now or at a time that is to come.
+pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(), Refused> {
+    turn.counts.cmd_flush.add(1);
+    match numbers::end(delay_s, turn.now) {
+        Some(at) if delay_s > 0 && at > turn.now => {
+            let at = i64::try_from(at).unwrap_or(i64::MAX);
+            turn.world.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
+        }
+        _ => {
+            let version = turn.world.keyspace.flush(ts, turn.now)?;
+            turn.version = turn.version.max(version);
+        }
+    }
+    Ok(())
+}
+
+/// Does a flush whose time has come.
+pub(super) fn flush_if_due(turn: &mut Turn, ts: TablespaceId) -> Result<(), Refused> {
+    use std::sync::atomic::Ordering::Relaxed;
+    let at = turn.world.flush_at.load(Relaxed);
+    if at < 0 || at as u64 > turn.now {
+        return Ok(());
+    }
+    // One thread does it.
+    if turn.world.flush_at.compare_exchange(at, -1, Relaxed, Relaxed).is_ok() {
+        let version = turn.world.keyspace.flush(ts, turn.now)?;
+        turn.version = turn.version.max(version);
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! `stats`: what memcached's clients may ask of the server.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::front::memcached::chunk::VERSION;
+use crate::front::memcached::state::Call;
+use crate::stats::{Op, Way};
+
+/// What follows `stats`, as names and values; None if there is nothing of that name.
+pub(super) fn entries(call: &Call<'_>, what: &[u8]) -> Option<Vec<(String, String)>> {
+    match what {
+        b"" => Some(general(call)),
+        b"settings" => Some(settings(call)),
+        b"latency" => Some(latencies(call)),
+        // There are no slabs, items or sizes of memcached's kind.
+        b"items" | b"slabs" | b"sizes" | b"conns" => Some(Vec::new()),
+        _ => None,
+    }
+}
+
+fn general(call: &Call<'_>) -> Vec<(String, String)> {
+    let world = &call.turn.world;
+    let sums = world.stats.sums();
+    let (bytes, limit) = world.keyspace.bytes();
+    let entries: Vec<(&str, u64)> = vec![
+        ("pid", std::process::id().into()),
+        ("uptime", world.uptime().as_secs()),
+        ("time", call.turn.now / 1000),
+        ("pointer_size", usize::BITS.into()),
+        ("max_connections", world.settings.max_clients.load(Relaxed)),
+        ("curr_connections", world.clients.count()),
+        ("total_connections", sums.connections),
+        ("rejected_connections", sums.connections_refused),
+        ("cmd_get", sums.cmd_get),
+        ("cmd_set", sums.cmd_set),
+        ("cmd_flush", sums.cmd_flush),
+        ("cmd_touch", sums.cmd_touch),
+        ("get_hits", sums.hits),
+        ("get_misses", sums.misses),
+        ("delete_misses", sums.delete_misses),
+        ("delete_hits", sums.delete_hits),
+        ("incr_misses", sums.incr_misses),
+        ("incr_hits", sums.incr_hits),
+        ("decr_misses", sums.decr_misses),
+        ("decr_hits", sums.decr_hits),
+        ("cas_misses", sums.cas_misses),
+        ("cas_hits", sums.cas_hits),
+        ("cas_badval", sums.cas_badval),
+        ("touch_hits", sums.touch_hits),
+        ("touch_misses", sums.touch_misses),
+        ("auth_cmds", sums.auth_cmds),
+        ("auth_errors", sums.auth_refused),
+        ("idle_kicks", sums.connections_idle),
+        ("bytes_read", sums.bytes_in),
+        ("bytes_written", sums.bytes_out),
+        ("limit_maxbytes", limit),
+        ("bytes", bytes),
+        ("curr_items", world.keyspace.count(call.ts)),
+        ("total_items", sums.stored),
+    ];
+    let mut all = vec![("version".to_owned(), VERSION.to_owned())];
+    all.extend(entries.into_iter().map(|(name, value)| (name.to_owned(), value.to_string())));
+    all
+}
+
+fn settings(call: &Call<'_>) -> Vec<(String, String)> {
+    let world = &call.turn.world;
+    let settings = &world.settings;
+    let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
+    let entries = [
+        ("maxbytes", world.keyspace.bytes().1.to_string()),
+        ("maxconns", settings.max_clients.load(Relaxed).to_string()),
+        ("tcpport", world.ports.get().map_or(0, |ports| ports.1).to_string()),
+        ("udpport", "0".to_owned()),
+        ("cas_enabled", yes(true)),
+        ("auth_enabled_sasl", yes(settings.password().is_some())),
+        ("item_size_max", settings.bulk_bytes.load(Relaxed).to_string()),
+        ("idle_timeout", settings.idle_s.load(Relaxed).to_string()),
+        ("flush_enabled", yes(true)),
+        ("binding_protocol", "auto-negotiate".to_owned()),
+    ];
+    entries.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+fn latencies(call: &Call<'_>) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    for op in Op::ALL {
+        let histogram = call.turn.world.stats.histogram(Way::Memcached, op);
+        if histogram.count() == 0 {
+            continue;
+        }
+        all.push((format!("{}_count", op.name()), histogram.count().to_string()));
+        for (name, share) in [("p50", 0.5), ("p99", 0.99), ("p999", 0.999)] {
+            let ns = histogram.percentile_ns(share).to_string();
+            all.push((format!("{}_{name}_ns", op.name()), ns));
+        }
+    }
+    all
+}
+
+/// Answers `stats` in text.
+pub(super) fn text(call: &mut Call<'_>, what: &[u8]) {
+    if what == b"reset" {
+        call.turn.world.stats.reset();
+        return call.line(b"RESET");
+    }
+    let Some(entries) = entries(call, what) else { return call.line(b"ERROR") };
+    for (name, value) in entries {
+        call.line(format!("STAT {name} {value}").as_bytes());
+    }
+    call.line(b"END");
+}

@@ -1,0 +1,164 @@
+//! `INFO`: what the server says of itself.
+
+use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::front::resp::command::{Call, Done};
+use crate::front::resp::commands::connection::REDIS_VERSION;
+use crate::front::world::{DATABASES, World};
+use crate::stats::{Op, Way};
+
+/// A section: its name, and what writes its lines. The flag says whether `INFO` alone shows it.
+type Section = (&'static str, bool, fn(&World, &mut String));
+
+const SECTIONS: &[Section] = &[
+    ("Server", true, server),
+    ("Clients", true, clients),
+    ("Memory", true, memory),
+    ("Persistence", true, persistence),
+    ("Stats", true, stats),
+    ("Replication", true, |_, text| {
+        text.push_str("role:master\r\nconnected_slaves:0\r\n");
+    }),
+    ("Commandstats", false, operations),
+    ("Latencystats", false, latencies),
+    ("Cluster", true, |_, text| text.push_str("cluster_enabled:0\r\n")),
+    ("Keyspace", true, keyspace),
+];
+
+/// `INFO [section …]`.
+pub(crate) fn info(call: &mut Call<'_>) -> Done {
+    let asked: Vec<_> = call.arguments.from(1).map(<[u8]>::to_ascii_lowercase).collect();
+    let has = |word: &str| asked.iter().any(|name| name == word.as_bytes());
+    let everything = has("all") || has("everything");
+    let usual = asked.is_empty() || has("default");
+    let mut text = String::new();
+    for (name, is_usual, write) in SECTIONS {
+        if !(everything || usual && *is_usual || has(&name.to_ascii_lowercase())) {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str("\r\n");
+        }
+        line(&mut text, format_args!("# {name}"));
+        write(&call.turn.world, &mut text);
+    }
+    call.reply.verbatim(&text);
+    Ok(())
+}
+
+fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
+    // Writing to a string does not fail.
+    let _ = text.write_fmt(line);
+    text.push_str("\r\n");
+}
+
+fn server(world: &World, text: &mut String) {
+    let uptime = world.uptime().as_secs();
+    line(text, format_args!("redis_version:{REDIS_VERSION}"));
+    line(text, format_args!("remora_version:{}", env!("CARGO_PKG_VERSION")));
+    line(text, format_args!("redis_mode:standalone"));
+    line(text, format_args!("os:{} {}", std::env::consts::OS, std::env::consts::ARCH));
+    line(text, format_args!("arch_bits:{}", usize::BITS));
+    line(text, format_args!("multiplexing_api:epoll"));
+    line(text, format_args!("process_id:{}", std::process::id()));
+    line(text, format_args!("run_id:{:040x}", world.run_id));
+    line(text, format_args!("tcp_port:{}", world.ports.get().map_or(0, |ports| ports.0)));
+    line(text, format_args!("uptime_in_seconds:{uptime}"));
+    line(text, format_args!("uptime_in_days:{}", uptime / 86_400));
+}
+
+fn clients(world: &World, text: &mut String) {
+    line(text, format_args!("connected_clients:{}", world.clients.count()));
+    line(text, format_args!("maxclients:{}", world.settings.max_clients.load(Relaxed)));
+    line(text, format_args!("blocked_clients:0"));
+}
+
+fn memory(world: &World, text: &mut String) {
+    let (used, limit) = world.keyspace.bytes();
+    line(text, format_args!("used_memory:{used}"));
+    line(text, format_args!("used_memory_human:{}", human(used)));
+    line(text, format_args!("used_memory_dataset:{used}"));
+    line(text, format_args!("mem_clients_normal:{}", world.buffered.load(Relaxed)));
+    line(text, format_args!("maxmemory:{limit}"));
+    line(text, format_args!("maxmemory_human:{}", human(limit)));
+}
+
+/// Bytes as people read them.
+fn human(bytes: u64) -> String {
+    let units = [(30, "G"), (20, "M"), (10, "K")];
+    for (shift, unit) in units {
+        if bytes >> shift > 0 {
+            return format!("{:.2}{unit}", bytes as f64 / (1u64 << shift) as f64);
+        }
+    }
+    format!("{bytes}B")
+}
+
+fn persistence(world: &World, text: &mut String) {
+    line(text, format_args!("loading:0"));
+    line(text, format_args!("rdb_last_save_time:{}", world.keeper.saved_s()));
+    for (name, value) in world.keeper.entries() {
+        line(text, format_args!("{name}:{value}"));
+    }
+}
+
+fn stats(world: &World, text: &mut String) {
+    let sums = world.stats.sums();
+    line(text, format_args!("total_connections_received:{}", sums.connections));
+    line(text, format_args!("total_commands_processed:{}", sums.commands));
+    line(text, format_args!("total_net_input_bytes:{}", sums.bytes_in));
+    line(text, format_args!("total_net_output_bytes:{}", sums.bytes_out));
+    line(text, format_args!("rejected_connections:{}", sums.connections_refused));
+    line(text, format_args!("keyspace_hits:{}", sums.hits));
+    line(text, format_args!("keyspace_misses:{}", sums.misses));
+    line(text, format_args!("total_error_replies:{}", sums.errors));
+    line(text, format_args!("acl_access_denied_auth:{}", sums.auth_refused));
+    line(text, format_args!("protocol_errors:{}", sums.protocol_errors));
+    line(text, format_args!("client_memory_refused:{}", sums.memory_refused));
+    line(text, format_args!("client_idle_disconnections:{}", sums.connections_idle));
+    line(text, format_args!("durability_waits:{}", sums.durability_waits));
+    line(text, format_args!("slowlog_entries:{}", world.stats.slow_count()));
+}
+
+fn each_operation(world: &World, mut show: impl FnMut(String, crate::stats::Histogram)) {
+    for way in Way::ALL {
+        for op in Op::ALL {
+            let histogram = world.stats.histogram(way, op);
+            if histogram.count() > 0 {
+                show(format!("{}_{}", way.name(), op.name()), histogram);
+            }
+        }
+    }
+}
+
+fn operations(world: &World, text: &mut String) {
+    each_operation(world, |name, histogram| {
+        let (calls, us) = (histogram.count(), histogram.total_ns() / 1000);
+        let each = us as f64 / calls as f64;
+        line(text, format_args!("cmdstat_{name}:calls={calls},usec={us},usec_per_call={each:.2}"));
+    });
+}
+
+fn latencies(world: &World, text: &mut String) {
+    each_operation(world, |name, histogram| {
+        let [p50, p99, p999] =
+            [0.5, 0.99, 0.999].map(|share| histogram.percentile_ns(share) as f64 / 1000.0);
+        line(
+            text,
+            format_args!(
+                "latency_percentiles_usec_{name}:p50={p50:.3},p99={p99:.3},p99.9={p999:.3}"
+            ),
+        );
+    });
+}
+
+fn keyspace(world: &World, text: &mut String) {
+    for index in 0..DATABASES {
+        let Some(ts) = world.used_database(index) else { continue };
+        let keys = world.keyspace.count(ts);
+        if keys > 0 {
+            line(text, format_args!("db{index}:keys={keys},expires=0,avg_ttl=0"));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Options that several commands share: when a key ends, and what its value must be before.
+
+use crate::front::keyspace::Seen;
+use crate::front::resp::command::{Call, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::resp::request::decimal;
+
+/// The end that an option asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// `KEEPTTL`.
+    Keep,
+    /// `PERSIST`.
+    Never,
+    /// A time, in ms of Unix time. It may have passed.
+    At(u64),
+}
+
+/// The error of a time that is none.
+pub(crate) fn invalid_expire(command: &str) -> Wrong {
+    Wrong::says(format!("ERR invalid expire time in '{}' command", command.to_lowercase()))
+}
+
+/// A time as `EX`, `PX`, `EXAT` and `PXAT` give it, as ms of Unix time: `unit` is 1000 for seconds;
+/// `from` is added to a time that is relative. None if it is beyond what a time can be.
+pub(crate) fn time(number: i64, unit: i64, from: u64) -> Option<i64> {
+    number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)
+}
+
+/// Reads `EX`, `PX`, `EXAT` or `PXAT` at `index` with its number; None if the option is another.
+pub(crate) fn end(call: &Call<'_>, index: &mut usize) -> Result<Option<End>, Wrong> {
+    let now = call.turn.now;
+    let options = [("ex", 1000, now), ("px", 1, now), ("exat", 1000, 0), ("pxat", 1, 0)];
+    let Some((_, unit, from)) = options.into_iter().find(|(word, ..)| call.is(*index, word)) else {
+        return Ok(None);
+    };
+    let number = decimal(call.after(index)?).ok_or(NOT_INTEGER)?;
+    let name = String::from_utf8_lossy(call.at(0)).into_owned();
+    if number <= 0 {
+        return Err(invalid_expire(&name));
+    }
+    let at = time(number, unit, from).and_then(|at| u64::try_from(at).ok());
+    Ok(Some(End::At(at.ok_or_else(|| invalid_expire(&name))?)))
+}
+
+/// What a value must be for a change to happen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Condition<'a> {
+    /// `IFEQ`: it is this.
+    Equal(&'a [u8]),
+    /// `IFNE`: it is not this, or there is none.
+    Differs(&'a [u8]),
+    /// `IFDEQ`: this is its digest.
+    Digest(&'a [u8]),
+    /// `IFDNE`: this is not its digest, or there is none.
+    DigestDiffers(&'a [u8]),
+}
+
+impl<'a> Condition<'a> {
+    /// Reads a condition at `index` with its value; None if the option is another.
+    pub(crate) fn read(call: &Call<'a>, index: &mut usize) -> Result<Option<Condition<'a>>, Wrong> {
+        let make: fn(&'a [u8]) -> Condition<'a> = match () {
+            () if call.is(*index, "ifeq") => Condition::Equal,
+            () if call.is(*index, "ifne") => Condition::Differs,
+            () if call.is(*index, "ifdeq") => Condition::Digest,
+            () if call.is(*index, "ifdne") => Condition::DigestDiffers,
+            () => return Ok(None),
+        };
+        let value = call.after(index)?;
+        let condition = make(value);
+        if let Condition::Digest(digest) | Condition::DigestDiffers(digest) = condition
+            && !(digest.len() == 16 && digest.iter().all(u8::is_ascii_hexdigit))
+        {
+            return Err(Wrong::Is("ERR a digest is 16 hexadecimal digits, as DIGEST gives them"));
+        }
+        Ok(Some(condition))
+    }
+
+    /// Whether it holds.
+    pub(crate) fn holds(&self, seen: Option<&Seen<'_>>) -> bool {
+        let is_digest = |digest: &[u8]| {
+            seen.is_some_and(|seen| digest.eq_ignore_ascii_case(digest_of(seen.value()).as_bytes()))
+        };
+        match self {
+            Condition::Equal(value) => seen.is_some_and(|seen| seen.value() == *value),
+            Condition::Differs(value) => seen.is_none_or(|seen| seen.value() != *value),
+            Condition::Digest(digest) => is_digest(digest),
+            Condition::DigestDiffers(digest) => !is_digest(digest),
+        }
+    }
+}
+
+/// A value's digest, as `DIGEST` gives it: its XXH3 of 64 bits, in 16 hexadecimal digits.
+pub(crate) fn digest_of(value: &[u8]) -> String {
+    format!("{:016x}", twox_hash::XxHash3_64::oneshot(value))
+}
+
+/// The error of options that cannot stand together.
+pub(crate) fn once<T>(place: &mut Option<T>, value: T) -> Result<(), Wrong> {
+    if place.replace(value).is_some() { Err(SYNTAX) } else { Ok(()) }
+}

@@ -1,0 +1,109 @@
+//! Walks over the keys of a database.
+
+use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::resp::glob::matches;
+use crate::front::resp::request::decimal;
+
+/// Keys that one step of a whole walk shows.
+const STEP: usize = 1024;
+/// Keys that one `SCAN` shows at most.
+const MOST: usize = 100_000;
+
+/// `KEYS pattern`.
+pub(crate) fn keys(call: &mut Call<'_>) -> Done {
+    let (ts, pattern, now, all) = (call.ts()?, call.at(1), call.turn.now, call.at(1) == b"*");
+    let limit = call.turn.world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
+    loop {
+        cursor = call.turn.world.keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
+            if all || matches(pattern, key) {
+                bytes += key.len() as u64 + 32;
+                found.push(key.to_vec());
+            }
+            bytes <= limit
+        });
+        if bytes > limit {
+            return call.overflow();
+        }
+        if cursor == 0 {
+            break;
+        }
+    }
+    // A walk may show a key twice while the table grows.
+    found.sort_unstable();
+    found.dedup();
+    call.reply.array(found.len());
+    found.iter().for_each(|key| call.reply.bulk(key));
+    Ok(())
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
+pub(crate) fn scan(call: &mut Call<'_>) -> Done {
+    let cursor = std::str::from_utf8(call.at(1)).ok().and_then(|text| text.parse().ok());
+    let cursor: u64 = cursor.ok_or(Wrong::Is("ERR invalid cursor"))?;
+    let (mut pattern, mut count, mut is_string, mut index) = (None, 10, true, 2);
+    while index < call.len() {
+        if call.is(index, "match") {
+            pattern = Some(call.after(&mut index)?).filter(|pattern| *pattern != b"*");
+        } else if call.is(index, "count") {
+            count = decimal(call.after(&mut index)?).ok_or(NOT_INTEGER)?;
+            if count < 1 {
+                return Err(SYNTAX);
+            }
+        } else if call.is(index, "type") {
+            is_string = call.after(&mut index)?.eq_ignore_ascii_case(b"string");
+        } else {
+            return Err(SYNTAX);
+        }
+        index += 1;
+    }
+    let (ts, now, mut found) = (call.ts()?, call.turn.now, Vec::new());
+    let count = usize::try_from(count).unwrap_or(MOST).min(MOST);
+    let limit = call.turn.world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let mut bytes = 0;
+    let next = call.turn.world.keyspace.scan(ts, cursor, count, now, &mut |key, _| {
+        if is_string && pattern.is_none_or(|pattern| matches(pattern, key)) {
+            bytes += key.len() as u64 + 32;
+            found.push(key.to_vec());
+        }
+        bytes <= limit
+    });
+    call.reply.array(2);
+    call.reply.bulk(next.to_string().as_bytes());
+    call.reply.array(found.len());
+    found.iter().for_each(|key| call.reply.bulk(key));
+    Ok(())
+}
+
+/// Keys among which `RANDOMKEY` chooses: with one alone, a key after a wide gap would come often.
+const CHOICES: usize = 16;
+
+/// `RANDOMKEY`: one of the first keys of a walk that begins somewhere.
+pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
+    let (ts, now) = (call.ts()?, call.turn.now);
+    let keyspace = call.turn.world.keyspace.clone();
+    // Any well-mixed number will do: nothing rests on it.
+    let seed = mix(call.turn.world.uptime().as_nanos() as u64);
+    let (mut cursor, mut begun_anew, mut found) = (keyspace.somewhere(seed), false, Vec::new());
+    while found.len() < CHOICES {
+        let left = CHOICES - found.len();
+        cursor = keyspace.scan(ts, cursor, left, now, &mut |key, _| {
+            found.push(key.to_vec());
+            found.len() < CHOICES
+        });
+        if cursor == 0 && std::mem::replace(&mut begun_anew, true) {
+            break;
+        }
+    }
+    match found.get((mix(seed) % found.len().max(1) as u64) as usize) {
+        Some(key) => call.reply.bulk(key),
+        None => call.reply.null(),
+    }
+    Ok(())
+}
+
+/// Another number for each, without a pattern that shows.
+fn mix(seed: u64) -> u64 {
+    let mixed = (seed ^ (seed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}

@@ -1,0 +1,16 @@
+//! Redis' protocol, and its commands on strings, expiry, scans and transactions.
+//!
+//! - [`request`]: what clients send; [`reply`]: what they get.
+//! - `state`: what a connection remembers; `command`: what a command is given.
+//! - `commands`: the commands themselves; `table`: their names, arities and flags.
+//! - [`session`]: a connection, from bytes to bytes.
+
+mod command;
+mod commands;
+mod glob;
+mod number;
+pub mod reply;
+pub mod request;
+pub mod session;
+mod state;
+mod table;

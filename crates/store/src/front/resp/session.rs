@@ -1,0 +1,289 @@
+//! A connection of Redis' protocol: requests in, replies out.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use crate::front::clients::{Client, Ends};
+use crate::front::resp::command::{ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, STRANGER, Wrong};
+use crate::front::resp::commands::transaction::is_disturbed;
+use crate::front::resp::reply::Reply;
+use crate::front::resp::request::{Arguments, Kept, Limits, Progress, Reader};
+use crate::front::resp::state::{Replies, State, Transaction};
+use crate::front::resp::table::{TABLE, find};
+use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
+use crate::stats::Way;
+
+/// A connection.
+pub struct Session {
+    reader: Reader,
+    state: State,
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("state", &self.state).finish_non_exhaustive()
+    }
+}
+
+fn limits(world: &World) -> Limits {
+    let settings = &world.settings;
+    Limits {
+        arguments: 1 << 20,
+        bulk_bytes: settings.bulk_bytes.load(Relaxed) as usize,
+        request_bytes: settings.request_bytes.load(Relaxed).min(1 << 31) as usize,
+    }
+}
+
+impl Session {
+    /// A connection without a socket, of which nobody else hears.
+    pub fn detached(world: &World) -> Session {
+        let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
+        let client = world.clients.detached(Way::Redis, ends, unix_ms());
+        Session::new(world, client)
+    }
+
+    pub(crate) fn new(world: &World, client: Arc<Client>) -> Session {
+        let is_known = world.settings.password().is_none();
+        Session { reader: Reader::default(), state: State::new(client, is_known) }
+    }
+
+    /// The memory it keeps, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.reader.bytes() + self.state.bytes()
+    }
+
+    /// Carries out what is whole in `input`, which begins with a request, and appends the replies
+    /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
+    /// next call's input.
+    pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
+        let limits = limits(&turn.world);
+        let mut used = 0;
+        let mut before = Instant::now();
+        loop {
+            if out.len() >= HIGH_WATER {
+                return Step { used, next: Next::Send };
+            }
+            let rest = &input[used..];
+            match self.reader.read(rest, &limits, !self.state.is_known) {
+                Ok(Progress::Wants(more)) => return Step { used, next: Next::Read(more) },
+                Ok(Progress::Whole(len)) => {
+                    let arguments = self.reader.arguments(rest);
+                    if !arguments.is_empty() {
+                        before = carry_out(&mut self.state, turn, arguments, out, before);
+                    }
+                    self.reader.next();
+                    used += len;
+                }
+                Err(refusal) => {
+                    turn.counts.protocol_errors.add(1);
+                    self.reply(turn, out).error(&format!("ERR {refusal}"));
+                    return Step { used, next: Next::Close };
+                }
+            }
+            if self.state.is_closing {
+                return Step { used, next: Next::Close };
+            }
+        }
+    }
+
+    fn reply<'a>(&self, turn: &Turn, out: &'a mut Vec<u8>) -> Reply<'a> {
+        let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
+        Reply::new(out, self.state.version, limit)
+    }
+}
+
+/// Carries out one request, and counts it. The answer is when that was done.
+fn carry_out(
+    state: &mut State,
+    turn: &mut Turn,
+    arguments: Arguments<'_>,
+    out: &mut Vec<u8>,
+    before: Instant,
+) -> Instant {
+    let (start, found) = (out.len(), find(arguments.at(0)));
+    let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
+    let reply = Reply::new(out, state.version, limit);
+    let mut call = Call { arguments, state, turn, reply, commands: TABLE };
+    let done = match found {
+        None if is_browser(arguments.at(0)) => {
+            call.turn.counts.protocol_errors.add(1);
+            call.state.is_closing = true;
+            Ok(())
+        }
+        None => refuse(&mut call, Err(unknown(arguments))),
+        Some((row, command)) => {
+            call.state.client.command.store(row as u32, Relaxed);
+            dispatch(&mut call, row, command)
+        }
+    };
+    if let Err(wrong) = done {
+        wrong.write(&mut call.reply);
+        call.turn.counts.errors.add(1);
+    }
+    call.turn.counts.commands.add(1);
+    match state.replies {
+        Replies::On => {}
+        Replies::Off | Replies::Skip => out.truncate(start),
+        Replies::SkipNext => {
+            out.truncate(start);
+            state.replies = Replies::Skip;
+            return note(state, turn, arguments, found, before);
+        }
+    }
+    if state.replies == Replies::Skip {
+        state.replies = Replies::On;
+    }
+    note(state, turn, arguments, found, before)
+}
+
+/// Counts how long a request took, and lists it if that was long.
+fn note(
+    state: &State,
+    turn: &Turn,
+    arguments: Arguments<'_>,
+    found: Option<(usize, &'static Command)>,
+    before: Instant,
+) -> Instant {
+    let after = Instant::now();
+    let took = after.duration_since(before);
+    let Some((_, command)) = found else { return after };
+    turn.counts.latencies(Way::Redis, command.op).record(took.as_nanos() as u64);
+    let slow_us = turn.world.stats.slow_us();
+    if slow_us >= 0 && took.as_micros() as u64 >= slow_us as u64 {
+        let client = &state.client;
+        // A password does not belong in a list that many may read.
+        let shown = if command.name == "auth" || command.name == "hello" { 1 } else { usize::MAX };
+        let shown: Vec<_> = arguments.from(0).take(shown).collect();
+        let (took_us, at_s) = (took.as_micros() as u64, turn.now / 1000);
+        let name = client.words().name.clone();
+        turn.world.stats.note(took_us, at_s, shown.into_iter(), &client.peer, &name);
+    }
+    after
+}
+
+/// Whether a request comes from a browser that a page has sent here: its next lines could be
+/// commands.
+fn is_browser(name: &[u8]) -> bool {
+    name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
+}
+
+/// The bytes of a client's that an error repeats.
+const REPEATED: usize = 128;
+
+fn unknown(arguments: Arguments<'_>) -> Wrong {
+    let name = arguments.at(0);
+    let mut text = b"ERR unknown command '".to_vec();
+    text.extend_from_slice(&name[..name.len().min(REPEATED)]);
+    text.extend_from_slice(b"', with args beginning with: ");
+    let start = text.len();
+    for argument in arguments.from(1) {
+        let room = REPEATED.saturating_sub(text.len() - start);
+        if room == 0 {
+            break;
+        }
+        text.push(b'\'');
+        text.extend_from_slice(&argument[..argument.len().min(room)]);
+        text.extend_from_slice(b"' ");
+    }
+    Wrong::Says(text)
+}
+
+/// An error before a command is carried out spoils the transaction that it was to be part of.
+fn refuse(call: &mut Call<'_>, done: Done) -> Done {
+    if let Some(transaction) = &mut call.state.transaction {
+        transaction.is_spoilt = true;
+    }
+    done
+}
+
+/// Checks that the command may be carried out, and does so or puts it aside.
+fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done {
+    if !command.takes(call.len()) {
+        let text = format!("ERR wrong number of arguments for '{}' command", command.name);
+        return refuse(call, Err(Wrong::says(text)));
+    }
+    if !call.state.is_known && !command.has(STRANGER) {
+        return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
+    }
+    if call.state.transaction.is_some() && !command.has(AT_ONCE) {
+        if command.has(NO_MULTI) {
+            let wrong = Wrong::Is("ERR Command not allowed inside a transaction");
+            return refuse(call, Err(wrong));
+        }
+        return put_aside(call, row);
+    }
+    if command.name == "exec"
+        && let Some(transaction) = call.state.transaction.take()
+    {
+        let world = call.turn.world.clone();
+        let done = world.enter(true, || exec(call, transaction));
+        call.state.watched.clear();
+        call.state.publish();
+        return done;
+    }
+    let world = &call.turn.world;
+    if world.is_single() {
+        return (command.run)(call);
+    }
+    let world = world.clone();
+    world.enter(command.has(ALONE), || (command.run)(call))
+}
+
+fn put_aside(call: &mut Call<'_>, row: usize) -> Done {
+    let most = call.turn.world.settings.request_bytes.load(Relaxed) as usize;
+    let kept = Kept::new(call.arguments);
+    let Some(transaction) = &mut call.state.transaction else { return Ok(()) };
+    transaction.bytes += kept.bytes() + size_of::<(usize, Kept)>();
+    if transaction.bytes > most {
+        let wrong = Wrong::says(format!(
+            "ERR the transaction is longer than the server takes (limit: {most} bytes)"
+        ));
+        transaction.requests = Vec::new();
+        transaction.bytes = 0;
+        return refuse(call, Err(wrong));
+    }
+    transaction.requests.push((row, kept));
+    call.state.client.queued.fetch_add(1, Relaxed);
+    call.reply.simple("QUEUED");
+    Ok(())
+}
+
+/// Carries out what was put aside. Nobody else's command runs meanwhile.
+fn exec(call: &mut Call<'_>, transaction: Transaction) -> Done {
+    if transaction.is_spoilt {
+        let wrong = "EXECABORT Transaction discarded because of previous errors.";
+        return Err(Wrong::Is(wrong));
+    }
+    if is_disturbed(call) {
+        call.reply.null_array();
+        return Ok(());
+    }
+    let start = call.reply.len();
+    call.reply.array(transaction.requests.len());
+    for (row, kept) in &transaction.requests {
+        let done = {
+            let mut inner = Call {
+                arguments: kept.arguments(),
+                state: &mut *call.state,
+                turn: &mut *call.turn,
+                reply: call.reply.reborrow(),
+                commands: call.commands,
+            };
+            let done = (TABLE[*row].run)(&mut inner);
+            if let Err(wrong) = &done {
+                wrong.write(&mut inner.reply);
+            }
+            done
+        };
+        call.turn.counts.errors.add(done.is_err().into());
+        call.turn.counts.commands.add(1);
+        call.reply.set_version(call.state.version);
+        if call.reply.is_full() {
+            call.reply.truncate(start);
+            return call.overflow();
+        }
+    }
+    Ok(())
+}

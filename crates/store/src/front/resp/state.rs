@@ -1,0 +1,92 @@
+//! What a connection of Redis' protocol remembers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::front::clients::Client;
+use crate::front::keyspace::{Found, TablespaceId};
+use crate::front::resp::reply::Version;
+use crate::front::resp::request::Kept;
+
+/// Whether a client gets replies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Replies {
+    #[default]
+    On,
+    Off,
+    /// Not to the command that asked, nor to the next one.
+    SkipNext,
+    /// Not to this one.
+    Skip,
+}
+
+/// A key that a transaction depends on, as it was.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) ts: TablespaceId,
+    pub(crate) key: Vec<u8>,
+    pub(crate) found: Option<Found>,
+}
+
+/// The requests of a transaction that were put aside.
+#[derive(Debug, Default)]
+pub(crate) struct Transaction {
+    /// Each with its command's place in the table of commands.
+    pub(crate) requests: Vec<(usize, Kept)>,
+    pub(crate) bytes: usize,
+    /// One of them was refused: none will be carried out.
+    pub(crate) is_spoilt: bool,
+}
+
+/// What a connection remembers.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) client: Arc<Client>,
+    pub(crate) database: usize,
+    pub(crate) version: Version,
+    pub(crate) is_known: bool,
+    pub(crate) replies: Replies,
+    pub(crate) transaction: Option<Transaction>,
+    pub(crate) watched: Vec<Watched>,
+    pub(crate) is_closing: bool,
+}
+
+impl State {
+    /// A new connection; `is_known` if it needs no password.
+    pub(crate) fn new(client: Arc<Client>, is_known: bool) -> State {
+        State {
+            client,
+            database: 0,
+            version: Version::Two,
+            is_known,
+            replies: Replies::On,
+            transaction: None,
+            watched: Vec::new(),
+            is_closing: false,
+        }
+    }
+
+    /// As it was when the connection was new.
+    pub(crate) fn reset(&mut self, is_known: bool) {
+        let client = self.client.clone();
+        *client.words() = Default::default();
+        *self = State::new(client, is_known);
+        self.publish();
+    }
+
+    /// Shows others what has changed.
+    pub(crate) fn publish(&self) {
+        let client = &self.client;
+        client.database.store(self.database as u32, Relaxed);
+        client.version.store(if self.version == Version::Three { 3 } else { 2 }, Relaxed);
+        let queued = self.transaction.as_ref().map_or(0, |waiting| waiting.requests.len() + 1);
+        client.queued.store(queued as u32, Relaxed);
+        client.watched.store(self.watched.len() as u32, Relaxed);
+    }
+
+    /// The memory of requests put aside and keys watched, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        let watched: usize = self.watched.iter().map(|watched| watched.key.len() + 64).sum();
+        watched + self.transaction.as_ref().map_or(0, |waiting| waiting.bytes)
+    }
+}

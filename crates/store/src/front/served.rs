@@ -1,0 +1,197 @@
+//! A store, bound to what the fronts use of it.
+
+use std::cell::{Cell, OnceCell};
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::front::keyspace::{Change, Decide, Found, Keyspace, Refused, Seen, Visit};
+use crate::item::{CHECKSUM, EXTENSION, HEAD, KEY_MAX, VALUE_MAX};
+use crate::journal::Journal;
+use crate::memory::Memory;
+use crate::scan::Cursor;
+use crate::store::{self, Changed, Store, UpdateError, Value};
+use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
+
+/// Buffers of values up to this size are kept for the next change, in bytes.
+const KEPT_BYTES: usize = 64 * 1024;
+
+/// Calls of the store's for one step of a walk.
+const CALLS: usize = 256;
+
+thread_local! {
+    /// Where a change looks at the value before it.
+    static BEFORE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A store that is served.
+pub struct Served<M, J> {
+    store: Arc<Store<M, J>>,
+    limit: u64,
+    options: TablespaceOptions,
+}
+
+impl<M, J> fmt::Debug for Served<M, J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Served").field("limit", &self.limit).finish_non_exhaustive()
+    }
+}
+
+impl<M: Memory, J: Journal> Served<M, J> {
+    /// Serves a store that may take `limit` bytes. Tablespaces that clients make by using them get
+    /// these options, but for the name.
+    pub fn new(store: Arc<Store<M, J>>, limit: u64, options: TablespaceOptions) -> Served<M, J> {
+        Served { store, limit, options }
+    }
+}
+
+fn found(found: &store::Found) -> Found {
+    Found { version: found.version, flags: found.flags, expires_ms: found.expires_ms }
+}
+
+fn change(change: Change<'_>) -> store::Change<'_> {
+    match change {
+        Change::Keep => store::Change::Keep,
+        Change::Put { value, flags, expires_ms } => {
+            store::Change::Put { value: Value::Given(value), flags, expires_ms }
+        }
+        Change::Make { flags, expires_ms } => {
+            store::Change::Put { value: Value::Scratch, flags, expires_ms }
+        }
+        Change::Touch { expires_ms } => store::Change::Touch { expires_ms },
+        Change::Delete => store::Change::Delete,
+    }
+}
+
+impl From<UpdateError> for Refused {
+    fn from(error: UpdateError) -> Refused {
+        match error {
+            UpdateError::Key(_) => Refused::Key { limit: KEY_MAX },
+            UpdateError::Value(_) => Refused::Value { limit: VALUE_MAX },
+            UpdateError::Memory { .. } | UpdateError::Quota { .. } | UpdateError::Crowded => {
+                Refused::Memory(error.to_string())
+            }
+            UpdateError::Journal(why) => Refused::Log(why.0),
+            UpdateError::Tablespace(_) => Refused::Other(error.to_string()),
+        }
+    }
+}
+
+impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
+    fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found> {
+        self.store.get(ts, key, now, value).as_ref().map(found)
+    }
+
+    fn look(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<Found> {
+        let mut seen = None;
+        let kept = self.store.update(ts, key, now, &mut |old, _| {
+            seen = old.map(|old| found(&old.found));
+            store::Change::Keep
+        });
+        // A key that cannot be is not there.
+        kept.ok().and(seen)
+    }
+
+    fn update(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: Decide<'_, '_>,
+    ) -> Result<Option<u64>, Refused> {
+        let mut before = BEFORE.take();
+        let updated = self.store.update(ts, key, now, &mut |old, scratch| {
+            let Some(old) = old else { return change(decide(None, scratch)) };
+            let (fetched, buffer) = (OnceCell::new(), Cell::new(std::mem::take(&mut before)));
+            let fetch = || {
+                let mut buffer = buffer.take();
+                buffer.clear();
+                // A value that was damaged is shown as empty; the store counts it.
+                old.append_value(&mut buffer);
+                buffer
+            };
+            let seen = Seen::new(found(&old.found), &fetched, &fetch);
+            let decided = change(decide(Some(seen), scratch));
+            before = fetched.into_inner().unwrap_or_else(|| buffer.take());
+            decided
+        });
+        if before.capacity() <= KEPT_BYTES {
+            BEFORE.set(before);
+        }
+        let updated = updated?;
+        Ok((updated.changed != Changed::Kept).then_some(updated.version))
+    }
+
+    fn scan(
+        &self,
+        ts: TablespaceId,
+        cursor: u64,
+        budget: usize,
+        now: u64,
+        visit: Visit<'_>,
+    ) -> u64 {
+        let (mut cursor, mut left, mut goes_on) = (Cursor(cursor), budget, true);
+        // A call of the store's stays within one part of the index, which may have few keys.
+        for _ in 0..CALLS {
+            cursor = self.store.scan(ts, cursor, now, left, &mut |item| {
+                let (version, flags, expires_ms) = (item.version, item.flags, item.expires_ms);
+                goes_on = visit(item.key, &Found { version, flags, expires_ms });
+                left = left.saturating_sub(1);
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if cursor == Cursor::END || left == 0 || !goes_on {
+                break;
+            }
+        }
+        cursor.0
+    }
+
+    fn somewhere(&self, seed: u64) -> u64 {
+        let partitions = self.store.table().geometry.partitions;
+        (((seed >> 16) % partitions) << 48) | (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16)
+    }
+
+    fn count(&self, ts: TablespaceId) -> u64 {
+        self.store.count(ts)
+    }
+
+    fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, Refused> {
+        Ok(self.store.flush(ts)?)
+    }
+
+    fn known(&self, name: &str) -> Option<TablespaceId> {
+        self.store.tablespace(name)
+    }
+
+    fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused> {
+        if let Some(id) = self.store.tablespace(name) {
+            return Ok(id);
+        }
+        let options = TablespaceOptions { name: name.to_owned(), ..self.options.clone() };
+        match self.store.create_tablespace(&options) {
+            Ok(id) => Ok(id),
+            // Another thread was faster.
+            Err(TablespaceError::Exists(_)) => {
+                let there = self.store.tablespace(name);
+                there.ok_or_else(|| Refused::Other(format!("the tablespace {name} comes and goes")))
+            }
+            Err(TablespaceError::Journal(why)) => Err(Refused::Log(why.0)),
+            Err(other) => Err(Refused::Other(other.to_string())),
+        }
+    }
+
+    fn bytes_of(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<u64> {
+        let mut bytes = None;
+        let kept = self.store.update(ts, key, now, &mut |old, _| {
+            let around = HEAD + EXTENSION + CHECKSUM;
+            bytes = old.map(|old| (around + key.len() + old.stored_len()) as u64);
+            store::Change::Keep
+        });
+        kept.ok().and(bytes)
+    }
+
+    fn bytes(&self) -> (u64, u64) {
+        let items: u64 = self.store.tablespaces().iter().map(|space| space.bytes).sum();
+        (items + self.store.index_bytes(), self.limit)
+    }
+}

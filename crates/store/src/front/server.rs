@@ -1,0 +1,208 @@
+//! Sockets and threads.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fd::OwnedFd;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use thiserror::Error;
+
+use crate::front::keyspace::{Keeper, Keyspace};
+use crate::front::worker::{Listener, Worker};
+use crate::front::world::World;
+use crate::stats::Way;
+
+/// How many connections wait to be accepted.
+const BACKLOG: i32 = 4096;
+/// The most threads.
+const MOST_THREADS: usize = 64;
+
+/// What a server is to serve.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where Redis' clients are served.
+    pub redis: Vec<SocketAddr>,
+    /// Where memcached's clients are served.
+    pub memcached: Vec<SocketAddr>,
+    /// How many threads serve.
+    pub threads: usize,
+    /// The password: Redis' clients give it with `AUTH`, memcached's as SASL's PLAIN or in a first
+    /// `set`. Without one, only this machine is served.
+    pub password: Option<String>,
+    /// memcached's clients see Redis' database 0.
+    pub is_shared: bool,
+    /// The most connections.
+    pub max_clients: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            redis: Vec::new(),
+            memcached: Vec::new(),
+            threads: 1,
+            password: None,
+            is_shared: false,
+            max_clients: 10_000,
+        }
+    }
+}
+
+/// Why nothing is served.
+#[derive(Debug, Error)]
+pub enum ServeError {
+    /// Others than this machine could come in.
+    #[error(
+        "{0} can be reached from other machines, so a password is required: give one, or serve on \
+         127.0.0.1"
+    )]
+    Open(SocketAddr),
+    /// The number of threads makes no sense.
+    #[error("{0} threads cannot serve: between 1 and {MOST_THREADS} can")]
+    Threads(usize),
+    /// The address cannot be had.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The system gives no thread, or no event queue.
+    #[error("cannot start a thread that serves: {0}")]
+    Thread(#[source] io::Error),
+}
+
+/// A server. Dropping it ends all connections.
+#[derive(Debug)]
+pub struct Server {
+    world: Arc<World>,
+    redis: Vec<SocketAddr>,
+    memcached: Vec<SocketAddr>,
+    threads: Vec<(JoinHandle<()>, Arc<OwnedFd>)>,
+}
+
+impl Server {
+    /// Begins to serve.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn start(
+        options: &Options,
+        keyspace: Arc<dyn Keyspace>,
+        keeper: Arc<dyn Keeper>,
+    ) -> Result<Server, ServeError> {
+        if !(1..=MOST_THREADS).contains(&options.threads) {
+            return Err(ServeError::Threads(options.threads));
+        }
+        let all = || options.redis.iter().chain(&options.memcached);
+        let public = all().find(|address| !is_loopback(address.ip()));
+        let has_password = options.password.as_ref().is_some_and(|word| !word.is_empty());
+        if let (Some(address), false) = (public, has_password) {
+            return Err(ServeError::Open(*address));
+        }
+        let world = World::new(keyspace, keeper, options.threads, options.is_shared);
+        world.settings.set_password(options.password.clone());
+        world.settings.max_clients.store(options.max_clients, Relaxed);
+        world.is_public.store(public.is_some(), Relaxed);
+        allow_descriptors(options.max_clients);
+        let (mut listeners, mut bound) = (Vec::new(), [Vec::new(), Vec::new()]);
+        for (index, (addresses, way)) in
+            [(&options.redis, Way::Redis), (&options.memcached, Way::Memcached)].iter().enumerate()
+        {
+            for address in *addresses {
+                let (socket, at) = listen(*address)
+                    .map_err(|source| ServeError::Listen { address: *address, source })?;
+                listeners.push(Listener { socket: Arc::new(socket), way: *way });
+                bound[index].push(at);
+            }
+        }
+        let [redis, memcached] = bound;
+        let port = |addresses: &[SocketAddr]| addresses.first().map_or(0, SocketAddr::port);
+        // Nobody else has set it: the world is new.
+        let _ = world.ports.set((port(&redis), port(&memcached)));
+        let mut server = Server { world: Arc::new(world), redis, memcached, threads: Vec::new() };
+        for index in 0..options.threads {
+            server.start_thread(index, &listeners).map_err(ServeError::Thread)?;
+        }
+        Ok(server)
+    }
+
+    fn start_thread(&mut self, index: usize, listeners: &[Listener]) -> io::Result<()> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let worker = Worker::new(self.world.clone(), wake.clone(), listeners.to_vec())?;
+        let name = format!("store-front-{index}");
+        let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
+        self.threads.push((thread, wake));
+        Ok(())
+    }
+
+    /// Where Redis' clients are served, with the ports that were chosen.
+    pub fn redis(&self) -> &[SocketAddr] {
+        &self.redis
+    }
+
+    /// Where memcached's clients are served, with the ports that were chosen.
+    pub fn memcached(&self) -> &[SocketAddr] {
+        &self.memcached
+    }
+
+    /// What all connections share: counts and settings.
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+
+    /// Whether a client has asked the server to end.
+    pub fn is_stopping(&self) -> bool {
+        self.world.is_stopping.load(Relaxed)
+    }
+
+    /// Ends all connections and threads.
+    pub fn stop(&mut self) {
+        self.world.is_stopping.store(true, Relaxed);
+        for (thread, wake) in self.threads.drain(..) {
+            // If it cannot be woken, it sees by itself within a tick.
+            let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());
+            // A thread that has panicked has said so; the others end all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// Raises the number of descriptors that this process may have, as far as it may.
+fn allow_descriptors(clients: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = clients.saturating_add(64);
+    let current = limit.current.unwrap_or(u64::MAX);
+    if current < wanted {
+        let raised = wanted.min(limit.maximum.unwrap_or(u64::MAX));
+        // With fewer descriptors, connections wait until others end: see `Worker::accept`.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(raised), ..limit });
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    let bound = SocketAddr::try_from(rustix::net::getsockname(&socket)?)?;
+    Ok((socket, bound))
+}

@@ -1,0 +1,284 @@
+//! A thread that serves: one `epoll`, and the connections that it has accepted.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, sockopt};
+
+use crate::front::clients::Ends;
+use crate::front::connection::{Connection, Fate, Spares};
+use crate::front::world::{Turn, World, unix_ms};
+use crate::stats::Way;
+
+/// Events that one turn takes.
+const EVENTS: usize = 256;
+/// Connections that one turn accepts.
+const ACCEPTS: usize = 64;
+/// How often a thread looks around when nothing comes, in ms.
+const TICK_MS: u64 = 100;
+/// How often idle and unwanted connections are looked for, in ms.
+const CHECK_MS: u64 = 1000;
+
+/// What an event is about: a number beside the connections' own.
+const WAKE: u64 = u64::MAX;
+const LISTENER: u64 = 1 << 40;
+
+/// A socket that waits for connections.
+#[derive(Clone, Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) way: Way,
+}
+
+/// A thread's own state.
+pub(crate) struct Worker {
+    epoll: OwnedFd,
+    wake: Arc<OwnedFd>,
+    listeners: Vec<Listener>,
+    /// Whether listeners are left alone, as there are no descriptors left.
+    is_full: bool,
+    slots: Vec<Option<Connection>>,
+    free: Vec<usize>,
+    spares: Spares,
+    turn: Turn,
+    /// Connections that had a turn and have to send.
+    touched: Vec<usize>,
+    /// Connections that have more to do at once.
+    again: BTreeSet<usize>,
+    checked_ms: u64,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        world: Arc<World>,
+        wake: Arc<OwnedFd>,
+        listeners: Vec<Listener>,
+    ) -> io::Result<Worker> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let flags = epoll::EventFlags::IN;
+        epoll::add(&epoll, &*wake, epoll::EventData::new_u64(WAKE), flags)?;
+        let worker = Worker {
+            epoll,
+            wake,
+            listeners,
+            is_full: false,
+            slots: Vec::new(),
+            free: Vec::new(),
+            spares: Spares::default(),
+            turn: Turn::new(world),
+            touched: Vec::new(),
+            again: BTreeSet::new(),
+            checked_ms: 0,
+        };
+        worker.listen(true)?;
+        Ok(worker)
+    }
+
+    /// Hears of new connections, or does not.
+    fn listen(&self, wanted: bool) -> io::Result<()> {
+        for (index, listener) in self.listeners.iter().enumerate() {
+            let data = epoll::EventData::new_u64(LISTENER + index as u64);
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+            match wanted {
+                true => epoll::add(&self.epoll, &*listener.socket, data, flags)?,
+                false => epoll::delete(&self.epoll, &*listener.socket)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Serves until the world stops.
+    pub(crate) fn run(mut self) {
+        let mut events = Vec::with_capacity(EVENTS);
+        while !self.turn.world.is_stopping.load(Relaxed) {
+            let wait_ms = if self.again.is_empty() { TICK_MS } else { 0 };
+            let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms as i64 * 1_000_000 };
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    // Only a mistake of this file leads here: its own descriptor is wrong.
+                    panic!("epoll_wait: {errno}");
+                }
+            }
+            self.turn.now = unix_ms();
+            for event in &events {
+                self.hear(event.data.u64(), event.flags);
+            }
+            for slot in std::mem::take(&mut self.again) {
+                self.carry_out(slot);
+            }
+            self.answer();
+            self.check();
+        }
+        for slot in 0..self.slots.len() {
+            self.end(slot);
+        }
+    }
+
+    fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
+        if what == WAKE {
+            let mut count = [0; 8];
+            // It was written by another thread; how often does not matter.
+            let _ = rustix::io::read(&*self.wake, &mut count);
+        } else if what >= LISTENER {
+            self.accept((what - LISTENER) as usize);
+        } else {
+            let slot = what as usize;
+            let is_gone = flags.intersects(epoll::EventFlags::ERR | epoll::EventFlags::HUP);
+            let reads = |held: &Connection| held.interest.contains(epoll::EventFlags::IN);
+            if is_gone && !self.slots.get(slot).and_then(Option::as_ref).is_some_and(reads) {
+                self.end(slot);
+            } else if flags.contains(epoll::EventFlags::OUT) {
+                self.touched.push(slot);
+            } else {
+                self.carry_out(slot);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        connection.turn(&mut self.turn, &mut self.spares);
+        self.touched.push(slot);
+    }
+
+    /// Waits for the log if it must, then sends what the turn's commands have answered.
+    fn answer(&mut self) {
+        let touched = std::mem::take(&mut self.touched);
+        if self.turn.version > 0 {
+            let version = std::mem::take(&mut self.turn.version);
+            let keeper = &self.turn.world.keeper;
+            if keeper.is_awaited() {
+                self.turn.counts.durability_waits.add(1);
+                if let Err(reason) = keeper.wait(version) {
+                    for slot in &touched {
+                        if let Some(connection) = &mut self.slots[*slot] {
+                            connection.disown(&reason);
+                        }
+                    }
+                }
+            }
+        }
+        for slot in &touched {
+            self.send(*slot);
+        }
+        self.touched = touched;
+        self.touched.clear();
+    }
+
+    fn send(&mut self, slot: usize) {
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let flags = match connection.send(&mut self.turn, &mut self.spares) {
+            Fate::Ends => return self.end(slot),
+            Fate::Again => {
+                self.again.insert(slot);
+                epoll::EventFlags::empty()
+            }
+            Fate::Reads => epoll::EventFlags::IN,
+            Fate::Writes => epoll::EventFlags::OUT,
+        };
+        if connection.interest != flags {
+            connection.interest = flags;
+            let data = epoll::EventData::new_u64(slot as u64);
+            if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
+                self.end(slot);
+            }
+        }
+    }
+
+    fn accept(&mut self, index: usize) {
+        let Listener { socket, way } = self.listeners[index].clone();
+        for _ in 0..ACCEPTS {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::accept_with(&*socket, flags) {
+                Ok(accepted) => self.welcome(accepted, way),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
+                    // Others wait until descriptors are given back: see `check`.
+                    self.is_full = self.listen(false).is_ok();
+                    return;
+                }
+                // The peer has gone already.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn welcome(&mut self, socket: OwnedFd, way: Way) {
+        let world = self.turn.world.clone();
+        let ends = Ends {
+            peer: shown(rustix::net::getpeername(&socket)),
+            local: shown(rustix::net::getsockname(&socket).map(Some)),
+            descriptor: socket.as_raw_fd(),
+        };
+        // Replies are written whole: waiting for more only costs time. It works without, too.
+        let _ = sockopt::set_tcp_nodelay(&socket, true);
+        let _ = sockopt::set_socket_keepalive(&socket, true);
+        let most = world.settings.max_clients.load(Relaxed);
+        let Some(client) = world.clients.join(way, ends, self.turn.now, most) else {
+            self.turn.counts.connections_refused.add(1);
+            let text: &[u8] = match way {
+                Way::Memcached => b"ERROR Too many open connections\r\n",
+                _ => b"-ERR max number of clients reached\r\n",
+            };
+            // The connection is closed in any case.
+            let _ = rustix::net::send(&socket, text, rustix::net::SendFlags::NOSIGNAL);
+            return;
+        };
+        self.turn.counts.connections.add(1);
+        let connection = Connection::new(socket, client, &world);
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let data = epoll::EventData::new_u64(slot as u64);
+        let added = epoll::add(&self.epoll, connection.socket(), data, epoll::EventFlags::IN);
+        self.slots[slot] = Some(connection);
+        if added.is_err() {
+            self.end(slot);
+        }
+    }
+
+    fn end(&mut self, slot: usize) {
+        if let Some(mut connection) = self.slots.get_mut(slot).and_then(Option::take) {
+            connection.leave(&self.turn.world);
+            self.free.push(slot);
+            self.again.remove(&slot);
+        }
+    }
+
+    /// Ends connections that are idle or unwanted, once a second.
+    fn check(&mut self) {
+        let now = self.turn.now;
+        if self.is_full && now.abs_diff(self.checked_ms) >= TICK_MS {
+            self.is_full = self.listen(true).is_err();
+        }
+        if now.abs_diff(self.checked_ms) < CHECK_MS {
+            return;
+        }
+        self.checked_ms = now;
+        let idle_s = self.turn.world.settings.idle_s.load(Relaxed);
+        for slot in 0..self.slots.len() {
+            let Some(connection) = &self.slots[slot] else { continue };
+            if connection.client.kill.load(Relaxed) {
+                self.end(slot);
+            } else if connection.is_idle(now, idle_s) {
+                self.turn.counts.connections_idle.add(1);
+                self.end(slot);
+            }
+        }
+    }
+}
+
+fn shown(address: rustix::io::Result<Option<rustix::net::SocketAddrAny>>) -> String {
+    let address = address.ok().flatten().and_then(|address| SocketAddr::try_from(address).ok());
+    address.map_or_else(String::new, |address| address.to_string())
+}

@@ -1,0 +1,254 @@
+//! What all connections of a server share.
+
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::front::clients::Clients;
+use crate::front::keyspace::{Keeper, Keyspace, Refused, TablespaceId};
+use crate::front::memcached::Leases;
+use crate::stats::{Counts, Stats};
+
+/// How many numbered databases Redis' clients have.
+pub const DATABASES: usize = 16;
+
+/// What can be set while a server runs.
+#[derive(Debug)]
+pub struct Settings {
+    /// The most connections.
+    pub max_clients: AtomicU64,
+    /// After so many seconds without a byte a connection is ended; 0: never.
+    pub idle_s: AtomicU64,
+    /// The longest argument, in bytes.
+    pub bulk_bytes: AtomicU64,
+    /// The longest request, in bytes.
+    pub request_bytes: AtomicU64,
+    /// The most bytes of replies that wait for one connection.
+    pub output_bytes: AtomicU64,
+    /// The most bytes that all connections together make the server keep.
+    pub buffered_bytes: AtomicU64,
+    password: RwLock<Option<String>>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            max_clients: 10_000.into(),
+            idle_s: 0.into(),
+            bulk_bytes: (16 << 20).into(),
+            request_bytes: (64 << 20).into(),
+            output_bytes: (64 << 20).into(),
+            buffered_bytes: (1 << 30).into(),
+            password: RwLock::default(),
+        }
+    }
+}
+
+impl Settings {
+    /// Sets or takes away the password.
+    pub fn set_password(&self, password: Option<String>) {
+        let password = password.filter(|word| !word.is_empty());
+        *self.password.write().unwrap_or_else(PoisonError::into_inner) = password;
+    }
+
+    /// The password, if one is asked for.
+    pub fn password(&self) -> Option<String> {
+        self.password.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether this is the password. How long it takes does not tell how much of it is right.
+    pub fn is_password(&self, word: &[u8]) -> bool {
+        let password = self.password.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(password) = password.as_deref().map(str::as_bytes) else { return false };
+        let mut differ = u8::from(password.len() != word.len());
+        for (index, byte) in word.iter().enumerate() {
+            differ |= byte ^ password[index % password.len()];
+        }
+        std::hint::black_box(differ) == 0
+    }
+}
+
+/// What all connections share.
+#[derive(Debug)]
+pub struct World {
+    /// The store.
+    pub keyspace: Arc<dyn Keyspace>,
+    /// What is kept of it beyond the process.
+    pub keeper: Arc<dyn Keeper>,
+    /// What is counted.
+    pub stats: Stats,
+    /// What can be set.
+    pub settings: Settings,
+    pub(crate) clients: Clients,
+    /// Bytes that all connections make the server keep.
+    pub(crate) buffered: AtomicU64,
+    /// Held alone by what changes several keys at once, and shared by all else; None with one
+    /// thread, which does one thing after another.
+    gate: Option<RwLock<()>>,
+    databases: [OnceLock<TablespaceId>; DATABASES],
+    memcached: OnceLock<TablespaceId>,
+    /// memcached's clients see database 0 of Redis'.
+    pub(crate) is_shared: bool,
+    /// When memcached's keys are to be flushed, in ms of Unix time; negative: they are not.
+    pub(crate) flush_at: AtomicI64,
+    /// Who of memcached's clients is to fill which key.
+    pub(crate) leases: Mutex<Leases>,
+    /// Others than this machine can reach it, so a password stays.
+    pub(crate) is_public: AtomicBool,
+    pub(crate) is_stopping: AtomicBool,
+    started: Instant,
+    pub(crate) ports: OnceLock<(u16, u16)>,
+    pub(crate) run_id: u64,
+}
+
+impl World {
+    /// What connections to `keyspace` share, when `threads` serve them.
+    pub fn new(
+        keyspace: Arc<dyn Keyspace>,
+        keeper: Arc<dyn Keeper>,
+        threads: usize,
+        is_shared: bool,
+    ) -> World {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        World {
+            keyspace,
+            keeper,
+            stats: Stats::default(),
+            settings: Settings::default(),
+            clients: Clients::default(),
+            buffered: 0.into(),
+            gate: (threads > 1).then(RwLock::default),
+            databases: std::array::from_fn(|_| OnceLock::new()),
+            memcached: OnceLock::new(),
+            is_shared,
+            flush_at: (-1).into(),
+            leases: Mutex::default(),
+            is_public: false.into(),
+            is_stopping: false.into(),
+            started: Instant::now(),
+            ports: OnceLock::new(),
+            run_id: since.as_nanos() as u64 ^ u64::from(std::process::id()) << 40,
+        }
+    }
+
+    /// How long the server runs.
+    pub(crate) fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// The tablespace of a numbered database, if it was ever used: by this server, or by the one
+    /// that wrote the log.
+    pub(crate) fn used_database(&self, index: usize) -> Option<TablespaceId> {
+        let cell = self.databases.get(index)?;
+        if let Some(id) = cell.get() {
+            return Some(*id);
+        }
+        let id = self.keyspace.known(&format!("db{index}"))?;
+        Some(*cell.get_or_init(|| id))
+    }
+
+    /// The tablespace of a numbered database, made at its first use.
+    pub(crate) fn database(&self, index: usize) -> Result<TablespaceId, Refused> {
+        let no_such = || Refused::Other("DB index is out of range".to_owned());
+        let cell = self.databases.get(index).ok_or_else(no_such)?;
+        self.named(cell, &format!("db{index}"))
+    }
+
+    /// The tablespace of memcached's clients.
+    pub(crate) fn memcached(&self) -> Result<TablespaceId, Refused> {
+        if self.is_shared { self.database(0) } else { self.named(&self.memcached, "memcached") }
+    }
+
+    fn named(&self, cell: &OnceLock<TablespaceId>, name: &str) -> Result<TablespaceId, Refused> {
+        if let Some(id) = cell.get() {
+            return Ok(*id);
+        }
+        let id = self.keyspace.tablespace(name)?;
+        Ok(*cell.get_or_init(|| id))
+    }
+
+    /// Whether one thread serves all.
+    pub(crate) fn is_single(&self) -> bool {
+        self.gate.is_none()
+    }
+
+    /// Runs `act` while no other thread's command runs, if `alone`; otherwise while none that
+    /// wants to be alone does.
+    pub(crate) fn enter<T>(&self, alone: bool, act: impl FnOnce() -> T) -> T {
+        let Some(gate) = &self.gate else { return act() };
+        if alone {
+            let _gate = gate.write().unwrap_or_else(PoisonError::into_inner);
+            return act();
+        }
+        let _gate = gate.read().unwrap_or_else(PoisonError::into_inner);
+        act()
+    }
+
+    /// Takes `more` bytes of what all connections may make the server keep, and gives `less` back.
+    /// False if there is not as much: then nothing is taken.
+    pub(crate) fn rebuffer(&self, less: u64, more: u64) -> bool {
+        if more <= less {
+            self.buffered.fetch_sub(less - more, Relaxed);
+            return true;
+        }
+        let sum = self.buffered.fetch_add(more - less, Relaxed) + (more - less);
+        if sum > self.settings.buffered_bytes.load(Relaxed) {
+            self.buffered.fetch_sub(more - less, Relaxed);
+            return false;
+        }
+        true
+    }
+}
+
+/// A turn of a thread: what came from several connections is carried out, then the log is waited
+/// for once, then all answers go out.
+#[derive(Debug)]
+pub struct Turn {
+    /// What is shared.
+    pub world: Arc<World>,
+    /// What this thread counts.
+    pub counts: Arc<Counts>,
+    /// The time, in ms of Unix time.
+    pub now: u64,
+    /// The newest change that an answer of this turn acknowledges.
+    pub version: u64,
+    /// A buffer for values on their way.
+    pub scratch: Vec<u8>,
+}
+
+impl Turn {
+    /// The first turn of a thread.
+    pub fn new(world: Arc<World>) -> Turn {
+        let counts = world.stats.thread();
+        Turn { world, counts, now: unix_ms(), version: 0, scratch: Vec::new() }
+    }
+}
+
+/// The time, in ms of Unix time.
+pub fn unix_ms() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64
+}
+
+/// How a session goes on after it has read what came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Bytes of the input that are dealt with.
+    pub used: usize,
+    /// What it wants.
+    pub next: Next,
+}
+
+/// What a session wants next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More bytes, at least so many.
+    Read(usize),
+    /// To have its replies sent before it goes on with what it has.
+    Send,
+    /// To have its replies sent, and then to be ended.
+    Close,
+}
+
+/// Replies of this many bytes are sent before a session goes on, in bytes: a client that asks and
+/// never reads makes the server keep no more than this and one reply.
+pub const HIGH_WATER: usize = 1 << 20;

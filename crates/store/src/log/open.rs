@@ -1,0 +1,70 @@
+//! The log of a directory: read back, and ready for more.
+
+use std::io;
+use std::sync::Arc;
+
+use super::replay::segments;
+use super::segment::{TEMPORARY, segment_name};
+use super::{Committer, Fields, Log, Position, ReplayError, Replayed, replay};
+use crate::disk::{Disk, File};
+
+/// Reads the log back, giving `visit` every record after `from`, and lets `log` go on after the
+/// last one; answers what writes it. `log` is a new one.
+///
+/// # Errors
+///
+/// [`ReplayError`].
+pub fn open_log<D: Disk>(
+    disk: &Arc<D>,
+    log: &Log,
+    from: Position,
+    visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+) -> Result<(Committer<D>, Replayed), ReplayError> {
+    let replayed = replay(&**disk, from, visit)?;
+    settle(&**disk)?;
+    log.begin(replayed.last);
+    Ok((Committer::new(Arc::clone(disk), log.clone()), replayed))
+}
+
+/// What was read back may be in the memory of the operating system only, if the store's process
+/// ended and the machine did not. It is on the disk before anybody sees it.
+fn settle<D: Disk>(disk: &D) -> Result<(), ReplayError> {
+    let failed = |file: &str, source: io::Error| ReplayError::Io {
+        place: disk.place(),
+        file: file.to_owned(),
+        source,
+    };
+    if let Some(last) = segments(disk)?.last() {
+        let name = segment_name(*last);
+        let file = disk.open(&name).and_then(|mut file| file.sync());
+        file.map_err(|source| failed(&name, source))?;
+    }
+    for name in disk.list().map_err(|source| failed(".", source))? {
+        // A file that a crash left before it was whole.
+        if name.ends_with(TEMPORARY) {
+            disk.remove(&name).map_err(|source| failed(&name, source))?;
+        }
+    }
+    disk.sync().map_err(|source| failed(".", source))
+}
+
+/// Removes the segments of which a snapshot up to `position` has everything.
+///
+/// # Errors
+///
+/// What the operating system says; segments that are left are removed the next time.
+pub fn remove_before<D: Disk>(disk: &D, position: Position) -> io::Result<usize> {
+    let segments = segments(disk).map_err(io::Error::other)?;
+    let mut removed = 0;
+    for (segment, next) in segments.iter().zip(segments.iter().skip(1)) {
+        if next.counter() > position.counter() + 1 {
+            break;
+        }
+        disk.remove(&segment_name(*segment))?;
+        removed += 1;
+    }
+    if removed > 0 {
+        disk.sync()?;
+    }
+    Ok(removed)
+}

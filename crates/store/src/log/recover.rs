@@ -1,0 +1,289 @@
+//! A store from what a directory has: the newest snapshot, and the log from there on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::journal::with_record;
+use super::{
+    Committer, Fields, Log, LogError, Operation, Options, Position, ReplayError, Replayed, open_log,
+};
+use crate::codec::Codec;
+use crate::disk::Disk;
+use crate::item::VALUE_MAX;
+use crate::journal::Record;
+use crate::memory::Memory;
+use crate::snapshot::{self, Loaded};
+use crate::store::{self, Change, OpenError, Store, UpdateError};
+use crate::tablespace::TablespaceId;
+
+/// At least so many bytes of index are a bucket, and at most so many partitions has a table: a
+/// sweep of as many buckets sees all of them.
+const BUCKET: u64 = 64;
+const PARTITIONS: u64 = 1 << 16;
+
+/// A store that was read back.
+pub struct Recovered<M: Memory, D: Disk> {
+    /// The store.
+    pub store: Store<M, Log>,
+    /// What writes its log: see [`CommitThread`](super::CommitThread).
+    pub committer: Committer<D>,
+    /// What was found.
+    pub recovery: Recovery,
+}
+
+/// What was found in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// The snapshot, if there was one.
+    pub snapshot: Option<Loaded>,
+    /// The log after it.
+    pub log: Replayed,
+}
+
+/// Why a store cannot be read back. Nothing in the directory was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoverError {
+    /// The files.
+    #[error(transparent)]
+    Files(#[from] ReplayError),
+    /// The memory.
+    #[error(transparent)]
+    Memory(#[from] OpenError),
+}
+
+/// Makes a store in `memory` of what `disk` has; an empty directory is an empty store. `now_ms` is
+/// in ms of Unix time.
+///
+/// # Errors
+///
+/// [`RecoverError`].
+pub fn open<M: Memory, D: Disk>(
+    disk: &Arc<D>,
+    memory: M,
+    store: store::Options,
+    log: Options,
+    now_ms: u64,
+) -> Result<Recovered<M, D>, RecoverError> {
+    let log = Log::new(log);
+    let step_ms = store.quarantine_ms + 1;
+    let store = Store::new(memory, log.clone(), store)?;
+    let mut player = Player {
+        store: &store,
+        gone: BTreeSet::new(),
+        deferred: BTreeMap::new(),
+        now_ms: 0,
+        step_ms,
+    };
+    let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
+        place: disk.place(),
+        file: ".".to_owned(),
+        source,
+    })?;
+    let load = |covered| {
+        snapshot::load(&**disk, covered, &mut |version, fields| player.play(version, fields))
+    };
+    let snapshot = newest.map(load).transpose()?;
+    let from = newest.unwrap_or(Position::NONE);
+    let (committer, replayed) =
+        open_log(disk, &log, from, &mut |position, fields| player.play(position, fields))?;
+    let (place, last) = (disk.place(), replayed.last);
+    if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
+        return Err(ReplayError::TooShort { place, last, expected }.into());
+    }
+    if let Some(tablespace) = player.gone.first() {
+        let reason = format!("the log has changes of tablespace {tablespace}, and no such one");
+        let file = ".".to_owned();
+        return Err(ReplayError::Apply { place, file, position: last, reason }.into());
+    }
+    player.carry_out_deferred(now_ms).map_err(|(position, reason)| ReplayError::Apply {
+        place: disk.place(),
+        file: ".".to_owned(),
+        position,
+        reason,
+    })?;
+    note_evictions(&store).map_err(|error| ReplayError::Apply {
+        place: disk.place(),
+        file: ".".to_owned(),
+        position: last,
+        reason: error.to_string(),
+    })?;
+    let recovery = Recovery { snapshot, log: replayed };
+    Ok(Recovered { store, committer, recovery })
+}
+
+/// Keys that were evicted to make room for others are gone for good: the log says so, unless a
+/// later record brought them back.
+fn note_evictions<M: Memory>(store: &Store<M, Log>) -> Result<(), LogError> {
+    let spaces = store.tablespaces();
+    for (space, key) in store.journal().take_evicted() {
+        let tablespace = TablespaceId(space);
+        let there = spaces.iter().any(|info| info.id == tablespace);
+        if there && store.get(tablespace, &key, 0, &mut Vec::new()).is_none() {
+            let fields = Fields { tablespace: space, key: &key, ..Fields::of(Operation::Delete) };
+            store.journal().append(&fields)?;
+        }
+    }
+    Ok(())
+}
+
+/// Carries out records again.
+struct Player<'s, M> {
+    store: &'s Store<M, Log>,
+    /// Tablespaces that a snapshot does not have, since they were dropped when it was begun, and of
+    /// which the log has changes still: it drops them later.
+    gone: BTreeSet<u16>,
+    /// Values that found no room, by tablespace and key: items that have expired are in their way,
+    /// and go when all records are carried out.
+    deferred: BTreeMap<(u16, Vec<u8>), Deferred>,
+    /// The time that the store is told, in ms: no item expires before all records are carried out,
+    /// since a later one may give it another expiry. So it begins at 0, and only goes on so that
+    /// blocks are freed that the store keeps for a while.
+    now_ms: u64,
+    step_ms: u64,
+}
+
+/// A value that found no room.
+struct Deferred {
+    position: Position,
+    codec: Codec,
+    flags: u32,
+    expires_ms: Option<u64>,
+    stored: Vec<u8>,
+}
+
+fn is_full(error: &UpdateError) -> bool {
+    matches!(error, UpdateError::Memory { .. } | UpdateError::Quota { .. })
+}
+
+impl<M: Memory> Player<'_, M> {
+    fn play(&mut self, position: Position, fields: &Fields<'_>) -> Result<(), String> {
+        let known = || self.store.tablespaces().iter().any(|info| info.id.0 == fields.tablespace);
+        match fields.operation {
+            Operation::Drop => _ = self.gone.remove(&fields.tablespace),
+            Operation::Create => with_record(fields, |record| self.make_way(position, record))?,
+            _ if self.gone.contains(&fields.tablespace) => return Ok(()),
+            Operation::Put | Operation::Touch | Operation::Delete => {}
+            Operation::Flush if !known() => return Ok(()),
+            Operation::Flush | Operation::Synced | Operation::End => {}
+        }
+        if !self.deferred.is_empty() && self.change_deferred(fields) {
+            return Ok(());
+        }
+        let played =
+            with_record(fields, |record| match self.store.replay(position.number(), record) {
+                Err(store::ReplayError::Update(full)) if is_full(&full) => {
+                    self.repeat(position, record, &full).or_else(|reason| {
+                        let quota = matches!(full, UpdateError::Quota { .. });
+                        (quota && self.defer(position, record)).then_some(()).ok_or(reason)
+                    })
+                }
+                played => played.map_err(|error| error.to_string()),
+            });
+        if played.is_err() && !known() && fields.operation != Operation::Create {
+            self.gone.insert(fields.tablespace);
+            return Ok(());
+        }
+        played
+    }
+
+    /// There is no room for a value, and there was when it was put: pages are used otherwise now,
+    /// or are kept for readers whom there are none of. It is put as a client would put it, which
+    /// frees what can be freed and evicts what may be evicted.
+    fn repeat(
+        &mut self,
+        position: Position,
+        record: &Record<'_>,
+        full: &UpdateError,
+    ) -> Result<(), String> {
+        let Record::Put { tablespace, key, stored, codec, flags, expires_ms } = *record else {
+            return Err(full.to_string());
+        };
+        let mut value = Vec::new();
+        codec.decode(stored, VALUE_MAX, &mut value).map_err(|error| error.to_string())?;
+        self.now_ms += self.step_ms;
+        let (store, now) = (self.store, self.now_ms);
+        let repeated = store.journal().repeating(position, || {
+            store.put(tablespace, key, &value, flags, expires_ms, now)?;
+            if expires_ms.is_none() {
+                // Put gives it the tablespace's default, from a time that is none.
+                store.update(tablespace, key, now, &mut |_, _| Change::Touch { expires_ms })?;
+            }
+            Ok(())
+        });
+        repeated.map_err(|error: UpdateError| error.to_string())
+    }
+
+    /// Keeps a value for later, if its tablespace may have items that have expired.
+    fn defer(&mut self, position: Position, record: &Record<'_>) -> bool {
+        let Record::Put { tablespace, key, stored, codec, flags, expires_ms } = *record else {
+            return false;
+        };
+        let stored = stored.to_vec();
+        let deferred = Deferred { position, codec, flags, expires_ms, stored };
+        self.deferred.insert((tablespace.0, key.to_vec()), deferred);
+        true
+    }
+
+    /// What a record does to values that are kept for later; whether that is all it does.
+    fn change_deferred(&mut self, fields: &Fields<'_>) -> bool {
+        let key = (fields.tablespace, fields.key.to_vec());
+        match fields.operation {
+            Operation::Put | Operation::Delete => _ = self.deferred.remove(&key),
+            Operation::Drop | Operation::Flush => {
+                self.deferred.retain(|(space, _), _| *space != fields.tablespace);
+            }
+            Operation::Touch => {
+                if let Some(deferred) = self.deferred.get_mut(&key) {
+                    deferred.expires_ms = Some(fields.expires_ms).filter(|ms| *ms > 0);
+                    return true;
+                }
+            }
+            Operation::Create | Operation::Synced | Operation::End => {}
+        }
+        false
+    }
+
+    /// Removes what has expired, and carries out what was kept for later.
+    fn carry_out_deferred(&mut self, now_ms: u64) -> Result<(), (Position, String)> {
+        if self.deferred.is_empty() {
+            return Ok(());
+        }
+        let buckets = self.store.index_bytes() / BUCKET + PARTITIONS;
+        self.store.sweep(now_ms, u32::try_from(buckets).unwrap_or(u32::MAX));
+        self.now_ms = now_ms;
+        for ((space, key), deferred) in std::mem::take(&mut self.deferred) {
+            let Deferred { position, codec, flags, expires_ms, stored } = deferred;
+            let (tablespace, key, stored) = (TablespaceId(space), &key[..], &stored[..]);
+            let record = if expires_ms.is_some_and(|at| at <= now_ms) {
+                Record::Delete { tablespace, key }
+            } else {
+                Record::Put { tablespace, key, stored, codec, flags, expires_ms }
+            };
+            let played = match self.store.replay(position.number(), &record) {
+                Err(store::ReplayError::Update(full)) if is_full(&full) => {
+                    self.repeat(position, &record, &full)
+                }
+                played => played.map_err(|error| error.to_string()),
+            };
+            played.map_err(|reason| (position, reason))?;
+        }
+        Ok(())
+    }
+
+    /// A snapshot's tablespaces are as they were when its walk began, and the log goes on from a
+    /// moment before. Another tablespace of the same name or number as one that the log creates is
+    /// from after that, and the log creates it again, with all that is in it.
+    fn make_way(&mut self, position: Position, record: &Record<'_>) -> Result<(), String> {
+        let Record::Create { tablespace, options } = record else { return Ok(()) };
+        self.gone.remove(&tablespace.0);
+        for other in self.store.tablespaces() {
+            let (number, name) = (other.id == *tablespace, other.options.name == options.name);
+            if number != name {
+                let drop = Record::Drop { tablespace: other.id };
+                let dropped = self.store.replay(position.number(), &drop);
+                dropped.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok(())
+    }
+}

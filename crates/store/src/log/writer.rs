@@ -1,0 +1,519 @@
+//! The log as those see it who change the store.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::record::HEADER;
+use super::{Fields, Operation, Position};
+
+/// How many buffers are kept to be used again, and how large they may be.
+const SPARES: usize = 4;
+const SPARE_BYTES: usize = 4 << 20;
+
+/// When a change counts as kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// When it is on the disk: whoever made it waits for that.
+    Always,
+    /// At once; it is on the disk a second later. A crash of the machine loses that second.
+    #[default]
+    EverySecond,
+    /// At once; it is on the disk when the operating system thinks fit, and after
+    /// [`Options::unsynced_bytes`] at the latest.
+    No,
+}
+
+impl std::str::FromStr for Fsync {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Fsync, String> {
+        match word {
+            "always" => Ok(Fsync::Always),
+            "everysec" => Ok(Fsync::EverySecond),
+            "no" => Ok(Fsync::No),
+            _ => Err(format!("{word:?} is none of always, everysec and no")),
+        }
+    }
+}
+
+impl fmt::Display for Fsync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fsync::Always => "always",
+            Fsync::EverySecond => "everysec",
+            Fsync::No => "no",
+        })
+    }
+}
+
+/// How the log is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// When a change counts as kept.
+    pub fsync: Fsync,
+    /// A segment of this length is followed by another, in bytes.
+    pub segment_bytes: u64,
+    /// The log keeps what is not synced in memory, to write it again after an error; when that is
+    /// this many bytes, it syncs whatever [`Options::fsync`] says.
+    pub unsynced_bytes: usize,
+    /// Changes are refused while so many bytes wait to be written: the disk is slower than they.
+    pub behind_bytes: usize,
+    /// How long after an error the log tries again, in milliseconds.
+    pub retry_ms: u64,
+    /// The epoch of what is appended, unless the log that is there has a later one.
+    pub epoch: u32,
+    /// A number that clients do not know, another one at each start.
+    pub salt: u64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            fsync: Fsync::default(),
+            segment_bytes: 64 << 20,
+            unsynced_bytes: 32 << 20,
+            behind_bytes: 64 << 20,
+            retry_ms: 1000,
+            epoch: 0,
+            salt: 0,
+        }
+    }
+}
+
+/// Why a change is not taken, or is not known to be kept.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// The disk refused; until it does not, the store can only be read.
+    #[error("the store can only be read at the moment: {0}")]
+    ReadOnly(Arc<str>),
+    /// The disk is slower than the changes.
+    #[error("the disk does not keep up: {waiting_bytes} bytes of changes wait for it; try again")]
+    Behind {
+        /// How much waits.
+        waiting_bytes: usize,
+    },
+    /// The log is not open: not yet, or not any more.
+    #[error("the store's log is not open: the store is starting, or ending")]
+    Closed,
+    /// The record is longer than any may be.
+    #[error("a key of {key_bytes} or a value of {value_bytes} bytes is longer than the log takes")]
+    TooLong {
+        /// The key's length.
+        key_bytes: usize,
+        /// The value's length.
+        value_bytes: usize,
+    },
+    /// All positions are taken.
+    #[error("the log has no position left; save, and start with an empty log")]
+    Exhausted,
+}
+
+/// What the log has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogStats {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Groups of records written.
+    pub commits: u64,
+    /// Groups made to last.
+    pub syncs: u64,
+    /// Errors of the disk.
+    pub errors: u64,
+    /// Segments begun.
+    pub segments: u64,
+    /// Changes refused since the disk did not keep up.
+    pub behind: u64,
+}
+
+/// The log. Clones are the same log.
+///
+/// Records are appended in memory, in the order of their positions, and a
+/// [`Committer`](super::Committer) writes them in groups.
+#[derive(Clone)]
+pub struct Log {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    options: Options,
+    state: Mutex<State>,
+    /// The number of the last position that is on the disk.
+    durable: AtomicU64,
+    /// There is work for the committer, which sleeps.
+    work: Condvar,
+    /// Something became durable, or cannot, or there is room again.
+    news: Condvar,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+type Listener = Box<dyn Fn() + Send + Sync>;
+
+struct State {
+    mode: Mode,
+    /// The last position that was given.
+    last: Position,
+    epoch: u32,
+    /// A place for a mark, and the records that nobody has written yet, if there are any.
+    waiting: Vec<u8>,
+    waiting_first: Position,
+    waiting_records: usize,
+    /// Buffers to use again.
+    spare: VecDeque<Vec<u8>>,
+    /// The last flush of each tablespace that had one.
+    flushes: BTreeMap<u16, Position>,
+    /// Keys that went while a record was repeated.
+    evicted: BTreeSet<(u16, Vec<u8>)>,
+    /// Somebody waits for a sync up to here, whatever the policy is.
+    hurry: Position,
+    committer_sleeps: bool,
+    /// How many records the committer sleeps for.
+    wanted: usize,
+    stats: LogStats,
+}
+
+enum Mode {
+    /// It is being read back.
+    Opening,
+    /// It is being read back, and the record at this position is made again as it was made first.
+    Repeating(Position),
+    Open,
+    ReadOnly(Arc<str>),
+    /// Nothing more is taken; the committer writes what there is.
+    Closing,
+    Closed,
+}
+
+/// What the committer takes: a place for a mark, and the records from `first` to `last`.
+pub(crate) struct Group {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) first: Position,
+    pub(crate) records: usize,
+    pub(crate) last: Position,
+}
+
+impl Log {
+    /// A log for [`open_log`](super::open_log), which reads it back and lets it begin.
+    #[must_use]
+    pub fn new(options: Options) -> Log {
+        let state = State {
+            mode: Mode::Opening,
+            last: Position::NONE,
+            epoch: options.epoch,
+            waiting: Vec::new(),
+            waiting_first: Position::NONE,
+            waiting_records: 0,
+            spare: VecDeque::new(),
+            flushes: BTreeMap::new(),
+            evicted: BTreeSet::new(),
+            hurry: Position::NONE,
+            committer_sleeps: false,
+            wanted: 1,
+            stats: LogStats::default(),
+        };
+        let shared = Shared {
+            options,
+            state: Mutex::new(state),
+            durable: AtomicU64::new(0),
+            work: Condvar::new(),
+            news: Condvar::new(),
+            listeners: Mutex::new(Vec::new()),
+        };
+        Log { shared: Arc::new(shared) }
+    }
+
+    /// While `repeat` makes the change of the record at `position` again as a client would, the log
+    /// answers that position, and notes which keys are evicted for it.
+    pub(crate) fn repeating<T>(&self, position: Position, repeat: impl FnOnce() -> T) -> T {
+        self.lock().mode = Mode::Repeating(position);
+        let repeated = repeat();
+        self.lock().mode = Mode::Opening;
+        repeated
+    }
+
+    /// The keys that were evicted while records were repeated.
+    pub(crate) fn take_evicted(&self) -> BTreeSet<(u16, Vec<u8>)> {
+        std::mem::take(&mut self.lock().evicted)
+    }
+
+    /// All is read back; what is appended from now on comes after `last`.
+    pub(crate) fn begin(&self, last: Position) {
+        let mut state = self.lock();
+        state.mode = Mode::Open;
+        state.last = last;
+        state.epoch = state.epoch.max(last.epoch());
+        self.shared.durable.store(last.number(), Ordering::Release);
+    }
+
+    /// Appends a record, and answers its position. It is on the disk once [`Log::durable`] is as
+    /// far.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError`]: the record is not in the log, and will not be.
+    pub fn append(&self, fields: &Fields<'_>) -> Result<Position, LogError> {
+        if !fields.fits() {
+            let (key_bytes, value_bytes) = (fields.key.len(), fields.value.len());
+            return Err(LogError::TooLong { key_bytes, value_bytes });
+        }
+        let contents = fields.checksum_contents(self.shared.options.salt);
+        let mut state = self.lock();
+        match &state.mode {
+            Mode::Open => {}
+            Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
+            Mode::Repeating(position) => {
+                let position = *position;
+                if fields.operation == Operation::Delete {
+                    state.evicted.insert((fields.tablespace, fields.key.to_vec()));
+                }
+                return Ok(position);
+            }
+            Mode::Opening | Mode::Closing | Mode::Closed => return Err(LogError::Closed),
+        }
+        let waiting_bytes = state.waiting.len();
+        if waiting_bytes >= self.shared.options.behind_bytes {
+            state.stats.behind += 1;
+            return Err(LogError::Behind { waiting_bytes });
+        }
+        let position = state.last.next(state.epoch).ok_or(LogError::Exhausted)?;
+        if state.waiting_records == 0 {
+            state.waiting.resize(HEADER, 0);
+            state.waiting_first = position;
+        }
+        fields.encode(position, contents, &mut state.waiting);
+        if fields.operation == Operation::Flush {
+            state.flushes.insert(fields.tablespace, position);
+        }
+        state.last = position;
+        state.waiting_records += 1;
+        state.stats.records += 1;
+        state.stats.bytes += fields.length() as u64;
+        if state.committer_sleeps && state.waiting_records >= state.wanted {
+            state.committer_sleeps = false;
+            self.shared.work.notify_one();
+        }
+        Ok(position)
+    }
+
+    /// The last position that is on the disk: it and all before it outlive a crash.
+    #[must_use]
+    pub fn durable(&self) -> Position {
+        Position::from_number(self.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// The last position that was given.
+    #[must_use]
+    pub fn last(&self) -> Position {
+        self.lock().last
+    }
+
+    /// How the log is kept.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.shared.options
+    }
+
+    /// Waits until the record at `position` is on the disk, under [`Fsync::EverySecond`] and
+    /// [`Fsync::No`] as long as that takes; see [`Log::sync`].
+    ///
+    /// # Errors
+    ///
+    /// [`LogError::ReadOnly`] and [`LogError::Closed`]: whether the record will be there after a
+    /// crash is not known. The log still has it, and writes it once the disk takes it.
+    pub fn wait(&self, position: Position) -> Result<(), LogError> {
+        if self.durable() >= position {
+            return Ok(());
+        }
+        let mut state = self.lock();
+        while self.durable() < position {
+            match &state.mode {
+                Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
+                Mode::Closed => return Err(LogError::Closed),
+                Mode::Opening | Mode::Repeating(_) | Mode::Open | Mode::Closing => {}
+            }
+            state = wait(&self.shared.news, state);
+        }
+        Ok(())
+    }
+
+    /// Lets the record at `position` be synced now, whatever the policy is, and waits for it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::wait`].
+    pub fn sync(&self, position: Position) -> Result<(), LogError> {
+        self.hurry(position);
+        self.wait(position)
+    }
+
+    /// Lets the record at `position` be synced at the committer's next turn.
+    pub fn hurry(&self, position: Position) {
+        let mut state = self.lock();
+        state.hurry = state.hurry.max(position.min(state.last));
+        self.shared.work.notify_one();
+    }
+
+    /// The last position that was given, and the last flush of each tablespace up to there.
+    pub(crate) fn last_and_flushes(&self) -> (Position, Vec<(u16, Position)>) {
+        let state = self.lock();
+        (state.last, state.flushes.iter().map(|(space, at)| (*space, *at)).collect())
+    }
+
+    /// Whether somebody waits for a sync.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.lock().hurry > self.durable()
+    }
+
+    /// Waits while more than half of what may wait for the disk does: a front calls this before it
+    /// reads more from its clients, so that they slow down instead of being refused.
+    pub fn wait_for_room(&self) {
+        let mut state = self.lock();
+        while state.waiting.len() > self.shared.options.behind_bytes / 2
+            && matches!(state.mode, Mode::Open)
+        {
+            state = wait(&self.shared.news, state);
+        }
+    }
+
+    /// Why the store can only be read, if that is so.
+    #[must_use]
+    pub fn read_only(&self) -> Option<Arc<str>> {
+        match &self.lock().mode {
+            Mode::ReadOnly(reason) => Some(Arc::clone(reason)),
+            _ => None,
+        }
+    }
+
+    /// Calls `listener` on the committer's thread whenever [`Log::durable`] or [`Log::read_only`]
+    /// has changed: for those who sleep on something else than [`Log::wait`].
+    pub fn listen(&self, listener: impl Fn() + Send + Sync + 'static) {
+        let mut listeners = unpoisoned(self.shared.listeners.lock());
+        listeners.push(Box::new(listener));
+    }
+
+    /// What the log has done.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.lock().stats
+    }
+
+    /// Takes no more records; those that were appended are still written.
+    pub fn close(&self) {
+        {
+            let mut state = self.lock();
+            if !matches!(state.mode, Mode::Closed) {
+                state.mode = Mode::Closing;
+            }
+        }
+        self.shared.work.notify_all();
+        self.shared.news.notify_all();
+    }
+
+    /// Nobody writes this log any more: who waits for it waits in vain.
+    pub(crate) fn closed(&self) {
+        self.lock().mode = Mode::Closed;
+        self.tell();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.lock().mode, Mode::Closing | Mode::Closed)
+    }
+
+    /// What was appended since the last call, if anything was.
+    pub(crate) fn take(&self) -> Option<Group> {
+        let mut state = self.lock();
+        if state.waiting_records == 0 {
+            return None;
+        }
+        let spare = state.spare.pop_front().unwrap_or_default();
+        let bytes = std::mem::replace(&mut state.waiting, spare);
+        let records = std::mem::take(&mut state.waiting_records);
+        Some(Group { bytes, records, first: state.waiting_first, last: state.last })
+    }
+
+    /// All up to `last` is on the disk, and these groups need not be kept.
+    pub(crate) fn made_durable(&self, last: Position, groups: impl Iterator<Item = Group>) {
+        {
+            let mut state = self.lock();
+            for mut group in groups {
+                // A buffer that one large value made large goes back to the allocator.
+                if state.spare.len() < SPARES && group.bytes.capacity() <= SPARE_BYTES {
+                    group.bytes.clear();
+                    state.spare.push_back(group.bytes);
+                }
+            }
+            self.shared.durable.store(last.number(), Ordering::Release);
+            if matches!(state.mode, Mode::ReadOnly(_)) {
+                state.mode = Mode::Open;
+            }
+        }
+        self.tell();
+    }
+
+    /// The disk refuses, for this reason.
+    pub(crate) fn failed(&self, reason: &str) {
+        {
+            let mut state = self.lock();
+            state.stats.errors += 1;
+            if matches!(state.mode, Mode::Open | Mode::ReadOnly(_)) {
+                state.mode = Mode::ReadOnly(reason.into());
+            }
+        }
+        self.tell();
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&mut LogStats)) {
+        count(&mut self.lock().stats);
+    }
+
+    /// Wakes all who wait.
+    pub(crate) fn tell(&self) {
+        self.shared.news.notify_all();
+        for listener in &*unpoisoned(self.shared.listeners.lock()) {
+            listener();
+        }
+    }
+
+    /// Sleeps until `wanted` records wait to be written, somebody waits for a sync, the log is
+    /// closed, or `limit` is over; with [`usize::MAX`] only until one of the last two.
+    pub(crate) fn wait_for_work(&self, wanted: usize, limit: Option<Duration>) {
+        let mut state = self.lock();
+        let closing = matches!(state.mode, Mode::Closing | Mode::Closed);
+        let hurried = wanted < usize::MAX && state.hurry > self.durable();
+        if closing || hurried || state.waiting_records >= wanted {
+            return;
+        }
+        state.committer_sleeps = true;
+        state.wanted = wanted;
+        let mut state = match limit {
+            None => wait(&self.shared.work, state),
+            Some(limit) => unpoisoned(self.shared.work.wait_timeout(state, limit)).0,
+        };
+        state.committer_sleeps = false;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        unpoisoned(self.shared.state.lock())
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let durable = self.durable();
+        f.debug_struct("Log").field("durable", &durable).finish_non_exhaustive()
+    }
+}
+
+fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    unpoisoned(condition.wait(state))
+}
+
+/// A thread that panicked while it had the lock did so between whole records, and its panic is
+/// seen elsewhere.
+fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,311 @@
+//! A store that is served in every way at once: kernels, one-sided READs and chains on a card,
+//! Redis' and memcached's protocols over TCP.
+
+mod keep;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use remora::memory::{AllocError, Buffer};
+use remora::nic::{Access, CreateError};
+use remora::threads::without_signals;
+use remora::{Device, MemoryRegion, RegisterError};
+use thiserror::Error;
+
+use self::keep::Logged;
+use crate::disk::{Directory, DirectoryError};
+use crate::front::keyspace::{Forgetful, Keeper, Keyspace};
+use crate::front::served::Served;
+use crate::front::server::{self, ServeError, Server};
+use crate::journal::{Journal, Unlogged};
+use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
+use crate::snapshot::Snapshots;
+use crate::store::{self, OpenError, Store};
+use crate::tablespace::{TablespaceError, TablespaceOptions};
+use crate::way::chain;
+use crate::way::door::{ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
+use crate::way::kernel::{deploy, now_ms, undeploy};
+use crate::way::region::Region;
+
+/// The tablespace that all ways lead to unless they say another: Redis' database 0.
+pub const FIRST: &str = "db0";
+/// How long a block stays as it is for readers that were told of it.
+const QUARANTINE_MS: u64 = 1000;
+/// How often the house is kept: what has expired goes, memory is tidied.
+const HOUSE: Duration = Duration::from_millis(10);
+/// Buckets that are looked at each time.
+const HOUSE_BUCKETS: u32 = 4096;
+
+/// How a store is served.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// The most bytes that index and items may take.
+    pub limit: u64,
+    /// The seed of the keys' hashes: random.
+    pub seed: u64,
+    /// Tablespaces to make, after [`FIRST`].
+    pub tablespaces: Vec<TablespaceOptions>,
+    /// What [`FIRST`], and those that Redis' clients make by using them, are made with.
+    pub defaults: TablespaceOptions,
+    /// Who is let in over the card.
+    pub door: DoorOptions,
+    /// Redis' and memcached's clients.
+    pub fronts: server::Options,
+    /// What is kept beyond the process: nothing without a directory.
+    pub keep: Option<KeepOptions>,
+}
+
+/// What is kept of a store beyond the process.
+#[derive(Clone, Debug)]
+pub struct KeepOptions {
+    /// The directory of the log and of snapshots, which must be there.
+    pub directory: PathBuf,
+    /// When a change counts as kept.
+    pub fsync: Fsync,
+}
+
+impl ServiceOptions {
+    /// A store of that limit, over the card only.
+    pub fn new(limit: u64, seed: u64) -> ServiceOptions {
+        ServiceOptions {
+            limit,
+            seed,
+            tablespaces: Vec::new(),
+            defaults: TablespaceOptions::new(FIRST),
+            door: DoorOptions::default(),
+            fronts: server::Options { is_shared: true, ..server::Options::default() },
+            keep: None,
+        }
+    }
+}
+
+/// Why a store is not served.
+#[derive(Debug, Error)]
+pub enum ServiceError {
+    /// There is no memory for it.
+    #[error("there is no address space for a store of {limit} bytes: {source}; ask for less")]
+    Memory {
+        /// The limit.
+        limit: u64,
+        /// The system's reason.
+        source: AllocError,
+    },
+    /// The card refuses memory.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The card is full.
+    #[error("the card has no room for a protection domain: {0}")]
+    Card(#[from] CreateError),
+    /// The memory does not fit the limit.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The directory cannot be used.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// What was kept cannot be read back.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// A tablespace cannot be made.
+    #[error(transparent)]
+    Tablespace(#[from] TablespaceError),
+    /// The kernels cannot be deployed.
+    #[error("the store's kernels cannot be deployed: {0}")]
+    Deploy(#[from] remora::kernel::DeployError),
+    /// Nobody can be let in over the card.
+    #[error(transparent)]
+    Door(#[from] DoorError),
+    /// Nobody can be let in over TCP.
+    #[error(transparent)]
+    Front(#[from] ServeError),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}; if there is a limit on processes, raise it")]
+    Thread(#[from] io::Error),
+}
+
+/// A store that is served. Dropping it ends all connections, and writes the rest of its log.
+pub struct Service {
+    device: Device,
+    keyspace: Arc<dyn Keyspace>,
+    door: Arc<Door>,
+    address: SocketAddr,
+    fronts: Option<Server>,
+    recovery: Option<Recovery>,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    // After what appends to it.
+    log: Option<CommitThread>,
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Service").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+/// The store's memory, as its ways need it.
+struct Places {
+    region: Region,
+    for_clients: MemoryRegion,
+    for_chains: MemoryRegion,
+}
+
+impl Places {
+    fn new(device: &Device, limit: u64, len: u64) -> Result<Places, ServiceError> {
+        let buffer =
+            Buffer::new(len as usize).map_err(|source| ServiceError::Memory { limit, source })?;
+        let memory = device.alloc_pd()?.register(buffer, Access::REMOTE_READ)?;
+        // Another protection domain, so that the keys of one open nothing to clients of the other.
+        let others = device.alloc_pd()?;
+        let for_chains = memory.register_in(&others, memory.addr(), Access::REMOTE_READ)?;
+        let region = Region::new(memory.clone()).expect("a region with a buffer of its own");
+        Ok(Places { region, for_clients: memory, for_chains })
+    }
+}
+
+impl Service {
+    /// Makes a store in the device's memory, with what its directory has, and begins to serve it.
+    ///
+    /// # Errors
+    /// See [`ServiceError`].
+    pub fn start(device: &Device, options: &ServiceOptions) -> Result<Service, ServiceError> {
+        let own = store::Options {
+            limit: options.limit,
+            seed: options.seed,
+            quarantine_ms: QUARANTINE_MS,
+        };
+        let places = Places::new(device, options.limit, own.memory_len())?;
+        let region = places.region.clone();
+        let Some(keep) = &options.keep else {
+            let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
+            deploy(device, &store)?;
+            return Service::serve(device, places, store, Arc::new(Forgetful), options);
+        };
+        let disk = Arc::new(Directory::open(&keep.directory)?);
+        // Clients cannot know the seed of this start.
+        let logged = log::Options { fsync: keep.fsync, salt: options.seed, ..Default::default() };
+        let Recovered { store, committer, recovery } =
+            log::open(&disk, region, own, logged, now_ms())?;
+        let log = CommitThread::start(committer)?;
+        let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
+        let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
+        deploy(device, &kept)?;
+        let mut service =
+            Service::serve(device, places, kept.store.clone(), kept.clone(), options)?;
+        service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
+        (service.log, service.recovery) = (Some(log), Some(recovery));
+        Ok(service)
+    }
+
+    fn serve<J: Journal + 'static>(
+        device: &Device,
+        places: Places,
+        store: Arc<Store<Region, J>>,
+        keeper: Arc<dyn Keeper>,
+        options: &ServiceOptions,
+    ) -> Result<Service, ServiceError> {
+        let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
+        for space in std::iter::once(&first).chain(&options.tablespaces) {
+            if store.tablespace(&space.name).is_none() {
+                store.create_tablespace(space)?;
+            }
+        }
+        let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
+        let door =
+            Arc::new(Door::open(device, options.door.clone(), places.for_clients, Some(chains))?);
+        let address = SocketAddr::new(device.info().address, options.door.port);
+        let keyspace: Arc<dyn Keyspace> =
+            Arc::new(Served::new(store.clone(), options.limit, options.defaults.clone()));
+        let fronts = if options.fronts.redis.is_empty() && options.fronts.memcached.is_empty() {
+            None
+        } else {
+            Some(Server::start(&options.fronts, keyspace.clone(), keeper)?)
+        };
+        let mut service = Service {
+            device: device.clone(),
+            keyspace,
+            door: door.clone(),
+            address,
+            fronts,
+            recovery: None,
+            stop: Arc::default(),
+            threads: Vec::new(),
+            log: None,
+        };
+        service.spawn("store door", move |stop| {
+            if let Err(error) = door.serve(&|| stop.load(Ordering::Relaxed)) {
+                tracing::error!("no clients are let in any more: {error}");
+            }
+            stop.store(true, Ordering::Relaxed);
+        })?;
+        service.spawn("store house", move |stop| {
+            while !stop.load(Ordering::Relaxed) {
+                store.sweep(now_ms(), HOUSE_BUCKETS);
+                thread::sleep(HOUSE);
+            }
+        })?;
+        Ok(service)
+    }
+
+    /// Starts a thread that ends when the service does.
+    fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<()> {
+        let stop = self.stop.clone();
+        let named = thread::Builder::new().name(name.to_owned());
+        self.threads.push(without_signals(|| named.spawn(move || work(&stop)))?);
+        Ok(())
+    }
+
+    /// The store.
+    pub fn keyspace(&self) -> &Arc<dyn Keyspace> {
+        &self.keyspace
+    }
+
+    /// What was read back from the directory.
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
+    }
+
+    /// Where clients over the card connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The servers of Redis' and memcached's clients.
+    pub fn fronts(&self) -> Option<&Server> {
+        self.fronts.as_ref()
+    }
+
+    /// What has happened at the door.
+    pub fn door(&self) -> &DoorCounters {
+        self.door.counters()
+    }
+
+    /// Has the service ended by itself: because its card has, or since a client told it to stop?
+    pub fn has_ended(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.fronts.as_ref().is_some_and(Server::is_stopping)
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // Both append to the log until they end.
+        self.fronts = None;
+        undeploy(&self.device);
+        for thread in self.threads.drain(..) {
+            // A thread that has panicked has said so.
+            let _ = thread.join();
+        }
+        if let Some(Err(error)) = self.log.take().map(CommitThread::close) {
+            tracing::error!("{error}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! What a service keeps beyond the process: a log, and snapshots of the store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use remora::kernel::CallStatus;
+
+use crate::disk::{Directory, Disk};
+use crate::front::keyspace::Keeper;
+use crate::log::{Fsync, Log, Position};
+use crate::memory::Memory;
+use crate::snapshot::Snapshots;
+use crate::store::Store;
+use crate::way::call::{Operation, Refused};
+use crate::way::execute::execute;
+use crate::way::kernel::{Served, now_ms};
+
+/// How often the length of the log is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// A store with its log.
+pub(super) struct Logged<M: Memory, D: Disk = Directory> {
+    pub(super) store: Arc<Store<M, Log>>,
+    pub(super) snapshots: Arc<Snapshots<D>>,
+}
+
+impl<M: Memory, D: Disk> Logged<M, D> {
+    fn log(&self) -> &Log {
+        self.store.journal()
+    }
+}
+
+impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Logged<M, D>
+where
+    D::File: 'static,
+{
+    /// Saves when the log has become long, until it is told to stop.
+    pub(super) fn keep_short(&self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            if self.snapshots.is_due(self.log())
+                && let Err(error) = self.snapshots.save(&self.store, &now_ms)
+            {
+                tracing::warn!("{error}");
+            }
+            thread::sleep(LOOK);
+        }
+    }
+}
+
+impl<M: Memory, D: Disk> fmt::Debug for Logged<M, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Logged").field("log", &self.log().stats()).finish_non_exhaustive()
+    }
+}
+
+impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, D> {
+    fn execute(
+        &self,
+        operation: Operation,
+        bytes: &[u8],
+        room: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<u64, CallStatus> {
+        execute(&*self.store, operation, bytes, now_ms(), room, out)
+    }
+
+    fn is_durable(&self, position: u64) -> Result<bool, CallStatus> {
+        let log = self.log();
+        if !self.is_awaited() || log.durable() >= Position::from_number(position) {
+            return Ok(true);
+        }
+        // Nobody may be told that a change is kept which the disk has not taken.
+        if log.read_only().is_some() { Err(Refused::ReadOnly.status()) } else { Ok(false) }
+    }
+}
+
+impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Keeper for Logged<M, D>
+where
+    D::File: 'static,
+{
+    fn is_awaited(&self) -> bool {
+        self.log().options().fsync == Fsync::Always
+    }
+
+    fn wait(&self, version: u64) -> Result<(), String> {
+        self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
+    }
+
+    fn save(&self, background: bool) -> Result<(), String> {
+        let done = if background {
+            self.snapshots.save_in_background(&self.store, now_ms).map(drop)
+        } else {
+            self.snapshots.save(&self.store, &now_ms).map(drop)
+        };
+        done.map_err(|error| error.to_string())
+    }
+
+    fn saved_s(&self) -> u64 {
+        self.snapshots.last_save_ms() / 1000
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        let (log, stats) = (self.log(), self.log().stats());
+        let saved = self.snapshots.last();
+        let last_save = if saved.is_none_or(|saved| saved.is_ok()) { "ok" } else { "err" };
+        let writes = if log.read_only().is_none() { "ok" } else { "err" };
+        vec![
+            ("rdb_bgsave_in_progress", u8::from(self.snapshots.in_progress()).to_string()),
+            ("rdb_last_save_time", self.saved_s().to_string()),
+            ("rdb_last_bgsave_status", last_save.to_owned()),
+            ("aof_enabled", "1".to_owned()),
+            ("aof_last_write_status", writes.to_owned()),
+            ("log_fsync", log.options().fsync.to_string()),
+            ("log_position", log.last().to_string()),
+            ("log_durable", log.durable().to_string()),
+            ("log_records", stats.records.to_string()),
+            ("log_bytes", stats.bytes.to_string()),
+            ("log_syncs", stats.syncs.to_string()),
+            ("log_errors", stats.errors.to_string()),
+        ]
+    }
+}

@@ -1,0 +1,202 @@
+//! Saving: what `SAVE`, `BGSAVE` and `LASTSAVE` do.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::file::remove_before;
+use super::walk::Walk;
+use crate::disk::Disk;
+use crate::log::{self, Log, LogError, Position, Recovery};
+use crate::memory::Memory;
+use crate::store::Store;
+
+/// A log shorter than this is no reason to save, in bytes.
+const DUE_BYTES: u64 = 64 << 20;
+
+/// A snapshot that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// It has every change up to here.
+    pub covered: Position,
+    /// How many items it has.
+    pub items: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was finished, in ms of Unix time.
+    pub ended_ms: u64,
+}
+
+/// Why no snapshot was made. Those that were there still are.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SaveError {
+    /// Another one is on its way.
+    #[error("a save is in progress already")]
+    InProgress,
+    /// The disk refuses.
+    #[error("cannot write a snapshot in {place}: {reason}; the log still has every change")]
+    Disk {
+        /// The directory.
+        place: String,
+        /// What the operating system says.
+        reason: String,
+    },
+    /// The log is not on the disk.
+    #[error("no snapshot was made: {0}")]
+    Log(#[from] LogError),
+}
+
+/// The snapshots of a directory: one at a time.
+#[derive(Debug)]
+pub struct Snapshots<D> {
+    disk: Arc<D>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug)]
+struct State {
+    running: bool,
+    last_save_ms: u64,
+    last: Option<Result<Saved, SaveError>>,
+    /// The log's bytes when the last save began.
+    log_bytes: u64,
+}
+
+/// The right to make a snapshot, until it is dropped.
+struct Turn(Arc<Mutex<State>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        lock(&self.0).running = false;
+    }
+}
+
+/// A thread that panicked with the lock held left it whole: each change is one assignment.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<D: Disk> Snapshots<D> {
+    /// The snapshots of a directory that a store was read back from at `now_ms` of Unix time.
+    #[must_use]
+    pub fn new(disk: &Arc<D>, recovery: &Recovery, now_ms: u64) -> Snapshots<D> {
+        let last_save_ms = recovery.snapshot.map_or(now_ms, |snapshot| snapshot.created_ms);
+        let state = State { running: false, last_save_ms, last: None, log_bytes: 0 };
+        Snapshots { disk: Arc::clone(disk), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Makes a snapshot, and removes what it makes useless. `now_ms` answers the Unix time in ms.
+    ///
+    /// # Errors
+    ///
+    /// [`SaveError`].
+    pub fn save<M: Memory>(
+        &self,
+        store: &Store<M, Log>,
+        now_ms: &dyn Fn() -> u64,
+    ) -> Result<Saved, SaveError> {
+        let turn = self.turn()?;
+        self.save_in(&turn, store, now_ms)
+    }
+
+    /// Makes a snapshot on a thread of its own; [`Snapshots::last`] has what came of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SaveError::InProgress`]; [`SaveError::Disk`] if there is no thread to be had.
+    pub fn save_in_background<M: Memory + 'static>(
+        self: &Arc<Self>,
+        store: &Arc<Store<M, Log>>,
+        now_ms: impl Fn() -> u64 + Send + 'static,
+    ) -> Result<std::thread::JoinHandle<()>, SaveError>
+    where
+        D: 'static,
+    {
+        let turn = self.turn()?;
+        let (snapshots, store) = (Arc::clone(self), Arc::clone(store));
+        let thread = std::thread::Builder::new().name("snapshot".to_owned());
+        let started = thread.spawn(move || {
+            // What came of it is kept for whoever asks.
+            _ = snapshots.save_in(&turn, &store, &now_ms);
+        });
+        started.map_err(|error| self.failed(&error))
+    }
+
+    /// Whether a save is on its way.
+    #[must_use]
+    pub fn in_progress(&self) -> bool {
+        self.lock().running
+    }
+
+    /// When the last save that succeeded ended, in ms of Unix time; before the first one, when the
+    /// snapshot that was loaded was made, or the store was started.
+    #[must_use]
+    pub fn last_save_ms(&self) -> u64 {
+        self.lock().last_save_ms
+    }
+
+    /// What came of the last save of this process.
+    #[must_use]
+    pub fn last(&self) -> Option<Result<Saved, SaveError>> {
+        self.lock().last.clone()
+    }
+
+    /// Whether the log has become so long since the last save that another one is worth its while:
+    /// as long as the last snapshot, and 64 MiB at least.
+    #[must_use]
+    pub fn is_due(&self, log: &Log) -> bool {
+        let state = self.lock();
+        let last = state.last.as_ref().and_then(|last| last.as_ref().ok());
+        let bytes = last.map_or(0, |saved| saved.bytes).max(DUE_BYTES);
+        !state.running && log.stats().bytes.saturating_sub(state.log_bytes) > bytes
+    }
+
+    fn turn(&self) -> Result<Turn, SaveError> {
+        let mut state = self.lock();
+        if std::mem::replace(&mut state.running, true) {
+            return Err(SaveError::InProgress);
+        }
+        Ok(Turn(Arc::clone(&self.state)))
+    }
+
+    fn save_in<M: Memory>(
+        &self,
+        _: &Turn,
+        store: &Store<M, Log>,
+        now_ms: &dyn Fn() -> u64,
+    ) -> Result<Saved, SaveError> {
+        let log_bytes = store.journal().stats().bytes;
+        let saved = self.write(store, now_ms);
+        let mut state = self.lock();
+        // After a failure, too: it is not tried again at every turn.
+        state.log_bytes = log_bytes;
+        if let Ok(saved) = &saved {
+            state.last_save_ms = saved.ended_ms;
+        }
+        state.last = Some(saved.clone());
+        saved
+    }
+
+    fn write<M: Memory>(
+        &self,
+        store: &Store<M, Log>,
+        now_ms: &dyn Fn() -> u64,
+    ) -> Result<Saved, SaveError> {
+        let failed = |error: io::Error| self.failed(&error);
+        let mut walk = Walk::begin(store, &self.disk, now_ms()).map_err(failed)?;
+        while walk.step(now_ms()).map_err(failed)? {}
+        let (covered, items, end) = (walk.covered(), walk.items(), walk.needs());
+        store.journal().sync(end)?;
+        let bytes = walk.finish(end).map_err(failed)?;
+        remove_before(&*self.disk, covered).map_err(failed)?;
+        log::remove_before(&*self.disk, covered).map_err(failed)?;
+        Ok(Saved { covered, items, bytes, ended_ms: now_ms() })
+    }
+
+    fn failed(&self, error: &io::Error) -> SaveError {
+        SaveError::Disk { place: self.disk.place(), reason: error.to_string() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}

@@ -1,0 +1,510 @@
+//! The one primitive of change.
+
+use thiserror::Error;
+
+use super::read::Seen;
+use super::scratch::with_scratch;
+use super::{Found, Store};
+use crate::codec::Codec;
+use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
+use crate::journal::{Journal, JournalError, Record};
+use crate::layout::BUCKET;
+use crate::memory::Memory;
+use crate::table::{Crowded, Hash, Locked, Place, Slot};
+use crate::tablespace::{Space, TablespaceId};
+
+/// Retired blocks that a change frees.
+const FREED_MAX: usize = 4;
+/// How often a change is tried again after memory was freed for it.
+const RETRIES: usize = 8;
+
+/// The item that a key has before a change.
+pub struct Old<'a> {
+    /// What is known of it besides its value.
+    pub found: Found,
+    reader: &'a dyn Fn(&mut Vec<u8>, bool) -> bool,
+    stored: usize,
+}
+
+impl Old<'_> {
+    /// Appends its value to `out`; false, with `out` as it was, if the memory is damaged and the
+    /// value cannot be decoded.
+    pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
+        (self.reader)(out, true)
+    }
+
+    /// Appends its value as it is stored.
+    pub fn append_stored(&self, out: &mut Vec<u8>) {
+        (self.reader)(out, false);
+    }
+
+    /// Bytes of the value as it is stored.
+    pub fn stored_len(&self) -> usize {
+        self.stored
+    }
+}
+
+/// Where the bytes of a new value are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Value<'v> {
+    /// Here.
+    Given(&'v [u8]),
+    /// In the buffer that the decision was lent.
+    Scratch,
+}
+
+/// What becomes of a key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change<'v> {
+    /// It stays as it is.
+    Keep,
+    /// It has a new value.
+    Put {
+        /// The value.
+        value: Value<'v>,
+        /// What to keep beside it.
+        flags: u32,
+        /// When it expires, in ms of Unix time; `None`: as the tablespace's default says.
+        expires_ms: Option<u64>,
+    },
+    /// Its value stays, and expires at another time, in ms of Unix time, or never.
+    Touch {
+        /// When.
+        expires_ms: Option<u64>,
+    },
+    /// It has no value any more.
+    Delete,
+}
+
+/// What an update did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// Nothing: the decision was to keep, or there was nothing to touch or delete.
+    Kept,
+    /// The key has a new value.
+    Put,
+    /// The value expires at another time.
+    Touched,
+    /// The key has no value any more.
+    Deleted,
+}
+
+/// What an update did, and when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Updated {
+    /// What it did.
+    pub changed: Changed,
+    /// Whether there was an item before.
+    pub existed: bool,
+    /// The log position of the change, after a Put also the item's version. If nothing was
+    /// changed: the item's version, or 0.
+    pub version: u64,
+}
+
+/// Why a key could not be changed. It is as it was.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum UpdateError {
+    /// There is no such tablespace.
+    #[error("there is no tablespace of number {}: create it first", .0.0)]
+    Tablespace(TablespaceId),
+    /// The key is empty or too long.
+    #[error("a key has 1 to {KEY_MAX} bytes, not {0}")]
+    Key(usize),
+    /// The value is too long.
+    #[error("a value has at most {VALUE_MAX} bytes, not {0}")]
+    Value(usize),
+    /// The store is full.
+    #[error(
+        "the store's memory is full: {needed} bytes more do not fit into its limit of {limit}; \
+        delete keys, allow eviction, or give it more"
+    )]
+    Memory {
+        /// Bytes of the item.
+        needed: u64,
+        /// See [`super::Options::limit`].
+        limit: u64,
+    },
+    /// The tablespace is full.
+    #[error(
+        "the tablespace is full: {needed} bytes more do not fit into its quota of {quota}; delete \
+        keys, allow eviction, or raise the quota"
+    )]
+    Quota {
+        /// Bytes of the item.
+        needed: u64,
+        /// The tablespace's quota.
+        quota: u64,
+    },
+    /// Too many keys have the same place in the index.
+    #[error(
+        "the key finds no place in the index: it is full, or somebody chooses keys with equal \
+        hashes"
+    )]
+    Crowded,
+    /// The change could not be logged.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+}
+
+/// What is put: a value as it is to be stored.
+struct Put<'a> {
+    stored: &'a [u8],
+    codec: Codec,
+    flags: u32,
+    expires_ms: Option<u64>,
+}
+
+/// The key that an operation is about.
+#[derive(Clone, Copy)]
+struct Subject<'a> {
+    id: TablespaceId,
+    space: &'a Space,
+    key: &'a [u8],
+    hash: Hash,
+}
+
+type Current = Option<(Place, Slot, Seen)>;
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Changes a key, depending on what it is: the one primitive of change.
+    ///
+    /// `decide` sees the item and says what becomes of it, while nobody else can change the key. It
+    /// is lent an empty buffer, in which it may make the new value. It must not call the store, and
+    /// is asked again if memory had to be freed for its answer. Increments, appends, conditional
+    /// writes are all calls of this function.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; the key is then as it was.
+    pub fn update<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
+    ) -> Result<Updated, UpdateError> {
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(UpdateError::Key(key.len()));
+        }
+        self.note_time(now);
+        let partition = self.hasher.hash(space, key).partition(self.table.geometry.partitions);
+        for _ in 0..RETRIES {
+            match self.try_update(space, key, now, decide) {
+                Err(error) if self.reclaim(space, partition, &error, now) => {}
+                result => return result,
+            }
+        }
+        self.try_update(space, key, now, decide)
+    }
+
+    fn try_update<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
+    ) -> Result<Updated, UpdateError> {
+        let hash = self.hasher.hash(space, key);
+        let mut locked = self.table.lock_for(hash);
+        let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
+        let subject = Subject { id: space, space: place, key, hash };
+        self.free_retired(&mut locked, FREED_MAX);
+        let current = self.current(&mut locked, &subject);
+        let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
+        with_scratch(|scratch| {
+            let change = match alive {
+                None => decide(None, scratch),
+                Some((_, _, seen)) => {
+                    let reader = |out: &mut Vec<u8>, decoded: bool| {
+                        if decoded {
+                            return seen.append_value(&self.table.memory, out);
+                        }
+                        seen.append_stored(&self.table.memory, out);
+                        true
+                    };
+                    let stored = seen.head.stored;
+                    decide(Some(&Old { found: seen.found(), reader: &reader, stored }), scratch)
+                }
+            };
+            self.carry_out(&mut locked, &subject, (current, alive), now, change, scratch)
+        })
+    }
+
+    /// Puts a value, whatever the key is; see [`Change::Put`].
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; the key is then as it was.
+    pub fn put(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        value: &[u8],
+        flags: u32,
+        expires_ms: Option<u64>,
+        now: u64,
+    ) -> Result<Updated, UpdateError> {
+        let value = Value::Given(value);
+        self.update(space, key, now, &mut |_, _| Change::Put { value, flags, expires_ms })
+    }
+
+    /// Deletes a key.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; the key is then as it was.
+    pub fn delete(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+    ) -> Result<Updated, UpdateError> {
+        self.update(space, key, now, &mut |_, _| Change::Delete)
+    }
+
+    /// The key's item, expired or not. One that was flushed is removed first.
+    fn current(&self, locked: &mut Locked<'_, M>, subject: &Subject<'_>) -> Current {
+        let found = locked.find(subject.hash, |slot| self.see(&slot, subject.id, subject.key));
+        let (place, slot, seen) = found?;
+        if seen.head.version > subject.space.flushed() {
+            return found;
+        }
+        self.remove(locked, place, &slot);
+        None
+    }
+
+    fn carry_out(
+        &self,
+        locked: &mut Locked<'_, M>,
+        subject: &Subject<'_>,
+        (current, alive): (Current, Current),
+        now: u64,
+        change: Change<'_>,
+        scratch: &[u8],
+    ) -> Result<Updated, UpdateError> {
+        let existed = alive.is_some();
+        let kept = alive.map_or(0, |(_, _, seen)| seen.head.version);
+        let (changed, version) = match (change, alive) {
+            (Change::Put { value, flags, expires_ms }, _) => {
+                let value = match value {
+                    Value::Given(value) => value,
+                    Value::Scratch => scratch,
+                };
+                if value.len() > VALUE_MAX {
+                    return Err(UpdateError::Value(value.len()));
+                }
+                let expires_ms = expires_ms.or_else(|| subject.space.default_expiry(now));
+                let version = match subject.space.codec() {
+                    Codec::None => {
+                        let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
+                        self.put_item(locked, subject, current, &put)
+                    }
+                    codec => with_scratch(|encoded| {
+                        let codec = codec.encode(value, encoded);
+                        let put = Put { stored: encoded, codec, flags, expires_ms };
+                        self.put_item(locked, subject, current, &put)
+                    }),
+                };
+                (Changed::Put, version?)
+            }
+            (Change::Touch { expires_ms }, Some((place, slot, seen))) => {
+                let (tablespace, key) = (subject.id, subject.key);
+                let record = Record::Touch { tablespace, key, expires_ms };
+                let version = self.journal.append(&record)?;
+                self.set_expiry(locked, place, slot, &seen, expires_ms);
+                (Changed::Touched, version)
+            }
+            (Change::Delete, Some((place, slot, _))) => {
+                let record = Record::Delete { tablespace: subject.id, key: subject.key };
+                let version = self.journal.append(&record)?;
+                self.remove(locked, place, &slot);
+                (Changed::Deleted, version)
+            }
+            (Change::Keep | Change::Touch { .. } | Change::Delete, _) => (Changed::Kept, kept),
+        };
+        Ok(Updated { changed, existed, version })
+    }
+
+    /// Sets when an item expires, in its live word and in its slot.
+    pub(super) fn set_expiry(
+        &self,
+        locked: &mut Locked<'_, M>,
+        place: Place,
+        slot: Slot,
+        seen: &Seen,
+        expires_ms: Option<u64>,
+    ) {
+        let live = seen.head.live.with_expiry(expires_ms);
+        let slot = Slot { expiry: Slot::expiry_of(expires_ms), ..slot };
+        locked.replace(place, slot, || self.table.memory.store(seen.at, live.0));
+    }
+
+    fn put_item(
+        &self,
+        locked: &mut Locked<'_, M>,
+        subject: &Subject<'_>,
+        current: Current,
+        put: &Put<'_>,
+    ) -> Result<u64, UpdateError> {
+        let record = Record::Put {
+            tablespace: subject.id,
+            key: subject.key,
+            stored: put.stored,
+            codec: put.codec,
+            flags: put.flags,
+            expires_ms: put.expires_ms,
+        };
+        let log = || self.journal.append(&record);
+        self.put_logged(locked, subject, current, put, log)
+    }
+
+    /// Puts an item under the version that `log` answers, once nothing else can fail.
+    fn put_logged(
+        &self,
+        locked: &mut Locked<'_, M>,
+        subject: &Subject<'_>,
+        current: Current,
+        put: &Put<'_>,
+        log: impl FnOnce() -> Result<u64, JournalError>,
+    ) -> Result<u64, UpdateError> {
+        let mut item = Item {
+            tablespace: subject.id,
+            key: subject.key,
+            stored: put.stored,
+            codec: put.codec,
+            flags: put.flags,
+            expires_ms: put.expires_ms,
+            version: 0,
+        };
+        let at = self.allocate(subject, item.len() as u64)?;
+        let give_up = |error| {
+            self.free(at);
+            error
+        };
+        let place = match current {
+            Some((place, ..)) => place,
+            None => {
+                let room = locked.make_room(subject.hash, || self.usage.take(BUCKET));
+                room.map_err(|Crowded| give_up(self.crowded()))?
+            }
+        };
+        item.version = log().map_err(|error| give_up(error.into()))?;
+        with_scratch(|bytes| {
+            item.write(bytes);
+            self.table.memory.write(at, bytes);
+        });
+        let slot = Slot {
+            address: self.table.memory.base() + at,
+            len: item.len() as u32,
+            expiry: Slot::expiry_of(item.expires_ms),
+            hash: subject.hash,
+            tablespace: subject.id,
+        };
+        match current {
+            Some((_, _, seen)) => {
+                let dead = seen.head.live.dead();
+                locked.replace(place, slot, || self.table.memory.store(seen.at, dead.0));
+                locked.touch(place);
+                self.retire(locked, seen.at);
+            }
+            None => {
+                locked.insert(place, slot);
+                subject.space.count_item();
+            }
+        }
+        Ok(item.version)
+    }
+
+    /// Carries out a record about a key again; see [`Store::replay`].
+    ///
+    /// What was acknowledged once must not be refused for want of memory, although blocks may be
+    /// packed in another way now: the limit is lifted for a moment if need be.
+    pub(super) fn replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
+        match self.try_replay_key(version, record) {
+            Err(UpdateError::Memory { needed, .. }) => {
+                self.gather(needed);
+                self.usage.lifted(|| self.try_replay_key(version, record))
+            }
+            result => result,
+        }
+    }
+
+    fn try_replay_key(&self, version: u64, record: &Record<'_>) -> Result<(), UpdateError> {
+        let (Record::Put { tablespace, key, .. }
+        | Record::Touch { tablespace, key, .. }
+        | Record::Delete { tablespace, key }) = *record
+        else {
+            return Ok(());
+        };
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(UpdateError::Key(key.len()));
+        }
+        let hash = self.hasher.hash(tablespace, key);
+        let mut locked = self.table.lock_for(hash);
+        let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
+        let subject = Subject { id: tablespace, space, key, hash };
+        self.free_retired(&mut locked, FREED_MAX);
+        let current = self.current(&mut locked, &subject);
+        if current.is_some_and(|(_, _, seen)| seen.head.version >= version)
+            || space.flushed() >= version
+        {
+            return Ok(());
+        }
+        match (*record, current) {
+            (Record::Put { stored, codec, flags, expires_ms, .. }, _) => {
+                if stored.len() > VALUE_MAX {
+                    return Err(UpdateError::Value(stored.len()));
+                }
+                let put = Put { stored, codec, flags, expires_ms };
+                self.put_logged(&mut locked, &subject, current, &put, || Ok(version))?;
+            }
+            (Record::Touch { expires_ms, .. }, Some((place, slot, seen))) => {
+                self.set_expiry(&mut locked, place, slot, &seen, expires_ms);
+            }
+            (Record::Delete { .. }, Some((place, slot, _))) => {
+                self.remove(&mut locked, place, &slot);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn allocate(&self, subject: &Subject<'_>, len: u64) -> Result<u64, UpdateError> {
+        let Some(block) = self.blocks.alloc(&self.usage, subject.id, len) else {
+            let needed = self.blocks.size_for(len);
+            return Err(UpdateError::Memory { needed, limit: self.usage.limit() });
+        };
+        if subject.space.take(block.size) {
+            return Ok(block.at);
+        }
+        // Counted as taken, so that it can be freed like any other.
+        subject.space.overdraw(block.size);
+        self.free(block.at);
+        Err(UpdateError::Quota { needed: block.size, quota: subject.space.quota() })
+    }
+
+    /// Why there is no room in the index.
+    fn crowded(&self) -> UpdateError {
+        let (used, limit) = (self.usage.used(), self.usage.limit());
+        if used + BUCKET > limit {
+            UpdateError::Memory { needed: BUCKET, limit }
+        } else {
+            UpdateError::Crowded
+        }
+    }
+
+    /// Removes an item, which is not logged here.
+    pub(crate) fn remove(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot) {
+        let at = self.item_at(slot);
+        locked.remove(place, || {
+            if let Some(at) = at {
+                let live = Live(self.table.memory.load(at));
+                self.table.memory.store(at, live.dead().0);
+            }
+        });
+        if let Some(space) = self.spaces.place(slot.tablespace) {
+            space.forget_item();
+        }
+        match at {
+            Some(at) => self.retire(locked, at),
+            None => self.count_damage(),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Long runs: churn, eviction, expiry, in virtual time.
+
+use super::tests::{get, with_space};
+use super::*;
+use crate::memory::Heap;
+use crate::tablespace::{Eviction, TablespaceOptions};
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % sides
+    }
+}
+
+const HOUR: u64 = 3_600_000;
+
+/// A day in which the sizes of values change every hour, most keys expire, and some stay for ever.
+/// The memory in use stays in proportion to what is held, and everything that should be there is.
+#[test]
+fn a_day_of_churn_does_not_fragment_memory() {
+    let (store, space) = with_space(64 << 20);
+    let mut dice = Dice(1);
+    let mut worst: f64 = 0.0;
+    for hour in 0..24 {
+        let least = [20, 900, 200, 6000, 60, 2500][hour as usize % 6];
+        for step in 0..4000 {
+            let now = 1 + hour * HOUR + step * (HOUR / 4000);
+            let value = vec![hour as u8; (least + dice.roll(least)) as usize];
+            // One of 50 stays.
+            let stays = dice.roll(50) == 0;
+            let key = if stays { dice.roll(2000) } else { 10_000 + dice.roll(100_000) };
+            let expires_ms = (!stays).then(|| now + HOUR / 2 + dice.roll(HOUR));
+            store.put(space, &key.to_le_bytes(), &value, 0, expires_ms, now).unwrap();
+            if step % 4 == 0 {
+                store.sweep(now, 64);
+            }
+        }
+        let info = &store.tablespaces()[0];
+        let used = store.used_bytes() - store.index_bytes();
+        if hour >= 3 {
+            worst = worst.max(used as f64 / info.bytes as f64);
+        }
+    }
+    assert!(worst < 1.6, "pages have {worst} times the bytes of blocks");
+    assert_eq!(store.damaged(), 0);
+    let end = 30 * HOUR;
+    for _ in 0..2000 {
+        store.sweep(end, 64);
+    }
+    let info = &store.tablespaces()[0];
+    assert!(info.items <= 2000, "{} items are left: what expired is gone", info.items);
+    let present = (0..2000u64).filter(|key| get(&store, space, &key.to_le_bytes(), end).is_some());
+    assert_eq!(present.count() as u64, info.items);
+    let used = store.used_bytes() - store.index_bytes();
+    assert!(used < 2 * info.bytes + (4 << 20), "{used} bytes of pages for {}", info.bytes);
+}
+
+fn cache(limit: u64) -> (Store<Heap>, TablespaceId) {
+    let options = Options::new(limit, 9);
+    let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
+    let options =
+        TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::new("cache") };
+    let space = store.create_tablespace(&options).unwrap();
+    (store, space)
+}
+
+/// A cache takes everything, whatever sizes come after each other, with a sweeper and without one.
+#[test]
+fn a_cache_never_refuses() {
+    for sweeps in [false, true] {
+        let (store, space) = cache(4 << 20);
+        let mut dice = Dice(2);
+        for round in 0..12u64 {
+            let len = [100, 3000, 30, 700, 20_000, 100_000][round as usize % 6];
+            for step in 0..(6 << 20) / (len + 80) {
+                let value = vec![round as u8; (len + dice.roll(len / 4)) as usize];
+                let key = dice.roll(1 << 40).to_le_bytes();
+                store.put(space, &key, &value, 0, None, 1 + round).unwrap();
+                if step % 16 == 0 {
+                    assert_eq!(get(&store, space, &key, 1 + round).unwrap(), value);
+                    if sweeps {
+                        store.sweep(1 + round, 8);
+                    }
+                }
+                assert!(store.used_bytes() <= store.limit());
+            }
+        }
+        assert_eq!(store.damaged(), 0);
+        let bytes = store.tablespaces()[0].bytes;
+        assert!(bytes > store.limit() / 3, "{bytes} bytes are in use of {}", store.limit());
+    }
+}
+
+#[test]
+fn what_is_used_often_stays_in_the_cache() {
+    let (store, space) = cache(2 << 20);
+    let value = vec![1; 400];
+    let hot = |key: u64| key.to_le_bytes();
+    (0..200).for_each(|key| drop(store.put(space, &hot(key), &value, 0, None, 1)));
+    for key in 1000..30_000u64 {
+        store.put(space, &key.to_le_bytes(), &value, 0, None, 1).unwrap();
+        store.get(space, &hot(key % 200), 1, &mut Vec::new());
+    }
+    let kept = (0..200).filter(|&key| get(&store, space, &hot(key), 1).is_some()).count();
+    assert!(kept > 180, "{kept} of 200");
+}
+
+#[test]
+fn eviction_at_a_quota_takes_that_tablespaces_items_only() {
+    let options = Options::new(4 << 20, 9);
+    let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
+    let kept = store.create_tablespace(&TablespaceOptions::new("kept")).unwrap();
+    let small = store
+        .create_tablespace(&TablespaceOptions {
+            quota: Some(100_000),
+            eviction: Eviction::Clock,
+            ..TablespaceOptions::new("small")
+        })
+        .unwrap();
+    let value = vec![1; 400];
+    for key in 0..2000u32 {
+        store.put(kept, &key.to_le_bytes(), &value, 0, None, 1).unwrap();
+        store.put(small, &key.to_le_bytes(), &value, 0, None, 1).unwrap();
+    }
+    assert_eq!(store.count(kept), 2000);
+    let info = &store.tablespaces()[1];
+    assert!(info.bytes <= 100_000 && info.bytes > 60_000, "{info:?}");
+    let long = vec![0; 200_000];
+    let error = store.put(small, b"long", &long, 0, None, 1).unwrap_err();
+    assert!(matches!(error, UpdateError::Quota { .. }));
+    assert_eq!(store.tablespaces()[1].items, info.items, "nothing went for what cannot fit");
+}
+
+/// A block that a pin may look at is not written, and one in quarantine not before its time.
+#[test]
+fn blocks_that_may_be_seen_stay_as_they_are() {
+    let (store, space) = with_space(1 << 20);
+    store.put(space, b"key", b"first", 0, None, 1).unwrap();
+    let pin = store.pin();
+    let place = store.locate(&pin, space, b"key", 1).unwrap();
+    let bytes = |place: &Located| {
+        let mut bytes = vec![0; place.stored as usize];
+        store.memory().read(place.value_at, &mut bytes);
+        bytes
+    };
+    for n in 0..500u32 {
+        store.put(space, b"key", &n.to_le_bytes().repeat(2)[..5], 0, None, 1).unwrap();
+    }
+    assert_eq!(bytes(&place), b"first");
+    drop(pin);
+    for n in 0..500u32 {
+        store.put(space, b"key", &n.to_le_bytes().repeat(2)[..5], 0, None, 1).unwrap();
+    }
+    assert!(store.used_bytes() < 300_000);
+
+    let options = Options { quarantine_ms: 10, ..Options::new(1 << 20, 9) };
+    let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
+    let space = store.create_tablespace(&TablespaceOptions::new("t")).unwrap();
+    store.put(space, b"key", b"first", 0, None, 100).unwrap();
+    let place = store.locate(&store.pin(), space, b"key", 100).unwrap();
+    let mut written = false;
+    for now in 100..120 {
+        store.put(space, b"key", b"later", 0, None, now).unwrap();
+        let mut bytes = [0; 5];
+        store.memory().read(place.value_at, &mut bytes);
+        written |= &bytes != b"first";
+        assert!(!written || now >= 110, "written at {now}");
+    }
+    assert!(written);
+}
+
+/// Threads that fill a cache with values of changing sizes, while it evicts, expires, moves items
+/// and grows: no value is mixed with another, the limit holds, and no block is lost or freed twice.
+#[test]
+fn a_cache_under_threads_stays_whole() {
+    let (store, space) = cache(3 << 20);
+    let value = |key: u64, len: u64| key.to_le_bytes().repeat(len as usize / 8 + 1);
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let store = &store;
+            scope.spawn(move || {
+                let mut dice = Dice(thread);
+                for step in 0..15_000u64 {
+                    let now = 1 + step;
+                    let key = dice.roll(8000);
+                    let name = key.to_le_bytes();
+                    let long = [60, 300, 2000][(step / 2000) as usize % 3];
+                    let expires_ms = key.is_multiple_of(3).then(|| now + 500);
+                    match dice.roll(8) {
+                        0..=3 => {
+                            let value = value(key, dice.roll(long));
+                            store.put(space, &name, &value, 0, expires_ms, now).unwrap();
+                        }
+                        4 => drop(store.delete(space, &name, now).unwrap()),
+                        5 if step % 64 == 0 => drop(store.sweep(now, 64)),
+                        _ => {
+                            if let Some(held) = get(store, space, &name, now) {
+                                assert_eq!(held, value(key, held.len() as u64 - 1));
+                            }
+                        }
+                    }
+                    assert!(store.used_bytes() <= store.limit());
+                }
+            });
+        }
+    });
+    assert_eq!(store.damaged(), 0);
+    store.drop_tablespace(space).unwrap();
+    store.sweep(1 << 20, 1 << 16);
+    assert!(store.classes(space).iter().all(|class| class.used == 0), "{:?}", store.classes(space));
+}

@@ -1,0 +1,224 @@
+//! Looks at an item in memory, and gets.
+
+use super::scratch::with_scratch;
+use super::{Found, Store};
+use crate::codec::Codec;
+use crate::item::{EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, Live, VALUE_MAX, extension};
+use crate::journal::Journal;
+use crate::memory::Memory;
+use crate::table::Slot;
+use crate::tablespace::TablespaceId;
+
+/// How often a get looks without the lock before it takes it.
+const LOOKS: usize = 8;
+/// Bytes that are read of an item at once.
+const FIRST: usize = 128;
+
+/// An item that a slot refers to and whose key is the one wanted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) at: u64,
+    pub(super) head: Head,
+    pub(super) flags: u32,
+    pub(super) codec: Codec,
+}
+
+impl Seen {
+    pub(super) fn found(&self) -> Found {
+        Found {
+            version: self.head.version,
+            flags: self.flags,
+            expires_ms: self.head.live.expires_ms(),
+            codec: self.codec,
+            tablespace: self.head.tablespace,
+        }
+    }
+
+    /// Appends the value as it is stored.
+    pub(super) fn append_stored(&self, memory: &impl Memory, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + self.head.stored, 0);
+        memory.read(self.at + self.head.value_at() as u64, &mut out[start..]);
+    }
+
+    /// Appends the value; false if it cannot be decoded, and `out` is as it was.
+    pub(super) fn append_value(&self, memory: &impl Memory, out: &mut Vec<u8>) -> bool {
+        if self.codec == Codec::None {
+            self.append_stored(memory, out);
+            return true;
+        }
+        with_scratch(|stored| {
+            self.append_stored(memory, stored);
+            self.codec.decode(stored, VALUE_MAX, out).is_ok()
+        })
+    }
+}
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Where a slot's item is, if it can be there.
+    pub(super) fn item_at(&self, slot: &Slot) -> Option<u64> {
+        let geometry = &self.table.geometry;
+        let at = slot.address.checked_sub(self.table.memory.base())?;
+        let end = at.checked_add(slot.len.into())?;
+        let fits = (ITEM_MIN..=ITEM_MAX).contains(&(slot.len as usize));
+        (fits && at >= geometry.area_at && end <= geometry.area_end() && at % 8 == 0).then_some(at)
+    }
+
+    /// The item that a slot refers to, if its key is this one.
+    pub(super) fn see(&self, slot: &Slot, space: TablespaceId, key: &[u8]) -> Option<Seen> {
+        if slot.tablespace != space {
+            return None;
+        }
+        let at = self.item_at(slot)?;
+        let mut buffer = [0; FIRST];
+        let first = &mut buffer[..FIRST.min(slot.len as usize)];
+        self.table.memory.read(at, first);
+        let word = |at: usize| -> Option<u64> {
+            Some(u64::from_le_bytes(*first.get(at..)?.first_chunk()?))
+        };
+        let head = Head::from_words([word(0)?, word(8)?, word(16)?]);
+        if head.item_len() != slot.len as usize || head.tablespace != space || head.key != key.len()
+        {
+            return None;
+        }
+        let (flags, codec) =
+            if head.extended { extension(word(HEAD)?) } else { (0, Some(Codec::None)) };
+        let start = head.key_at();
+        let inside = key.len().min(first.len().checked_sub(start)?);
+        let same = first[start..start + inside] == key[..inside]
+            && self.has_bytes(at + (start + inside) as u64, &key[inside..]);
+        Some(Seen { at, head, flags, codec: codec? }).filter(|_| same)
+    }
+
+    /// Whether memory has these bytes.
+    fn has_bytes(&self, mut at: u64, bytes: &[u8]) -> bool {
+        let mut buffer = [0; 4 * FIRST];
+        bytes.chunks(buffer.len()).all(|chunk| {
+            let copy = &mut buffer[..chunk.len()];
+            self.table.memory.read(at, copy);
+            at += chunk.len() as u64;
+            copy == chunk
+        })
+    }
+
+    /// The key's value, which is appended to `value`.
+    pub fn get(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Found> {
+        let start = value.len();
+        let seen = self.look(space, key, now, &mut |seen| {
+            value.truncate(start);
+            seen.append_value(&self.table.memory, value)
+        });
+        if seen.is_none() {
+            value.truncate(start);
+        }
+        seen.map(|seen| seen.found())
+    }
+
+    /// The key's item, which `body` reads. `body` says whether what it read can be; it is called
+    /// again if the item was replaced meanwhile.
+    pub(super) fn look(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        body: &mut dyn FnMut(&Seen) -> bool,
+    ) -> Option<Seen> {
+        let flushed = self.spaces.serving(space)?.flushed();
+        let hash = self.hasher.hash(space, key);
+        for _ in 0..LOOKS {
+            let Some(peek) = self.table.peek(hash) else {
+                std::hint::spin_loop();
+                continue;
+            };
+            let Some((seen, place)) = peek.find(hash, |slot| self.see(&slot, space, key)) else {
+                if peek.may_be_stashed() {
+                    break;
+                }
+                if peek.holds() {
+                    return None;
+                }
+                continue;
+            };
+            if seen.head.version <= flushed {
+                break;
+            }
+            let expired = seen.head.live.is_expired(now);
+            let read = expired || body(&seen);
+            if read && peek.holds() {
+                if expired {
+                    return None;
+                }
+                peek.touch(place);
+                return Some(seen);
+            }
+        }
+        self.look_locked(space, key, now, body)
+    }
+
+    /// The same under the lock: nothing changes meanwhile but by foreign hands.
+    #[cold]
+    fn look_locked(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        body: &mut dyn FnMut(&Seen) -> bool,
+    ) -> Option<Seen> {
+        let hash = self.hasher.hash(space, key);
+        let mut locked = self.table.lock_for(hash);
+        let flushed = self.spaces.serving(space)?.flushed();
+        let (place, slot, seen) = locked.find(hash, |slot| self.see(&slot, space, key))?;
+        if seen.head.version <= flushed {
+            // A reader by a cached address must not find what this one did not.
+            self.remove(&mut locked, place, &slot);
+            return None;
+        }
+        if seen.head.live.is_expired(now) {
+            return None;
+        }
+        if !body(&seen) {
+            self.count_damage();
+            return None;
+        }
+        locked.touch(place);
+        Some(seen)
+    }
+
+    /// Whether a slot's item has expired.
+    pub(crate) fn is_expired(&self, slot: &Slot, now: u64) -> bool {
+        let at = self.item_at(slot);
+        at.is_some_and(|at| Live(self.table.memory.load(at)).is_expired(now))
+    }
+
+    /// Appends a copy of a slot's item, under the partition's lock, unless it is gone or expired.
+    pub(crate) fn copy_item(&self, slot: &Slot, now: u64, out: &mut Vec<u8>) -> bool {
+        let Some(at) = self.item_at(slot) else {
+            self.count_damage();
+            return false;
+        };
+        let memory = &self.table.memory;
+        let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
+        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
+        let gone = head.live.is_dead() || head.live.is_expired(now) || head.version <= flushed;
+        if gone || head.item_len() != slot.len as usize || head.tablespace != slot.tablespace {
+            return false;
+        }
+        let start = out.len();
+        out.resize(start + slot.len as usize, 0);
+        memory.read(at, &mut out[start..]);
+        true
+    }
+
+    pub(super) fn count_damage(&self) {
+        self.damaged.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+// A shared head of items is read with its extension in one piece.
+const _: () = assert!(FIRST >= HEAD + EXTENSION);

@@ -1,0 +1,235 @@
+//! Frees blocks that nobody sees any more, and empties sparse pages.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::change::UpdateError;
+use super::scratch::with_scratch;
+use super::{Found, Store};
+use crate::item::{CHECKSUM, HEAD, Head, ITEM_MAX};
+use crate::journal::Journal;
+use crate::layout::PAGE;
+use crate::memory::Memory;
+use crate::slab::{Drained, Pin, Retired};
+use crate::table::{Locked, Slot};
+use crate::tablespace::TablespaceId;
+
+/// Bytes that are evicted at least, when a change finds no room.
+const EVICTED_MIN: u64 = 16 << 10;
+/// Retired blocks of a partition that are freed at once.
+const FREED_MAX: usize = 64;
+
+/// Where a sweep goes on.
+#[derive(Debug, Default)]
+pub(crate) struct Sweeper {
+    pub(crate) partition: u64,
+    pub(crate) bucket: u32,
+    /// The tablespace and class whose sparse spans are emptied next.
+    pub(crate) span: (usize, usize),
+}
+
+/// Where an item lies in memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Located {
+    /// The item's offset.
+    pub at: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// The offset of the value, as it is stored.
+    pub value_at: u64,
+    /// The value's bytes, as it is stored.
+    pub stored: u64,
+    /// What else is known of the item.
+    pub found: Found,
+}
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Keeps all blocks as they are that are in use now, until the pin is dropped.
+    pub fn pin(&self) -> Pin<'_> {
+        self.epochs.pin()
+    }
+
+    /// Where the key's item is. Its bytes stay there while the pin lives, which is a pin of this
+    /// store's, although the item may be replaced meanwhile.
+    pub fn locate(
+        &self,
+        _pin: &Pin<'_>,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+    ) -> Option<Located> {
+        let seen = self.look(space, key, now, &mut |_| true)?;
+        Some(Located {
+            at: seen.at,
+            len: seen.head.item_len() as u64,
+            value_at: seen.at + seen.head.value_at() as u64,
+            stored: seen.head.stored as u64,
+            found: seen.found(),
+        })
+    }
+
+    pub(crate) fn note_time(&self, now: u64) {
+        if self.time.load(Relaxed) < now {
+            self.time.fetch_max(now, Relaxed);
+        }
+    }
+
+    /// Frees a block that no reader may see.
+    pub(super) fn free(&self, at: u64) {
+        match self.blocks.free(&self.table.memory, &self.usage, at) {
+            Ok((space, size)) => {
+                if let Some(space) = self.spaces.place(space) {
+                    space.give(size);
+                }
+            }
+            Err(_) => self.count_damage(),
+        }
+    }
+
+    /// Frees a block once no reader can see it any more.
+    pub(super) fn retire(&self, locked: &mut Locked<'_, M>, at: u64) {
+        let ms = self.time.load(Relaxed);
+        locked.inner.retired.push_back(Retired { at, epoch: self.epochs.now(), ms });
+    }
+
+    /// Frees up to `most` of the partition's retired blocks that nobody sees any more.
+    pub(crate) fn free_retired(&self, locked: &mut Locked<'_, M>, most: usize) {
+        for _ in 0..most {
+            let Some(&Retired { at, epoch, ms }) = locked.inner.retired.front() else { break };
+            let due = ms.saturating_add(self.options.quarantine_ms);
+            // While a log is played again there is no time yet, and no reader either.
+            let now = self.time.load(Relaxed);
+            let quarantined = self.options.quarantine_ms > 0 && (1..due).contains(&now);
+            if quarantined || !self.epochs.is_past(epoch) {
+                break;
+            }
+            locked.inner.retired.pop_front();
+            self.free(at);
+        }
+    }
+
+    /// Makes room after a change of a key in that partition found none. Says whether it is worth
+    /// trying again.
+    pub(super) fn reclaim(
+        &self,
+        space: TablespaceId,
+        partition: u64,
+        error: &UpdateError,
+        now: u64,
+    ) -> bool {
+        match *error {
+            UpdateError::Quota { needed, quota } => {
+                let own = self.spaces.serving(space);
+                own.is_some_and(|own| needed <= quota && own.evicts())
+                    && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
+            }
+            UpdateError::Memory { needed, limit } if needed <= limit => {
+                // A span for blocks of this size may be needed, too.
+                let pages = self.blocks.span_bytes(needed);
+                let evicted = self.evict(None, pages.max(EVICTED_MIN) + PAGE, now);
+                self.gather(needed) || evicted > 0
+            }
+            UpdateError::Crowded => {
+                let evict = |spare| self.evict_in(partition, None, EVICTED_MIN, now, spare);
+                self.may_evict(None) && (evict(true) > 0 || evict(false) > 0)
+            }
+            _ => false,
+        }
+    }
+
+    /// Gathers free memory for a block of so many bytes without evicting anything. Says whether
+    /// there is more than before.
+    pub(super) fn gather(&self, needed: u64) -> bool {
+        let retired = self.free_all_retired();
+        // Pages of other sizes and tablespaces become free only if they are emptied.
+        self.empty_pages(self.blocks.span_bytes(needed)) || retired
+    }
+
+    fn free_all_retired(&self) -> bool {
+        let mut freed = false;
+        for partition in 0..self.table.geometry.partitions {
+            let mut locked = self.table.lock(partition);
+            let before = locked.inner.retired.len();
+            self.free_retired(&mut locked, FREED_MAX);
+            freed |= locked.inner.retired.len() < before;
+        }
+        freed
+    }
+
+    /// Moves items out of sparse pages until so many bytes are free, and says whether any pages
+    /// have become so.
+    fn empty_pages(&self, needed: u64) -> bool {
+        let before = self.usage.used();
+        let mut hint = (0, 0);
+        let most = needed / PAGE * 2 + 4;
+        let mut given = self.blocks.give_up_empty(&self.table.memory, &self.usage);
+        for _ in 0..most {
+            if self.usage.used() + needed <= self.usage.limit() {
+                break;
+            }
+            let Some(drained) = self.blocks.drain(&mut hint, true) else { break };
+            self.move_items(&drained);
+            given |= self.usage.used() < before;
+        }
+        given
+    }
+
+    /// Moves the items of a sparse span elsewhere, if there is one that is worth it. Says whether
+    /// there was.
+    pub(crate) fn tidy_pages(&self) -> bool {
+        let mut sweeper = self.sweeper.lock().unwrap_or_else(PoisonError::into_inner);
+        let drained = self.blocks.drain(&mut sweeper.span, false);
+        drop(sweeper);
+        drained.inspect(|drained| self.move_items(drained)).is_some()
+    }
+
+    fn move_items(&self, drained: &Drained) {
+        let moved = drained.blocks.iter().filter(|&&at| self.move_item(at)).count();
+        if moved < drained.blocks.len() {
+            self.blocks.undrain(drained);
+        }
+    }
+
+    /// Moves the item at `at` to another block of its size. False if that cannot be done now.
+    fn move_item(&self, at: u64) -> bool {
+        let memory = &self.table.memory;
+        let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
+        let len = head.item_len();
+        if len > ITEM_MAX || at + len as u64 > self.table.geometry.area_end() {
+            self.count_damage();
+            return false;
+        }
+        with_scratch(|item| {
+            item.resize(head.value_at(), 0);
+            memory.read(at, item);
+            let hash = self.hasher.hash(head.tablespace, &item[head.key_at()..]);
+            let mut locked = self.table.lock_for(hash);
+            let here = |slot: Slot| (self.item_at(&slot) == Some(at)).then_some(());
+            let Some((place, slot, ())) = locked.find(hash, here) else {
+                // If it is retired it goes by itself. If not, it is being written, or is free by
+                // now; or its slot was damaged, and it is lost until the store is made anew.
+                let retired = locked.inner.retired.iter().any(|retired| retired.at == at);
+                self.free_retired(&mut locked, FREED_MAX);
+                return retired;
+            };
+            let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, slot.len.into())
+            else {
+                return false;
+            };
+            if let Some(space) = self.spaces.place(slot.tablespace) {
+                space.overdraw(block.size);
+            }
+            item.resize(slot.len as usize, 0);
+            memory.read(at, item);
+            memory.write(block.at, item);
+            let moved = Slot { address: memory.base() + block.at, ..slot };
+            let live = crate::item::Live(memory.load(at));
+            locked.replace(place, moved, || memory.store(at, live.dead().0));
+            self.retire(&mut locked, at);
+            self.free_retired(&mut locked, FREED_MAX);
+            true
+        })
+    }
+}
+
+const _: () = assert!(HEAD + CHECKSUM < ITEM_MAX);

@@ -1,0 +1,124 @@
+//! Tablespaces come, are emptied and go.
+
+use super::Store;
+use super::change::UpdateError;
+use crate::journal::{Journal, JournalError, Record};
+use crate::memory::Memory;
+use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
+
+impl<M: Memory, J: Journal> Store<M, J> {
+    /// Creates a tablespace.
+    ///
+    /// # Errors
+    /// See [`TablespaceError`].
+    pub fn create_tablespace(
+        &self,
+        options: &TablespaceOptions,
+    ) -> Result<TablespaceId, TablespaceError> {
+        self.spaces.create(options, None, |tablespace| {
+            self.journal.append(&Record::Create { tablespace, options }).map(|_| ())
+        })
+    }
+
+    /// Drops a tablespace with all its keys. When this returns, they are gone for readers by cached
+    /// addresses, too.
+    ///
+    /// # Errors
+    /// See [`TablespaceError`].
+    pub fn drop_tablespace(&self, tablespace: TablespaceId) -> Result<(), TablespaceError> {
+        let log = || self.journal.append(&Record::Drop { tablespace }).map(|_| ());
+        self.spaces.drop(tablespace, log, || self.empty(tablespace, u64::MAX))
+    }
+
+    /// Removes all keys of a tablespace. Puts that are under way meanwhile come before or after it,
+    /// as the log has them. When this returns, the keys are gone for readers by cached addresses,
+    /// too. Returns the position of the change.
+    ///
+    /// # Errors
+    /// There is no such tablespace, or the change could not be logged.
+    pub fn flush(&self, tablespace: TablespaceId) -> Result<u64, UpdateError> {
+        let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
+        let version = self.journal.append(&Record::Flush { tablespace })?;
+        space.set_flushed(version);
+        self.empty(tablespace, version);
+        Ok(version)
+    }
+
+    /// Removes a tablespace's items up to a version.
+    fn empty(&self, tablespace: TablespaceId, version: u64) {
+        for partition in 0..self.table.geometry.partitions {
+            let mut locked = self.table.lock(partition);
+            for bucket in 0..locked.count() {
+                for (place, slot) in locked.slots_of(bucket) {
+                    self.remove_flushed(&mut locked, place, &slot, tablespace, version);
+                }
+            }
+            for (place, slot) in locked.stashed() {
+                self.remove_flushed(&mut locked, place, &slot, tablespace, version);
+            }
+        }
+    }
+
+    fn remove_flushed(
+        &self,
+        locked: &mut crate::table::Locked<'_, M>,
+        place: crate::table::Place,
+        slot: &crate::table::Slot,
+        tablespace: TablespaceId,
+        version: u64,
+    ) {
+        let old = |at| self.table.memory.load(at + 8) <= version;
+        if slot.tablespace == tablespace && self.item_at(slot).is_none_or(old) {
+            self.remove(locked, place, slot);
+        }
+    }
+
+    /// Carries out a record of a log again, in the order of positions, or in any order that keeps
+    /// that of each key. Records that the store has seen change nothing. Nothing is logged.
+    ///
+    /// # Errors
+    /// The change cannot be made: see [`ReplayError`].
+    pub fn replay(&self, version: u64, record: &Record<'_>) -> Result<(), ReplayError> {
+        match *record {
+            Record::Create { tablespace, options } => {
+                let log = |_| Ok::<(), JournalError>(());
+                match self.spaces.create(options, Some(tablespace), log) {
+                    Err(TablespaceError::Exists(_))
+                        if self.spaces.named(&options.name) == Some(tablespace) =>
+                    {
+                        Ok(())
+                    }
+                    other => Ok(other.map(|_| ())?),
+                }
+            }
+            Record::Drop { tablespace } => {
+                let empty = || self.empty(tablespace, u64::MAX);
+                match self.spaces.drop(tablespace, || Ok(()), empty) {
+                    Err(TablespaceError::Unknown(_)) => Ok(()),
+                    other => Ok(other?),
+                }
+            }
+            Record::Flush { tablespace } => {
+                if let Some(space) = self.spaces.serving(tablespace) {
+                    space.set_flushed(version);
+                    self.empty(tablespace, version);
+                }
+                Ok(())
+            }
+            Record::Put { .. } | Record::Touch { .. } | Record::Delete { .. } => {
+                Ok(self.replay_key(version, record)?)
+            }
+        }
+    }
+}
+
+/// Why a record cannot be carried out again.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReplayError {
+    /// A change of a key.
+    #[error(transparent)]
+    Update(#[from] UpdateError),
+    /// A change of a tablespace.
+    #[error(transparent)]
+    Tablespace(#[from] TablespaceError),
+}

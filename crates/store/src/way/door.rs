@@ -1,0 +1,315 @@
+//! The door of a store on the card: admits clients, and notices that they have gone.
+//!
+//! One thread drives all handshakes and looks after the clients; what the clients do on their
+//! connections is the card's work. A client's connection lies in one of two protection domains:
+//! one in which the store's memory can be read, for calls and READs, and the one of chains, whose
+//! clients get no access to memory at all (RedN §3.5).
+
+use std::fmt;
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use remora::connection::arrivals::{Arrivals, HalfOpen};
+use remora::connection::roster::{Departure, Roster};
+use remora::connection::token::Token;
+use remora::nic::Access;
+use remora::nic::cm::ListenError;
+use remora::nic::queue::{Completion, PollCqError};
+use remora::offload::chain::program::Program;
+use remora::{
+    Chain, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener, MemoryRegion,
+    QueuePair, QueuePairOptions, Remote,
+};
+use thiserror::Error;
+
+use super::hello::{BadGreeting, Hello, Purpose, Welcome};
+
+/// The port, in RDMA CM's TCP port space, on which a store listens by default.
+pub const PORT: u16 = 7480;
+/// How often clients are looked after.
+const TICK: Duration = Duration::from_millis(250);
+/// The wait for an acknowledge: 4.096 µs · 2^16 = 0.27 s, as long as a busy machine may take.
+const ACK_TIMEOUT: u8 = 16;
+
+/// What a door admits.
+#[derive(Clone, Debug)]
+pub struct DoorOptions {
+    /// The port.
+    pub port: u16,
+    /// The secret that clients have to show.
+    pub token: Option<Token>,
+    /// The most clients at a time.
+    pub clients_max: usize,
+    /// The most of them that look up by chains: each has a program of its own on the card.
+    pub chains_max: usize,
+}
+
+impl Default for DoorOptions {
+    fn default() -> DoorOptions {
+        DoorOptions { port: PORT, token: None, clients_max: 1024, chains_max: 128 }
+    }
+}
+
+/// Why a client is refused, as text for the client (at most 148 bytes).
+#[derive(Debug, Error)]
+enum Refusal {
+    #[error(transparent)]
+    Greeting(#[from] BadGreeting),
+    #[error("no token or a wrong one: pass the one that the store was started with")]
+    Token,
+    #[error("it serves {0} clients already; try again later")]
+    Busy(usize),
+    #[error("it serves {0} clients from your address, and keeps room for others; try again later")]
+    Share(usize),
+    #[error("it serves {0} chains already; use calls instead")]
+    Chains(usize),
+    #[error("it has no chains")]
+    NoChains,
+    #[error("it has no room for another connection: {0}")]
+    Card(String),
+}
+
+/// What has happened at the door.
+#[derive(Debug, Default)]
+pub struct DoorCounters {
+    /// Clients that were admitted.
+    pub admitted: AtomicU64,
+    /// Clients that disconnected.
+    pub parted: AtomicU64,
+    /// Clients that no longer answered, or did not complete their connection.
+    pub vanished: AtomicU64,
+    /// Clients that asked for what they have no right to.
+    pub broke: AtomicU64,
+    /// Clients that were refused.
+    pub refused: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// What is kept for a client as long as it is connected.
+struct Guest {
+    chain: Option<Chain>,
+}
+
+impl fmt::Debug for Guest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guest").field("chain", &self.chain.is_some()).finish()
+    }
+}
+
+/// Programs that look up in the store's memory, one for each client that wants one.
+pub type ChainMaker = dyn Fn() -> Program + Send + Sync;
+
+/// The door.
+pub struct Door {
+    device: Device,
+    listener: Listener,
+    options: DoorOptions,
+    /// The store's memory, as clients may read it.
+    memory: MemoryRegion,
+    chains: Option<(MemoryRegion, Box<ChainMaker>)>,
+    cq: CompletionQueue,
+    counters: DoorCounters,
+}
+
+impl fmt::Debug for Door {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Door").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Why there is no door.
+#[derive(Debug, Error)]
+pub enum DoorError {
+    /// The port is taken.
+    #[error("port {port} cannot be listened on: {source}; name another one")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// The card's reason.
+        source: ListenError,
+    },
+    /// The card has no room.
+    #[error("the card has no room for a completion queue: {0}")]
+    Card(#[from] remora::nic::CreateError),
+}
+
+impl Door {
+    /// Listens. `memory` is the store's memory in a protection domain for clients, registered for
+    /// remote READs; `chains` the same memory in another domain, and what makes programs for it.
+    ///
+    /// # Errors
+    /// See [`DoorError`].
+    pub fn open(
+        device: &Device,
+        options: DoorOptions,
+        memory: MemoryRegion,
+        chains: Option<(MemoryRegion, Box<ChainMaker>)>,
+    ) -> Result<Door, DoorError> {
+        let port = options.port;
+        let listener = device.listen(port).map_err(|source| DoorError::Listen { port, source })?;
+        let cq = device.create_cq(4 * options.clients_max.max(16))?;
+        let counters = DoorCounters::default();
+        Ok(Door { device: device.clone(), listener, options, memory, chains, cq, counters })
+    }
+
+    /// What has happened so far.
+    pub fn counters(&self) -> &DoorCounters {
+        &self.counters
+    }
+
+    /// Admits clients until `stopped` says so.
+    ///
+    /// # Errors
+    /// The process that has the card has ended.
+    pub fn serve(&self, stopped: &dyn Fn() -> bool) -> Result<(), PollCqError> {
+        let mut arrivals = Arrivals::new(&self.listener);
+        let mut roster = Roster::default();
+        let (mut ended, mut chains) = (Vec::new(), 0);
+        while !stopped() {
+            let step = poll_fn(|context| {
+                let room = self.options.clients_max.saturating_sub(roster.len());
+                let answer = |client| self.answer(client, &roster, &mut chains);
+                let more = arrivals.poll(context, room, answer, &mut ended);
+                for end in ended.drain(..) {
+                    self.arrive(end.connection, end.about, &mut roster, &mut chains);
+                }
+                if stopped() { Poll::Ready(()) } else { more }
+            });
+            remora::wait_for(step, TICK);
+            self.look_after(&mut roster, &mut chains)?;
+        }
+        Ok(())
+    }
+
+    /// A client has completed its connection, or has not.
+    fn arrive(
+        &self,
+        connection: Result<remora::Connection, remora::ConnectFailure>,
+        guest: Guest,
+        roster: &mut Roster<Guest>,
+        chains: &mut usize,
+    ) {
+        let started = guest.chain.as_ref().is_none_or(|chain| chain.start().is_ok());
+        match connection {
+            Ok(connection) if started => {
+                count(&self.counters.admitted);
+                roster.add(connection, guest);
+            }
+            _ => {
+                *chains -= usize::from(guest.chain.is_some());
+                count(&self.counters.vanished);
+            }
+        }
+    }
+
+    /// Answers a client; `None` if it is refused.
+    fn answer(
+        &self,
+        incoming: IncomingConnection,
+        roster: &Roster<Guest>,
+        chains: &mut usize,
+    ) -> Option<HalfOpen<Guest>> {
+        let peer = incoming.peer();
+        let (queue_pair, guest) = match self.admit(&incoming, peer.ip(), roster, *chains) {
+            Ok(admitted) => admitted,
+            Err(refusal) => {
+                count(&self.counters.refused);
+                tracing::warn!("refused {}: {refusal}", peer.ip());
+                incoming.reject(&refusal.to_string());
+                return None;
+            }
+        };
+        let calls = guest.chain.is_none();
+        *chains += usize::from(!calls);
+        let access = if calls { Access::REMOTE_READ } else { Access::empty() };
+        let params = ConnectionParams::new(self.device.info().mtu)
+            .access(access)
+            .timeout(ACK_TIMEOUT)
+            .kernels(calls);
+        let none = Remote { addr: 0, len: 0, rkey: 0 };
+        let memory = if calls { self.memory.slice(..).remote() } else { none };
+        let step = incoming.accept(queue_pair, &Welcome { memory }.to_bytes(), &params);
+        Some(HalfOpen { peer, about: guest, step })
+    }
+
+    /// Checks a greeting, and makes the queue pair for the connection.
+    fn admit(
+        &self,
+        incoming: &IncomingConnection,
+        from: IpAddr,
+        roster: &Roster<Guest>,
+        chains: usize,
+    ) -> Result<(QueuePair, Guest), Refusal> {
+        let hello = Hello::parse(incoming.private_data())?;
+        if self.options.token.is_some_and(|token| !token.matches(hello.token.as_ref())) {
+            return Err(Refusal::Token);
+        }
+        let (all, of_address) = (roster.len(), roster.len_of(from));
+        if all >= self.options.clients_max {
+            return Err(Refusal::Busy(all));
+        }
+        // So that those of one address never take all places.
+        if of_address >= self.options.clients_max - all {
+            return Err(Refusal::Share(of_address));
+        }
+        match hello.purpose {
+            Purpose::Calls => {
+                let options = QueuePairOptions::rc(&self.cq).send_depth(4).recv_depth(1);
+                let made = self.memory.domain().create_qp(&options);
+                let queue_pair = made.map_err(|error| Refusal::Card(error.to_string()))?;
+                Ok((queue_pair, Guest { chain: None }))
+            }
+            Purpose::Chain => self.chain(chains),
+        }
+    }
+
+    /// A program for a client that looks up by a chain.
+    fn chain(&self, chains: usize) -> Result<(QueuePair, Guest), Refusal> {
+        let (memory, make) = self.chains.as_ref().ok_or(Refusal::NoChains)?;
+        if chains >= self.options.chains_max {
+            return Err(Refusal::Chains(chains));
+        }
+        let imports = [memory.clone(), memory.clone()];
+        let loaded = memory.domain().load_chain(&make(), &imports);
+        let chain = loaded.map_err(|error| Refusal::Card(error.to_string()))?;
+        let queue_pair = chain.client().cloned().ok_or(Refusal::NoChains)?;
+        Ok((queue_pair, Guest { chain: Some(chain) }))
+    }
+
+    /// Removes the clients that are gone.
+    fn look_after(
+        &self,
+        roster: &mut Roster<Guest>,
+        chains: &mut usize,
+    ) -> Result<(), PollCqError> {
+        let mut done = [Completion::default(); 64];
+        let mut departed = Vec::new();
+        loop {
+            match self.cq.poll(&mut done) {
+                Ok(0) => break,
+                Ok(count) => departed.extend(done[..count].iter().filter_map(|c| roster.note(c))),
+                Err(gone @ PollCqError::Gone) => return Err(gone),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot poll for the ends of clients");
+                    break;
+                }
+            }
+        }
+        departed.extend(roster.inspect(Instant::now()));
+        for gone in departed {
+            *chains -= usize::from(gone.about.chain.is_some());
+            count(match gone.how {
+                Departure::Parted => &self.counters.parted,
+                Departure::Vanished => &self.counters.vanished,
+                Departure::Broke => &self.counters.broke,
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,409 @@
+//! Carries out calls on a store: what kernels do, apart from the card.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use remora::kernel::CallStatus;
+
+use super::call::{
+    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Placement, Refused,
+    VALUE_MAX,
+};
+use super::index::Index;
+use crate::codec::Codec;
+use crate::item::Item;
+use crate::journal::Journal;
+use crate::memory::Memory;
+use crate::scan::{BATCH_MAX, Cursor, Visited};
+use crate::select::plans::{Planned, Plans};
+use crate::select::rows::Span;
+use crate::select::sieve::{Sieve, Stored};
+use crate::store::{Change, Changed, Found, Old, Store, UpdateError, Value};
+use crate::tablespace::TablespaceId;
+
+/// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
+/// hold up the card's other work for longer than some hundred microseconds.
+const LOOKED_MAX: u32 = 2048;
+/// Bytes of a row of a Scan before key and value: their lengths, u32 each.
+const ROW_HEAD: usize = 8;
+
+/// Carries out a call whose answer may have `room` bytes; appends the answer to `out`. Returns the
+/// position in the log that has to be durable before the answer may leave, or 0.
+///
+/// # Errors
+/// The status that the client gets.
+pub fn execute<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    operation: Operation,
+    bytes: &[u8],
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    let call = Call::parse(bytes).map_err(|bad| match bad {
+        BadCall::TooLong => Refused::TooLarge.status(),
+        _ => CallStatus::BAD_PARAMS,
+    })?;
+    let room = room.checked_sub(ANSWER_LEN).ok_or(CallStatus::TOO_LONG)?;
+    match operation {
+        Operation::Get => get(store, &call, now, room, out),
+        Operation::Put => change(store, &call, now, out, &put),
+        Operation::Delete => change(store, &call, now, out, &|_, _, _| Ok(Change::Delete)),
+        Operation::Touch => change(store, &call, now, out, &|call, old, _| {
+            let _ = old.ok_or(CallStatus::NOT_FOUND)?;
+            Ok(Change::Touch { expires_ms: (call.expires_ms != 0).then_some(call.expires_ms) })
+        }),
+        Operation::Count => count(store, &call, now, out),
+        Operation::Scan => scan(store, &call, now, room, out),
+        Operation::Flush => {
+            let flushed = store.flush(TablespaceId(call.tablespace));
+            let version = flushed.map_err(|error| status_of(&error))?;
+            answer(AnswerHead { version, ..AnswerHead::default() }, out);
+            Ok(version)
+        }
+        Operation::Tablespace => {
+            let name = std::str::from_utf8(call.key).map_err(|_| CallStatus::BAD_PARAMS)?;
+            let number = store.tablespace(name).ok_or(Refused::Tablespace.status())?;
+            answer(AnswerHead { version: number.0.into(), ..AnswerHead::default() }, out);
+            Ok(0)
+        }
+        Operation::Describe => {
+            let start = out.len();
+            answer(AnswerHead::default(), out);
+            Index::describe(store, out);
+            let value_len = (out.len() - start - ANSWER_LEN) as u32;
+            let head = AnswerHead { value_len, ..AnswerHead::default() };
+            out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
+            if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
+        }
+    }
+}
+
+fn answer(head: AnswerHead, out: &mut Vec<u8>) {
+    out.extend_from_slice(&head.to_bytes());
+}
+
+/// The status that says why a key could not be changed.
+fn status_of(error: &UpdateError) -> CallStatus {
+    match error {
+        UpdateError::Tablespace(_) => Refused::Tablespace.status(),
+        UpdateError::Key(_) | UpdateError::Value(_) => Refused::TooLarge.status(),
+        UpdateError::Memory { .. } | UpdateError::Quota { .. } | UpdateError::Crowded => {
+            Refused::Full.status()
+        }
+        UpdateError::Journal(_) => Refused::ReadOnly.status(),
+    }
+}
+
+/// Does a condition hold for a value that is there?
+fn holds(
+    condition: Condition<'_>,
+    version: u64,
+    value: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> bool,
+) -> Result<bool, CallStatus> {
+    Ok(match condition {
+        Condition::None | Condition::Present => true,
+        Condition::Absent => false,
+        Condition::Version(wanted) => version == wanted,
+        Condition::Value(wanted) => value(&mut |bytes| bytes == wanted),
+        Condition::Predicate(plan) => {
+            with_plan(plan, |planned| value(&mut |bytes| planned.plan.is_match(bytes)))?
+        }
+    })
+}
+
+fn get<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    if call.argument > 0 && !matches!(call.condition, Condition::Value(_) | Condition::Predicate(_))
+    {
+        if let Some(position) = get_piece(store, call, now, room, out)? {
+            return Ok(position);
+        }
+    }
+    let start = out.len();
+    answer(AnswerHead::default(), out);
+    let at = out.len();
+    let found = store.get(TablespaceId(call.tablespace), call.key, now, out);
+    let found = found.ok_or(CallStatus::NOT_FOUND)?;
+    if !holds(call.condition, found.version, |is| is(&out[at..]))? {
+        return Err(Refused::Condition.status());
+    }
+    let value_len = out.len() - at;
+    let first = usize::try_from(call.argument).unwrap_or(usize::MAX).min(value_len);
+    out.drain(at..at + first);
+    out.truncate(at + room);
+    let head = head_of(&found, value_len);
+    out[start..at].copy_from_slice(&head.to_bytes());
+    Ok(0)
+}
+
+/// A later piece of a long value, without a copy of the whole; `None` if it is stored in another
+/// form than the client sees.
+fn get_piece<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> Result<Option<u64>, CallStatus> {
+    let pin = store.pin();
+    let located = store.locate(&pin, TablespaceId(call.tablespace), call.key, now);
+    let located = located.ok_or(CallStatus::NOT_FOUND)?;
+    if located.found.codec != Codec::None {
+        return Ok(None);
+    }
+    if !holds(call.condition, located.found.version, |_| false)? {
+        return Err(Refused::Condition.status());
+    }
+    answer(head_of(&located.found, located.stored as usize), out);
+    let first = call.argument.min(located.stored);
+    let at = out.len();
+    out.resize(at + room.min((located.stored - first) as usize), 0);
+    store.memory().read(located.value_at + first, &mut out[at..]);
+    Ok(Some(0))
+}
+
+fn head_of(found: &Found, value_len: usize) -> AnswerHead {
+    AnswerHead {
+        version: found.version,
+        expires_ms: found.expires_ms.unwrap_or(0),
+        flags: found.flags,
+        value_len: value_len as u32,
+    }
+}
+
+/// What becomes of a key, given the call, its old value and a buffer for the new one.
+type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Result<Change<'a>, CallStatus>
+    + 'f;
+
+/// Changes a key, if the call's condition holds.
+fn change<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    out: &mut Vec<u8>,
+    decide: &Decide<'_>,
+) -> Result<u64, CallStatus> {
+    let mut refused = None;
+    let updated =
+        store.update(TablespaceId(call.tablespace), call.key, now, &mut |old, scratch| {
+            let change = may_change(call, old).and_then(|()| decide(call, old, scratch));
+            change.unwrap_or_else(|status| {
+                refused = Some(status);
+                Change::Keep
+            })
+        });
+    let updated = updated.map_err(|error| status_of(&error))?;
+    if let Some(status) = refused {
+        return Err(status);
+    }
+    if updated.changed == Changed::Kept {
+        return Err(CallStatus::NOT_FOUND);
+    }
+    answer(AnswerHead { version: updated.version, ..AnswerHead::default() }, out);
+    Ok(updated.version)
+}
+
+fn may_change(call: &Call<'_>, old: Option<&Old<'_>>) -> Result<(), CallStatus> {
+    let Some(old) = old else {
+        return match call.condition {
+            Condition::None | Condition::Absent => Ok(()),
+            _ => Err(CallStatus::NOT_FOUND),
+        };
+    };
+    let mut readable = true;
+    let held = holds(call.condition, old.found.version, |is| {
+        let mut value = Vec::new();
+        readable = old.append_value(&mut value);
+        readable && is(&value)
+    })?;
+    match (held, readable) {
+        (true, _) => Ok(()),
+        (false, true) => Err(Refused::Condition.status()),
+        (false, false) => Err(Refused::Codec.status()),
+    }
+}
+
+/// When a key expires that is set now.
+fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Option<u64> {
+    match call.expires_ms {
+        EXPIRY_KEPT => old.and_then(|old| old.found.expires_ms),
+        0 => None,
+        at => Some(at),
+    }
+}
+
+fn put<'a>(
+    call: &Call<'a>,
+    old: Option<&Old<'_>>,
+    scratch: &mut Vec<u8>,
+) -> Result<Change<'a>, CallStatus> {
+    let (flags, expires_ms) = (call.flags, expiry(call, old));
+    let value = match (call.placement, old) {
+        (Placement::Set, _) | (_, None) => Value::Given(call.value),
+        (Placement::Append, Some(old)) => {
+            read(old, scratch)?;
+            scratch.extend_from_slice(call.value);
+            Value::Scratch
+        }
+        (Placement::Prepend, Some(old)) => {
+            scratch.extend_from_slice(call.value);
+            read(old, scratch)?;
+            Value::Scratch
+        }
+    };
+    Ok(Change::Put { value, flags, expires_ms })
+}
+
+fn read(old: &Old<'_>, into: &mut Vec<u8>) -> Result<(), CallStatus> {
+    if old.append_value(into) { Ok(()) } else { Err(Refused::Codec.status()) }
+}
+
+/// Adds to a decimal number; the answer has the sum's digits behind its head.
+fn count<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    let digits = RefCell::new(Vec::new());
+    let start = out.len();
+    let version = change(store, call, now, out, &|call, old, scratch| {
+        if let Some(old) = old {
+            read(old, scratch)?;
+        }
+        let number = match std::str::from_utf8(scratch) {
+            Ok("") if old.is_none() => Some(0),
+            Ok(text) => text.parse::<i64>().ok(),
+            Err(_) => None,
+        };
+        let sum = number.and_then(|number| number.checked_add(call.argument.cast_signed()));
+        let sum = sum.ok_or(Refused::Number.status())?;
+        scratch.clear();
+        scratch.extend_from_slice(sum.to_string().as_bytes());
+        digits.replace(scratch.clone());
+        let flags = old.map_or(call.flags, |old| old.found.flags);
+        Ok(Change::Put { value: Value::Scratch, flags, expires_ms: expiry(call, old) })
+    })?;
+    let digits = digits.into_inner();
+    let head = AnswerHead { version, value_len: digits.len() as u32, ..AnswerHead::default() };
+    out.truncate(start);
+    answer(head, out);
+    out.extend_from_slice(&digits);
+    Ok(version)
+}
+
+/// Rows from a cursor on: for each the lengths of key and value, u32 each, key and value; or what a
+/// selection wants of them. Of a selection that aggregates, the answers over these rows.
+///
+/// The head's version is the cursor to go on from, 0 at the end; its flags count the rows that were
+/// looked at, its length those that were selected. A row that does not fit ends the answer, and the
+/// next call begins with it. A row that is longer than a whole answer is refused as too long.
+fn scan<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    if call.value.is_empty() {
+        return walk(store, call, now, room, out, &mut |item, out| {
+            item.codec.decode(item.stored, VALUE_MAX, out).is_ok()
+        });
+    }
+    with_plan(call.value, |Planned { selection, plan }| {
+        let mut sieve = Sieve::new(selection);
+        let start = out.len();
+        let done = walk(store, call, now, room, out, &mut |item, out| {
+            let (spans, codecs) =
+                ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
+            let value_max = VALUE_MAX;
+            let value = Stored { bytes: item.stored, spans: &spans, codecs: &codecs, value_max };
+            let mut selected = false;
+            // The client adds up how many rows it has got of those that it wants at most.
+            let _: ControlFlow<()> = sieve.values(plan, &value, |_, row| {
+                selected = true;
+                selection.output.write(row, out);
+            });
+            // Of aggregates, nothing of a row travels.
+            selected
+        })?;
+        if let Some(aggregation) = sieve.aggregation() {
+            aggregation.write(out);
+        }
+        let fits = out.len() - start - ANSWER_LEN <= room;
+        if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
+    })?
+}
+
+/// Walks over items from the call's cursor on. `take` appends what is wanted of an item, and says
+/// whether that is anything.
+fn walk<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    now: u64,
+    room: usize,
+    out: &mut Vec<u8>,
+    take: &mut dyn FnMut(&Item<'_>, &mut Vec<u8>) -> bool,
+) -> Result<u64, CallStatus> {
+    let limit = if call.limit == 0 { u32::MAX } else { call.limit };
+    let start = out.len();
+    answer(AnswerHead::default(), out);
+    let first = out.len();
+    let (mut rows, mut looked_at, mut full) = (0, 0, false);
+    let space = TablespaceId(call.tablespace);
+    let mut cursor = Cursor(call.argument);
+    loop {
+        cursor = store.scan_while(space, cursor, now, BATCH_MAX, &mut |item| {
+            if rows == limit {
+                return Visited::NotTaken;
+            }
+            let row = out.len();
+            out.extend_from_slice(&[0; ROW_HEAD]);
+            out.extend_from_slice(item.key);
+            let value = out.len();
+            let selected = take(item, out);
+            full = selected && out.len() - first > room;
+            if full || !selected {
+                out.truncate(row);
+                looked_at += u32::from(!full);
+                return if full { Visited::NotTaken } else { Visited::Next };
+            }
+            let lengths = [item.key.len() as u32, (out.len() - value) as u32];
+            out[row..row + ROW_HEAD].copy_from_slice(lengths.map(u32::to_le_bytes).as_flattened());
+            (rows, looked_at) = (rows + 1, looked_at + 1);
+            Visited::Next
+        });
+        if full || rows == limit || looked_at >= LOOKED_MAX || cursor == Cursor::END {
+            break;
+        }
+    }
+    if full && rows == 0 {
+        return Err(CallStatus::TOO_LONG);
+    }
+    let head =
+        AnswerHead { version: cursor.0, flags: looked_at, value_len: rows, ..Default::default() };
+    out[start..first].copy_from_slice(&head.to_bytes());
+    Ok(0)
+}
+
+thread_local! {
+    /// The plans of selections that this thread was asked for.
+    static PLANS: RefCell<Plans> = RefCell::default();
+}
+
+/// Calls `act` with the plan of a selection, in its binary form.
+fn with_plan<R>(bytes: &[u8], act: impl FnOnce(&Planned) -> R) -> Result<R, CallStatus> {
+    PLANS.with_borrow_mut(|plans| match plans.get(bytes) {
+        Ok(planned) => Ok(act(planned)),
+        Err(error) => {
+            tracing::debug!(%error, "a selection is refused");
+            Err(Refused::Predicate.status())
+        }
+    })
+}

@@ -1,0 +1,19 @@
+//! The ways into the store over the card.
+//!
+//! - [`call`]: the bytes of an operation and of its answer, one op-code an operation.
+//! - [`execute`]: what an operation does to a store; [`kernel`]: the same on the card.
+//! - [`index`]: what a reader of buckets has to know.
+//! - [`one_sided`]: READs of cached locations.
+//! - [`chain`]: gets by work requests.
+//! - [`region`]: the store's memory, where the card reaches it.
+//! - [`hello`]: what a client and a store say as they connect; [`door`]: who is let in.
+
+pub mod call;
+pub mod chain;
+pub mod door;
+pub mod execute;
+pub mod hello;
+pub mod index;
+pub mod kernel;
+pub mod one_sided;
+pub mod region;

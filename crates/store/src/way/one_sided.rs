@@ -1,0 +1,260 @@
+//! Reading a store one-sided: its card alone answers. A READ of a cached location takes one round
+//! trip; finding a location takes another (FaRM, and the layout's own rules: [`crate::layout`]).
+
+use std::time::{Duration, Instant};
+
+use remora::nic::queue::{
+    self, Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status,
+};
+use remora::nic::{Access, PostError};
+use remora::{CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisterError, Remote};
+use thiserror::Error;
+
+use super::index::Index;
+use super::region::Region;
+use crate::item::Item;
+use crate::layout::{BUCKET, SLOTS};
+use crate::memory::Memory;
+use crate::table::{Bucket, Hash, Slot, differs, is_changing, level};
+use crate::tablespace::TablespaceId;
+
+/// Where the two buckets land, and the first one's header again.
+const BUCKETS_AT: u64 = 0;
+const AGAIN_AT: u64 = 2 * BUCKET;
+/// Where everything else lands: items, counts, the head.
+const ITEM_AT: u64 = 4096;
+/// The longest item that is read one-sided, in bytes. Longer ones come by kernel, in pieces.
+pub const ONE_SIDED_MAX: usize = 64 << 10;
+/// How often buckets are read again that change meanwhile.
+const TRIES: usize = 4;
+
+/// Why a store cannot be read one-sided.
+#[derive(Debug, Error)]
+pub enum OneSidedError {
+    /// A READ failed.
+    #[error("a READ of the store's memory failed: {0}")]
+    Read(Status),
+    /// A READ was not answered.
+    #[error("the store's card did not answer a READ within {0:?}")]
+    Timeout(Duration),
+    /// A READ cannot be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The completion queue has failed.
+    #[error(transparent)]
+    Poll(#[from] PollCqError),
+    /// Room for what is read cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The memory is not a store's, or of another version.
+    #[error("what the store shows of its memory is of another version, or damaged")]
+    Layout,
+}
+
+/// Where an item was seen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Location {
+    /// The key's hash; 0 in an empty place.
+    id: u64,
+    address: u64,
+    len: u32,
+}
+
+/// How often each way of reading was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct OneSidedCounters {
+    /// Values that a cached location led to.
+    pub warm: u64,
+    /// Values that were found by their buckets.
+    pub cold: u64,
+    /// Cached locations at which the value was no more.
+    pub stale: u64,
+    /// Look-ups that only a kernel can answer.
+    pub left: u64,
+}
+
+/// Reads a store's memory.
+#[derive(Debug)]
+pub struct OneSided {
+    queue_pair: QueuePair,
+    cq: CompletionQueue,
+    memory: Remote,
+    landing: Region,
+    index: Index,
+    /// By hash; a location takes the place of an older one.
+    locations: Vec<Location>,
+    bytes: Vec<u8>,
+    timeout: Duration,
+    counters: OneSidedCounters,
+}
+
+impl OneSided {
+    /// A reader of the store's `memory`, which has this index, by a connected queue pair whose
+    /// requests complete on `cq` and which has room for three. It keeps `locations` locations
+    /// (rounded up to a power of two, 24 bytes each).
+    ///
+    /// # Errors
+    /// See [`OneSidedError`].
+    pub fn new(
+        domain: &ProtectionDomain,
+        queue_pair: QueuePair,
+        cq: CompletionQueue,
+        (memory, index): (Remote, Index),
+        locations: usize,
+        timeout: Duration,
+    ) -> Result<OneSided, OneSidedError> {
+        let room = ITEM_AT as usize + ONE_SIDED_MAX;
+        let landing = domain.alloc(room, Access::LOCAL_WRITE)?;
+        let landing = Region::new(landing).ok_or(OneSidedError::Layout)?;
+        let locations = vec![Location::default(); locations.max(1).next_power_of_two()];
+        let (bytes, counters) = (Vec::new(), OneSidedCounters::default());
+        Ok(OneSided { queue_pair, cq, memory, landing, index, locations, bytes, timeout, counters })
+    }
+
+    /// How often each way of reading was taken.
+    pub fn counters(&self) -> OneSidedCounters {
+        self.counters
+    }
+
+    /// Reads an item and lets `take` have it, if it can be found. `Ok(None)`: only a kernel can
+    /// say.
+    ///
+    /// # Errors
+    /// See [`OneSidedError`].
+    pub fn get<R>(
+        &mut self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        take: impl FnOnce(&Item<'_>) -> R,
+    ) -> Result<Option<R>, OneSidedError> {
+        let hash = self.index.hash(space, key);
+        let place = hash.id() as usize & (self.locations.len() - 1);
+        let known = self.locations[place];
+        if known.id == hash.id() {
+            if self.read_item(known.address, known.len, space, key, now)? {
+                self.counters.warm += 1;
+                return Ok(Item::parse(&self.bytes).as_ref().map(take));
+            }
+            self.counters.stale += 1;
+            self.locations[place] = Location::default();
+        }
+        for Slot { address, len, .. } in self.find(hash, space)?.into_iter().flatten() {
+            if self.read_item(address, len, space, key, now)? {
+                self.counters.cold += 1;
+                self.locations[place] = Location { id: hash.id(), address, len };
+                return Ok(Item::parse(&self.bytes).as_ref().map(take));
+            }
+        }
+        self.counters.left += 1;
+        Ok(None)
+    }
+
+    /// Reads an item; returns whether it is the key's, whole and alive.
+    fn read_item(
+        &mut self,
+        address: u64,
+        len: u32,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+    ) -> Result<bool, OneSidedError> {
+        let at = address.wrapping_sub(self.memory.addr);
+        let end = at.checked_add(len.into());
+        let inside = end.is_some_and(|end| end <= self.memory.len);
+        if !inside || len as usize > ONE_SIDED_MAX {
+            return Ok(false);
+        }
+        self.read(&[(address, ITEM_AT, len)])?;
+        self.bytes.resize(len as usize, 0);
+        self.landing.read(ITEM_AT, &mut self.bytes);
+        let item = Item::parse(&self.bytes);
+        let ours = |item: &Item<'_>| {
+            let lives = item.expires_ms.is_none_or(|at| at > now);
+            item.tablespace == space && item.key == key && lives
+        };
+        Ok(item.as_ref().is_some_and(ours))
+    }
+
+    /// The slots that may be the key's, from its two buckets.
+    fn find(
+        &mut self,
+        hash: Hash,
+        space: TablespaceId,
+    ) -> Result<[Option<Slot>; 2 * SLOTS], OneSidedError> {
+        let partition = self.index.partition(hash);
+        for _ in 0..TRIES {
+            let count = self.index.count(partition);
+            let [first, second] = self.index.buckets(hash);
+            self.read(&[
+                (first, BUCKETS_AT, BUCKET as u32),
+                (second, BUCKETS_AT + BUCKET, BUCKET as u32),
+                (first, AGAIN_AT, 8),
+            ])?;
+            let landed = [BUCKETS_AT, BUCKETS_AT + BUCKET];
+            let both = landed.map(|at| Bucket { memory: &self.landing, at });
+            let again = self.landing.load(AGAIN_AT);
+            let changing = both.iter().any(|bucket| is_changing(bucket.header()));
+            if changing || differs(both[0].header(), again) {
+                continue;
+            }
+            let levels = hash.buckets(count).map(|bucket| level(bucket, count));
+            if both.iter().zip(levels).any(|(bucket, level)| bucket.level() != level) {
+                // The partition has grown.
+                self.read(&[(self.index.count_at(partition), ITEM_AT, 8)])?;
+                self.index.set_count(partition, self.landing.load(ITEM_AT));
+                continue;
+            }
+            let mut slots = [None; 2 * SLOTS];
+            let found = both.iter().flat_map(|bucket| (0..SLOTS).map(|slot| bucket.slot(slot)));
+            let ours =
+                found.map(|slot| slot.filter(|slot| slot.hash == hash && slot.tablespace == space));
+            slots.iter_mut().zip(ours).for_each(|(to, slot)| *to = slot);
+            return Ok(slots);
+        }
+        Ok([None; 2 * SLOTS])
+    }
+
+    /// READs pieces of the store's memory, each from an address to a place in the landing region and
+    /// so long, in this order, and waits.
+    fn read(&mut self, pieces: &[(u64, u64, u32)]) -> Result<(), OneSidedError> {
+        let last = pieces.len() - 1;
+        let mut batch = self.queue_pair.post_batch();
+        for (number, &(from, to, len)) in pieces.iter().enumerate() {
+            let sge = self.landing.region().sge(to, len);
+            let from = queue::Remote { addr: from, rkey: self.memory.rkey };
+            let flags = if number == last { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let op = SendOp::Read { from };
+            let data = Data::Sges(std::slice::from_ref(&sge));
+            batch.post_send(&self.queue_pair, &SendRequest { wr_id: 0, op, data, flags })?;
+        }
+        drop(batch);
+        self.wait()
+    }
+
+    fn wait(&self) -> Result<(), OneSidedError> {
+        let mut done = [Completion::default()];
+        let (mut spins, mut end) = (0u32, None);
+        loop {
+            if self.cq.poll(&mut done)? > 0 {
+                return match done[0].status {
+                    Status::Success => Ok(()),
+                    status => Err(OneSidedError::Read(status)),
+                };
+            }
+            spins += 1;
+            // The clock is read seldom, since that takes as long as an empty poll.
+            if spins.is_multiple_of(64) {
+                let now = Instant::now();
+                if now > *end.get_or_insert(now + self.timeout) {
+                    return Err(OneSidedError::Timeout(self.timeout));
+                }
+            }
+        }
+    }
+
+    /// Room for what is read.
+    pub fn landing(&self) -> &MemoryRegion {
+        self.landing.region()
+    }
+}

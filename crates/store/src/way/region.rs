@@ -1,0 +1,70 @@
+//! The store's memory as registered memory, which the card reaches, too.
+
+use std::sync::atomic::Ordering;
+
+use remora::MemoryRegion;
+use remora::memory::Buffer;
+
+use crate::memory::Memory;
+
+/// A region with a buffer of its own.
+#[derive(Clone, Debug)]
+pub struct Region {
+    region: MemoryRegion,
+}
+
+impl Region {
+    /// The store's memory in `region`; `None` if the region has no buffer.
+    pub fn new(region: MemoryRegion) -> Option<Region> {
+        region.buffer().is_some().then_some(Region { region })
+    }
+
+    /// The region.
+    pub fn region(&self) -> &MemoryRegion {
+        &self.region
+    }
+
+    #[inline]
+    fn buffer(&self) -> &Buffer {
+        self.region.buffer().expect("a region with a buffer keeps it")
+    }
+}
+
+const INSIDE: &str = "the store stays within its memory";
+
+impl Memory for Region {
+    fn len(&self) -> u64 {
+        self.region.len() & !7
+    }
+
+    fn base(&self) -> u64 {
+        self.region.addr()
+    }
+
+    #[inline]
+    fn load(&self, at: u64) -> u64 {
+        self.buffer().word(at as usize).expect(INSIDE).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, value: u64) {
+        self.buffer().word(at as usize).expect(INSIDE).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
+        let word = self.buffer().word(at as usize).expect(INSIDE);
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn read(&self, at: u64, dst: &mut [u8]) {
+        self.buffer().read_at(at as usize, dst).expect(INSIDE);
+        std::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn write(&self, at: u64, src: &[u8]) {
+        self.buffer().write_at(at as usize, src).expect(INSIDE);
+    }
+}

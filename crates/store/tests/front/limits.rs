@@ -1,0 +1,169 @@
+//! Clients that want too much.
+
+use std::io::Write;
+use std::sync::atomic::Ordering::SeqCst;
+
+use remora_store::front::server::Options;
+
+use crate::{Client, options, serve};
+
+/// What replies may wait, and what is read beyond them, in bytes.
+const BOUND: u64 = 4 << 20;
+
+/// A client that asks for far more than it reads makes the server keep little, and holds nobody
+/// up; then it gets all of it.
+#[test]
+fn a_client_that_does_not_read_is_waited_for() {
+    let server = serve(&options());
+    let [mut lazy, mut other] = [Client::redis(&server), Client::redis(&server)];
+    let value = "v".repeat(100_000);
+    lazy.ask(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100000\r\n{value}\r\n"), "+OK\r\n");
+    let count = 1000;
+    lazy.send("GET k\r\n".repeat(count));
+    for _ in 0..100 {
+        other.ask("PING\r\n", "+PONG\r\n");
+    }
+    other.send("INFO memory\r\n");
+    let held: u64 = loop {
+        let line = other.line();
+        if let Some(number) = line.strip_prefix("mem_clients_normal:") {
+            break number.trim().parse().unwrap();
+        }
+    };
+    assert!(held < BOUND, "{held} bytes wait");
+    let answer = format!("$100000\r\n{value}\r\n");
+    for _ in 0..count {
+        lazy.expect(&answer);
+    }
+}
+
+/// A pipeline without an end is taken as fast as it is answered.
+#[test]
+fn a_long_pipeline() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    let (piece, pieces) = ("PING\r\n".repeat(10_000), 200);
+    let mut writer = client.0.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        (0..pieces).for_each(|_| writer.write_all(piece.as_bytes()).unwrap());
+    });
+    let answer = "+PONG\r\n".repeat(10_000);
+    for _ in 0..pieces {
+        client.expect(&answer);
+    }
+    sender.join().unwrap();
+    assert!(server.world().stats.sums().memory_refused == 0);
+}
+
+#[test]
+fn one_reply_has_a_limit() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG SET client-output-buffer-limit 1mb\r\n", "+OK\r\n");
+    let value = "v".repeat(200_000);
+    client.ask(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$200000\r\n{value}\r\n"), "+OK\r\n");
+    client.send(format!("MGET{}\r\n", " k".repeat(1000)));
+    assert!(client.line().contains("client-output-buffer-limit"));
+    client.expect_end("");
+    let mut client = Client::redis(&server);
+    client.send("MULTI\r\n".to_owned() + &"GET k\r\n".repeat(100));
+    client.expect("+OK\r\n".to_owned() + &"+QUEUED\r\n".repeat(100));
+    client.send("EXEC\r\n");
+    assert!(client.line().contains("client-output-buffer-limit"));
+    client.expect_end("");
+    assert_eq!(server.world().stats.sums().memory_refused, 2);
+}
+
+#[test]
+fn all_connections_together_have_a_limit() {
+    let server = serve(&options());
+    server.world().settings.buffered_bytes.store(8 << 20, SeqCst);
+    let mut ended = 0;
+    let mut clients: Vec<_> = (0..8).map(|_| Client::redis(&server)).collect();
+    let half = vec![b'x'; 3 << 20];
+    for client in &mut clients {
+        // Half a request of 4 MiB each.
+        client.send("*2\r\n$4\r\nECHO\r\n$4194304\r\n");
+        if client.0.write_all(&half).is_err() {
+            ended += 1;
+        }
+    }
+    let mut other = Client::redis(&server);
+    other.ask("PING\r\n", "+PONG\r\n");
+    let sums = server.world().stats.sums();
+    assert!(ended > 0 || sums.memory_refused > 0, "{sums:?}");
+}
+
+#[test]
+fn too_many_connections() {
+    let server = serve(&Options { max_clients: 3, ..options() });
+    let mut clients: Vec<_> = (0..3).map(|_| Client::redis(&server)).collect();
+    clients.iter_mut().for_each(|client| client.ask("PING\r\n", "+PONG\r\n"));
+    Client::redis(&server).expect_end("-ERR max number of clients reached\r\n");
+    Client::memcached(&server).expect_end("ERROR Too many open connections\r\n");
+    clients[0].ask("QUIT\r\n", "+OK\r\n");
+    clients[0].expect_end("");
+    Client::redis(&server).ask("PING\r\n", "+PONG\r\n");
+    assert_eq!(server.world().stats.sums().connections_refused, 2);
+}
+
+#[test]
+fn many_connections_at_once() {
+    let server = serve(&Options { threads: 2, ..options() });
+    // As many as an ordinary user may have descriptors for, on both ends.
+    let mut clients: Vec<_> = (0..400).map(|_| Client::redis(&server)).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        client.send(format!("SET k{index} {index}\r\n"));
+    }
+    clients.iter_mut().for_each(|client| client.expect("+OK\r\n"));
+    clients[0].ask("DBSIZE\r\n", ":400\r\n");
+}
+
+#[test]
+fn values_at_and_beyond_their_limit() {
+    let server = serve(&options());
+    let (most, mut client) = (16 << 20, Client::redis(&server));
+    let value = vec![b'v'; most];
+    client.send(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${most}\r\n"));
+    client.send(&value);
+    client.ask("\r\n", "+OK\r\n");
+    client.ask("STRLEN k\r\n", format!(":{most}\r\n"));
+    let too_long = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
+    client.ask("APPEND k x\r\n", too_long);
+    client.ask("SETRANGE k 999999999 x\r\n", too_long);
+    let length = "-ERR Protocol error: invalid bulk length\r\n";
+    client.ask(format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${}\r\n", most + 1), length);
+    client.expect_end("");
+    let mut client = Client::redis(&server);
+    let key = "k".repeat((64 << 10) + 1);
+    client.ask(
+        format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n$1\r\nv\r\n", key.len()),
+        "-ERR a key is 1 to 65536 bytes long\r\n",
+    );
+    let mut client = Client::memcached(&server);
+    client.send(format!("set k 0 0 {}\r\n", most + 1));
+    client.send(vec![b'x'; most + 1]);
+    client.ask("\r\nversion\r\n", "SERVER_ERROR object too large for cache\r\nVERSION ");
+}
+
+#[test]
+fn lines_without_an_end() {
+    let server = serve(&options());
+    let endless = vec![b'a'; 70_000];
+    let mut client = Client::redis(&server);
+    client.send(&endless);
+    client.expect("-ERR Protocol error: too big inline request\r\n");
+    let mut client = Client::memcached(&server);
+    client.send(&endless);
+    client.expect("CLIENT_ERROR line too long\r\n");
+    assert_eq!(server.world().stats.sums().protocol_errors, 2);
+}
+
+#[test]
+fn idle_connections_are_ended() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG SET timeout 1\r\n", "+OK\r\n");
+    client.expect_end("");
+    assert_eq!(server.world().stats.sums().connections_idle, 1);
+}

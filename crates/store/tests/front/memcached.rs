@@ -1,0 +1,142 @@
+//! memcached's protocols.
+
+use remora_store::front::server::Options;
+
+use crate::{Client, options, serve};
+
+#[test]
+fn text() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    client.ask("set k 5 0 3\r\nabc\r\n", "STORED\r\n");
+    client.ask("get k no\r\n", "VALUE k 5 3\r\nabc\r\nEND\r\n");
+    client.ask("add k 0 0 1\r\nx\r\nreplace no 0 0 1\r\nx\r\n", "NOT_STORED\r\nNOT_STORED\r\n");
+    client.ask("append k 0 0 1\r\nd\r\nget k\r\n", "STORED\r\nVALUE k 5 4\r\nabcd\r\nEND\r\n");
+    client.ask("set n 0 0 2 noreply\r\n10\r\nincr n 5\r\ndecr n 6\r\n", "15\r\n9\r\n");
+    client.ask("get n\r\n", "VALUE n 0 2\r\n9 \r\nEND\r\n");
+    client.ask("touch k 100\r\ntouch no 0\r\n", "TOUCHED\r\nNOT_FOUND\r\n");
+    client.ask("delete k\r\ndelete k\r\n", "DELETED\r\nNOT_FOUND\r\n");
+    client.ask("bogus\r\nget\r\nset k\r\n", "ERROR\r\nERROR\r\nERROR\r\n");
+    client.ask("set k a 0 1\r\nflush_all\r\n", "CLIENT_ERROR bad command line format\r\nOK\r\n");
+    client.ask("set k 0 -1 1\r\nx\r\nget k\r\n", "STORED\r\nEND\r\n");
+    client.ask(format!("get {}\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
+    client.ask("GET / HTTP/1.1\r\n", "");
+    client.expect_end("");
+}
+
+#[test]
+fn comparisons() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    client.ask("cas k 0 0 1 1\r\nx\r\nset k 0 0 1\r\na\r\n", "NOT_FOUND\r\nSTORED\r\n");
+    client.send("gets k\r\n");
+    let line = client.line();
+    let version = line.trim().rsplit(' ').next().unwrap().to_owned();
+    client.expect("a\r\nEND\r\n");
+    client.ask(format!("cas k 0 0 1 {version}\r\nb\r\n"), "STORED\r\n");
+    client.ask(format!("cas k 0 0 1 {version}\r\nc\r\n"), "EXISTS\r\n");
+    client.ask("get k\r\n", "VALUE k 0 1\r\nb\r\nEND\r\n");
+}
+
+#[test]
+fn meta_commands() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    client.ask("mn\r\nmg k v\r\nms k 2 F7 T100 Oq\r\nhi\r\n", "MN\r\nEN\r\nHD Oq\r\n");
+    client.ask("mg k s v t f k Oab\r\n", "VA 2 s2 t100 f7 kk Oab\r\nhi\r\n");
+    client.ask("mg k q\r\nmg no q\r\nmn\r\n", "HD\r\nMN\r\n");
+    client.ask("ms Zm9v 1 b k\r\nx\r\nmg foo k v\r\n", "HD kZm9v b\r\nVA 1 kfoo\r\nx\r\n");
+    client.ask("ma n\r\nma n N0 J13 v\r\nma n MD D3 v\r\n", "NF\r\nVA 2\r\n13\r\nVA 2\r\n10\r\n");
+    client.ask("md k q\r\nmd k\r\nmd k C5\r\n", "NF\r\nNF\r\n");
+    client.ask(
+        "mg k h\r\nmg k v v\r\n",
+        concat!("CLIENT_ERROR invalid flag\r\n", "CLIENT_ERROR duplicate flag\r\n",),
+    );
+}
+
+/// Of all clients that find a key stale or missing, one is told to fill it.
+#[test]
+fn leases() {
+    let server = serve(&options());
+    let [mut one, mut other] = [Client::memcached(&server), Client::memcached(&server)];
+    one.ask("mg k N30 v\r\n", "VA 0 W\r\n\r\n");
+    other.ask("mg k N30 v\r\n", "VA 0 Z\r\n\r\n");
+    one.ask("ms k 1 T30\r\na\r\nmg k v\r\n", "HD\r\nVA 1\r\na\r\n");
+    one.ask("md k I T30\r\n", "HD\r\n");
+    other.ask("mg k v\r\n", "VA 1 W X\r\na\r\n");
+    one.ask("mg k v\r\n", "VA 1 X Z\r\na\r\n");
+    one.ask("ms k 1 T10\r\nb\r\nmg k v R30\r\n", "HD\r\nVA 1 W\r\nb\r\n");
+    other.ask("mg k v R30\r\n", "VA 1 Z\r\nb\r\n");
+}
+
+fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x80, opcode];
+    bytes.extend((key.len() as u16).to_be_bytes());
+    bytes.extend([extras.len() as u8, 0, 0, 0]);
+    bytes.extend(((extras.len() + key.len() + value.len()) as u32).to_be_bytes());
+    bytes.extend([1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    [&bytes, extras, key, value].concat()
+}
+
+/// What an answer says: its op-code, status and body.
+fn answer(client: &mut Client) -> (u8, u16, Vec<u8>) {
+    use std::io::Read;
+    let mut header = [0; 24];
+    client.0.read_exact(&mut header).unwrap();
+    assert_eq!((header[0], &header[12..16]), (0x81, &[1, 2, 3, 4][..]));
+    let len = u32::from_be_bytes(header[8..12].try_into().unwrap());
+    let mut body = vec![0; len as usize];
+    client.0.read_exact(&mut body).unwrap();
+    (header[1], u16::from_be_bytes([header[6], header[7]]), body)
+}
+
+#[test]
+fn binary_requests() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    let set = binary(1, &[0, 0, 0, 9, 0, 0, 0, 0], b"k", b"value");
+    set.iter().for_each(|byte| client.send([*byte]));
+    assert_eq!(answer(&mut client), (1, 0, vec![]));
+    client.send(binary(0, &[], b"k", b""));
+    assert_eq!(answer(&mut client), (0, 0, b"\0\0\0\x09value".to_vec()));
+    // Quiet gets that miss say nothing, unknown op-codes and wrong lengths are told.
+    client.send([binary(9, &[], b"no", b""), binary(0x77, &[], b"", b"")].concat());
+    assert_eq!(answer(&mut client).1, 0x81);
+    client.send(binary(0, &[], b"", b""));
+    assert_eq!(answer(&mut client).1, 4);
+    client.send(b"not binary at all");
+    client.expect_end("");
+}
+
+#[test]
+fn a_password_is_asked_for() {
+    let server = serve(&Options { password: Some("secret".to_owned()), ..options() });
+    let mut client = Client::memcached(&server);
+    client.ask("get k\r\n", "CLIENT_ERROR unauthenticated\r\n");
+    client.expect_end("");
+    let mut client = Client::memcached(&server);
+    client.ask("set k 0 0 10\r\nuser wrong\r\n", "CLIENT_ERROR authentication failure\r\n");
+    client.expect_end("");
+    let mut client = Client::memcached(&server);
+    client.ask("set k 0 0 11\r\nuser secret\r\nget k\r\n", "STORED\r\nEND\r\n");
+    let mut client = Client::memcached(&server);
+    client.send(binary(0, &[], b"k", b""));
+    assert_eq!(answer(&mut client).1, 0x20);
+    client.expect_end("");
+    let mut client = Client::memcached(&server);
+    client.send(binary(0x21, &[], b"PLAIN", b"\0user\0secret"));
+    assert_eq!(answer(&mut client).1, 0);
+    client.send(binary(0, &[], b"k", b""));
+    assert_eq!(answer(&mut client).1, 1);
+}
+
+#[test]
+fn redis_and_memcached_share_a_database_if_they_are_told_to() {
+    let server = serve(&Options { is_shared: true, ..options() });
+    let [mut redis, mut memcached] = [Client::redis(&server), Client::memcached(&server)];
+    memcached.ask("set k 0 0 2\r\n41\r\n", "STORED\r\n");
+    redis.ask("INCR k\r\n", ":42\r\n");
+    memcached.ask("get k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
+    memcached.ask("flush_all\r\n", "OK\r\n");
+    redis.ask("DBSIZE\r\n", ":0\r\n");
+}

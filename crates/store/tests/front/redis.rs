@@ -1,0 +1,296 @@
+//! Redis' protocol.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use remora_store::front::keyspace::Keeper;
+use remora_store::front::server::{Options, ServeError, Server};
+
+use crate::{Client, options, serve, serve_with};
+
+#[test]
+fn values_come_back() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$5\r\na\r\n\0b\r\n", "+OK\r\n");
+    client.ask("GET k\r\n", "$5\r\na\r\n\0b\r\n");
+    client.ask("get nothing\r\n", "$-1\r\n");
+    client.ask("MGET k nothing\r\n", "*2\r\n$5\r\na\r\n\0b\r\n$-1\r\n");
+    client.ask("DEL k nothing\r\n", ":1\r\n");
+    client.ask("EXISTS k\r\n", ":0\r\n");
+}
+
+#[test]
+fn requests_in_pieces_and_in_heaps() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    for byte in b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$2\r\nxy\r\nGET k\r\n" {
+        client.send([*byte]);
+    }
+    client.expect("+OK\r\n$2\r\nxy\r\n");
+    let count = 20_000;
+    client.send("INCR n\r\n".repeat(count));
+    let answers: String = (1..=count).map(|number| format!(":{number}\r\n")).collect();
+    client.expect(answers);
+}
+
+#[test]
+fn options_of_set() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("SET k 1 XX\r\n", "$-1\r\n");
+    client.ask("SET k 1 NX\r\n", "+OK\r\n");
+    client.ask("SET k 2 NX GET\r\n", "$1\r\n1\r\n");
+    client.ask("SET k 2 IFEQ 3\r\n", "$-1\r\n");
+    client.ask("SET k 2 IFEQ 1 GET EX 100\r\n", "$1\r\n1\r\n");
+    client.ask("TTL k\r\n", ":100\r\n");
+    client.ask("SET k 3 KEEPTTL\r\n", "+OK\r\n");
+    client.ask("TTL k\r\n", ":100\r\n");
+    client.ask("GETEX k PERSIST\r\n", "$1\r\n3\r\n");
+    client.ask("TTL k\r\n", ":-1\r\n");
+    client.ask("DELEX k IFEQ 4\r\n", ":0\r\n");
+    client.ask("DELEX k IFEQ 3\r\n", ":1\r\n");
+    client.ask("SET k v EX 0\r\n", "-ERR invalid expire time in 'set' command\r\n");
+    client.ask("SET k v NX XX\r\n", "-ERR syntax error\r\n");
+    client.ask("SET k v EX\r\n", "-ERR syntax error\r\n");
+    client.ask("SET k v PXAT 1\r\n", "+OK\r\n");
+    client.ask("GET k\r\n", "$-1\r\n");
+}
+
+#[test]
+fn mistakes_are_answered_as_redis_does() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("GET\r\n", "-ERR wrong number of arguments for 'get' command\r\n");
+    client.ask(
+        "sadd s 1 2\r\n",
+        "-ERR unknown command 'sadd', with args beginning with: 's' '1' '2' \r\n",
+    );
+    client
+        .ask("SET k abc\r\nINCR k\r\n", "+OK\r\n-ERR value is not an integer or out of range\r\n");
+    client.ask("RENAME no k\r\n", "-ERR no such key\r\n");
+    client.ask("SELECT 16\r\n", "-ERR DB index is out of range\r\n");
+    client.ask("EXEC\r\n", "-ERR EXEC without MULTI\r\n");
+    client.ask("CLIENT FOO\r\n", "-ERR unknown subcommand 'FOO'. Try CLIENT HELP.\r\n");
+    client.ask("SCAN x\r\n", "-ERR invalid cursor\r\n");
+    client.ask(
+        "EXPIRE k 9223372036854775807\r\n",
+        "-ERR invalid expire time in 'expire' command\r\n",
+    );
+    client.ask(
+        "*1\r\n$3\r\nfoo\r\n*x\r\n",
+        concat!(
+            "-ERR unknown command 'foo', with args beginning with: \r\n",
+            "-ERR Protocol error: invalid multibulk length\r\n",
+        ),
+    );
+    client.expect_end("");
+}
+
+#[test]
+fn both_versions_of_the_protocol() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("GET no\r\nHELLO 4\r\n", "$-1\r\n-NOPROTO unsupported protocol version\r\n");
+    client.send("HELLO 3 SETNAME me\r\n");
+    client.expect("%7\r\n$6\r\nserver\r\n$5\r\nredis\r\n");
+    while client.line() != "*0\r\n" {}
+    client.ask("GET no\r\n", "_\r\n");
+    client.ask("CLIENT GETNAME\r\n", "$2\r\nme\r\n");
+    client.ask("CONFIG GET databases\r\n", "%1\r\n$9\r\ndatabases\r\n$2\r\n16\r\n");
+    client.ask("RESET\r\nGET no\r\n", "+RESET\r\n$-1\r\n");
+}
+
+#[test]
+fn transactions_see_nobody_and_notice_others() {
+    let server = serve(&Options { threads: 2, ..options() });
+    let [mut one, mut other] = [Client::redis(&server), Client::redis(&server)];
+    one.ask("MULTI\r\nSET k 1\r\nINCR k\r\n", "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    other.ask("GET k\r\n", "$-1\r\n");
+    one.ask("EXEC\r\n", "*2\r\n+OK\r\n:2\r\n");
+    one.ask("WATCH k\r\nMULTI\r\nINCR k\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n");
+    other.ask("SET k 10\r\n", "+OK\r\n");
+    one.ask("EXEC\r\nGET k\r\n", "*-1\r\n$2\r\n10\r\n");
+    one.ask(
+        "MULTI\r\nnothing\r\n",
+        "+OK\r\n-ERR unknown command 'nothing', with args beginning with: \r\n",
+    );
+    one.ask("EXEC\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n");
+    one.ask("WATCH k\r\nUNWATCH\r\nMULTI\r\n", "+OK\r\n+OK\r\n+OK\r\n");
+    other.ask("SET k 11\r\n", "+OK\r\n");
+    one.ask("GET k\r\nEXEC\r\n", "+QUEUED\r\n*1\r\n$2\r\n11\r\n");
+}
+
+/// Each MSETNX sets both keys or none, whichever thread serves it.
+#[test]
+fn changes_of_several_keys_are_one() {
+    let server = serve(&Options { threads: 2, ..options() });
+    let rounds = 200;
+    let mut clients = [Client::redis(&server), Client::redis(&server)];
+    let requests = |name: &str| -> String {
+        (0..rounds).map(|round| format!("MSETNX a{round} {name} b{round} {name}\r\n")).collect()
+    };
+    clients[0].send(requests("x"));
+    clients[1].send(requests("y"));
+    let mut won = 0;
+    for client in &mut clients {
+        won += (0..rounds).filter(|_| client.line() == ":1\r\n").count();
+    }
+    assert_eq!(won, rounds);
+    for round in 0..rounds {
+        clients[0].send(format!("MGET a{round} b{round}\r\n"));
+        let lines: Vec<_> = (0..5).map(|_| clients[0].line()).collect();
+        assert_eq!(lines[2], lines[4], "round {round}");
+    }
+}
+
+#[test]
+fn scans_show_every_key_once() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    for key in 0..1000 {
+        client.send(format!("SET key:{key} v\r\n"));
+    }
+    client.expect("+OK\r\n".repeat(1000));
+    let (mut cursor, mut seen) = ("0".to_owned(), Vec::new());
+    loop {
+        client.send(format!("SCAN {cursor} MATCH key:* COUNT 100\r\n"));
+        assert_eq!(client.line(), "*2\r\n");
+        client.line();
+        cursor = client.line().trim().to_owned();
+        let count: usize = client.line()[1..].trim().parse().unwrap();
+        for _ in 0..count {
+            client.line();
+            seen.push(client.line());
+        }
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(seen.len(), 1000);
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), 1000);
+    client.ask("DBSIZE\r\nFLUSHALL\r\nDBSIZE\r\n", ":1000\r\n+OK\r\n:0\r\n");
+}
+
+#[test]
+fn a_password_is_asked_for() {
+    let server = serve(&Options { password: Some("secret".to_owned()), ..options() });
+    let mut client = Client::redis(&server);
+    client.ask("GET k\r\n", "-NOAUTH Authentication required.\r\n");
+    let wrong = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
+    client.ask("AUTH wrong\r\n", wrong);
+    client.ask("AUTH secretsecret\r\n", wrong);
+    client.ask("AUTH nobody secret\r\n", wrong);
+    client.ask("AUTH secret\r\nGET k\r\n", "+OK\r\n$-1\r\n");
+    let mut client = Client::redis(&server);
+    client.ask("*1000\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n");
+    client.expect_end("");
+    assert_eq!(server.world().stats.sums().auth_refused, 3);
+}
+
+#[test]
+fn other_machines_need_a_password() {
+    let public = "0.0.0.0:0".parse().unwrap();
+    let open = Options { redis: vec![public], ..Options::default() };
+    let keyspace = || {
+        let server = serve(&options());
+        server.world().keyspace.clone()
+    };
+    let keeper = Arc::new(remora_store::front::keyspace::Forgetful);
+    let refused = Server::start(&open, keyspace(), keeper.clone());
+    assert!(matches!(refused, Err(ServeError::Open(_))), "{refused:?}");
+    let none = Options { threads: 0, ..options() };
+    let refused = Server::start(&none, keyspace(), keeper);
+    assert!(matches!(refused, Err(ServeError::Threads(0))), "{refused:?}");
+}
+
+/// Says when it was waited for, and fails when it is told to.
+#[derive(Debug, Default)]
+struct Disk {
+    waited: AtomicU64,
+    fails: AtomicBool,
+}
+
+impl Keeper for Disk {
+    fn is_awaited(&self) -> bool {
+        true
+    }
+
+    fn wait(&self, version: u64) -> Result<(), String> {
+        self.waited.fetch_max(version, SeqCst);
+        if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(()) }
+    }
+
+    fn save(&self, _: bool) -> Result<(), String> {
+        Err("no directory".to_owned())
+    }
+
+    fn saved_s(&self) -> u64 {
+        42
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        vec![("aof_enabled", "1".to_owned())]
+    }
+}
+
+#[test]
+fn answers_wait_for_the_log() {
+    let disk = Arc::new(Disk::default());
+    let server = serve_with(&options(), disk.clone());
+    let mut client = Client::redis(&server);
+    client.ask("SET k 1\r\n", "+OK\r\n");
+    let first = disk.waited.load(SeqCst);
+    assert!(first > 0);
+    client.ask("GET k\r\nLASTSAVE\r\nSAVE\r\n", "$1\r\n1\r\n:42\r\n-ERR no directory\r\n");
+    assert_eq!(disk.waited.load(SeqCst), first, "a read waits for nothing");
+    disk.fails.store(true, SeqCst);
+    client.ask("SET k 2\r\n", "-MISCONF the log cannot be written: the disk is full\r\n");
+    client.expect_end("");
+    let mut client = Client::memcached(&server);
+    client.ask(
+        "set k 0 0 1\r\nx\r\n",
+        "SERVER_ERROR the log cannot be written: the disk is full\r\n",
+    );
+    client.expect_end("");
+}
+
+#[test]
+fn clients_are_listed_and_killed() {
+    let server = serve(&options());
+    let [mut one, mut other] = [Client::redis(&server), Client::redis(&server)];
+    other.ask("CLIENT SETNAME victim\r\nCLIENT ID\r\n", "+OK\r\n:2\r\n");
+    one.send("CLIENT LIST\r\n");
+    let lines: Vec<_> = (0..3).map(|_| one.line()).collect();
+    assert!(lines[2].contains("name=victim") && lines[2].contains("db=0"), "{lines:?}");
+    one.line();
+    one.ask("CLIENT KILL ID 2\r\n", ":1\r\n");
+    other.expect_end("");
+    one.ask("CLIENT REPLY OFF\r\nPING\r\nCLIENT REPLY ON\r\n", "+OK\r\n");
+    one.ask("CLIENT REPLY SKIP\r\nPING\r\nPING\r\n", "+PONG\r\n");
+}
+
+#[test]
+fn operations_are_counted_and_slow_ones_listed() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG SET slowlog-log-slower-than 0\r\n", "+OK\r\n");
+    client.ask("SET k v\r\nGET k\r\nGET no\r\n", "+OK\r\n$1\r\nv\r\n$-1\r\n");
+    client.send("SLOWLOG GET 1\r\n");
+    assert_eq!(client.line(), "*1\r\n");
+    let lines: Vec<_> = (0..12).map(|_| client.line()).collect();
+    assert!(lines.contains(&"GET\r\n".to_owned()), "{lines:?}");
+    client.line();
+    let sums = server.world().stats.sums();
+    assert_eq!((sums.hits, sums.misses, sums.connections), (1, 1, 1));
+    client.send("INFO latencystats\r\n");
+    client.line();
+    client.line();
+    let mut latencies = String::new();
+    for _ in 0..3 {
+        latencies += &client.line();
+    }
+    assert!(latencies.contains("latency_percentiles_usec_redis_get:p50="), "{latencies}");
+}

@@ -1,0 +1,130 @@
+//! Clients and suites of others, where they are installed (`./ci.sh setup`).
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use remora_store::front::server::{Options, Server};
+
+use crate::{Client, options, serve};
+
+/// The status of a program, and all it has written. None, with a word, if it is not installed.
+fn run(command: &mut Command) -> Option<(bool, String)> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    match command.output() {
+        Ok(Output { status, stdout, stderr }) => {
+            let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            Some((status.success(), text))
+        }
+        Err(error) => {
+            skip(&format!("{name} does not run: {error}"));
+            None
+        }
+    }
+}
+
+fn skip(why: &str) {
+    eprintln!("left out: {why} (./ci.sh setup installs it)");
+}
+
+/// A folder below `target/store-suites` whose name begins so.
+fn suite(name: &str) -> Option<PathBuf> {
+    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-suites");
+    let folders = std::fs::read_dir(&all).into_iter().flatten().flatten();
+    let found = folders.map(|entry| entry.path()).find(|path| {
+        path.is_dir() && path.file_name().is_some_and(|is| is.to_string_lossy().starts_with(name))
+    });
+    if found.is_none() {
+        skip(&format!("no source of {name} in target/store-suites"));
+    }
+    found
+}
+
+/// The lines of a list, by their columns.
+fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
+
+fn address(server: &Server) -> String {
+    server.memcached()[0].to_string()
+}
+
+#[test]
+fn memccapable() {
+    let server = serve(&options());
+    let port = server.memcached()[0].port().to_string();
+    let mut command = Command::new("memccapable");
+    let Some((passed, text)) = run(command.args(["-h", "127.0.0.1", "-p", &port])) else { return };
+    assert!(passed && text.contains("All tests passed"), "{text}");
+    assert_eq!(text.matches("[pass]").count(), 54, "{text}");
+}
+
+#[test]
+fn redis_cli_and_redis_benchmark() {
+    let server = serve(&options());
+    let port = server.redis()[0].port().to_string();
+    let cli = |words: &[&str]| run(Command::new("redis-cli").args(["-p", &port]).args(words));
+    for version in ["-2", "-3"] {
+        let Some((_, text)) = cli(&[version, "SET", "k", "v"]) else { return };
+        assert_eq!(text, "OK\n");
+        assert_eq!(cli(&[version, "GET", "k"]).unwrap().1, "v\n");
+    }
+    let Some((passed, text)) = cli(&["--scan"]) else { return };
+    assert!(passed && text == "k\n", "{text}");
+    let mut command = Command::new("redis-benchmark");
+    let kinds = "ping_inline,ping_mbulk,set,get,incr,mset";
+    command.args(["-p", &port, "-q", "-n", "2000", "-P", "8", "-t", kinds]);
+    let Some((passed, text)) = run(&mut command) else { return };
+    assert!(passed && text.contains("GET:") && !text.to_lowercase().contains("error"), "{text}");
+}
+
+#[test]
+fn redis_tcl_suite() {
+    let Some(folder) = suite("redis-") else { return };
+    let list = include_str!("skips/redis.tsv");
+    let mut units: Vec<_> = rows(list).map(|row| row[0].to_owned()).collect();
+    units.dedup();
+    for unit in units {
+        let server = serve(&options());
+        let port = server.redis()[0].port().to_string();
+        let mut command = Command::new("./runtest");
+        command.current_dir(&folder).args(["--host", "127.0.0.1", "--port", &port]);
+        command.args(["--singledb", "--ignore-encoding", "--ignore-digest"]);
+        command.args(["--tags", "-needs:repl -needs:debug -needs:save", "--single", &unit]);
+        for row in rows(list).filter(|row| row[0] == unit) {
+            command.args(["--skiptest", row[1]]);
+        }
+        let Some((passed, text)) = run(&mut command) else { return };
+        assert!(passed && text.contains("All tests passed"), "{unit}: {text}");
+    }
+}
+
+#[test]
+fn memcached_perl_tests() {
+    let Some(folder) = suite("memcached-") else { return };
+    for row in rows(include_str!("skips/memcached.tsv")).filter(|row| row.len() == 1) {
+        let server = serve(&options());
+        // The suite knows memcached's usual limit.
+        let set = "CONFIG SET proto-max-bulk-len 1mb\r\n";
+        Client::redis(&server).ask(set, "+OK\r\n");
+        let mut command = Command::new("prove");
+        command.current_dir(&folder).env("T_MEMD_USE_DAEMON", address(&server));
+        let Some((passed, text)) = run(command.arg(format!("t/{}.t", row[0]))) else { return };
+        assert!(passed, "{}: {}", row[0], text.chars().take(4000).collect::<String>());
+    }
+}
+
+/// redis-py and pymemcache: `clients.py` says what it found wrong.
+#[test]
+fn python_clients() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let python = root.join("target/judges-venv/bin/python");
+    let known = run(Command::new(&python).args(["-c", "import redis, pymemcache"]));
+    if !known.is_some_and(|(passed, _)| passed) {
+        return skip("redis-py and pymemcache");
+    }
+    let server = serve(&Options { threads: 2, ..options() });
+    let ports = [server.redis()[0].port(), server.memcached()[0].port()].map(|p| p.to_string());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/front/clients.py");
+    let (passed, text) = run(Command::new(&python).arg(script).args(&ports)).expect("it ran above");
+    assert!(passed, "{text}");
+}

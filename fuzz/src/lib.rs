@@ -16,8 +16,8 @@ mod chain;
 mod chain_text;
 mod descriptor;
 mod element;
-mod impair;
 mod fronts;
+mod impair;
 mod interpreter;
 mod kernel;
 mod mad;
@@ -27,8 +27,8 @@ mod packet;
 mod resp;
 mod ring;
 mod seeds;
-mod session;
 mod selection;
+mod session;
 mod store_files;
 
 pub use card::{card, card_counters};
@@ -45,8 +45,8 @@ pub use packet::packet;
 pub use resp::{resp, resp_requests};
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
-pub use session::{session, sessions};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
+pub use session::{session, sessions};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
     store_snapshots,

@@ -2,7 +2,8 @@
 //! and output that all commands share.
 //!
 //! - [`node`]: memory nodes. [`device`]: options of every command that opens a device.
-//! - [`output`]: tables and JSON. [`random`]: tokens and seeds. [`stop`]: how a command that serves is ended.
+//! - [`output`]: tables and JSON. [`random`]: tokens and seeds. [`stop`]: how a command that serves
+//!   is ended.
 #![warn(missing_debug_implementations)]
 
 pub mod device;

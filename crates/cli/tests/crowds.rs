@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::Device;
+use remora::connection::token::Token;
 use remora::nic::Time;
 use remora::nic::cm::mad::{CM_QKEY, CM_QPN};
 use remora::nic::cm::message::{Message, Req};
@@ -21,7 +22,7 @@ use remora::nic::wire::{
 };
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::{OpenRegionError, RemoteRegion};
-use remora_cli::node::protocol::{Request, Token};
+use remora_cli::node::protocol::Request;
 use serde_json::Value;
 use support::{Folder, Node, succeed};
 

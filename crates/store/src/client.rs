@@ -4,14 +4,12 @@
 //! value that is longer than the client's buffer comes in pieces of one version.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
-use remora::connection::token::Token;
 use remora::kernel::{CallFailure, CallStatus, KernelClient};
-use remora::nic::{Access, CreateError};
+use remora::nic::Access;
 use remora::{
-    CompletionQueue, ConnectFailure, Connection, ConnectionParams, Device, MemoryRegion,
-    ProtectionDomain, QueuePair, QueuePairOptions, RegisterError,
+    CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, ProtectionDomain,
+    QueuePair, QueuePairOptions,
 };
 use thiserror::Error;
 
@@ -25,7 +23,8 @@ use crate::way::call::{
     VALUE_MAX,
 };
 use crate::way::chain::{ChainError, ChainReader};
-use crate::way::hello::{BadGreeting, Hello, Purpose, Welcome};
+use crate::way::connect::{ClientOptions, ConnectError};
+use crate::way::hello::{Hello, Purpose, Welcome};
 use crate::way::index::Index;
 use crate::way::kernel::now_ms;
 use crate::way::one_sided::{OneSided, OneSidedCounters, OneSidedError};
@@ -35,53 +34,6 @@ use crate::way::one_sided::{OneSided, OneSidedCounters, OneSidedError};
 const PARAMS_MAX: usize = 200;
 /// How often a long value is read again that changes while it comes.
 const TRIES: usize = 16;
-
-/// How a client connects.
-#[derive(Clone, Debug)]
-pub struct ClientOptions {
-    /// The secret that the store asks for.
-    pub token: Option<Token>,
-    /// The number of the tablespace that calls are about.
-    pub tablespace: u16,
-    /// The longest piece of a value that comes with one call, in bytes.
-    pub piece: usize,
-    /// How many locations are kept of values that were read one-sided, 24 bytes each.
-    pub locations: usize,
-    /// How long connecting and each call may take.
-    pub timeout: Duration,
-}
-
-impl Default for ClientOptions {
-    fn default() -> ClientOptions {
-        let timeout = Duration::from_secs(10);
-        ClientOptions { token: None, tablespace: 0, piece: 64 << 10, locations: 1 << 16, timeout }
-    }
-}
-
-/// Why there is no connection to a store.
-#[derive(Debug, Error)]
-pub enum ConnectError {
-    /// The card cannot make what a connection needs.
-    #[error("this side's card has no room for a connection: {0}")]
-    Card(#[from] CreateError),
-    /// The card cannot make a queue pair.
-    #[error("this side's card has no room for a queue pair: {0}")]
-    QueuePair(String),
-    /// Memory cannot be registered.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// No store answers there, or it refuses.
-    #[error("no connection to the store at {store}: {source}")]
-    Refused {
-        /// Where.
-        store: SocketAddr,
-        /// Why.
-        source: ConnectFailure,
-    },
-    /// What answers is no store.
-    #[error(transparent)]
-    Greeting(#[from] BadGreeting),
-}
 
 /// One READ in so many goes by kernel instead, so that the store learns what is in use: it evicts
 /// what is not, and READs leave no trace.

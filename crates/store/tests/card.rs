@@ -7,10 +7,11 @@ use std::thread;
 
 use remora::connection::token::Token;
 use remora::{Device, DeviceOptions};
-use remora_store::client::{ClientOptions, ConnectError, Put, StoreClient, StoreError};
+use remora_store::client::{Put, StoreClient, StoreError};
 use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused};
+use remora_store::way::connect::{ClientOptions, ConnectError};
 use remora_store::way::kernel::now_ms;
 
 /// A store on a card of this process.
@@ -286,7 +287,8 @@ fn one_key_is_the_same_by_all_five_ways() {
     let (redis, memcached) = (fronts.redis()[0], fronts.memcached()[0]);
     let mut client = served.client();
     let check = |client: &mut StoreClient, value: &str| {
-        let all: [&dyn Fn(&mut StoreClient, &mut Vec<u8>) -> bool; 3] = [
+        type Get = dyn Fn(&mut StoreClient, &mut Vec<u8>) -> bool;
+        let all: [&Get; 3] = [
             &|client, out| client.get(b"key", out).unwrap().is_some(),
             &|client, out| client.get_one_sided(b"key", out).unwrap().is_some(),
             &|client, out| client.get_by_chain(b"key", out).unwrap().is_some(),

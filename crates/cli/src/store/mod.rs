@@ -9,7 +9,8 @@ mod serve;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use remora_cli::node::address::{AddressError, NodeAddress};
-use remora_store::client::{ClientOptions, StoreClient};
+use remora_store::client::StoreClient;
+use remora_store::way::connect::ClientOptions;
 use remora_store::way::door::PORT;
 
 use crate::remote::RemoteArgs;

@@ -1,6 +1,6 @@
 //! The server: a store on a card, in every way at once.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -46,10 +46,10 @@ pub(super) struct Serve {
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     memory: u64,
     /// Serve Redis' clients [default address: 127.0.0.1:6379]
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:6379")]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "6379")]
     redis: Option<Front>,
     /// Serve memcached's clients [default address: 127.0.0.1:11211]
-    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:11211")]
+    #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "11211")]
     memcached: Option<Front>,
     /// Threads for the clients of Redis and memcached
     #[arg(long, default_value_t = 1)]
@@ -91,8 +91,10 @@ impl FromStr for Front {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Front, String> {
-        let port = text.parse::<u16>().map(|port| (IpAddr::from(Ipv4Addr::LOCALHOST), port).into());
-        port.or_else(|_| text.parse())
+        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        text.parse::<u16>()
+            .map(local)
+            .or_else(|_| text.parse())
             .map(Front)
             .map_err(|_| format!("`{text}` is no address: write ADDR:PORT, as in 127.0.0.1:6379"))
     }

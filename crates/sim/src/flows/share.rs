@@ -275,7 +275,7 @@ impl<'a> Share<'a> {
             QpAttr {
                 state: Some(State::Init),
                 access: Some(Access::all()),
-                dialect: Some(Dialect::Standard),
+                dialect: Some(Dialect::STANDARD),
                 ..none
             },
             QpAttr {

@@ -189,7 +189,8 @@ pub struct Call<'a> {
     pub key: &'a [u8],
     /// The value of a Put; the plan of a Scan.
     pub value: &'a [u8],
-    /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan: the cursor.
+    /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan: the
+    /// cursor.
     pub argument: u64,
     /// When the key expires, in milliseconds of Unix time; 0 for as the tablespace has it by
     /// default, [`EXPIRY_KEPT`] for as it was.

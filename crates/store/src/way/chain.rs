@@ -20,9 +20,9 @@ use remora::{
 };
 use thiserror::Error;
 
+use super::connect::{ClientOptions, ConnectError};
 use super::hello::{Hello, Purpose};
 use super::index::Index;
-use crate::client::{ClientOptions, ConnectError};
 use crate::item::{ITEM_MAX, Item};
 use crate::layout::{BUCKET_HEADER, SLOTS};
 use crate::tablespace::TablespaceId;

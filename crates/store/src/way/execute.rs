@@ -119,11 +119,12 @@ fn get<M: Memory, J: Journal>(
     room: usize,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
-    if call.argument > 0 && !matches!(call.condition, Condition::Value(_) | Condition::Predicate(_))
+    let whole = matches!(call.condition, Condition::Value(_) | Condition::Predicate(_));
+    if call.argument > 0
+        && !whole
+        && let Some(position) = get_piece(store, call, now, room, out)?
     {
-        if let Some(position) = get_piece(store, call, now, room, out)? {
-            return Ok(position);
-        }
+        return Ok(position);
     }
     let start = out.len();
     answer(AnswerHead::default(), out);
@@ -177,9 +178,11 @@ fn head_of(found: &Found, value_len: usize) -> AnswerHead {
     }
 }
 
-/// What becomes of a key, given the call, its old value and a buffer for the new one.
-type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Result<Change<'a>, CallStatus>
-    + 'f;
+/// What becomes of a key, or why nothing does.
+type Decided<'a> = Result<Change<'a>, CallStatus>;
+
+/// Decides it, given the call, the old value and a buffer for the new one.
+type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Decided<'a> + 'f;
 
 /// Changes a key, if the call's condition holds.
 fn change<M: Memory, J: Journal>(

@@ -6,10 +6,12 @@
 //! - [`one_sided`]: READs of cached locations.
 //! - [`chain`]: gets by work requests.
 //! - [`region`]: the store's memory, where the card reaches it.
-//! - [`hello`]: what a client and a store say as they connect; [`door`]: who is let in.
+//! - [`connect`]: how a client connects; [`hello`]: what client and store say then;
+//!   [`door`]: who is let in.
 
 pub mod call;
 pub mod chain;
+pub mod connect;
 pub mod door;
 pub mod execute;
 pub mod hello;

@@ -215,7 +215,7 @@ impl OneSided {
         Ok([None; 2 * SLOTS])
     }
 
-    /// READs pieces of the store's memory, each from an address to a place in the landing region and
+    /// READs pieces of the store's memory, each from an address to a place in the landing region,
     /// so long, in this order, and waits.
     fn read(&mut self, pieces: &[(u64, u64, u32)]) -> Result<(), OneSidedError> {
         let last = pieces.len() - 1;

@@ -191,10 +191,13 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
         "incidents_lost",
         "local_messages",
         "local_packets",
+        // The driver says that a peer is held or gone.
+        "peers_gone",
         "pool_full",
         "probes",
         "refused_domain",
         "refused_memory",
+        "retries_waited",
         "rx_selective",
         "tx_for_nothing",
         "tx_management",

@@ -20,6 +20,9 @@ use crate::memory::Layout;
 use crate::network::LinkOptions;
 use crate::world::DriverOptions;
 
+/// The most clients of a card, besides its owner.
+pub(crate) const CLIENTS_MAX: u16 = 4;
+
 /// The verbs of the work requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Verb {
@@ -423,7 +426,7 @@ fn guests(seed: u64, plan: &Plan, connections: &mut [ConnectionOptions]) -> Vec<
     if !dice.chance(0.35) {
         return Vec::new();
     }
-    let clients = dice.between(1..=4);
+    let clients = dice.between(1..=u64::from(CLIENTS_MAX));
     for connection in connections {
         connection.queues.client = dice.below(clients + 1) as u16;
     }

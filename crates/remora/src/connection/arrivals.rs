@@ -109,8 +109,10 @@ impl<'a, T> Arrivals<'a, T> {
 
     /// Gives up the clients that take too long, the oldest first.
     fn drop_late(&mut self, now: Instant, room: usize, ended: &mut Vec<Ended<T>>) {
+        // Decided once: where it is crowded, all that are late make room at the same time, or a
+        // flood would be served one by one.
+        let patience = if self.is_crowded(room) { CROWDED_PATIENCE } else { PATIENCE };
         while let Some((since, _)) = self.half_open.front() {
-            let patience = if self.is_crowded(room) { CROWDED_PATIENCE } else { PATIENCE };
             if now.duration_since(*since) < patience {
                 return;
             }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use remora_nic::kernel::{CallStatus, Header, Notify, STATUS_WORD_LEN, StatusWord};
 use remora_nic::qp::State;
 use remora_nic::queue::{Remote, SendOp};
-use remora_offload::kernel::{AsyncProgram, Context, Deployment, Grant, Kernels};
+use remora_offload::kernel::{AsyncProgram, Context, Deployment, Grant, Kernels, Program};
 
 use super::receives::places;
 use super::records::{Call, Op, Traffic};
@@ -18,7 +18,7 @@ use crate::check::{Violation, demand};
 use crate::dice::pattern;
 use crate::kernel::timing;
 use crate::memory::Region;
-use crate::options::{KernelOptions, Verb};
+use crate::options::{CLIENTS_MAX, KernelOptions, Verb};
 use crate::world::World;
 
 /// The op-codes of the two kernels.
@@ -71,9 +71,17 @@ pub(super) fn kernels(options: &KernelOptions, regions: &[&Region]) -> Kernels {
     let grants: Vec<Grant> =
         regions.iter().map(|region| Grant { key: region.key, write: false }).collect();
     let deployment = |name| Deployment::new(name, grants.clone()).budget(u64::MAX);
-    let (fetch, mirror) = (AsyncProgram::new(fetch), AsyncProgram::new(mirror));
-    kernels.deploy(FETCH, deployment("fetch"), Box::new(fetch)).expect("its op-code is free");
-    kernels.deploy(MIRROR, deployment("mirror"), Box::new(mirror)).expect("its op-code is free");
+    // Each client of the card calls kernels of its own.
+    for client in 0..=CLIENTS_MAX {
+        let (fetch, mirror) = (AsyncProgram::new(fetch), AsyncProgram::new(mirror));
+        for (opcode, name, program) in [
+            (FETCH, "fetch", Box::new(fetch) as Box<dyn Program>),
+            (MIRROR, "mirror", Box::new(mirror)),
+        ] {
+            let deployed = kernels.deploy_for((client, opcode), deployment(name), program);
+            deployed.expect("its op-code is free");
+        }
+    }
     kernels
 }
 

@@ -316,8 +316,8 @@ fn signal(program: &Program, signal: &str) {
 }
 
 /// A peer's process may be stopped (a debugger, a snapshot) for seconds, whatever the program has
-/// said of time-outs: the card sees that the peer is only held. A transfer then goes on. A peer that
-/// has gone ends it.
+/// said of time-outs: the card sees that the peer is only held. A transfer then goes on. A peer
+/// that has gone ends it.
 #[test]
 fn a_peer_is_stopped_or_killed() {
     if !is_installed("ib_write_bw") {

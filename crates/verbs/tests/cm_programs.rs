@@ -252,7 +252,8 @@ fn a_request_to_a_port_without_a_listener_is_rejected() {
     assert!(said.contains("RDMA_CM_EVENT_REJECTED, error 8"), "{said}");
 }
 
-/// A process's peers are told of its end, as hardware's driver does.
+/// A process's peers are told of its end, as hardware's driver does: by a disconnection, unless
+/// requests that are under way have failed before, since the card knows that the process is gone.
 #[test]
 fn a_client_is_killed() {
     if !is_installed("rping") {
@@ -265,7 +266,7 @@ fn a_client_is_killed() {
     client.says("rdma-ping-5:");
     client.kill();
     let (_, said) = server.end();
-    assert!(said.contains("DISCONNECT"), "{said}");
+    assert!(said.contains("DISCONNECT") || said.contains("status 12"), "{said}");
 }
 
 #[test]

@@ -10,9 +10,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use remora_offload::cpu;
 use remora_store::codec::Codec;
 use remora_store::select::Predicate;
-use remora_store::select::cpu;
 use remora_store::select::plan::{Part, Plan};
 use remora_store::select::plans::Plans;
 use remora_store::select::rows::{Marks, Rows, Span};

@@ -183,7 +183,8 @@ impl Service {
         let Some(keep) = &options.keep else {
             let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
             deploy(device, &store)?;
-            return Service::serve(device, places, store, Arc::new(Forgetful), options);
+            let served = Service::serve(device, places, store, Arc::new(Forgetful), options);
+            return served.inspect_err(|_| undeploy(device));
         };
         let disk = Arc::new(Directory::open(&keep.directory)?);
         // Clients cannot know the seed of this start.
@@ -194,13 +195,14 @@ impl Service {
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
         deploy(device, &kept)?;
-        let mut service =
-            Service::serve(device, places, kept.store.clone(), kept.clone(), options)?;
+        let mut service = Service::serve(device, places, kept.store.clone(), kept.clone(), options)
+            .inspect_err(|_| undeploy(device))?;
         service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
         (service.log, service.recovery) = (Some(log), Some(recovery));
         Ok(service)
     }
 
+    /// Serves a store whose kernels are deployed. Without a service, the caller ends them.
     fn serve<J: Journal + 'static>(
         device: &Device,
         places: Places,

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use remora::connection::token::Token;
 use remora::{Device, DeviceOptions};
@@ -263,6 +264,9 @@ fn values_are_read_by_chains() {
     }
     writer.put(b"long", &vec![7; 100_000]).unwrap();
     assert_eq!(get("long").unwrap().len(), 100_000);
+    // A client that is silent for long is not probed: that would disturb the program.
+    thread::sleep(Duration::from_secs(6));
+    (0..3).for_each(|_| assert_eq!(get("key").unwrap(), b"second"));
     writer.delete(b"key").unwrap();
     assert_eq!(get("key"), None);
 }

@@ -21,6 +21,8 @@ struct Client<T> {
     connection: Connection,
     about: T,
     probed: Instant,
+    /// Its queue pair takes probes.
+    probes: bool,
     /// A probe is under way, not acknowledged yet.
     awaited: bool,
 }
@@ -66,8 +68,18 @@ pub struct Departed<T> {
 impl<T> Roster<T> {
     /// Adds a client.
     pub fn add(&mut self, connection: Connection, about: T) {
+        self.insert(connection, about, true);
+    }
+
+    /// Adds a client whose queue pair belongs to a program on the card: a probe would come between
+    /// the program's own requests, so none is sent. It is noticed when it disconnects.
+    pub fn add_program(&mut self, connection: Connection, about: T) {
+        self.insert(connection, about, false);
+    }
+
+    fn insert(&mut self, connection: Connection, about: T, probes: bool) {
         let probed = Instant::now();
-        let client = Client { connection, about, probed, awaited: false };
+        let client = Client { connection, about, probed, probes, awaited: false };
         self.clients.insert(self.next, client);
         self.next += 1;
     }
@@ -106,7 +118,10 @@ impl<T> Roster<T> {
         for (id, client) in &mut self.clients {
             if let Some(how) = client.departure() {
                 gone.push((*id, how));
-            } else if !client.awaited && now.duration_since(client.probed) >= PROBE_INTERVAL {
+            } else if client.probes
+                && !client.awaited
+                && now.duration_since(client.probed) >= PROBE_INTERVAL
+            {
                 client.probe(*id, now);
             }
         }

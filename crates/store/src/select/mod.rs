@@ -7,7 +7,8 @@
 //! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
 //!
 //! On the node: a [`plan`] judges [`rows`] in blocks, by `range` and `text`, with the processor's
-//! vectors ([`cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans. A [`sieve`] is a
+//! vectors ([`remora_offload::cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans.
+//! A [`sieve`] is a
 //! plan at work: values that are compressed, limits, [`aggregate`]s.
 //!
 //! docs/selection.md is the reference of the language, its limits and its costs.
@@ -15,7 +16,6 @@
 pub mod aggregate;
 mod bind;
 pub mod condition;
-pub mod cpu;
 pub mod distinct;
 mod fields;
 pub mod mistake;

@@ -6,8 +6,9 @@
 
 use thiserror::Error;
 
+use remora_offload::cpu::{self, Level};
+
 use super::condition::Condition;
-use super::cpu::{self, Level};
 use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};

@@ -1,8 +1,8 @@
 //! Whether numbers are in a range: for one row, and for many at once.
 
 use super::condition::{Form, NumberAt};
-use super::cpu::{Level, Work};
 use super::rows::{BLOCK, Places, Rows, bits};
+use remora_offload::cpu::{Level, Work};
 
 /// If fewer rows of a block are still of interest, each is looked at for itself.
 const FEW: u32 = 8;
@@ -48,7 +48,7 @@ impl Work for Marking<'_> {
     type Result = u64;
 
     #[inline(always)]
-    fn run(self) -> u64 {
+    fn run(self, _: Level) -> u64 {
         let mut keys = [0; BLOCK];
         load(self.rows, self.range.number, &mut keys);
         let Range { least, most, inside, .. } = *self.range;

@@ -199,7 +199,10 @@ impl Door {
         match connection {
             Ok(connection) if started => {
                 count(&self.counters.admitted);
-                roster.add(connection, guest);
+                match guest.chain {
+                    None => roster.add(connection, guest),
+                    Some(_) => roster.add_program(connection, guest),
+                }
             }
             _ => {
                 *chains -= usize::from(guest.chain.is_some());

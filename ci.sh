@@ -18,7 +18,8 @@ usage() {
   fmt      rustfmt
   clippy   every crate, with tests and examples; warnings are errors
   check    only: does everything compile? (quick; clippy covers it)
-  features the command and the workspace share one build; the plain card needs few crates
+  features the command and the workspace share one build; the plain card needs few crates;
+           the command reads Parquet where it is asked to
   core     the card has no clock, socket, thread, file or random source
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
@@ -164,7 +165,7 @@ stage_daemon() {
         sleep 0.1
     done
     REMORA_NIC=$folder/nic.sock cargo test "${locked[@]}" --quiet -p remora-cli \
-        --test verbs_programs --test verbs_frameworks || status=1
+        --test verbs_programs --test verbs_frameworks --test ranks || status=1
     kill "$daemon"
     wait "$daemon" || status=1
     rm -rf "$folder"
@@ -241,6 +242,12 @@ stage_features() {
     cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
     cargo check "${locked[@]}" --quiet -p remora --all-targets --all-features ||
         fail "remora with all its features does not compile"
+
+    # 3. What the command can read beyond that costs only those who ask for it.
+    heavy=$(crates_built -p remora-cli | grep -E '^parquet' || true)
+    [[ -z $heavy ]] || fail "the command depends by default on:" "$heavy"
+    cargo check "${locked[@]}" --quiet -p remora-cli --features parquet --all-targets ||
+        fail "the command does not compile with Parquet"
 }
 
 # --- core --------------------------------------------------------------------------------------

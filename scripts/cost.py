@@ -29,6 +29,8 @@ ROWS = [
     ("write_8B", 256, ["v3"]),
     ("send_64B", 256, ["v3"]),
     ("write_1MiB", 8, ["v3"]),
+    ("write_8B_lossy", 256, ["v3"]),
+    ("write_1MiB_lossy", 8, ["v3"]),
     ("noop", 1024, ["v3"]),
     ("if", 256, ["v3"]),
     ("while_recycled", 256, ["v3"]),

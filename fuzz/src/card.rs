@@ -115,6 +115,11 @@ fn put_right(arena: &Arena, subject: usize, vary: u8, bytes: &[u8]) -> Vec<u8> {
             (false, _) => psn.plus(near),
         };
         packet[9..12].copy_from_slice(&psn.value().to_be_bytes()[1..]);
+        // The bitmap of a lossy acknowledge begins near the packets that are under way.
+        if lossy && answers && packet.len() >= 16 {
+            let first = info.attr.sq_psn.unwrap_or_default().minus(near + u32::from(vary & 3));
+            packet[13..16].copy_from_slice(&first.value().to_be_bytes()[1..]);
+        }
     }
     let (key, base) = if vary & 8 == 0 { (arena.open, OPEN) } else { (arena.read_only, READ_ONLY) };
     let names_queue = op.follows.contains(Follows::XRCETH);

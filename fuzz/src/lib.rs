@@ -30,6 +30,7 @@ mod seeds;
 mod selection;
 mod session;
 mod store_files;
+mod world;
 
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
@@ -51,6 +52,7 @@ pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
     store_snapshots,
 };
+pub use world::{trace, traces, world, worlds};
 
 /// A fuzz target: its name, its function, and the inputs that its corpus must hold.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +120,9 @@ pub const TARGETS: &[Target] = &[
         max_len: 1024,
         cost: 10,
     },
+    // A world may have many hosts and flows.
+    Target { name: "world", run: world, seeds: worlds, max_len: 1024, cost: 20 },
+    Target { name: "trace", run: trace, seeds: traces, max_len: 512, cost: 2 },
     // Inputs that are modules get compiled.
     Target { name: "module", run: module, seeds: modules, max_len: 1024, cost: 20 },
 ];

@@ -191,6 +191,8 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
         "incidents_lost",
         "local_messages",
         "local_packets",
+        // Each arena has one path.
+        "paths_retired",
         // The driver says that a peer is held or gone.
         "peers_gone",
         "pool_full",

@@ -24,6 +24,7 @@ mod stats;
 mod store;
 mod verbs;
 mod ways;
+mod world;
 
 use std::process::ExitCode;
 
@@ -74,6 +75,8 @@ enum Command {
     Stats(stats::Stats),
     /// Simulate random networks of cards, each from one seed, and check their behaviour
     Sim(sim::Sim),
+    /// Simulate networks of any size from a file, and draw what happened
+    World(world::World),
     /// Run, trace and draw programs of work requests
     Chain(chain::Chain),
     /// Move bytes between applications’ memory and a card’s, and measure the ways
@@ -128,6 +131,7 @@ fn main() -> ExitCode {
         Command::Store(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
+        Command::World(command) => command.run().map(succeeded),
         Command::Chain(command) => command.run().map(succeeded),
         Command::Dma(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),

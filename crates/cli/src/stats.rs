@@ -1,19 +1,22 @@
-//! `remora stats`: the counters of a running node, read one-sided.
+//! `remora stats`: the counters of a running node, read one-sided, or those of a store.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
-use remora_cli::node::STATS_DOCUMENT;
+use remora::Device;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
+use remora_cli::node::client::{OpenRegionError, RemoteRegion};
 use remora_cli::node::server::NodeStats;
+use remora_cli::node::{DEFAULT_PORT, STATS_DOCUMENT};
+use remora_store::way::door::PORT;
 
 use crate::remote::RemoteArgs;
-use crate::{output, stop};
+use crate::{output, stop, store};
 
 /// `remora stats`.
 #[derive(Debug, Args)]
@@ -22,7 +25,10 @@ Examples:
   remora stats 127.0.0.2              the counters that are not zero
   remora stats 127.0.0.2 --all        all counters
   remora stats 127.0.0.2 --memory     and what queue pairs, tables and buffers take
-  remora stats 127.0.0.2 --watch      once a second, until Ctrl-C")]
+  remora stats 127.0.0.2 --watch      once a second, until Ctrl-C
+
+Where no memory node listens, but a store does, these are the store's: `remora store info` has more
+of it.")]
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
     node: NodeAddress,
@@ -45,9 +51,8 @@ pub(crate) struct Stats {
 impl Stats {
     pub(crate) fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
-        let device = self.remote.open(self.node)?;
-        let address = RegionAddress { node: self.node, name: STATS_DOCUMENT.into() };
-        let region = self.remote.connect(&device, &address)?;
+        let Some(source) = self.source()? else { return self.of_store(&stop) };
+        let (device, region) = source;
         let mut before: Option<NodeStats> = None;
         loop {
             let now: NodeStats = region.read_document()?;
@@ -57,11 +62,7 @@ impl Stats {
                 self.show(&now, before.as_ref());
             }
             before = Some(now);
-            let next = Instant::now() + Duration::from_secs(1);
-            while self.watch && !stop.load(Ordering::Relaxed) && Instant::now() < next {
-                thread::sleep(Duration::from_millis(50));
-            }
-            if !self.watch || stop.load(Ordering::Relaxed) {
+            if !self.goes_on(&stop) {
                 break;
             }
         }
@@ -70,28 +71,75 @@ impl Stats {
         Ok(())
     }
 
-    fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
+    /// The node's counters; `None` if there is a store in its place.
+    fn source(&self) -> Result<Option<(Device, RemoteRegion)>> {
+        if self.node.port == PORT {
+            return Ok(None);
+        }
+        let device = self.remote.open(self.node)?;
+        let address = RegionAddress { node: self.node, name: STATS_DOCUMENT.into() };
+        match self.remote.connect(&device, &address) {
+            Ok(region) => Ok(Some((device, region))),
+            Err(error) => match error.downcast_ref() {
+                Some(OpenRegionError::NoListener(_)) if self.node.port == DEFAULT_PORT => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Waits for the next second; `false` at the end.
+    fn goes_on(&self, stop: &AtomicBool) -> bool {
+        let next = Instant::now() + Duration::from_secs(1);
+        while self.watch && !stop.load(Ordering::Relaxed) && Instant::now() < next {
+            thread::sleep(Duration::from_millis(50));
+        }
+        self.watch && !stop.load(Ordering::Relaxed)
+    }
+
+    /// The counters of a store.
+    fn of_store(&self, stop: &AtomicBool) -> Result<()> {
+        let node = NodeAddress { port: PORT, ..self.node };
+        let mut before: Option<(Instant, BTreeMap<String, u64>)> = None;
+        loop {
+            let now = store::counts(&self.remote, node)?;
+            let at = Instant::now();
+            if self.json {
+                output::json_line(&now)?;
+            } else {
+                self.clear();
+                println!("Store {node}");
+                let was = before.as_ref().map(|(_, was)| was);
+                let elapsed = before.as_ref().map(|(then, _)| (at - *then).as_secs_f64());
+                let rows = now.iter().map(|(n, v)| (n, *v, was.and_then(|was| was.get(n))));
+                println!("{}", self.counters(rows, elapsed));
+            }
+            before = Some((at, now));
+            if !self.goes_on(stop) {
+                return Ok(());
+            }
+        }
+    }
+
+    fn clear(&self) {
         if self.watch && io::stdout().is_terminal() {
             // Clears the screen and starts at its top.
             print!("\x1b[H\x1b[2J");
         }
-        let up = Duration::from_millis(now.uptime_ms).as_secs();
-        println!("Node {}, up for {up} s, {} connected (you among them)", now.node, now.clients);
-        let elapsed = before.map(|b| now.uptime_ms.saturating_sub(b.uptime_ms) as f64 / 1000.0);
+    }
+
+    /// A table of counters: their names, values, and values `elapsed` seconds ago.
+    fn counters<'a>(
+        &self,
+        rows: impl Iterator<Item = (&'a String, u64, Option<&'a u64>)>,
+        elapsed: Option<f64>,
+    ) -> comfy_table::Table {
         let elapsed = elapsed.filter(|seconds| *seconds > 0.0);
         let header: &[&str] = match elapsed {
             Some(_) => &["counter", "value", "a second"],
             None => &["counter", "value"],
         };
         let mut table = output::table(header.iter().copied());
-        let none = BTreeMap::new();
-        let (events, counters) = before.map_or((&none, &none), |b| (&b.events, &b.counters));
-        let lists = [(&now.events, events), (&now.counters, counters)];
-        for (name, value, was) in lists
-            .into_iter()
-            .flat_map(|(list, old)| list.iter().map(move |(n, v)| (n, *v, old.get(n))))
-            .filter(|(_, value, _)| self.all || *value > 0)
-        {
+        for (name, value, was) in rows.filter(|(_, value, _)| self.all || *value > 0) {
             let mut row = vec![name.clone(), output::grouped(value)];
             if let Some(seconds) = elapsed {
                 let risen = value.saturating_sub(was.copied().unwrap_or(value));
@@ -100,7 +148,24 @@ impl Stats {
             table.add_row(row);
         }
         output::align_right(&mut table, [1, 2]);
-        println!("{table}");
+        table
+    }
+
+    fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
+        self.clear();
+        let up = Duration::from_millis(now.uptime_ms).as_secs();
+        println!("Node {}, up for {up} s, {} connected (you among them)", now.node, now.clients);
+        let elapsed = before.map(|b| now.uptime_ms.saturating_sub(b.uptime_ms) as f64 / 1000.0);
+        let none = BTreeMap::new();
+        let (events, counters) = before.map_or((&none, &none), |b| (&b.events, &b.counters));
+        let lists = [(&now.events, events), (&now.counters, counters)];
+        let rows = lists
+            .into_iter()
+            .flat_map(|(list, old)| list.iter().map(move |(n, v)| (n, *v, old.get(n))));
+        println!("{}", self.counters(rows, elapsed));
+        for (peer, connections) in &now.dialects {
+            println!("{connections} connections: {peer}");
+        }
         if self.memory {
             show_memory(now);
         }

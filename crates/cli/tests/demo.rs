@@ -19,6 +19,13 @@ fn the_demo_verifies_what_it_moved() {
         assert!(way["table"]["median_us"].as_f64() > Some(0.0), "{told}");
         assert!(way["list"]["median_us"].as_f64() > Some(0.0), "{told}");
     }
+    let store = &told["store"];
+    let ways = store["ways"].as_array().unwrap();
+    assert_eq!(ways.len(), 5, "expected three ways by the card, and two protocols: {told}");
+    assert!(ways.iter().all(|way| way["get"]["median_us"].as_f64() > Some(0.0)), "{told}");
+    let rows = |name: &str| store[name].as_u64().unwrap();
+    assert!(0 < rows("selected") && rows("selected") < rows("rows"), "{told}");
+    assert!(rows("selected_bytes") < rows("all_bytes"), "{told}");
 }
 
 #[test]

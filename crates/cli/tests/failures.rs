@@ -147,7 +147,7 @@ fn clients_that_are_killed_do_not_stay() {
 }
 
 /// Between two looks of the node the file shrinks and is as long again. Its bytes are those of a
-/// file that was rewritten in place; who reads meanwhile gets them whole, or a reason.
+/// file that was rewritten in place; a reader gets them whole, or a reason.
 #[test]
 fn a_file_that_shrinks_and_grows_again_within_a_tick() {
     const LEN: usize = 1 << 20;

@@ -152,3 +152,118 @@ fn a_token_is_asked_for() {
     let with = ["store", "put", &served.node(), "key", "value", "--token", token];
     succeed(with);
 }
+
+#[test]
+fn files_are_loaded_and_dumped() {
+    let (served, folder) = (Served::start(&["--redis", "0"]), Folder::new());
+    let node = served.node();
+    let file = |name: &str, text: &str| {
+        let path = folder.path(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let schema = file("orders.schema", "id u32\nprice decimal(9, 2)\ncomment text\n");
+    let rows: String = (0..3000).map(|n| format!("{n},{}.50,\"no, {n}\"\n", n % 50)).collect();
+    let orders = file("orders.csv", &format!("id,price,comment\n{rows}"));
+    succeed(["store", "tablespace", &node, "create", "orders", "--quota", "8M", "--codec", "lz4"]);
+    let to = ["--schema", &schema, "--tablespace", "orders"];
+    let said = succeed([&["store", "load", &node, &orders, "--key", "id"], &to[..]].concat());
+    assert!(said.starts_with("3 000 rows loaded"), "{said}");
+    let wanted = ["--where", "price < 1 and comment like '%, 15%'", "--select", "count"];
+    let found = succeed([&["store", "scan", &node, "--json"], &to[..], &wanted[..]].concat());
+    assert_eq!(found, "{\"count\":\"3\"}\n", "150, 1500 and 1550");
+
+    // What was dumped can be loaded again, whatever it is written as.
+    let dumped = folder.path("dumped.csv");
+    let out = dumped.to_str().unwrap();
+    succeed([&["store", "dump", &node, "--out", out], &to[..]].concat());
+    let text = std::fs::read_to_string(&dumped).unwrap();
+    assert!(text.starts_with("key,id,price,comment\n"), "{}", &text[..40]);
+    let sorted = |lines: &str| {
+        let mut lines: Vec<String> = lines.lines().skip(1).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let expected: String =
+        (0..3000).map(|n| format!("\n{n},{n},{}.50,\"no, {n}\"", n % 50)).collect();
+    assert_eq!(sorted(&text), sorted(&format!("head{expected}")));
+    succeed(["store", "put", &node, "brief", "x", "--expire", "1000"]);
+    let resp = succeed(["store", "dump", &node, "--format", "resp"]);
+    let mut redis = TcpStream::connect(served.redis()).unwrap();
+    redis.write_all(b"FLUSHALL\r\n").unwrap();
+    redis.write_all(resp.as_bytes()).unwrap();
+    redis.write_all(b"TTL brief\r\n").unwrap();
+    let lines: Vec<String> = BufReader::new(redis).lines().take(3).map(Result::unwrap).collect();
+    assert_eq!(lines[..2], ["+OK", "+OK"]);
+    assert!([":999", ":1000"].contains(&lines[2].as_str()), "{lines:?}");
+    let json = succeed(["store", "dump", &node, "--format", "json"]);
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["key"], &json["value"]), (&"brief".into(), &"x".into()));
+    assert!(json["expires_ms"].as_u64() > Some(0));
+    succeed(["store", "tablespace", &node, "drop", "orders"]);
+    let gone = fail(["store", "scan", &node, "--tablespace", "orders"]);
+    assert!(gone.contains("no tablespace `orders`; there are: db0"), "{gone}");
+}
+
+#[test]
+fn a_file_that_is_no_table_is_refused_where_it_is_wrong() {
+    let (served, folder) = (Served::start(&[]), Folder::new());
+    let node = served.node();
+    let load = |text: &str, more: &[&str]| {
+        let path = folder.path("rows.csv");
+        std::fs::write(&path, text).unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        fail([&["store", "load", &node, path.as_str()], more].concat())
+    };
+    let schema = folder.path("schema");
+    std::fs::write(&schema, "price u8\n").unwrap();
+    let with = ["--schema", schema.to_str().unwrap()];
+    let wrong = load("key,price\na,1\nb,256\n", &with);
+    assert!(wrong.contains("rows.csv, line 3") && wrong.contains("`price`: `256`"), "{wrong}");
+    let wrong = load("key,price\na,1\nb\n", &with);
+    assert!(wrong.contains("line 3: there are 1 fields, and 2 columns"), "{wrong}");
+    let wrong = load("key,prize\n", &with);
+    assert!(wrong.contains("no column `price`; there are: key, prize"), "{wrong}");
+    let wrong = load("a,b,c\n", &[]);
+    assert!(wrong.contains("without --schema"), "{wrong}");
+    let long = "k".repeat(70_000);
+    let wrong = load(&format!("key,value\n{long},x\n"), &[]);
+    assert!(wrong.contains("rows.csv, line 2"), "{wrong}");
+    let unknown = load("key,value\n", &["--tablespace", "none"]);
+    assert!(unknown.contains("no tablespace `none`"), "{unknown}");
+    if cfg!(not(feature = "parquet")) {
+        let wrong = load("PAR1", &[]);
+        assert!(wrong.contains("--features parquet"), "{wrong}");
+    }
+}
+
+#[test]
+fn a_store_says_what_it_has_done() {
+    let served = Served::start(&[]);
+    let node = served.node();
+    put(&node, "key", "value");
+    get(&node, "key");
+    assert!(fail(["store", "get", &node, "none"]).contains("no key"));
+    let told: Value = serde_json::from_str(&succeed(["store", "info", &node, "--json"])).unwrap();
+    assert_eq!((&told["counts"]["hits"], &told["counts"]["misses"]), (&1.into(), &1.into()));
+    assert_eq!(told["tablespaces"][0]["name"], "db0");
+    assert_eq!(told["tablespaces"][0]["keys"], 1);
+    let gets = told["latencies"].as_array().unwrap().iter();
+    let gets = gets.filter(|l| (&l["way"], &l["operation"]) == (&"kernel".into(), &"get".into()));
+    assert_eq!(gets.map(|l| l["count"].as_u64().unwrap()).sum::<u64>(), 2);
+    let shown = succeed(["store", "info", &node, "--classes", "--slow"]);
+    for word in ["hits", "p99 µs", "tablespace", "in use"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
+    // The command for memory nodes finds the store, too.
+    let stats: Value = serde_json::from_str(&succeed(["stats", &node, "--json"])).unwrap();
+    assert!(stats["hits"].as_u64() >= Some(1), "{stats}");
+    let ip = node.rsplit_once(':').unwrap().0;
+    assert!(succeed(["stats", ip]).contains("used_bytes"));
+    let list = succeed(["store", "tablespace", &node, "list"]);
+    assert!(list.contains("db0") && list.contains("refuses"), "{list}");
+    let kept = fail(["store", "tablespace", &node, "drop", "db0"]);
+    assert!(kept.contains("flush it instead"), "{kept}");
+    succeed(["store", "tablespace", &node, "flush", "db0"]);
+    assert!(fail(["store", "get", &node, "key"]).contains("no key"));
+}

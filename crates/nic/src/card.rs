@@ -2,7 +2,6 @@
 //!
 //! [`crate::env`] lends it to one queue pair at a time.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use rand_chacha::ChaCha8Rng;
@@ -29,7 +28,7 @@ use crate::scheduler::Scheduler;
 use crate::silence::Silent;
 use crate::staging::Staging;
 use crate::time::Time;
-use crate::timers::Timers;
+use crate::timers::{self, Timers};
 
 /// The state that all queue pairs of a card share.
 #[derive(Debug)]
@@ -92,11 +91,12 @@ impl Card {
 }
 
 impl Card {
-    /// The shortest wait for an acknowledge now.
+    /// The shortest wait for an acknowledge now, in nanoseconds.
     #[inline]
-    pub(crate) fn least_wait(&self) -> Duration {
-        let outstanding = self.outstanding.in_use() as u32;
-        self.config.min_ack_timeout.max(self.config.message_time * outstanding)
+    pub(crate) fn least_wait_ns(&self) -> u64 {
+        let Config { min_ack_timeout, message_time, .. } = &self.config;
+        let each = timers::nanos(*message_time);
+        timers::nanos(*min_ack_timeout).max(each.saturating_mul(self.outstanding.in_use() as u64))
     }
 
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.

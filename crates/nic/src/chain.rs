@@ -63,6 +63,11 @@ bitflags! {
         const LIMITED = 1 << 3;
         /// Packets of the queue pair may be for the card itself, which hands them over.
         const LOCAL = 1 << 4;
+        /// Kernels have posted messages that have not begun.
+        const POSTED = 1 << 5;
+        /// A receive element has been taken, and not completed: a SEND is in progress, or an
+        /// abandoned or refused message has left it.
+        const RECEIVING = 1 << 6;
         /// Turns of the queue pair may act within the card.
         const IN_CARD = Mode::LOOP_BACK.bits() | Mode::LOCAL.bits();
     }

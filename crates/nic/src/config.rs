@@ -67,7 +67,8 @@ pub struct Config {
     /// has such a minimum, too.
     pub min_ack_timeout: Duration,
     /// Over how many paths queue pairs of the lossy dialect spread their packets: a power of two,
-    /// at most 64. Paths differ in the source port of their packets.
+    /// at most 64. Paths differ in the source port of their packets. To cards of this machine there
+    /// is one path.
     pub paths: u8,
     /// The shortest wait for news of the peer before a queue pair of the lossy dialect sends its
     /// last packet again.
@@ -121,6 +122,11 @@ impl Config {
             local_shortcut: false,
             cm: CmConfig::new(address, guid(address)),
         }
+    }
+
+    /// Is `address` one of this card's own machine?
+    pub fn is_here(&self, address: IpAddr) -> bool {
+        address.is_loopback() || self.neighbours.contains(&address)
     }
 
     /// Gives the card a GUID of its own, from random bits. By its GUID a peer tells a card from the

@@ -57,6 +57,8 @@ counters! {
     found_lost,
     /// Lossy dialect: acknowledges that told of packets behind a missing one.
     rx_selective,
+    /// Lossy dialect: paths that took no packets for a while, as they had lost more than others.
+    paths_retired,
     /// Lossy dialect: packets sent again after a silence, to learn what is missing.
     probes,
     /// Lossy dialect: acknowledges that told of a packet that had arrived before. Unless the

@@ -36,6 +36,7 @@ pub(crate) fn receive(
 
 /// Adds the manager's messages to `batch`, until that has `limit` packets. Returns whether there
 /// are more.
+#[inline(never)]
 pub(crate) fn transmit(
     cm: &mut Cm,
     counters: &mut Counters,

@@ -3,7 +3,7 @@
 //! Here are the commands on queue pairs, and the loop that gives ready ones their turns. The rest:
 //!
 //! - `receive`: judges what arrives, and hands it on.
-//! - `shared`: doorbells, and what else an owner needs who writes and reads queues himself.
+//! - `shared`: doorbells, and what else an owner needs that writes and reads queues itself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
 //!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
 //! - `local`: packets from the card to itself.
@@ -11,6 +11,7 @@
 
 mod chains;
 mod clients;
+mod connect;
 mod error;
 mod kernels;
 mod local;
@@ -126,7 +127,7 @@ impl Nic {
             qps: Numbered::new(config.max_qps, config.qpn_bits, qpns),
             device_memory: DeviceMemory::new(config.device_memory.clone()),
             icrc: IcrcChecker::new(),
-            cm: Cm::new(config.cm, cm_seed),
+            cm: Cm::new(config.cm, cm_seed).beside(config.neighbours.clone()),
             groups: BTreeMap::new(),
             kernels: Runner::NONE,
             hand_over: HandOver::default(),
@@ -251,7 +252,6 @@ impl Nic {
             recv_cq,
             srq: srq.unwrap_or(0),
             dest_qp: 0,
-            qkey: 0,
             sq: Ring::new(sq),
             rq: Ring::new(rq),
             tx: Requester::new(Psn::default(), config.window_packets),
@@ -265,6 +265,9 @@ impl Nic {
             mode: Mode::from_bits_truncate(flags.bits() & QpFlags::all().bits()),
             queued: false,
             signal_all,
+            timeout: 0,
+            retry_cnt: 0,
+            rnr_retry: 0,
             client,
             cold: Box::new(Cold::new()),
         });
@@ -303,11 +306,11 @@ impl Nic {
     ) -> Result<(), ModifyQpError> {
         let qp = self.qps.get_mut(qpn).ok_or(ModifyQpError::UnknownQp)?;
         let to = state::check(qp.service(), qp.state, attr)?;
-        qp.modify(
-            &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels },
-            to,
-            attr,
-        );
+        let env = &mut Env { now, mem, card: &mut self.card, kernels: &mut self.kernels };
+        match connect::with_agreed(&self.cm, qp, to, attr) {
+            Some(attr) => qp.modify(env, to, &attr),
+            None => qp.modify(env, to, attr),
+        }
         Ok(())
     }
 
@@ -471,7 +474,8 @@ impl Nic {
             }
         }
         self.turn_kernels(now, mem);
-        let more = management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
+        let more = self.cm.has_mads()
+            && management::transmit(&mut self.cm, &mut self.card.counters, batch, limit);
         let mut round = self.card.scheduler.round(limit);
         self.run_errands(now, mem);
         while batch.len() < limit

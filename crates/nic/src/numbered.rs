@@ -131,6 +131,11 @@ impl<T> Numbered<T> {
     }
 
     /// The objects, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.places.iter().filter_map(|place| place.value.as_deref())
+    }
+
+    /// The objects, in no order.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.places.iter_mut().filter_map(|place| place.value.as_deref_mut())
     }

@@ -90,9 +90,22 @@ impl Timers {
     }
 }
 
+/// A duration in nanoseconds, at most 2^64 - 1.
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    let seconds = duration.as_secs().saturating_mul(1_000_000_000);
+    seconds.saturating_add(duration.subsec_nanos().into())
+}
+
 /// The local ACK timeout: 4.096 µs · 2^`code`; code 0 means that there is none.
 pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
-    (code != 0).then(|| Duration::from_nanos(4096 << code.min(31)))
+    ack_timeout_ns(code).map(Duration::from_nanos)
+}
+
+/// As [`ack_timeout`], in nanoseconds.
+#[inline]
+pub(crate) fn ack_timeout_ns(code: u8) -> Option<u64> {
+    (code != 0).then(|| 4096 << code.min(31))
 }
 
 /// The wait for an acknowledge after `vain` retries in a row without an answer. A requester may
@@ -103,6 +116,10 @@ pub(crate) fn wait_again(wait: Duration, vain: u8) -> Duration {
     const LONG: Duration = Duration::from_secs(1);
     (wait * (1 << vain.saturating_sub(2).min(2))).min(wait.max(LONG))
 }
+
+/// The RNR retry count that means "without limit" (InfiniBand volume 1, chapter 9, Transport
+/// Layer).
+pub(crate) const RNR_FOR_EVER: u8 = 7;
 
 /// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand volume 1, chapter 9, Transport
 /// Layer; soft-RoCE's `rnrnak_usec`).

@@ -51,15 +51,20 @@ pub struct Datagram<'a> {
     pub bytes: &'a [u8],
 }
 
+/// The source ports of all paths but the first, on which lossy queue pairs spread their packets
+/// ([`crate::Config::paths`]): path *n* has port 0xC000 + *n*. No other packets have them. A driver
+/// that spreads packets has a socket for each; another one may send all from one port.
+pub const PATH_PORTS: Range<u16> = 0xC001..0xC040;
+
 /// The path of a queue pair's packets, as their outer headers have it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Path {
     /// Destination address.
     pub dst: IpAddr,
-    /// Source UDP port, 0xC000..=0xFFFF (the dynamic ports of RFC 6335), the same for all packets
-    /// of a queue pair. A driver with one bound socket sends from that socket's port instead. The
-    /// ICRC covers the port that is used.
+    /// Source UDP port, 0xC000..=0xFFFF (the dynamic ports of RFC 6335) but not of [`PATH_PORTS`],
+    /// the same for all packets of a queue pair. A driver with one bound socket sends from that
+    /// socket's port instead. The ICRC covers the port that is used.
     pub src_port: u16,
     /// Traffic class without ECN bits.
     pub traffic_class: u8,
@@ -73,9 +78,11 @@ impl Path {
     /// [`crate::wire::multicast::group_address`].
     pub fn new(dst: IpAddr, entropy: u32) -> Path {
         let spread = entropy.wrapping_mul(0x9E37_79B1) >> 18;
+        let port = 0xC000 | spread as u16;
+        let src_port = if PATH_PORTS.contains(&port) { port + 64 } else { port };
         Path {
             dst: crate::wire::multicast::group_address(dst).unwrap_or(dst.to_canonical()),
-            src_port: 0xC000 | spread as u16,
+            src_port,
             traffic_class: 0,
             hop_limit: 64,
         }

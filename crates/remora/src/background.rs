@@ -61,6 +61,9 @@ use crate::live::Shared;
 /// How soon after the last poll the thread takes over, at least and at most.
 const LOOK_IN_MIN: Duration = Duration::from_micros(250);
 const LOOK_IN_MAX: Duration = Duration::from_millis(1);
+/// Steps in a row that move what other processes have posted, at most, before the next look at the
+/// socket: that takes a system call, as long as it takes to move a short message within the card.
+const SERVES: u32 = 4;
 /// Steps in a row before the thread looks whether an application thread polls again.
 const STEPS: usize = 64;
 
@@ -278,9 +281,11 @@ fn take_steps<'a>(
     stay: &mut Stay,
 ) -> (MutexGuard<'a, Driver>, bool) {
     let mut driver = shared.lock();
+    let mut serves = 0;
     for _ in 0..STEPS {
         let served = driver.own().serve();
-        let moved = driver.own().progress() || served;
+        serves = if served { (serves + 1) % SERVES } else { 0 };
+        let moved = serves > 0 || driver.own().progress() || served;
         if served {
             stay.served(driver.now());
         } else if moved {

@@ -35,7 +35,7 @@ pub(crate) mod words {
         Key, MemoryFault, MwType, Path, Pd, Psn, QpInfo, QpInit, RegMrError, Xrcd,
     };
 
-    pub(crate) use crate::join::JoinError;
+    pub(crate) use crate::multicast::refusal::JoinError;
 }
 
 /// Where the bytes of a region are.
@@ -251,9 +251,19 @@ macro_rules! for_each_command {
             dealloc_xrcd = DeallocXrcd(xrcd: Xrcd) -> Result<(), DestroyError>;
             /// Makes a receiving XRC queue pair; returns its number.
             create_xrc_target = CreateXrcTarget(xrcd: Xrcd) -> Result<u32, CreateError>;
+            /// Makes this client a holder of a receiving XRC queue pair that another one has made
+            /// in a domain of both. It lives until all its holders have destroyed it.
+            open_xrc_target = OpenXrcTarget(xrcd: Xrcd, qpn: u32) -> Result<(), CreateError>;
 
             // Memory.
 
+            /// Is there such a protection domain?
+            has_pd = HasPd(pd: Pd) -> bool;
+            /// The first address and the length of a region of the domain.
+            mr_range = MrRange(pd: Pd, key: Key) -> Option<(u64, u64)>;
+            /// Where the piece of the card's own memory begins that holds this address, and its
+            /// length.
+            dm_piece = DmPiece(addr: u64) -> Option<(u64, u64)>;
             /// Registers memory.
             reg_mr = RegMr(pd: Pd, bytes: Bytes, access: Access) -> Result<Key, RegMrError>;
             /// Changes a region; returns its new key.

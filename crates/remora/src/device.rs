@@ -4,15 +4,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::Duration;
 use std::{env, io, thread};
 
-use remora_nic::cm::CmCounters;
 use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::Mtu;
-use remora_nic::{Counters, CreateError, Nic, Time};
+use remora_nic::{CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
@@ -22,28 +21,29 @@ use crate::background::signals::Background;
 use crate::channel::Channel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
+use crate::counters::DeviceCounters;
 use crate::device_events::DeviceEvents;
+use crate::dialect::{BadDialect, DialectChoice, paths_from_environment};
 use crate::dma::Piece;
 use crate::driver::{Clock, Own};
-use crate::egress::EgressCounters;
 use crate::either::Driver;
 use crate::event::Event;
-use crate::fabric::{Fabric, FabricChoice, FabricCounters, UnknownFabric};
+use crate::fabric::{Fabric, FabricChoice, UnknownFabric};
 use crate::impair::source::Wish;
-use crate::impair::{BadImpairment, Direction, ImpairCounters, Impairments};
+use crate::impair::{BadImpairment, Direction, Impairments};
 use crate::interface::{self, Interface, InterfaceError};
 use crate::kernel::{Kernels, Limits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::{Buffer, HostMemory};
-use crate::message::{BadKeep, Hello, Keep, Kept, Place, place};
+use crate::message::{BadKeep, Hello, Keep, Kept, Place, SessionToken, place, session_name};
 use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::own_memory::OwnMemory;
 use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
-use crate::socket::{self, BindError, RecvCounters, Socket};
+use crate::socket::{self, BindError, Socket};
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
@@ -55,6 +55,9 @@ pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
 /// The shortest wait for an acknowledge. A peer's process may be without a processor for
 /// milliseconds. Programs that ask for less (one library's default is 65 µs) assume hardware.
 const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The shortest wait for news until the last packet of a lossy connection is sent again.
+const PROBE_FLOOR: Duration = Duration::from_millis(1);
 
 /// What a message takes on a busy machine, to its peer and back. Thousands of queue pairs that send
 /// at once wait for each other's packets, which must not look like a loss.
@@ -85,9 +88,13 @@ pub struct DeviceOptions {
     mtu: Option<Mtu>,
     real_time: bool,
     fabric: Option<FabricChoice>,
+    pub(crate) dialect: Option<DialectChoice>,
+    pub(crate) paths: Option<u8>,
     impairments: Option<Impairments>,
     card: Card,
-    kept: Option<Kept>,
+    pub(crate) kept: Option<Kept>,
+    /// The secret of a session of that name, which is taken over.
+    pub(crate) token: Option<SessionToken>,
     device_memory: Option<Arc<Piece>>,
 }
 
@@ -113,6 +120,9 @@ pub enum OpenError {
     /// The environment names a fabric that there is none of.
     #[error(transparent)]
     Fabric(#[from] UnknownFabric),
+    /// The environment names a dialect that there is none of, or no number of paths.
+    #[error(transparent)]
+    Dialect(#[from] BadDialect),
     /// The environment asks for a bad network that cannot be understood.
     #[error("REMORA_IMPAIR: {0}")]
     Impair(#[from] BadImpairment),
@@ -304,29 +314,42 @@ impl DeviceOptions {
             },
         };
         let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
-        if own || self.real_time || self.impairments.is_some() {
+        if own
+            || self.dialect.is_some()
+            || self.paths.is_some()
+            || self.real_time
+            || self.impairments.is_some()
+        {
             return Ok(None);
         }
+        let mut refused = None;
         for socket in sockets.iter().filter(|socket| socket.exists()) {
             match self.attach_at(socket, kept) {
                 Ok(attached) => return Ok(attached),
                 // The file of a process that has ended, or one that serves others only.
                 Err(OpenError::Attach(error)) => {
-                    tracing::info!(%error, "the device has a card of its own");
+                    tracing::info!(%error, ?socket, "the card there is not used");
+                    refused = Some(error);
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(None)
+        match (self.token, refused) {
+            (Some(_), Some(error)) => Err(error.into()),
+            _ => Ok(None),
+        }
     }
 
-    /// Attaches to the card that is served at `socket`; `None` if it has another address than the
-    /// one that is asked for.
+    /// Attaches to the card that is served at `socket`; `None` if that has another address.
     fn attach_at(&self, socket: &Path, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
         let ways = Ways::from_environment()?;
         let keep = kept.map_or(Keep::No, |kept| kept.keep);
-        let hello = Hello { name: Some(session_name(kept)), keep, ..Hello::default() };
-        let mut begun = Begun::at(socket, &hello)?;
+        let name = match (kept, self.token) {
+            (Some(kept), Some(_)) => kept.name.clone(),
+            _ => session_name(kept),
+        };
+        let hello = Hello { name: Some(name), token: self.token, keep, ..Hello::default() };
+        let begun = Begun::at(socket, &hello)?;
         let address = begun.welcome.card.address;
         if let Some(wanted) = &self.bind
             && Interface::find(wanted)?.addr != address
@@ -335,21 +358,14 @@ impl DeviceOptions {
                 {} has another address", socket.display());
             return Ok(None);
         }
-        let info = begun.info()?;
-        let config = begun.config()?;
-        let wake = Arc::new(Event::new()?);
-        let wakes = Arc::new(Wakes::new(wake.clone()));
-        let news = News::new(Arc::new(Event::new()?), wakes);
-        let attached = Attached::new(begun, config, news, ways);
-        let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
-        let driver = Driver::Attached(Box::new(attached));
-        let parts = Parts { driver, clock, wake, socket: fd, info };
-        Device::start(parts, None, false).map(Some)
+        Device::of_session(begun, ways, |attached| attached).map(Some)
     }
 
     /// Opens a device with a card of its own.
     fn open_own(self) -> Result<Device, OpenError> {
         let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
+        let dialect = self.dialect.map_or_else(DialectChoice::from_environment, Ok)?;
+        let paths = self.paths.map_or_else(paths_from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -384,6 +400,8 @@ impl DeviceOptions {
         config.page_shift = PAGE_SHIFT;
         let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         (config.min_ack_timeout, config.message_time) = (MIN_ACK_TIMEOUT, MESSAGE_TIME);
+        (config.paths, config.probe_floor) = (paths, PROBE_FLOOR);
+        config.cm.offers = dialect.offers();
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
         let wish = match self.impairments {
@@ -412,6 +430,9 @@ impl DeviceOptions {
             FabricChoice::Udp => Fabric::udp(socket),
         };
         let mut own = Own::new(nic, memory, fabric.beside(neighbours), recorder, news);
+        own.dialect = dialect;
+        own.fabric.spread(paths);
+        own.choose_offers();
         own.wish_impairments(wish, u64::from_ne_bytes(random()?));
         let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
         let clock = own.clock;
@@ -424,26 +445,6 @@ fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes)
-}
-
-/// What the next session of this process is called: by the name that was asked for, or the
-/// program's name and process number, and from the second one on a number.
-fn session_name(kept: Option<&Kept>) -> String {
-    static SESSIONS: AtomicU32 = AtomicU32::new(1);
-    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
-    match kept {
-        Some(kept) if number == 1 => return kept.name.clone(),
-        Some(kept) => return format!("{}-{number}", kept.name),
-        None => {}
-    }
-    let program = env::current_exe().ok();
-    let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
-    let mut program = program.to_string_lossy().into_owned();
-    program.truncate((0..=32).rev().find(|at| program.is_char_boundary(*at)).unwrap_or(0));
-    match (std::process::id(), number) {
-        (pid, 1) => format!("{program}-{pid}"),
-        (pid, number) => format!("{program}-{pid}-{number}"),
-    }
 }
 
 /// The window in packets: a quarter of the socket's buffer, so that one queue pair alone does not
@@ -482,53 +483,6 @@ pub struct SocketInfo {
     pub send_buffer: usize,
 }
 
-/// Everything a device has counted.
-#[derive(Clone, Copy, Debug)]
-pub struct DeviceCounters {
-    /// The card's counters.
-    pub card: Counters,
-    /// Those of its connection management.
-    pub management: CmCounters,
-    /// Counters of the sending side of the socket.
-    pub egress: EgressCounters,
-    /// Counters of the receiving side of the socket.
-    pub ingress: RecvCounters,
-    /// Counters of shared-memory rings.
-    pub fabric: FabricCounters,
-    /// What was done to packets on purpose: to those that arrived, and to those that left.
-    pub impaired: [(Direction, ImpairCounters); 2],
-    /// Packets that are missing from the capture, because its file could not be written.
-    pub capture_missed: u64,
-}
-
-impl DeviceCounters {
-    /// Names and values of all counters, the card's first.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let socket = [
-            ("socket_tx_packets", self.egress.packets - self.egress.by_ring),
-            ("socket_tx_calls", self.egress.groups),
-            ("socket_tx_full", self.egress.socket_full),
-            ("peer_socket_full", self.egress.paced),
-            ("socket_tx_memory_faults", self.egress.memory_faults),
-            ("socket_tx_too_long", self.egress.too_long),
-            ("socket_tx_unreachable", self.egress.unreachable),
-            ("socket_rx_overflowed", u64::from(self.ingress.overflowed)),
-            ("socket_rx_truncated", self.ingress.truncated),
-            ("socket_icmp_errors", self.egress.icmp_errors + self.ingress.icmp_errors),
-            ("ring_tx_packets", self.fabric.tx_packets),
-            ("ring_rx_packets", self.fabric.rx_packets),
-            ("ring_tx_full", self.fabric.tx_full),
-            ("ring_tx_dropped", self.fabric.tx_dropped),
-            ("rings_opened", self.fabric.opened),
-            ("rings_broken", self.fabric.broken),
-            ("capture_missed", self.capture_missed),
-        ];
-        let card = self.card.iter().map(|(name, value, _)| (name, value));
-        let impaired = self.impaired.into_iter().flat_map(|(way, counts)| counts.named(way));
-        card.chain(self.management.named()).chain(socket).chain(impaired)
-    }
-}
-
 /// A RoCE v2 device in this process. A clone is another handle of the same device. The device
 /// closes when its last handle, and the last object that was made on it, is dropped.
 ///
@@ -562,6 +516,22 @@ impl Device {
         DeviceOptions::new().open()
     }
 
+    /// The device on the card of the process with which a session has begun.
+    pub(crate) fn of_session(
+        mut begun: Begun,
+        ways: Ways,
+        how: impl FnOnce(Attached) -> Attached,
+    ) -> Result<Device, OpenError> {
+        let (info, config) = (begun.info()?, begun.config()?);
+        let wake = Arc::new(Event::new()?);
+        let wakes = Arc::new(Wakes::new(wake.clone()));
+        let news = News::new(Arc::new(Event::new()?), wakes);
+        let attached = how(Attached::new(begun, config, news, ways));
+        let (clock, fd) = (attached.clock(), attached.wake_fd().try_clone_to_owned()?);
+        let driver = Driver::Attached(Box::new(attached));
+        Device::start(Parts { driver, clock, wake, socket: fd, info }, None, false)
+    }
+
     fn start(
         parts: Parts,
         own_memory: Option<OwnMemory>,
@@ -583,7 +553,7 @@ impl Device {
             links,
             sleep,
             info,
-            yielding: Yielding::default(),
+            yielding: Yielding::new(attached),
             doorbells: OnceLock::new(),
             real_time,
             _own_memory: own_memory,

@@ -13,10 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
+use remora_nic::{Event as CardEvent, Nic, Silence, Time, TransmitBatch};
 
 pub(crate) use crate::clock::Clock;
 use crate::daemon::engine::Engine;
+use crate::departed::Departed;
+use crate::dialect::DialectChoice;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
@@ -63,6 +65,10 @@ pub(crate) struct Own {
     /// The sessions of other processes, if this card serves any.
     pub(crate) engine: Option<Box<Engine>>,
     pub(crate) fabric: Fabric,
+    /// What the card is to offer to its peers.
+    pub(crate) dialect: DialectChoice,
+    /// Cards that have gone, and whose peers are told soon.
+    pub(crate) departed: Departed,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     /// What is done to packets on purpose, once something has been.
@@ -113,6 +119,8 @@ impl Own {
             rings: Rings::new(),
             engine: None,
             fabric,
+            dialect: DialectChoice::default(),
+            departed: Departed::default(),
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
             arriving: None,
@@ -205,7 +213,7 @@ impl Own {
     /// Finds out why peers do not answer.
     #[inline]
     fn look_at_silent(&mut self) {
-        if self.nic.has_silent() || self.fabric.has_ended() {
+        if self.nic.has_silent() || self.fabric.has_ended() || self.departed.is_any() {
             self.look_at_each_silent();
         }
     }
@@ -215,8 +223,17 @@ impl Own {
         let now = self.now();
         let mut ended = self.fabric.take_ended();
         while let Some(peer) = ended.pop().or_else(|| self.nic.poll_silent()) {
-            let silence = self.fabric.silence_of(peer);
+            let mut silence = self.fabric.silence_of(peer);
             tracing::debug!(%peer, ?silence, "a peer does not answer");
+            if silence == Silence::Gone && self.departed.note(now, peer) {
+                // Its requests do not use up their retries meanwhile.
+                silence = Silence::Held;
+            }
+            self.nic.handle_silence(now, &mut self.memory, peer, silence);
+        }
+        while let Some(peer) = self.departed.take_over(now) {
+            // Another process may have the address by now.
+            let silence = self.fabric.silence_of(peer);
             self.nic.handle_silence(now, &mut self.memory, peer, silence);
         }
     }

@@ -379,8 +379,9 @@ impl Egress {
         let socket = &fabric.udp;
         let rest = batch.packets().get(self.next..)?;
         let first = rest.first()?;
-        let from = (socket.addr(), socket.port());
-        let mut group = Group::open(first, self.next, self.start_for(first), from);
+        let from = (socket.addr(), fabric.port_from(first));
+        let start = self.start_for(first);
+        let mut group = Group::open(first, self.next, start, from, socket.port());
         let packets_max = self.segmentation.packets_max(self.next, socket.segmentation());
         self.ahead.read(&rest[..packets_max.min(rest.len())], batch, memory);
         for packet in rest {

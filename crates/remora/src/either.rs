@@ -1,5 +1,5 @@
-//! The driver of a device: that of a card of its own, or of the card of another process, to which
-//! it is attached. All that differs between the two is behind [`Driver`].
+//! The driver of a device: that of a card of its own ([`Own`](crate::driver::Own)), or of the card
+//! of another process, to which it is attached. All that differs between the two is behind [`Driver`].
 
 use std::fs::File;
 
@@ -55,6 +55,14 @@ impl Driver {
         match self {
             Driver::Own(own) => Some(own),
             Driver::Attached(_) => None,
+        }
+    }
+
+    /// The client's end of another process's card, if the device is attached to one.
+    pub(crate) fn attached(&self) -> Option<&Attached> {
+        match self {
+            Driver::Own(_) => None,
+            Driver::Attached(attached) => Some(attached),
         }
     }
 

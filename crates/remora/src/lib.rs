@@ -54,19 +54,27 @@
 //! | `wasm` | kernels that are loaded at run time, as WebAssembly, over wasmtime |
 //!
 //! # Where things are
-//! - The device: [`device`] opens and queries it, `live` is what its threads share, and
-//!   [`device_events`](DeviceEvents) what no completion reports. `driver` takes a step of the card,
+//! - The device: [`device`] opens and queries it, `takeover` goes on with another process's
+//!   session, `live` is what its threads share, and [`device_events`](DeviceEvents) what no
+//!   completion reports. `driver` takes a step of the card,
 //!   `background` drives it while no application thread does; `wakes` wakes tasks, `scheduling`
-//!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, and [`threads`]
-//!   starts one.
+//!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, [`threads`]
+//!   starts one, and `clock` is the card's time.
+//! - Whose card it is: `either` is a device's driver, with `own` for the commands of a card of this
+//!   process, and `attach` for the card of another one. [`daemon`] is that other process's side,
+//!   `shared` the memory between the two, `message` what they say to each other, `commands` what a
+//!   device can be asked for, `news` what the card tells it, and [`device_sharing`] what other
+//!   processes, and forked children, do with a device.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
 //!   [`dma`] has the card's own memory, and the engine between it and applications'.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
 //!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
-//!   and `event_loop` says when packets make that readable, too. [`request`] makes futures of
-//!   requests, `block_on` waits for one.
+//!   `rings` the memory of queues, and `event_loop` says when packets make that readable, too.
+//!   [`request`] makes futures of requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
+//! - What connections speak: [`dialect`] chooses, `speaking` tells. `departed` remembers peers that
+//!   have ended, and `counters` counts.
 //! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
 //!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
 //!   and [`interface`] finds the address of the card.
@@ -87,9 +95,13 @@ pub mod channel;
 mod clock;
 pub mod completion;
 pub mod connection;
+mod counters;
 pub mod daemon;
+mod departed;
 pub mod device;
 mod device_events;
+pub mod device_sharing;
+pub mod dialect;
 pub mod dma;
 mod door;
 mod driver;
@@ -100,9 +112,7 @@ mod event_loop;
 mod event_queue;
 pub mod fabric;
 pub mod impair;
-mod impaired;
 pub mod interface;
-mod join;
 pub mod kernel;
 mod live;
 pub mod memory;
@@ -127,6 +137,8 @@ pub mod shared_receive;
 pub mod slice;
 pub mod sock_diag;
 pub mod socket;
+mod speaking;
+mod takeover;
 mod text;
 pub mod threads;
 #[cfg(feature = "tokio")]
@@ -142,8 +154,10 @@ pub use completion::CompletionQueue;
 pub use connection::{
     ConnectFailure, Connection, ConnectionEnd, Handshake, IncomingConnection, Listener,
 };
-pub use device::{Device, DeviceCounters, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
+pub use counters::DeviceCounters;
+pub use device::{Device, DeviceInfo, DeviceOptions, OpenError, SocketInfo};
 pub use device_events::DeviceEvents;
+pub use dialect::DialectChoice;
 pub use options::{ConnectionParams, Peer, QueuePairOptions};
 pub use queue_pair::{PostBatch, QueuePair};
 pub use region::{AddressHandle, MemoryRegion, ProtectionDomain, RegisterError};

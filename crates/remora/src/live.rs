@@ -135,8 +135,8 @@ impl Shared {
         match driver {
             Driver::Own(own) => self.progress_of(own),
             Driver::Attached(attached) => {
-                let found = attached.dispatch_events();
-                self.yielding.note(attached.idle());
+                let (found, idle) = attached.look();
+                self.yielding.note(idle);
                 found
             }
         }

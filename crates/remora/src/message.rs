@@ -6,12 +6,15 @@
 //! ends the session.
 //!
 //! `socket.rs` sends messages and the descriptors that go with them; `place.rs` knows where a
-//! daemon listens, and `keep.rs` whether the environment wants a session kept.
+//! daemon listens, `keep.rs` whether the environment wants a session kept, and `ticket.rs` is what
+//! entitles to one.
 
 mod keep;
 mod kernels;
 mod place;
+mod sharing;
 mod socket;
+mod ticket;
 
 use std::net::IpAddr;
 
@@ -20,14 +23,18 @@ use remora_nic::{Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
 pub(crate) use place::user_socket;
 pub use place::{Place, SOCKET_VARIABLE, place};
+pub(crate) use sharing::Opened;
+pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
+pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -40,7 +47,9 @@ pub struct Hello {
     /// name and process number.
     pub name: Option<String>,
     /// The token of the session of this name, to take it over.
-    pub token: Option<Token>,
+    pub token: Option<SessionToken>,
+    /// The session of another process, to use it beside its client.
+    pub join: Option<Join>,
     /// What becomes of the session when its client ends.
     pub keep: Keep,
     /// The session does not use the card: it asks, or commands the daemon (`remora nic status`).
@@ -48,7 +57,7 @@ pub struct Hello {
 }
 
 /// A secret that entitles to a session.
-pub type Token = [u8; 16];
+pub type SessionToken = [u8; 16];
 
 /// How long a session outlives its client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -69,7 +78,9 @@ pub struct Welcome {
     /// The number of the session.
     pub session: u32,
     /// Entitles to take the session over.
-    pub token: Token,
+    pub token: SessionToken,
+    /// Entitles to use the session beside its client: see [`Join`].
+    pub share: SessionToken,
     /// How many clients the session has had, this one included.
     pub epoch: u32,
     /// What the session may use.
@@ -171,6 +182,9 @@ pub enum Request<'a> {
     TakeBack(u32),
     /// Where a completion queue lies in the arena. Answer: [`Answer::CompletionQueue`].
     CompletionQueue(u32),
+    /// Opens the XRC domain that a file names, whose descriptor comes along. Answer:
+    /// [`Answer::Xrcd`].
+    OpenXrcd(OpenXrcd),
     /// Changes what becomes of the session when its client ends. Answer: [`Answer::Done`].
     Keep(Keep),
     /// Asks for the sessions from this number on. Answer: [`Answer::Status`].
@@ -207,6 +221,8 @@ pub enum Answer<'a> {
     Lent(u32),
     /// A completion queue's place.
     CompletionQueue(CompletionQueuePlace),
+    /// To [`Request::OpenXrcd`].
+    Xrcd(Result<Xrcd, XrcdError>),
     /// To [`Request::Status`].
     Status(StatusPage),
     /// To [`Request::Kernel`].
@@ -251,6 +267,8 @@ pub struct SessionStatus {
     pub epoch: u32,
     /// Queue pairs and shared receive queues.
     pub queue_pairs: u32,
+    /// Connections of these that speak the lossy dialect.
+    pub lossy: u32,
     /// Kernels: those that answer calls, and those that are bound to streams.
     pub kernels: u32,
     /// Completion queues.

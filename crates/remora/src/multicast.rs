@@ -9,7 +9,9 @@ use std::sync::Arc;
 use remora_nic::nic::{McastError, group_address};
 
 use crate::driver::Own;
-pub use crate::join::JoinError;
+pub(crate) mod refusal;
+
+pub use refusal::JoinError;
 
 impl Own {
     /// Attaches a queue pair; the first one of a group has the device join the group.

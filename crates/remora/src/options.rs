@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use remora_nic::qp::Mtu;
-use remora_nic::wire::Transport;
+use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Access, Psn, QpFlags};
 
 use crate::completion::CompletionQueue;
@@ -185,6 +185,8 @@ pub struct ConnectionParams {
     pub min_rnr_timer: u8,
     /// Whether calls of kernels (StRoM's op-codes) may be used, in both directions.
     pub kernels: bool,
+    /// Whether the lossy dialect is spoken ([`crate::dialect`]).
+    pub lossy: bool,
 }
 
 impl ConnectionParams {
@@ -199,7 +201,14 @@ impl ConnectionParams {
             rnr_retry: 7,
             min_rnr_timer: 12,
             kernels: false,
+            lossy: false,
         }
+    }
+
+    /// What queue pairs of the connection speak.
+    pub(crate) fn dialect(&self) -> Dialect {
+        let flags = [(self.kernels, Dialect::KERNELS), (self.lossy, Dialect::LOSSY)];
+        flags.into_iter().filter(|(set, _)| *set).map(|(_, flag)| flag).collect()
     }
 
     /// Sets the path MTU.
@@ -251,5 +260,13 @@ impl ConnectionParams {
     #[must_use]
     pub fn kernels(self, kernels: bool) -> ConnectionParams {
         ConnectionParams { kernels, ..self }
+    }
+
+    /// Speaks the lossy dialect, for [`QueuePair::connect`](crate::QueuePair::connect), which
+    /// trusts the caller: set it only where the other side does. Connection management needs no
+    /// word of it: there the cards agree by themselves.
+    #[must_use]
+    pub fn lossy(self, lossy: bool) -> ConnectionParams {
+        ConnectionParams { lossy, ..self }
     }
 }

@@ -23,8 +23,8 @@ use remora_nic::{
 
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
-use crate::join::JoinError;
 use crate::memory::{Buffer, CHECKED, FilesFull};
+use crate::multicast::refusal::JoinError;
 use crate::news::{Concerned, News};
 use crate::rings::RingsOf;
 
@@ -124,7 +124,7 @@ impl Own {
     /// another process has let wait.
     #[inline]
     pub(crate) fn poll_timeout(&self) -> Time {
-        let mut due = self.nic.poll_timeout();
+        let mut due = self.nic.poll_timeout().min(self.departed.next());
         if self.arriving.is_some() {
             due = due.min(self.impaired_until());
         }
@@ -393,6 +393,23 @@ impl Commands for Own {
         self.nic.create_xrc_target(xrcd)
     }
 
+    /// Nobody shares this card: all holders of a target are in this process.
+    fn open_xrc_target(&mut self, _xrcd: Xrcd, _qpn: u32) -> Result<(), CreateError> {
+        Err(CreateError::UnknownXrcd)
+    }
+
+    fn has_pd(&mut self, pd: Pd) -> bool {
+        self.nic.has_pd(pd)
+    }
+
+    fn mr_range(&mut self, pd: Pd, key: Key) -> Option<(u64, u64)> {
+        self.nic.mr_range(pd, key)
+    }
+
+    fn dm_piece(&mut self, addr: u64) -> Option<(u64, u64)> {
+        self.nic.dm_piece(addr)
+    }
+
     fn reg_mr(&mut self, pd: Pd, bytes: Bytes, access: Access) -> Result<Key, RegMrError> {
         self.reg_mr_at(pd, bus(bytes.place)?, &bytes, access)
     }
@@ -506,12 +523,12 @@ impl Commands for Own {
 
     fn connect(&mut self, request: ConnectRequest<'_>) -> Result<ConnId, ConnectError> {
         let now = self.now();
-        self.nic.cm_mut().connect(now, &request)
+        self.nic.connect(now, &request)
     }
 
     fn accept(&mut self, conn: ConnId, params: AcceptParams<'_>) -> Result<(), CommandError> {
         let now = self.now();
-        self.nic.cm_mut().accept(now, conn, &params)
+        self.nic.accept(now, conn, &params)
     }
 
     fn establish(&mut self, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {

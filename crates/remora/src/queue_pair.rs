@@ -7,7 +7,6 @@ use std::sync::Arc;
 use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
-use remora_nic::wire::Dialect;
 use remora_nic::{Access, CreateError, Path, PostError, Psn, QpInfo, QpInit, Queue};
 
 use crate::commands::{Commands, QpMade};
@@ -210,7 +209,7 @@ impl QueuePair {
             rq_psn: Some(peer.psn),
             max_dest_rd_atomic: Some(params.max_rd_atomic),
             min_rnr_timer: Some(params.min_rnr_timer),
-            dialect: Some(if params.kernels { Dialect::KERNELS } else { Dialect::STANDARD }),
+            dialect: Some(params.dialect()),
             ..QpAttr::default()
         })
     }

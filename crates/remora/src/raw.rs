@@ -241,6 +241,17 @@ impl Card<'_> {
     }
 }
 
+impl Card<'_> {
+    pub(crate) fn driver(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    /// Is the card in another process?
+    pub(crate) fn is_attached(&self) -> bool {
+        matches!(&*self.driver, Driver::Attached(_))
+    }
+}
+
 impl fmt::Debug for Card<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Card").field("driver", &*self.driver).finish_non_exhaustive()

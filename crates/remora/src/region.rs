@@ -35,10 +35,15 @@ pub struct ProtectionDomain {
 struct PdInner {
     live: Arc<Live>,
     pd: Pd,
+    /// It is of a session that was taken over, and stays there.
+    stays: bool,
 }
 
 impl Drop for PdInner {
     fn drop(&mut self) {
+        if self.stays {
+            return;
+        }
         if let Err(error) = self.live.lock().dealloc_pd(self.pd) {
             tracing::error!(%error, "a protection domain was dropped while in use");
         }
@@ -74,7 +79,12 @@ pub enum RegisterError {
 impl ProtectionDomain {
     pub(crate) fn new(live: Arc<Live>) -> Result<ProtectionDomain, CreateError> {
         let pd = live.lock().alloc_pd()?;
-        Ok(ProtectionDomain { inner: Arc::new(PdInner { live, pd }) })
+        Ok(ProtectionDomain { inner: Arc::new(PdInner { live, pd, stays: false }) })
+    }
+
+    /// A domain that another process has made in the same session.
+    pub(crate) fn adopt(live: Arc<Live>, pd: Pd) -> ProtectionDomain {
+        ProtectionDomain { inner: Arc::new(PdInner { live, pd, stays: true }) }
     }
 
     /// Makes a zeroed buffer of `len` bytes and registers it.

@@ -5,6 +5,9 @@
 //! empty polls a thread yields. On a core of its own that would only cost time. So it is measured
 //! whether the core was given away and a packet has come meanwhile. If so, the thread yields often;
 //! if not, half as often each time.
+//!
+//! The core may be given to the process whose card the program uses. What that moves in the
+//! meantime is for the peer as often as for the program, so the core given away is enough.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -29,20 +32,27 @@ pub(crate) struct Yielding {
     /// `empty` at the last yield, if the core was given away and it is not known yet whether a
     /// packet has come; else 0.
     judged: AtomicU32,
-}
-
-impl Default for Yielding {
-    fn default() -> Yielding {
-        let (empty, judged) = (AtomicU32::new(0), AtomicU32::new(0));
-        Yielding { empty, every: AtomicU32::new(FIRST), judged }
-    }
+    /// The card is another process's.
+    attached: bool,
 }
 
 impl Yielding {
+    /// Nothing is known yet. `attached` says that the card is another process's.
+    pub(crate) fn new(attached: bool) -> Yielding {
+        let (empty, judged) = (AtomicU32::new(0), AtomicU32::new(0));
+        Yielding { empty, every: AtomicU32::new(FIRST), judged, attached }
+    }
+
     /// Notes how many polls in a row have found no packet.
     #[inline(always)]
     pub(crate) fn note(&self, empty: u32) {
         self.empty.store(empty, Ordering::Relaxed);
+    }
+
+    /// Polls that have found nothing since one found something.
+    #[cfg(test)]
+    pub(crate) fn empty(&self) -> u32 {
+        self.empty.load(Ordering::Relaxed)
     }
 
     /// A poll has found nothing. The caller holds no lock; `pause` yields, and returns how long
@@ -60,6 +70,7 @@ impl Yielding {
         }
         let took = pause();
         match took >= GAVE && took < TURN {
+            true if self.attached => self.judge(true),
             true => self.judged.store(empty, Ordering::Relaxed),
             false => self.judge(false),
         }
@@ -93,14 +104,14 @@ mod tests {
 
     #[test]
     fn a_thread_alone_on_its_core_soon_yields_seldom() {
-        let yielding = Yielding::default();
+        let yielding = Yielding::new(false);
         assert_eq!(yields(&yielding, 1..=FIRST - 1, Duration::ZERO), 0, "the answer may come yet");
         assert!(yields(&yielding, FIRST..=100 * SELDOM, Duration::ZERO) < 110);
     }
 
     #[test]
     fn a_thread_yields_often_where_the_peer_has_the_core_then() {
-        let yielding = Yielding::default();
+        let yielding = Yielding::new(false);
         assert_eq!(yields(&yielding, 1..=FIRST, GAVE), 1);
         for _ in 0..100 {
             // A packet has come, and then none for a while.
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_core_given_to_a_thread_that_computes_does_not_pay() {
-        let yielding = Yielding::default();
+        let yielding = Yielding::new(false);
         for _ in 0..10 {
             yields(&yielding, 0..=SELDOM, TURN);
         }
@@ -121,8 +132,17 @@ mod tests {
     }
 
     #[test]
+    fn the_core_is_given_often_to_a_process_with_the_card() {
+        let yielding = Yielding::new(true);
+        assert_eq!(yields(&yielding, 1..=FIRST, GAVE), 1);
+        assert_eq!(yields(&yielding, FIRST + 1..=FIRST + 100, GAVE), 100 / OFTEN);
+        // That process has a core of its own again.
+        assert!(yields(&yielding, 1..=100 * SELDOM, Duration::ZERO) < 120);
+    }
+
+    #[test]
     fn a_core_given_away_without_a_packet_does_not_pay() {
-        let yielding = Yielding::default();
+        let yielding = Yielding::new(false);
         assert!(yields(&yielding, 1..=10 * SELDOM, GAVE) < 20);
     }
 }

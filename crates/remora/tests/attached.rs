@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use remora::daemon::{Server, ServerOptions};
 use remora::event::Event;
 use remora::memory::Buffer;
+use remora::message::{Keep, Object, Ticket};
 use remora::nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status,
 };
@@ -199,6 +200,59 @@ fn clients_of_two_daemons_and_a_device_of_its_own() {
         connect(&a, &b, [one, two]);
         talk(&a, &b);
     }
+}
+
+#[test]
+fn a_session_is_taken_over_by_its_ticket() {
+    let daemon = Daemon::start();
+    let here = || DeviceOptions::new().attach(&daemon.socket);
+    let first = here().keep("store", Keep::Forever).open().unwrap();
+    assert!(first.taken().is_empty());
+    let domain = first.alloc_pd().unwrap();
+    let kept = domain.alloc_device_memory(4096, Access::all()).unwrap();
+    let writer = domain.create_qp(&QueuePairOptions::new()).unwrap();
+    writer.loop_back(&writer, Access::all()).unwrap();
+    let there = Remote { addr: kept.addr(), rkey: kept.key(), len: 4 };
+    writer.write(b"kept", there).wait(LONG).unwrap();
+    let ticket = first.ticket().unwrap();
+    let wrong = Ticket { token: [0; 16], ..ticket.clone() };
+    let refused = here().take_over(wrong, Keep::No).open().unwrap_err().to_string();
+    assert!(refused.contains("no session of this name and token"), "{refused}");
+
+    let second = here().take_over(ticket.clone(), Keep::No).open().unwrap();
+    assert_eq!(second.ticket(), Some(ticket.clone()));
+    assert!(first.alloc_pd().is_err(), "the former holder is fenced");
+    let taken = second.taken();
+    for object in [Object::Mr(kept.key()), Object::Qp(writer.qpn())] {
+        assert!(taken.contains(&object), "{object:?} is not in {taken:?}");
+    }
+    let domains = taken.iter().filter_map(|object| match object {
+        Object::Pd(pd) => second.adopt_pd(*pd),
+        _ => None,
+    });
+    let adopted: Vec<ProtectionDomain> = domains.collect();
+    let reader = adopted[0].create_qp(&QueuePairOptions::new()).unwrap();
+    reader.loop_back(&reader, Access::all()).unwrap();
+    let memory = adopted[0].alloc(64, Access::all()).unwrap();
+    reader.read(memory.slice(..4), there).wait(LONG).unwrap();
+    assert_eq!(memory.slice(..4).to_vec().unwrap(), b"kept");
+    drop((memory, reader));
+    let before = second.in_use().pds;
+    drop(adopted);
+    assert_eq!(second.in_use().pds, before, "an adopted domain stays");
+    // It was taken over for as long as this process has it.
+    drop(second);
+    let until = Instant::now() + Duration::from_secs(60);
+    while here().take_over(ticket.clone(), Keep::No).open().is_ok() {
+        assert!(Instant::now() < until, "the session stays");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_card_of_its_own_has_no_session_to_take_over() {
+    let own = DeviceOptions::new().embedded().open().unwrap();
+    assert!(own.ticket().is_none() && own.taken().is_empty());
 }
 
 #[test]

@@ -185,6 +185,8 @@ fn call_a_chain() {
         let answer = client.call(&list::message(7, at.parse().unwrap())).wait(LONG).unwrap();
         println!("chain {}", String::from_utf8(answer).unwrap());
     }
+    // The session lasts until the test has looked at it.
+    std::io::stdin().read_line(&mut line).unwrap();
 }
 
 #[test]

@@ -14,7 +14,7 @@ use remora_nic::qp::Mtu;
 
 use crate::endpoint::ConnectOptions;
 use crate::faults::Faults;
-use crate::network::LinkOptions;
+use crate::link_faults::LinkOptions;
 use crate::pair::{A, B, Pair, PairOptions};
 
 /// Bytes of one WRITE.
@@ -42,6 +42,8 @@ pub struct Goodput {
     pub lost: u64,
     /// Packets that were sent again.
     pub retransmitted: u64,
+    /// Packets of payload, without those that were sent again.
+    pub packets: u64,
     /// Timeouts of the requester.
     pub timeouts: u64,
 }
@@ -55,16 +57,29 @@ pub fn goodput(loss: f64, seed: u64) -> Goodput {
 /// As [`goodput()`], for a connection with these attributes (but that time-out) and a network with
 /// these faults.
 pub fn goodput_of(connect: &ConnectOptions, faults: Faults, seed: u64) -> Goodput {
-    let (link, loss) = (LinkOptions::default(), faults.loss);
+    let link = LinkOptions::default();
+    let pair = PairOptions { connect: *connect, link, ..PairOptions::default() };
+    goodput_in(&pair, faults, seed, |_| ())
+}
+
+/// As [`goodput_of()`], between hosts with these options and on a network that `prepare` has
+/// changed. The regions have the length that the messages need.
+pub fn goodput_in(
+    options: &PairOptions,
+    faults: Faults,
+    seed: u64,
+    prepare: impl FnOnce(&mut Pair),
+) -> Goodput {
+    let (link, loss) = (options.link, faults.loss);
     let options = PairOptions {
-        link,
         region: DEPTH * MESSAGE,
-        connect: ConnectOptions { timeout: 5, ..*connect },
-        ..PairOptions::default()
+        connect: ConnectOptions { timeout: 5, ..options.connect },
+        ..options.clone()
     };
     let mut pair = Pair::seeded(&options, seed);
     pair.world.network.trace = None;
     pair.world.network.faults = faults;
+    prepare(&mut pair);
     let start = pair.world.now;
     let end = transfer(&mut pair);
     let seconds = end.since(start).as_secs_f64();
@@ -76,6 +91,7 @@ pub fn goodput_of(connect: &ConnectOptions, faults: Faults, seed: u64) -> Goodpu
         fraction: bits_per_second / link.bits_per_second as f64,
         lost: pair.world.network.tally.lost,
         retransmitted: counters.tx_retransmitted,
+        packets: MESSAGES * MESSAGE / u64::from(options.connect.mtu.bytes()),
         timeouts: counters.timeouts,
     }
 }

@@ -6,7 +6,8 @@
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
-//! - [`goodput()`] measures a connection at a given loss.
+//! - [`goodput()`] measures a connection at a given loss; [`schemes`] are ways to repair losses,
+//!   beside each other.
 //! - [`flows`] runs messages on networks of any size; [`net`] is the network.
 //! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
 //!   engines. [`figure`] are a paper's figures, simulated with it.
@@ -14,19 +15,22 @@
 //! The reading order:
 //!
 //! 1. [`dice`]: the source of chance. [`memory`]: a host's memory.
-//! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`network`]: what goes wrong.
+//! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`link_faults`]: what
+//!    goes wrong.
 //! 3. [`host`], [`world`]: hosts, and the clock. [`hollow`]: memory without bytes. [`endpoint`]:
 //!    queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
 //!    that stop at any step. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 //! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files.
+//!    [`experiment`]: all of it from a world file.
 #![forbid(unsafe_code)]
 
 pub mod chain;
 pub mod check;
 pub mod dice;
 pub mod endpoint;
+pub mod experiment;
 pub mod faults;
 pub mod figure;
 pub mod flows;
@@ -37,19 +41,20 @@ pub mod hardware;
 pub mod hollow;
 pub mod host;
 pub mod kernel;
+pub mod link_faults;
 pub mod memory;
 pub mod net;
-pub mod network;
 pub mod options;
 pub mod packet;
 pub mod pair;
 pub mod run;
+pub mod schemes;
 mod traffic;
 pub mod world;
 
 pub use faults::{Fate, Faults, Rule};
 pub use goodput::{Goodput, goodput};
-pub use network::LinkOptions;
+pub use link_faults::LinkOptions;
 pub use options::Options;
 pub use pair::{A, B, Pair, PairOptions};
 pub use run::{Failure, Report, run};

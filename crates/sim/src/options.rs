@@ -16,8 +16,8 @@ use crate::guests::GuestOptions;
 use crate::hardware::pcie::{Generation, Lanes, Payload};
 use crate::hardware::port::Bus;
 use crate::hardware::{Link, PortTerms};
+use crate::link_faults::LinkOptions;
 use crate::memory::Layout;
-use crate::network::LinkOptions;
 use crate::world::DriverOptions;
 
 /// The most clients of a card, besides its owner.

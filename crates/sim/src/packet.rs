@@ -64,6 +64,22 @@ impl Wire {
         wire
     }
 
+    /// A packet whose payload does not exist, with zeros in its place. `len` is that of the UDP
+    /// payload with its ICRC.
+    pub fn hollow(
+        (src, dst): (IpAddr, IpAddr),
+        (src_port, tos): (u16, u8),
+        header: &[u8],
+        len: usize,
+    ) -> Wire {
+        let mut bytes = header.to_vec();
+        bytes.resize(len.saturating_sub(4).max(header.len()), 0);
+        let mut wire =
+            Wire { src, src_port, dst, id: 0, shows_id: true, tos, bytes, damaged: false };
+        wire.seal();
+        wire
+    }
+
     /// Appends the ICRC.
     fn seal(&mut self) {
         let flow =

@@ -13,8 +13,8 @@ use remora_nic::{Access, Event, Path, Psn};
 use crate::dice::pattern;
 use crate::endpoint::{ConnectOptions, Endpoint, QKEY, QueueOptions, connect};
 use crate::faults::Rule;
+use crate::link_faults::LinkOptions;
 use crate::memory::{Layout, Region};
-use crate::network::LinkOptions;
 use crate::packet::{Seen, Wire};
 use crate::world::{Host, World};
 

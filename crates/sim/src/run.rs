@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::check::{Violation, counters, demand};
 use crate::guests::Guests;
-use crate::network::Tally;
+use crate::link_faults::Tally;
 use crate::options::{Options, Verb};
 use crate::traffic::Traffic;
 use crate::world::{Step, World};

@@ -14,13 +14,13 @@ use remora_nic::{Config, Datagram, Event, Nic, PayloadRef, Time, Transmit, Trans
 use crate::dice::{Dice, mix};
 use crate::hollow::HOLLOW;
 use crate::host::Addresses;
-use crate::net::time::{NEVER, from_card, span, to_card};
+use crate::link_faults::{LinkOptions, Network, OUTER_BYTES};
+use crate::net::time::{NEVER, US, from_card, span, to_card};
 use crate::net::topology::TopologyError;
 use crate::net::{
     BufferOptions, Cargo, Happening, Head, LineRate, Net, NetOptions, Packet, Part, Ps, Star,
     Topology,
 };
-use crate::network::{LinkOptions, Network, OUTER_BYTES};
 use crate::packet::{Wire, seal};
 
 pub use crate::host::{DriverOptions, Host, Hosts};
@@ -410,12 +410,15 @@ impl World {
         }
         let mut rounds = 0;
         while self.net().is_port_free(from as u32) {
-            // A turn may give nothing. More than a few of those in a row are for the next event.
+            // A turn may give nothing. More than a few of those in a row take time.
             const ROUNDS: usize = 64;
             rounds += 1;
-            let more = self.poll_card(from, 1);
-            if !more || rounds == ROUNDS {
+            if !self.poll_card(from, 1) {
                 return;
+            }
+            if rounds == ROUNDS {
+                let at = from_card(self.now).saturating_add(US);
+                return self.net().set_timer(from as u32, at);
             }
         }
         self.net().want_port(from as u32);

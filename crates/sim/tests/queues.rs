@@ -276,6 +276,26 @@ fn a_ring_can_be_used_over_and_over() {
     t.tear_down();
 }
 
+/// A card in hardware takes turns that give no packet, too: as many as there is work for.
+#[test]
+fn a_long_queue_is_flushed_by_a_card_in_hardware() {
+    const RECEIVES: usize = 256;
+    let queues = QueueOptions {
+        receives: RECEIVES as u32,
+        completions: 2 * RECEIVES,
+        ..QueueOptions::default()
+    };
+    let config = |config: &mut remora_nic::Config| config.fetch_elements = 1;
+    let mut t = Pair::new(&PairOptions { queues, config, ..PairOptions::default() });
+    t.world.driver.hardware = true;
+    (0..RECEIVES).for_each(|_| _ = t.receive(B, 0, 10));
+    let end = t.ends[B];
+    end.go_to(&mut t.world, State::Error);
+    t.run();
+    assert_eq!(statuses(&t.received(B)), [Status::Flushed; RECEIVES]);
+    t.tear_down();
+}
+
 #[test]
 fn a_receive_doorbell_in_error_is_flushed_too() {
     let mut t = Pair::standard();

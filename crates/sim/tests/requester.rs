@@ -8,7 +8,7 @@ use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{Aeth, Extensions, Nak, Op, Operation, Position, Syndrome, Transport};
 use remora_nic::{Config, Psn, Silence};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
-use remora_sim::network::LinkOptions;
+use remora_sim::link_faults::LinkOptions;
 use remora_sim::world::Host;
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
 

@@ -82,6 +82,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             }
         }
         self.remove(locked, place, slot);
+        self.count_evicted();
         true
     }
 }

@@ -1,4 +1,4 @@
-//! What hears of every change.
+//! The journal: what hears of every change. [`log`](crate::log) has the one that keeps them on a disk.
 
 pub(crate) mod error;
 

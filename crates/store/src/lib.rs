@@ -5,9 +5,10 @@
 //! - [`layout`], [`item`]: what lies where in them.
 //! - [`table`], [`slab`], [`tablespace`]: the index, the blocks, and who may use how many.
 //! - [`store`]: the operations, on all of these.
-//! - [`expiry`], [`evict`], [`scan`]: what walks the table.
+//! - [`sweep`], [`evict`], [`scan`]: what walks the table.
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
+//! - [`replica`]: the log on several machines.
 //! - [`way`]: kernels, one-sided reads and chains.
 //! - [`service`]: a store that is served in every way at once.
 //! - [`client`]: a client over the card.
@@ -17,7 +18,6 @@ pub mod client;
 pub mod codec;
 pub mod disk;
 pub mod evict;
-pub mod expiry;
 pub mod front;
 pub mod item;
 pub mod journal;
@@ -25,6 +25,7 @@ pub mod layout;
 pub mod log;
 pub mod memory;
 pub mod rdb;
+pub mod replica;
 pub mod scan;
 pub mod select;
 pub mod service;
@@ -32,6 +33,7 @@ pub mod slab;
 pub mod snapshot;
 pub mod stats;
 pub mod store;
+pub mod sweep;
 pub mod table;
 pub mod tablespace;
 pub mod way;

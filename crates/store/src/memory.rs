@@ -41,7 +41,8 @@ pub trait Memory: Send + Sync {
     /// copy is made before any later access.
     fn read(&self, at: u64, dst: &mut [u8]);
 
-    /// Copies bytes to `at` and on. Whoever sees one of them also sees what was stored earlier.
+    /// Copies bytes to `at` and on. A thread that sees one of them also sees what was stored
+    /// earlier.
     fn write(&self, at: u64, src: &[u8]);
 
     /// Says that the bytes are of no more use, so that the machine may have them back. They read as

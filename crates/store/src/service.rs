@@ -25,17 +25,23 @@ use crate::front::server::{self, ServeError, Server};
 use crate::journal::{Journal, Unlogged};
 use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
 use crate::snapshot::Snapshots;
+use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
 use crate::way::kernel::{deploy, now_ms, undeploy};
+use crate::way::payload::PayloadRoom;
 use crate::way::region::Region;
 
 /// The tablespace that all ways lead to unless they say another: Redis' database 0.
 pub const FIRST: &str = "db0";
 /// How long a block stays as it is for readers that were told of it.
 const QUARANTINE_MS: u64 = 1000;
+/// The most bytes of long calls that the card keeps at a time: this part of the store's limit, but
+/// not more than [`PAYLOAD_MAX`].
+const PAYLOAD_PART: u64 = 4;
+const PAYLOAD_MAX: u64 = 256 << 20;
 /// How often the house is kept: what has expired goes, memory is tidied.
 const HOUSE: Duration = Duration::from_millis(10);
 /// Buckets that are looked at each time.
@@ -134,6 +140,7 @@ pub struct Service {
     door: Arc<Door>,
     address: SocketAddr,
     fronts: Option<Server>,
+    stats: Arc<Stats>,
     recovery: Option<Recovery>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -180,9 +187,11 @@ impl Service {
         };
         let places = Places::new(device, options.limit, own.memory_len())?;
         let region = places.region.clone();
+        let room = (options.limit / PAYLOAD_PART).min(PAYLOAD_MAX);
+        let room = Arc::new(PayloadRoom::new(room));
         let Some(keep) = &options.keep else {
             let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
-            deploy(device, &store)?;
+            deploy(device, &store, &options.fronts.stats, &room)?;
             let served = Service::serve(device, places, store, Arc::new(Forgetful), options);
             return served.inspect_err(|_| undeploy(device));
         };
@@ -194,7 +203,7 @@ impl Service {
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
-        deploy(device, &kept)?;
+        deploy(device, &kept, &options.fronts.stats, &room)?;
         let mut service = Service::serve(device, places, kept.store.clone(), kept.clone(), options)
             .inspect_err(|_| undeploy(device))?;
         service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
@@ -233,6 +242,7 @@ impl Service {
             door: door.clone(),
             address,
             fronts,
+            stats: options.fronts.stats.clone(),
             recovery: None,
             stop: Arc::default(),
             threads: Vec::new(),
@@ -283,6 +293,11 @@ impl Service {
     /// The servers of Redis' and memcached's clients.
     pub fn fronts(&self) -> Option<&Server> {
         self.fronts.as_ref()
+    }
+
+    /// What is counted of all ways in.
+    pub fn stats(&self) -> &Arc<Stats> {
+        &self.stats
     }
 
     /// What has happened at the door.

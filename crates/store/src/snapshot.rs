@@ -2,7 +2,7 @@
 //!
 //! A snapshot is fuzzy: it is written while keys change, without a copy of anything and without a
 //! pause. Its header has the position of the last record before the walk began; every change up to
-//! there is in it, and of later changes some are. So whoever loads it makes all later changes of
+//! there is in it, and of later changes some are. So its loader makes all later changes of
 //! the log again, in order: records have whole values, so to make a change twice does no harm.
 //!
 //! That every change up to that position is in it rests on the walk's locks: a change has its

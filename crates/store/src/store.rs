@@ -102,6 +102,8 @@ pub struct Store<M, J = Unlogged> {
     /// The partition whose items are evicted next.
     hand: AtomicU64,
     damaged: AtomicU64,
+    evicted: AtomicU64,
+    expired: AtomicU64,
 }
 
 impl<M: Memory, J: Journal> Store<M, J> {
@@ -136,6 +138,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             sweeper: Mutex::default(),
             hand: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            expired: AtomicU64::new(0),
         })
     }
 
@@ -226,6 +230,24 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// to it writes where it should not.
     pub fn damaged(&self) -> u64 {
         self.damaged.load(Relaxed)
+    }
+
+    /// How many items were let go since memory was short.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
+    }
+
+    pub(crate) fn count_evicted(&self) {
+        self.evicted.fetch_add(1, Relaxed);
+    }
+
+    /// How many items a sweep has removed since their time had come.
+    pub fn expired(&self) -> u64 {
+        self.expired.load(Relaxed)
+    }
+
+    pub(crate) fn count_expired(&self, items: u64) {
+        self.expired.fetch_add(items, Relaxed);
     }
 }
 

@@ -1,7 +1,9 @@
 //! A card of this process, and its address in the forms that verbs use: GID, LID, interface.
 
 use std::net::IpAddr;
+use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,11 +46,39 @@ pub struct Card {
     pub ifname: String,
     /// The directory that stands for `/sys/class/infiniband/NAME`; empty if it could not be made.
     pub directory: String,
+    /// The descriptor that stands for it in other processes; nothing if the system gave none.
+    pub(crate) letter: Option<OwnedFd>,
+    /// The card is one that another process has.
+    pub(crate) is_attached: bool,
     /// When the end of the process first asked for the card.
     pub(crate) ends_since: OnceLock<Instant>,
 }
 
+/// The index of the first card that another process's device is used by: beyond those of the list.
+const FIRST_GUEST: usize = 1 << 16;
+
 impl Card {
+    /// The same card as another process uses it, to which `device` leads.
+    pub(crate) fn guest(&self, device: Device) -> Card {
+        static NEXT: AtomicUsize = AtomicUsize::new(FIRST_GUEST);
+        Card {
+            index: NEXT.fetch_add(1, Ordering::Relaxed),
+            name: self.name.clone(),
+            device,
+            ifname: self.ifname.clone(),
+            directory: self.directory.clone(),
+            letter: None,
+            ends_since: OnceLock::new(),
+            ..*self
+        }
+    }
+
+    /// Is it used beside another process, which gets its events? (So does a forked child with its
+    /// parent's card.)
+    pub(crate) fn is_guest(&self) -> bool {
+        self.is_attached && self.device.is_guest()
+    }
+
     /// Locks the card: no other thread drives or commands it meanwhile.
     pub fn lock(&self) -> raw::Card<'_> {
         // SAFETY: rings lie in memory of this library that is freed only after the card has dropped

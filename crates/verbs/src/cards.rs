@@ -73,6 +73,8 @@ fn card(index: usize, is_named: bool, device: Device) -> Card {
         is_named,
         mtu: info.mtu,
         guid: device.limits().cm.ca_guid,
+        letter: device.letter().inspect_err(|error| tracing::warn!(%error, "no letter")).ok(),
+        is_attached: device.is_attached(),
         device,
         ifindex,
         ifname,

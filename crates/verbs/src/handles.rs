@@ -18,8 +18,8 @@ use std::alloc::Layout;
 use std::cell::UnsafeCell;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{MutexGuard, PoisonError};
 
 pub use crate::pool::Kind;
 use crate::pool::{Pool, Slots};
@@ -77,10 +77,17 @@ impl<T: Object> std::ops::Deref for Slot<T> {
 pub struct BadHandle;
 
 /// The tag of a slot in use.
+#[inline]
 fn tag_of(kind: Kind) -> u64 {
+    tag_in(kind, process::generation())
+}
+
+/// As [`tag_of`], in another generation of processes.
+#[inline]
+fn tag_in(kind: Kind, generation: u32) -> u64 {
     /// A value that is unlikely to occur in memory by chance.
     const MAGIC: u64 = 0x7265_6d6f_7261_0000;
-    MAGIC ^ (u64::from(process::generation()) << 16) ^ u64::from(kind as u8)
+    MAGIC ^ (u64::from(generation) << 16) ^ u64::from(kind as u8)
 }
 
 #[inline]
@@ -89,7 +96,7 @@ fn pool(kind: Kind) -> &'static Pool {
 }
 
 fn slots(kind: Kind) -> MutexGuard<'static, Slots> {
-    pool(kind).slots.lock().unwrap_or_else(PoisonError::into_inner)
+    process::current().pools.lock(kind)
 }
 
 /// How many objects of a kind exist.
@@ -120,10 +127,33 @@ pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
 #[inline]
 pub fn get<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
     if !pool(T::KIND).slabs.holds(handle as usize, size_of::<Slot<T>>()) {
-        return Err(BadHandle);
+        return inherited(handle);
     }
     // SAFETY: the pool holds it, so it is a slot of this kind.
     unsafe { get_fast(handle) }
+}
+
+/// Looks up a handle of the process that has forked this one.
+#[cold]
+fn inherited<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
+    let parent = process::parent().ok_or(BadHandle)?;
+    let pool = &parent.state.pools.pools[T::KIND as usize];
+    if !pool.slabs.holds(handle as usize, size_of::<Slot<T>>()) {
+        return Err(BadHandle);
+    }
+    // SAFETY: the pool holds it, so it is a slot of this kind.
+    let slot = unsafe { &*handle.cast::<Slot<T>>() };
+    let is_in_use = slot.tag.load(Ordering::Acquire) == tag_in(T::KIND, parent.generation);
+    if is_in_use && T::KIND.is_inherited() && (T::KIND == Kind::Device || process::use_parent()) {
+        Ok(slot)
+    } else {
+        Err(BadHandle)
+    }
+}
+
+/// Is it an object of the process that has forked this one?
+pub fn is_inherited<T: Object>(slot: &Slot<T>) -> bool {
+    slot.tag.load(Ordering::Relaxed) != tag_of(T::KIND)
 }
 
 /// Looks up a handle on the data path.
@@ -137,7 +167,7 @@ pub unsafe fn get_fast<T: Object>(handle: *const T::C) -> Result<&'static Slot<T
     // read.
     let tag = unsafe { slot.as_ref().map(|slot| slot.tag.load(Ordering::Acquire)) };
     if tag != Some(tag_of(T::KIND)) {
-        return Err(BadHandle);
+        return inherited(handle);
     }
     // SAFETY: the tag says that the slot is in use.
     unsafe { slot.as_ref() }.ok_or(BadHandle)
@@ -147,13 +177,15 @@ pub unsafe fn get_fast<T: Object>(handle: *const T::C) -> Result<&'static Slot<T
 /// any more.
 pub fn destroy<T: Object>(handle: *const T::C) -> Result<T, BadHandle> {
     let slot = get::<T>(handle)?;
-    let tag = tag_of(T::KIND);
+    let parent = process::parent().filter(|_| is_inherited(slot));
+    let tag = parent.map_or(tag_of(T::KIND), |parent| tag_in(T::KIND, parent.generation));
     if slot.tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(BadHandle);
     }
     // SAFETY: the slot was in use, and the exchange above lets only one caller through.
     let state = unsafe { slot.state.assume_init_read() };
-    let mut slots = slots(T::KIND);
+    let home = parent.map_or(process::current(), |parent| parent.state);
+    let mut slots = home.pools.lock(T::KIND);
     slots.used -= 1;
     slots.free.push_back(handle as usize);
     Ok(state)

@@ -2,8 +2,8 @@
 
 use std::alloc::{Layout, alloc_zeroed};
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Slots in a pool's first slab; each later slab doubles the number.
 const FIRST_SLAB: usize = 16;
@@ -57,6 +57,27 @@ const KINDS: usize = Kind::CmEvent as usize + 1;
 #[derive(Debug, Default)]
 pub(crate) struct Pools {
     pub(crate) pools: [Pool; KINDS],
+}
+
+impl Kind {
+    /// May a forked child use its parent's objects of this kind? Not those that are about events:
+    /// they are the parent's.
+    pub(crate) fn is_inherited(self) -> bool {
+        !matches!(self, Kind::Channel | Kind::CmId | Kind::CmChannel | Kind::CmEvent)
+    }
+}
+
+impl Pools {
+    /// Locks the slots of a kind.
+    pub(crate) fn lock(&self, kind: Kind) -> MutexGuard<'_, Slots> {
+        self.pools[kind as usize].slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the slots of all kinds.
+    pub(crate) fn lock_all(&self) -> Vec<MutexGuard<'_, Slots>> {
+        let all = self.pools.iter();
+        all.map(|pool| pool.slots.lock().unwrap_or_else(PoisonError::into_inner)).collect()
+    }
 }
 
 /// The slots of one kind.

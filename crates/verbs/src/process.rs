@@ -6,20 +6,26 @@
 //!
 //! # fork
 //! A forked child has one thread, and may inherit locks that no thread will ever release. So the
-//! child starts with an empty state: the handler below only sets a pointer to null and counts the
-//! generation. The parent's state stays in memory, unreachable; the parent's handles are invalid in
-//! the child. The child opens a card of its own, at another address, when it first asks for
-//! devices.
+//! child starts with an empty state, and opens a device of its own when it first asks for devices.
+//!
+//! If the parent's cards are those of other processes (`remora nic`), the child may use the
+//! parent's objects, too: the forking thread holds the locks that they need, so that the child has
+//! them whole; with its first use of one, the child becomes a guest of the parent's sessions
+//! ([`Device::after_fork`](remora::Device::after_fork)). A card in the parent stays there: its
+//! handles are invalid in the child.
 
 use std::any::{Any, TypeId};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use remora::raw;
 
 use crate::card::Card;
 use crate::log;
-use crate::pool::Pools;
+use crate::pool::{Pools, Slots};
 
 /// The state of a process.
 #[derive(Default)]
@@ -62,9 +68,9 @@ pub fn current() -> &'static Process {
 #[cold]
 fn make() -> &'static Process {
     if !AT_FORK.swap(true, Ordering::Relaxed) {
-        // SAFETY: the handler is a function without captures, and the library stays loaded: it is
+        // SAFETY: the handlers are functions without captures, and the library stays loaded: it is
         // linked with `-z nodelete`.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
     log::start();
     let made = Box::into_raw(Box::<Process>::default());
@@ -83,10 +89,112 @@ fn make() -> &'static Process {
     }
 }
 
-/// Runs in the child of a fork, where only operations without locks and allocation are safe.
+/// The process that has forked this one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Parent {
+    pub(crate) state: &'static Process,
+    pub(crate) generation: u32,
+}
+
+static PARENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
+static PARENT_GENERATION: AtomicU32 = AtomicU32::new(0);
+/// What becomes of the parent's objects: see below.
+static PARENTS: AtomicU32 = AtomicU32::new(UNUSABLE);
+/// The child cannot use them; nobody was told so yet.
+const UNUSABLE: u32 = 0;
+/// As `UNUSABLE`, and it was told.
+const REFUSED: u32 = 1;
+/// The child can use them, once it is a guest of the sessions.
+const USABLE: u32 = 2;
+/// The child uses them.
+const USED: u32 = 3;
+
+/// The process that has forked this one, if it had any state.
+pub(crate) fn parent() -> Option<Parent> {
+    // SAFETY: no state that the pointer was ever set to is freed.
+    let state = unsafe { PARENT.load(Ordering::Acquire).as_ref() };
+    state.map(|state| Parent { state, generation: PARENT_GENERATION.load(Ordering::Relaxed) })
+}
+
+/// Makes this process a user of its parent's objects; returns whether it may be one.
+pub(crate) fn use_parent() -> bool {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    if PARENTS.load(Ordering::Acquire) == USED {
+        return true;
+    }
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    match PARENTS.load(Ordering::Acquire) {
+        USED => return true,
+        REFUSED => return false,
+        UNUSABLE => {
+            tracing::error!(
+                "a forked child cannot use objects of its parent, whose process has the card: \
+                 open the device in the child, or have `remora nic` serve a card for both"
+            );
+            PARENTS.store(REFUSED, Ordering::Release);
+            return false;
+        }
+        _ => {}
+    }
+    let cards = parent().and_then(|parent| parent.state.cards.get());
+    for card in cards.into_iter().flatten().filter(|card| card.is_attached) {
+        if let Err(error) = card.device.after_fork() {
+            tracing::error!(%error, "a forked child cannot use its parent’s objects");
+            PARENTS.store(REFUSED, Ordering::Release);
+            return false;
+        }
+    }
+    PARENTS.store(USED, Ordering::Release);
+    true
+}
+
+/// The locks that a forking thread holds, so that the child finds whole what they guard.
+struct Held {
+    _cards: Vec<raw::Card<'static>>,
+    _slots: Vec<MutexGuard<'static, Slots>>,
+}
+
+thread_local! {
+    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+}
+
+/// Runs in the thread that forks, before it does.
+extern "C" fn before_fork() {
+    let held = existing().and_then(hold);
+    // A thread that is ending has no such variable any more. Its child then uses none of these.
+    HELD.try_with(|of_this_thread| of_this_thread.set(held)).ok();
+}
+
+/// Locks what a child needs to use a process's objects; `None` if it could not use them anyway.
+fn hold(process: &'static Process) -> Option<Held> {
+    let cards = process.cards.get()?;
+    if cards.is_empty() || !cards.iter().all(|card| card.is_attached) {
+        return None;
+    }
+    // SAFETY: as in `Card::lock`.
+    let locked = cards.iter().map(|card| unsafe { card.device.before_fork() });
+    let cards = locked.collect::<Option<Vec<_>>>()?;
+    Some(Held { _cards: cards, _slots: process.pools.lock_all() })
+}
+
+/// Runs in the thread that has forked.
+extern "C" fn in_parent() {
+    HELD.try_with(|held| held.set(None)).ok();
+}
+
+/// Runs in the child of a fork.
 extern "C" fn in_child() {
-    CURRENT.store(ptr::null_mut(), Ordering::Release);
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    let held = HELD.try_with(Cell::take).ok().flatten();
+    let before = CURRENT.swap(ptr::null_mut(), Ordering::AcqRel);
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+    if !before.is_null() {
+        PARENT.store(before, Ordering::Release);
+        PARENT_GENERATION.store(generation, Ordering::Relaxed);
+        PARENTS.store(if held.is_some() { USABLE } else { UNUSABLE }, Ordering::Release);
+    } else if PARENTS.load(Ordering::Acquire) == USED {
+        // The grandparent's session, with a connection of its own.
+        PARENTS.store(USABLE, Ordering::Release);
+    }
 }
 
 impl Process {

@@ -350,6 +350,52 @@ fn a_peer_is_stopped_or_killed() {
     }
 }
 
+/// The op-codes of RoCE v2 packets over IPv4 in a capture.
+fn opcodes(capture: &[u8]) -> Vec<u8> {
+    let header = |at: &&[u8]| at[0] == 0x45 && at[9] == 17 && at[22..24] == 4791u16.to_be_bytes();
+    capture.windows(29).filter(header).map(|at| at[28]).collect()
+}
+
+/// Programs that know nothing of it speak the lossy dialect where both cards offer it, on a network
+/// that loses packets, too. Where one card offers nothing, all packets are standard.
+#[test]
+fn unmodified_programs_speak_the_lossy_dialect() {
+    if !is_installed("rping") {
+        return;
+    }
+    let loss = "loss=2%,seed=3";
+    for (offer, client, bad, lossy) in [
+        ("lossy", "lossy", "off", true),
+        ("auto", "auto", loss, true),
+        ("auto", "standard", loss, false),
+        ("auto", "auto", "off", false),
+    ] {
+        let (_alone, port) = (alone(), port());
+        let capture = cm::links().join(format!("dialect-{port}.pcapng"));
+        let udp = |command: &mut Command| {
+            command.env("REMORA_FABRIC", "udp").env("REMORA_IMPAIR", bad);
+            command.env("REMORA_DIALECT", offer);
+        };
+        let served = format!("rping -s -v -V -C 50 -S 5000 -p {port}");
+        let mut server = Program::start_with(&served, udp);
+        server.listens(port);
+        let asks = format!("rping -c -a 127.0.0.1 -V -C 50 -S 5000 -p {port}");
+        let mut asker = Program::start_with(&asks, |command| {
+            udp(command);
+            command.env("REMORA_DIALECT", client).env("REMORA_PCAP", &capture);
+        });
+        let (code, said) = asker.end();
+        assert_eq!(code, Some(0), "{said}\nserver:\n{}", server.said());
+        assert_eq!(server.end().0, Some(0));
+        let all = opcodes(&fs::read(&capture).unwrap());
+        fs::remove_file(&capture).unwrap();
+        // Those of connection management are datagrams' (0x64).
+        let data = all.iter().filter(|opcode| **opcode != 0x64);
+        let (ours, standard): (Vec<u8>, Vec<u8>) = data.partition(|opcode| **opcode >= 0xE0);
+        assert!(ours.is_empty() != lossy && standard.is_empty() == lossy, "{client}: {all:x?}");
+    }
+}
+
 /// Two processes cannot have one address and port: the log says so to the second, and what to do.
 #[test]
 fn an_address_is_taken() {

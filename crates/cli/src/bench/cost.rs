@@ -13,6 +13,7 @@ use remora::nic::qp::Mtu;
 use remora::nic::queue::{
     Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status,
 };
+use remora::nic::wire::Dialect;
 use remora::nic::{Access, Psn, TransmitBatch};
 use remora::offload::chain::link::RegionAt;
 use remora::offload::chain::offload::lookup::Lookup;
@@ -64,6 +65,12 @@ enum Row {
     /// A WRITE of 1 MiB
     #[value(name = "write_1MiB")]
     WriteLong,
+    /// A WRITE of 8 bytes in the lossy dialect
+    #[value(name = "write_8B_lossy")]
+    WriteLossy8,
+    /// A WRITE of 1 MiB in the lossy dialect
+    #[value(name = "write_1MiB_lossy")]
+    WriteLossyLong,
     /// A NOOP in a managed queue
     #[value(name = "noop")]
     Noop,
@@ -88,9 +95,11 @@ impl Cost {
     pub(super) fn run(&self) -> Result<()> {
         let times = self.times;
         match self.row {
-            Row::Write8 => write(8, times),
+            Row::Write8 => write(Two::new(), 8, times),
             Row::Send64 => send(64, times),
-            Row::WriteLong => write(1 << 20, times),
+            Row::WriteLong => write(Two::new(), 1 << 20, times),
+            Row::WriteLossy8 => write(Two::lossy(), 8, times),
+            Row::WriteLossyLong => write(Two::lossy(), 1 << 20, times),
             Row::Noop => chain(times, &|count| programs::noops(count).0),
             Row::If => chain(times, &|count| programs::ifs(count, false).0),
             Row::While => chain(times, &|rounds| programs::recycled(rounds as u64).0),
@@ -124,9 +133,18 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let connect = ConnectOptions { mtu: Mtu::B4096, ..ConnectOptions::default() };
-        let options = PairOptions { connect, region: 2 << 20, ..PairOptions::default() };
-        Two { pair: kernel_pair(options, Limits::default(), None), batch: TransmitBatch::new() }
+        let pair = kernel_pair(Two::options(Dialect::STANDARD), Limits::default(), None);
+        Two { pair, batch: TransmitBatch::new() }
+    }
+
+    /// Two that speak the lossy dialect, and have no kernels.
+    fn lossy() -> Two {
+        Two { pair: Pair::new(&Two::options(Dialect::LOSSY)), batch: TransmitBatch::new() }
+    }
+
+    fn options(dialect: Dialect) -> PairOptions {
+        let connect = ConnectOptions { mtu: Mtu::B4096, dialect, ..ConnectOptions::default() };
+        PairOptions { connect, region: 2 << 20, ..PairOptions::default() }
     }
 
     /// Hands packets from card to card until neither has anything to do.
@@ -172,8 +190,7 @@ impl Two {
     }
 }
 
-fn write(len: u32, times: usize) {
-    let mut two = Two::new();
+fn write(mut two: Two, len: u32, times: usize) {
     again(times, || {
         two.pair.write(A, 0, 0, len);
         two.finish();

@@ -4,25 +4,29 @@
 //! turn, and makes a [`row::Row`] of each case; [`report`] prints the rows and writes them.
 //!
 //! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], all by UDP; [`local`] by
-//!   shared memory; [`scale`]: many connections; [`memory`], the paths between host and card;
+//!   shared memory; [`daemon`]: a card that processes share; [`loss`]: bad networks; [`scale`]:
+//!   many connections; [`memory`], the paths between host and card; [`store`], the key-value store;
 //!   [`peers`]: plain sockets, to compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
 mod chains;
 mod cost;
+mod daemon;
 mod event_server;
 mod figure;
 mod kernels;
 mod local;
+mod loss;
 mod memory;
-mod page;
+pub(crate) mod page;
 mod peers;
-mod plot;
+pub(crate) mod plot;
 mod report;
 mod row;
 mod running;
 mod scale;
+mod store;
 mod transport;
 mod verbs;
 
@@ -41,10 +45,13 @@ Examples:
   remora bench transport                          WRITEs beside UDP and TCP
   remora bench transport --quick                  a short test that the benchmark works
   remora bench local                              shared memory beside UDP, within this machine
+  remora bench loss                               losses and many paths, live and simulated
+  remora bench daemon                             one card for several processes
   remora bench scale                              10,000 and 100,000 queue pairs, and a storm
   remora bench kernels --html kernels.html        a page with plots
   remora bench chains --only fig10 --json rows.json
   remora bench memory --simulated                 a paper's figures, in the simulator
+  remora bench store --only redis                 the store beside redis-server
   remora bench kernels --cpu v3                   as on a processor without AVX-512
 
 Compare runs of one machine only, and leave it idle otherwise.")]
@@ -59,6 +66,10 @@ enum What {
     Transport(transport::Transport),
     /// Two processes of this machine by shared memory, beside the same by UDP
     Local(local::Local),
+    /// Networks that lose and reorder: the lossy dialect beside the standard one, and a page
+    Loss(loss::Loss),
+    /// One card that processes share, beside cards of their own and other programs
+    Daemon(daemon::DaemonBench),
     /// Thousands of queue pairs and connections at once, beside few, and what they take of memory
     Scale(scale::Scale),
     /// Verbs programs, unmodified, beside Remora's own measurements and plain UDP
@@ -69,11 +80,16 @@ enum What {
     Chains(chains::ChainBench),
     /// Paths between a host's memory and a card's, beside UCX's, and a page with plots
     Memory(memory::MemoryBench),
+    /// The store in all its ways, beside Redis, memcached and DuckDB, and a page with plots
+    Store(store::StoreBench),
     /// A hot path of two cards in one thread, for valgrind to count its instructions
     #[command(hide = true)]
     Cost(cost::Cost),
     #[command(hide = true)]
     Peer(peers::Peer),
+    /// A program whose session outlives it, or the one that takes the session over
+    #[command(hide = true)]
+    Holder(daemon::holder::Holder),
 }
 
 impl Bench {
@@ -83,13 +99,17 @@ impl Bench {
         match self.what {
             What::Transport(transport) => transport.run(),
             What::Local(local) => local.run(),
+            What::Loss(loss) => loss.run(),
+            What::Daemon(daemon) => daemon.run(),
             What::Scale(scale) => scale.run(),
             What::Verbs(verbs) => verbs.run(),
             What::Kernels(kernels) => kernels.run(),
             What::Chains(chains) => chains.run(),
             What::Memory(memory) => memory.run(),
+            What::Store(store) => store.run(),
             What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
+            What::Holder(holder) => holder.run(),
         }
     }
 
@@ -100,15 +120,19 @@ impl Bench {
         let options = match &self.what {
             What::Transport(transport) => &transport.options,
             What::Local(local) => &local.options,
+            What::Loss(loss) => &loss.options,
+            What::Daemon(daemon) => &daemon.options,
             What::Scale(scale) => &scale.options,
             What::Verbs(verbs) => &verbs.options,
             What::Kernels(kernels) => &kernels.options,
             What::Chains(chains) => &chains.options,
             What::Memory(memory) => &memory.options,
-            What::Cost(_) | What::Peer(_) => return Ok(()),
+            What::Store(store) => &store.options,
+            What::Cost(_) | What::Peer(_) | What::Holder(_) => return Ok(()),
         };
         let level = options.cpu.filter(|asked| *asked != cpu::level());
-        let wire = !matches!(self.what, What::Local(_)) && env::var_os(FABRIC_VARIABLE).is_none();
+        let both = matches!(self.what, What::Local(_) | What::Daemon(_));
+        let wire = !both && env::var_os(FABRIC_VARIABLE).is_none();
         if level.is_none() && !wire {
             return Ok(());
         }

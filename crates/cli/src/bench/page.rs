@@ -8,7 +8,7 @@ use super::figure::Figure;
 use super::plot;
 use super::row::{Row, Spread};
 
-const STYLE: &str = "\
+pub(crate) const STYLE: &str = "\
 :root{color-scheme:light}\
 body{margin:0;background:#f6f7f9;color:#22272e;font:16px/1.55 system-ui,sans-serif}\
 main{max-width:1120px;margin:0 auto;padding:40px 20px 80px}\
@@ -95,17 +95,20 @@ fn table_of_rows(page: &mut String, words: Words, rows: &[Row]) -> Result<()> {
     for row in rows {
         let verdict = row.verdict();
         let spread = |s: &Spread| {
+            if s.median.is_nan() {
+                return "–".to_owned();
+            }
             format!("{:.2} <small>({:.2}–{:.2})</small> {}", s.median, s.min, s.max, row.unit)
         };
         write!(
             page,
             "<tr><td class=\"words\"><code>{}</code><td>{}<td class=\"words\">{}<td>{}\
-             <td><b>{:.2}</b><td>{}<td class=\"{verdict}\">{verdict}</tr>",
+             <td><b>{}</b><td>{}<td class=\"{verdict}\">{verdict}</tr>",
             text(&row.name),
             spread(&row.ours),
             text(&row.peer.name),
             spread(&row.peer.spread),
-            row.ratio,
+            row.ratio(),
             row.target
         )?;
     }
@@ -151,12 +154,12 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
 }
 
 /// Escapes a text for HTML.
-pub(super) fn text(words: &str) -> String {
+pub(crate) fn text(words: &str) -> String {
     words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The name of the machine's processor.
-fn processor() -> String {
+pub(crate) fn processor() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = info.lines().find_map(|line| line.strip_prefix("model name"));
     model.map_or("unknown processor", |m| m.trim_start_matches([' ', '\t', ':'])).to_owned()

@@ -8,7 +8,7 @@ use super::figure::{Figure, Style};
 use super::row::Spread;
 
 /// Colours that people with colour blindness can also distinguish (Okabe and Ito); Remora's first.
-pub(super) const COLOURS: [RGBColor; 8] = [
+pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 140, 105),
@@ -19,9 +19,9 @@ pub(super) const COLOURS: [RGBColor; 8] = [
     RGBColor(204, 121, 167),
 ];
 /// The colour of words and axes.
-pub(super) const INK: RGBColor = RGBColor(70, 76, 84);
+pub(crate) const INK: RGBColor = RGBColor(70, 76, 84);
 /// The colour of a grid.
-pub(super) const GRID: RGBColor = RGBColor(228, 231, 235);
+pub(crate) const GRID: RGBColor = RGBColor(228, 231, 235);
 const SIZE: (u32, u32) = (760, 400);
 const FONT: &str = "sans-serif";
 
@@ -154,7 +154,7 @@ impl Scale {
 }
 
 /// A number for an axis, without the digits that rounding errors leave.
-fn short(value: f64) -> String {
+pub(crate) fn short(value: f64) -> String {
     ((value * 1e6).round() / 1e6).to_string()
 }
 

@@ -58,7 +58,7 @@ pub(super) fn show(rows: &[Row]) {
             row.ours.to_string(),
             row.peer.name.to_string(),
             row.peer.spread.to_string(),
-            format!("{:.2}", row.ratio),
+            row.ratio(),
             row.target.to_string(),
             row.verdict().to_owned(),
         ]);

@@ -39,6 +39,8 @@ pub(super) enum Target {
     AtLeast(f64),
     /// At most this much more than the peer's figure, in the row's unit.
     AtMostMore(f64),
+    /// At most this, in the row's unit, whatever the peer's figure.
+    Within(f64),
     /// No target.
     Any,
 }
@@ -50,6 +52,7 @@ impl Target {
             Target::AtMost(limit) => Some(ratio <= limit),
             Target::AtLeast(limit) => Some(ratio >= limit),
             Target::AtMostMore(limit) => Some(ours <= peer + limit),
+            Target::Within(limit) => Some(ours <= limit),
             Target::Any => None,
         }
     }
@@ -61,12 +64,13 @@ impl std::fmt::Display for Target {
             Target::AtMost(limit) => write!(f, "≤ {limit} ×"),
             Target::AtLeast(limit) => write!(f, "≥ {limit} ×"),
             Target::AtMostMore(limit) => write!(f, "≤ {limit} more"),
+            Target::Within(limit) => write!(f, "≤ {limit}"),
             Target::Any => write!(f, "–"),
         }
     }
 }
 
-/// The results of several runs of one side.
+/// The results of several runs of one side; not a number where the side is not there.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(super) struct Spread {
     pub(super) min: f64,
@@ -90,6 +94,9 @@ impl Spread {
 
 impl std::fmt::Display for Spread {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.median.is_nan() {
+            return write!(f, "–");
+        }
         write!(f, "{:.3} ({:.3}–{:.3})", self.median, self.min, self.max)
     }
 }
@@ -115,6 +122,11 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// The ratio in words; a dash if the peer is not there.
+    pub(super) fn ratio(&self) -> String {
+        if self.ratio.is_nan() { "–".to_owned() } else { format!("{:.2}", self.ratio) }
+    }
+
     /// Whether the target is met; empty if there is none.
     pub(super) fn verdict(&self) -> &'static str {
         match self.target.is_met(self.ratio, self.ours.median, self.peer.spread.median) {
@@ -165,6 +177,10 @@ mod tests {
         let row = Row { target: Target::AtMostMore(-2.0), ..row };
         assert_eq!(row.verdict(), "met");
         let row = Row { target: Target::AtMostMore(-2.5), ..row };
+        assert_eq!(row.verdict(), "missed");
+        let row = Row { target: Target::Within(2.0), ..row };
+        assert_eq!((row.verdict(), row.target.to_string()), ("met", "≤ 2".into()));
+        let row = Row { target: Target::Within(1.9), ..row };
         assert_eq!(row.verdict(), "missed");
     }
 

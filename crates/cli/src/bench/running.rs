@@ -1,6 +1,7 @@
-//! A verbs program that a bench starts by `remora run`, pinned to a core, and what tells that it
-//! listens.
+//! A program that a bench starts, pinned to a core, and what tells that it listens: a verbs program
+//! by `remora run`, or any other as it is.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
@@ -10,29 +11,55 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::child;
+
 /// The longest that one run may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks for an event that takes milliseconds.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A program under `remora run`, which is killed when this value is dropped.
+/// A program, which is killed when this value is dropped.
 pub(super) struct Program {
     name: String,
     child: Option<Child>,
 }
 
 impl Program {
-    /// Starts it on the `core`-th core.
+    /// Starts a verbs program on the `core`-th core, by `remora run`.
     pub(super) fn start(core: usize, args: &[String]) -> Result<Program> {
+        Program::start_with(&[], core, args)
+    }
+
+    /// As [`Program::start`], with environment variables set.
+    pub(super) fn start_with(
+        variables: &[(&str, &OsStr)],
+        core: usize,
+        args: &[String],
+    ) -> Result<Program> {
         let ourselves: PathBuf =
             std::env::current_exe().context("cannot find this program's own file")?;
         let mut command = Command::new(ourselves);
         command.args(["run", "--pin", &core.to_string()]);
-        command.arg("--").args(args);
+        command.arg("--").args(args).envs(variables.iter().copied());
+        Program::spawn(args.join(" "), command)
+    }
+
+    /// Starts a command on the `core`-th core, as it is.
+    pub(super) fn start_plain(core: usize, command: Command) -> Result<Program> {
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        child::on_core(core, || Program::spawn(name, command))
+    }
+
+    fn spawn(name: String, mut command: Command) -> Result<Program> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let name = args.join(" ");
         let child = command.spawn().with_context(|| format!("cannot start `{name}`"))?;
         Ok(Program { name, child: Some(child) })
+    }
+
+    /// Its process id, while it has not ended.
+    pub(super) fn id(&self) -> Result<u32> {
+        Ok(self.child.as_ref().context("it has ended")?.id())
     }
 
     pub(super) fn wait_until(&mut self, what: &str, done: impl Fn() -> bool) -> Result<()> {

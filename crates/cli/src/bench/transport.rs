@@ -96,7 +96,7 @@ fn cases(seconds: &'static str) -> [Case<'static>; 6] {
 
 /// The run, with all its processes on one core.
 fn crowded(mut run: Run<'static>) -> Run<'static> {
-    Box::new(move || child::on_one_core(&mut run))
+    Box::new(move || child::on_core(0, &mut run))
 }
 
 /// The field `figure` of the JSON that `remora perf write …` prints.

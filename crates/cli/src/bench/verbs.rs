@@ -3,6 +3,7 @@
 //!
 //! Each program is started by `remora run`, both ends pinned to a core each, as the peers are.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Instant;
@@ -110,20 +111,27 @@ fn cases(quick: bool) -> [(Case<'static>, usize); 3] {
 /// The figure in `column` of the last line of numbers that a perftest client prints; the server is
 /// the same program.
 fn perftest(test: &'static str, iterations: &'static str, column: usize) -> Run<'static> {
-    Box::new(move || {
-        let port = free_tcp_port()?;
-        let mut args: Vec<String> = test.split(' ').map(String::from).collect();
-        args.extend([iterations.into(), "-p".into(), port.to_string()]);
-        let mut server = Program::start(1, &args)?;
-        server.wait_until("listens", || has_tcp_listener(port))?;
-        args.push(Ipv4Addr::LOCALHOST.to_string());
-        let out = Program::start(0, &args)?.succeed()?;
-        server.succeed()?;
-        last_row(&out)
-            .get(column)
-            .copied()
-            .with_context(|| format!("`{}` printed no figure:\n{out}", args[0]))
-    })
+    Box::new(move || perftest_with(&[], &format!("{test} {iterations}"), column))
+}
+
+/// As [`perftest`], once, with environment variables set.
+pub(super) fn perftest_with(
+    variables: &[(&str, &OsStr)],
+    test: &str,
+    column: usize,
+) -> Result<f64> {
+    let port = free_tcp_port()?;
+    let mut args: Vec<String> = test.split(' ').map(String::from).collect();
+    args.extend(["-p".into(), port.to_string()]);
+    let mut server = Program::start_with(variables, 1, &args)?;
+    server.wait_until("listens", || has_tcp_listener(port))?;
+    args.push(Ipv4Addr::LOCALHOST.to_string());
+    let out = Program::start_with(variables, 0, &args)?.succeed()?;
+    server.succeed()?;
+    last_row(&out)
+        .get(column)
+        .copied()
+        .with_context(|| format!("`{}` printed no figure:\n{out}", args[0]))
 }
 
 /// The numbers of the last line of numbers.

@@ -89,6 +89,7 @@ impl Catalogue {
             local,
             stream: 64 << 10,
             loaded: 0,
+            store: 0,
             chains: false,
             pin,
         })?;

@@ -27,7 +27,21 @@ pub(super) struct DataFile {
 
 /// A folder that is removed on drop.
 #[derive(Debug)]
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    /// An empty one, for files that the demo makes.
+    pub(super) fn new(purpose: &str) -> Result<Folder> {
+        let name = format!("remora-demo-{purpose}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Folder(folder))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
 
 impl Drop for Folder {
     fn drop(&mut self) {
@@ -63,10 +77,8 @@ impl DataFile {
             "--size must lie between 1 byte and {}",
             output::bytes(BYTES_MAX)
         );
-        let folder = std::env::temp_dir().join(format!("remora-demo-{}", std::process::id()));
-        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let folder = Folder(folder);
-        let path = folder.0.join("data");
+        let folder = Folder::new("file")?;
+        let path = folder.path().join("data");
         let file =
             File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;
         let mut joined =

@@ -1,16 +1,19 @@
 //! `remora demo`: what Remora is for, from end to end, on one machine.
 //!
 //! A memory node in one process serves a real file; this process READs and WRITEs it one-sided,
-//! compares every byte, measures, and does the same over TCP with a third process. Finally, a
-//! catalogue of this machine's files in the memory of a fourth process is looked up in three ways.
+//! compares every byte, measures, and does the same over TCP with a third process. Then a catalogue
+//! of this machine's files in the memory of a fourth process is looked up in three ways. Finally, a
+//! key-value store has a row for each of many files, which is read in five ways; it selects rows,
+//! is killed, and has all of them again.
 //!
 //! - [`data`]: the file. [`roce`]: moves it one-sided. [`tcp`]: moves it over TCP.
-//! - [`catalogue`]: the look-ups. [`figures`]: the measurements.
+//! - [`catalogue`]: the look-ups. [`store`]: the key-value store. [`figures`]: the measurements.
 
 mod catalogue;
 mod data;
 mod figures;
 mod roce;
+mod store;
 mod tcp;
 
 use std::fs::File;
@@ -101,6 +104,7 @@ impl Demo {
         ));
         let listed = catalogue.listed();
         drop(catalogue);
+        let store = store::run(7, |words| self.say(words))?;
 
         if self.json {
             return output::json_line(&json!({
@@ -108,10 +112,12 @@ impl Demo {
                 "crc32": format!("{:08x}", data.crc32),
                 "verified": true, "seconds": began.elapsed().as_secs_f64(),
                 "roce": roce, "tcp": tcp, "lookups": lookups,
+                "store": store,
             }));
         }
         show(&size, &roce, &tcp);
         catalogue::show(&lookups, listed);
+        store::show(&store);
         println!("Verified every byte, in {:.1} s. {WHAT_NEXT}", began.elapsed().as_secs_f64());
         Ok(())
     }
@@ -159,7 +165,8 @@ The node's program slept meanwhile: its card alone answered.
 Latencies are round trips. In the first table this end polls; at the other, the card's thread looks
 on for 0.1 ms behind each packet, and TCP's program sleeps until something comes. In the second,
 both ends poll. A kernel follows pointers on the node's card, in one round trip; READs take one for
-each pointer; an RPC needs the node's program.
+each pointer; an RPC needs the node's program. In the third, this end polls. A chain is work
+requests that look the row up: it needs no code of the store's, and its client no access to memory.
 
 Try next, with your own file in one terminal,
   remora node --region data=FILE --region scratch=64M,rw
@@ -167,6 +174,7 @@ and with the address that it prints in another:
   remora mem ls NODE
   remora mem read NODE/data --out COPY
   remora stats NODE --watch
+  remora store serve --redis --memcached             the store, for clients that you have
   remora bench kernels                               kernels, measured: a page with plots
   REMORA_PCAP=packets.pcapng remora mem ls NODE      for Wireshark";
 

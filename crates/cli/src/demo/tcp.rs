@@ -75,7 +75,11 @@ fn serve(file: &File, mut stream: TcpStream) -> Result<()> {
             _ => {
                 let mut word = [0; 8];
                 for _ in 0..number {
-                    stream.read_exact(&mut word)?;
+                    match stream.read_exact(&mut word) {
+                        // The client announces more than it sends, and has had enough.
+                        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+                        read => read?,
+                    }
                     stream.write_all(&word)?;
                 }
             }

@@ -55,19 +55,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
         }
     };
     let info = device.info();
-    checks.push(Check::ok(
-        "address",
-        match (device.is_attached(), automatic) {
-            (true, _) => format!("{}: the card of a daemon, which programs share", info.address),
-            (false, true) => {
-                format!(
-                    "{} is free; each process takes a loopback address of its own",
-                    info.address
-                )
-            }
-            (false, false) => format!("{} on {}", info.address, interface.name),
-        },
-    ));
+    checks.push(Check::ok("address", whose_address(&device, automatic, &interface)));
     if info.address.is_loopback() {
         checks.push(Check::note(
             "reach",
@@ -93,6 +81,18 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
         checks.extend(buffers(&device));
     }
     Some(OpenCard { device, link_mtu: interface.link_mtu })
+}
+
+/// What there is to say of the card's address.
+fn whose_address(device: &Device, automatic: bool, interface: &Interface) -> String {
+    let address = device.info().address;
+    match (device.is_attached(), automatic) {
+        (true, _) => format!("{address}: the card of a daemon, which programs share"),
+        (false, true) => {
+            format!("{address} is free; each process takes a loopback address of its own")
+        }
+        (false, false) => format!("{address} on {}", interface.name),
+    }
 }
 
 /// How packets go to cards of this machine.

@@ -12,6 +12,8 @@ use remora_cli::{output, stop};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
+use crate::child;
+
 /// The first descriptor that systemd passes.
 const PASSED: i32 = 3;
 
@@ -29,11 +31,17 @@ pub(super) struct Serve {
     /// Print a line of JSON when the daemon serves
     #[arg(long)]
     json: bool,
+    /// End when standard input closes
+    #[arg(long, hide = true)]
+    child: bool,
 }
 
 impl Serve {
     pub(super) fn run(self) -> Result<()> {
         let stop = stop::signals()?;
+        if self.child {
+            child::end_with_stdin()?;
+        }
         let policy = match &self.policy {
             Some(path) => Policy::read(path)?,
             None => Policy::default(),

@@ -70,7 +70,7 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
         return;
     }
     let mut header = vec![
-        "session", "name", "user", "process", "state", "QPs", "kernels", "CQs", "regions",
+        "session", "name", "user", "process", "state", "QPs", "lossy", "kernels", "CQs", "regions",
         "memory", "by", "arena", "posted", "moved", "refused",
     ];
     if before.is_some() {
@@ -84,7 +84,7 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
         }
         table.add_row(row);
     }
-    output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16]);
+    output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17]);
     println!("{table}");
 }
 
@@ -96,6 +96,7 @@ fn row(session: &SessionStatus) -> Vec<String> {
         session.pid.to_string(),
         state(session),
         session.queue_pairs.to_string(),
+        session.lossy.to_string(),
         session.kernels.to_string(),
         session.completion_queues.to_string(),
         session.regions.to_string(),
@@ -166,6 +167,7 @@ fn describe(session: &SessionStatus) -> Value {
         "ends_in_seconds": session.ends_in_s,
         "epoch": session.epoch,
         "queue_pairs": session.queue_pairs,
+        "lossy_connections": session.lossy,
         "kernels": session.kernels,
         "completion_queues": session.completion_queues,
         "regions": session.regions,

@@ -15,6 +15,7 @@ use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::nic::StructureUse;
 use remora::nic::queue::{Completion, PollCqError};
+use remora::nic::wire::Dialect;
 use remora::{
     Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
     QueuePairOptions,
@@ -38,6 +39,8 @@ const TICK: Duration = Duration::from_millis(250);
 const ACCEPT_PATIENCE: Duration = Duration::from_millis(100);
 /// The length of the region of counters, in bytes.
 const STATS_BYTES: u64 = 32 << 10;
+/// The most entries of peers and dialects in it.
+const PEERS_SHOWN: usize = 64;
 /// The most refusals and departures printed in one tick; more are only counted.
 const WORDS_PER_TICK: u64 = 10;
 
@@ -75,9 +78,28 @@ pub struct NodeStats {
     pub events: BTreeMap<String, u64>,
     /// The card's counters.
     pub counters: BTreeMap<String, u64>,
+    /// How many connections speak which dialect with which peer: `192.0.2.7 lossy`.
+    #[serde(default)]
+    pub dialects: BTreeMap<String, u64>,
     /// The bytes that each structure of the card takes now.
     #[serde(default)]
     pub memory_bytes: BTreeMap<String, u64>,
+}
+
+/// The dialects of a device's connections, for the first [`PEERS_SHOWN`] entries.
+fn dialects(device: &Device) -> BTreeMap<String, u64> {
+    let entry = |(peer, dialect, count): (_, Dialect, _)| {
+        let name = if dialect.contains(Dialect::LOSSY) { "lossy" } else { "standard" };
+        (format!("{peer} {name}"), count)
+    };
+    // Calls of kernels are another matter: entries that differ in them only are one.
+    device.dialects().into_iter().take(PEERS_SHOWN).map(entry).fold(
+        BTreeMap::new(),
+        |mut all, (name, count)| {
+            *all.entry(name).or_insert(0) += count;
+            all
+        },
+    )
 }
 
 fn named(part: StructureUse) -> (String, u64) {
@@ -229,6 +251,7 @@ impl Node {
             clients: lock(&self.roster).len(),
             events: self.events(),
             counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+            dialects: dialects(&self.device),
             memory_bytes: self.device.memory_use().into_iter().flatten().map(named).collect(),
         }
     }

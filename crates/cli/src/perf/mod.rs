@@ -142,7 +142,8 @@ impl Test {
             Mode::Bw => report::Measured::Bandwidth(bandwidth::measure(&mut session, until)?),
         };
         verify::client(&mut session, measured.messages())?;
-        Ok(report::Outcome { plan, mtu: session.mtu.bytes(), measured })
+        let (mtu, lossy) = (session.mtu.bytes(), session.lossy);
+        Ok(report::Outcome { plan, mtu, lossy, measured })
     }
 
     fn plan(&self, verb: Verb) -> Result<Plan> {

@@ -14,6 +14,8 @@ use crate::percentile::percentile;
 pub(super) struct Outcome {
     pub(super) plan: Plan,
     pub(super) mtu: u32,
+    /// The queue pairs spoke the lossy dialect.
+    pub(super) lossy: bool,
     pub(super) measured: Measured,
 }
 
@@ -42,6 +44,7 @@ struct Row {
     qps: u32,
     depth: u32,
     mtu: u32,
+    dialect: &'static str,
     iterations: u64,
     #[serde(flatten)]
     figures: Figures,
@@ -62,7 +65,8 @@ pub(super) fn print(outcome: &Outcome, json: bool) -> Result<()> {
         return Ok(());
     }
     let plan = &outcome.plan;
-    println!("{}, {} queue pair(s), MTU {}, verified", plan.name(), plan.qps, outcome.mtu);
+    let (name, qps, mtu) = (plan.name(), plan.qps, outcome.mtu);
+    println!("{name}, {qps} queue pair(s), MTU {mtu}, {} dialect, verified", row.dialect);
     let (names, values): (Vec<&str>, Vec<f64>) = match row.figures {
         Figures::Latency { min_us, median_us, avg_us, p99_us, p999_us, max_us } => [
             ("min µs", min_us),
@@ -100,7 +104,9 @@ fn row(outcome: &Outcome) -> Row {
         }
     };
     let Plan { size, qps, depth, .. } = *plan;
-    Row { test: plan.name(), bytes: size, qps, depth, mtu: outcome.mtu, iterations, figures }
+    let (test, mtu) = (plan.name(), outcome.mtu);
+    let dialect = if outcome.lossy { "lossy" } else { "standard" };
+    Row { test, bytes: size, qps, depth, mtu, dialect, iterations, figures }
 }
 
 /// The figures of `sorted`, which is not empty: every measurement has at least one operation.

@@ -1,6 +1,5 @@
 //! Scans: rows that a selection picks next to the data, or aggregates over them.
 
-use std::fs;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use remora_store::select::schema::{Column, Schema, Type};
 use remora_store::select::selection::{Output, Selection};
 use serde_json::{Map, Value};
 
-use super::StoreArgs;
+use super::{StoreArgs, read_schema};
 use crate::output;
 
 /// `remora store scan`.
@@ -51,14 +50,7 @@ impl Scan {
     pub(super) fn run(self) -> Result<ExitCode> {
         match &self.schema {
             None => self.keys(),
-            Some(path) => {
-                let text = fs::read_to_string(path)
-                    .with_context(|| format!("cannot read {}", path.display()))?;
-                let schema = Schema::parse(&text).map_err(|mistake| {
-                    anyhow!(mistake.render(&path.display().to_string(), &text))
-                })?;
-                self.rows(&schema)
-            }
+            Some(path) => self.rows(&read_schema(path)?),
         }
     }
 

@@ -7,6 +7,7 @@ use anyhow::Result;
 use remora::{
     CompletionQueue, ConnectionParams, Device, ProtectionDomain, QueuePair, QueuePairOptions,
 };
+use remora_store::codec::Codec;
 use serde::{Deserialize, Serialize};
 
 /// The most messages that may be streamed to the application before it has read one.
@@ -17,6 +18,14 @@ pub(crate) const FILTER_BELOW: u64 = 1 << 56;
 pub(crate) const FLAKY: u64 = 0x100;
 /// The precision of the sketches: 16,384 registers.
 pub(crate) const PRECISION: u8 = 14;
+
+/// The store's tablespaces behind its first, in the order of their numbers from 1 on.
+pub(crate) const TABLESPACES: [(&str, Codec); 4] = [
+    ("compressed", Codec::Lz4 { head: 0 }),
+    ("lineitem", Codec::None),
+    ("short", Codec::None),
+    ("long", Codec::None),
+];
 
 /// The line that the far end prints when it serves.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -30,6 +39,8 @@ pub(crate) struct Ready {
     pub(crate) hyperloglog: Place,
     pub(crate) filter: Place,
     pub(crate) shuffle: Place,
+    /// Where the store is served, if there is one.
+    pub(crate) store: Option<SocketAddr>,
     /// The most threads that can count what is streamed.
     pub(crate) threads: usize,
 }

@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) stream: u64,
     /// The number of kernels that the far end loads as WebAssembly.
     pub(crate) loaded: u64,
+    /// Bytes that a store at the far end may take; 0 for none.
+    pub(crate) store: u64,
     /// Whether the far end serves chains, too.
     pub(crate) chains: bool,
     /// Whether to pin each end to a core of its own.
@@ -72,9 +74,11 @@ pub(crate) struct Stream {
 
 impl Client {
     pub(crate) fn start(setup: Setup) -> Result<Client> {
-        let numbers = [setup.memory, setup.stream, setup.loaded].map(|number| number.to_string());
-        let [memory, stream, loaded] = numbers.each_ref();
+        let Setup { memory, stream, loaded, store, .. } = setup;
+        let numbers = [memory, stream, loaded, store].map(|number| number.to_string());
+        let [memory, stream, loaded, store] = numbers.each_ref();
         let mut args = vec!["ways", "--memory", memory, "--stream", stream, "--loaded", loaded];
+        args.extend(["--store", store]);
         if setup.pin {
             args.extend(["--pin", "1"]);
         }

@@ -7,7 +7,7 @@
 //! that memory by WRITEs ([`image`]) and looks things up in it ([`lookup`]); [`sketchers`] counts
 //! what is streamed; [`rpc`] is the way over TCP, and [`loaded`] that of kernels as WebAssembly.
 //! [`served`] and [`asker`] are the two ends of chains. `remora bench kernels`
-//! and `remora bench chains` measure with these, and `remora demo` shows them.
+//! `remora bench chains` and `remora bench store` measure with these, and `remora demo` shows them.
 
 pub(crate) mod agreed;
 pub(crate) mod asker;

@@ -17,10 +17,12 @@ use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Fil
 use remora::offload::kernel::builtin::{consistency, get};
 use remora::{Connection, Device, DeviceOptions, MemoryRegion, OpenError};
 use remora_cli::node::spec::parse_size;
+use remora_store::service::{Service, ServiceOptions};
+use remora_store::tablespace::TablespaceOptions;
 
-use super::agreed::{End, FILTER_BELOW, FLAKY, Place, Ready, STREAMED_MAX, params};
+use super::agreed::{End, FILTER_BELOW, FLAKY, Place, Ready, STREAMED_MAX, TABLESPACES, params};
 use super::image::ELEMENT_LEN;
-use super::rpc::{Op, Service, word};
+use super::rpc::{self, Op, word};
 use super::served::Served;
 use super::sketchers::Sketchers;
 use crate::child;
@@ -42,6 +44,9 @@ pub(crate) struct Server {
     /// How many kernels to load as WebAssembly
     #[arg(long, default_value_t = 0)]
     loaded: u64,
+    /// Serve a store, too, that may take this many bytes
+    #[arg(long, value_parser = parse_size, default_value = "0")]
+    store: u64,
     /// Pin the process to the N-th core that it may use, counted from 0
     #[arg(long, value_name = "N")]
     pin: Option<usize>,
@@ -58,6 +63,7 @@ struct Serving {
     /// The threads that count what is streamed to the application.
     sketchers: Sketchers,
     served: Option<Served>,
+    _store: Option<Service>,
     _kernels: [Binding; 3],
     _connections: [Connection; 2],
     _calls: End,
@@ -77,7 +83,8 @@ impl Server {
         let plain = alloc(self.stream)?;
         let streams = [alloc(self.stream)?, alloc(self.stream)?, alloc(self.stream)?];
         let listener = device.listen(PORT)?;
-        let tcp = Service::listen()?;
+        let tcp = rpc::Service::listen()?;
+        let store = (self.store > 0).then(|| serve_store(&device, self.store)).transpose()?;
         let place = |region: &MemoryRegion| Place {
             addr: region.addr(),
             rkey: region.key(),
@@ -91,6 +98,7 @@ impl Server {
             hyperloglog: place(&streams[0]),
             filter: place(&streams[1]),
             shuffle: place(&streams[2]),
+            store: store.as_ref().map(Service::address),
             threads: sketchers.len(),
         })?;
         let kernels = deploy(&device, &memory, &streams)?;
@@ -114,6 +122,7 @@ impl Server {
             streams,
             sketchers,
             served,
+            _store: store,
             _kernels: kernels,
             _connections: [first, second],
             _calls: calls,
@@ -137,6 +146,19 @@ fn open_for_chains() -> Result<Device> {
 fn announce(ready: &Ready) -> Result<()> {
     println!("{}", serde_json::to_string(ready)?);
     std::io::stdout().flush().context("cannot print")
+}
+
+/// Serves a store with [`TABLESPACES`], whose limit is `limit` bytes.
+fn serve_store(device: &Device, limit: u64) -> Result<Service> {
+    // The same keys lie in the same places in each run.
+    const SEED: u64 = 7;
+    let mut options = ServiceOptions::new(limit, SEED);
+    let space = |(name, codec): &(&str, _)| TablespaceOptions {
+        codec: *codec,
+        ..TablespaceOptions::new(name)
+    };
+    options.tablespaces = TABLESPACES.iter().map(space).collect();
+    Ok(Service::start(device, &options)?)
 }
 
 /// Deploys the built-in kernels and [`flaky`], and binds a receive kernel to each stream.
@@ -197,7 +219,7 @@ async fn flaky(context: remora::kernel::Context) -> Result<(), remora::kernel::C
 
 impl Serving {
     fn serve(mut self, tcp: &TcpListener) -> Result<()> {
-        let mut service = Service::accept(tcp)?;
+        let mut service = rpc::Service::accept(tcp)?;
         let mut done = [Completion::default(); 32];
         let mut value = Vec::new();
         let mut awaited: Option<u64> = None;
@@ -255,7 +277,7 @@ impl Serving {
         Ok(self.streams.qp.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?)
     }
 
-    fn answer_rpcs(&mut self, service: &mut Service, value: &mut Vec<u8>) -> Result<()> {
+    fn answer_rpcs(&mut self, service: &mut rpc::Service, value: &mut Vec<u8>) -> Result<()> {
         service.answer(Some(&[]))?;
         loop {
             value.clear();

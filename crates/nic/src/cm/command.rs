@@ -152,11 +152,22 @@ pub enum CommandError {
 
 impl Cm {
     /// Asks a peer for a connection. One event follows: [`CmEvent::Replied`],
-    /// [`CmEvent::Rejected`] or [`CmEvent::Unreachable`].
+    /// [`CmEvent::Rejected`] or [`CmEvent::Unreachable`]. For queue pairs of a card there is
+    /// [`crate::Nic::connect`].
     pub fn connect(
         &mut self,
         now: Time,
         request: &ConnectRequest<'_>,
+    ) -> Result<ConnId, ConnectError> {
+        self.connect_speaking(now, request, Dialect::all())
+    }
+
+    /// As [`Cm::connect`], for a queue pair that can speak no more than `speaks`.
+    pub(crate) fn connect_speaking(
+        &mut self,
+        now: Time,
+        request: &ConnectRequest<'_>,
+        speaks: Dialect,
     ) -> Result<ConnId, ConnectError> {
         if !(1..=MAX_MTU_CODE).contains(&request.path_mtu) {
             return Err(ConnectError::PathMtu(request.path_mtu));
@@ -183,10 +194,11 @@ impl Cm {
         );
         conn.extended = request.transport == TransportService::Extended;
         if request.transport == TransportService::Rc {
-            conn.dialect = self.config.offers;
+            conn.dialect = self.offers_to(request.remote) & speaks;
         }
+        let offers = conn.dialect;
         self.connections.insert(id, conn);
-        self.ask(now, id, self.req(id, request, data));
+        self.ask(now, id, self.req(id, request, offers, data));
         Ok(ConnId(id))
     }
 
@@ -210,13 +222,10 @@ impl Cm {
         &self,
         id: u32,
         request: &ConnectRequest<'_>,
+        offers: Dialect,
         private_data: [u8; Req::PRIVATE_DATA],
     ) -> Req {
         let config = &self.config;
-        let offers = match request.transport {
-            TransportService::Rc => config.offers,
-            _ => Dialect::STANDARD,
-        };
         let path =
             Primary::between(config.local, request.remote, config.hop_limit, request.ack_timeout);
         Req {
@@ -245,17 +254,31 @@ impl Cm {
     }
 
     /// Passive side: accepts a request. The queue pair should be able to receive already. One event
-    /// follows: [`CmEvent::Established`], or one of a failure.
+    /// follows: [`CmEvent::Established`], or one of a failure. For queue pairs of a card there is
+    /// [`crate::Nic::accept`].
     pub fn accept(
         &mut self,
         now: Time,
         conn: ConnId,
         params: &AcceptParams<'_>,
     ) -> Result<(), CommandError> {
+        self.accept_speaking(now, conn, params, Dialect::all())
+    }
+
+    /// As [`Cm::accept`], with a queue pair that can speak no more than `speaks`: nothing else is
+    /// confirmed.
+    pub(crate) fn accept_speaking(
+        &mut self,
+        now: Time,
+        conn: ConnId,
+        params: &AcceptParams<'_>,
+        speaks: Dialect,
+    ) -> Result<(), CommandError> {
         let private_data = private_data(params.private_data)?;
         self.command(now, conn, Input::Accept)?;
         let Some(connection) = self.connections.get_mut(&conn.0) else { return Ok(()) };
         connection.local_qpn = low_24(params.qpn);
+        connection.dialect &= speaks;
         if let Side::Passive(listener) = connection.side {
             self.listeners.accept(listener, now, conn.0);
         }

@@ -45,12 +45,15 @@ pub struct CmConfig {
     pub pkey: u16,
     /// What this card offers to its peers on reliable connections, beyond the standard. Reliable
     /// connections use what both cards offer: [`IncomingRequest::dialect`] and [`Reply::dialect`]
-    /// say what that is, and the caller sets it on the queue pair. While this is not empty, bytes
-    /// of the GUID say what is offered.
+    /// say what that is, and the card's queue pairs speak it ([`crate::Nic::connect`]). While this
+    /// or [`CmConfig::offers_here`] is not empty, bytes of the GUID say what is offered.
     ///
     /// [`IncomingRequest::dialect`]: super::IncomingRequest::dialect
     /// [`Reply::dialect`]: super::Reply::dialect
     pub offers: Dialect,
+    /// As [`CmConfig::offers`], for peers of this card's own machine
+    /// ([`crate::Config::is_here`]). [`crate::Nic::set_offers_here`] changes it.
+    pub offers_here: Dialect,
 }
 
 impl CmConfig {
@@ -72,11 +75,13 @@ impl CmConfig {
             hop_limit: 64,
             pkey: 0xffff,
             offers: Dialect::STANDARD,
+            offers_here: Dialect::STANDARD,
         }
     }
 
     /// The GUID in a message that offers or confirms `dialect`.
     pub(super) fn guid_with(&self, dialect: Dialect) -> u64 {
-        if self.offers.is_empty() { self.ca_guid } else { guid_with(self.ca_guid, dialect) }
+        let offers = self.offers | self.offers_here;
+        if offers.is_empty() { self.ca_guid } else { guid_with(self.ca_guid, dialect) }
     }
 }

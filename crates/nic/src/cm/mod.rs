@@ -68,6 +68,7 @@ pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError};
 pub use state::State;
 
 use crate::Time;
+use crate::wire::Dialect;
 use connection::{Connection, Side};
 use listener::Listeners;
 use mad::{CM_QPN, MAD_LEN};
@@ -90,6 +91,14 @@ pub struct OutgoingMad {
 
 /// A peer's card: its address, and its GUID. Two cards may have one address, one after the other.
 type Card = (IpAddr, u64);
+
+/// A peer's queue pair: the address and GUID of its card around its number, so that those of one
+/// number at one address are next to each other.
+type OfQpn = (IpAddr, u32, u64);
+
+fn of_qpn((address, guid): Card, qpn: u32) -> OfQpn {
+    (address, qpn, guid)
+}
 
 /// The owner of a timer, by its id.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -118,6 +127,8 @@ enum Timed {
 #[derive(Debug)]
 pub struct Cm {
     config: CmConfig,
+    /// The addresses of this machine, besides those of loopback.
+    neighbours: Vec<IpAddr>,
     rng: ChaCha8Rng,
     listeners: Listeners,
     /// By this side's communication id. The maps here are ordered, so that no hash seed makes two
@@ -126,7 +137,7 @@ pub struct Cm {
     /// Live connections by the peer's communication id.
     by_peer: BTreeMap<(Card, u32), u32>,
     /// Live connections by the peer's queue pair.
-    by_qpn: BTreeMap<(Card, u32), u32>,
+    by_qpn: BTreeMap<OfQpn, u32>,
     /// Connections that the caller has destroyed, and that are kept for the peer's sake.
     released: Order,
     resolutions: Resolutions,
@@ -142,6 +153,7 @@ impl Cm {
     pub fn new(config: CmConfig, seed: u64) -> Cm {
         Cm {
             config,
+            neighbours: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed),
             listeners: Listeners::default(),
             connections: BTreeMap::new(),
@@ -178,6 +190,34 @@ impl Cm {
             + kept * MAD_LEN
             + (self.by_peer.len() + self.by_qpn.len()) * size_of::<((Card, u32), u32)>()
             + self.timers.len() * size_of::<(Time, Timed)>()
+    }
+
+    /// The same manager, on a machine that has these addresses besides those of loopback.
+    pub(crate) fn beside(self, neighbours: Vec<IpAddr>) -> Cm {
+        Cm { neighbours, ..self }
+    }
+
+    /// Offers this to peers of this machine from now on.
+    pub(crate) fn set_offers_here(&mut self, offers: Dialect) {
+        self.config.offers_here = offers;
+    }
+
+    /// What this card offers to the card at `peer`.
+    fn offers_to(&self, peer: IpAddr) -> Dialect {
+        let here = peer.is_loopback() || self.neighbours.contains(&peer);
+        if here { self.config.offers_here } else { self.config.offers }
+    }
+
+    /// What the connection of queue pair `qpn` to the peer's `remote_qpn` has agreed on; nothing if
+    /// there is none. The passive side does not know its own queue pair before it accepts.
+    pub(crate) fn agreed(&self, peer: IpAddr, remote_qpn: u32, qpn: u32) -> Dialect {
+        let peer = peer.to_canonical();
+        let those = (peer, remote_qpn, 0)..=(peer, remote_qpn, u64::MAX);
+        let connections = self.by_qpn.range(those).filter_map(|(_, id)| self.connections.get(id));
+        connections
+            .filter(|conn| conn.local_qpn == qpn || conn.local_qpn == 0)
+            .max_by_key(|conn| conn.local_qpn)
+            .map_or(Dialect::STANDARD, |conn| conn.dialect)
     }
 
     /// Takes requests for a service from now on, at whatever address the peer asks for.
@@ -369,7 +409,7 @@ impl Cm {
     fn forget_qpn(&mut self, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
         if let Some(qpn) = conn.remote_qpn {
-            remove_if(&mut self.by_qpn, (conn.card(), qpn), id);
+            remove_if(&mut self.by_qpn, of_qpn(conn.card(), qpn), id);
         }
     }
 
@@ -405,7 +445,7 @@ impl Cm {
 }
 
 /// Removes an entry if it still belongs to `id`.
-fn remove_if(map: &mut BTreeMap<(Card, u32), u32>, key: (Card, u32), id: u32) {
+fn remove_if<K: Ord>(map: &mut BTreeMap<K, u32>, key: K, id: u32) {
     if map.get(&key) == Some(&id) {
         map.remove(&key);
     }

@@ -16,7 +16,7 @@ use super::message::{
 use super::offer::{identity, offered};
 use super::service::{CmaHeader, ServiceId};
 use super::state::{Input, Next, State};
-use super::{Cm, CmEvent, ConnId, IncomingRequest, ListenerId, Reply};
+use super::{Cm, CmEvent, ConnId, IncomingRequest, ListenerId, Reply, of_qpn};
 use crate::Time;
 use crate::wire::Dialect;
 
@@ -79,7 +79,7 @@ impl Cm {
         // A new request with the id or queue pair of a known connection shows that the peer has
         // forgotten that connection: it is stale and ends, and the request is rejected. Only the
         // card that has the connection can show that, and not another one at its address.
-        let stale = known.or_else(|| self.by_qpn.get(&(card, req.local_qpn)).copied());
+        let stale = known.or_else(|| self.by_qpn.get(&of_qpn(card, req.local_qpn)).copied());
         let verdict = match stale {
             Some(old) => {
                 self.end_stale(now, old);
@@ -190,7 +190,7 @@ impl Cm {
         );
         conn.guid = identity(req.local_ca_guid);
         if req.transport == TransportService::Rc {
-            conn.dialect = offered(req.local_ca_guid) & self.config.offers;
+            conn.dialect = offered(req.local_ca_guid) & self.offers_to(src);
         }
         let dialect = conn.dialect;
         conn.remote_id = Some(req.local_comm_id);
@@ -200,7 +200,7 @@ impl Cm {
         let card = conn.card();
         self.connections.insert(id, conn);
         self.by_peer.insert((card, req.local_comm_id), id);
-        self.by_qpn.insert((card, req.local_qpn), id);
+        self.by_qpn.insert(of_qpn(card, req.local_qpn), id);
         self.listeners.begin(admission.listener, src);
         self.events
             .push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, dialect, admission))));
@@ -319,7 +319,7 @@ impl Cm {
     fn is_taken(&self, src: IpAddr, rep: &Rep, id: u32) -> bool {
         let card = (src, identity(rep.local_ca_guid));
         let others = |found: Option<&u32>| found.is_some_and(|other| *other != id);
-        others(self.by_qpn.get(&(card, rep.local_qpn)))
+        others(self.by_qpn.get(&of_qpn(card, rep.local_qpn)))
             || others(self.by_peer.get(&(card, rep.local_comm_id)))
     }
 
@@ -328,7 +328,7 @@ impl Cm {
         let rej = rejection(id, rep.local_comm_id, Answered::Rep, reason);
         self.answer(src, tid, rej);
         let card = (src, identity(rep.local_ca_guid));
-        if let Some(old) = self.by_qpn.get(&(card, rep.local_qpn)).copied() {
+        if let Some(old) = self.by_qpn.get(&of_qpn(card, rep.local_qpn)).copied() {
             self.end_stale(now, old);
         }
         self.step(now, id, Input::RejStale);
@@ -345,7 +345,7 @@ impl Cm {
         conn.remote_qpn = Some(rep.local_qpn);
         let card = conn.card();
         self.by_peer.insert((card, rep.local_comm_id), id);
-        self.by_qpn.insert((card, rep.local_qpn), id);
+        self.by_qpn.insert(of_qpn(card, rep.local_qpn), id);
         self.tell(id, |conn| {
             CmEvent::Replied(Box::new(Reply {
                 conn,

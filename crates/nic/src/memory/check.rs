@@ -25,7 +25,8 @@ impl Regions {
         self.find(key, scope, addr, len, need).map(|_| ())
     }
 
-    /// As [`Regions::check`]. Returns the bus address of the range, if it is in one piece.
+    /// As [`Regions::check`]. Returns the bus address of the range, if its region is in one piece
+    /// and the range has any bytes.
     #[inline]
     pub(crate) fn locate(
         &self,
@@ -36,7 +37,8 @@ impl Regions {
         need: Access,
     ) -> Result<Option<u64>, AccessError> {
         let (region, from) = self.find(key, scope, addr, len, need)?;
-        Ok(region.pages.start().filter(|_| !region.null).map(|start| start + from))
+        // A null region has no pages, and so no start.
+        Ok(region.pages.start().filter(|_| len > 0).map(|start| start + from))
     }
 
     /// As [`Regions::check`], and calls `each` with the pieces of memory in order.

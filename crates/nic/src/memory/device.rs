@@ -57,6 +57,12 @@ impl DeviceMemory {
     pub fn holds(&self, addr: u64, len: u64) -> bool {
         self.given.iter().any(|&(start, end)| start <= addr && len <= end.saturating_sub(addr))
     }
+
+    /// Where the piece in use begins that holds this address, and its length.
+    pub fn piece(&self, addr: u64) -> Option<(u64, u64)> {
+        let piece = self.given.iter().find(|(start, end)| (*start..*end).contains(&addr));
+        piece.map(|(start, end)| (*start, end - start))
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +78,7 @@ mod tests {
         assert_eq!((a, b, c), (1024, 1152, 1216));
         assert_eq!(dm.alloc(1), None);
         assert!(dm.holds(a, 128) && !dm.holds(a, 129) && !dm.holds(a - 1, 1));
+        assert_eq!((dm.piece(b + 63), dm.piece(4096)), (Some((b, 64)), None));
         assert!(dm.free(b) && dm.free(a) && dm.free(c));
         assert!(!dm.free(a));
         assert_eq!(dm.alloc(1024), Some(1024));

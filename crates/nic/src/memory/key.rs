@@ -36,6 +36,18 @@ bitflags! {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Pd(pub(crate) u32);
 
+impl Pd {
+    /// The handle as a number, by which processes tell each other of it.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The handle of this number. Commands refuse one that names no domain.
+    pub fn numbered(number: u32) -> Pd {
+        Pd(number)
+    }
+}
+
 impl Access {
     /// The kinds of access that only peers make.
     pub(super) const REMOTE: Access = Access::REMOTE_WRITE

@@ -15,6 +15,7 @@
 pub(crate) mod check;
 pub mod device;
 pub mod key;
+mod key_table;
 pub mod page_table;
 pub mod region;
 mod through_key;

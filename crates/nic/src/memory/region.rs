@@ -2,14 +2,12 @@
 //!
 //! `memory/check.rs` holds each access against them.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 use thiserror::Error;
 
 use super::key::{Access, AccessError, Key, OWNER_BITS, Pd, Scope};
+use super::key_table::{KeySlot, KeyTable};
 use super::page_table::PageTable;
 use super::window::MemoryWindow;
 
@@ -101,14 +99,6 @@ pub(super) enum Named {
     Window(MemoryWindow),
 }
 
-/// A key's entry in the table.
-#[derive(Debug)]
-pub(super) struct KeySlot {
-    /// The whole key. (The table's own key lacks the owner's bits.)
-    pub(super) key: Key,
-    pub(super) named: Named,
-}
-
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) pd: Pd,
@@ -160,8 +150,7 @@ fn judge(iova: u64, len: u64, access: Access, pages: &PageTable) -> Result<(), R
 /// All regions and windows of the card.
 #[derive(Debug)]
 pub(crate) struct Regions {
-    /// By key, without the owner's bits.
-    slots: HashMap<u32, KeySlot, BuildHasherDefault<KeyHasher>>,
+    slots: KeyTable<Named>,
     entries: usize,
     entries_limit: usize,
     limit: usize,
@@ -175,7 +164,7 @@ const MOST: usize = 1 << 21;
 impl Regions {
     pub(crate) fn new(entries_limit: usize, limit: usize, windows_limit: usize) -> Regions {
         let (limit, windows_limit) = (limit.min(MOST), windows_limit.min(MOST));
-        let (slots, entries, windows) = (HashMap::default(), 0, 0);
+        let (slots, entries, windows) = (KeyTable::EMPTY, 0, 0);
         Regions { slots, entries, entries_limit, limit, windows, windows_limit }
     }
 
@@ -198,7 +187,7 @@ impl Regions {
     /// # Errors
     /// As [`Regions::register`]; [`RegMrError::UnknownKey`] if the key is taken, or is none.
     pub(crate) fn register_as(&mut self, key: Key, pd: Pd, init: MrInit) -> Result<(), RegMrError> {
-        if key >> OWNER_BITS == 0 || self.slots.contains_key(&(key >> OWNER_BITS)) {
+        if key >> OWNER_BITS == 0 || self.slots.holds(key) {
             return Err(RegMrError::UnknownKey);
         }
         let MrInit { iova, len, access, pages } = init;
@@ -206,7 +195,7 @@ impl Regions {
         self.room(&pages)?;
         let (windows, valid, null, tap) = (0, true, false, 0);
         let region = Region { pd, iova, len, access, windows, valid, null, tap, pages };
-        self.slots.insert(key >> OWNER_BITS, KeySlot { key, named: Named::Region(region) });
+        self.slots.insert(KeySlot { key, named: Named::Region(region) });
         Ok(())
     }
 
@@ -237,32 +226,32 @@ impl Regions {
 
     /// Gives a region or window a new key.
     pub(super) fn insert_named(&mut self, named: Named, rng: &mut ChaCha8Rng) -> Key {
+        self.slots.make_room();
         let key = loop {
             let key = rng.next_u32();
-            if key >> OWNER_BITS != 0 && !self.slots.contains_key(&(key >> OWNER_BITS)) {
+            if key >> OWNER_BITS != 0 && self.slots.is_vacant(key) {
                 break key;
             }
         };
-        self.slots.insert(key >> OWNER_BITS, KeySlot { key, named });
+        self.slots.insert(KeySlot { key, named });
         key
     }
 
     /// The entry of a key; its owner's bits do not matter.
-    pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut KeySlot> {
-        self.slots.get_mut(&(key >> OWNER_BITS))
+    pub(super) fn slot_mut(&mut self, key: Key) -> Option<&mut KeySlot<Named>> {
+        self.slots.slot_mut(key)
     }
 
     /// Removes the entry of a key, so that the key is free.
-    pub(super) fn remove_slot(&mut self, key: Key) -> Option<KeySlot> {
-        self.slots.remove(&(key >> OWNER_BITS))
+    pub(super) fn remove_slot(&mut self, key: Key) -> Option<KeySlot<Named>> {
+        self.slots.remove(key)
     }
 
     /// What a key names. All its bits count: a window's old key differs from its new one in the
     /// owner's.
     #[inline(always)]
     pub(super) fn named(&self, key: Key) -> Option<&Named> {
-        let slot = self.slots.get(&(key >> OWNER_BITS))?;
-        (slot.key == key).then_some(&slot.named)
+        self.slots.get(key).map(|slot| &slot.named)
     }
 
     pub(super) fn region(&self, key: Key) -> Option<&Region> {
@@ -273,7 +262,7 @@ impl Regions {
     }
 
     pub(super) fn region_mut(&mut self, key: Key) -> Option<&mut Region> {
-        match self.slots.get_mut(&(key >> OWNER_BITS)) {
+        match self.slots.slot_mut(key) {
             Some(KeySlot { key: whole, named: Named::Region(region) }) if *whole == key => {
                 Some(region)
             }
@@ -374,7 +363,6 @@ impl Regions {
         self.region_mut(key).map(|r| &mut r.tap)
     }
 
-    /// How many regions there are.
     /// The page-table entries of all regions.
     pub(crate) fn entries(&self) -> usize {
         self.entries
@@ -382,9 +370,10 @@ impl Regions {
 
     /// The bytes of the keys and of the page tables.
     pub(crate) fn allocated_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<(u32, KeySlot)>() + self.entries * size_of::<u64>()
+        self.slots.allocated_bytes() + self.entries * size_of::<u64>()
     }
 
+    /// How many regions there are.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.windows
     }
@@ -392,27 +381,6 @@ impl Regions {
     /// How many windows there are.
     pub(crate) fn windows(&self) -> usize {
         self.windows
-    }
-}
-
-/// A hasher for keys. They are uniformly random already, so that spreading them over the map's high
-/// bits is enough.
-#[derive(Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            self.0 = self.0 << 8 | u64::from(b);
-        }
-    }
-
-    fn write_u32(&mut self, key: u32) {
-        self.0 = u64::from(key) << (32 + OWNER_BITS) | u64::from(key);
     }
 }
 

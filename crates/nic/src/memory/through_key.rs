@@ -16,6 +16,23 @@ impl Regions {
         bytes: &[u8],
         need: Access,
     ) -> Result<(), AccessError> {
+        // The usual region lies in one piece.
+        if let Some(at) = self.locate(key, scope, addr, bytes.len() as u64, need)? {
+            return mem.write(at, bytes).map_err(|MemoryFault { .. }| AccessError::Memory);
+        }
+        self.write_pieces(mem, (key, scope), addr, bytes, need)
+    }
+
+    /// As [`Regions::write`], to memory that may lie in pieces or not exist.
+    #[inline(never)]
+    fn write_pieces(
+        &self,
+        mem: &mut dyn Memory,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        bytes: &[u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
         let (mut rest, mut result) = (bytes, Ok(()));
         self.translate(key, scope, addr, bytes.len() as u32, need, |piece: Segment| {
             let (now, later) = rest.split_at(piece.len as usize);
@@ -30,6 +47,23 @@ impl Regions {
     /// Reads through a key into `bytes`.
     #[inline]
     pub(crate) fn read(
+        &self,
+        mem: &mut dyn Memory,
+        (key, scope): (u32, Scope),
+        addr: u64,
+        bytes: &mut [u8],
+        need: Access,
+    ) -> Result<(), AccessError> {
+        // As in `write`.
+        if let Some(at) = self.locate(key, scope, addr, bytes.len() as u64, need)? {
+            return mem.read(at, bytes).map_err(|MemoryFault { .. }| AccessError::Memory);
+        }
+        self.read_pieces(mem, (key, scope), addr, bytes, need)
+    }
+
+    /// As [`Regions::read`], from memory that may lie in pieces or not exist.
+    #[inline(never)]
+    fn read_pieces(
         &self,
         mem: &mut dyn Memory,
         (key, scope): (u32, Scope),

@@ -18,8 +18,15 @@ use crate::wire::{Dialect, Transport};
 /// The errands of turns.
 impl Nic {
     /// Carries out the errands that queue pairs' turns have left for other queue pairs.
-    #[inline]
+    #[inline(always)]
     pub(super) fn run_errands(&mut self, now: Time, mem: &mut dyn Memory) {
+        if !self.card.chains.errands.is_empty() {
+            self.run_all_errands(now, mem);
+        }
+    }
+
+    #[inline(never)]
+    fn run_all_errands(&mut self, now: Time, mem: &mut dyn Memory) {
         while let Some(errand) = self.card.chains.errands.pop_front() {
             self.run_errand(now, mem, errand);
         }

@@ -157,7 +157,15 @@ impl Nic {
 
     /// Lets kernels continue that have more to do, and hands the messages that they post to the
     /// queue pairs.
+    #[inline(always)]
     pub(super) fn turn_kernels(&mut self, now: Time, mem: &mut dyn Memory) {
+        if self.kernels.due() <= now || !self.card.kernel.posted.is_empty() {
+            self.turn_kernels_now(now, mem);
+        }
+    }
+
+    #[inline(never)]
+    fn turn_kernels_now(&mut self, now: Time, mem: &mut dyn Memory) {
         if self.kernels.due() <= now {
             let io = KernelIo { now, mem, card: &mut self.card };
             self.kernels.act(io, |kernels, io| kernels.turn(io));
@@ -167,6 +175,7 @@ impl Nic {
             match qp.filter(|qp| qp.pd == post.pd && qp.sends_for_kernels()) {
                 Some(qp) => {
                     qp.cold.posted.push_back(post);
+                    qp.note_posted();
                     qp.schedule(&mut self.card);
                 }
                 None => {

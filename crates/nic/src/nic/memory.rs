@@ -88,6 +88,16 @@ impl Nic {
         Ok(())
     }
 
+    /// Is there such a protection domain?
+    pub fn has_pd(&self, pd: Pd) -> bool {
+        self.card.pds.get(pd.0).is_some()
+    }
+
+    /// The first address and the length of a region of the domain; `None` if it has no such region.
+    pub fn mr_range(&self, pd: Pd, key: Key) -> Option<(u64, u64)> {
+        self.card.regions.range(key, pd)
+    }
+
     /// Allocates `len` bytes of the card's own memory. Returns their bus address, to be registered
     /// like any other memory.
     pub fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
@@ -104,6 +114,11 @@ impl Nic {
     /// Is the whole range device memory that was allocated in one piece?
     pub fn is_dm(&self, addr: u64, len: u64) -> bool {
         self.device_memory.holds(addr, len)
+    }
+
+    /// Where the piece of device memory begins that holds this address, and its length.
+    pub fn dm_piece(&self, addr: u64) -> Option<(u64, u64)> {
+        self.device_memory.piece(addr)
     }
 
     /// Makes an address handle: a destination of datagrams.

@@ -6,11 +6,8 @@
 //! one is dropped without an answer: nothing in it can be relied on, not even its sender. What a
 //! queue pair checks then is in `qp/incoming.rs`.
 
-use core::net::IpAddr;
-
 use super::Nic;
 use crate::cm::mad::CM_QPN;
-use crate::config::Config;
 use crate::env::Env;
 use crate::management;
 use crate::memory::Memory;
@@ -112,7 +109,7 @@ impl Nic {
         let counters = &mut self.card.counters;
         counters.rx_packets += 1;
         // A card of this machine sends from the port that only it can hold (`Config::neighbours`).
-        if datagram.src_port != ROCE_PORT && is_neighbour(&self.card.config, datagram.src) {
+        if datagram.src_port != ROCE_PORT && self.card.config.is_here(datagram.src) {
             counters.drop_source_port += 1;
             return None;
         }
@@ -159,15 +156,10 @@ enum Integrity {
     Given,
 }
 
-/// Is it an address of this card's own machine?
-#[cold]
-fn is_neighbour(config: &Config, src: IpAddr) -> bool {
-    src.is_loopback() || config.neighbours.contains(&src)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
     use crate::memory::MemoryFault;
 
     /// No packet of these tests reaches memory.

@@ -1,5 +1,5 @@
-//! Queues that the card shares with their owner, who writes elements into the rings himself and
-//! copies entries of completion queues to where he needs them: doorbells, the slots that are free
+//! Queues that the card shares with their owner, which writes elements into the rings itself and
+//! copies entries of completion queues to where it needs them: doorbells, the slots that are free
 //! again, the completion queues with new entries.
 //!
 //! Any doorbell is safe. An index that the ring cannot hold, or that the queue pair's state does
@@ -73,8 +73,8 @@ impl Nic {
     }
 
     /// The next exported completion queue that has got entries, or has overflowed, since it was
-    /// named last. The caller takes its entries with [`Nic::poll_cq`]. A queue that he does not
-    /// empty is not named again for the entries that he leaves.
+    /// named last. The caller takes its entries with [`Nic::poll_cq`]. A queue that the caller
+    /// leaves entries in is not named again for them.
     pub fn poll_completed(&mut self) -> Option<u32> {
         let cq = self.card.completed.pop_front()?;
         if let Some(queue) = self.card.cqs.get_mut(cq) {

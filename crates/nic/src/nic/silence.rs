@@ -46,7 +46,7 @@ impl Nic {
             let waits = qp.transport.is_reliable()
                 && matches!(qp.state, State::Rts | State::Sqd)
                 && qp.path.dst.to_canonical() == peer
-                && qp.tx.una != qp.tx.high;
+                && qp.waits_for_peer();
             if waits {
                 let psn = qp.tx.una;
                 let env = &mut Env { now, mem, card, kernels };

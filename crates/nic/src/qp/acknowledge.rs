@@ -121,7 +121,7 @@ impl Qp {
             return expected;
         }
         let (mut first, mut end) = (expected, expected);
-        let mut at = card.answers.first(&self.rx.answers);
+        let mut at = card.answers.first(&self.cold.answers);
         while let Some(answer) = card.answers.get(at) {
             if answer.psn != end {
                 first = answer.psn;

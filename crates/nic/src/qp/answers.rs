@@ -239,10 +239,10 @@ impl Qp {
     /// Forgets the oldest answer if as many are kept as the peer may have outstanding
     /// (`max_dest_rd_atomic`).
     fn make_room(&mut self, env: &mut Env<'_>) -> Result<(), Refusal> {
-        if self.rx.answers.len() < usize::from(self.cold.max_dest_rd_atomic) {
+        if self.cold.answers.len() < usize::from(self.cold.max_dest_rd_atomic) {
             return Ok(());
         }
-        let oldest = env.card.answers.front(&self.rx.answers);
+        let oldest = env.card.answers.front(&self.cold.answers);
         // More requests at once than agreed are an invalid request. An answer that has left once
         // may go, even while it is repeated: a requester within the limit has received it, or it
         // would not ask for another.
@@ -251,7 +251,7 @@ impl Qp {
             let agreed = self.cold.max_dest_rd_atomic;
             return Err(Refusal::nak(Nak::InvalidRequest, Cause::TooManyReads { agreed }));
         }
-        if env.card.answers.pop(&mut self.rx.answers).is_some_and(|a| a.is_pending()) {
+        if env.card.answers.pop(&mut self.cold.answers).is_some_and(|a| a.is_pending()) {
             self.rx.pending -= 1;
         }
         Ok(())
@@ -268,12 +268,12 @@ impl Qp {
         let answer =
             Answer { psn, packets, asked, start: 0, next: 0, end: packets, answered: false };
         // The pool of all queue pairs' answers may be full for a while: the requester waits.
-        if env.card.answers.push(&mut self.rx.answers, answer).is_none() {
+        if env.card.answers.push(&mut self.cold.answers, answer).is_none() {
             env.card.counters.pool_full += 1;
             return Err(Refusal::NotReady);
         }
         self.rx.pending += 1;
-        debug_assert!(usize::from(self.rx.pending) <= self.rx.answers.len());
+        debug_assert!(usize::from(self.rx.pending) <= self.cold.answers.len());
         self.rx.ends_with_answer = true;
         self.rx.msn = self.rx.msn.wrapping_add(1);
         Ok(())
@@ -325,7 +325,7 @@ impl Qp {
     }
 
     fn find_answer(&self, env: &Env<'_>, psn: Psn) -> Cursor {
-        env.card.answers.find_last(&self.rx.answers, |a| a.holds(psn))
+        env.card.answers.find_last(&self.cold.answers, |a| a.holds(psn))
     }
 
     fn send_again(&mut self, env: &mut Env<'_>, at: Cursor, start: u32, end: u32) {
@@ -345,7 +345,7 @@ impl Qp {
         budget: &mut Budget,
     ) {
         while self.rx.pending > 0 && !budget.is_spent() {
-            let at = env.card.answers.find(&self.rx.answers, Answer::is_pending);
+            let at = env.card.answers.find(&self.cold.answers, Answer::is_pending);
             let Some(&answer) = env.card.answers.get(at) else { return };
             if let Err(error) = self.send_answer(env, batch, budget, &answer) {
                 // The memory went away between the request and its answer: an access error, in
@@ -444,7 +444,7 @@ impl Qp {
     /// Sends no more answers. An acknowledge that is owed still leaves, unless it would pass a
     /// READ or atomic that will not be answered.
     pub(crate) fn drop_answers(&mut self, env: &mut Env<'_>) {
-        while env.card.answers.pop(&mut self.rx.answers).is_some() {}
+        while env.card.answers.pop(&mut self.cold.answers).is_some() {}
         let unanswered = core::mem::take(&mut self.rx.pending) > 0;
         if unanswered && self.rx.reply == Owed::Acknowledge {
             self.rx.reply = Owed::Nothing;

@@ -23,11 +23,8 @@ use crate::queue::element::Element;
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::scatter;
 use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
-use crate::timers::rnr_delay;
+use crate::timers::{RNR_FOR_EVER, rnr_delay};
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
-
-/// The RNR retry count that means "without limit".
-const RNR_FOR_EVER: u8 = 7;
 
 impl Qp {
     /// An acknowledge, READ response or atomic acknowledge for this queue pair.
@@ -140,21 +137,21 @@ impl Qp {
     }
 
     fn wait_for_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
-        if self.tx.rnr_retries_left == self.cold.rnr_retry {
+        if self.tx.rnr_retries_left == self.rnr_retry {
             self.cold.trouble_since = env.now;
         }
         // The request ends when the peer has said "not ready" once more than there are retries.
         if self.tx.rnr_retries_left == 0 {
             let elapsed = env.now.since(self.cold.trouble_since);
-            let cause = Cause::RnrRetriesExhausted { retries: self.cold.rnr_retry, elapsed };
+            let cause = Cause::RnrRetriesExhausted { retries: self.rnr_retry, elapsed };
             return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
         }
-        if self.cold.rnr_retry != RNR_FOR_EVER {
+        if self.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
         }
         // The peer answers, so that nothing is wrong with the path to it. Besides, its sequence
         // NAKs for packets behind `psn` may arrive after the wait, where they look like a loss.
-        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.retries_left = self.retry_cnt;
         self.go_back(env, psn);
         self.tx.recovery = Recovery::RnrWait;
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));
@@ -182,19 +179,19 @@ impl Qp {
     /// Sends again from `psn` on (go-back-N), or gives up. The window shrinks each time; the wait
     /// grows as `arm_timer_again` says.
     fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
-        if self.tx.retries_left == self.cold.retry_cnt {
+        if self.tx.retries_left == self.retry_cnt {
             self.cold.trouble_since = env.now;
         }
         // A loss is seldom repeated so often: the peer may be silent for another reason.
-        if sign == LossSign::Timeout || 2 * self.tx.retries_left <= self.cold.retry_cnt {
+        if sign == LossSign::Timeout || 2 * self.tx.retries_left <= self.retry_cnt {
             env.card.silent.ask(self.path.dst);
         }
         let elapsed = env.now.since(self.cold.trouble_since);
-        let held = self.cold.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
+        let held = self.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
         // After `retry_cnt` retries without progress the request ends with an error, except if the
         // peer's card has not taken them yet.
         if self.tx.retries_left == 0 && !held {
-            let cause = Cause::RetriesExhausted { sign, retries: self.cold.retry_cnt, elapsed };
+            let cause = Cause::RetriesExhausted { sign, retries: self.retry_cnt, elapsed };
             return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
         }
         env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
@@ -276,8 +273,8 @@ impl Qp {
         }
         self.tx.debug_assert_in_order();
         self.tx.window.acknowledged(packets, una, env.card.config.window_packets);
-        self.tx.retries_left = self.cold.retry_cnt;
-        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        self.tx.retries_left = self.retry_cnt;
+        self.tx.rnr_retries_left = self.rnr_retry;
         self.tx.recovery = Recovery::Nothing;
         if una == self.tx.high {
             self.tx.timer.disarm();

@@ -6,6 +6,7 @@
 
 use super::Qp;
 use super::refusal::Refusal;
+use crate::chain::Mode;
 use crate::env::Env;
 use crate::incident::Outcome;
 use crate::queue::{Completion, CompletionFlags, Status, WorkKind};
@@ -64,7 +65,9 @@ impl Qp {
     /// (`do_class_d1e_error`).
     fn abandon_message(&mut self, _env: &mut Env<'_>) {
         self.rx.current = None;
-        if let Some(receive) = &mut self.rx.receive {
+        if self.mode.contains(Mode::RECEIVING)
+            && let Some(receive) = &mut self.cold.receive
+        {
             receive.filled = 0;
         }
     }
@@ -77,7 +80,7 @@ impl Qp {
         outer: &Datagram<'_>,
     ) {
         // The Q_Key in the packet must be the queue pair's (`check_keys`).
-        if packet.ext.deth.qkey != self.qkey {
+        if packet.ext.deth.qkey != self.cold.qkey {
             env.card.counters.drop_qkey += 1;
             return;
         }

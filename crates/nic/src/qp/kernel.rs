@@ -6,6 +6,8 @@
 use super::Qp;
 use super::refusal::Refusal;
 use super::requester::Stop;
+use super::responder::Rest;
+use crate::chain::Mode;
 use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{
@@ -34,7 +36,8 @@ impl Qp {
             let Reth { len, .. } = packet.ext.reth;
             (NO_INVOCATION, len, len)
         } else {
-            (self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
+            let Rest { key, left, total, .. } = self.cold.rest;
+            (key, left, total)
         };
         // As for a WRITE, the payloads add up to the length that the first packet named, and the
         // last packet completes it.
@@ -48,7 +51,7 @@ impl Qp {
         } else {
             self.continue_call(env, invocation, packet.payload, left == 0)?
         };
-        (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (invocation, left, total);
+        self.cold.rest = Rest { addr: 0, key: invocation, left, total };
         Ok(1)
     }
 
@@ -107,7 +110,19 @@ impl Qp {
     /// wrong one does not end the queue pair: the kernel, or the requester of its call, is told.
     #[inline(never)]
     pub(super) fn issue_posted(&mut self, env: &mut Env<'_>) -> Option<Stop> {
-        let mut post = self.cold.posted.pop_front()?;
+        let post = self.cold.posted.pop_front()?;
+        let stop = self.issue_post(env, post);
+        self.note_posted();
+        stop
+    }
+
+    /// Notes whether kernels have posted messages that have not begun.
+    pub(crate) fn note_posted(&mut self) {
+        self.mode.set(Mode::POSTED, !self.cold.posted.is_empty());
+    }
+
+    /// Gives one message of a kernel its PSNs, or puts it back while there is no room for it.
+    fn issue_post(&mut self, env: &mut Env<'_>, mut post: Posted) -> Option<Stop> {
         if let Payload::Memory { key, addr, len } = post.data
             && let Err(error) =
                 env.card.regions.check(key, self.scope(), addr, len.into(), Access::empty())
@@ -176,6 +191,7 @@ impl Qp {
         while let Some(post) = self.cold.posted.pop_front() {
             kernels.ended(state, post.token, Status::Flushed, post.data.into_buffer());
         }
+        self.note_posted();
     }
 
     /// Passes a WRITE's payload through the kernel that is bound to the queue pair or the region.

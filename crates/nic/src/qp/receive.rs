@@ -32,7 +32,7 @@ impl Qp {
     /// has left it unfinished.
     #[inline(always)]
     pub(crate) fn take_receive(&mut self, env: &mut Env<'_>) -> Result<Receive, Refusal> {
-        if let Some(receive) = self.rx.receive.take() {
+        if let Some(receive) = self.take_kept() {
             return Ok(receive);
         }
         let ring = env.card.srqs.get(self.srq).map_or(&self.rq, |srq| &srq.ring);
@@ -79,6 +79,22 @@ impl Qp {
         Ok(receive)
     }
 
+    /// Keeps a receive element that its message has not completed.
+    pub(super) fn keep_receive(&mut self, receive: Receive) {
+        self.mode.insert(Mode::RECEIVING);
+        self.cold.receive = Some(receive);
+    }
+
+    /// Takes the receive element that is kept, if there is one.
+    #[inline]
+    pub(super) fn take_kept(&mut self) -> Option<Receive> {
+        if !self.mode.contains(Mode::RECEIVING) {
+            return None;
+        }
+        self.mode.remove(Mode::RECEIVING);
+        self.cold.receive.take()
+    }
+
     /// Appends a packet's payload to the receive element's memory. Where that fails, the element
     /// completes with an error.
     pub(crate) fn fill(
@@ -93,7 +109,6 @@ impl Qp {
         // A message longer than its receive element is an invalid request: the requester made it
         // too long, and the receiver's application is told so, too.
         if got > room.min(MAX_MESSAGE.into()) {
-            self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalLength);
             return Err(Refusal::invalid(env, Cause::ReceiveTooShort { wr_id, got, room }));
         }
@@ -105,7 +120,6 @@ impl Qp {
             env.card.counters.elements_protection += 1;
             let memory = Touched { key: lkey, addr, len: len.into() };
             let cause = Cause::ReceiveMemory { wr_id, error };
-            self.rx.receive = None;
             self.end_receive(env, receive, Status::LocalProtection);
             return Err(Refusal::nak(Nak::RemoteOperational, Blame::at(cause, memory)));
         }
@@ -161,7 +175,7 @@ impl Qp {
 
     /// Flushes the receive element in progress, as the rest of the queue is.
     pub(crate) fn flush_receive(&mut self, env: &mut Env<'_>) {
-        if let Some(receive) = self.rx.receive.take() {
+        if let Some(receive) = self.take_kept() {
             env.card.counters.elements_flushed += 1;
             self.end_receive(env, &receive, Status::Flushed);
         }

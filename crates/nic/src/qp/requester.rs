@@ -7,6 +7,8 @@
 //! back N (InfiniBand volume 1, chapter 9, Transport Layer) means to set the cursor back. Answers,
 //! NAKs, time-outs and retries are in [`super::completer`], which sets it back.
 
+use core::time::Duration;
+
 use super::limits::OverLimit;
 use super::refusal::Failure;
 use super::window::Window;
@@ -25,6 +27,7 @@ use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::scheduler::Budget;
+use crate::time::Time;
 use crate::timers;
 use crate::timers::Timer;
 use crate::transmit::{Ecn, Path, Segment, TransmitBatch};
@@ -429,20 +432,21 @@ impl Qp {
 
     /// Starts the timeout for an acknowledge anew.
     pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
-        match timers::ack_timeout(self.cold.timeout) {
-            Some(wait) => {
-                let wait = wait.max(env.card.least_wait());
-                env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
-            }
-            None => self.tx.timer.disarm(),
-        }
+        let Some(wait) = timers::ack_timeout_ns(self.timeout) else {
+            return self.tx.timer.disarm();
+        };
+        // Each message that is sent comes here, and arithmetic of durations takes divisions.
+        let wait = wait.max(env.card.least_wait_ns());
+        let deadline = Time(env.now.0.saturating_add(wait));
+        env.card.timers.arm(&mut self.tx.timer, self.qpn, deadline);
     }
 
     /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_again`].
     pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
-        let vain = self.cold.retry_cnt.saturating_sub(self.tx.retries_left);
-        if let Some(wait) = timers::ack_timeout(self.cold.timeout) {
-            let wait = timers::wait_again(wait.max(env.card.least_wait()), vain);
+        let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
+        if let Some(wait) = timers::ack_timeout(self.timeout) {
+            let least = Duration::from_nanos(env.card.least_wait_ns());
+            let wait = timers::wait_again(wait.max(least), vain);
             env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
         }
     }
@@ -491,9 +495,12 @@ impl Qp {
     ) -> Result<u32, AccessError> {
         let element = &work.element;
         let part = self.part(work, self.tx.next, self.tx.next.is_before(self.tx.high));
-        let (path, dest_qp) = match self.transport {
-            Transport::Ud => self.destination(env, element)?,
-            _ => (self.path, self.dest_qp),
+        let (path, dest_qp, deth) = match self.transport {
+            Transport::Ud => {
+                let (path, dest_qp) = self.destination(env, element)?;
+                (path, dest_qp, self.deth(element))
+            }
+            _ => (self.path, self.dest_qp, Deth::default()),
         };
         let mark = batch.mark();
         if let Err(refused) = self.gather(env, batch, work, part.offset, part.len) {
@@ -509,7 +516,7 @@ impl Qp {
             aeth: aeth.unwrap_or_default(),
             reth: Reth { addr: element.remote, rkey: element.key, len: element.len },
             imm_or_key: element.imm(),
-            deth: self.deth(element),
+            deth,
             ..self.extensions(element)
         };
         let bth = Bth { dest_qp, ..self.data_bth(env.card, element, &part) };
@@ -617,6 +624,7 @@ impl Qp {
     }
 
     /// Gathers the segments of memory that a packet's bytes are in.
+    #[inline(always)]
     pub(super) fn gather(
         &self,
         env: &mut Env<'_>,
@@ -701,7 +709,7 @@ impl Qp {
 
     /// The datagram header. A Q_Key with its top bit set means the queue pair's own.
     fn deth(&self, element: &Element) -> Deth {
-        let qkey = if element.key >> 31 == 1 { self.qkey } else { element.key };
+        let qkey = if element.key >> 31 == 1 { self.cold.qkey } else { element.key };
         Deth { qkey, src_qp: self.qpn }
     }
 }

@@ -13,13 +13,11 @@
 
 use super::Qp;
 use super::acknowledge::{Held, Owed};
-use super::receive::Receive;
 use super::refusal::Refusal;
 use crate::env::Env;
 use crate::event::Event;
 use crate::incident::{Blame, Cause, Outcome, Touched};
 use crate::memory::key::{Access, AccessError};
-use crate::multi_queue::List;
 use crate::psn::Psn;
 use crate::queue::{Status, WorkKind};
 use crate::wire::opcode::Follows;
@@ -32,9 +30,7 @@ pub(crate) struct Responder {
     pub(crate) expected: Psn,
     /// Messages completed, 24 bits.
     pub(crate) msn: u32,
-    /// The READs and atomics that are kept, answered or not, oldest first.
-    pub(crate) answers: List,
-    /// How many of `answers` have packets still to be sent.
+    /// How many of the READs and atomics that are kept have packets still to be sent.
     pub(crate) pending: u16,
     /// The last request was a READ or an atomic.
     pub(crate) ends_with_answer: bool,
@@ -56,16 +52,19 @@ pub(crate) struct Responder {
     pub(crate) cnp_owed: bool,
     /// The operation of the message in progress.
     pub(crate) current: Option<Operation>,
-    /// Of a WRITE in progress: where its next byte goes.
-    write_addr: u64,
-    /// Of a WRITE in progress: its key. Of an RPC WRITE: the invocation.
-    pub(super) write_rkey: u32,
-    /// Of a WRITE or RPC WRITE in progress: the bytes still to come.
-    pub(super) write_left: u32,
-    /// Of a WRITE or RPC WRITE in progress: the bytes of the whole message.
-    pub(super) write_total: u32,
-    /// Of a SEND in progress: the receive element that it fills.
-    pub(crate) receive: Option<Receive>,
+}
+
+/// What is still to come of a WRITE or RPC WRITE in progress.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rest {
+    /// Of a WRITE: where its next byte goes.
+    pub(super) addr: u64,
+    /// Of a WRITE: its key. Of an RPC WRITE: the invocation.
+    pub(super) key: u32,
+    /// The bytes still to come.
+    pub(super) left: u32,
+    /// The bytes of the whole message.
+    pub(super) total: u32,
 }
 
 /// Where the payload of a WRITE's packet goes.
@@ -83,7 +82,6 @@ impl Responder {
         Responder {
             expected,
             msn: 0,
-            answers: List::EMPTY,
             pending: 0,
             ends_with_answer: false,
             reply: Owed::Nothing,
@@ -95,11 +93,6 @@ impl Responder {
             breaking: false,
             cnp_owed: false,
             current: None,
-            write_addr: 0,
-            write_rkey: 0,
-            write_left: 0,
-            write_total: 0,
-            receive: None,
         }
     }
 }
@@ -189,7 +182,7 @@ impl Qp {
         });
         // A receive element that the refused message has taken completes with an error, so that
         // the application gets its buffer back.
-        if let Some(receive) = self.rx.receive.take() {
+        if let Some(receive) = self.take_kept() {
             self.end_receive(env, &receive, Status::RemoteInvalidRequest);
         }
         if self.rx.pending > 0 || self.owes_lossy_answers() {
@@ -275,24 +268,21 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         // A SEND needs a receive element; without one the receiver is not ready (`check_resource`).
         let mut receive = self.take_receive(env)?;
-        // The element is kept before anything can go wrong, so that every way out completes it.
-        self.rx.receive = Some(receive);
         self.fill(env, &mut receive, packet.payload)?;
-        self.rx.receive = Some(receive);
-        if packet.op.position.ends() {
-            // SEND WITH INVALIDATE ends the use of a key that the peer was given. A key that it
-            // may not end is an access error, and the receive completes with an error.
-            let invalidates = packet.op.follows.contains(Follows::IETH);
-            if invalidates {
-                let key = packet.ext.imm_or_key;
-                let ended = env.card.regions.invalidate(key, self.scope());
-                ended.map_err(|error| {
-                    Refusal::access(env, error, Touched { key, addr: 0, len: 0 })
-                })?;
-            }
-            self.rx.receive = None;
-            self.complete_receive(env, &receive, packet, WorkKind::Recv, receive.filled);
+        if !packet.op.position.ends() {
+            self.keep_receive(receive);
+            return Ok(1);
         }
+        // SEND WITH INVALIDATE ends the use of a key that the peer was given. A key that it may not
+        // end is an access error, and the receive completes with an error when the connection ends.
+        if packet.op.follows.contains(Follows::IETH) {
+            let key = packet.ext.imm_or_key;
+            if let Err(error) = env.card.regions.invalidate(key, self.scope()) {
+                self.keep_receive(receive);
+                return Err(Refusal::access(env, error, Touched { key, addr: 0, len: 0 }));
+            }
+        }
+        self.complete_receive(env, &receive, packet, WorkKind::Recv, receive.filled);
         Ok(1)
     }
 
@@ -308,7 +298,8 @@ impl Qp {
             let Reth { addr, rkey, len } = packet.ext.reth;
             (addr, rkey, len, len)
         } else {
-            (self.rx.write_addr, self.rx.write_rkey, self.rx.write_left, self.rx.write_total)
+            let Rest { addr, key, left, total } = self.cold.rest;
+            (addr, key, left, total)
         };
         // The payloads of a WRITE add up to the length that its first packet named, and the last
         // packet completes it: neither more bytes nor fewer (`check_rkey`).
@@ -333,16 +324,16 @@ impl Qp {
         // A refused WRITE keeps its receive element: it completes with the connection's error, or
         // serves the request when it is repeated.
         if let Err(refusal) = written {
-            self.rx.receive = receive;
+            receive.into_iter().for_each(|receive| self.keep_receive(receive));
             return Err(refusal);
         }
         if left > len {
-            let (key, next) = ((rkey, self.scope()), (left - len).min(self.mtu.into()));
-            env.prefetch(key, addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
+            let (addr, left) = (addr.wrapping_add(len.into()), left - len);
+            debug_assert!(left < total);
+            let (key, next) = ((rkey, self.scope()), left.min(self.mtu.into()));
+            env.prefetch(key, addr, next, Access::REMOTE_WRITE);
+            self.cold.rest = Rest { addr, key: rkey, left, total };
         }
-        self.rx.write_addr = addr.wrapping_add(u64::from(len));
-        (self.rx.write_rkey, self.rx.write_left, self.rx.write_total) = (rkey, left - len, total);
-        debug_assert!(self.rx.write_left < total || total == 0);
         if let Some(receive) = receive {
             self.complete_receive(env, &receive, packet, WorkKind::RecvWriteImm, total);
         }

@@ -88,42 +88,12 @@ impl<'a> Packet<'a> {
     #[inline(always)]
     pub fn parse(bth: Bth, op: &'static Op, datagram: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let end = datagram.len().checked_sub(ICRC_LEN).ok_or(Malformed::TooShort)?;
-        let mut rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;
+        let rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;
         let mut ext = Extensions::default();
-        // The op-code alone says which headers follow. A packet too short for one is malformed.
-        let has = |h| op.follows.contains(h);
-        if has(Follows::XRCETH) {
-            ext.xrceth = Xrceth::parse(take(&mut rest)?);
-        }
-        if has(Follows::DETH) {
-            ext.deth = Deth::parse(take(&mut rest)?);
-        }
-        if has(Follows::FETH) {
-            ext.feth = Feth::parse(take(&mut rest)?);
-        }
-        if has(Follows::RETH) {
-            ext.reth = Reth::parse(take(&mut rest)?);
-        }
-        if has(Follows::ATOMIC) {
-            ext.atomic = AtomicEth::parse(take(&mut rest)?);
-        }
-        if has(Follows::AETH) {
-            ext.aeth = Aeth::parse(take(&mut rest)?);
-        }
-        if has(Follows::ATOMIC_ACK) {
-            ext.atomic_ack = u64::from_be_bytes(*take(&mut rest)?);
-        }
-        if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
-            ext.imm_or_key = u32::from_be_bytes(*take(&mut rest)?);
-        }
-        if op.follows.intersects(Follows::LETH.union(Follows::SACK)) {
-            if has(Follows::LETH) {
-                ext.leth = Some(Leth::parse(take(&mut rest)?));
-            }
-            if has(Follows::SACK) {
-                ext.sack = Some(Sack::parse(take(&mut rest)?));
-            }
-        }
+        let rest = match op.follows.intersects(RARE) {
+            false => ext.read::<false>(op, rest)?,
+            true => ext.read_any(op, rest)?,
+        };
         // The pad is part of what follows the headers, and cannot be longer than that.
         let payload = rest
             .len()
@@ -131,7 +101,7 @@ impl<'a> Packet<'a> {
             .and_then(|len| rest.get(..len))
             .ok_or(Malformed::Padding)?;
         // An op-code without payload has nothing behind its headers, not even pad.
-        if !has(Follows::PAYLOAD) && !rest.is_empty() {
+        if !op.follows.contains(Follows::PAYLOAD) && !rest.is_empty() {
             return Err(Malformed::Padding);
         }
         Ok(Packet { bth, op, ext, payload })
@@ -143,40 +113,118 @@ impl<'a> Packet<'a> {
     pub fn emit_headers(bth: &Bth, op: &Op, ext: &Extensions, out: &mut [u8; MAX_HEADER]) -> usize {
         let mut rest = &mut out[..];
         Bth { opcode: op.code, ..*bth }.emit(put(&mut rest));
-        let has = |h| op.follows.contains(h);
-        if has(Follows::XRCETH) {
-            ext.xrceth.emit(put(&mut rest));
+        let left = match op.follows.intersects(RARE) {
+            false => ext.write::<false>(op, rest),
+            true => ext.write_any(op, rest),
+        };
+        MAX_HEADER - left
+    }
+}
+
+/// The headers that SENDs, WRITEs, READs and acknowledges of an ordinary connection do not have.
+/// Packets without them are spared a look for each.
+const RARE: Follows = Follows::XRCETH
+    .union(Follows::DETH)
+    .union(Follows::FETH)
+    .union(Follows::ATOMIC)
+    .union(Follows::ATOMIC_ACK)
+    .union(Follows::LETH)
+    .union(Follows::SACK);
+
+/// Does `op` call for a header? Where `ANY` is false, it is known to call for no [`RARE`] one.
+#[inline(always)]
+fn has<const ANY: bool>(op: &Op, header: Follows) -> bool {
+    (ANY || !RARE.contains(header)) && op.follows.contains(header)
+}
+
+impl Extensions {
+    /// Reads the headers that `op` calls for; returns what follows them. A packet too short for one
+    /// is malformed.
+    #[inline(always)]
+    fn read<'a, const ANY: bool>(
+        &mut self,
+        op: &Op,
+        mut rest: &'a [u8],
+    ) -> Result<&'a [u8], Malformed> {
+        if has::<ANY>(op, Follows::XRCETH) {
+            self.xrceth = Xrceth::parse(take(&mut rest)?);
         }
-        if has(Follows::DETH) {
-            ext.deth.emit(put(&mut rest));
+        if has::<ANY>(op, Follows::DETH) {
+            self.deth = Deth::parse(take(&mut rest)?);
         }
-        if has(Follows::FETH) {
-            ext.feth.emit(put(&mut rest));
+        if has::<ANY>(op, Follows::FETH) {
+            self.feth = Feth::parse(take(&mut rest)?);
         }
-        if has(Follows::RETH) {
-            ext.reth.emit(put(&mut rest));
+        if has::<ANY>(op, Follows::RETH) {
+            self.reth = Reth::parse(take(&mut rest)?);
         }
-        if has(Follows::ATOMIC) {
-            ext.atomic.emit(put(&mut rest));
+        if has::<ANY>(op, Follows::ATOMIC) {
+            self.atomic = AtomicEth::parse(take(&mut rest)?);
         }
-        if has(Follows::AETH) {
-            ext.aeth.emit(put(&mut rest));
+        if has::<ANY>(op, Follows::AETH) {
+            self.aeth = Aeth::parse(take(&mut rest)?);
         }
-        if has(Follows::ATOMIC_ACK) {
-            *put(&mut rest) = ext.atomic_ack.to_be_bytes();
+        if has::<ANY>(op, Follows::ATOMIC_ACK) {
+            self.atomic_ack = u64::from_be_bytes(*take(&mut rest)?);
         }
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
-            *put(&mut rest) = ext.imm_or_key.to_be_bytes();
+            self.imm_or_key = u32::from_be_bytes(*take(&mut rest)?);
         }
-        if op.follows.intersects(Follows::LETH.union(Follows::SACK)) {
-            if has(Follows::LETH) {
-                ext.leth.unwrap_or_default().emit(put(&mut rest));
-            }
-            if has(Follows::SACK) {
-                ext.sack.unwrap_or_default().emit(put(&mut rest));
-            }
+        if has::<ANY>(op, Follows::LETH) {
+            self.leth = Some(Leth::parse(take(&mut rest)?));
         }
-        MAX_HEADER - rest.len()
+        if has::<ANY>(op, Follows::SACK) {
+            self.sack = Some(Sack::parse(take(&mut rest)?));
+        }
+        Ok(rest)
+    }
+
+    /// As [`Extensions::read`], for every op-code.
+    #[inline(never)]
+    fn read_any<'a>(&mut self, op: &Op, rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        self.read::<true>(op, rest)
+    }
+
+    /// Writes the headers that `op` calls for; returns how many bytes of room are left.
+    #[inline(always)]
+    fn write<const ANY: bool>(&self, op: &Op, mut rest: &mut [u8]) -> usize {
+        if has::<ANY>(op, Follows::XRCETH) {
+            self.xrceth.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::DETH) {
+            self.deth.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::FETH) {
+            self.feth.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::RETH) {
+            self.reth.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::ATOMIC) {
+            self.atomic.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::AETH) {
+            self.aeth.emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::ATOMIC_ACK) {
+            *put(&mut rest) = self.atomic_ack.to_be_bytes();
+        }
+        if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
+            *put(&mut rest) = self.imm_or_key.to_be_bytes();
+        }
+        if has::<ANY>(op, Follows::LETH) {
+            self.leth.unwrap_or_default().emit(put(&mut rest));
+        }
+        if has::<ANY>(op, Follows::SACK) {
+            self.sack.unwrap_or_default().emit(put(&mut rest));
+        }
+        rest.len()
+    }
+
+    /// As [`Extensions::write`], for every op-code.
+    #[inline(never)]
+    fn write_any(&self, op: &Op, rest: &mut [u8]) -> usize {
+        self.write::<true>(op, rest)
     }
 }
 

@@ -65,6 +65,12 @@ impl Loans {
         }
     }
 
+    /// This is a forked child now: what was lent of the process is its parent's memory. (Memory
+    /// files are shared with the parent.)
+    pub(super) fn fork(&mut self) {
+        self.processes.clear();
+    }
+
     /// The bytes as the card's process can reach them.
     pub(super) fn reach(
         &mut self,

@@ -4,6 +4,7 @@
 //! - [`posting`]: work queues in memory that both processes share;
 //! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
 //!   [`convert`]: how private memory becomes shared, and [`guard`], how writers wait meanwhile;
+//! - [`sharing`]: a session that several processes use;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!
@@ -16,12 +17,14 @@ mod guard;
 mod loans;
 mod posting;
 mod session;
+mod sharing;
 pub(crate) mod watch;
 mod ways;
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use remora_nic::cm::{CmEvent, ConnId};
 use remora_nic::qp::State;
@@ -39,16 +42,25 @@ pub use self::ways::{MEMORY_VARIABLE, UnknownWay};
 use crate::commands::Place;
 use crate::driver::Clock;
 use crate::memory::{Buffer, FilesFull, memfd};
-use crate::message::{KernelAnswer, KernelRequest, Loan, decode};
+use crate::message::{Join, KernelAnswer, KernelRequest, Loan, Object, Ticket, decode};
 use crate::news::{Concerned, News};
 use crate::shared::{Arena, CompletionConsumer, EventConsumer};
 
-/// Polls in a row that find nothing, at most, as far as they are counted.
+/// After so many polls that find nothing, a guest looks whether the session has ended: a forked
+/// child has no thread that would.
+const GUEST_LOOKS: u32 = 1 << 12;
+/// Looks in a row that find nothing, at most, as far as they are counted.
 const IDLE_MAX: u32 = 1 << 20;
 
 /// A client's end of the card of another process.
 pub(crate) struct Attached {
     session: Session,
+    /// The socket at which the card's process listens.
+    path: PathBuf,
+    /// Entitles others to use the session.
+    join: Join,
+    /// Another process has the session, and gets its events.
+    is_guest: bool,
     arena: Arena,
     doorbell: OwnedFd,
     wake: OwnedFd,
@@ -64,12 +76,16 @@ pub(crate) struct Attached {
     connections: HashMap<ConnId, bool>,
     loans: Loans,
     pub(crate) news: News,
+    ticket: Ticket,
+    taken: Vec<Object>,
     /// The card's process sleeps, and something was posted.
     wakes: bool,
     /// The end of the card's process was told.
     lost: bool,
-    /// Polls in a row that have found nothing.
+    /// Looks in a row that have found nothing, and behind which nothing was posted.
     idle: u32,
+    /// Polls of a guest that have found nothing, so far.
+    guest_polls: u32,
 }
 
 /// The queues of a queue pair.
@@ -112,9 +128,12 @@ impl QueuePair {
 impl Attached {
     /// The client's end of a session that has begun.
     pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
-        let Begun { session, welcome, arena, doorbell, wake, is_kept } = begun;
+        let Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket } = begun;
         Attached {
             session,
+            path,
+            join: Join { session: welcome.session, token: welcome.share },
+            is_guest: false,
             events: EventConsumer::new(&arena),
             arena,
             doorbell,
@@ -128,10 +147,23 @@ impl Attached {
             connections: HashMap::new(),
             loans: Loans::new(ways, is_kept),
             news,
+            ticket,
+            taken: welcome.objects,
             wakes: false,
             lost: false,
             idle: 0,
+            guest_polls: 0,
         }
+    }
+
+    /// Entitles to the session.
+    pub(crate) fn ticket(&self) -> &Ticket {
+        &self.ticket
+    }
+
+    /// What the session had already when it began for this process.
+    pub(crate) fn taken(&self) -> &[Object] {
+        &self.taken
     }
 
     /// The card's clock.
@@ -154,10 +186,14 @@ impl Attached {
         self.session.as_fd()
     }
 
-    /// How many polls in a row have found nothing.
+    /// Looks for events, for a thread that polls. Returns whether there were any, and how many
+    /// looks in a row have found neither events nor completions. (A program that watches memory
+    /// finds there what it waits for. It is taken to have done so when it posts.)
     #[inline]
-    pub(crate) fn idle(&self) -> u32 {
-        self.idle
+    pub(crate) fn look(&mut self) -> (bool, u32) {
+        let found = self.dispatch_events();
+        self.idle = if found { 0 } else { (self.idle + 1).min(IDLE_MAX) };
+        (found, self.idle)
     }
 
     /// Posts a send request; `srqn` names the shared receive queue of an XRC peer.
@@ -213,6 +249,7 @@ impl Attached {
             takes?;
         }
         let (index, rings) = posting.post(encode)?;
+        self.idle = 0;
         if rings {
             self.wakes |= self.arena.ring(posting.number());
         }
@@ -275,7 +312,12 @@ impl Attached {
         if self.lost && !out.is_empty() {
             return queue.take_flushed(out);
         }
-        self.idle = (self.idle + 1).min(IDLE_MAX);
+        if self.is_guest {
+            self.guest_polls = self.guest_polls.wrapping_add(1);
+            if self.guest_polls.is_multiple_of(GUEST_LOOKS) {
+                self.look_for_end();
+            }
+        }
         Ok(0)
     }
 
@@ -326,6 +368,9 @@ impl Attached {
 
     #[inline(never)]
     fn dispatch_each(&mut self) -> bool {
+        if self.is_guest {
+            return false;
+        }
         let mut any = false;
         while let Some(room) = self.events.next(&self.arena, &mut self.event) {
             any = true;
@@ -403,13 +448,18 @@ impl Attached {
 
     /// Announces that this client sleeps from now on; returns whether it may: there are no events.
     pub(crate) fn will_sleep(&mut self) -> bool {
+        if self.is_guest {
+            return true;
+        }
         self.events.will_sleep(&self.arena);
         !self.events.any(&self.arena)
     }
 
     /// This client is awake.
     pub(crate) fn woke(&mut self) {
-        self.events.woke(&self.arena);
+        if !self.is_guest {
+            self.events.woke(&self.arena);
+        }
     }
 
     /// Was the end of the card's process told?

@@ -14,7 +14,7 @@ use crate::commands::{Command, Wire};
 use crate::live::DeviceInfo;
 use crate::message::{
     Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
-    MessageSocket, Request, Welcome, decode, encode, greeting,
+    MessageSocket, OpenXrcd, Opened, Request, Ticket, Welcome, XrcdError, decode, encode, greeting,
 };
 use crate::shared::{Arena, ArenaError};
 
@@ -66,6 +66,8 @@ pub(crate) struct Session {
 /// What a session begins with.
 pub(crate) struct Begun {
     pub(crate) session: Session,
+    /// The socket at which the daemon listens.
+    pub(crate) path: PathBuf,
     pub(crate) welcome: Welcome,
     pub(crate) arena: Arena,
     /// Wakes the daemon.
@@ -74,6 +76,8 @@ pub(crate) struct Begun {
     pub(crate) wake: OwnedFd,
     /// The session is to outlive this process.
     pub(crate) is_kept: bool,
+    /// Entitles to the session.
+    pub(crate) ticket: Ticket,
 }
 
 impl Begun {
@@ -116,7 +120,10 @@ impl Begun {
         let arena = Arena::open(arena.as_fd())?;
         let session = Session { socket, over: None };
         let is_kept = !matches!(hello.keep, Keep::No);
-        Ok(Begun { session, welcome, arena, doorbell, wake, is_kept })
+        let name = hello.name.clone().unwrap_or_default();
+        let ticket = Ticket { name, token: welcome.token };
+        let path = path.into();
+        Ok(Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket })
     }
 }
 
@@ -135,6 +142,12 @@ impl Session {
     /// Ends the session, for this reason, unless it is over already.
     pub(crate) fn end(&mut self, reason: &str) {
         self.over.get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Ends the connection.
+    pub(crate) fn hang_up(&mut self) {
+        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).ok();
+        self.end("it was closed");
     }
 
     /// Looks whether the daemon has ended the session unasked.
@@ -235,6 +248,15 @@ impl Session {
             Answer::Kernel(answer) => Some(answer),
             _ => None,
         })
+    }
+
+    /// Opens the XRC domain that a file names.
+    pub(crate) fn open_xrcd(&mut self, how: OpenXrcd, file: BorrowedFd<'_>) -> Opened {
+        let opened = self.ask(&Request::OpenXrcd(how), &[file], |answer| match answer {
+            Answer::Xrcd(opened) => Some(opened),
+            _ => None,
+        });
+        opened.unwrap_or(Err(XrcdError::Gone))
     }
 
     /// Takes lent memory back.

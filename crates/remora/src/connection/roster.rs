@@ -72,7 +72,9 @@ impl<T> Roster<T> {
     }
 
     /// Adds a client whose queue pair belongs to a program on the card: a probe would come between
-    /// the program's own requests, so none is sent. It is noticed when it disconnects.
+    /// the program's own requests, so none is sent. It is noticed when it disconnects. One that
+    /// vanishes is noticed by another connection of the same client, with which the server ends
+    /// this one ([`Roster::end`]).
     pub fn add_program(&mut self, connection: Connection, about: T) {
         self.insert(connection, about, false);
     }
@@ -126,6 +128,13 @@ impl<T> Roster<T> {
             }
         }
         gone.into_iter().filter_map(|(id, how)| self.remove(id, how)).collect()
+    }
+
+    /// Ends the connections of those clients of whom the server knows what `goes` looks for.
+    pub fn end(&mut self, mut goes: impl FnMut(&T) -> bool) -> Vec<Departed<T>> {
+        let all = self.clients.iter();
+        let ids: Vec<u64> = all.filter(|(_, c)| goes(&c.about)).map(|(id, _)| *id).collect();
+        ids.into_iter().filter_map(|id| self.remove(id, Departure::Parted)).collect()
     }
 
     fn remove(&mut self, id: u64, how: Departure) -> Option<Departed<T>> {

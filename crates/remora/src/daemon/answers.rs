@@ -1,19 +1,22 @@
 //! What the daemon answers to a client's requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use remora_nic::wire::Dialect;
+
+use super::clients::Then;
+use super::fd_store::Part;
 use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
 use super::objects::Ask;
 use super::policy::Rule;
 use super::running::client_of;
 use super::server::Server;
-use super::store::Part;
-use super::table::Held;
+use super::session_queues::SessionQueues;
+use super::sessions::Session;
 use super::wake::Wake;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
@@ -21,51 +24,17 @@ use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
     Answer, CardInfo, Hello, KernelAnswer, Loan, NAME_MAX, Object, Request, SessionStatus,
-    StatusPage, Token, Welcome, decode, encode, parse_greeting,
+    SessionToken, StatusPage, Welcome, decode, encode, parse_greeting,
 };
 use crate::shared::Arena;
 
-/// Requests of one client that are answered in one turn.
-const REQUESTS: usize = 16;
 /// Sessions in one answer.
 const PAGE: usize = 64;
 
 /// Why a request is not carried out.
 type Refusal = String;
 
-/// What to do with a client behind an answer.
-enum Then {
-    Stay,
-    /// It broke the rules: it is told why, and dropped.
-    Drop(String),
-}
-
 impl Server {
-    /// Answers some requests of a client.
-    pub(super) fn serve_client(&mut self, number: u32) {
-        let mut message = Vec::new();
-        for _ in 0..REQUESTS {
-            let Some(client) = self.clients.get(number).filter(|client| !client.waits) else {
-                return;
-            };
-            let descriptors = match client.socket.receive(&mut message) {
-                Ok(Some(descriptors)) => descriptors,
-                Ok(None) => return self.drop_client(number, None),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => return self.drop_client(number, Some(&error.to_string())),
-            };
-            let greeted = client.greet_by.is_none();
-            let then = if greeted {
-                self.answer(number, &message, descriptors)
-            } else {
-                self.greet(number, &message)
-            };
-            if let Then::Drop(reason) = then {
-                return self.drop_client(number, Some(&reason));
-            }
-        }
-    }
-
     /// Sends an answer. A client that does not read is dropped.
     fn send(&mut self, number: u32, answer: &Answer<'_>, descriptors: &[BorrowedFd<'_>]) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
@@ -75,7 +44,7 @@ impl Server {
         }
     }
 
-    fn greet(&mut self, number: u32, message: &[u8]) -> Then {
+    pub(super) fn greet(&mut self, number: u32, message: &[u8]) -> Then {
         let hello = match parse_greeting(message) {
             Ok(hello) => hello,
             Err(error) => return Then::Drop(error.to_string()),
@@ -90,9 +59,10 @@ impl Server {
         if hello.observer {
             return self.send(number, &Answer::Done, &[]);
         }
-        let session = match hello.token {
-            Some(token) => self.take_over(number, (uid, pid), &hello, &token),
-            None => self.begin(number, (uid, pid), &hello),
+        let session = match (hello.join, hello.token) {
+            (Some(join), _) => self.join(uid, &join),
+            (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
+            (None, None) => self.begin(number, (uid, pid), &hello),
         };
         let session = match session {
             Ok(session) => session,
@@ -129,9 +99,7 @@ impl Server {
                  (remora nic evict {name})"
             ));
         }
-        let mut token = Token::default();
-        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
-            .map_err(|error| format!("the system has no random numbers: {error}"))?;
+        let tokens = (new_token()?, new_token()?);
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
         let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
         arena.set_epoch(1);
@@ -151,13 +119,14 @@ impl Server {
         self.device.live.background.wake();
         self.last_session = self.last_session.wrapping_add(1);
         let number = self.last_session;
-        let held = Held {
+        let held = Session {
             number,
             slot,
             name,
             uid,
             pid,
-            token,
+            token: tokens.0,
+            share: tokens.1,
             epoch: 1,
             keep: rule.keep(hello.keep),
             client: Some(client),
@@ -177,9 +146,9 @@ impl Server {
         client: u32,
         (uid, pid): (u32, i32),
         hello: &Hello,
-        token: &Token,
+        token: &SessionToken,
     ) -> Result<u32, Refusal> {
-        let wanted = |held: &&mut Held| {
+        let wanted = |held: &&mut Session| {
             hello.name.as_ref().is_none_or(|name| *name == held.name)
                 && held.check(uid, token).is_ok()
         };
@@ -199,8 +168,8 @@ impl Server {
             }
         });
         self.keep_stored(session);
-        if let Some(old) = old {
-            self.drop_client(old, Some("another process has taken the session over"));
+        if old.is_some() {
+            self.drop_clients(session, "another process has taken the session over");
         }
         Ok(session)
     }
@@ -210,7 +179,10 @@ impl Server {
         client.session = Some(session);
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
         let slot = held.slot;
-        let (token, epoch) = (held.token, held.epoch);
+        let (share, epoch) = (held.share, held.epoch);
+        // A process that has joined neither takes the session over nor learns what is in it.
+        let is_guest = held.client != Some(number);
+        let token = if is_guest { SessionToken::default() } else { held.token };
         let gathered = self.device.live.command_own(|driver| gather(driver, slot));
         let (quotas, objects, descriptors) = match gathered {
             Ok(gathered) => gathered,
@@ -219,11 +191,12 @@ impl Server {
         let welcome = Welcome {
             session,
             token,
+            share,
             epoch,
             quotas,
             card: self.card(),
             clock_start_ns: self.device.live.clock.start_ns(),
-            objects,
+            objects: if is_guest { Vec::new() } else { objects },
         };
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         self.send(number, &Answer::Welcome(welcome), &descriptors)
@@ -234,7 +207,12 @@ impl Server {
         CardInfo { address: info.address, port: info.port, mtu: info.mtu.code() }
     }
 
-    fn answer(&mut self, number: u32, message: &[u8], descriptors: Vec<OwnedFd>) -> Then {
+    pub(super) fn answer(
+        &mut self,
+        number: u32,
+        message: &[u8],
+        descriptors: Vec<OwnedFd>,
+    ) -> Then {
         let request = match decode::<Request<'_>>(message) {
             Ok(request) => request,
             Err(error) => return Then::Drop(error.to_string()),
@@ -249,6 +227,7 @@ impl Server {
                 let place = place.flatten().ok_or_else(|| "no such completion queue".to_owned());
                 place.map(Answer::CompletionQueue)
             }
+            Request::OpenXrcd(how) => self.open_xrcd(number, how, descriptors).map(Answer::Xrcd),
             Request::Keep(keep) => match self.held(number) {
                 Some(slot) => {
                     let keep = self.policy.rule(self.sessions[&slot].uid).keep(keep);
@@ -370,11 +349,9 @@ impl Server {
             may_see(uid, held.uid) && (held.name == name || by_number == Some(held.number))
         });
         let Some(held) = held else { return Err(format!("there is no session {name}")) };
-        let (session, client) = (held.number, held.client);
+        let session = held.number;
         self.end_session(session);
-        if let Some(client) = client {
-            self.drop_client(client, Some("the session was ended (remora nic evict)"));
-        }
+        self.drop_clients(session, "the session was ended (remora nic evict)");
         Ok(())
     }
 
@@ -396,11 +373,15 @@ impl Server {
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
         let sessions = live.command_own(|driver| {
+            let lossy = lossy_connections(driver);
             let engine = driver.engine.as_deref_mut();
             let Some(engine) = engine else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
             page.filter_map(|held| {
-                Some(describe(policy.rule(held.uid), held, engine.session(held.slot)?, now))
+                let rule = policy.rule(held.uid);
+                let lossy = lossy.get(&client_of(held.slot)).copied().unwrap_or(0);
+                let status = describe(rule, held, engine.session(held.slot)?, now);
+                Some(SessionStatus { lossy, ..status })
             })
             .collect()
         });
@@ -408,7 +389,15 @@ impl Server {
     }
 }
 
-const NO_SESSION: &str = "the client has no session";
+pub(super) const NO_SESSION: &str = "the client has no session";
+
+/// A token that nobody can guess.
+pub(super) fn new_token() -> Result<SessionToken, Refusal> {
+    let mut token = SessionToken::default();
+    rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| format!("the system has no random numbers: {error}"))?;
+    Ok(token)
+}
 
 /// May user `uid` see and end what is user `of`'s?
 fn may_see(uid: u32, of: u32) -> bool {
@@ -438,7 +427,17 @@ pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
     }
 }
 
-fn describe(rule: &Rule, held: &Held, of: &super::session::Session, now: Instant) -> SessionStatus {
+/// How many connections of each client speak the lossy dialect.
+fn lossy_connections(driver: &Own) -> HashMap<u16, u32> {
+    let lossy = driver.nic.speaking().filter(|(_, _, what)| what.contains(Dialect::LOSSY));
+    lossy.fold(HashMap::new(), |mut counts, (client, ..)| {
+        *counts.entry(client).or_insert(0) += 1;
+        counts
+    })
+}
+
+/// What a session is and uses, without its connections.
+fn describe(rule: &Rule, held: &Session, of: &SessionQueues, now: Instant) -> SessionStatus {
     let usage = &of.usage;
     let ways = [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile];
     let pieces = |way| of.lent.values().filter(|lent| lent.loan == way).count() as u32;
@@ -453,6 +452,7 @@ fn describe(rule: &Rule, held: &Held, of: &super::session::Session, now: Instant
         ends_in_s: held.ends.map(|ends| ends.saturating_duration_since(now).as_secs() as u32),
         epoch: held.epoch,
         queue_pairs: usage.count(Object::Qp(0)) + usage.count(Object::Srq(0)),
+        lossy: 0,
         kernels: usage.kernels,
         completion_queues: usage.count(Object::Cq(0)),
         regions: usage.count(Object::Mr(0)) + usage.count(Object::Mw(0)),

@@ -1,9 +1,17 @@
-//! The connections to clients.
+//! The connections to clients. `server` answers and drops them; `sessions` says what a client that
+//! has gone leaves behind.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crate::message::MessageSocket;
+
+/// What to do with a client behind an answer.
+pub(super) enum Then {
+    Stay,
+    /// It broke the rules: it is told why, and dropped.
+    Drop(String),
+}
 
 /// A client's connection.
 #[derive(Debug)]
@@ -64,6 +72,12 @@ impl Clients {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.clients.values()
+    }
+
+    /// The clients of a session, the oldest connection first.
+    pub(crate) fn of_session(&self, session: u32) -> Vec<u32> {
+        let of = self.clients.iter().filter(|(_, client)| client.session == Some(session));
+        of.map(|(number, _)| *number).collect()
     }
 
     /// Clients whose greeting has not come in time.

@@ -55,6 +55,9 @@ impl Ending {
     }
 
     fn destroy(&self, driver: &mut Own, object: Object) {
+        if driver.engine.as_deref_mut().is_some_and(|engine| engine.leave(self.session, object)) {
+            return;
+        }
         let destroyed = destroy(driver, self.session, object);
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         match destroyed {

@@ -22,11 +22,12 @@ use rustix::event::epoll;
 
 use super::by_number::ByNumber;
 use super::lent::Lent;
+use super::named::Named;
 use super::objects::{Ask, Objects, Usage};
 use super::record::Entry;
 use super::running::SessionKernels;
-use super::session::{
-    Completions, Of, Queue, Session, SessionCounters, Sides, Work, ring as ring_doorbell,
+use super::session_queues::{
+    Completions, Of, Queue, SessionCounters, SessionQueues, Sides, Work, ring as ring_doorbell,
 };
 use super::wake::Wake;
 use crate::clock::Clock;
@@ -39,8 +40,10 @@ use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, 
 /// The queues of all sessions.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    sessions: Vec<Option<Session>>,
+    sessions: Vec<Option<SessionQueues>>,
     pub(crate) objects: Objects,
+    /// XRC domains that files name.
+    pub(crate) named: Named,
     /// The last number that was given to lent memory.
     last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
@@ -66,6 +69,7 @@ impl Engine {
         Ok(Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
+            named: Named::default(),
             last_lent: 0,
             cqs: ByNumber::default(),
             qps: ByNumber::default(),
@@ -98,7 +102,7 @@ impl Engine {
         // The thread that drives the card may sleep, and does not know of this session yet.
         arena.will_sleep();
         let parts = Parts::new(arena.memory().len());
-        self.sessions[free] = Some(Session {
+        self.sessions[free] = Some(SessionQueues {
             arena,
             file,
             parts,
@@ -136,7 +140,7 @@ impl Engine {
     }
 
     /// The shared part of a session.
-    pub(crate) fn session(&mut self, session: u16) -> Option<&mut Session> {
+    pub(crate) fn session(&mut self, session: u16) -> Option<&mut SessionQueues> {
         self.sessions.get_mut(usize::from(session))?.as_mut()
     }
 
@@ -182,7 +186,7 @@ impl Engine {
         let limit = of.parts.capacity() / ring_len(1);
         let taken = of.parts.take(ring_len(depth));
         let ring = taken.ok_or(ResizeCqError::Size { limit })?;
-        let Session { arena, queues, .. } = of;
+        let SessionQueues { arena, queues, .. } = of;
         let Some(Some(Queue::Completions(queue))) = queues.get_mut(number as usize) else {
             of.release(ring, ring_len(depth));
             return Err(ResizeCqError::UnknownCq);
@@ -319,7 +323,7 @@ impl Engine {
             return;
         };
         for number in of.records(qpn) {
-            let Session { queues, active, counters, .. } = &mut *of;
+            let SessionQueues { queues, active, counters, .. } = &mut *of;
             if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize) {
                 ring_doorbell(work, number, (now, &mut *nic, &mut *memory), active, counters);
             }
@@ -425,6 +429,9 @@ impl Engine {
 
     /// Notes that an object was destroyed.
     pub(crate) fn disown(&mut self, object: Object) {
+        if let Object::Xrcd(xrcd) = object {
+            self.named.forget(xrcd);
+        }
         let of = self.objects.owner(object);
         let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
         if let Some(of) = of.and_then(Option::as_mut) {
@@ -436,6 +443,27 @@ impl Engine {
                 lent.users -= 1;
             }
         }
+    }
+
+    /// Makes a session a holder of another one's object.
+    pub(crate) fn share(&mut self, session: u16, object: Object) {
+        if let Some(of) = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut) {
+            self.objects.share(session, &mut of.usage, object);
+        }
+    }
+
+    /// The session holds the object no more; returns whether others do, so that it stays.
+    pub(crate) fn leave(&mut self, session: u16, object: Object) -> bool {
+        let Some(of) = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut) else {
+            return false;
+        };
+        let Some(owner) = self.objects.leave(session, &mut of.usage, object) else { return false };
+        if let Object::Qp(qpn) = object {
+            // A target, which has no queues. Its events go to the new owner.
+            of.sides.remove(&qpn);
+            self.add_qp(owner, qpn, None, None);
+        }
+        true
     }
 
     /// Adds memory that a session lends; returns its number, which no other session's has.
@@ -489,9 +517,15 @@ impl Engine {
 
     /// Are `len` bytes at `addr` within a piece of card memory of the session's?
     pub(crate) fn is_dm(&mut self, session: u16, addr: u64, len: u64) -> bool {
-        let of = self.session(session);
-        let piece = of.and_then(|of| of.dm.range(..=addr).next_back().map(|(at, len)| at + len));
-        piece.is_some_and(|end| addr.checked_add(len).is_some_and(|to| to <= end))
+        let piece = self.dm_piece(session, addr);
+        piece.is_some_and(|(at, size)| addr.checked_add(len).is_some_and(|to| to <= at + size))
+    }
+
+    /// Where the piece of card memory of the session's begins that holds this address, and its
+    /// length.
+    pub(crate) fn dm_piece(&mut self, session: u16, addr: u64) -> Option<(u64, u64)> {
+        let (at, len) = self.session(session)?.dm.range(..=addr).next_back()?;
+        (addr < at + len).then_some((*at, *len))
     }
 
     /// Bytes of a session's arena that are not given out.

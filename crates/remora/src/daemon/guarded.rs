@@ -34,8 +34,8 @@ use crate::shared::completions::{DEPTH_MAX, depth_for};
 
 /// The card, for one session.
 pub(crate) struct Guarded<'a> {
-    driver: &'a mut Own,
-    session: u16,
+    pub(super) driver: &'a mut Own,
+    pub(super) session: u16,
 }
 
 impl<'a> Guarded<'a> {
@@ -45,23 +45,22 @@ impl<'a> Guarded<'a> {
         Some(Guarded { driver, session })
     }
 
-    fn engine(&mut self) -> &mut Engine {
+    pub(super) fn engine(&mut self) -> &mut Engine {
         self.driver.engine.as_deref_mut().expect("found when the view was made")
     }
 
-    fn client(&self) -> u16 {
+    pub(super) fn client(&self) -> u16 {
         client_of(self.session)
     }
 
-    fn has(&mut self, object: Object) -> bool {
+    pub(super) fn has(&mut self, object: Object) -> bool {
         let session = self.session;
-        self.engine().objects.owner(object) == Some(session)
+        self.engine().objects.holds(session, object)
     }
 
     /// Does a queue pair belong to another session?
     fn is_foreign(&mut self, qpn: u32) -> bool {
-        let owner = self.engine().objects.owner(Object::Qp(qpn));
-        owner.is_some_and(|owner| owner != self.session)
+        !self.has(Object::Qp(qpn)) && self.engine().objects.owner(Object::Qp(qpn)).is_some()
     }
 
     fn admits(&mut self, ask: Ask) -> Result<(), usize> {
@@ -69,12 +68,12 @@ impl<'a> Guarded<'a> {
         self.engine().admits(session, ask)
     }
 
-    fn admits_object(&mut self, ask: Ask) -> Result<(), CreateError> {
+    pub(super) fn admits_object(&mut self, ask: Ask) -> Result<(), CreateError> {
         self.admits(ask).map_err(|limit| CreateError::Full { limit })
     }
 
     /// Notes an object that was made.
-    fn own(&mut self, object: Object) {
+    pub(super) fn own(&mut self, object: Object) {
         self.own_of(object, 0, None);
     }
 
@@ -116,7 +115,10 @@ impl<'a> Guarded<'a> {
     }
 
     /// Takes memory of the arena for a ring, of which the client has said depth and stride.
-    fn take_ring(&mut self, ring: RingInit) -> Result<(Option<RingPlace>, RingInit), CreateError> {
+    pub(super) fn take_ring(
+        &mut self,
+        ring: RingInit,
+    ) -> Result<(Option<RingPlace>, RingInit), CreateError> {
         if !ring.is_valid() {
             return Err(CreateError::BadRing);
         }
@@ -139,7 +141,7 @@ impl<'a> Guarded<'a> {
         Ok(())
     }
 
-    fn give_back(&mut self, rings: [Option<RingPlace>; 2]) {
+    pub(super) fn give_back(&mut self, rings: [Option<RingPlace>; 2]) {
         let session = self.session;
         for place in rings.into_iter().flatten() {
             self.engine().give_back(session, place.number);
@@ -157,42 +159,6 @@ impl<'a> Guarded<'a> {
         match init.srq {
             Some(srq) if !self.has(Object::Srq(srq)) => Err(CreateError::UnknownSrq),
             _ => Ok(()),
-        }
-    }
-
-    fn make_srq(
-        &mut self,
-        pd: Pd,
-        xrc: Option<(Xrcd, u32)>,
-        ring: RingInit,
-    ) -> Result<SrqMade, CreateError> {
-        self.admits_object(Ask::Queues)?;
-        if !self.has(Object::Pd(pd)) {
-            return Err(CreateError::UnknownPd);
-        }
-        if let Some((xrcd, cq)) = xrc {
-            if !self.has(Object::Xrcd(xrcd)) {
-                return Err(CreateError::UnknownXrcd);
-            }
-            if !self.has(Object::Cq(cq)) {
-                return Err(CreateError::UnknownCq);
-            }
-        }
-        let (place, inner) = self.take_ring(ring)?;
-        match self.driver.create_srq_in(pd, xrc, inner) {
-            Ok(SrqMade { srq, .. }) => {
-                self.own(Object::Srq(srq));
-                let addr = place.map_or(0, RingPlace::to_addr);
-                if let Some(place) = place {
-                    let session = self.session;
-                    self.engine().set_srq(session, srq, place.number, (0, 0));
-                }
-                Ok(SrqMade { srq, ring: RingInit { addr, ..ring } })
-            }
-            Err(refused) => {
-                self.give_back([place, None]);
-                Err(refused)
-            }
         }
     }
 
@@ -365,6 +331,9 @@ impl Commands for Guarded<'_> {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
+        if self.leaves(Object::Qp(qpn)) {
+            return Ok(());
+        }
         self.destroy(Object::Qp(qpn), |card| card.destroy_qp(qpn))?;
         self.engine().remove_qp(qpn);
         Ok(())
@@ -454,19 +423,31 @@ impl Commands for Guarded<'_> {
     }
 
     fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
+        if self.leaves_xrcd(xrcd)? {
+            return Ok(());
+        }
         self.destroy(Object::Xrcd(xrcd), |card| card.dealloc_xrcd(xrcd))
     }
 
     fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
-        self.admits_object(Ask::Queues)?;
-        if !self.has(Object::Xrcd(xrcd)) {
-            return Err(CreateError::UnknownXrcd);
-        }
-        let qpn = self.driver.nic.create_xrc_target_for(self.client(), xrcd)?;
-        self.own(Object::Qp(qpn));
+        self.make_target(xrcd)
+    }
+
+    fn open_xrc_target(&mut self, xrcd: Xrcd, qpn: u32) -> Result<(), CreateError> {
+        self.open_target(xrcd, qpn)
+    }
+
+    fn has_pd(&mut self, pd: Pd) -> bool {
+        self.has(Object::Pd(pd))
+    }
+
+    fn mr_range(&mut self, pd: Pd, key: Key) -> Option<(u64, u64)> {
+        self.has(Object::Mr(key)).then(|| self.driver.mr_range(pd, key))?
+    }
+
+    fn dm_piece(&mut self, addr: u64) -> Option<(u64, u64)> {
         let session = self.session;
-        self.engine().add_qp(session, qpn, None, None);
-        Ok(qpn)
+        self.engine().dm_piece(session, addr)
     }
 
     fn reg_mr(&mut self, pd: Pd, bytes: Bytes, access: Access) -> Result<Key, RegMrError> {

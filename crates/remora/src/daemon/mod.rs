@@ -5,15 +5,15 @@
 //! ([`message`](crate::message)).
 //!
 //! - `engine` moves doorbells, completions and events between the card and the sessions, in the
-//!   steps of the thread that drives the card; `session` has the queues of one session;
+//!   steps of the thread that drives the card; `session_queues` has those of one session;
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
 //!   (`compiler`); `wake` is how a client that sleeps is woken;
-//! - [`server`] accepts clients (`clients`) and gives them sessions (`table`), as far as the
+//! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
-//!   (`store`), by their `record`; [`Observer`] asks it from another process.
+//!   (`fd_store`), by their `record`; [`Observer`] asks it from another process.
 
 mod answers;
 mod by_number;
@@ -21,10 +21,13 @@ mod clients;
 mod compiler;
 mod ending;
 pub(crate) mod engine;
+mod fd_store;
 mod guarded;
 mod hostile;
+mod join;
 mod kernels;
 mod lent;
+mod named;
 mod objects;
 mod observer;
 pub mod policy;
@@ -32,18 +35,18 @@ mod record;
 mod restore;
 mod running;
 pub mod server;
-mod session;
-mod store;
-mod table;
+mod session_queues;
+mod sessions;
 mod wake;
+mod xrc;
 
+pub use fd_store::{FdStore, is_stored};
 #[doc(hidden)]
 pub use hostile::hostile_arena;
 pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use restore::Restored;
 pub use server::{ServeError, Server, ServerOptions};
-pub use store::{FdStore, is_stored};
 
 #[cfg(test)]
 mod tests;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use remora_nic::Key;
 use remora_nic::nic::InUse;
+use remora_nic::{Key, Xrcd};
 
 use crate::message::{Object, Quotas};
 
@@ -11,6 +11,10 @@ use crate::message::{Object, Quotas};
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
     owned: HashMap<Object, Owned>,
+    /// Sessions that hold an object beside its owner: XRC domains that a file names, and targets.
+    others: HashMap<Object, Vec<u16>>,
+    /// The XRC domains of targets and shared receive queues.
+    within: HashMap<Object, Xrcd>,
 }
 
 /// An object's owner, and what it takes of the owner's quotas.
@@ -200,9 +204,61 @@ impl Objects {
 
     /// Notes that an object was destroyed; returns the number of the lent memory that it was in.
     pub(crate) fn remove(&mut self, usage: &mut Usage, object: Object) -> Option<u32> {
+        self.within.remove(&object);
         let owned = self.owned.remove(&object)?;
         usage.change(object, owned.amount, u64::saturating_sub);
         owned.lent
+    }
+
+    /// Does the session have the object, alone or with others?
+    pub(crate) fn holds(&self, session: u16, object: Object) -> bool {
+        self.owner(object) == Some(session) || self.is_other(session, object)
+    }
+
+    fn is_other(&self, session: u16, object: Object) -> bool {
+        self.others.get(&object).is_some_and(|others| others.contains(&session))
+    }
+
+    /// Makes a session, whose usage is `usage`, a holder of another one's object.
+    pub(crate) fn share(&mut self, session: u16, usage: &mut Usage, object: Object) {
+        if self.owner(object).is_some() && !self.holds(session, object) {
+            self.others.entry(object).or_default().push(session);
+            usage.change(object, 0, |sum, more| sum + more);
+        }
+    }
+
+    /// The session holds the object no more. Returns its owner, who may be another one than before;
+    /// `None` if nobody else holds it, so that it is to be destroyed.
+    pub(crate) fn leave(&mut self, session: u16, usage: &mut Usage, object: Object) -> Option<u16> {
+        let others = self.others.get_mut(&object)?;
+        let owned = self.owned.get_mut(&object)?;
+        if owned.session == session {
+            owned.session = others.remove(0);
+        } else {
+            others.retain(|other| *other != session);
+        }
+        let owner = owned.session;
+        if others.is_empty() {
+            self.others.remove(&object);
+        }
+        usage.change(object, 0, u64::saturating_sub);
+        Some(owner)
+    }
+
+    /// Notes the XRC domain of a target or a shared receive queue.
+    pub(crate) fn set_within(&mut self, object: Object, xrcd: Xrcd) {
+        self.within.insert(object, xrcd);
+    }
+
+    /// How many objects of a session are in an XRC domain.
+    pub(crate) fn users_within(&self, session: u16, xrcd: Xrcd) -> usize {
+        let within = self.within.iter().filter(|(_, of)| **of == xrcd);
+        within.filter(|(object, _)| self.holds(session, **object)).count()
+    }
+
+    /// Is the target in the XRC domain?
+    pub(crate) fn is_within(&self, object: Object, xrcd: Xrcd) -> bool {
+        self.within.get(&object) == Some(&xrcd)
     }
 
     /// Bytes or entries of an object.
@@ -213,7 +269,9 @@ impl Objects {
     /// All objects of a session, those first that others stand on least.
     pub(crate) fn of(&self, session: u16) -> Vec<Object> {
         let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);
-        let mut objects: Vec<Object> = mine.map(|(object, _)| *object).collect();
+        let with = self.others.iter().filter(|(_, others)| others.contains(&session));
+        let with = with.map(|(object, _)| *object);
+        let mut objects: Vec<Object> = mine.map(|(object, _)| *object).chain(with).collect();
         objects.sort_by_key(|object| Kind::of(*object));
         objects
     }
@@ -263,5 +321,24 @@ mod tests {
         }
         assert_eq!(usage, Usage::default());
         assert!(objects.of(3).is_empty());
+    }
+
+    #[test]
+    fn what_several_hold_goes_with_the_last() {
+        let (mut objects, mut one, mut two) = <(Objects, Usage, Usage)>::default();
+        let target = Object::Qp(7);
+        objects.add(1, &mut one, target, (0, None));
+        objects.share(2, &mut two, target);
+        objects.share(2, &mut two, target);
+        objects.share(3, &mut Usage::default(), Object::Qp(8));
+        assert!(objects.holds(1, target) && objects.holds(2, target));
+        assert!(!objects.holds(3, target) && !objects.holds(3, Object::Qp(8)));
+        assert_eq!((one.count(target), two.count(target)), (1, 1));
+        assert_eq!(objects.of(2), [target]);
+        assert_eq!(objects.leave(1, &mut one, target), Some(2), "the other one inherits it");
+        assert_eq!((objects.owner(target), objects.holds(1, target)), (Some(2), false));
+        assert_eq!(objects.leave(2, &mut two, target), None, "it is the last");
+        objects.remove(&mut two, target);
+        assert_eq!((one, two), (Usage::default(), Usage::default()));
     }
 }

@@ -1,4 +1,4 @@
-//! Who may attach, and what they may use: a file in TOML.
+//! Who may attach, and what they may use: a file in TOML. `objects` refuses what is beyond it.
 //!
 //! ```toml
 //! sessions = 256            # of all users together
@@ -116,7 +116,7 @@ struct Entry {
     #[serde(default)]
     rates: Rates,
     #[serde(default)]
-    quotas: Limits,
+    quotas: QuotasEntry,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -146,7 +146,7 @@ impl Rates {
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Limits {
+struct QuotasEntry {
     arena_bytes: Option<u64>,
     memory_bytes: Option<u64>,
     regions: Option<u32>,
@@ -184,8 +184,8 @@ impl Rule {
 
     fn of(entry: &Entry, attach: bool) -> Rule {
         let Rule { quotas: usual, .. } = Rule::new(attach);
-        let Limits { arena_bytes, memory_bytes, regions, queue_pairs, .. } = entry.quotas;
-        let Limits { completion_queues, entries, others, .. } = entry.quotas;
+        let QuotasEntry { arena_bytes, memory_bytes, regions, queue_pairs, .. } = entry.quotas;
+        let QuotasEntry { completion_queues, entries, others, .. } = entry.quotas;
         Rule {
             attach: entry.attach.unwrap_or(attach),
             sessions: entry.sessions.unwrap_or(SESSIONS),

@@ -1,5 +1,6 @@
-//! What outlives the daemon of a session, besides its memory: its name, its token, and the objects
-//! that can be made again. It stands in a memory file, which only the daemon has.
+//! What is written down of a session so that it outlives the daemon: its name, its token, and the
+//! objects that can be made again. It stands in a memory file, which only the daemon has.
+//! `restore` reads it.
 //!
 //! ```text
 //! byte    0  magic u64, version u32, which head counts u32, where slots were never used u32
@@ -22,7 +23,7 @@ use thiserror::Error;
 use crate::commands::{Bytes, Change};
 use crate::memory::Buffer;
 use crate::memory::memfd::{self, MapError};
-use crate::message::{Keep, Loan, Object, Quotas, Token, decode, encode};
+use crate::message::{Keep, Loan, Object, Quotas, SessionToken, decode, encode};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"remora\0r");
 /// Raised when the layout or an entry changes.
@@ -44,7 +45,7 @@ pub(crate) struct Head {
     pub(crate) name: String,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
-    pub(crate) token: Token,
+    pub(crate) token: SessionToken,
     pub(crate) epoch: u32,
     pub(crate) keep: Keep,
 }

@@ -1,5 +1,5 @@
-//! What outlives the daemon: sessions that are kept, with their card memory, the memory files that
-//! they lend, their domains, and their regions under the same keys.
+//! Takes up again what another daemon has left: sessions that are kept, with their card memory, the
+//! memory files that they lend, their domains, and their regions under the same keys.
 //!
 //! All that is written down before the client has its answer, so that a daemon may be killed at any
 //! moment. What cannot be made again is gone: queue pairs, whose peers have seen their connection
@@ -12,13 +12,14 @@ use std::time::Instant;
 
 use remora_nic::MrInit;
 
+use super::answers::new_token;
 use super::answers::share;
+use super::fd_store::{FdStore, Part, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
 use super::record::{Entry, Head, Record};
 use super::server::Server;
-use super::store::{FdStore, Part, name, parse};
-use super::table::Held;
+use super::sessions::Session;
 use super::wake::Wake;
 use crate::commands::Place;
 use crate::driver::Own;
@@ -93,6 +94,7 @@ impl Server {
         if head.number != session || head.keep == Keep::No {
             return Err("its record is that of another session".into());
         }
+        let share = new_token()?;
         let mut regions = 0;
         let slot = self.device.live.command_own(|driver| {
             let slot = attach(driver, arena, &head, &rule)?;
@@ -108,13 +110,14 @@ impl Server {
         })?;
         let Head { number, name, uid, pid, token, epoch, keep } = head;
         let (client, ends, builtin) = (None, None, None);
-        let mut held = Held {
+        let mut held = Session {
             number,
             slot,
             name,
             uid,
             pid,
             token,
+            share,
             epoch,
             keep,
             client,
@@ -177,7 +180,7 @@ impl Server {
 
     /// A session ends: the store forgets it, if there still is one. What is destroyed from now on
     /// is not written down.
-    pub(super) fn forget(&self, held: &Held) {
+    pub(super) fn forget(&self, held: &Session) {
         held.stored.iter().for_each(|part| self.tell_store(held.number, *part, None));
         self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut();

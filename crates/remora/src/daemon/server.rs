@@ -17,18 +17,20 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-use super::clients::{Client, Clients};
+use super::clients::{Client, Clients, Then};
 use super::compiler::Compiler;
 use super::ending::Ending;
 use super::engine::Engine;
+use super::fd_store::FdStore;
 use super::policy::Policy;
-use super::store::FdStore;
-use super::table::Held;
+use super::sessions::Session;
 use crate::device::Device;
 use crate::message::{Answer, MessageSocket, encode};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
+/// Requests of one client that are answered in one turn.
+const REQUESTS: usize = 16;
 /// Connections accepted, and descriptors looked at, in one turn.
 const TURN: usize = 64;
 /// How long a client may take for its greeting.
@@ -91,7 +93,7 @@ pub struct Server {
     pub(super) policy: Policy,
     pub(super) poll: OwnedFd,
     pub(super) clients: Clients,
-    pub(super) sessions: BTreeMap<u32, Held>,
+    pub(super) sessions: BTreeMap<u32, Session>,
     pub(super) last_session: u32,
     /// Where what outlives this process is kept.
     pub(super) store: Option<FdStore>,
@@ -280,6 +282,31 @@ impl Server {
         }
     }
 
+    /// Answers some requests of a client.
+    fn serve_client(&mut self, number: u32) {
+        let mut message = Vec::new();
+        for _ in 0..REQUESTS {
+            let Some(client) = self.clients.get(number).filter(|client| !client.waits) else {
+                return;
+            };
+            let descriptors = match client.socket.receive(&mut message) {
+                Ok(Some(descriptors)) => descriptors,
+                Ok(None) => return self.drop_client(number, None),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => return self.drop_client(number, Some(&error.to_string())),
+            };
+            let greeted = client.greet_by.is_none();
+            let then = if greeted {
+                self.answer(number, &message, descriptors)
+            } else {
+                self.greet(number, &message)
+            };
+            if let Then::Drop(reason) = then {
+                return self.drop_client(number, Some(&reason));
+            }
+        }
+    }
+
     /// Ends a client's connection. Its session ends, too, unless it is kept.
     pub(super) fn drop_client(&mut self, number: u32, reason: Option<&str>) {
         let Some(client) = self.clients.remove(number) else { return };
@@ -290,8 +317,14 @@ impl Server {
         let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;
         };
-        // A client that was fenced has lost the session.
-        if held.client == Some(number) && held.leave(Instant::now()) == super::table::Left::Ends {
+        // A client that was fenced has lost the session, and one that has joined it leaves it.
+        if held.client != Some(number) {
+            return;
+        }
+        if let Some(heir) = self.clients.of_session(held.number).first().copied() {
+            held.client = Some(heir);
+            held.pid = self.clients.get(heir).map_or(held.pid, |client| client.pid);
+        } else if held.leave(Instant::now()) == super::sessions::Left::Ends {
             let session = held.number;
             self.end_session(session);
         }

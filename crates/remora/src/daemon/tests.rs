@@ -29,6 +29,7 @@ use crate::{Device, DeviceOptions};
 
 mod crashes;
 mod notices;
+mod polls;
 mod restore;
 
 /// A daemon in a thread of this process.

@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// Tells all rings whether the engine sleeps. A caller that is about to sleep says so, and then
-    /// takes another [step](Engine::step): whoever posts after that step rings the doorbell.
+    /// takes another [step](Engine::step): a poster rings the doorbell after that step.
     pub fn set_asleep(&mut self, asleep: bool) {
         for served in self.channels.iter().flatten() {
             served.ring.set_asleep(asleep);

@@ -6,7 +6,7 @@
 //! with interrupts. The names are those of cards in hardware (XDMA), the calls those of DPDK's
 //! dmadev.
 //!
-//! The engine is a plain value, to be driven by whoever owns it: the application itself, a thread
+//! The engine is a plain value, to be driven by its owner: the application itself, a thread
 //! ([`Service`]), or another process, which maps the rings and the memory that it is granted. It
 //! trusts nothing that it reads in a ring.
 //!

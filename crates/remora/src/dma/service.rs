@@ -81,8 +81,8 @@ impl Service {
         self.shared.lock()
     }
 
-    /// What wakes the thread: whoever writes to a ring of another process while the engine sleeps
-    /// notifies it.
+    /// What wakes the thread: a writer to a ring of another process notifies it while the
+    /// engine sleeps.
     pub fn doorbell(&self) -> &Arc<Event> {
         &self.shared.doorbell
     }

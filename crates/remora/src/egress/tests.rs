@@ -1,3 +1,5 @@
+//! Packets on their way out: order, checksums, memory that fails, files that shrink.
+
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 

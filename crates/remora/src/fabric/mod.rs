@@ -30,7 +30,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use remora_nic::{Datagram, Silence, Time};
+use remora_nic::transmit::PATH_PORTS;
+use remora_nic::{Datagram, Silence, Time, Transmit};
 use thiserror::Error;
 
 use crate::socket::{Destination, RecvBatch, Socket};
@@ -139,6 +140,8 @@ pub(crate) enum Went {
 #[derive(Debug)]
 pub(crate) struct Fabric {
     pub(crate) udp: Socket,
+    /// Send-only sockets on the ports of further paths, in their order, as far as they are free.
+    paths: Vec<Option<Socket>>,
     links: Option<Box<Links>>,
     /// Looks into the rings before the next look at the socket.
     ring_looks: u32,
@@ -153,8 +156,17 @@ pub(crate) struct Fabric {
 impl Fabric {
     /// UDP alone.
     pub(crate) fn udp(udp: Socket) -> Fabric {
-        let (silent, full) = (Silences::default(), false);
-        Fabric { udp, links: None, ring_looks: 0, by_ring: false, fresh_looks: 0, full, silent }
+        let (silent, full, paths) = (Silences::default(), false, Vec::new());
+        Fabric {
+            udp,
+            paths,
+            links: None,
+            ring_looks: 0,
+            by_ring: false,
+            fresh_looks: 0,
+            full,
+            silent,
+        }
     }
 
     /// UDP, and rings to other cards of this machine, whose addresses are `own`. `sums` says that
@@ -164,6 +176,38 @@ impl Fabric {
         let links = links
             .inspect_err(|error| tracing::warn!(%error, "packets go by UDP, not shared memory"));
         Fabric { links: links.ok().map(Box::new), ..Fabric::udp(udp) }
+    }
+
+    /// Makes sockets for so many paths, in all. Packets of a path whose port is taken leave from
+    /// the card's own port.
+    pub(crate) fn spread(&mut self, paths: u8) {
+        // The card spreads over a power of two.
+        let paths = 1 << paths.max(1).ilog2();
+        let ports = PATH_PORTS.take(paths - 1);
+        let bind = |port| {
+            let bound = self.udp.beside(port);
+            bound.inspect_err(|error| tracing::warn!(%error, "a path fewer")).ok()
+        };
+        self.paths = ports.map(bind).collect();
+    }
+
+    /// The socket of the path with this port.
+    fn path_from(&mut self, port: u16) -> &mut Socket {
+        let path = port.checked_sub(PATH_PORTS.start);
+        match path.and_then(|path| self.paths.get_mut(usize::from(path))) {
+            Some(Some(socket)) => socket,
+            _ => &mut self.udp,
+        }
+    }
+
+    /// The port from which a packet leaves, if it goes by UDP.
+    #[inline]
+    pub(crate) fn port_from(&self, packet: &Transmit) -> u16 {
+        let path = packet.path.src_port.checked_sub(PATH_PORTS.start);
+        match path.and_then(|path| self.paths.get(usize::from(path))) {
+            Some(Some(socket)) => socket.port(),
+            _ => self.udp.port(),
+        }
     }
 
     /// What rings have carried.
@@ -212,7 +256,7 @@ impl Fabric {
                 Put::Fault | Put::Broken => {}
             }
         }
-        self.udp.send(to, segment, bytes).map(|()| Went::Udp)
+        self.path_from(to.from_port).send(to, segment, bytes).map(|()| Went::Udp)
     }
 
     /// A ring has no room.

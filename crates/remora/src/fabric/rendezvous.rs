@@ -7,6 +7,8 @@
 //! The card that asks makes the memory of both rings, and passes it along. The other answers
 //! whether it takes it. From then on, a byte on the same connection wakes the other side, and the
 //! connection's end says that the other card has gone.
+//!
+//! `links/settle.rs` says when a card asks, and `links.rs` which way a packet takes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;

@@ -4,9 +4,10 @@
 //! Here: what can be asked for. [`parse`](mod@parse) reads it from text. `engine` decides what
 //! becomes of each packet, as a function of a seed and the time; `hold` keeps packets until they
 //! are due; `source` is where the wish comes from. The receiving side is in `arriving`, the sending
-//! side in `egress/leaving.rs`; `impaired.rs` joins both to a card.
+//! side in `egress/leaving.rs`; `card` joins both to a card.
 
 pub(crate) mod arriving;
+mod card;
 mod engine;
 mod hold;
 pub mod parse;

@@ -161,11 +161,22 @@ impl Shared {
     }
 
     fn take_place(&self) -> Result<usize, CallFailure> {
+        if let Some(place) = self.free_place() {
+            return Ok(place);
+        }
+        // Calls whose futures were dropped may have ended, and there may be nobody else to see it.
+        self.look(&mut Context::from_waker(Waker::noop()))?;
+        let place = self.free_place();
+        // The next end is to wake a task again.
+        self.wake_next();
+        place.ok_or(CallFailure::Full(self.places.count))
+    }
+
+    fn free_place(&self) -> Option<usize> {
         let mut state = self.state();
-        let free = state.calls.iter().position(|place| matches!(place, Place::Free));
-        let place = free.ok_or(CallFailure::Full(self.places.count))?;
+        let place = state.calls.iter().position(|place| matches!(place, Place::Free))?;
         state.calls[place] = Place::Waiting(None);
-        Ok(place)
+        Some(place)
     }
 
     /// Looks for ends of calls, and wakes the tasks that wait for those calls. One task looks at a

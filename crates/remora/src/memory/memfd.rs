@@ -62,6 +62,36 @@ pub fn sealed(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
+/// A file in memory with these bytes, which nobody can change.
+///
+/// # Errors
+/// The process has too many open files.
+pub(crate) fn constant(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let file = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::io::pwrite(&file, bytes, 0)?;
+    fcntl_add_seals(&file, CONSTANT | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// The bytes of a file that [`constant`] has made, of which `max` at most are expected.
+///
+/// # Errors
+/// It is no such file, or longer.
+pub(crate) fn read_constant(file: BorrowedFd<'_>, max: usize) -> io::Result<Vec<u8>> {
+    // Only a file of memory has seals, so that reading it waits for nobody.
+    if !fcntl_get_seals(file)?.contains(CONSTANT) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let len = usize::try_from(fstat(file)?.st_size).ok().filter(|len| *len <= max);
+    let mut bytes = vec![0; len.ok_or(io::ErrorKind::InvalidInput)?];
+    let read = rustix::io::pread(file, &mut bytes, 0)?;
+    bytes.truncate(read);
+    Ok(bytes)
+}
+
+/// What keeps a file as it is.
+const CONSTANT: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
+
 /// Gives pages of a file of memory back to the system: they read as zeroes.
 ///
 /// # Errors

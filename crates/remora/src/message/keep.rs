@@ -2,7 +2,9 @@
 
 use std::env;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
@@ -84,6 +86,26 @@ impl Kept {
     pub fn from_environment() -> Result<Option<Kept>, BadKeep> {
         let text = env::var(KEEP_VARIABLE).ok().filter(|text| !text.is_empty());
         text.map(|text| text.parse()).transpose()
+    }
+}
+
+/// What the next session of this process is called: by the name that was asked for, or the
+/// program's name and process number, and from the second one on a number.
+pub(crate) fn session_name(kept: Option<&Kept>) -> String {
+    static SESSIONS: AtomicU32 = AtomicU32::new(1);
+    let number = SESSIONS.fetch_add(1, Ordering::Relaxed);
+    match kept {
+        Some(kept) if number == 1 => return kept.name.clone(),
+        Some(kept) => return format!("{}-{number}", kept.name),
+        None => {}
+    }
+    let program = env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
+    let mut program = program.to_string_lossy().into_owned();
+    program.truncate((0..=32).rev().find(|at| program.is_char_boundary(*at)).unwrap_or(0));
+    match (std::process::id(), number) {
+        (pid, 1) => format!("{program}-{pid}"),
+        (pid, number) => format!("{program}-{pid}-{number}"),
     }
 }
 

@@ -1,3 +1,5 @@
+//! Captures: their blocks, their names, and disks that fail.
+
 use std::process::Command;
 
 use super::*;

@@ -71,6 +71,7 @@ pub struct Socket {
     /// Which interface a link-local address belongs to; 0 for all others.
     scope_id: u32,
     port: u16,
+    peer_port: u16,
     tos: u8,
     segmentation: bool,
     coalescing: bool,
@@ -135,6 +136,7 @@ impl Socket {
             addr,
             scope_id,
             port,
+            peer_port: port,
             tos,
             segmentation,
             coalescing,
@@ -169,12 +171,25 @@ impl Socket {
         })
     }
 
+    /// A socket that only sends, to where this one does, from another port of its address.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub(crate) fn beside(&self, port: u16) -> Result<Socket, BindError> {
+        let config = Config { port, tos: self.tos, marks: false, ..Config::default() };
+        let socket = Socket::bind_scoped(self.addr, self.scope_id, config)?;
+        // Nobody reads what comes there.
+        sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0)
+            .map_err(|source| BindError::Options { addr: self.addr, source })?;
+        Ok(Socket { peer_port: self.port, ..socket })
+    }
+
     /// The address that the socket is bound to.
     pub fn addr(&self) -> IpAddr {
         self.addr
     }
 
-    /// The UDP port, of this end and of every peer.
+    /// The UDP port of this end; that of every peer is the same, if this socket receives.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -254,7 +269,7 @@ impl Socket {
             true => (hops != DEFAULT_HOP_LIMIT).then_some(hops.into()),
             false => self.hop_limit.note(fd, hops.into())?,
         };
-        let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.port);
+        let to = socket_addr(to.addr.to_canonical(), self.scope_id, self.peer_port);
         self.segment.send(fd, (segment, bytes.len()), |segment| {
             let mut control = Control::new();
             tos.into_iter().for_each(|tos| control.push_tos(v6, tos));

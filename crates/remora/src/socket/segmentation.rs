@@ -39,17 +39,19 @@ pub(crate) struct Group {
 
 impl Group {
     /// A group without packets yet. `packet`, number `first` of its batch, is to begin it, at
-    /// `start` in the staging buffer. It will leave from the address and port `from`.
+    /// `start` in the staging buffer. It will leave from the address and port `from`, to the port
+    /// `dst_port`.
     #[inline]
     pub(crate) fn open(
         packet: &Transmit,
         first: usize,
         start: usize,
         from: (IpAddr, u16),
+        dst_port: u16,
     ) -> Group {
         let to = Destination::of(packet);
-        let (src, port) = from;
-        let flow = Flow { src, dst: to.addr, src_port: port, dst_port: port };
+        let (src, src_port) = from;
+        let flow = Flow { src, dst: to.addr, src_port, dst_port };
         let (segment, packets, len, stale, room) = (0, 0, 0, 0, 0);
         Group { to, flow, segment, packets, start, len, first, end: first, stale, room }
     }

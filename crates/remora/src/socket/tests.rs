@@ -1,10 +1,12 @@
+//! The UDP socket: groups of datagrams, addresses, and what the system refuses.
+
 use super::*;
 
 /// Not the port of RoCE, so that the tests do not meet a card that runs on this machine.
 const CONFIG: Config = Config { port: 47_911, buffer: 1 << 20, tos: 0, marks: true };
 
 fn to(socket: &Socket, tos: u8) -> Destination {
-    Destination { addr: socket.addr(), tos, hop_limit: 0 }
+    Destination { addr: socket.addr(), tos, hop_limit: 0, from_port: 0 }
 }
 
 /// Receives until `wanted` datagrams have come: sender, traffic class, bytes.

@@ -5,7 +5,7 @@ use remora_nic::Counters;
 use remora_nic::nic::InUse;
 
 use super::{Violation, demand};
-use crate::network::Tally;
+use crate::link_faults::Tally;
 use crate::world::World;
 
 /// Gives a counter's name and value.

@@ -7,8 +7,10 @@ use remora_nic::qp::Mtu;
 use thiserror::Error;
 
 use super::flow::FlowError;
+use super::record::RecordOptions;
+use super::transport::Transport;
 use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Cable, Net, NetOptions, Node, Topology, TopologyError};
+use crate::net::{Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -27,6 +29,10 @@ pub struct Cluster {
     pub topology: Topology,
     /// Switches: buffers, marking, routing, flow control.
     pub net: NetOptions,
+    /// How cards carry messages.
+    pub transport: Transport,
+    /// Packets that a queue pair may have unacknowledged, at most.
+    pub window_packets: u16,
     /// Changes the configuration of each card.
     pub config: fn(&mut Config),
     /// The most bytes of payload in a packet.
@@ -35,6 +41,10 @@ pub struct Cluster {
     pub timeout: u8,
     /// Whether payload exists.
     pub payload: Payload,
+    /// What fails, slows down or comes back, and when, in picoseconds from the start of the run.
+    pub changes: Vec<(Ps, Change)>,
+    /// What is recorded besides the flows' completion.
+    pub record: Option<RecordOptions>,
     /// Threads, 1 or 2. The result does not depend on it.
     pub threads: u8,
     /// Ends the run after so much simulated time, in picoseconds, even if flows are under way.
@@ -94,10 +104,14 @@ impl Cluster {
         Cluster {
             topology,
             net: NetOptions::default(),
+            transport: Transport::default(),
+            window_packets: 256,
             config: |_| {},
             mtu: Mtu::B1024,
             timeout: 7,
             payload: Payload::Hollow,
+            changes: Vec::new(),
+            record: None,
             threads: 1,
             until: NEVER,
         }
@@ -176,18 +190,26 @@ impl Cluster {
         (1..hosts).filter(differs).min_by_key(|h| h.abs_diff(hosts / 2))
     }
 
+    /// The address of a host's card: 10.0.0.1 and on.
+    pub fn address(host: u32) -> IpAddr {
+        IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
+    }
+
     /// The configuration of a host's card.
     pub(super) fn card(&self, host: u32) -> Config {
-        let address = Ipv4Addr::from_bits(0x0A00_0000 + host + 1);
-        let mut config = Config::new(IpAddr::V4(address));
-        config.window_packets = 256;
+        let mut config = Config::new(Cluster::address(host));
+        config.window_packets = self.window_packets;
         config.translation_entries = 1 << 24;
+        (self.transport.config)(&mut config);
         (self.config)(&mut config);
         config
     }
 
-    /// A network at rest.
-    pub(super) fn build(&self) -> Result<Net, TopologyError> {
+    /// A network at rest, as the cluster's begins.
+    ///
+    /// # Errors
+    /// If the topology cannot be built.
+    pub fn build(&self) -> Result<Net, TopologyError> {
         Net::new(&self.topology, &self.net)
     }
 }

@@ -4,14 +4,15 @@ use thiserror::Error;
 
 use crate::net::Ps;
 
-/// A message from one host to another: a WRITE, on a connection of its own.
+/// A message from one host to another: a WRITE, on a connection of its own. Or, from a host to
+/// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flow {
     /// The host that sends it.
     pub src: u32,
     /// The host that it is for.
     pub dst: u32,
-    /// Its length in bytes, from 1 to [`Flow::LONGEST`].
+    /// Its length in bytes, from 1 to [`Flow::LONGEST`]; 0 for a wait.
     pub bytes: u64,
     /// When it begins, in picoseconds from the start of the run; for one that waits for others, the
     /// time that passes between the last of those and it.
@@ -19,6 +20,8 @@ pub struct Flow {
     /// Flows before it in the list that must have arrived at `src`, or, if `src` has sent them,
     /// must be complete.
     pub after: Vec<u32>,
+    /// How many of those must; `None`: all.
+    pub needs: Option<u32>,
 }
 
 /// Why a list of flows cannot be run.
@@ -64,6 +67,16 @@ pub enum FlowError {
         /// The flow that it waits for.
         other: u32,
     },
+    /// The flow needs none of those that it waits for, or more than there are.
+    #[error("flow {flow} needs {needs} of the {of} flows that it waits for")]
+    Needs {
+        /// The flow, by its index.
+        flow: usize,
+        /// How many it needs.
+        needs: u32,
+        /// How many there are.
+        of: usize,
+    },
     /// There are more flows than fit a machine's memory.
     #[error("{flows} flows need about {gib} GiB of memory; the most is {most}",
         most = Flow::MOST)]
@@ -87,7 +100,22 @@ impl Flow {
 
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        Flow { src, dst, bytes, start, after: Vec::new() }
+        Flow { src, dst, bytes, start, after: Vec::new(), needs: None }
+    }
+
+    /// A wait at `host` for `after`, and for `span` picoseconds more.
+    pub fn wait(host: u32, after: Vec<u32>, span: Ps) -> Flow {
+        Flow { after, ..Flow::new(host, host, 0, span) }
+    }
+
+    /// Is it a wait, and no message?
+    pub fn is_wait(&self) -> bool {
+        self.src == self.dst && self.bytes == 0
+    }
+
+    /// How many flows must have ended before it begins.
+    pub(super) fn needed(&self) -> u32 {
+        self.needs.unwrap_or(self.after.len() as u32)
     }
 
     /// Checks a list of flows for a network of so many hosts.
@@ -96,18 +124,24 @@ impl Flow {
             let gib = flows.len().saturating_mul(Flow::MEMORY) >> 30;
             return Err(FlowError::TooMany { flows: flows.len(), gib });
         }
-        for (flow, Flow { src, dst, bytes, start, after }) in flows.iter().enumerate() {
+        for (flow, this) in flows.iter().enumerate() {
+            let Flow { src, dst, bytes, start, after, needs } = this;
             if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
                 return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
             }
-            if src == dst {
+            if src == dst && *bytes > 0 {
                 return Err(FlowError::ToItself { flow, host: *src });
             }
-            if *bytes == 0 || *bytes > Flow::LONGEST {
+            if (*bytes == 0 && src != dst) || *bytes > Flow::LONGEST {
                 return Err(FlowError::Length { flow, bytes: *bytes });
             }
             if *start > Flow::LATEST {
                 return Err(FlowError::Late { flow });
+            }
+            if let Some(needs) = *needs
+                && (needs == 0 || needs as usize > after.len())
+            {
+                return Err(FlowError::Needs { flow, needs, of: after.len() });
             }
             for other in after {
                 let before = flows[..flow].get(*other as usize);

@@ -5,7 +5,9 @@
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
 //! - [`cluster`]: runs flows on a topology. `run`, `share`: its threads. [`report`]: completion
-//!   times and slowdowns.
+//!   times and slowdowns. [`classes`]: both by size.
+//! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
+//!   run has come.
 //!
 //! ```
 //! use remora_sim::flows::{Cluster, Flow, Sizes, poisson};
@@ -30,20 +32,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod captured;
+pub mod classes;
 pub mod cluster;
 pub mod collective;
 pub mod flow;
+pub mod record;
 pub mod report;
 mod run;
 mod share;
 pub mod sizes;
 #[cfg(test)]
 mod tests;
+pub mod transport;
+pub mod watch;
 pub mod workload;
 
+pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Payload};
 pub use collective::{calls, halving_doubling, ring_all_reduce};
 pub use flow::{Flow, FlowError};
+pub use record::{Record, RecordOptions};
 pub use report::{Completion, Report};
 pub use sizes::{Sizes, SizesError};
+pub use transport::{TRANSPORTS, Transport};
+pub use watch::Watch;
 pub use workload::{LoadError, all_to_all, incast, permutation, poisson};

@@ -3,12 +3,14 @@
 use core::fmt;
 
 use remora_nic::queue::Status;
+use remora_nic::wire::Dialect;
 
 use super::cluster::Cluster;
 use super::flow::Flow;
+use super::record::Record;
+use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{Ps, US};
 use crate::net::{Net, NetTally};
-use crate::network::OUTER_BYTES;
 use crate::world::Trace;
 
 /// What one thread has to report.
@@ -24,6 +26,7 @@ pub(super) struct Part {
     pub(super) trace: Trace,
     pub(super) retransmitted: u64,
     pub(super) run_seconds: f64,
+    pub(super) record: Option<Record>,
 }
 
 /// What became of a flow.
@@ -66,6 +69,8 @@ pub struct Report {
     pub trace: Trace,
     /// Packets that cards sent again.
     pub retransmitted: u64,
+    /// What was recorded, if the cluster asked for it.
+    pub record: Option<Record>,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
     lengths: Vec<(u32, u32, u64)>,
@@ -87,6 +92,7 @@ impl Report {
             in_flight: 0,
             trace: Trace::default(),
             retransmitted: 0,
+            record: None,
             run_seconds: 0.0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
         }
@@ -103,16 +109,29 @@ impl Report {
         self.trace.hash = self.trace.hash.wrapping_add(part.trace.hash);
         self.retransmitted += part.retransmitted;
         self.run_seconds = self.run_seconds.max(part.run_seconds);
+        if let Some(record) = part.record {
+            self.record.get_or_insert_default().add(record);
+        }
     }
 
     /// Finds how long each flow would take alone.
     pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
+        let headers = Headers::of(cluster.transport.dialect);
         if let Ok(mut net) = cluster.build() {
             for (flow, (src, dst, bytes)) in self.flows.iter_mut().zip(&self.lengths) {
-                flow.alone = alone(&mut net, (*src, *dst), *bytes, cluster.mtu.bytes().into());
+                if *bytes > 0 {
+                    let mtu = cluster.mtu.bytes().into();
+                    flow.alone = alone(&mut net, (*src, *dst), *bytes, mtu, headers);
+                }
             }
         }
         self
+    }
+
+    /// The messages: all flows but waits, each with its source, target and bytes.
+    pub fn messages(&self) -> impl Iterator<Item = (&Completion, (u32, u32, u64))> {
+        let all = self.flows.iter().zip(self.lengths.iter().copied());
+        all.filter(|(_, (.., bytes))| *bytes > 0)
     }
 
     /// How many flows have ended.
@@ -120,20 +139,30 @@ impl Report {
         self.flows.iter().filter(|flow| flow.ended.is_some()).count()
     }
 
+    /// How many flows have failed.
+    pub fn failed(&self) -> usize {
+        self.flows.iter().filter(|flow| flow.failed.is_some()).count()
+    }
+
+    /// When the last flow ended, in picoseconds from the start of the run; zero if none has.
+    pub fn end(&self) -> Ps {
+        self.flows.iter().filter_map(|flow| flow.ended).max().unwrap_or(0)
+    }
+
     /// The mean completion time in picoseconds; zero if no flow has ended.
     pub fn mean(&self) -> f64 {
-        mean(self.flows.iter().filter_map(|flow| flow.time()).map(|ps| ps as f64))
+        mean(self.messages().filter_map(|(flow, _)| flow.time()).map(|ps| ps as f64))
     }
 
     /// The mean slowdown; zero if no flow has ended.
     pub fn mean_slowdown(&self) -> f64 {
-        mean(self.flows.iter().filter_map(Completion::slowdown))
+        mean(self.messages().filter_map(|(flow, _)| flow.slowdown()))
     }
 
     /// The completion time in picoseconds that this part of the flows does not exceed: the smallest
     /// such. `None` if no flow has ended.
     pub fn percentile(&self, part: f64) -> Option<Ps> {
-        let mut times: Vec<Ps> = self.flows.iter().filter_map(|flow| flow.time()).collect();
+        let mut times: Vec<Ps> = self.messages().filter_map(|(flow, _)| flow.time()).collect();
         times.sort_unstable();
         let rank = (part * times.len() as f64).ceil() as usize;
         times.get(rank.clamp(1, times.len().max(1)) - 1).copied()
@@ -145,11 +174,30 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if n == 0 { 0.0 } else { sum / f64::from(n) }
 }
 
-/// Bytes of headers and checksum of a packet without payload, of the first of a WRITE, and of the
-/// others; and of an acknowledge.
-const BASE: u64 = 12 + 4;
-const FIRST: u64 = BASE + 16;
-const ACKNOWLEDGE: u64 = BASE + 4;
+/// Bytes of headers and checksum: of the first packet of a WRITE, of the others, of an acknowledge.
+#[derive(Clone, Copy)]
+struct Headers {
+    first: u64,
+    next: u64,
+    acknowledge: u64,
+}
+
+impl Headers {
+    fn of(dialect: Dialect) -> Headers {
+        /// BTH and ICRC; RETH; AETH; LETH; what the lossy dialect acknowledges besides.
+        const BASE: u64 = 12 + 4;
+        const RETH: u64 = 16;
+        const AETH: u64 = 4;
+        const LETH: u64 = 12;
+        const SACK: u64 = 20;
+        if dialect.contains(Dialect::LOSSY) {
+            // Each packet says where it belongs.
+            let each = BASE + LETH + RETH;
+            return Headers { first: each, next: each, acknowledge: BASE + AETH + SACK };
+        }
+        Headers { first: BASE + RETH, next: BASE, acknowledge: BASE + AETH }
+    }
+}
 
 /// How long a WRITE takes in an idle network, to its last acknowledge: every packet is stored and
 /// forwarded, and no packet waits for another but on the slowest link.
@@ -157,7 +205,7 @@ const ACKNOWLEDGE: u64 = BASE + 4;
 /// The packet that is last at the slowest link is followed from there: exact where all packets but
 /// the last are of one length, and the last is not shorter by so much that it waits behind another
 /// on a faster link.
-fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64) -> Ps {
+fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64, headers: Headers) -> Ps {
     let way = net.way(src, dst);
     let back = net.way(dst, src);
     let packets = bytes.div_ceil(mtu);
@@ -175,12 +223,12 @@ fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64) -> Ps {
     };
     let mut last = 0;
     let simulated = packets.min(64);
-    let slowest = way.iter().map(|(rate, _)| rate.time(len(mtu, BASE))).max().unwrap_or(0);
+    let slowest = way.iter().map(|(rate, _)| rate.time(len(mtu, headers.next))).max().unwrap_or(0);
     for i in 0..simulated {
         let payload = if i + 1 == simulated { bytes - (packets - 1) * mtu } else { mtu };
-        last = send(len(payload, if i == 0 { FIRST } else { BASE }));
+        last = send(len(payload, if i == 0 { headers.first } else { headers.next }));
     }
-    let answer = len(0, ACKNOWLEDGE);
+    let answer = len(0, headers.acknowledge);
     last + (packets - simulated) * slowest
         + back.iter().map(|(rate, delay)| rate.time(answer) + delay).sum::<Ps>()
 }
@@ -189,7 +237,7 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let us = |ps: f64| ps / US as f64;
         let t = &self.tally;
-        let failed = self.flows.iter().filter(|flow| flow.failed.is_some()).count();
+        let failed = self.failed();
         writeln!(f, "flows    {} of {} done, {failed} failed", self.done(), self.flows.len())?;
         let p99 = self.percentile(0.99).unwrap_or(0) as f64;
         writeln!(

@@ -6,6 +6,7 @@ use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::report::Report;
 use super::share::{Share, Shared};
+use super::watch::Watch;
 
 impl Cluster {
     /// Runs flows until all have ended.
@@ -13,6 +14,14 @@ impl Cluster {
     /// # Errors
     /// If the topology or a flow is wrong, or the network has come to a deadlock.
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
+        self.run_watched(flows, &Watch::default())
+    }
+
+    /// As [`Cluster::run`]; `watch` tells other threads how far it has come.
+    ///
+    /// # Errors
+    /// As those of [`Cluster::run`].
+    pub fn run_watched(&self, flows: &[Flow], watch: &Watch) -> Result<Report, ClusterError> {
         self.topology.check()?;
         Flow::check(flows, self.topology.hosts)?;
         let division = match self.threads {
@@ -29,6 +38,10 @@ impl Cluster {
             mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
             nexts: (0..parts).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::new(None),
+            paused: Mutex::default(),
+            waits: Mutex::default(),
+            sampled: AtomicU64::new(0),
+            watch,
         };
         let shared = &shared;
         let mut report = Report::new(flows);

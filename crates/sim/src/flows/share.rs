@@ -12,16 +12,19 @@ use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
 };
-use remora_nic::wire::{Dialect, Transport};
+use remora_nic::wire::Transport;
 use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
 
 use super::cluster::{Cluster, ClusterError, Division, Payload};
 use super::flow::Flow;
+use super::record::Recorder;
 use super::report::Part as Outcome;
+use super::watch::Watch;
 use crate::dice::{mix, pattern};
 use crate::hollow::{self, HOLLOW};
-use crate::net::time::{MS, NEVER, Ps};
-use crate::net::{Parcel, Part};
+use crate::net::deadlock::{Waits, circle};
+use crate::net::time::{MS, NEVER, Ps, US};
+use crate::net::{Node, Parcel, Part};
 use crate::world::{DriverOptions, Host, Step, World};
 
 /// What the two ends of a flow must know of each other.
@@ -43,12 +46,20 @@ pub(super) struct Shared<'a> {
     pub(super) mail: Vec<Mutex<Vec<Parcel>>>,
     pub(super) nexts: Vec<AtomicU64>,
     pub(super) failed: Mutex<Option<ClusterError>>,
+    /// In a look for deadlocks: what all parts have to say.
+    pub(super) paused: Mutex<Vec<(u32, u8)>>,
+    pub(super) waits: Mutex<Waits>,
+    /// The moment up to which the part that has come furthest has taken samples.
+    pub(super) sampled: AtomicU64,
+    pub(super) watch: &'a Watch,
 }
 
 /// The address in work requests of a host's first byte.
 const IOVA: u64 = 0x1000_0000_0000;
 /// Entries of a completion queue. It is emptied after each event.
 const ENTRIES: usize = 1024;
+/// The longest window: after each, the run tells how far it has come.
+const WINDOW: Ps = 100 * US;
 /// How often a network with flow control is searched for deadlocks.
 const LOOK: Ps = MS;
 
@@ -77,8 +88,11 @@ pub(super) struct Share<'a> {
     /// The flows that begin here at a given time, the last first.
     starts: Vec<(Ps, u32)>,
     start: Ps,
+    /// The moment of the next alarm.
+    alarm: Ps,
     next_look: Ps,
     suspects: Option<Vec<u32>>,
+    recorder: Option<Recorder>,
     outcome: Outcome,
 }
 
@@ -131,13 +145,34 @@ impl<'a> Share<'a> {
             waiting: vec![Vec::new(); flows.len()],
             starts: Vec::new(),
             start,
+            alarm: NEVER,
             next_look: start + LOOK,
             suspects: None,
+            recorder: None,
             outcome: Outcome::default(),
         };
+        share.prepare_net();
         share.lay_out((first, last))?;
         share.create()?;
         Ok(share)
+    }
+
+    /// Plans what fails, and what is recorded.
+    fn prepare_net(&mut self) {
+        let Shared { cluster, division, .. } = *self.shared;
+        let net = self.world.net();
+        for (at, change) in &cluster.changes {
+            net.plan(self.start.saturating_add(*at), *change);
+        }
+        let index = |node: Node| match node {
+            Node::Host(host) => host,
+            Node::Switch(switch) => cluster.topology.hosts + switch,
+        };
+        if let Some(options) = &cluster.record {
+            let is_own = |link: &u32| division.of[index(net.link(*link).from) as usize] == self.own;
+            let own = (0..net.links()).filter(is_own).collect();
+            self.recorder = Some(Recorder::new(options, net, own, self.start));
+        }
     }
 
     /// Is this host one of this part's?
@@ -152,15 +187,16 @@ impl<'a> Share<'a> {
     /// Gives the flows' bytes their places, and registers each host's.
     fn lay_out(&mut self, (first, last): (u32, u32)) -> Result<(), ClusterError> {
         for (i, flow) in self.shared.flows.iter().enumerate() {
+            self.sources[i].1 = flow.needed();
             for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
-                if !self.is_here(host) {
+                if !self.is_here(host) || flow.is_wait() {
                     continue;
                 }
                 let memory = &mut self.world.hosts[host as usize].memory;
                 let addr = memory.hollow.alloc(flow.bytes).ok_or_else(|| full(host, "memory"))?;
                 let offset = addr - HOLLOW;
                 if is_source {
-                    self.sources[i] = (offset, flow.after.len() as u32);
+                    self.sources[i].0 = offset;
                 } else {
                     self.targets[i] = offset;
                 }
@@ -198,7 +234,7 @@ impl<'a> Share<'a> {
         let mut made = Vec::new();
         for (i, flow) in self.shared.flows.iter().enumerate() {
             for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
-                if !self.is_here(host) {
+                if !self.is_here(host) || flow.is_wait() {
                     continue;
                 }
                 let Base { pd, send_cq, recv_cq, key } = self.base(host);
@@ -240,7 +276,7 @@ impl<'a> Share<'a> {
     /// Takes all queue pairs of this part to RTS.
     fn connect(&mut self) {
         let is_real = self.shared.cluster.payload == Payload::Real;
-        for (i, flow) in self.shared.flows.iter().enumerate() {
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
             let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
             let psn = Psn::new(mix(i as u64) as u32);
             if self.is_here(flow.src) {
@@ -268,14 +304,15 @@ impl<'a> Share<'a> {
     }
 
     fn bring_up(&mut self, (host, qpn): (u32, u32), (peer, dest_qp): (u32, u32), psn: Psn) {
-        let Cluster { mtu, timeout, .. } = *self.shared.cluster;
+        let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
         let path = Path::new(self.shared.cluster.card(peer).address, qpn.min(dest_qp));
         let none = QpAttr::default();
         let steps = [
             QpAttr {
                 state: Some(State::Init),
                 access: Some(Access::all()),
-                dialect: Some(Dialect::STANDARD),
+                dialect: Some(transport.dialect),
+                congestion: Some(transport.congestion),
                 ..none
             },
             QpAttr {
@@ -315,6 +352,9 @@ impl<'a> Share<'a> {
     fn work(&mut self) {
         let shared = self.shared;
         let until = self.start.saturating_add(shared.cluster.until);
+        let window = shared.division.lookahead.min(WINDOW);
+        let has_pauses = shared.cluster.net.pfc.is_some();
+        let mut told = 0;
         self.set_alarm();
         loop {
             shared.nexts[usize::from(self.own)].store(self.world.next_at(), Ordering::Release);
@@ -323,18 +363,70 @@ impl<'a> Share<'a> {
             let next = nexts.min().unwrap_or(NEVER);
             let has_failed = locked(&shared.failed).is_some();
             shared.barrier.wait();
-            if next == NEVER || next > until || has_failed {
+            if has_failed {
                 return;
             }
-            let look = if shared.cluster.net.pfc.is_some() { LOOK } else { NEVER };
-            let window = shared.division.lookahead.min(look);
+            if next != NEVER {
+                self.sample_before(next.min(until.saturating_add(1)));
+            }
+            if next > until {
+                return self.sample_last();
+            }
+            if has_pauses && next >= self.next_look {
+                self.next_look = next.saturating_add(LOOK);
+                self.look_for_deadlocks(next);
+            }
+            if next == NEVER {
+                return self.sample_last();
+            }
             self.run_until(next.saturating_add(window - 1).min(until));
             self.exchange();
-            self.look_for_deadlocks();
+            let ended = self.outcome.ended.len() + self.outcome.failed.len();
+            shared.watch.tell(next - self.start, (ended - told) as u64);
+            told = ended;
         }
     }
 
+    /// Runs until `end`, and takes the samples that are due until then. Samples are taken only
+    /// before something that happens: so their number does not depend on the windows.
     fn run_until(&mut self, end: Ps) {
+        while let Some(due) = self.recorder.as_ref().map(|recorder| recorder.next)
+            && due <= end
+        {
+            self.step_until(due);
+            match self.world.next_at() {
+                NEVER => break,
+                next => self.sample(end.min(next - 1)),
+            }
+        }
+        self.step_until(end);
+    }
+
+    /// Takes the samples that are due before `next`; nothing happens until then.
+    fn sample_before(&mut self, next: Ps) {
+        while self.recorder.as_ref().is_some_and(|recorder| recorder.next < next) {
+            self.sample(next - 1);
+        }
+    }
+
+    /// Takes the samples that another part has taken, when all is over.
+    fn sample_last(&mut self) {
+        let next = self.recorder.as_ref().map_or(0, |recorder| recorder.next);
+        self.shared.sampled.fetch_max(next, Ordering::AcqRel);
+        self.shared.barrier.wait();
+        self.sample_before(self.shared.sampled.load(Ordering::Acquire));
+    }
+
+    /// Takes the next sample, and those up to `quiet` if nothing can change until then.
+    fn sample(&mut self, quiet: Ps) {
+        let net = self.world.net();
+        if let Some(recorder) = &mut self.recorder {
+            net.advance(recorder.next);
+            recorder.sample(net, quiet);
+        }
+    }
+
+    fn step_until(&mut self, end: Ps) {
         while let Some(step) = self.world.step_until(end) {
             match step {
                 Step::Card(host) => self.take_completions(host),
@@ -359,35 +451,51 @@ impl<'a> Share<'a> {
         came.into_iter().for_each(|parcel| self.world.net().receive(parcel));
     }
 
-    /// A circle of paused ports that is there in two looks in a row is a deadlock.
-    fn look_for_deadlocks(&mut self) {
+    /// A circle of paused ports that is there in two looks in a row, or when nothing else will
+    /// happen, is a deadlock. Where a port is paused is known at its part; what it waits for, at
+    /// that of the next switch.
+    fn look_for_deadlocks(&mut self, now: Ps) {
+        let shared = self.shared;
         let net = self.world.net();
-        if self.shared.cluster.net.pfc.is_none() || net.now() < self.next_look {
-            return;
-        }
-        self.next_look = net.now() + LOOK;
-        let mut circle = net.circle_of_pauses();
+        locked(&shared.paused).extend(net.paused());
+        shared.barrier.wait();
+        let mut paused = locked(&shared.paused).clone();
+        paused.sort_unstable();
+        locked(&shared.waits).extend(net.waits_of(&paused));
+        shared.barrier.wait();
+        let mut circle = circle(&locked(&shared.waits));
+        shared.barrier.wait();
+        locked(&shared.paused).clear();
+        locked(&shared.waits).clear();
+        shared.barrier.wait();
         circle.iter_mut().for_each(|circle| circle.sort_unstable());
         if let Some(links) = &circle
-            && circle == self.suspects
+            && (circle == self.suspects || now == NEVER)
         {
             let names: Vec<String> = links.iter().map(|link| net.describe(*link)).collect();
             let error = ClusterError::Deadlock(names.join(", "));
-            locked(&self.shared.failed).get_or_insert(error);
+            locked(&shared.failed).get_or_insert(error);
         }
         self.suspects = circle;
     }
 
     fn set_alarm(&mut self) {
-        if let Some((at, _)) = self.starts.last() {
-            let at = self.start + at;
-            self.world.alarm_at(at, 0);
+        if let Some((at, _)) = self.starts.last()
+            && self.start + at < self.alarm
+        {
+            self.alarm = self.start + at;
+            self.world.alarm_at(self.alarm, 0);
         }
     }
 
     /// Begins the flows whose time has come.
     fn begin_due(&mut self) {
-        let now = self.world.net().now() - self.start;
+        if self.world.net().now() != self.alarm {
+            // An earlier alarm has taken its place since.
+            return;
+        }
+        let now = self.alarm - self.start;
+        self.alarm = NEVER;
         while let Some((at, flow)) = self.starts.last().copied()
             && at <= now
         {
@@ -399,6 +507,12 @@ impl<'a> Share<'a> {
 
     fn begin(&mut self, i: usize) {
         let Flow { src, bytes, .. } = self.shared.flows[i];
+        if self.shared.flows[i].is_wait() {
+            let now = self.world.net().now() - self.start;
+            self.outcome.begun.push((i as u32, now));
+            self.outcome.ended.push((i as u32, now));
+            return self.release(src, i, false);
+        }
         let Ends { src_qpn, dst_addr, dst_key, .. } = self.ends[i];
         let imm = self.is_awaited(i).then_some(i as u32);
         let now = self.world.net().now() - self.start;
@@ -441,6 +555,12 @@ impl<'a> Share<'a> {
         if !is_arrival {
             self.outcome.ended.push((i as u32, now));
         }
+        self.release(host, i, is_arrival);
+    }
+
+    /// Lets flows go on that wait at this host for this one.
+    fn release(&mut self, host: u32, i: usize, is_arrival: bool) {
+        let now = self.world.net().now() - self.start;
         for other in self.waiting[i].clone() {
             let Flow { src, start, .. } = self.shared.flows[other as usize];
             let sent_by_it = self.shared.flows[i].src == src;
@@ -449,8 +569,9 @@ impl<'a> Share<'a> {
                 continue;
             }
             let missing = &mut self.sources[other as usize].1;
-            *missing -= 1;
-            if *missing == 0 {
+            let is_last = *missing == 1;
+            *missing = missing.saturating_sub(1);
+            if is_last {
                 let at = now + start;
                 let place = self.starts.partition_point(|entry| *entry > (at, other));
                 self.starts.insert(place, (at, other));
@@ -463,7 +584,7 @@ impl<'a> Share<'a> {
     fn finish(mut self) -> Outcome {
         let is_real = self.shared.cluster.payload == Payload::Real;
         for (i, flow) in self.shared.flows.iter().enumerate() {
-            if !self.is_here(flow.dst) {
+            if !self.is_here(flow.dst) || flow.is_wait() {
                 continue;
             }
             let memory = &mut self.world.hosts.quietly(flow.dst as usize).memory;
@@ -476,6 +597,8 @@ impl<'a> Share<'a> {
             };
             self.outcome.arrived.push((i as u32, arrived));
         }
+        let recorder = self.recorder.take();
+        self.outcome.record = recorder.map(|recorder| recorder.finish(self.world.net()));
         self.outcome.tally = self.world.net().tally;
         self.outcome.in_flight = self.world.net().in_flight();
         self.outcome.trace = self.world.trace();

@@ -3,8 +3,8 @@
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
-    BufferOptions, Cable, Dumbbell, FatTree, LineRate, Marking, NetOptions, Node, PfcOptions,
-    Routing, Star, Topology,
+    BufferOptions, Cable, Change, Dumbbell, FatTree, LineRate, Marking, NetOptions, Node,
+    PfcOptions, Ps, Routing, Star, Topology,
 };
 
 fn star(hosts: u32) -> Cluster {
@@ -152,6 +152,84 @@ fn collectives_take_as_long_as_their_steps() {
     assert!(began(2) > began(1) + 3 * US, "the second call waits for the first answer");
 }
 
+/// What is recorded changes nothing, and does not depend on the threads.
+#[test]
+fn a_record_is_the_same_on_two_threads_and_changes_nothing() {
+    let flows = mixed(16);
+    let run = |threads, record: Option<RecordOptions>| {
+        let mut cluster = Cluster { threads, record, ..stressed(tree()) };
+        cluster.net.pfc = Some(PfcOptions::default());
+        cluster.run(&flows).unwrap()
+    };
+    let options = RecordOptions { every: US / 2, captures: vec![0] };
+    let plain = run(1, None);
+    let (one, two) = (run(1, Some(options.clone())), run(2, Some(options)));
+    assert!(plain == one && one == two, "{plain}{one}{two}");
+    let (one, two) = (one.record.unwrap(), two.record.unwrap());
+    assert_eq!((one.samples, one.stride), (two.samples, two.stride));
+    assert!(one.links == two.links && one.notes.pauses == two.notes.pauses);
+    assert_eq!(one.notes.packets.len(), two.notes.packets.len());
+    // What has left a port has arrived: packets, and frames of flow control.
+    let left: u64 = one.links.iter().map(|link| link.usage.packets).sum();
+    assert_eq!(plain.tally.hops, left);
+    // The queue that most packets have met is the longest that was seen, or nearly so.
+    assert!(one.links.iter().any(|link| link.queue.iter().any(|bytes| *bytes > 10_000)));
+    assert!(one.links.iter().any(|link| link.usage.waited > 0));
+    assert_eq!(one.notes.packets.len() as u64, one.links[0].usage.packets);
+}
+
+/// A wait takes the time that it says, and lets go on what waits for it. A flow that needs one of
+/// two goes on with the first.
+#[test]
+fn waits_and_needs_hold() {
+    let first = Flow::new(0, 1, 1000, 0);
+    let late = Flow::new(2, 1, 1000, 100 * US);
+    let wait = Flow::wait(1, vec![0], 5 * US);
+    let either = Flow { after: vec![0, 1], needs: Some(1), ..Flow::new(1, 3, 1000, 0) };
+    let behind = Flow { after: vec![2], ..Flow::new(1, 2, 1000, 0) };
+    let flows = [first, late, wait, either, behind];
+    let report = star(4).run(&flows).unwrap();
+    assert_eq!(report.done(), 5);
+    let arrived = 2 * 80 * (1000 + 32 + 4 + 66) + 2 * US;
+    let began: Vec<Ps> = report.flows.iter().map(|flow| flow.began.unwrap()).collect();
+    assert_eq!(began, [0, 100 * US, arrived + 5 * US, arrived, arrived + 5 * US]);
+    assert_eq!(report.messages().count(), 4, "a wait is no message");
+    let two = Flow { needs: Some(2), ..Flow::wait(1, vec![0], 0) };
+    assert!(star(2).run(&[flows[0].clone(), two]).unwrap_err().to_string().contains("needs 2"));
+}
+
+/// Each transport carries what it is given, and alone takes the time that arithmetic says.
+#[test]
+fn every_transport_carries_messages() {
+    for transport in TRANSPORTS {
+        let mut cluster = Cluster { transport: *transport, window_packets: 4096, ..star(4) };
+        let alone = [Flow::new(0, 1, 300_000, 0)];
+        let report = cluster.run(&alone).unwrap();
+        let slowdown = report.flows[0].slowdown().unwrap();
+        assert!((slowdown - 1.0).abs() < 2e-3, "{}: {slowdown}", transport.name);
+        cluster.net.buffer.bytes = 200_000;
+        let flows = incast(1..4, 0, 300_000);
+        assert_whole(&cluster.run(&flows).unwrap(), &flows);
+    }
+}
+
+/// A cable that fails under spraying loses packets until switches learn of it; all is delivered.
+#[test]
+fn a_cable_may_fail_under_spraying() {
+    let mut cluster = Cluster::new(tree());
+    cluster.net.routing = Routing::Spray;
+    cluster.transport = Transport::named("selective").unwrap();
+    let net = cluster.build().unwrap();
+    let link = net.links_between(Node::Switch(0), Node::Switch(4))[0];
+    cluster.changes =
+        vec![(20 * US, Change::Cable { link, works: false }), (60 * US, Change::Reroute)];
+    let flows = permutation(16, 1_000_000, 3);
+    let report = cluster.run(&flows).unwrap();
+    assert!(report.tally.dropped_down > 0, "{report}");
+    assert_whole(&report, &flows);
+    assert!(Cluster { threads: 2, ..cluster }.run(&flows).unwrap() == report);
+}
+
 #[test]
 fn a_deadlock_is_found_and_explained() {
     let rate = LineRate::gigabits(100);
@@ -167,7 +245,10 @@ fn a_deadlock_is_found_and_explained() {
         .flat_map(|src| (0..8).map(move |_| Flow::new(src, (src + 4) % 8, 2_000_000, 0)))
         .collect();
     let error = cluster.run(&flows).unwrap_err();
-    assert!(error.to_string().contains("switch"), "{error}");
+    assert!(error.to_string().contains("switch 0 to switch 3"), "{error}");
+    // The circle has links of both parts.
+    cluster.threads = 2;
+    assert_eq!(cluster.run(&flows).unwrap_err(), error);
 }
 
 #[test]

@@ -11,10 +11,11 @@
 use core::fmt::Write;
 use std::collections::BTreeMap;
 
+use super::units;
 use super::words::{FormatError, Words, short};
 use crate::flows::{Flow, Report};
 use crate::net::time::NS;
-use crate::net::topology::{LONGEST, MOST};
+use crate::net::topology::MOST;
 use crate::net::{Cable, LineRate, Node, Ps, Topology};
 
 /// A topology, and what its file says besides.
@@ -103,41 +104,16 @@ fn read_nodes(words: &mut Words<'_>, total: u32, switches: u32) -> Result<Vec<No
     Ok(is_switch.iter().map(node).collect())
 }
 
-/// A number with one of these units, as a number of the last column's.
-fn with_unit(word: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let digits = word.find(|c: char| c.is_alphabetic()).unwrap_or(word.len());
-    let (number, unit) = word.split_at(digits);
-    let (_, factor) = units.iter().find(|(name, _)| *name == unit)?;
-    let value = number.parse::<f64>().ok()? * factor;
-    (value.is_finite() && value >= 0.0).then_some(value)
-}
-
 fn read_rate(words: &mut Words<'_>) -> Result<LineRate, FormatError> {
-    const UNITS: [(&str, f64); 8] = [
-        ("bps", 1.0),
-        ("kbps", 1e3),
-        ("Kbps", 1e3),
-        ("Mbps", 1e6),
-        ("Gbps", 1e9),
-        ("Tbps", 1e12),
-        ("Mb/s", 1e6),
-        ("Gb/s", 1e9),
-    ];
     let word = words.word("a link's rate")?;
-    let rate = with_unit(word, &UNITS).map(|bits| bits.round() as u64);
-    rate.and_then(LineRate::bits_per_second).ok_or_else(|| {
-        words.error(format!("\"{}\" is not a rate from 1Mbps to 100Tbps", short(word)))
-    })
+    let wrong = || words.error(format!("\"{}\" is not {}", short(word), units::RATE));
+    units::rate(word).ok_or_else(wrong)
 }
 
 fn read_delay(words: &mut Words<'_>) -> Result<Ps, FormatError> {
-    const UNITS: [(&str, f64); 5] =
-        [("ps", 1.0), ("ns", 1e3), ("us", 1e6), ("ms", 1e9), ("s", 1e12)];
     let word = words.word("a link's delay")?;
-    let delay = with_unit(word, &UNITS).map(|ps| ps.round() as u64);
-    delay
-        .filter(|delay| *delay <= LONGEST)
-        .ok_or_else(|| words.error(format!("\"{}\" is not a delay from 0 to 1s", short(word))))
+    let wrong = || words.error(format!("\"{}\" is not {}", short(word), units::DELAY));
+    units::delay(word).ok_or_else(wrong)
 }
 
 /// Reads a `flow.txt` for a topology.

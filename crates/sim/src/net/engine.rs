@@ -14,11 +14,13 @@
 
 use std::collections::VecDeque;
 
-use super::buffer::{Buffer, BufferOptions, Marking, Verdict, marks};
+use super::buffer::{Buffer, BufferOptions, Verdict};
 use super::changes::Changes;
+use super::marking::{Marking, marks};
+use super::notes::Notes;
 use super::packets::{Cargo, Kind, Packet, Packets};
 use super::pfc::{Entry, Ingress, PfcOptions};
-use super::port::{Flags, Leaving, NONE, Port, Queues};
+use super::port::{Flags, Leaving, NONE, Port, Queues, Usage};
 use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
 use super::topology::{Link, Node, Topology, TopologyError};
@@ -169,6 +171,7 @@ pub struct Net {
     pub(super) changes: Changes,
     pfc: Option<PfcOptions>,
     part: Option<Box<Part>>,
+    pub(super) notes: Notes,
 }
 
 impl Net {
@@ -205,6 +208,7 @@ impl Net {
             changes: Changes::new(links, switches),
             pfc: options.pfc,
             part: None,
+            notes: Notes::default(),
         })
     }
 
@@ -386,10 +390,11 @@ impl Net {
         self.wheel.push(at.max(self.now), 2 * self.ports.len() as u32 + self.hosts + index);
     }
 
-    /// Drops a packet.
+    /// Drops a packet at the port of a link, or on it.
     #[cold]
-    fn drop_packet(&mut self, packet: Packet, why: fn(&mut NetTally) -> &mut u64) {
+    fn drop_packet(&mut self, link: u32, packet: Packet, why: fn(&mut NetTally) -> &mut u64) {
         if packet.kind == Kind::Data {
+            self.ports[link as usize].usage.dropped += 1;
             self.live -= 1;
             self.packets.remove(packet.cargo);
             *why(&mut self.tally) += 1;
@@ -408,12 +413,15 @@ impl Net {
         self.tally.hops += 1;
         let (to, flags) = (port.to, port.flags);
         if flags.down {
-            self.drop_packet(packet, |tally| &mut tally.dropped_down);
+            self.drop_packet(link, packet, |tally| &mut tally.dropped_down);
             return None;
         }
         if flags.lossy && self.changes.loses(link) {
-            self.drop_packet(packet, |tally| &mut tally.dropped_loss);
+            self.drop_packet(link, packet, |tally| &mut tally.dropped_loss);
             return None;
+        }
+        if flags.captured {
+            self.note_packet(link, &packet);
         }
         if packet.kind != Kind::Data {
             return self.pause(link, packet);
@@ -426,7 +434,7 @@ impl Net {
         }
         packet.via = link;
         match self.routes.next(self.now, to - self.hosts, packet.dst, packet.flow) {
-            NOWHERE => self.drop_packet(packet, |tally| &mut tally.dropped_no_path),
+            NOWHERE => self.drop_packet(link, packet, |tally| &mut tally.dropped_no_path),
             next => self.leave_by(next, packet),
         }
         None
@@ -438,7 +446,7 @@ impl Net {
         let now = self.now;
         let port = &mut self.ports[link as usize];
         if port.flags.down {
-            return self.drop_packet(packet, |tally| &mut tally.dropped_down);
+            return self.drop_packet(link, packet, |tally| &mut tally.dropped_down);
         }
         if !self.queues.is_empty() {
             return self.enqueue(link, packet);
@@ -448,7 +456,7 @@ impl Net {
             if !self.buffers[port.switch as usize].is_endless()
                 && !self.has_room(link, backlog, u64::from(packet.bytes))
             {
-                return self.drop_packet(packet, |tally| &mut tally.dropped_full);
+                return self.drop_packet(link, packet, |tally| &mut tally.dropped_full);
             }
             self.mark(link, &mut packet, backlog);
         }
@@ -557,10 +565,11 @@ impl Net {
         let backlog = self.backlog(link);
         if switch != NONE {
             if !self.enters(switch, (via, class), backlog, u64::from(bytes)) {
-                return self.drop_packet(packet, |tally| &mut tally.dropped_full);
+                return self.drop_packet(link, packet, |tally| &mut tally.dropped_full);
             }
             self.mark(link, &mut packet, backlog);
         }
+        packet.at = self.now;
         self.queues[link as usize].push(packet);
         self.start(link);
     }
@@ -616,6 +625,7 @@ impl Net {
         let Some(mut packet) = queues.pop() else { return };
         let Packet { via, class, bytes, .. } = packet;
         queues.leaving = Some(Leaving { via, class, bytes });
+        port.usage.waited += self.now - packet.at;
         packet.at = port.send(self.now, bytes);
         self.wake(link);
         self.fly(link, packet);
@@ -633,6 +643,7 @@ impl Net {
     fn pause(&mut self, link: u32, packet: Packet) -> Option<Happening> {
         let Packet { kind, class, .. } = packet;
         let own = self.back[link as usize];
+        self.note_pause(own, class, kind == Kind::Pause);
         let queues = self.queues.get_mut(own as usize)?;
         if kind == Kind::Pause {
             queues.paused |= 1 << class;
@@ -658,6 +669,7 @@ fn port(link: &Link, hosts: u32) -> Port {
         switch: link.from.switch().unwrap_or(NONE),
         flags: Flags::default(),
         flight: VecDeque::new(),
+        usage: Usage::default(),
     }
 }
 

@@ -182,6 +182,12 @@ impl Packets {
         &self.heads[number as usize]
     }
 
+    /// What a packet carries, which stays.
+    pub fn look(&self, number: u32) -> Cargo {
+        let wire = self.wires.get(number as usize).and_then(Option::clone);
+        wire.map_or_else(|| Cargo::Head(self.heads[number as usize]), Cargo::Wire)
+    }
+
     /// Does the packet have all its bytes?
     #[inline]
     pub fn is_whole(&self, number: u32) -> bool {

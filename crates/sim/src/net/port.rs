@@ -26,6 +26,30 @@ pub(super) struct Port {
     pub(super) flags: Flags,
     /// The packets on the link. The first is the next to arrive.
     pub(super) flight: VecDeque<Packet>,
+    pub(super) usage: Usage,
+}
+
+/// What a link has been used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Usage {
+    /// Bytes that its port has begun to send, with preamble and gap; without classes and flow
+    /// control, those that it was given.
+    pub bytes: u64,
+    /// The packets that these are.
+    pub packets: u64,
+    /// How long they have waited for the port, in picoseconds.
+    pub waited: Ps,
+    /// Packets that were lost at the port or on the link.
+    pub dropped: u64,
+}
+
+impl core::ops::AddAssign for Usage {
+    fn add_assign(&mut self, other: Usage) {
+        self.bytes += other.bytes;
+        self.packets += other.packets;
+        self.waited += other.waited;
+        self.dropped += other.dropped;
+    }
 }
 
 /// What seldom holds for a port.
@@ -39,6 +63,8 @@ pub(super) struct Flags {
     pub(super) waking: bool,
     /// The host wants to know when the port is free.
     pub(super) wanted: bool,
+    /// What arrives by the link is noted.
+    pub(super) captured: bool,
 }
 
 impl Port {
@@ -51,7 +77,11 @@ impl Port {
     /// Sends `bytes` behind all else; returns when their last arrives.
     #[inline]
     pub(super) fn send(&mut self, now: Ps, bytes: u32) -> Ps {
-        self.free_at = self.free_at.max(now) + self.rate.time(u64::from(bytes));
+        let begin = self.free_at.max(now);
+        self.usage.bytes += u64::from(bytes);
+        self.usage.packets += 1;
+        self.usage.waited += begin - now;
+        self.free_at = begin + self.rate.time(u64::from(bytes));
         self.free_at + self.delay
     }
 }

@@ -3,6 +3,8 @@
 //! [`Topology`] is a plain list, so that any shape can be made by hand or read from a file; the
 //! usual shapes have functions in [`shapes`](super::shapes).
 
+use core::fmt;
+
 use thiserror::Error;
 
 use super::time::{LineRate, NEVER, Ps};
@@ -16,7 +18,27 @@ pub enum Node {
     Switch(u32),
 }
 
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Host(host) => write!(f, "host {host}"),
+            Node::Switch(switch) => write!(f, "switch {switch}"),
+        }
+    }
+}
+
 impl Node {
+    /// The node that is called so: `host 3`, `switch 0`.
+    pub fn named(name: &str) -> Option<Node> {
+        let (kind, number) = name.trim().split_once(' ')?;
+        let number = number.trim().parse().ok()?;
+        match kind {
+            "host" => Some(Node::Host(number)),
+            "switch" => Some(Node::Switch(number)),
+            _ => None,
+        }
+    }
+
     /// The switch, if it is one.
     pub fn switch(&self) -> Option<u32> {
         match self {
@@ -62,7 +84,7 @@ pub enum TopologyError {
     #[error("a topology has 1 to {MOST} hosts, and at most {MOST} switches and cables")]
     Size,
     /// A cable ends at a node that does not exist.
-    #[error("cable {cable} ends at {node:?}, which does not exist")]
+    #[error("cable {cable} ends at {node}, which does not exist")]
     NoSuchNode {
         /// The cable, by its index.
         cable: usize,
@@ -159,7 +181,7 @@ impl Topology {
 
     /// The directed links. Link `h` is the one that leaves host `h`; link `i ^ 1` of a pair behind
     /// them is given by [`Link::back`].
-    pub(super) fn links(&self) -> Vec<Link> {
+    pub fn links(&self) -> Vec<Link> {
         let none = Link {
             from: Node::Host(0),
             to: Node::Host(0),
@@ -186,13 +208,17 @@ impl Topology {
 
 /// One direction of a cable.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
-    pub(super) from: Node,
-    pub(super) to: Node,
-    pub(super) rate: LineRate,
-    pub(super) delay: Ps,
+pub struct Link {
+    /// The node that sends.
+    pub from: Node,
+    /// The node at the other end.
+    pub to: Node,
+    /// Its rate, when the network began.
+    pub rate: LineRate,
+    /// The time from the end of sending to arrival.
+    pub delay: Ps,
     /// The link in the other direction.
-    pub(super) back: u32,
+    pub back: u32,
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::front::keyspace::{Keeper, Keyspace};
 use crate::front::worker::{Listener, Worker};
 use crate::front::world::World;
-use crate::stats::Way;
+use crate::stats::{Stats, Way};
 
 /// How many connections wait to be accepted.
 const BACKLOG: i32 = 4096;
@@ -37,6 +37,8 @@ pub struct Options {
     pub is_shared: bool,
     /// The most connections.
     pub max_clients: u64,
+    /// Where what happens is counted.
+    pub stats: Arc<Stats>,
 }
 
 impl Default for Options {
@@ -48,6 +50,7 @@ impl Default for Options {
             password: None,
             is_shared: false,
             max_clients: 10_000,
+            stats: Arc::default(),
         }
     }
 }
@@ -105,7 +108,8 @@ impl Server {
         if let (Some(address), false) = (public, has_password) {
             return Err(ServeError::Open(*address));
         }
-        let world = World::new(keyspace, keeper, options.threads, options.is_shared);
+        let mut world = World::new(keyspace, keeper, options.threads, options.is_shared);
+        world.stats = options.stats.clone();
         world.settings.set_password(options.password.clone());
         world.settings.max_clients.store(options.max_clients, Relaxed);
         world.is_public.store(public.is_some(), Relaxed);

@@ -12,6 +12,16 @@ use crate::stats::{Counts, Stats};
 /// How many numbered databases Redis' clients have.
 pub const DATABASES: usize = 16;
 
+/// The tablespace of memcached's clients, where they do not share that of Redis'.
+const MEMCACHED: &str = "memcached";
+
+/// Whether a tablespace of this name is that of a database of Redis' or memcached's clients.
+pub(crate) fn is_of_fronts(name: &str) -> bool {
+    let number = name.strip_prefix("db").and_then(|number| number.parse::<usize>().ok());
+    let database = number.filter(|number| *number < DATABASES);
+    name == MEMCACHED || database.is_some_and(|number| name == format!("db{number}"))
+}
+
 /// What can be set while a server runs.
 #[derive(Debug)]
 pub struct Settings {
@@ -76,7 +86,7 @@ pub struct World {
     /// What is kept of it beyond the process.
     pub keeper: Arc<dyn Keeper>,
     /// What is counted.
-    pub stats: Stats,
+    pub stats: Arc<Stats>,
     /// What can be set.
     pub settings: Settings,
     pub(crate) clients: Clients,
@@ -113,7 +123,7 @@ impl World {
         World {
             keyspace,
             keeper,
-            stats: Stats::default(),
+            stats: Arc::default(),
             settings: Settings::default(),
             clients: Clients::default(),
             buffered: 0.into(),
@@ -151,12 +161,13 @@ impl World {
     pub(crate) fn database(&self, index: usize) -> Result<TablespaceId, Refused> {
         let no_such = || Refused::Other("DB index is out of range".to_owned());
         let cell = self.databases.get(index).ok_or_else(no_such)?;
-        self.named(cell, &format!("db{index}"))
+        // The name is made only for the first use: this is on the way of each command.
+        cell.get().map_or_else(|| self.named(cell, &format!("db{index}")), |id| Ok(*id))
     }
 
     /// The tablespace of memcached's clients.
     pub(crate) fn memcached(&self) -> Result<TablespaceId, Refused> {
-        if self.is_shared { self.database(0) } else { self.named(&self.memcached, "memcached") }
+        if self.is_shared { self.database(0) } else { self.named(&self.memcached, MEMCACHED) }
     }
 
     fn named(&self, cell: &OnceLock<TablespaceId>, name: &str) -> Result<TablespaceId, Refused> {

@@ -1,4 +1,4 @@
-//! Writing the log: groups of records, in segments, synced as asked.
+//! Writing the log: groups of records, in segments, synced as asked. `append` has the wait for it.
 //!
 //! A group is what was appended while the group before was written: the more clients, the larger
 //! the groups, and one sync serves them all.
@@ -12,9 +12,9 @@
 use std::io;
 use std::sync::Arc;
 
+use super::append::Group;
 use super::record::HEADER;
 use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
-use super::writer::Group;
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
 

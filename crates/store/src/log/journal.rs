@@ -18,6 +18,12 @@ impl Journal for Log {
     }
 }
 
+/// Gives `then` the fields of a change's record.
+pub(crate) fn with_fields<T>(record: &Record<'_>, then: impl FnOnce(&Fields<'_>) -> T) -> T {
+    let mut options = [0; OPTIONS];
+    then(&fields(record, &mut options))
+}
+
 /// A record's fields; `bytes` takes the options of a tablespace.
 pub(crate) fn fields<'a>(record: &Record<'a>, bytes: &'a mut [u8; OPTIONS]) -> Fields<'a> {
     match *record {
@@ -134,7 +140,9 @@ pub(crate) fn with_record<T>(
         }
         Operation::Drop => then(&Record::Drop { tablespace }),
         Operation::Flush => then(&Record::Flush { tablespace }),
-        Operation::Synced | Operation::End => Err("it is a mark, and not a change".to_owned()),
+        Operation::Synced | Operation::End | Operation::Epoch | Operation::Request => {
+            Err("it is a mark, and not a change".to_owned())
+        }
     }
 }
 

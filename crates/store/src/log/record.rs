@@ -47,6 +47,11 @@ pub enum Operation {
     /// No change: the end of a snapshot, at the last position that it may have something of. The
     /// value is how many records came before it.
     End = 8,
+    /// No change: the first record of an epoch of a group (see [`crate::replica`]).
+    Epoch = 9,
+    /// Who asked for the change that is the next record: the key is the client's number and its
+    /// request's, the value the answer.
+    Request = 10,
 }
 
 impl Operation {
@@ -60,6 +65,8 @@ impl Operation {
             6 => Operation::Flush,
             7 => Operation::Synced,
             8 => Operation::End,
+            9 => Operation::Epoch,
+            10 => Operation::Request,
             _ => return None,
         })
     }

@@ -164,6 +164,7 @@ impl<M: Memory> Player<'_, M> {
             _ if self.gone.contains(&fields.tablespace) => return Ok(()),
             Operation::Put | Operation::Touch | Operation::Delete => {}
             Operation::Flush if !known() => return Ok(()),
+            Operation::Epoch | Operation::Request => return Ok(()),
             Operation::Flush | Operation::Synced | Operation::End => {}
         }
         if !self.deferred.is_empty() && self.change_deferred(fields) {
@@ -238,7 +239,11 @@ impl<M: Memory> Player<'_, M> {
                     return true;
                 }
             }
-            Operation::Create | Operation::Synced | Operation::End => {}
+            Operation::Create
+            | Operation::Synced
+            | Operation::End
+            | Operation::Epoch
+            | Operation::Request => {}
         }
         false
     }

@@ -1,3 +1,5 @@
+//! RDB files: Redis' own bytes, every cut and flipped bit, and versions that are not known.
+
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;

@@ -16,6 +16,7 @@ use crate::snapshot::Snapshots;
 use crate::store::Store;
 use crate::way::call::{Operation, Refused};
 use crate::way::execute::execute;
+use crate::way::info::SpaceInfo;
 use crate::way::kernel::{Served, now_ms};
 
 /// How often the length of the log is looked at.
@@ -61,10 +62,11 @@ impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, 
         &self,
         operation: Operation,
         bytes: &[u8],
+        now: u64,
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus> {
-        execute(&*self.store, operation, bytes, now_ms(), room, out)
+        execute(&*self.store, operation, bytes, now, room, out)
     }
 
     fn is_durable(&self, position: u64) -> Result<bool, CallStatus> {
@@ -74,6 +76,24 @@ impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, 
         }
         // Nobody may be told that a change is kept which the disk has not taken.
         if log.read_only().is_some() { Err(Refused::ReadOnly.status()) } else { Ok(false) }
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let log = self.log().stats();
+        let mut counts = Served::counts(&*self.store);
+        counts.extend([
+            ("log_records", log.records),
+            ("log_bytes", log.bytes),
+            ("log_commits", log.commits),
+            ("log_syncs", log.syncs),
+            ("log_errors", log.errors),
+            ("log_behind", log.behind),
+        ]);
+        counts
+    }
+
+    fn tablespaces(&self) -> Vec<SpaceInfo> {
+        Served::tablespaces(&*self.store)
     }
 }
 

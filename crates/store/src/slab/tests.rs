@@ -1,3 +1,5 @@
+//! Slabs: churn against a model, and spans that are emptied.
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;

@@ -115,7 +115,7 @@ impl<D: Disk> Snapshots<D> {
         let (snapshots, store) = (Arc::clone(self), Arc::clone(store));
         let thread = std::thread::Builder::new().name("snapshot".to_owned());
         let started = thread.spawn(move || {
-            // What came of it is kept for whoever asks.
+            // What came of it is kept for clients that ask.
             _ = snapshots.save_in(&turn, &store, &now_ms);
         });
         started.map_err(|error| self.failed(&error))

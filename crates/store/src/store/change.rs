@@ -186,24 +186,24 @@ impl<M: Memory, J: Journal> Store<M, J> {
             return Err(UpdateError::Key(key.len()));
         }
         self.note_time(now);
-        let partition = self.hasher.hash(space, key).partition(self.table.geometry.partitions);
+        let hash = self.hasher.hash(space, key);
+        let partition = hash.partition(self.table.geometry.partitions);
         for _ in 0..RETRIES {
-            match self.try_update(space, key, now, decide) {
+            match self.try_update(space, (key, hash), now, decide) {
                 Err(error) if self.reclaim(space, partition, &error, now) => {}
                 result => return result,
             }
         }
-        self.try_update(space, key, now, decide)
+        self.try_update(space, (key, hash), now, decide)
     }
 
     fn try_update<'v>(
         &self,
         space: TablespaceId,
-        key: &[u8],
+        (key, hash): (&[u8], Hash),
         now: u64,
         decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
     ) -> Result<Updated, UpdateError> {
-        let hash = self.hasher.hash(space, key);
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
         let subject = Subject { id: space, space: place, key, hash };

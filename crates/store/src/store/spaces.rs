@@ -15,19 +15,38 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self,
         options: &TablespaceOptions,
     ) -> Result<TablespaceId, TablespaceError> {
-        self.spaces.create(options, None, |tablespace| {
-            self.journal.append(&Record::Create { tablespace, options }).map(|_| ())
-        })
+        self.create_tablespace_logged(options).map(|(id, _)| id)
     }
 
-    /// Drops a tablespace with all its keys. When this returns, they are gone for readers by cached
-    /// addresses, too.
+    /// Creates a tablespace. Returns the position of the change, too.
     ///
     /// # Errors
     /// See [`TablespaceError`].
-    pub fn drop_tablespace(&self, tablespace: TablespaceId) -> Result<(), TablespaceError> {
-        let log = || self.journal.append(&Record::Drop { tablespace }).map(|_| ());
-        self.spaces.drop(tablespace, log, || self.empty(tablespace, u64::MAX))
+    pub fn create_tablespace_logged(
+        &self,
+        options: &TablespaceOptions,
+    ) -> Result<(TablespaceId, u64), TablespaceError> {
+        let mut position = 0;
+        let id = self.spaces.create(options, None, |tablespace| {
+            position = self.journal.append(&Record::Create { tablespace, options })?;
+            Ok(())
+        })?;
+        Ok((id, position))
+    }
+
+    /// Drops a tablespace with all its keys. When this returns, they are gone for readers by cached
+    /// addresses, too. Returns the position of the change.
+    ///
+    /// # Errors
+    /// See [`TablespaceError`].
+    pub fn drop_tablespace(&self, tablespace: TablespaceId) -> Result<u64, TablespaceError> {
+        let mut position = 0;
+        let log = || {
+            position = self.journal.append(&Record::Drop { tablespace })?;
+            Ok(())
+        };
+        self.spaces.drop(tablespace, log, || self.empty(tablespace, u64::MAX))?;
+        Ok(position)
     }
 
     /// Removes all keys of a tablespace. Puts that are under way meanwhile come before or after it,

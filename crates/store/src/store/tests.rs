@@ -1,3 +1,5 @@
+//! The store: operations against a model, limits and quotas.
+
 use std::collections::HashMap;
 
 use proptest::prelude::*;

@@ -1,10 +1,10 @@
 //! The index: a cuckoo hash table.
 //!
 //! It is divided into partitions by the keys' hashes. A partition has a lock of its own, and both
-//! buckets of a key are in one partition: whoever changes a key holds one lock, moves other keys
-//! out of the way under it, and never waits for a second one. The locks are not in the store's
-//! memory, where a hostile client could hold one for ever; what remote readers see there is a
-//! sequence number a bucket.
+//! buckets of a key are in one partition: the thread that changes a key holds one lock, moves
+//! other keys out of the way under it, and never waits for a second one. The locks are not in the
+//! store's memory, where a hostile client could hold one for ever; what remote readers see there is
+//! a sequence number a bucket.
 //!
 //! - [`hash`]: which partition and buckets a key has.
 //! - `bucket`: a bucket's bytes.
@@ -248,10 +248,16 @@ impl<'t, M: Memory> Locked<'t, M> {
     /// Fills an empty place that [`Locked::make_room`] found.
     pub(crate) fn insert(&mut self, place: Place, slot: Slot) {
         self.inner.items += 1;
-        self.change(place, Some(slot), || ());
+        self.fill(place, slot);
         if let Place::Bucket { bucket, slot } = place {
             self.bucket(bucket).set_clock(slot, 1);
         }
+    }
+
+    /// Fills an empty place.
+    fn fill(&mut self, place: Place, slot: Slot) {
+        self.change(place, Some(slot), || ());
+        self.note_change(place);
     }
 
     /// Replaces a slot. `bury` marks the old item as dead: remote readers that see the new slot
@@ -264,6 +270,14 @@ impl<'t, M: Memory> Locked<'t, M> {
     pub(crate) fn remove(&mut self, place: Place, bury: impl FnOnce()) {
         self.inner.items = self.inner.items.saturating_sub(1);
         self.change(place, None, bury);
+        self.note_change(place);
+    }
+
+    /// Notes that a place was filled or emptied.
+    fn note_change(&mut self, place: Place) {
+        if let Place::Bucket { bucket, .. } = place {
+            self.note_free(bucket);
+        }
     }
 
     fn change(&mut self, place: Place, slot: Option<Slot>, bury: impl FnOnce()) {
@@ -274,7 +288,6 @@ impl<'t, M: Memory> Locked<'t, M> {
                 bury();
                 bucket.set(index, slot);
                 bucket.end();
-                self.note_free(at);
             }
             (Place::Stash(index), Some(slot)) => {
                 bury();

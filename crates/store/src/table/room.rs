@@ -105,7 +105,7 @@ impl<M: Memory> Locked<'_, M> {
     pub(crate) fn unstash(&mut self) {
         for (place, slot) in self.stashed() {
             if let Some(room) = self.displace(slot.hash) {
-                self.change(room, Some(slot), || ());
+                self.fill(room, slot);
                 self.change(place, None, || ());
             }
         }

@@ -1,3 +1,5 @@
+//! The index: fullness, collisions, readers beside a move, and any bytes.
+
 use super::*;
 use crate::memory::Heap;
 use crate::tablespace::TablespaceId;

@@ -11,9 +11,12 @@
 //!       8  condition_len  u32   bytes of the value or predicate that the condition compares with
 //!      12  value_len      u32
 //!      16  number         u64   of condition 3: the version
-//!      24  argument       u64   Get: the first byte; Count: what is added; Scan: the cursor
-//!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was
-//!      40  flags          u32   the client's own
+//!      24  argument       u64   Get: the first byte; Count: what is added; Scan, Info: the cursor;
+//!                                Create: the quota in bytes, 0 for none
+//!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was;
+//!                                Create: how long items live in ms, 0 for ever
+//!      40  flags          u32   the client's own; Scan: 1 for rows with heads; Info: the section;
+//!                                Create: the codec, and 2^16 if it evicts
 //!      44  limit          u32   Scan: the most rows of an answer; 0: as many as fit
 //! ```
 //!
@@ -37,6 +40,11 @@ pub const VALUE_MAX: usize = 16 << 20;
 pub const PREDICATE_MAX: usize = 64 << 10;
 /// An expiry that stays as it was.
 pub const EXPIRY_KEPT: u64 = u64::MAX;
+/// Flag of a Scan: each row's value has an [`AnswerHead`] before it, and a row that is longer than
+/// an answer comes without its value, whose length the head has.
+pub const WITH_HEADS: u32 = 1;
+/// Flag of a Create: the tablespace lets go what was not used for some time.
+pub const EVICTS: u32 = 1 << 16;
 /// The first of the store's op-codes: `store` in ASCII.
 const OPCODES: u64 = 0x73_746F_7265 << 8;
 
@@ -62,13 +70,19 @@ pub enum Operation {
     Tablespace = 7,
     /// Reads what a reader of buckets has to know ([`super::index`]).
     Describe = 8,
+    /// Reads what the store says of itself ([`super::info`]).
+    Info = 9,
+    /// Makes a tablespace, whose name is the key. The answer has its number as version.
+    Create = 10,
+    /// Drops a tablespace with all its keys.
+    Drop = 11,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 9] = {
+    pub const ALL: [Operation; 12] = {
         use Operation::*;
-        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace, Describe]
+        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace, Describe, Info, Create, Drop]
     };
 
     /// Its op-code.
@@ -83,10 +97,8 @@ impl Operation {
 
     /// Does it change the store?
     pub const fn changes(self) -> bool {
-        !matches!(
-            self,
-            Operation::Get | Operation::Scan | Operation::Tablespace | Operation::Describe
-        )
+        use Operation::*;
+        !matches!(self, Get | Scan | Tablespace | Describe | Info)
     }
 
     /// Its name, as people read it.
@@ -101,6 +113,9 @@ impl Operation {
             Operation::Flush => "flush",
             Operation::Tablespace => "tablespace",
             Operation::Describe => "describe",
+            Operation::Info => "info",
+            Operation::Create => "create",
+            Operation::Drop => "drop",
         }
     }
 }
@@ -189,13 +204,14 @@ pub struct Call<'a> {
     pub key: &'a [u8],
     /// The value of a Put; the plan of a Scan.
     pub value: &'a [u8],
-    /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan: the
-    /// cursor.
+    /// Of a Get: the first byte; of a Count: what is added (two's complement); of a Scan or an
+    /// Info: the cursor; of a Create: the quota, 0 for none.
     pub argument: u64,
     /// When the key expires, in milliseconds of Unix time; 0 for as the tablespace has it by
     /// default, [`EXPIRY_KEPT`] for as it was.
     pub expires_ms: u64,
-    /// The client's own flags.
+    /// The client's own flags; of a Scan: [`WITH_HEADS`] or 0; of an Info: the section; of a
+    /// Create: the number of the codec, and [`EVICTS`] if it does.
     pub flags: u32,
     /// Of a Scan: the most rows of an answer; 0 for as many as fit.
     pub limit: u32,
@@ -335,13 +351,34 @@ pub enum Refused {
     /// The value is stored in a form that this store cannot read.
     #[error("the value is stored in a form that cannot be read")]
     Codec = 135,
+    /// A tablespace has the name already.
+    #[error("there is a tablespace of that name already: choose another, or drop that one first")]
+    Exists = 136,
+    /// There are as many tablespaces as there can be.
+    #[error("there are as many tablespaces as there can be: drop one first")]
+    Tablespaces = 137,
+    /// Redis' or memcached's clients use the tablespace as one of theirs.
+    #[error("the clients of Redis and memcached count on this tablespace: flush it instead")]
+    Kept = 138,
 }
 
 impl Refused {
     /// All reasons.
-    pub const ALL: [Refused; 8] = {
+    pub const ALL: [Refused; 11] = {
         use Refused::*;
-        [Condition, Full, TooLarge, Tablespace, ReadOnly, Number, Predicate, Codec]
+        [
+            Condition,
+            Full,
+            TooLarge,
+            Tablespace,
+            ReadOnly,
+            Number,
+            Predicate,
+            Codec,
+            Exists,
+            Tablespaces,
+            Kept,
+        ]
     };
 
     /// The status that says so.

@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use remora::connection::token::Token;
 use remora::nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status, WorkKind,
 };
@@ -15,12 +16,12 @@ use remora::nic::{Access, PostError};
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::program::Program;
 use remora::{
-    CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, QueuePair,
-    QueuePairOptions,
+    CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, ProtectionDomain,
+    QueuePair, QueuePairOptions, RequestError,
 };
 use thiserror::Error;
 
-use super::connect::{ClientOptions, ConnectError};
+use super::connect::{ClientOptions, ConnectError, greet};
 use super::hello::{Hello, Purpose};
 use super::index::Index;
 use crate::item::{ITEM_MAX, Item};
@@ -52,105 +53,79 @@ pub enum ChainError {
     /// The completion queue has failed.
     #[error(transparent)]
     Poll(#[from] PollCqError),
+    /// A request that was awaited failed.
+    #[error("the connection to the chain broke: {0}")]
+    Request(#[from] RequestError),
 }
 
-/// Asks a chain.
+/// How a chain is asked.
+pub(crate) trait Asks {
+    /// Sends a message, and waits for the answer, which takes the place of what is in `answer`.
+    async fn ask(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), ChainError>;
+}
+
+/// Asks by polling.
 #[derive(Debug)]
-pub struct ChainReader {
-    queue_pair: QueuePair,
+pub(crate) struct PolledAsks {
     cq: CompletionQueue,
-    answer: MemoryRegion,
-    index: Index,
-    /// By hash: was the key in its second bucket?
-    second: Vec<u64>,
-    bytes: Vec<u8>,
     timeout: Duration,
+    end: ChainEnd,
+}
+
+/// Asks by futures.
+#[derive(Debug)]
+pub(crate) struct AwaitedAsks(ChainEnd);
+
+/// The client's end of a connection to a chain.
+#[derive(Debug)]
+struct ChainEnd {
+    queue_pair: QueuePair,
+    answer: MemoryRegion,
     // Last: dropping it disconnects.
     _connection: Connection,
 }
 
-impl ChainReader {
-    /// Connects to the chains of the store at `store`, which has this index.
-    ///
-    /// # Errors
-    /// See [`ConnectError`].
-    pub fn connect(
+/// To whom a client of a chain connects: the store, and the ticket that it has given the client.
+pub(crate) type Ticketed = (SocketAddr, u64);
+
+impl ChainEnd {
+    async fn connect(
         device: &Device,
-        store: SocketAddr,
-        index: Index,
-        options: &ClientOptions,
-    ) -> Result<ChainReader, ConnectError> {
-        let domain = device.alloc_pd()?;
-        let cq = device.create_cq(16)?;
-        let shape = QueuePairOptions::rc(&cq).send_depth(4).recv_depth(4).inline(64);
+        domain: &ProtectionDomain,
+        shape: &QueuePairOptions<'_>,
+        (store, ticket): Ticketed,
+        token: Option<Token>,
+    ) -> Result<ChainEnd, ConnectError> {
+        let shape = shape.clone().send_depth(4).recv_depth(4).inline(64);
         let queue_pair =
             domain.create_qp(&shape).map_err(|error| ConnectError::QueuePair(error.to_string()))?;
         // An answer that were longer would break the connection; what is not used of the room costs
         // address space only.
         let answer = domain.alloc(ITEM_MAX, Access::LOCAL_WRITE)?;
         let params = ConnectionParams::new(device.info().mtu).access(Access::empty());
-        let hello = Hello { purpose: Purpose::Chain, token: options.token };
-        let connection = device
-            .connect(queue_pair.clone(), store, &hello.to_bytes(), &params)
-            .wait(options.timeout)
-            .map_err(|source| ConnectError::Refused { store, source })?;
-        let (second, bytes) = (vec![0; HINTS / 64], Vec::new());
-        let timeout = options.timeout;
-        let _connection = connection;
-        Ok(ChainReader { queue_pair, cq, answer, index, second, bytes, timeout, _connection })
+        let hello = Hello { purpose: Purpose::Chain, token, ticket };
+        let (_connection, _) = greet(device, store, &queue_pair, &hello, &params).await?;
+        Ok(ChainEnd { queue_pair, answer, _connection })
     }
 
-    /// The store has another index now: partitions have grown.
-    pub fn set_index(&mut self, index: Index) {
-        self.index = index;
-    }
-
-    /// Asks for an item and lets `take` have it. `Ok(None)`: only a kernel can say.
-    ///
-    /// # Errors
-    /// See [`ChainError`].
-    pub fn get<R>(
-        &mut self,
-        space: TablespaceId,
-        key: &[u8],
-        now: u64,
-        take: impl FnOnce(&Item<'_>) -> R,
-    ) -> Result<Option<R>, ChainError> {
-        let hash = self.index.hash(space, key);
-        let buckets = self.index.buckets(hash);
-        let (word, bit) = ((hash.id() as usize % HINTS) / 64, 1 << (hash.id() % 64));
-        let was_second = self.second[word] & bit != 0;
-        for second in [was_second, !was_second] {
-            let at = buckets[usize::from(second)] + BUCKET_HEADER;
-            self.ask(&LOOKUP.message(hash.id(), &[at]))?;
-            let ours = |item: &Item<'_>| {
-                let lives = item.expires_ms.is_none_or(|at| at > now);
-                item.tablespace == space && item.key == key && lives
-            };
-            if let Some(item) = Item::parse(&self.bytes).filter(ours) {
-                match second {
-                    true => self.second[word] |= bit,
-                    false => self.second[word] &= !bit,
-                }
-                return Ok(Some(take(&item)));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Sends a message, and waits for the answer.
-    fn ask(&mut self, message: &[u8]) -> Result<(), ChainError> {
-        let room = [self.answer.sge(0, ITEM_MAX as u32)];
-        let mut batch = self.queue_pair.post_batch();
-        batch.post_recv(&self.queue_pair, &RecvRequest { wr_id: 0, sges: &room })?;
-        let (op, data) = (SendOp::Send { to: None, imm: None }, Data::Inline(message));
-        let request = SendRequest { wr_id: 0, op, data, flags: SendFlags::empty() };
-        batch.post_send(&self.queue_pair, &request)?;
-        drop(batch);
-        let len = self.wait()?;
-        self.bytes.resize(len, 0);
-        let read = self.answer.read_at(0, &mut self.bytes);
+    fn take(&self, len: usize, answer: &mut Vec<u8>) -> Result<(), ChainError> {
+        answer.resize(len, 0);
+        let read = self.answer.read_at(0, answer);
         read.map_err(|_| ChainError::Connection(Status::LocalLength))
+    }
+}
+
+impl PolledAsks {
+    /// Connects to a chain of a store.
+    pub(crate) async fn connect(
+        device: &Device,
+        store: Ticketed,
+        options: &ClientOptions,
+    ) -> Result<PolledAsks, ConnectError> {
+        let (domain, cq) = (device.alloc_pd()?, device.create_cq(16)?);
+        let shape = QueuePairOptions::rc(&cq);
+        let end = ChainEnd::connect(device, &domain, &shape, store, options.token).await?;
+        Ok(PolledAsks { cq, timeout: options.timeout, end })
     }
 
     fn wait(&self) -> Result<usize, ChainError> {
@@ -175,5 +150,98 @@ impl ChainReader {
                 }
             }
         }
+    }
+}
+
+impl Asks for PolledAsks {
+    async fn ask(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), ChainError> {
+        let ChainEnd { queue_pair, answer: landing, .. } = &self.end;
+        let room = [landing.sge(0, ITEM_MAX as u32)];
+        let mut batch = queue_pair.post_batch();
+        batch.post_recv(queue_pair, &RecvRequest { wr_id: 0, sges: &room })?;
+        let (op, data) = (SendOp::Send { to: None, imm: None }, Data::Inline(message));
+        let request = SendRequest { wr_id: 0, op, data, flags: SendFlags::empty() };
+        batch.post_send(queue_pair, &request)?;
+        drop(batch);
+        let len = self.wait()?;
+        self.end.take(len, answer)
+    }
+}
+
+impl AwaitedAsks {
+    /// Connects to a chain of a store.
+    pub(crate) async fn connect(
+        device: &Device,
+        store: Ticketed,
+        options: &ClientOptions,
+    ) -> Result<AwaitedAsks, ConnectError> {
+        let (domain, shape) = (device.alloc_pd()?, QueuePairOptions::new());
+        let end = ChainEnd::connect(device, &domain, &shape, store, options.token).await?;
+        Ok(AwaitedAsks(end))
+    }
+}
+
+impl Asks for AwaitedAsks {
+    async fn ask(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), ChainError> {
+        let ChainEnd { queue_pair, answer: landing, .. } = &self.0;
+        let received = queue_pair.recv(landing);
+        queue_pair.send(message).await?;
+        let len = received.await?.len as usize;
+        self.0.take(len, answer)
+    }
+}
+
+/// Gets by a chain.
+#[derive(Debug)]
+pub(crate) struct ChainReader<A> {
+    asks: A,
+    index: Index,
+    /// By hash: was the key in its second bucket?
+    second: Vec<u64>,
+    bytes: Vec<u8>,
+}
+
+impl<A: Asks> ChainReader<A> {
+    /// Asks a chain of a store that has this index.
+    pub(crate) fn new(asks: A, index: Index) -> ChainReader<A> {
+        ChainReader { asks, index, second: vec![0; HINTS / 64], bytes: Vec::new() }
+    }
+
+    /// The store has another index now: partitions have grown.
+    pub(crate) fn set_index(&mut self, index: Index) {
+        self.index = index;
+    }
+
+    /// Asks for an item and lets `take` have it. `Ok(None)`: only a kernel can say.
+    ///
+    /// # Errors
+    /// See [`ChainError`].
+    pub(crate) async fn get<T>(
+        &mut self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        take: impl FnOnce(&Item<'_>) -> T,
+    ) -> Result<Option<T>, ChainError> {
+        let hash = self.index.hash(space, key);
+        let buckets = self.index.buckets(hash);
+        let (word, bit) = ((hash.id() as usize % HINTS) / 64, 1 << (hash.id() % 64));
+        let was_second = self.second[word] & bit != 0;
+        for second in [was_second, !was_second] {
+            let at = buckets[usize::from(second)] + BUCKET_HEADER;
+            self.asks.ask(&LOOKUP.message(hash.id(), &[at]), &mut self.bytes).await?;
+            let ours = |item: &Item<'_>| {
+                let lives = item.expires_ms.is_none_or(|at| at > now);
+                item.tablespace == space && item.key == key && lives
+            };
+            if let Some(item) = Item::parse(&self.bytes).filter(ours) {
+                match second {
+                    true => self.second[word] |= bit,
+                    false => self.second[word] &= !bit,
+                }
+                return Ok(Some(take(&item)));
+            }
+        }
+        Ok(None)
     }
 }

@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use remora::connection::token::Token;
 use remora::nic::CreateError;
-use remora::{ConnectFailure, RegisterError};
+use remora::{
+    ConnectFailure, Connection, ConnectionParams, Device, QueuePair, RegisterError, wait_for,
+};
 use thiserror::Error;
 
-use super::hello::BadGreeting;
+use super::hello::{BadGreeting, Hello, Welcome};
 
 /// How a client connects.
 #[derive(Clone, Debug)]
@@ -19,16 +21,24 @@ pub struct ClientOptions {
     pub tablespace: u16,
     /// The longest piece of a value that comes with one call, in bytes.
     pub piece: usize,
+    /// How many calls are in flight at most, of a client whose calls are futures. Others wait.
+    pub calls: usize,
     /// How many locations are kept of values that were read one-sided, 24 bytes each.
     pub locations: usize,
-    /// How long connecting and each call may take.
+    /// How long connecting and each call may take, of a client that waits in an ordinary thread.
     pub timeout: Duration,
 }
 
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
-        let timeout = Duration::from_secs(10);
-        ClientOptions { token: None, tablespace: 0, piece: 64 << 10, locations: 1 << 16, timeout }
+        ClientOptions {
+            token: None,
+            tablespace: 0,
+            piece: 64 << 10,
+            calls: 32,
+            locations: 1 << 16,
+            timeout: Duration::from_secs(10),
+        }
     }
 }
 
@@ -55,4 +65,30 @@ pub enum ConnectError {
     /// What answers is no store.
     #[error(transparent)]
     Greeting(#[from] BadGreeting),
+}
+
+/// Connects a queue pair to a store, and says what the connection is for.
+pub(crate) async fn greet(
+    device: &Device,
+    store: SocketAddr,
+    queue_pair: &QueuePair,
+    hello: &Hello,
+    params: &ConnectionParams,
+) -> Result<(Connection, Welcome), ConnectError> {
+    let hello = hello.to_bytes();
+    let step = device.connect(queue_pair.clone(), store, &hello, params);
+    let connection = step.await.map_err(|source| ConnectError::Refused { store, source })?;
+    let welcome = Welcome::parse(connection.private_data())?;
+    Ok((connection, welcome))
+}
+
+/// Waits in an ordinary thread until there is a connection, for at most so long.
+pub(crate) fn in_time<T>(
+    store: SocketAddr,
+    timeout: Duration,
+    connecting: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    let late = ConnectFailure::Timeout(timeout);
+    let done = wait_for(connecting, timeout);
+    done.unwrap_or(Err(ConnectError::Refused { store, source: late }))
 }

@@ -5,6 +5,7 @@
 //! one in which the store's memory can be read, for calls and READs, and the one of chains, whose
 //! clients get no access to memory at all (RedN §3.5).
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use remora::connection::arrivals::{Arrivals, HalfOpen};
-use remora::connection::roster::{Departure, Roster};
+use remora::connection::roster::{Departed, Departure, Roster};
 use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::cm::ListenError;
@@ -43,7 +44,7 @@ pub struct DoorOptions {
     pub token: Option<Token>,
     /// The most clients at a time.
     pub clients_max: usize,
-    /// The most of them that look up by chains: each has a program of its own on the card.
+    /// The most of them that look up by chains, too: each has a program of its own on the card.
     pub chains_max: usize,
 }
 
@@ -68,6 +69,10 @@ enum Refusal {
     Chains(usize),
     #[error("it has no chains")]
     NoChains,
+    #[error("a chain belongs to a connection for calls, which has at most one: open that first")]
+    Owner,
+    #[error("it has no random numbers: {0}")]
+    Random(rustix::io::Errno),
     #[error("it has no room for another connection: {0}")]
     Card(String),
 }
@@ -93,12 +98,46 @@ fn count(counter: &AtomicU64) {
 
 /// What is kept for a client as long as it is connected.
 struct Guest {
+    /// Of a chain: the ticket of the connection to which it belongs.
+    ticket: u64,
     chain: Option<Chain>,
 }
 
 impl fmt::Debug for Guest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Guest").field("chain", &self.chain.is_some()).finish()
+    }
+}
+
+/// A connection for calls, by its ticket.
+#[derive(Debug)]
+struct Owner {
+    address: IpAddr,
+    has_chain: bool,
+}
+
+/// All clients, those that are arriving included.
+#[derive(Debug, Default)]
+struct Guests {
+    roster: Roster<Guest>,
+    owners: BTreeMap<u64, Owner>,
+    chains: usize,
+}
+
+impl Guests {
+    /// A client that was let in is gone, or has not come: its ticket is void, its place is free.
+    /// Returns those of its connections that end with this one.
+    fn forget(&mut self, guest: &Guest) -> Vec<Departed<Guest>> {
+        let ticket = guest.ticket;
+        if guest.chain.is_none() {
+            self.owners.remove(&ticket);
+            return self.roster.end(|other| other.ticket == ticket);
+        }
+        self.chains -= 1;
+        if let Some(owner) = self.owners.get_mut(&ticket) {
+            owner.has_chain = false;
+        }
+        Vec::new()
     }
 }
 
@@ -169,20 +208,19 @@ impl Door {
     /// The process that has the card has ended.
     pub fn serve(&self, stopped: &dyn Fn() -> bool) -> Result<(), PollCqError> {
         let mut arrivals = Arrivals::new(&self.listener);
-        let mut roster = Roster::default();
-        let (mut ended, mut chains) = (Vec::new(), 0);
+        let (mut guests, mut ended) = (Guests::default(), Vec::new());
         while !stopped() {
             let step = poll_fn(|context| {
-                let room = self.options.clients_max.saturating_sub(roster.len());
-                let answer = |client| self.answer(client, &roster, &mut chains);
+                let room = self.options.clients_max.saturating_sub(guests.roster.len());
+                let answer = |client| self.answer(client, &mut guests);
                 let more = arrivals.poll(context, room, answer, &mut ended);
                 for end in ended.drain(..) {
-                    self.arrive(end.connection, end.about, &mut roster, &mut chains);
+                    self.arrive(end.connection, end.about, &mut guests);
                 }
                 if stopped() { Poll::Ready(()) } else { more }
             });
             remora::wait_for(step, TICK);
-            self.look_after(&mut roster, &mut chains)?;
+            self.look_after(&mut guests)?;
         }
         Ok(())
     }
@@ -192,34 +230,31 @@ impl Door {
         &self,
         connection: Result<remora::Connection, remora::ConnectFailure>,
         guest: Guest,
-        roster: &mut Roster<Guest>,
-        chains: &mut usize,
+        guests: &mut Guests,
     ) {
+        // Its connection for calls may have ended meanwhile.
+        let owned = guests.owners.contains_key(&guest.ticket);
         let started = guest.chain.as_ref().is_none_or(|chain| chain.start().is_ok());
         match connection {
-            Ok(connection) if started => {
+            Ok(connection) if started && owned => {
                 count(&self.counters.admitted);
                 match guest.chain {
-                    None => roster.add(connection, guest),
-                    Some(_) => roster.add_program(connection, guest),
+                    None => guests.roster.add(connection, guest),
+                    Some(_) => guests.roster.add_program(connection, guest),
                 }
             }
             _ => {
-                *chains -= usize::from(guest.chain.is_some());
                 count(&self.counters.vanished);
+                let departed = guests.forget(&guest);
+                self.part(departed, guests);
             }
         }
     }
 
     /// Answers a client; `None` if it is refused.
-    fn answer(
-        &self,
-        incoming: IncomingConnection,
-        roster: &Roster<Guest>,
-        chains: &mut usize,
-    ) -> Option<HalfOpen<Guest>> {
+    fn answer(&self, incoming: IncomingConnection, guests: &mut Guests) -> Option<HalfOpen<Guest>> {
         let peer = incoming.peer();
-        let (queue_pair, guest) = match self.admit(&incoming, peer.ip(), roster, *chains) {
+        let (queue_pair, guest) = match self.admit(&incoming, peer.ip(), guests) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 count(&self.counters.refused);
@@ -229,7 +264,6 @@ impl Door {
             }
         };
         let calls = guest.chain.is_none();
-        *chains += usize::from(!calls);
         let access = if calls { Access::REMOTE_READ } else { Access::empty() };
         let params = ConnectionParams::new(self.device.info().mtu)
             .access(access)
@@ -237,7 +271,8 @@ impl Door {
             .kernels(calls);
         let none = Remote { addr: 0, len: 0, rkey: 0 };
         let memory = if calls { self.memory.slice(..).remote() } else { none };
-        let step = incoming.accept(queue_pair, &Welcome { memory }.to_bytes(), &params);
+        let welcome = Welcome { memory, ticket: guest.ticket };
+        let step = incoming.accept(queue_pair, &welcome.to_bytes(), &params);
         Some(HalfOpen { peer, about: guest, step })
     }
 
@@ -246,14 +281,13 @@ impl Door {
         &self,
         incoming: &IncomingConnection,
         from: IpAddr,
-        roster: &Roster<Guest>,
-        chains: usize,
+        guests: &mut Guests,
     ) -> Result<(QueuePair, Guest), Refusal> {
         let hello = Hello::parse(incoming.private_data())?;
         if self.options.token.is_some_and(|token| !token.matches(hello.token.as_ref())) {
             return Err(Refusal::Token);
         }
-        let (all, of_address) = (roster.len(), roster.len_of(from));
+        let (all, of_address) = (guests.roster.len(), guests.roster.len_of(from));
         if all >= self.options.clients_max {
             return Err(Refusal::Busy(all));
         }
@@ -266,33 +300,41 @@ impl Door {
                 let options = QueuePairOptions::rc(&self.cq).send_depth(4).recv_depth(1);
                 let made = self.memory.domain().create_qp(&options);
                 let queue_pair = made.map_err(|error| Refusal::Card(error.to_string()))?;
-                Ok((queue_pair, Guest { chain: None }))
+                let ticket = ticket()?;
+                guests.owners.insert(ticket, Owner { address: from, has_chain: false });
+                Ok((queue_pair, Guest { ticket, chain: None }))
             }
-            Purpose::Chain => self.chain(chains),
+            Purpose::Chain => self.chain(from, hello.ticket, guests),
         }
     }
 
     /// A program for a client that looks up by a chain.
-    fn chain(&self, chains: usize) -> Result<(QueuePair, Guest), Refusal> {
+    fn chain(
+        &self,
+        from: IpAddr,
+        ticket: u64,
+        guests: &mut Guests,
+    ) -> Result<(QueuePair, Guest), Refusal> {
         let (memory, make) = self.chains.as_ref().ok_or(Refusal::NoChains)?;
-        if chains >= self.options.chains_max {
-            return Err(Refusal::Chains(chains));
+        let owner = guests.owners.get_mut(&ticket);
+        let owner = owner.filter(|owner| owner.address == from && !owner.has_chain);
+        let owner = owner.ok_or(Refusal::Owner)?;
+        if guests.chains >= self.options.chains_max {
+            return Err(Refusal::Chains(guests.chains));
         }
         let imports = [memory.clone(), memory.clone()];
         let loaded = memory.domain().load_chain(&make(), &imports);
         let chain = loaded.map_err(|error| Refusal::Card(error.to_string()))?;
         let queue_pair = chain.client().cloned().ok_or(Refusal::NoChains)?;
-        Ok((queue_pair, Guest { chain: Some(chain) }))
+        guests.chains += 1;
+        owner.has_chain = true;
+        Ok((queue_pair, Guest { ticket, chain: Some(chain) }))
     }
 
     /// Removes the clients that are gone.
-    fn look_after(
-        &self,
-        roster: &mut Roster<Guest>,
-        chains: &mut usize,
-    ) -> Result<(), PollCqError> {
+    fn look_after(&self, guests: &mut Guests) -> Result<(), PollCqError> {
         let mut done = [Completion::default(); 64];
-        let mut departed = Vec::new();
+        let (mut departed, roster) = (Vec::new(), &mut guests.roster);
         loop {
             match self.cq.poll(&mut done) {
                 Ok(0) => break,
@@ -305,14 +347,27 @@ impl Door {
             }
         }
         departed.extend(roster.inspect(Instant::now()));
-        for gone in departed {
-            *chains -= usize::from(gone.about.chain.is_some());
+        self.part(departed, guests);
+        Ok(())
+    }
+
+    /// Counts the clients that are gone, and ends what belongs to them.
+    fn part(&self, mut departed: Vec<Departed<Guest>>, guests: &mut Guests) {
+        while let Some(gone) = departed.pop() {
+            departed.extend(guests.forget(&gone.about));
             count(match gone.how {
                 Departure::Parted => &self.counters.parted,
                 Departure::Vanished => &self.counters.vanished,
                 Departure::Broke => &self.counters.broke,
             });
         }
-        Ok(())
     }
+}
+
+/// A new ticket: random, so that nobody can name another's.
+fn ticket() -> Result<u64, Refusal> {
+    let mut bytes = [0; 8];
+    let flags = rustix::rand::GetRandomFlags::empty();
+    rustix::rand::getrandom(&mut bytes, flags).map_err(Refusal::Random)?;
+    Ok(u64::from_le_bytes(bytes))
 }

@@ -6,11 +6,13 @@ use std::ops::ControlFlow;
 use remora::kernel::CallStatus;
 
 use super::call::{
-    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EXPIRY_KEPT, Operation, Placement, Refused,
-    VALUE_MAX,
+    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EVICTS, EXPIRY_KEPT, Operation, Placement,
+    Refused, VALUE_MAX, WITH_HEADS,
 };
 use super::index::Index;
+use super::row;
 use crate::codec::Codec;
+use crate::front::world::is_of_fronts;
 use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
@@ -19,13 +21,11 @@ use crate::select::plans::{Planned, Plans};
 use crate::select::rows::Span;
 use crate::select::sieve::{Sieve, Stored};
 use crate::store::{Change, Changed, Found, Old, Store, UpdateError, Value};
-use crate::tablespace::TablespaceId;
+use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
 /// hold up the card's other work for longer than some hundred microseconds.
 const LOOKED_MAX: u32 = 2048;
-/// Bytes of a row of a Scan before key and value: their lengths, u32 each.
-const ROW_HEAD: usize = 8;
 
 /// Carries out a call whose answer may have `room` bytes; appends the answer to `out`. Returns the
 /// position in the log that has to be durable before the answer may leave, or 0.
@@ -76,6 +76,60 @@ pub fn execute<M: Memory, J: Journal>(
             out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
             if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
         }
+        Operation::Create => create(store, &call, out),
+        Operation::Drop => drop_space(store, &call, out),
+        // Only who serves the store knows what is counted beside it.
+        Operation::Info => Err(CallStatus::NO_KERNEL),
+    }
+}
+
+fn create<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    let name = std::str::from_utf8(call.key).map_err(|_| CallStatus::BAD_PARAMS)?;
+    if call.flags >= 2 * EVICTS {
+        return Err(CallStatus::BAD_PARAMS);
+    }
+    let codec = Codec::from_u16(call.flags as u16).filter(|codec| codec.is_available());
+    let evicts = call.flags & EVICTS != 0;
+    let options = TablespaceOptions {
+        name: name.to_owned(),
+        quota: (call.argument > 0).then_some(call.argument),
+        eviction: if evicts { Eviction::Clock } else { Eviction::Never },
+        default_expiry_ms: (call.expires_ms > 0).then_some(call.expires_ms),
+        codec: codec.ok_or(Refused::Codec.status())?,
+    };
+    let created = store.create_tablespace_logged(&options);
+    let (id, position) = created.map_err(|error| status_of_space(&error))?;
+    answer(AnswerHead { version: id.0.into(), ..AnswerHead::default() }, out);
+    Ok(position)
+}
+
+fn drop_space<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    call: &Call<'_>,
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    let id = TablespaceId(call.tablespace);
+    let all = store.tablespaces();
+    if all.iter().any(|space| space.id == id && is_of_fronts(&space.options.name)) {
+        return Err(Refused::Kept.status());
+    }
+    let position = store.drop_tablespace(id).map_err(|error| status_of_space(&error))?;
+    answer(AnswerHead::default(), out);
+    Ok(position)
+}
+
+/// The status that says why a tablespace was not made or dropped.
+fn status_of_space(error: &TablespaceError) -> CallStatus {
+    match error {
+        TablespaceError::Exists(_) => Refused::Exists.status(),
+        TablespaceError::Name(_) => CallStatus::BAD_PARAMS,
+        TablespaceError::Full => Refused::Tablespaces.status(),
+        TablespaceError::Unknown(_) => Refused::Tablespace.status(),
+        TablespaceError::Journal(_) => Refused::ReadOnly.status(),
     }
 }
 
@@ -174,6 +228,15 @@ fn head_of(found: &Found, value_len: usize) -> AnswerHead {
         version: found.version,
         expires_ms: found.expires_ms.unwrap_or(0),
         flags: found.flags,
+        value_len: value_len as u32,
+    }
+}
+
+fn head_of_item(item: &Item<'_>, value_len: usize) -> AnswerHead {
+    AnswerHead {
+        version: item.version,
+        expires_ms: item.expires_ms.unwrap_or(0),
+        flags: item.flags,
         value_len: value_len as u32,
     }
 }
@@ -306,7 +369,8 @@ fn count<M: Memory, J: Journal>(
 ///
 /// The head's version is the cursor to go on from, 0 at the end; its flags count the rows that were
 /// looked at, its length those that were selected. A row that does not fit ends the answer, and the
-/// next call begins with it. A row that is longer than a whole answer is refused as too long.
+/// next call begins with it. A row that is longer than a whole answer is refused as too long; where
+/// rows have heads, it comes without its value.
 fn scan<M: Memory, J: Journal>(
     store: &Store<M, J>,
     call: &Call<'_>,
@@ -314,10 +378,31 @@ fn scan<M: Memory, J: Journal>(
     room: usize,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
+    let with_heads = match call.flags {
+        0 => false,
+        WITH_HEADS => true,
+        _ => return Err(CallStatus::BAD_PARAMS),
+    };
     if call.value.is_empty() {
         return walk(store, call, now, room, out, &mut |item, out| {
-            item.codec.decode(item.stored, VALUE_MAX, out).is_ok()
+            let head = out.len();
+            if with_heads {
+                out.extend_from_slice(&[0; ANSWER_LEN]);
+            }
+            let value = out.len();
+            let decoded = item.codec.decode(item.stored, VALUE_MAX, out).is_ok();
+            if with_heads {
+                let written = head_of_item(item, out.len() - value).to_bytes();
+                out[head..value].copy_from_slice(&written);
+                if row::ROW_HEAD + item.key.len() + out.len() - head > room {
+                    out.truncate(value);
+                }
+            }
+            decoded
         });
+    }
+    if with_heads {
+        return Err(CallStatus::BAD_PARAMS);
     }
     with_plan(call.value, |Planned { selection, plan }| {
         let mut sieve = Sieve::new(selection);
@@ -366,10 +451,7 @@ fn walk<M: Memory, J: Journal>(
             if rows == limit {
                 return Visited::NotTaken;
             }
-            let row = out.len();
-            out.extend_from_slice(&[0; ROW_HEAD]);
-            out.extend_from_slice(item.key);
-            let value = out.len();
+            let row = row::begin(item.key, out);
             let selected = take(item, out);
             full = selected && out.len() - first > room;
             if full || !selected {
@@ -377,8 +459,7 @@ fn walk<M: Memory, J: Journal>(
                 looked_at += u32::from(!full);
                 return if full { Visited::NotTaken } else { Visited::Next };
             }
-            let lengths = [item.key.len() as u32, (out.len() - value) as u32];
-            out[row..row + ROW_HEAD].copy_from_slice(lengths.map(u32::to_le_bytes).as_flattened());
+            row::end(row, item.key.len(), out);
             (rows, looked_at) = (rows + 1, looked_at + 1);
             Visited::Next
         });

@@ -1,23 +1,28 @@
 //! What a client and a store say to each other as they connect by RDMA CM, in its private data.
 //!
 //! ```text
-//! hello, 24 bytes                        welcome, 28 bytes (little-endian)
+//! hello, 32 bytes                        welcome, 36 bytes (little-endian)
 //!   0  magic "RMst"                        0  magic "RMst"
 //!   4  version                             4  version
 //!   5  what the connection is for          5  zero
 //!   6  zero                                8  address of the store's first byte
 //!   8  token, zero for none               16  length
-//!                                         24  remote key
+//!  24  ticket, zero for none              24  remote key
+//!                                         28  ticket
 //! ```
+//!
+//! A connection for calls gets a ticket, which nobody can guess; one to a chain shows the ticket of
+//! the connection to which it belongs, and ends with it. A program on a card cannot be asked
+//! whether its client is still there, and so the other connection's client is asked.
 
 use remora::Remote;
 use remora::connection::token::Token;
 use thiserror::Error;
 
 /// Bytes of a [`Hello`].
-pub const HELLO_LEN: usize = 24;
+pub const HELLO_LEN: usize = 32;
 /// Bytes of a [`Welcome`].
-pub const WELCOME_LEN: usize = 28;
+pub const WELCOME_LEN: usize = 36;
 /// The version of calls, layout and greetings.
 pub const VERSION: u8 = 1;
 const MAGIC: &[u8; 4] = b"RMst";
@@ -38,6 +43,8 @@ pub struct Hello {
     pub purpose: Purpose,
     /// The secret that the store asks for, if the client has one.
     pub token: Option<Token>,
+    /// Of a connection to a chain: the ticket of the connection for calls to which it belongs.
+    pub ticket: u64,
 }
 
 /// Why private data is not a [`Hello`] or a [`Welcome`].
@@ -74,7 +81,7 @@ impl Hello {
         };
         let mut token = [0; 16];
         token.copy_from_slice(&bytes[8..24]);
-        Ok(Hello { purpose, token: Token::new(token) })
+        Ok(Hello { purpose, token: Token::new(token), ticket: word_at(bytes, 24) })
     }
 
     /// The bytes.
@@ -86,7 +93,8 @@ impl Hello {
             Purpose::Calls => 0,
             Purpose::Chain => 1,
         };
-        bytes[8..].copy_from_slice(&self.token.map_or([0; 16], |token| token.to_bytes()));
+        bytes[8..24].copy_from_slice(&self.token.map_or([0; 16], |token| token.to_bytes()));
+        bytes[24..].copy_from_slice(&self.ticket.to_le_bytes());
         bytes
     }
 }
@@ -96,6 +104,12 @@ impl Hello {
 pub struct Welcome {
     /// The store's memory, for READs; of length 0 on connections that give no access to it.
     pub memory: Remote,
+    /// By which the client's connection to a chain says to whom it belongs.
+    pub ticket: u64,
+}
+
+fn word_at(bytes: &[u8], at: usize) -> u64 {
+    bytes[at..at + 8].iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 impl Welcome {
@@ -105,14 +119,12 @@ impl Welcome {
     /// See [`BadGreeting`].
     pub fn parse(bytes: &[u8]) -> Result<Welcome, BadGreeting> {
         let bytes = head(bytes, WELCOME_LEN)?;
-        let word =
-            |at: usize| bytes[at..at + 8].iter().rev().fold(0, |w, b| w << 8 | u64::from(*b));
-        let (addr, len) = (word(8), word(16));
+        let (addr, len) = (word_at(bytes, 8), word_at(bytes, 16));
         let rkey = bytes[24..28].iter().rev().fold(0, |w, b| w << 8 | u32::from(*b));
         if addr.checked_add(len).is_none() {
             return Err(BadGreeting::NotOurs);
         }
-        Ok(Welcome { memory: Remote { addr, len, rkey } })
+        Ok(Welcome { memory: Remote { addr, len, rkey }, ticket: word_at(bytes, 28) })
     }
 
     /// The bytes.
@@ -122,7 +134,8 @@ impl Welcome {
         bytes[4] = VERSION;
         bytes[8..16].copy_from_slice(&self.memory.addr.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.memory.len.to_le_bytes());
-        bytes[24..].copy_from_slice(&self.memory.rkey.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.memory.rkey.to_le_bytes());
+        bytes[28..].copy_from_slice(&self.ticket.to_le_bytes());
         bytes
     }
 }
@@ -135,10 +148,10 @@ mod tests {
     fn greetings_round_trip_and_others_are_refused() {
         let token = Token::new([7; 16]);
         for purpose in [Purpose::Calls, Purpose::Chain] {
-            let mut bytes = Hello { purpose, token }.to_bytes().to_vec();
+            let mut bytes = Hello { purpose, token, ticket: 1 << 60 | 5 }.to_bytes().to_vec();
             bytes.resize(56, 0);
             let read = Hello::parse(&bytes).unwrap();
-            assert_eq!(read.purpose, purpose);
+            assert_eq!((read.purpose, read.ticket), (purpose, 1 << 60 | 5));
             assert!(token.unwrap().matches(read.token.as_ref()));
             bytes[5] = 2;
             assert_eq!(Hello::parse(&bytes).unwrap_err(), BadGreeting::Purpose);
@@ -146,11 +159,13 @@ mod tests {
             assert_eq!(Hello::parse(&bytes).unwrap_err(), BadGreeting::Version(9));
             bytes[0] = 0;
             assert_eq!(Hello::parse(&bytes).unwrap_err(), BadGreeting::NotOurs);
-            assert_eq!(Hello::parse(&bytes[..23]).unwrap_err(), BadGreeting::NotOurs);
+            assert_eq!(Hello::parse(&bytes[..31]).unwrap_err(), BadGreeting::NotOurs);
         }
-        let welcome = Welcome { memory: Remote { addr: 1 << 40, len: 1 << 30, rkey: 77 } };
+        let memory = Remote { addr: 1 << 40, len: 1 << 30, rkey: 77 };
+        let welcome = Welcome { memory, ticket: 1 << 50 | 3 };
         assert_eq!(Welcome::parse(&welcome.to_bytes()), Ok(welcome));
-        let wraps = Welcome { memory: Remote { addr: u64::MAX, len: 2, rkey: 1 } };
+        let memory = Remote { addr: u64::MAX, len: 2, rkey: 1 };
+        let wraps = Welcome { memory, ticket: 1 };
         assert_eq!(Welcome::parse(&wraps.to_bytes()), Err(BadGreeting::NotOurs));
     }
 }

@@ -7,10 +7,13 @@ use std::time::{Duration, SystemTime};
 use remora::Device;
 use remora::kernel::{CallStatus, Context, DeployError, Deployment};
 
-use super::call::{Call, HEAD_LEN, Operation};
+use super::call::{Call, Operation, Refused};
 use super::execute::execute;
+use super::info::{self, SpaceInfo};
+use super::payload::{PayloadRoom, gather};
 use crate::journal::Journal;
 use crate::memory::Memory;
+use crate::stats::{Counts, Op, Stats, Way};
 use crate::store::Store;
 
 /// The most bytes of a call that is looked at where it came, without a copy in memory of its own.
@@ -22,7 +25,7 @@ const DURABLE_LOOK: Duration = Duration::from_micros(20);
 
 /// A store that kernels serve.
 pub trait Served: Send + Sync + 'static {
-    /// Carries out a call: see [`execute`].
+    /// Carries out a call at `now`, in ms of Unix time: see [`execute`].
     ///
     /// # Errors
     /// The status that the client gets.
@@ -30,6 +33,7 @@ pub trait Served: Send + Sync + 'static {
         &self,
         operation: Operation,
         bytes: &[u8],
+        now: u64,
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus>;
@@ -39,6 +43,12 @@ pub trait Served: Send + Sync + 'static {
     /// # Errors
     /// It will not be, since the log cannot be written.
     fn is_durable(&self, position: u64) -> Result<bool, CallStatus>;
+
+    /// What the store counts, with names.
+    fn counts(&self) -> Vec<(&'static str, u64)>;
+
+    /// The tablespaces, and their blocks by size.
+    fn tablespaces(&self) -> Vec<SpaceInfo>;
 }
 
 /// A store without a log, or one whose answers do not wait for it.
@@ -47,33 +57,70 @@ impl<M: Memory + 'static, J: Journal + 'static> Served for Store<M, J> {
         &self,
         operation: Operation,
         bytes: &[u8],
+        now: u64,
         room: usize,
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus> {
-        execute(self, operation, bytes, now_ms(), room, out)
+        execute(self, operation, bytes, now, room, out)
     }
 
     fn is_durable(&self, _: u64) -> Result<bool, CallStatus> {
         Ok(true)
     }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("evicted", self.evicted()),
+            ("expired", self.expired()),
+            ("used_bytes", self.used_bytes()),
+            ("limit_bytes", self.limit()),
+            ("index_bytes", self.index_bytes()),
+            ("damaged", self.damaged()),
+        ]
+    }
+
+    fn tablespaces(&self) -> Vec<SpaceInfo> {
+        let all = Store::tablespaces(self).into_iter();
+        all.map(|space| (space.clone(), self.classes(space.id))).collect()
+    }
 }
 
 /// Milliseconds of Unix time, now.
 pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    since.as_millis() as u64
+    ms_of(SystemTime::now())
 }
 
-/// Deploys a kernel for each operation.
+fn ms_of(time: SystemTime) -> u64 {
+    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// What the kernels of a store share.
+struct Kernels<S> {
+    store: Arc<S>,
+    stats: Arc<Stats>,
+    /// Kernels of a card run one at a time, whichever thread drives it.
+    counts: Arc<Counts>,
+    room: Arc<PayloadRoom>,
+}
+
+/// Deploys a kernel for each operation. What they do is counted in `stats`, and the bytes of their
+/// calls have `room`.
 ///
 /// # Errors
 /// An op-code is taken, or the card has no room. Kernels that were deployed stay.
-pub fn deploy(device: &Device, store: &Arc<impl Served>) -> Result<(), DeployError> {
+pub fn deploy(
+    device: &Device,
+    store: &Arc<impl Served>,
+    stats: &Arc<Stats>,
+    room: &Arc<PayloadRoom>,
+) -> Result<(), DeployError> {
+    let (store, stats, room, counts) = (store.clone(), stats.clone(), room.clone(), stats.thread());
+    let kernels = Arc::new(Kernels { store, stats, counts, room });
     for operation in Operation::ALL {
-        let store = store.clone();
+        let kernels = kernels.clone();
         let deployment = Deployment::new(format!("store {}", operation.name()), []);
         device.deploy(operation.opcode(), deployment, move |context| {
-            serve(store.clone(), operation, context)
+            serve(kernels.clone(), operation, context)
         })?;
     }
     Ok(())
@@ -88,58 +135,114 @@ pub fn undeploy(device: &Device) {
     }
 }
 
-async fn serve(
-    store: Arc<impl Served>,
+async fn serve<S: Served>(
+    kernels: Arc<Kernels<S>>,
     operation: Operation,
     context: Context,
 ) -> Result<(), CallStatus> {
+    let began = SystemTime::now();
     let mut short = [0; SHORT];
     let len = context.params(|params| {
         let room = short.get_mut(..params.len()).ok_or(CallStatus::BAD_PARAMS)?;
         room.copy_from_slice(params);
         Ok(params.len())
     });
-    let position = match len.await? {
+    let long;
+    let bytes = match len.await? {
         0 => {
-            let long = gather(&context).await?;
-            answer(&*store, operation, &context, &long).await?
+            long = gather(&context, &kernels.room).await?;
+            long.bytes()
         }
-        len => answer(&*store, operation, &context, &short[..len]).await?,
+        len => &short[..len],
     };
-    while position != 0 && !store.is_durable(position)? {
-        context.pause(DURABLE_LOOK).await?;
-    }
-    Ok(())
+    let done = kernels.carry_out(operation, &context, bytes, ms_of(began)).await;
+    kernels.note(operation, &context, bytes, done, began);
+    done
 }
 
-/// The bytes of a call that came as payload.
-async fn gather(context: &Context) -> Result<Vec<u8>, CallStatus> {
-    let (mut bytes, mut whole) = (Vec::new(), None);
-    loop {
-        let piece = context.payload(|piece, _| {
-            bytes.extend_from_slice(piece);
-            if whole.is_none() && bytes.len() >= HEAD_LEN {
-                let lengths = Call::lengths(&bytes).map_err(|_| CallStatus::BAD_PARAMS)?;
-                whole = Some(HEAD_LEN + lengths.iter().sum::<usize>());
+impl<S: Served> Kernels<S> {
+    /// Carries out a call, with the answer in the kernel's results.
+    async fn carry_out(
+        &self,
+        operation: Operation,
+        context: &Context,
+        bytes: &[u8],
+        now: u64,
+    ) -> Result<(), CallStatus> {
+        let room = (context.max_len() as usize).min(ANSWER_MAX);
+        let answered = context.output(|out| match operation {
+            Operation::Info => {
+                let call = Call::parse(bytes).map_err(|_| CallStatus::BAD_PARAMS)?;
+                info::answer(self, &call, room, out).map(|()| 0)
             }
-            // What is longer than it says is refused before it takes room.
-            let fits = whole.is_none_or(|whole| bytes.len() <= whole);
-            if fits { Ok(()) } else { Err(CallStatus::BAD_PARAMS) }
+            operation => self.store.execute(operation, bytes, now, room, out),
         });
-        match piece.await? {
-            Some(taken) => taken?,
-            None => return Ok(bytes),
+        let position = answered.await??;
+        while position != 0 && !self.store.is_durable(position)? {
+            context.pause(DURABLE_LOOK).await?;
+        }
+        Ok(())
+    }
+
+    /// Counts a call, and lists it if it took long. The clock is the one that the call needs
+    /// anyway: when it is set, a latency is wrong.
+    fn note(
+        &self,
+        operation: Operation,
+        context: &Context,
+        bytes: &[u8],
+        done: Result<(), CallStatus>,
+        began: SystemTime,
+    ) {
+        let took = began.elapsed().unwrap_or_default();
+        let counts = &self.counts;
+        counts.commands.add(1);
+        counts.latencies(Way::Kernel, kind(operation, bytes)).record(took.as_nanos() as u64);
+        match (operation, done) {
+            (Operation::Get, Ok(())) => counts.hits.add(1),
+            (Operation::Get, Err(CallStatus::NOT_FOUND)) => counts.misses.add(1),
+            (Operation::Put | Operation::Count, Ok(())) => counts.stored.add(1),
+            (_, Ok(()) | Err(CallStatus::NOT_FOUND)) => {}
+            (_, Err(status)) if status == Refused::Condition.status() => {}
+            (_, Err(_)) => counts.errors.add(1),
+        }
+        let (took_us, slow_us) = (took.as_micros() as u64, self.stats.slow_us());
+        if slow_us >= 0 && took_us >= slow_us as u64 {
+            let key = Call::parse(bytes).map_or(&[][..], |call| call.key);
+            let arguments = [operation.name().as_bytes(), key];
+            let peer = format!("queue pair {}", context.qpn());
+            self.stats.note(took_us, ms_of(began) / 1000, arguments.into_iter(), &peer, "");
         }
     }
 }
 
-/// Carries out the call, with the answer in the kernel's results.
-async fn answer(
-    store: &impl Served,
-    operation: Operation,
-    context: &Context,
-    bytes: &[u8],
-) -> Result<u64, CallStatus> {
-    let room = (context.max_len() as usize).min(ANSWER_MAX);
-    context.output(|out| store.execute(operation, bytes, room, out)).await?
+impl<S: Served> info::Source for Kernels<S> {
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        let room = [("payload_bytes", self.room.held()), ("payload_refused", self.room.refused())];
+        self.store.counts().into_iter().chain(room).collect()
+    }
+
+    fn tablespaces(&self) -> Vec<SpaceInfo> {
+        self.store.tablespaces()
+    }
+
+    fn stats(&self) -> &Stats {
+        &self.stats
+    }
+}
+
+/// The operation that a call's latency is counted under.
+fn kind(operation: Operation, bytes: &[u8]) -> Op {
+    // Condition and placement: a plain Put has neither.
+    let depends = bytes.get(2..4).is_some_and(|codes| codes != [0, 0]);
+    match operation {
+        Operation::Get => Op::Get,
+        Operation::Put if depends => Op::Update,
+        Operation::Put => Op::Put,
+        Operation::Count => Op::Update,
+        Operation::Delete => Op::Delete,
+        Operation::Touch => Op::Touch,
+        Operation::Scan => Op::Scan,
+        _ => Op::Other,
+    }
 }

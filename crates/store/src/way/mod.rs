@@ -2,6 +2,8 @@
 //!
 //! - [`call`]: the bytes of an operation and of its answer, one op-code an operation.
 //! - [`execute`]: what an operation does to a store; [`kernel`]: the same on the card.
+//! - [`row`]: rows of an answer; [`info`]: what a store says of itself.
+//! - [`payload`]: memory for the bytes of long calls.
 //! - [`index`]: what a reader of buckets has to know.
 //! - [`one_sided`]: READs of cached locations.
 //! - [`chain`]: gets by work requests.
@@ -16,6 +18,9 @@ pub mod door;
 pub mod execute;
 pub mod hello;
 pub mod index;
+pub mod info;
 pub mod kernel;
 pub mod one_sided;
+pub mod payload;
 pub mod region;
+pub mod row;

@@ -7,7 +7,10 @@ use remora::nic::queue::{
     self, Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status,
 };
 use remora::nic::{Access, PostError};
-use remora::{CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisterError, Remote};
+use remora::{
+    CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisterError, Remote, Request,
+    RequestError,
+};
 use thiserror::Error;
 
 use super::index::Index;
@@ -43,6 +46,9 @@ pub enum OneSidedError {
     /// The completion queue has failed.
     #[error(transparent)]
     Poll(#[from] PollCqError),
+    /// A READ that was awaited failed.
+    #[error("a READ of the store's memory failed: {0}")]
+    Request(#[from] RequestError),
     /// Room for what is read cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
@@ -73,46 +79,72 @@ pub struct OneSidedCounters {
     pub left: u64,
 }
 
+/// A piece that is read: of the store's memory from an address on, to a place in the landing
+/// region, so many bytes.
+pub(crate) type Piece = (u64, u64, u32);
+
+/// How READs are carried out.
+pub(crate) trait Reads {
+    /// READs pieces of the store's memory into `landing`, in this order, and waits for all.
+    async fn read(
+        &mut self,
+        memory: Remote,
+        landing: &MemoryRegion,
+        pieces: &[Piece],
+    ) -> Result<(), OneSidedError>;
+}
+
+/// READs by polling.
+#[derive(Debug)]
+pub(crate) struct PolledReads {
+    /// Has room for three requests.
+    pub(crate) queue_pair: QueuePair,
+    /// Where its requests complete.
+    pub(crate) cq: CompletionQueue,
+    pub(crate) timeout: Duration,
+}
+
+/// READs as futures, by a queue pair whose requests are futures.
+#[derive(Debug)]
+pub(crate) struct AwaitedReads {
+    pub(crate) queue_pair: QueuePair,
+}
+
 /// Reads a store's memory.
 #[derive(Debug)]
-pub struct OneSided {
-    queue_pair: QueuePair,
-    cq: CompletionQueue,
+pub(crate) struct OneSided<R> {
+    reads: R,
     memory: Remote,
     landing: Region,
     index: Index,
     /// By hash; a location takes the place of an older one.
     locations: Vec<Location>,
     bytes: Vec<u8>,
-    timeout: Duration,
     counters: OneSidedCounters,
 }
 
-impl OneSided {
-    /// A reader of the store's `memory`, which has this index, by a connected queue pair whose
-    /// requests complete on `cq` and which has room for three. It keeps `locations` locations
+impl<R: Reads> OneSided<R> {
+    /// A reader of the store's `memory`, which has this index. It keeps `locations` locations
     /// (rounded up to a power of two, 24 bytes each).
     ///
     /// # Errors
     /// See [`OneSidedError`].
-    pub fn new(
+    pub(crate) fn new(
         domain: &ProtectionDomain,
-        queue_pair: QueuePair,
-        cq: CompletionQueue,
+        reads: R,
         (memory, index): (Remote, Index),
         locations: usize,
-        timeout: Duration,
-    ) -> Result<OneSided, OneSidedError> {
+    ) -> Result<OneSided<R>, OneSidedError> {
         let room = ITEM_AT as usize + ONE_SIDED_MAX;
         let landing = domain.alloc(room, Access::LOCAL_WRITE)?;
         let landing = Region::new(landing).ok_or(OneSidedError::Layout)?;
         let locations = vec![Location::default(); locations.max(1).next_power_of_two()];
         let (bytes, counters) = (Vec::new(), OneSidedCounters::default());
-        Ok(OneSided { queue_pair, cq, memory, landing, index, locations, bytes, timeout, counters })
+        Ok(OneSided { reads, memory, landing, index, locations, bytes, counters })
     }
 
     /// How often each way of reading was taken.
-    pub fn counters(&self) -> OneSidedCounters {
+    pub(crate) fn counters(&self) -> OneSidedCounters {
         self.counters
     }
 
@@ -121,26 +153,26 @@ impl OneSided {
     ///
     /// # Errors
     /// See [`OneSidedError`].
-    pub fn get<R>(
+    pub(crate) async fn get<T>(
         &mut self,
         space: TablespaceId,
         key: &[u8],
         now: u64,
-        take: impl FnOnce(&Item<'_>) -> R,
-    ) -> Result<Option<R>, OneSidedError> {
+        take: impl FnOnce(&Item<'_>) -> T,
+    ) -> Result<Option<T>, OneSidedError> {
         let hash = self.index.hash(space, key);
         let place = hash.id() as usize & (self.locations.len() - 1);
         let known = self.locations[place];
         if known.id == hash.id() {
-            if self.read_item(known.address, known.len, space, key, now)? {
+            if self.read_item(known.address, known.len, space, key, now).await? {
                 self.counters.warm += 1;
                 return Ok(Item::parse(&self.bytes).as_ref().map(take));
             }
             self.counters.stale += 1;
             self.locations[place] = Location::default();
         }
-        for Slot { address, len, .. } in self.find(hash, space)?.into_iter().flatten() {
-            if self.read_item(address, len, space, key, now)? {
+        for Slot { address, len, .. } in self.find(hash, space).await?.into_iter().flatten() {
+            if self.read_item(address, len, space, key, now).await? {
                 self.counters.cold += 1;
                 self.locations[place] = Location { id: hash.id(), address, len };
                 return Ok(Item::parse(&self.bytes).as_ref().map(take));
@@ -151,7 +183,7 @@ impl OneSided {
     }
 
     /// Reads an item; returns whether it is the key's, whole and alive.
-    fn read_item(
+    async fn read_item(
         &mut self,
         address: u64,
         len: u32,
@@ -165,7 +197,7 @@ impl OneSided {
         if !inside || len as usize > ONE_SIDED_MAX {
             return Ok(false);
         }
-        self.read(&[(address, ITEM_AT, len)])?;
+        self.read(&[(address, ITEM_AT, len)]).await?;
         self.bytes.resize(len as usize, 0);
         self.landing.read(ITEM_AT, &mut self.bytes);
         let item = Item::parse(&self.bytes);
@@ -177,7 +209,7 @@ impl OneSided {
     }
 
     /// The slots that may be the key's, from its two buckets.
-    fn find(
+    async fn find(
         &mut self,
         hash: Hash,
         space: TablespaceId,
@@ -190,7 +222,8 @@ impl OneSided {
                 (first, BUCKETS_AT, BUCKET as u32),
                 (second, BUCKETS_AT + BUCKET, BUCKET as u32),
                 (first, AGAIN_AT, 8),
-            ])?;
+            ])
+            .await?;
             let landed = [BUCKETS_AT, BUCKETS_AT + BUCKET];
             let both = landed.map(|at| Bucket { memory: &self.landing, at });
             let again = self.landing.load(AGAIN_AT);
@@ -201,7 +234,7 @@ impl OneSided {
             let levels = hash.buckets(count).map(|bucket| level(bucket, count));
             if both.iter().zip(levels).any(|(bucket, level)| bucket.level() != level) {
                 // The partition has grown.
-                self.read(&[(self.index.count_at(partition), ITEM_AT, 8)])?;
+                self.read(&[(self.index.count_at(partition), ITEM_AT, 8)]).await?;
                 self.index.set_count(partition, self.landing.load(ITEM_AT));
                 continue;
             }
@@ -215,14 +248,23 @@ impl OneSided {
         Ok([None; 2 * SLOTS])
     }
 
-    /// READs pieces of the store's memory, each from an address to a place in the landing region,
-    /// so long, in this order, and waits.
-    fn read(&mut self, pieces: &[(u64, u64, u32)]) -> Result<(), OneSidedError> {
+    async fn read(&mut self, pieces: &[Piece]) -> Result<(), OneSidedError> {
+        self.reads.read(self.memory, self.landing.region(), pieces).await
+    }
+}
+
+impl Reads for PolledReads {
+    async fn read(
+        &mut self,
+        memory: Remote,
+        landing: &MemoryRegion,
+        pieces: &[Piece],
+    ) -> Result<(), OneSidedError> {
         let last = pieces.len() - 1;
         let mut batch = self.queue_pair.post_batch();
         for (number, &(from, to, len)) in pieces.iter().enumerate() {
-            let sge = self.landing.region().sge(to, len);
-            let from = queue::Remote { addr: from, rkey: self.memory.rkey };
+            let sge = landing.sge(to, len);
+            let from = queue::Remote { addr: from, rkey: memory.rkey };
             let flags = if number == last { SendFlags::SIGNALED } else { SendFlags::empty() };
             let op = SendOp::Read { from };
             let data = Data::Sges(std::slice::from_ref(&sge));
@@ -231,7 +273,9 @@ impl OneSided {
         drop(batch);
         self.wait()
     }
+}
 
+impl PolledReads {
     fn wait(&self) -> Result<(), OneSidedError> {
         let mut done = [Completion::default()];
         let (mut spins, mut end) = (0u32, None);
@@ -252,9 +296,24 @@ impl OneSided {
             }
         }
     }
+}
 
-    /// Room for what is read.
-    pub fn landing(&self) -> &MemoryRegion {
-        self.landing.region()
+impl Reads for AwaitedReads {
+    async fn read(
+        &mut self,
+        memory: Remote,
+        landing: &MemoryRegion,
+        pieces: &[Piece],
+    ) -> Result<(), OneSidedError> {
+        let begin = |&(from, to, len): &Piece| {
+            let from = Remote { addr: from, len: len.into(), rkey: memory.rkey };
+            self.queue_pair.read(landing.slice(to as usize..to as usize + len as usize), from)
+        };
+        // All are under way before the first is waited for.
+        let requests: Vec<Request> = pieces.iter().map(begin).collect();
+        for request in requests {
+            request.await?;
+        }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::objects::{Cq, Qp, Srq, Subject};
-use super::{EINVAL, Result, acknowledge, context, or_minus_one};
+use super::{EINVAL, EOPNOTSUPP, Result, acknowledge, context, or_minus_one};
 use crate::abi::*;
 use crate::handles;
 
@@ -31,6 +31,10 @@ pub unsafe extern "C" fn get_async_event(
 
 fn take(context: *mut ibv_context) -> Result<ibv_async_event> {
     let context = context::find(context)?;
+    if handles::is_inherited(context) {
+        // They are the parent's.
+        return Err(EOPNOTSUPP);
+    }
     // The context stays alive while a thread sleeps here.
     context.enter();
     // Counted under the queue's lock: an object is destroyed only after its last event was

@@ -17,7 +17,7 @@ use remora::raw::EventQueue;
 
 use super::context;
 use super::objects::{Channel, Cq};
-use super::{EBUSY, ENOMEM, Errno, Result, acknowledge, number, or_minus_one, or_null};
+use super::{EBUSY, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_minus_one, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
@@ -28,6 +28,13 @@ pub extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_com
 
 fn create(handle: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
     let context = context::find(handle)?;
+    if context.card.is_guest() {
+        tracing::error!(
+            "no completion channel: this process uses a device beside the one that has opened it, \
+             which gets its events; poll, or open a device here"
+        );
+        return Err(EOPNOTSUPP);
+    }
     let events = Arc::new(EventQueue::new()?);
     let c = ibv_comp_channel { context: handle, fd: events.as_raw_fd(), refcnt: 0 };
     let made = handles::create(c, Channel { context, events, users: AtomicUsize::new(0) });

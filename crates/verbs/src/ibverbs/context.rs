@@ -42,9 +42,18 @@ impl Slot<Context> {
     /// Counts an object of the context as gone.
     pub fn leave(&self) {
         if self.users.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
-            handles::destroy::<Context>(self.c()).ok();
+            end(self).ok();
         }
     }
+}
+
+/// The context is closed, and nothing is left on it.
+fn end(slot: &Slot<Context>) -> Result<()> {
+    let Context { card, imported, .. } = handles::destroy::<Context>(slot.c())?;
+    if imported.is_some() && card.is_guest() {
+        card.device.hang_up();
+    }
+    Ok(())
 }
 
 /// Looks up a context on the data path.
@@ -68,10 +77,7 @@ pub extern "C" fn close_device(context: *mut ibv_context) -> c_int {
 fn close(context: *mut ibv_context) -> Result<()> {
     let slot = find(context)?;
     match slot.users.fetch_add(CLOSED, Ordering::AcqRel) {
-        0 => {
-            handles::destroy::<Context>(slot.c())?;
-            Ok(())
-        }
+        0 => end(slot),
         users if users >= CLOSED => Err(EINVAL),
         _ => Ok(()),
     }

@@ -75,17 +75,46 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
     let given = context.card.lock().commands().alloc_dm(wanted).map_err(|_| ENOMEM)?;
     let addr = given.next_multiple_of(align);
     let dm = Dm { context, given, addr, len, regions: AtomicUsize::new(0) };
+    keep(handle, dm).inspect_err(|_| {
+        context.card.lock().commands().free_dm(given).ok();
+    })
+}
+
+/// `ibv_import_dm`.
+pub(super) fn import(handle: *mut ibv_context, number: u32) -> Result<*mut ibv_dm> {
+    let context = context::find(handle)?;
+    let mut found = None;
+    if context.card.is_attached {
+        let addr = u64::from(number) * GRANULE;
+        let piece = context.card.lock().commands().dm_piece(addr);
+        found = piece.map(|(given, len)| (given, addr, given + len - addr));
+    } else {
+        handles::for_each::<Dm>(|dm| {
+            if dm.context.card.index == context.card.index && number_of(dm.addr) == number {
+                found = Some((dm.given, dm.addr, dm.len));
+            }
+        });
+    }
+    let (given, addr, len) = found.ok_or(EINVAL)?;
+    keep(handle, Dm { context, given, addr, len, regions: AtomicUsize::new(0) })
+}
+
+/// The number by which programs tell other processes of the piece at `addr`.
+fn number_of(addr: u64) -> u32 {
+    ((addr / GRANULE) & u64::from(u32::MAX)) as u32
+}
+
+/// Makes the handle of a piece.
+fn keep(handle: *mut ibv_context, dm: Dm) -> Result<*mut ibv_dm> {
+    let context = dm.context;
     let c = ibv_dm {
         context: handle,
         memcpy_to_dm: Some(memcpy_to_dm),
         memcpy_from_dm: Some(memcpy_from_dm),
         comp_mask: IBV_DM_MASK_HANDLE,
-        handle: (addr & u64::from(u32::MAX)) as u32,
+        handle: number_of(dm.addr),
     };
-    let Some(slot) = handles::create(c, dm) else {
-        context.card.lock().commands().free_dm(given).ok();
-        return Err(ENOMEM);
-    };
+    let slot = handles::create(c, dm).ok_or(ENOMEM)?;
     context.enter();
     Ok(slot.c())
 }

@@ -1,5 +1,6 @@
-//! Fork support. Forks are safe without preparation: see [`crate::process`]. Memory is not pinned,
-//! so no page must be kept from being copied.
+//! Fork support. Forks are safe without preparation, and a child may use its parent's objects on
+//! the card of another process: see [`crate::process`]. Memory is not pinned, so no page must be
+//! kept from being copied.
 
 use core::ffi::{c_int, c_void};
 

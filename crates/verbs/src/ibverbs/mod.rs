@@ -73,6 +73,8 @@ pub type Result<T> = core::result::Result<T, Errno>;
 pub const EINVAL: Errno = Errno(libc::EINVAL);
 /// This library does not do that.
 pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
+/// There is no such device.
+pub const ENODEV: Errno = Errno(libc::ENODEV);
 /// No memory, or no room on the card.
 pub const ENOMEM: Errno = Errno(libc::ENOMEM);
 /// Other objects still use it.

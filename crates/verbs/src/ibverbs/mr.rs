@@ -7,7 +7,7 @@
 
 use core::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use remora::memory::Buffer;
@@ -57,6 +57,8 @@ pub(crate) enum Backing {
     Program,
     /// None: a null region.
     Null,
+    /// That of another process, or of another handle of this one's.
+    Imported,
     /// Device memory.
     Device(&'static Slot<super::dm::Dm>),
     /// Memory that this library allocated for the program.
@@ -359,9 +361,6 @@ fn keep(
     access: u32,
     backing: Backing,
 ) -> Result<*mut ibv_mr> {
-    /// The numbers that the kernel would give to regions; programs pass them to other processes for
-    /// import.
-    static HANDLES: AtomicU32 = AtomicU32::new(1);
     let addr = match backing {
         Backing::Program | Backing::Buffer(_) => range.addr as usize as *mut c_void,
         _ => ptr::null_mut(),
@@ -371,19 +370,33 @@ fn keep(
         pd: pd.c(),
         addr,
         length: range.len as usize,
-        handle: HANDLES.fetch_add(1, Ordering::Relaxed),
+        // Programs pass it to other processes for import.
+        handle: key,
         lkey: key,
         rkey: key,
     };
     let changing = Changing { pd, addr: range.addr, len: range.len, access };
+    let imported = matches!(backing, Backing::Imported);
     let mr = Mr { key, changing: Mutex::new(changing), backing };
     let Some(slot) = handles::create(c, mr) else {
-        pd.context.card.lock().commands().dereg_mr(key).ok();
+        if !imported {
+            pd.context.card.lock().commands().dereg_mr(key).ok();
+        }
         return Err(ENOMEM);
     };
     pd.enter();
     pd.context.enter();
     Ok(slot.c())
+}
+
+/// Makes a handle of a region that another process has registered; `range` is its first address and
+/// its length.
+pub(super) fn keep_imported(
+    pd: &'static Slot<Pd>,
+    key: Key,
+    (iova, len): (u64, u64),
+) -> Result<*mut ibv_mr> {
+    keep(pd, key, Place { addr: 0, len, iova }, 0, Backing::Imported)
 }
 
 /// `ibv_dereg_mr`.
@@ -405,7 +418,7 @@ pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     changing.into_inner().unwrap_or_else(PoisonError::into_inner).pd.leave();
     context.leave();
     match backing {
-        Backing::Program | Backing::Null => {}
+        Backing::Program | Backing::Null | Backing::Imported => {}
         Backing::Buffer(memory) => drop(memory),
         Backing::Device(dm) => {
             dm.regions.fetch_sub(1, Ordering::AcqRel);
@@ -492,7 +505,7 @@ fn reregister(
     // SAFETY: the slot's own struct; the program must not use the region during this call.
     let c = unsafe { &mut *slot.c() };
     (c.pd, c.addr, c.length) = (new.pd.c(), new.addr as usize as *mut c_void, new.len as usize);
-    (c.lkey, c.rkey) = (key, key);
+    (c.lkey, c.rkey, c.handle) = (key, key, key);
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,6 +24,8 @@ pub struct Context {
     pub card: &'static Card,
     /// The events that `async_fd` reports.
     pub events: Events,
+    /// The descriptor by which another process's device was imported.
+    pub(crate) imported: Option<OwnedFd>,
     /// The number of objects made on it, plus [`CLOSED`] once it is closed.
     pub(super) users: AtomicUsize,
 }

@@ -1,14 +1,15 @@
 //! Opening a device, and the tables of functions that programs call inline.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;
 
 use super::objects::{Context, Events};
 use super::{
-    ENOMEM, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null, parent_domain, poll,
-    port, post, qp, recv, srq, xrc,
+    ENODEV, ENOMEM, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null,
+    parent_domain, poll, port, post, qp, recv, srq, xrc,
 };
 use crate::abi::*;
+use crate::card::Card;
 use crate::handles;
 
 /// `ibv_open_device`.
@@ -16,16 +17,30 @@ pub extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
     or_null(open(device))
 }
 
-/// As [`open_device`].
+/// As [`open_device`]. A forked child that has its device of its parent opens its own.
 pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
-    let card = device::find(device)?.card;
+    let mut found = device::find(device)?;
+    if handles::is_inherited(found) {
+        found = *device::devices().get(found.card.index).ok_or(ENODEV)?;
+    }
+    open_on(found.c(), found.card, None)
+}
+
+/// Makes a context of a card.
+pub(super) fn open_on(
+    device: *mut ibv_device,
+    card: &'static Card,
+    imported: Option<OwnedFd>,
+) -> Result<*mut ibv_context> {
     let events = Events::new()?;
     let mut c = functions();
     c.context.device = device;
     c.context.async_fd = events.as_raw_fd();
-    // The library writes no commands to it, but programs duplicate the descriptor.
-    c.context.cmd_fd = events.as_raw_fd();
-    let slot = handles::create(c, Context { card, events, users: AtomicUsize::new(0) });
+    // The library writes no commands to it, but programs pass it to others, which import it.
+    let letter = imported.as_ref().or(card.letter.as_ref());
+    c.context.cmd_fd = letter.map_or(events.as_raw_fd(), AsRawFd::as_raw_fd);
+    let context = Context { card, events, imported, users: AtomicUsize::new(0) };
+    let slot = handles::create(c, context);
     Ok(context::inner(slot.ok_or(ENOMEM)?))
 }
 

@@ -3,8 +3,10 @@
 use core::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use remora::nic;
+
 use super::context;
-use super::objects::{Parent, Pd};
+use super::objects::{Context, Parent, Pd};
 use super::{EBUSY, ENOMEM, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
@@ -22,14 +24,21 @@ pub extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 fn alloc(handle: *mut ibv_context) -> Result<*mut ibv_pd> {
     let context = context::find(handle)?;
     let pd = context.card.lock().commands().alloc_pd()?;
-    let c = ibv_pd { context: handle, handle: 0 };
-    let made = handles::create(c, Pd { context, pd, parent: None, users: AtomicUsize::new(0) });
-    let Some(made) = made else {
+    keep(handle, context, pd).inspect_err(|_| {
         context.card.lock().commands().dealloc_pd(pd).ok();
-        return Err(ENOMEM);
-    };
+    })
+}
+
+/// Makes the handle of a domain of the card's.
+pub(super) fn keep(
+    handle: *mut ibv_context,
+    context: &'static Slot<Context>,
+    pd: nic::Pd,
+) -> Result<*mut ibv_pd> {
+    let c = ibv_pd { context: handle, handle: pd.number() };
+    let made = handles::create(c, Pd { context, pd, parent: None, users: AtomicUsize::new(0) });
     context.enter();
-    Ok(made.c())
+    made.map(Slot::c).ok_or(ENOMEM).inspect_err(|_| context.leave())
 }
 
 /// `ibv_dealloc_pd`.

@@ -34,9 +34,9 @@ export! {
     "ibv_get_pkey_index@@IBVERBS_1.5" = gid::get_pkey_index;
     "ibv_get_sysfs_path@@IBVERBS_1.0" = sysfs_calls::get_sysfs_path;
     "ibv_import_device@@IBVERBS_1.10" = import::import_device;
-    "ibv_import_dm@@IBVERBS_1.13" = import::import;
-    "ibv_import_mr@@IBVERBS_1.10" = import::import;
-    "ibv_import_pd@@IBVERBS_1.10" = import::import;
+    "ibv_import_dm@@IBVERBS_1.13" = import::import_dm;
+    "ibv_import_mr@@IBVERBS_1.10" = import::import_mr;
+    "ibv_import_pd@@IBVERBS_1.10" = import::import_pd;
     "ibv_init_ah_from_wc@@IBVERBS_1.1" = ah::init_ah_from_wc;
     "ibv_is_fork_initialized@@IBVERBS_1.13" = fork::is_fork_initialized;
     "ibv_node_type_str@@IBVERBS_1.1" = strings::node_type_str;
@@ -56,9 +56,9 @@ export! {
     "ibv_register_driver@IBVERBS_1.1" = private::ignored;
     "ibv_rereg_mr@@IBVERBS_1.1" = mr::rereg_mr;
     "ibv_resolve_eth_l2_from_gid@@IBVERBS_1.1" = ah::resolve_eth_l2_from_gid;
-    "ibv_unimport_dm@@IBVERBS_1.13" = import::unimport;
-    "ibv_unimport_mr@@IBVERBS_1.10" = import::unimport;
-    "ibv_unimport_pd@@IBVERBS_1.10" = import::unimport;
+    "ibv_unimport_dm@@IBVERBS_1.13" = import::unimport_dm;
+    "ibv_unimport_mr@@IBVERBS_1.10" = import::unimport_mr;
+    "ibv_unimport_pd@@IBVERBS_1.10" = import::unimport_pd;
     "ibv_wc_status_str@@IBVERBS_1.1" = strings::wc_status_str;
     "mbps_to_ibv_rate@@IBVERBS_1.1" = strings::mbps_to_rate;
     "mult_to_ibv_rate@@IBVERBS_1.0" = strings::mult_to_rate;

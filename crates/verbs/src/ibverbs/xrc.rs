@@ -7,16 +7,21 @@
 //! | `verbs_context.open_qp` | [`super::qp::open_qp`] |
 //!
 //! A domain may be named by a file. Each open of the same file in this process gives the same
-//! domain; another process has another card, and so a domain of its own.
+//! domain, and so does one in another process of the user on the same `remora nic`. Where a process
+//! has a card of its own, its domains are, too.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remora::message::{OpenXrcd, XrcdError};
+use remora::nic;
+
 use super::context;
-use super::objects::{Domain, File, Xrcd};
+use super::objects::{Context, Domain, File, Xrcd};
 use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
@@ -77,9 +82,10 @@ fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_
     let domain = match known {
         Some(_) if creates && attr.oflags & libc::O_EXCL != 0 => return Err(Errno(libc::EEXIST)),
         Some(domain) => domain,
-        None if !creates => return Err(if file.is_some() { Errno(libc::ENOENT) } else { EINVAL }),
+        None if !creates && file.is_none() => return Err(EINVAL),
+        None if !creates && !context.card.is_attached => return Err(Errno(libc::ENOENT)),
         None => {
-            let xrcd = context.card.lock().commands().alloc_xrcd()?;
+            let xrcd = named_by(context, attr)?;
             Arc::new(Domain { xrcd, card, file })
         }
     };
@@ -96,6 +102,25 @@ fn open(handle: *mut ibv_context, attr: &ibv_xrcd_init_attr) -> Result<*mut ibv_
     }
     context.enter();
     Ok(made.c())
+}
+
+/// A domain that is new to this process: that of the file, if there is one.
+fn named_by(context: &Slot<Context>, attr: &ibv_xrcd_init_attr) -> Result<nic::Xrcd> {
+    let mut card = context.card.lock();
+    if attr.fd == -1 {
+        return Ok(card.commands().alloc_xrcd()?);
+    }
+    let asks = |flag| attr.oflags & flag != 0;
+    let how = OpenXrcd { creates: asks(libc::O_CREAT), exclusive: asks(libc::O_EXCL) };
+    // SAFETY: the descriptor is open: the system has just told which file it is.
+    let file = unsafe { BorrowedFd::borrow_raw(attr.fd) };
+    card.open_xrcd(how, file).map_err(|error| match error {
+        XrcdError::Exists => Errno(libc::EEXIST),
+        XrcdError::Missing => Errno(libc::ENOENT),
+        XrcdError::Full => ENOMEM,
+        XrcdError::File => EINVAL,
+        XrcdError::Gone => Errno(libc::EIO),
+    })
 }
 
 fn file_of(fd: c_int) -> Result<File> {
@@ -149,7 +174,13 @@ pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
 pub(crate) fn join_target(xrcd: &Slot<Xrcd>, card: usize, number: u32) -> Result<()> {
     let shared = shared();
     let mut targets = lock(&shared.targets);
-    let target = targets.get_mut(&(card, number)).ok_or(EINVAL)?;
+    let Some(target) = targets.get_mut(&(card, number)) else {
+        // That of another process, if this is one.
+        let xrc = xrcd.domain.xrcd;
+        xrcd.context.card.lock().commands().open_xrc_target(xrc, number).map_err(|_| EINVAL)?;
+        targets.insert((card, number), Target { domain: xrcd.domain.clone(), handles: 1 });
+        return Ok(());
+    };
     if !Arc::ptr_eq(&target.domain, &xrcd.domain) {
         return Err(EINVAL);
     }

@@ -14,9 +14,9 @@
 //! addresses has `*` there, or `*4` or `*6` if it is bound to those of one family.
 //!
 //! Every process can bind names, so names alone would let one user take the clients of another's
-//! server. Therefore a port belongs to a user while it is held: whoever holds it first binds one
-//! more name, which only one process can have, and other users' names for this port count for
-//! nothing. The kernel tells who owns a socket.
+//! server. Therefore a port belongs to a user while it is held: the process that holds it
+//! first binds one more name, which only one process can have, and other users' names for this port
+//! count for nothing. The kernel tells who owns a socket.
 //!
 //! ```text
 //! @remora/cm/<port space>/<port>        held by the process that was the first to hold it

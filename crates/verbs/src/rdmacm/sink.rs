@@ -287,8 +287,8 @@ impl Sink<'_> {
 }
 
 /// The address that a program sees as the peer's. The peer says it; but a peer on another machine
-/// has none but the one that its packets come from, or access lists would let in whoever claims to
-/// be somebody else.
+/// has none but the one that its packets come from, or access lists would let in a peer that
+/// claims to be another.
 fn source(told: SocketAddr, peer: IpAddr, neighbours: &[IpAddr]) -> SocketAddr {
     let is_here = |ip: &IpAddr| ip.is_loopback() || neighbours.contains(ip);
     let (ip, peer) = (told.ip().to_canonical(), peer.to_canonical());

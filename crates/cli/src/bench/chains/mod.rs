@@ -88,6 +88,7 @@ impl ChainBench {
             local: LOCAL,
             stream: 64 << 10,
             loaded: 0,
+            store: 0,
             chains: true,
             pin: !self.no_pin,
         })?;

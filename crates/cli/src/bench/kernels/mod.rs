@@ -74,6 +74,7 @@ impl KernelBench {
             local: SCRATCH + 2 * extent.input.max(extent.stream),
             stream: extent.stream,
             loaded: extent.loaded,
+            store: 0,
             chains: false,
             pin: !self.no_pin,
         })?;

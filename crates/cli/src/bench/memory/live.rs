@@ -6,7 +6,7 @@
 //! second core. All that is copied begins at a page on both sides: on some processors the library's
 //! `memcpy` takes twenty times as long for other distances, and ratios would be those of luck.
 
-mod ucx;
+pub(in crate::bench) mod ucx;
 
 use std::hint;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use remora::dma::{
     Service, Sizes,
 };
 use remora::memory::{Buffer, PageAligned};
-use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 use super::super::figure::{Figure, Point, Style};
 use super::super::report::Options;
@@ -31,8 +30,8 @@ use crate::{dma, output};
 use ucx::{Transport, What};
 
 /// What a user chooses about live measurements.
-#[derive(Debug, Args)]
-pub(super) struct Live {}
+#[derive(Debug, Default, Args)]
+pub(in crate::bench) struct Live {}
 
 /// Sizes of copies in bytes.
 const SIZES: [usize; 7] = [8, 64, 512, 4 << 10, 64 << 10, 1 << 20, LARGEST];
@@ -54,7 +53,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Live {
     /// The rows whose names contain `options.only`.
-    pub(super) fn rows(&self, options: &Options) -> Result<Vec<Row>> {
+    pub(in crate::bench) fn rows(&self, options: &Options) -> Result<Vec<Row>> {
         const NAMES: [&str; 4] =
             ["dma_h2c_4KiB", "dma_c2h_1MiB", "dma_h2c_4KiB_one_core", "dma_c2h_1MiB_one_core"];
         let is_wanted = |name: &str| name.contains(&options.only);
@@ -207,7 +206,7 @@ impl Sides {
         let memory = Arc::new(Buffer::new(LARGEST)?);
         memory.fill(1);
         let engine = Engine::new(card.clone());
-        let service = on_second_core(|| Ok(Service::start(engine)?))?;
+        let service = child::on_core(1, || Ok(Service::start(engine)?))?;
         child::pin(0)?;
         Ok(Sides { card, service, memory, application, _other: other })
     }
@@ -219,9 +218,9 @@ impl Sides {
     fn path(&self, kind: Kind) -> Result<Box<dyn Path>> {
         Ok(match kind {
             Kind::Engine => Box::new(Through::open(&self.service, self.memory.clone())?),
-            Kind::Pipe | Kind::Udp => {
-                on_second_core(|| Ok(Box::new(courier::with_thread(kind, self.memory.clone())?)))?
-            }
+            Kind::Pipe | Kind::Udp => child::on_core(1, || {
+                Ok(Box::new(courier::with_thread(kind, self.memory.clone())?))
+            })?,
             _ => open(kind, &self.application)?,
         })
     }
@@ -271,17 +270,6 @@ impl Sides {
             Ok(best)
         }))
     }
-}
-
-/// Starts threads by `start` on the second core, if there is one.
-fn on_second_core<R>(start: impl FnOnce() -> Result<R>) -> Result<R> {
-    let before = sched_getaffinity(None).context("cannot read which cores may be used")?;
-    // A process that is pinned already has one core only, which is the first.
-    sched_setaffinity(None, &child::all_cores()).context("cannot use all cores")?;
-    child::pin(1)?;
-    let started = start();
-    sched_setaffinity(None, &before).context("cannot return to the core of before")?;
-    started
 }
 
 /// Keeps a channel's ring full for a short while; GB/s.
@@ -345,7 +333,7 @@ fn memcpy_us(len: usize, time: Duration) -> f64 {
 }
 
 /// The rate of the library's copy in GB/s, measured as a channel's is: the best of short windows.
-fn best_memcpy(len: usize) -> Run<'static> {
+pub(in crate::bench) fn best_memcpy(len: usize) -> Run<'static> {
     let (mut from, mut to) = (PageAligned::new(len), PageAligned::new(len));
     from.fill(1);
     to.fill(2);

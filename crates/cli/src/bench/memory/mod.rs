@@ -3,7 +3,7 @@
 //! [`live`]: the paths of this machine, measured beside each other and beside a peer's.
 //! [`simulated`]: the figures of a paper in the simulator; [`multiples`]: those on the page.
 
-mod live;
+pub(super) mod live;
 mod multiples;
 mod simulated;
 

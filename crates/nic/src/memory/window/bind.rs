@@ -4,7 +4,8 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Binding, MemoryWindow, MwBinding, MwType};
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
-use crate::memory::region::{KeySlot, Named, RegMrError, Regions};
+use crate::memory::key_table::KeySlot;
+use crate::memory::region::{Named, RegMrError, Regions};
 
 impl Regions {
     /// Makes a window that is not bound, and so opens nothing.

@@ -16,7 +16,7 @@ use crate::qp::requester::Recovery;
 use crate::qp::{Qp, State};
 use crate::queue::{Opcode, Status};
 use crate::time::Time;
-use crate::timers::{ack_timeout, rnr_delay};
+use crate::timers::{RNR_FOR_EVER, ack_timeout, rnr_delay, wait_again};
 use crate::wire::{Packet, Sack, Syndrome};
 
 /// The most quarters of a round trip that a packet may be late: it grows by one after each packet
@@ -28,14 +28,12 @@ const GENEROUS: u8 = 16;
 const FIRST_WAIT: Duration = Duration::from_millis(1);
 /// Probes are at most so far apart when the queue pair has no time-out.
 const PROBE_MAX: Duration = Duration::from_secs(1);
-/// The RNR retry count that means "without limit".
-const RNR_FOR_EVER: u8 = 7;
 
 impl Qp {
     /// Notes that the peer shows life.
     pub(super) fn heard(&mut self, env: &mut Env<'_>) {
         let waits = self.tx.una == self.tx.high;
-        let retry_cnt = self.cold.retry_cnt;
+        let retry_cnt = self.retry_cnt;
         let lossy = self.lossy_mut();
         if core::mem::take(&mut lossy.dormant) {
             (lossy.quiet_since, lossy.probes, lossy.probe) = (env.now, 0, true);
@@ -75,7 +73,7 @@ impl Qp {
         let first = Psn::new(packet.ext.aeth.msn);
         let news = self.take_selective(env, (first, &sack)) | self.take_cumulative(env, end);
         if news {
-            let retry_cnt = self.cold.retry_cnt;
+            let retry_cnt = self.retry_cnt;
             let lossy = self.lossy_mut();
             (lossy.quiet_since, lossy.probes) = (env.now, 0);
             self.tx.retries_left = retry_cnt;
@@ -94,6 +92,8 @@ impl Qp {
             return;
         }
         self.find_lost(env);
+        let (high, now) = (self.tx.high, env.now);
+        self.lossy_mut().paths.revive(high, now);
         self.settle_failures(env);
         if self.state != State::Error {
             self.arm_lossy(env);
@@ -166,11 +166,12 @@ impl Qp {
         self.tx.una = end;
         self.tx.debug_assert_in_order();
         self.tx.window.acknowledged(packets, end, env.card.config.window_packets);
-        self.tx.rnr_retries_left = self.cold.rnr_retry;
+        self.tx.rnr_retries_left = self.rnr_retry;
         // What the wait was for has been done.
         self.tx.recovery = Recovery::Nothing;
         let lossy = self.lossy_mut();
         lossy.departures.advance(end, packets);
+        lossy.paths.advance(end, packets);
         if lossy.recover.is_some_and(|recover| !end.is_before(recover)) {
             lossy.recover = None;
             lossy.generous = lossy.generous.saturating_sub(1);
@@ -221,19 +222,19 @@ impl Qp {
         if self.tx.recovery == Recovery::RnrWait || psn != self.tx.una || sent == 0 {
             return;
         }
-        if self.tx.rnr_retries_left == self.cold.rnr_retry {
+        if self.tx.rnr_retries_left == self.rnr_retry {
             self.cold.trouble_since = env.now;
         }
         if self.tx.rnr_retries_left == 0 {
             let elapsed = env.now.since(self.cold.trouble_since);
-            let cause = Cause::RnrRetriesExhausted { retries: self.cold.rnr_retry, elapsed };
+            let cause = Cause::RnrRetriesExhausted { retries: self.rnr_retry, elapsed };
             return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
         }
-        if self.cold.rnr_retry != RNR_FOR_EVER {
+        if self.rnr_retry != RNR_FOR_EVER {
             self.tx.rnr_retries_left -= 1;
         }
         // The peer answers, so that nothing is wrong with the path to it.
-        self.tx.retries_left = self.cold.retry_cnt;
+        self.tx.retries_left = self.retry_cnt;
         self.tx.recovery = Recovery::RnrWait;
         let now = env.now;
         let lossy = self.lossy_mut();
@@ -279,11 +280,12 @@ impl Qp {
         let patience =
             Patience { quarters, other_paths: slowest * (4 + quarters) / 4 + lossy.held };
         let sent = high.distance_from(una);
-        let found = lossy.departures.find_lost((una, sent), now, &lossy.paths, patience);
+        let found = lossy.departures.find_lost((una, sent), now, &mut lossy.paths, patience);
         let (lost, next) = found;
         if lost > 0 {
             lossy.recover = Some(lossy.recover.unwrap_or(high));
             env.card.counters.found_lost += u64::from(lost);
+            env.card.counters.paths_retired += u64::from(lossy.paths.retire(high, now));
             self.tx.window.shrink(high);
             self.schedule(env.card);
         }
@@ -305,7 +307,9 @@ impl Qp {
 
     /// How long the peer may be silent before that counts as a time-out.
     fn silence(&self, env: &Env<'_>) -> Option<Duration> {
-        ack_timeout(self.cold.timeout).map(|wait| wait.max(env.card.config.min_ack_timeout))
+        let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
+        let least = Duration::from_nanos(env.card.least_wait_ns());
+        ack_timeout(self.timeout).map(|wait| wait_again(wait.max(least), vain))
     }
 
     /// When the wait for news begins: with the last news, or when the last packets left.
@@ -360,9 +364,12 @@ impl Qp {
     /// The peer has been silent for as long as the queue pair's time-out.
     fn give_up_or_retry(&mut self, env: &mut Env<'_>) {
         env.card.counters.timeouts += 1;
-        if self.tx.retries_left == self.cold.retry_cnt {
+        if self.tx.retries_left == self.retry_cnt {
             self.cold.trouble_since = self.lossy().quiet_since;
         }
+        env.card.silent.ask(self.path.dst);
+        let elapsed = env.now.since(self.cold.trouble_since);
+        let held = self.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
         // A responder does not know whether anybody waits for its answers. It does not fail, but
         // sends no more until it hears of the peer.
         let answers_only = self.tx.outstanding.is_empty();
@@ -370,12 +377,13 @@ impl Qp {
             self.lossy_mut().dormant = true;
             return self.tx.timer.disarm();
         }
-        if self.tx.retries_left == 0 {
-            let (elapsed, psn) = (env.now.since(self.cold.trouble_since), self.tx.una);
-            let (sign, retries) = (LossSign::Timeout, self.cold.retry_cnt);
+        if self.tx.retries_left == 0 && !held {
+            let psn = self.tx.una;
+            let (sign, retries) = (LossSign::Timeout, self.retry_cnt);
             let cause = Cause::RetriesExhausted { sign, retries, elapsed };
             return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
         }
+        env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
         self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         self.tx.window.shrink_again(self.tx.high);
         let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));

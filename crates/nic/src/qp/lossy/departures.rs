@@ -125,14 +125,14 @@ impl Departures {
         self.lost.iter().find(|lost| lost.again.is_none()).copied()
     }
 
-    /// Notes that the packet `psn` leaves again, found lost or not.
-    pub(super) fn left_again(&mut self, una: Psn, psn: Psn, now: Time) {
+    /// Notes that the packet `psn` leaves again, found lost or not, on the path of so many tries.
+    pub(super) fn left_again(&mut self, una: Psn, (psn, tries): (Psn, u8), now: Time) {
         match self.find(una, psn) {
             Ok(at) => {
                 self.to_send -= u32::from(self.lost[at].again.is_none());
-                self.lost[at].again = Some(now);
+                (self.lost[at].again, self.lost[at].tries) = (Some(now), tries);
             }
-            Err(at) => self.lost.insert(at, Lost { psn, tries: 0, again: Some(now) }),
+            Err(at) => self.lost.insert(at, Lost { psn, tries, again: Some(now) }),
         }
     }
 
@@ -170,7 +170,7 @@ impl Departures {
         &mut self,
         (una, sent): (Psn, u32),
         now: Time,
-        paths: &Paths,
+        paths: &mut Paths,
         patience: Patience,
     ) -> (u32, Time) {
         let (mut found, mut next) = (0, Time::NEVER);
@@ -209,6 +209,7 @@ impl Departures {
             let due = left + wait.max(Duration::from_micros(1 << tries.min(TRIES_MAX)) / 2);
             if due <= now {
                 found += u32::from(self.lose(una, psn));
+                paths.lost(path);
                 among += usize::from(lost.is_none());
             } else {
                 next = next.min(due);

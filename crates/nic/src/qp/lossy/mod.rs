@@ -27,7 +27,6 @@ use std::collections::VecDeque;
 
 use super::Qp;
 use crate::card::Card;
-use crate::config::Config;
 use crate::env::Env;
 use crate::multi_queue::{Cursor, List};
 use crate::psn::Psn;
@@ -105,11 +104,11 @@ struct Owing {
 }
 
 impl Lossy {
-    fn new(config: &Config, mtu: u16) -> Lossy {
+    fn new(paths: u8, mtu: u16) -> Lossy {
         Lossy {
             arrivals: Arrivals::default(),
             departures: Departures::default(),
-            paths: Paths::new(config.paths, mtu),
+            paths: Paths::new(paths, mtu),
             next_ssn: 0,
             asks: VecDeque::new(),
             owed: VecDeque::new(),
@@ -163,7 +162,10 @@ impl Qp {
     pub(super) fn renew_lossy(&mut self, card: &mut Card) {
         self.release_receives(card);
         self.stop_lossy(card);
-        let state = || Box::new(Lossy::new(&card.config, self.mtu));
+        let config = &card.config;
+        // Cards of this machine take packets from one port only.
+        let paths = if config.is_here(self.path.dst) { 1 } else { config.paths };
+        let state = || Box::new(Lossy::new(paths, self.mtu));
         self.cold.lossy = self.is_lossy().then(state);
     }
 
@@ -193,6 +195,12 @@ impl Qp {
             env.card.counters.elements_flushed += 1;
             self.end_receive(env, &receive, Status::Flushed);
         }
+    }
+
+    /// Has the queue pair requests that the peer must answer?
+    pub(crate) fn waits_for_peer(&self) -> bool {
+        // Answers of a lossy queue pair are not requests, though they have PSNs.
+        if self.is_lossy() { !self.tx.outstanding.is_empty() } else { self.tx.una != self.tx.high }
     }
 
     /// Must a refusal wait until the peer has the answers to earlier requests?

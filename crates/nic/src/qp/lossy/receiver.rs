@@ -286,8 +286,9 @@ impl Qp {
         if begins && u64::from(total) != u64::from(len) {
             self.check_remote(env, rkey, addr, total.into(), Access::REMOTE_WRITE)?;
         }
-        // The last packet of a WRITE waits for its turn, so that whoever watches its last bytes, or
-        // a flag that is written behind other data, sees them when all before them are there.
+        // The last packet of a WRITE waits for its turn, so that a program that watches its last
+        // bytes, or a flag that is written behind other data, sees them when all before them are
+        // there.
         if ahead > 0 && packet.op.position.ends() {
             return Ok(Taken::Whole);
         }

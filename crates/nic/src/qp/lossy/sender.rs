@@ -1,4 +1,5 @@
-//! Makes the packets of the lossy dialect: lost ones again, then answers and requests.
+//! Makes the packets of the lossy dialect: lost ones again, then answers and requests. What is lost
+//! is found in `completer`; what is under way stands in `departures`.
 
 use super::arrivals::AHEAD;
 use crate::env::Env;
@@ -12,7 +13,7 @@ use crate::qp::{Qp, State};
 use crate::queue::outstanding::{Answering, Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Status};
 use crate::scheduler::Budget;
-use crate::transmit::{Path, TransmitBatch};
+use crate::transmit::{PATH_PORTS, Path, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
     AtomicEth, Bth, Extensions, Leth, Op, Operation, Packet, Position, Reth, Transport,
@@ -122,10 +123,11 @@ impl Qp {
         let una = self.tx.una;
         let sent = self.tx.high.distance_from(una);
         let lossy = self.lossy();
-        let probe = lossy.probe;
+        let (probe, probes) = (lossy.probe, lossy.probes);
         let lost = lossy.departures.next_lost().map(|lost| (lost.psn, lost.tries));
-        let last = || lossy.departures.last_missing(una, sent).map(|psn| (psn, 0));
-        let asked = || lossy.asks.front().map(|ask| (ask.psn, 0));
+        // Each probe takes another path.
+        let last = || lossy.departures.last_missing(una, sent).map(|psn| (psn, probes));
+        let asked = || lossy.asks.front().map(|ask| (ask.psn, probes));
         let (psn, tries) = match lost {
             Some(lost) => lost,
             // Without packets under way, a request whose answer is missing is repeated: the peer
@@ -161,7 +163,7 @@ impl Qp {
                 let lossy = self.lossy_mut();
                 lossy.probe = false;
                 if psn.distance_from(una) < sent {
-                    lossy.departures.left_again(una, psn, now);
+                    lossy.departures.left_again(una, (psn, tries), now);
                 }
                 if !self.tx.timer.is_armed() {
                     self.arm_lossy(env);
@@ -374,10 +376,9 @@ impl Qp {
 
     /// The outer headers of packets on this path: paths differ by their source port.
     fn path_numbered(&self, path: u8) -> Path {
-        if path == 0 {
-            return self.path;
+        match path {
+            0 => self.path,
+            path => Path { src_port: PATH_PORTS.start - 1 + u16::from(path), ..self.path },
         }
-        let port = self.path.src_port.wrapping_add(path.into());
-        Path { src_port: 0xC000 | port, ..self.path }
     }
 }

@@ -1,3 +1,5 @@
+//! Lookups by chain: answers, walks of lists, and what a client can reach.
+
 use super::super::card::ChainCard;
 use super::super::model::{End, Model};
 use super::lookup::Lookup;

@@ -1,3 +1,5 @@
+//! The language of chains: programs against the model, and the mistakes that are told.
+
 use super::*;
 use crate::chain::card::ChainCard;
 use crate::chain::model::{End, Model};

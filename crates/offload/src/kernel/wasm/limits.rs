@@ -7,7 +7,7 @@ pub const MODULE_MAX: usize = 1 << 20;
 /// The most memory that a module's limits can allow an instance, in bytes.
 pub(super) const MEMORY_MAX: usize = 16 << 20;
 
-/// The most that compiling a module may cost; `cost` says in what unit.
+/// The most that compiling a module may cost; `compile_cost` says in what unit.
 pub(super) const COMPILE_MAX: u64 = 10_000_000;
 
 /// Instructions that a guest may run before other invocations get their turn.

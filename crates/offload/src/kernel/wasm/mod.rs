@@ -10,9 +10,9 @@
 //! **Streams.** A module that also exports `tap: () -> i32` can be bound to a stream of WRITEs:
 //! see `tap`.
 //!
-//! **Speed.** Loading compiles a module to machine code, and `cost` bounds how long that takes. An
-//! invocation begins as a plain call. It begins again on a stack of its own only if it has to wait,
-//! has an effect that could not be undone, or takes long: see `instance`.
+//! **Speed.** Loading compiles a module to machine code, and `compile_cost` bounds how long that
+//! takes. An invocation begins as a plain call. It begins again on a stack of its own only if it
+//! has to wait, has an effect that could not be undone, or takes long: see `instance`.
 //!
 //! **Isolation.** An instance serves one queue pair. A guest finds its globals and its memory
 //! either as an earlier invocation of the *same* queue pair left them, or fresh from the module.
@@ -29,7 +29,7 @@
 //! No limit depends on the machine's speed: the same calls end in the same way on every machine.
 
 mod bulk;
-mod cost;
+mod compile_cost;
 mod engine;
 mod error;
 mod guest;

@@ -1,5 +1,5 @@
 //! What is known of a module before it is compiled: that it is valid, that the card offers its
-//! instructions, and that a node can afford to compile it. `cost` says what that is.
+//! instructions, and that a node can afford to compile it. `compile_cost` says what that is.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use wasmparser::{
 };
 
 use super::bulk::{Bulk, Counted};
-use super::cost::{self, FunctionCost};
+use super::compile_cost::{self, FunctionCost};
 use super::error::LoadError;
 use super::limits::COMPILE_MAX;
 
@@ -24,7 +24,7 @@ pub(super) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
     for payload in Parser::new(0).parse_all(module) {
         let payload = payload.map_err(invalid)?;
         if let Payload::TypeSection(types) = &payload {
-            survey.cost = cost::types(types.clone()).map_err(invalid)?;
+            survey.cost = compile_cost::types(types.clone()).map_err(invalid)?;
             if survey.cost > COMPILE_MAX {
                 return Err(LoadError::Compile("its types have too many parameters".into()));
             }
@@ -82,7 +82,7 @@ impl Survey {
                 return Err(self.too_much());
             }
             if Bulk::of(&operator).is_some_and(|bulk| self.bulk.insert(bulk)) {
-                self.cost += cost::COUNTED;
+                self.cost += compile_cost::COUNTED;
             }
             validator.op(offset, &operator).map_err(invalid)?;
         }

@@ -1,3 +1,5 @@
+//! Links between cards of one machine: how they are made, their order with UDP, their end.
+
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::time::Duration;

@@ -415,7 +415,7 @@ fn outcome_of(changed: Result<Option<u64>, Refused>, otherwise: Outcome) -> Outc
     }
 }
 
-/// Gives an item another version, so that whoever read it before cannot store by it.
+/// Gives an item another version, so that a client that read it before cannot store by it.
 fn age(
     call: &mut Call<'_>,
     key: &[u8],

@@ -177,10 +177,18 @@ impl Reader {
                 Some(b'*') => {}
                 Some(_) => return self.read_typed(buffer),
             }
-            let Some(line) = self.line(buffer, Refusal::LongCount)? else {
-                return Ok(Progress::Wants(1));
+            let count = match short_line(buffer, b'*') {
+                Some((count, end)) => {
+                    (self.at, self.looked) = (end, end);
+                    count as i64
+                }
+                None => {
+                    let Some(line) = self.line(buffer, Refusal::LongCount)? else {
+                        return Ok(Progress::Wants(1));
+                    };
+                    decimal(&buffer[line.start + 1..line.end]).ok_or(Refusal::Count)?
+                }
             };
-            let count = decimal(&buffer[line.start + 1..line.end]).ok_or(Refusal::Count)?;
             if count > limits.arguments as i64 {
                 return Err(Refusal::Count);
             }
@@ -226,14 +234,17 @@ impl Reader {
         limits: &Limits,
         stranger: bool,
     ) -> Result<Option<usize>, Refusal> {
-        let Some(line) = self.line(buffer, Refusal::LongLength)? else { return Ok(None) };
-        match buffer.get(line.start) {
-            Some(b'$') => {}
-            Some(&other) => return Err(Refusal::Dollar(other)),
-            None => return Err(Refusal::Dollar(b'\r')),
-        }
-        let len = decimal(buffer.get(line.start + 1..line.end).unwrap_or_default());
-        let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(Refusal::Length)?;
+        let len = match short_line(buffer.get(self.at..).unwrap_or_default(), b'$') {
+            Some((len, end)) => {
+                self.at += end;
+                self.looked = self.at;
+                len
+            }
+            None => match self.long_length(buffer)? {
+                Some(len) => len,
+                None => return Ok(None),
+            },
+        };
         if len > limits.bulk_bytes {
             return Err(Refusal::Length);
         }
@@ -245,6 +256,18 @@ impl Reader {
         }
         self.bulk = Some(len);
         Ok(Some(len))
+    }
+
+    /// The length of the next argument, whatever stands for it; None if it has not arrived.
+    fn long_length(&mut self, buffer: &[u8]) -> Result<Option<usize>, Refusal> {
+        let Some(line) = self.line(buffer, Refusal::LongLength)? else { return Ok(None) };
+        match buffer.get(line.start) {
+            Some(b'$') => {}
+            Some(&other) => return Err(Refusal::Dollar(other)),
+            None => return Err(Refusal::Dollar(b'\r')),
+        }
+        let len = decimal(buffer.get(line.start + 1..line.end).unwrap_or_default());
+        len.and_then(|len| usize::try_from(len).ok()).map(Some).ok_or(Refusal::Length)
     }
 
     /// The line that begins where the reader stands, without its end; then the reader stands
@@ -340,6 +363,27 @@ impl Reader {
     pub fn bytes(&self) -> usize {
         self.spans.capacity() * size_of::<Span>() + self.typed.capacity()
     }
+}
+
+/// The number of a line that `lead` begins, and how long the line is with its end. `None` if it is
+/// not there as a whole, or not in the form that clients send: up to seven digits, no other sign.
+#[inline]
+fn short_line(bytes: &[u8], lead: u8) -> Option<(usize, usize)> {
+    const DIGITS: usize = 7;
+    if bytes.first() != Some(&lead) {
+        return None;
+    }
+    let mut number = 0;
+    for (index, &byte) in bytes[1..].iter().take(DIGITS + 1).enumerate() {
+        match byte {
+            b'0'..=b'9' if index < DIGITS && (index == 0 || number > 0) => {
+                number = number * 10 + usize::from(byte - b'0');
+            }
+            b'\r' if index > 0 && bytes.len() > index + 2 => return Some((number, index + 3)),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Reads up to the closing quote, and what follows it. None if there is none, or something other
@@ -499,6 +543,21 @@ mod tests {
         let mut reader = Reader::default();
         let refused = reader.read(b"*1\r\n$16385\r\n", &LIMITS, true);
         assert_eq!(refused, Err(Refusal::StrangerLength));
+    }
+
+    #[test]
+    fn short_lines_are_read_as_long_ones_are() {
+        for number in ["0", "7", "64", "16384", "9999999"] {
+            let line = format!("${number}\r\n");
+            let read = short_line(line.as_bytes(), b'$').unwrap();
+            assert_eq!((Some(read.0 as i64), read.1), (decimal(number.as_bytes()), line.len()));
+            assert_eq!(short_line(&line.as_bytes()[..line.len() - 1], b'$'), None, "not whole");
+            assert_eq!(short_line(line.as_bytes(), b'*'), None);
+        }
+        // What is unusual is left to who knows all of it.
+        for other in ["", "$", "$\r\n", "$01\r\n", "$-1\r\n", "$10000000\r\n", "$1a\r\n"] {
+            assert_eq!(short_line(other.as_bytes(), b'$'), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
 use crate::front::resp::request::{Arguments, Kept, Limits, Progress, Reader};
 use crate::front::resp::state::{Replies, State, Transaction};
-use crate::front::resp::table::{TABLE, find};
+use crate::front::resp::table::{TABLE, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
 use crate::stats::Way;
 
@@ -102,7 +102,9 @@ fn carry_out(
     out: &mut Vec<u8>,
     before: Instant,
 ) -> Instant {
-    let (start, found) = (out.len(), find(arguments.at(0)));
+    let start = out.len();
+    let last = state.client.command.load(Relaxed) as usize;
+    let found = find_again(last, arguments.at(0));
     let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
     let reply = Reply::new(out, state.version, limit);
     let mut call = Call { arguments, state, turn, reply, commands: TABLE };

@@ -6,7 +6,7 @@ use crate::front::resp::command::{
     ADMIN, ALONE, AT_ONCE, CONTAINER, Command, FAST, GROWS, NO_MULTI, READ, STRANGER, WRITE,
 };
 use crate::front::resp::commands::{
-    bits, config, connection, expiry, info, keys, numbers, server, strings, transaction, walk,
+    bits, config, connection, expiry, info, keys, numbers, scan, server, strings, transaction,
 };
 use crate::stats::Op;
 
@@ -103,7 +103,7 @@ table! {
     "expiretime" 2 READ | FAST, ONE, Get,
         "generic": "Returns when a key ends, in seconds of Unix time.", expiry::expiretime;
     "keys" 2 READ, NO_KEYS, Scan,
-        "generic": "Returns all keys that match a pattern.", walk::keys;
+        "generic": "Returns all keys that match a pattern.", scan::keys;
     "move" 3 WRITE | FAST | ALONE, ONE, Put,
         "generic": "Moves a key to another database.", keys::move_to;
     "object" -2 READ | CONTAINER, (2, 2, 1), Get,
@@ -119,13 +119,13 @@ table! {
     "pttl" 2 READ | FAST, ONE, Get,
         "generic": "Returns how long a key will be there, in milliseconds.", expiry::pttl;
     "randomkey" 1 READ, NO_KEYS, Scan,
-        "generic": "Returns some key.", walk::randomkey;
+        "generic": "Returns some key.", scan::randomkey;
     "rename" 3 WRITE | ALONE, TWO, Put,
         "generic": "Renames a key.", keys::rename;
     "renamenx" 3 WRITE | FAST | ALONE, TWO, Put,
         "generic": "Renames a key if the new name is free.", keys::renamenx;
     "scan" -2 READ, NO_KEYS, Scan,
-        "generic": "Walks over keys, step by step.", walk::scan;
+        "generic": "Walks over keys, step by step.", scan::scan;
     "touch" -2 READ | FAST, ALL, Get,
         "generic": "Counts which keys exist, as a use of them.", keys::exists;
     "ttl" 2 READ | FAST, ONE, Get,
@@ -233,6 +233,16 @@ pub(crate) fn find(name: &[u8]) -> Option<(usize, &'static Command)> {
     None
 }
 
+/// As [`find`]. Clients mostly repeat commands, so `last`, the row that was found last, is looked
+/// at first.
+#[inline]
+pub(crate) fn find_again(last: usize, name: &[u8]) -> Option<(usize, &'static Command)> {
+    match TABLE.get(last) {
+        Some(row) if name.eq_ignore_ascii_case(row.name.as_bytes()) => Some((last, row)),
+        _ => find(name),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -242,7 +252,10 @@ mod tests {
         assert!(TABLE.len() < 255 && TABLE.len() * 2 < PLACES);
         for (row, command) in TABLE.iter().enumerate() {
             let upper = command.name.to_uppercase();
-            assert_eq!(find(upper.as_bytes()).map(|found| found.0), Some(row), "{upper}");
+            for last in [0, row, TABLE.len() - 1, usize::MAX] {
+                let found = find_again(last, upper.as_bytes());
+                assert_eq!(found.map(|found| found.0), Some(row), "{upper}");
+            }
             assert_ne!(command.arity, 0);
         }
         assert!(find(b"sadd").is_none() && find(b"").is_none() && find(&[0xff; 70_000]).is_none());

@@ -1,3 +1,5 @@
+//! Plans: what becomes of conditions, in which order they are tested, and limits.
+
 use proptest::prelude::*;
 
 use super::*;

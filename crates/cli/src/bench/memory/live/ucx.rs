@@ -7,29 +7,33 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::bench::running::{free_tcp_port, has_tcp_listener};
+use crate::child::output_within;
 
-/// The longest wait for a server to listen.
+/// The longest wait for a server to listen, and for a client to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Bytes that a measurement moves, about.
 const VOLUME: usize = 128 << 20;
 
 /// A transport of UCX, and how it puts data.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Transport {
-    pub(super) name: &'static str,
+pub(in crate::bench) struct Transport {
+    pub(in crate::bench) name: &'static str,
     layout: &'static str,
 }
 
+/// Shared memory of System V.
+pub(in crate::bench) const SYSV: Transport = Transport { name: "sysv", layout: "short" };
+
 /// The transports that need no network.
-pub(super) const TRANSPORTS: [Transport; 3] = [
-    Transport { name: "sysv", layout: "short" },
+pub(in crate::bench) const TRANSPORTS: [Transport; 3] = [
+    SYSV,
     Transport { name: "posix", layout: "short" },
     Transport { name: "cma", layout: "zcopy" },
 ];
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum What {
+pub(in crate::bench) enum What {
     /// A put and the answer to it, halved.
     Latency,
     /// Puts one after another.
@@ -48,14 +52,14 @@ impl Drop for Server {
 }
 
 /// Is `ucx_perftest` installed?
-pub(super) fn is_there() -> bool {
+pub(in crate::bench) fn is_there() -> bool {
     let mut help = Command::new("ucx_perftest");
     help.arg("-h").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     help.status().is_ok()
 }
 
 /// The middle time of a put of `len` bytes in µs, its ends pinned to a core each.
-pub(super) fn median_us(transport: Transport, what: What, len: usize) -> Result<f64> {
+pub(in crate::bench) fn median_us(transport: Transport, what: What, len: usize) -> Result<f64> {
     let port = free_tcp_port()?;
     let times = (VOLUME / len).clamp(10, 20_000);
     let args = |core: &str| {
@@ -74,8 +78,8 @@ pub(super) fn median_us(transport: Transport, what: What, len: usize) -> Result<
         ensure!(start.elapsed() < PATIENCE, "ucx_perftest does not listen");
         thread::sleep(Duration::from_millis(2));
     }
-    let client = args("0").args(["-f", "-v", "127.0.0.1"]).output();
-    let output = client.context("cannot start ucx_perftest")?;
+    let output = output_within(PATIENCE, args("0").args(["-f", "-v", "127.0.0.1"]))
+        .context("cannot run ucx_perftest")?;
     let text = String::from_utf8_lossy(&output.stdout);
     median_of(&text).with_context(|| {
         format!("ucx_perftest over {} with {len} bytes printed no figure", transport.name)

@@ -8,7 +8,7 @@ pub(crate) mod info;
 pub(crate) mod keys;
 pub(crate) mod numbers;
 pub(crate) mod options;
+pub(crate) mod scan;
 pub(crate) mod server;
 pub(crate) mod strings;
 pub(crate) mod transaction;
-pub(crate) mod walk;

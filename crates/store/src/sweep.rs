@@ -1,4 +1,4 @@
-//! Items whose time has come, and the other work that nobody waits for.
+//! The sweep: items whose time has come, and the other work that nobody waits for.
 
 use std::sync::TryLockError;
 
@@ -36,6 +36,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
     pub fn sweep(&self, now: u64, buckets: u32) -> Swept {
         self.note_time(now);
         let mut swept = Swept { expired: self.expire(now, buckets), ..Swept::default() };
+        if swept.expired > 0 {
+            self.count_expired(swept.expired);
+        }
         let reserve = (self.limit() / RESERVE).max(2 * PAGE);
         let over = (self.used_bytes() + reserve).saturating_sub(self.limit());
         if over > 0 {

@@ -1,4 +1,4 @@
-//! Walks over the keys of a database.
+//! KEYS, SCAN and RANDOMKEY: walks over the keys of a database.
 
 use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::resp::glob::matches;

@@ -1,4 +1,5 @@
-//! The log as those see it who change the store.
+//! The log as the threads that change the store see it: they append records, and wait until these
+//! are as safe as [`Fsync`] asks. `commit` writes them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -16,7 +17,7 @@ const SPARE_BYTES: usize = 4 << 20;
 /// When a change counts as kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fsync {
-    /// When it is on the disk: whoever made it waits for that.
+    /// When it is on the disk: the client that made it waits for that.
     Always,
     /// At once; it is on the disk a second later. A crash of the machine loses that second.
     #[default]

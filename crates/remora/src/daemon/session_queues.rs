@@ -38,7 +38,7 @@ pub(super) struct Sides {
 
 /// The shared part of a session.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct SessionQueues {
     pub(crate) arena: Arena,
     /// The arena's memory file, for clients that attach again.
     pub(crate) file: OwnedFd,
@@ -101,7 +101,7 @@ pub(super) struct Work {
     pub(super) rung: u32,
     /// The index that the client has been told.
     pub(super) retired: u32,
-    /// It is in `Session::active`.
+    /// It is in `SessionQueues::active`.
     active: bool,
 }
 
@@ -152,7 +152,7 @@ impl Work {
     }
 }
 
-impl Session {
+impl SessionQueues {
     /// Tells the client an event, and wakes it if it sleeps.
     pub(crate) fn tell(&mut self, event: &[u8]) {
         if self.events.push(&self.arena, event) {
@@ -199,7 +199,7 @@ impl Session {
     }
 
     pub(super) fn take_doorbells(&mut self, now: Time, nic: &mut Nic, memory: &mut dyn Memory) {
-        let Session { arena, doorbells, queues, active, counters, .. } = self;
+        let SessionQueues { arena, doorbells, queues, active, counters, .. } = self;
         let mut read = Vec::new();
         doorbells.take(arena, |number| match queues.get_mut(number as usize) {
             Some(Some(Queue::Work(work))) => {
@@ -219,8 +219,8 @@ impl Session {
         }
     }
 
-    /// Moves entries from the card to the client, as far as there is room. [`Session::notify`] is
-    /// to follow.
+    /// Moves entries from the card to the client, as far as there is room.
+    /// [`SessionQueues::notify`] is to follow.
     pub(super) fn move_completions(&mut self, nic: &mut Nic, number: u32) {
         let Some(Some(Queue::Completions(mut queue))) =
             self.queues.get_mut(number as usize).map(Option::take)
@@ -315,7 +315,7 @@ impl Session {
 }
 
 /// The work queues of a session, as its records name them.
-impl Session {
+impl SessionQueues {
     /// The records of a queue pair.
     pub(super) fn records(&self, qpn: u32) -> impl Iterator<Item = u32> + use<> {
         let sides = self.sides.get(&qpn).copied();

@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
+use super::fd_store::Part;
 use super::record::Head;
-use super::store::Part;
 use crate::kernel::builtin::Builtin;
-use crate::message::{Keep, Token};
+use crate::message::{Keep, SessionToken};
 
 /// A session.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Session {
     /// Its number, which no other session ever has.
     pub(crate) number: u32,
     /// Its place in the engine.
@@ -18,7 +18,9 @@ pub(crate) struct Held {
     pub(crate) name: String,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
-    pub(crate) token: Token,
+    pub(crate) token: SessionToken,
+    /// Entitles other processes of the user to use the session beside its client.
+    pub(crate) share: SessionToken,
     /// How many clients it has had.
     pub(crate) epoch: u32,
     pub(crate) keep: Keep,
@@ -49,7 +51,7 @@ pub(crate) enum TakeError {
     None,
 }
 
-impl Held {
+impl Session {
     /// The client has ended.
     pub(crate) fn leave(&mut self, now: Instant) -> Left {
         self.client = None;
@@ -72,11 +74,14 @@ impl Held {
         self.client.replace(client)
     }
 
-    /// May a client of user `uid` with this token take the session over? Tokens are compared in a
-    /// time that does not depend on them.
-    pub(crate) fn check(&self, uid: u32, token: &Token) -> Result<(), TakeError> {
-        let differs = self.token.iter().zip(token).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if self.uid == uid && differs == 0 { Ok(()) } else { Err(TakeError::None) }
+    /// May a client of user `uid` with this token take the session over?
+    pub(crate) fn check(&self, uid: u32, token: &SessionToken) -> Result<(), TakeError> {
+        if self.uid == uid && are_same(&self.token, token) { Ok(()) } else { Err(TakeError::None) }
+    }
+
+    /// May a client of user `uid` with this token use the session beside its client?
+    pub(crate) fn admits(&self, uid: u32, token: &SessionToken) -> bool {
+        self.uid == uid && self.client.is_some() && are_same(&self.share, token)
     }
 
     /// What outlives the daemon of this.
@@ -98,18 +103,24 @@ impl Held {
     }
 }
 
+/// Compares tokens, in a time that does not depend on them.
+fn are_same(one: &SessionToken, other: &SessionToken) -> bool {
+    one.iter().zip(other).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn held(keep: Keep) -> Held {
-        Held {
+    fn held(keep: Keep) -> Session {
+        Session {
             number: 1,
             slot: 0,
             name: "rank 0".into(),
             uid: 1000,
             pid: 1,
             token: [7; 16],
+            share: [9; 16],
             epoch: 1,
             keep,
             client: Some(3),
@@ -140,10 +151,13 @@ mod tests {
         assert_eq!(held.check(1000, &[7; 16]), Ok(()));
         assert_eq!(held.check(1001, &[7; 16]), Err(TakeError::None));
         assert_eq!(held.check(1000, &[8; 16]), Err(TakeError::None));
+        assert!(held.admits(1000, &[9; 16]) && !held.admits(1001, &[9; 16]));
+        assert!(!held.admits(1000, &[7; 16]), "each token is for one thing");
         assert_eq!(held.take_over(9, 77), Some(3), "the old client is fenced");
         assert_eq!((held.epoch, held.pid, held.client), (2, 77, Some(9)));
         let now = Instant::now();
         held.leave(now);
+        assert!(!held.admits(1000, &[9; 16]), "there is no client to be beside");
         assert_eq!(held.take_over(10, 78), None);
         assert!(!held.is_over(now + Duration::from_secs(100)));
     }

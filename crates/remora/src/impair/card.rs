@@ -29,6 +29,7 @@ impl Own {
             None => self.arriving = Some(Box::new(Arriving::new(wanted, seed))),
         }
         self.choose_shortcut();
+        self.choose_offers();
         tracing::info!(rules = wanted.rules.len(), "what happens to packets has changed");
     }
 

@@ -1,0 +1,166 @@
+//! Losses and paths of unequal delay, in the simulator. Its figures are exact: each is one run.
+
+use anyhow::Result;
+use remora::nic::qp::Mtu;
+use remora_sim::Goodput;
+use remora_sim::schemes::{LOSSY, PATHS, SCHEMES, at_loss, spread, tail_loss};
+
+use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::row::{PeerSide, Row, Spread, Target};
+use crate::percentile::percentile;
+
+/// What SRNIC says of its Fig. 11.
+pub(super) const PAPER: &str = "at 1 % loss, SRNIC keeps 75 Gb/s of 97, and ConnectX-6 25 Gb/s \
+                                (SRNIC §6.3: SENDs of 4 KB, path MTU 1024, no congestion control)";
+/// The seed of the simulated worlds.
+const SEED: u64 = 1;
+/// Losses as fractions, and as the figure has them.
+const LOSSES: [(f64, &str); 6] = [
+    (0.0, "0 %"),
+    (1e-4, "0.01 %"),
+    (1e-3, "0.1 %"),
+    (5e-3, "0.5 %"),
+    (1e-2, "1 %"),
+    (2e-2, "2 %"),
+];
+/// The longest WRITE of `tail_loss`, in packets.
+const TAIL_MAX: usize = 64;
+
+fn once(value: f64) -> Spread {
+    Spread::of(vec![value])
+}
+
+fn gbps(goodput: &Goodput) -> f64 {
+    goodput.bits_per_second / 1e9
+}
+
+fn row(
+    name: String,
+    unit: &'static str,
+    ours: f64,
+    peer: (&'static str, f64),
+    target: Target,
+) -> Row {
+    let ratio = if peer.1 > 0.0 { ours / peer.1 } else { 0.0 };
+    let peer = PeerSide { name: peer.0.into(), spread: once(peer.1) };
+    Row { name: name.into(), unit, ours: once(ours), peer, ratio, target }
+}
+
+/// The rows with a target.
+pub(super) fn rows(quick: bool) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    for mtu in [Mtu::B1024, Mtu::B4096] {
+        let quiet = at_loss(&LOSSY, mtu, 0.0, SEED);
+        let lossy = at_loss(&LOSSY, mtu, 0.01, SEED);
+        let could = ("its own without loss, × 0.99", gbps(&quiet) * 0.99);
+        let name = format!("loss_1pct_{}", mtu.bytes());
+        rows.push(row(name, "Gb/s", gbps(&lossy), could, Target::AtLeast(0.97)));
+    }
+    for paths in PATHS {
+        let spread = spread(&LOSSY, Mtu::B4096, paths, SEED);
+        let for_nothing = 100.0 * spread.retransmitted as f64 / spread.packets as f64;
+        let allowed = ("the share allowed", 0.1);
+        let name = format!("spurious_{paths}_paths");
+        rows.push(row(name, "%", for_nothing, allowed, Target::AtMost(1.0)));
+    }
+    rows.push(tail(if quick { 8 } else { TAIL_MAX }));
+    Ok(rows)
+}
+
+/// The time of a WRITE whose last packet is lost, beside what it may take.
+fn tail(most: usize) -> Row {
+    let measured = tail_loss(&LOSSY, most, SEED);
+    let us = |time: core::time::Duration| time.as_nanos() as f64 / 1e3;
+    // Beyond the packets before the last one: what remains is the last one's time.
+    let mut over: Vec<f64> = measured
+        .times
+        .iter()
+        .map(|(quiet, lost)| us(*lost) - us(*quiet) + us(measured.round_trip))
+        .collect();
+    over.sort_by(f64::total_cmp);
+    let p99 = percentile(&over, 990).unwrap_or(f64::NAN);
+    let allowed = ("3 round trips (nothing is held)", 3.0 * us(measured.round_trip));
+    row("tail_loss".into(), "µs", p99, allowed, Target::AtMost(1.0))
+}
+
+/// The figures.
+pub(super) fn figures(is_wanted: &dyn Fn(&str) -> bool, quick: bool) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let fig11 = [("fig11_1024", Mtu::B1024), ("fig11_4096", Mtu::B4096)];
+    for (id, mtu) in fig11.into_iter().filter(|(id, _)| is_wanted(id)) {
+        figures.push(by_loss(id, mtu, quick));
+    }
+    if is_wanted("spurious_paths") {
+        figures.push(by_paths());
+    }
+    Ok(figures)
+}
+
+fn names() -> Vec<String> {
+    SCHEMES.iter().map(|scheme| scheme.name.to_owned()).collect()
+}
+
+fn by_loss(id: &'static str, mtu: Mtu, quick: bool) -> Figure {
+    let losses = if quick { &LOSSES[..2] } else { &LOSSES[..] };
+    let point = |(loss, x): &(f64, &str)| {
+        let ways = SCHEMES.iter().map(|scheme| once(gbps(&at_loss(scheme, mtu, *loss, SEED))));
+        Point { x: (*x).to_owned(), ways: ways.collect() }
+    };
+    let points: Vec<Point> = losses.iter().map(point).collect();
+    Figure {
+        id,
+        origin: "SRNIC’s Figure 11, simulated",
+        title: match mtu {
+            Mtu::B1024 => "Goodput by loss, path MTU 1024",
+            _ => "Goodput by loss, path MTU 4096",
+        },
+        about: "WRITEs of 1 MiB over one queue pair; every packet is lost with the same \
+                probability, acknowledges included; a fixed window of 64 packets.",
+        x: "loss",
+        y: "goodput",
+        unit: "Gb/s",
+        style: Style::Lines,
+        ways: names(),
+        here: kept(&points, &names()),
+        points,
+        paper: PAPER,
+    }
+}
+
+fn by_paths() -> Figure {
+    let point = |paths: u8| {
+        let ways = SCHEMES.iter().map(|scheme| {
+            let spread = spread(scheme, Mtu::B4096, paths, SEED);
+            once(100.0 * spread.retransmitted as f64 / spread.packets as f64)
+        });
+        Point { x: paths.to_string(), ways: ways.collect() }
+    };
+    let points: Vec<Point> = PATHS.into_iter().map(point).collect();
+    let most = points.iter().map(|point| point.median(0)).fold(0.0, f64::max);
+    Figure {
+        id: "spurious_paths",
+        origin: "no figure of a paper",
+        title: "Sent again for nothing, over paths of unequal delay",
+        about: "WRITEs of 1 MiB, packets of 4096 B, runs of 16 KiB on each path; the longest path \
+                takes 8 µs more than the shortest; nothing is lost.",
+        x: "paths",
+        y: "packets sent again",
+        unit: "%",
+        style: Style::Bars,
+        ways: names(),
+        points,
+        paper: "selective repeat that takes reordering for loss sends up to 100 % again (DCP, \
+                SIGCOMM 2025, of IRN under packet spraying)",
+        here: format!("the lossy dialect sends {most:.3} % again at most"),
+    }
+}
+
+/// What each way keeps of its first point at its last one, in words.
+pub(super) fn kept(points: &[Point], ways: &[String]) -> String {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return String::new() };
+    let parts = ways.iter().enumerate().map(|(at, way)| {
+        let (before, after) = (first.median(at), last.median(at));
+        format!("the {way} keeps {after:.1} Gb/s of {before:.1}")
+    });
+    format!("at {} loss, {}", last.x, parts.collect::<Vec<_>>().join(", "))
+}

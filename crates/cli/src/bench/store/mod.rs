@@ -1,0 +1,115 @@
+//! `remora bench store`: the key-value store in all its ways, beside READs and WRITEs, Redis,
+//! memcached and DuckDB; and the figures of Caribou (§6) and RedN (§5.4) on it.
+//!
+//! - [`bed`]: a process with a store on its card, on the second core, and its clients on the first.
+//!   [`callers`]: many of them at once. [`latencies`] and [`rates`]: the rows and figures.
+//! - [`servers`]: processes that serve Redis' and memcached's clients; [`fronts`]: their rows.
+//! - [`scans`]: selection next to the data, on the rows of [`tpch`]; [`duckdb`]: its peer.
+//! - [`extent`]: how much is measured.
+
+mod bed;
+mod callers;
+mod duckdb;
+mod extent;
+mod fronts;
+mod functions;
+mod latencies;
+mod papers;
+mod rates;
+mod scans;
+mod servers;
+mod tpch;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use super::figure::Figure;
+use super::page;
+use super::report::{Options, publish, show};
+use super::row::{Case, Row, measure};
+use bed::Bed;
+use extent::{Extent, FULL, QUICK, SHORTER};
+
+/// Measures the store.
+#[derive(Debug, Args)]
+pub(super) struct StoreBench {
+    #[command(flatten)]
+    pub(super) options: Options,
+    /// Write the page with the plots here
+    #[arg(long, value_name = "FILE", default_value = "remora-store.html")]
+    html: PathBuf,
+}
+
+const WORDS: page::Words = page::Words {
+    title: "The store",
+    about: "Remora’s near-data key-value store, in all the ways in which it is reached, and the \
+            experiments of Caribou (VLDB 2017) and RedN (NSDI 2022) on it: two processes on this \
+            machine, a core each, over loopback. Points are medians, whiskers the lowest and \
+            highest of several runs in turn. Caribou is an FPGA on a network of 10 Gb/s, RedN’s \
+            card a ConnectX-5: compare shapes and ratios, not microseconds.",
+    rows: "The store beside its peers",
+    ours: "store",
+    command: "remora bench store",
+};
+
+/// Measures a figure.
+type Make = fn(&Bed, Extent) -> Result<Figure>;
+
+/// The figures that a store on a card is measured for, in the papers' order.
+const FIGURES: [(&str, Make); 9] = [
+    ("fig7", latencies::operations),
+    ("fig7c", rates::load),
+    ("fig8", rates::mixes),
+    ("fig9", rates::skew),
+    ("fig11", functions::conditional),
+    ("fig12", scans::selectivity),
+    ("fig13", functions::added),
+    ("fig14", latencies::sizes),
+    ("table5", latencies::beside_cards),
+];
+
+impl StoreBench {
+    pub(super) fn run(&self) -> Result<()> {
+        let extent = if self.options.quick { QUICK } else { FULL };
+        let is_wanted = |name: &str| name.contains(&self.options.only);
+        let mut rows = Vec::new();
+        // What is served over TCP comes first: on the core of its servers, nothing else runs yet.
+        fronts::rows(&is_wanted, extent, &mut rows).context("cannot measure what TCP reaches")?;
+        scans::rows(&is_wanted, extent, &mut rows).context("cannot measure scans")?;
+        let mut figures = Vec::new();
+        let names = latencies::ROWS.iter().chain(&rates::ROWS).chain(&scans::REMOTE_ROWS);
+        if names.chain(FIGURES.iter().map(|(id, _)| id)).any(|name| is_wanted(name)) {
+            let bed = Bed::start(extent)?;
+            let wanted = |case: &Case<'_>| is_wanted(case.name);
+            let of_calls = latencies::cases(&bed, extent)?.into_iter().filter(wanted);
+            take(of_calls, extent.runs * SHORTER, &mut rows)?;
+            take(rates::cases(&bed, extent)?.into_iter().filter(wanted), extent.runs, &mut rows)?;
+            take(scans::remote(&bed, extent)?.into_iter().filter(wanted), extent.runs, &mut rows)?;
+            for (id, make) in FIGURES.into_iter().filter(|(id, _)| is_wanted(id)) {
+                let figure = make(&bed, extent).with_context(|| format!("cannot measure {id}"))?;
+                figure.show();
+                figures.push(figure);
+            }
+        }
+        ensure!(
+            !rows.is_empty() || !figures.is_empty(),
+            "nothing is called `{}`: rows and figures have names such as `redis_get_p1`, `fig9`; \
+             without --only, all of them run",
+            self.options.only
+        );
+        if !rows.is_empty() {
+            show(&rows);
+        }
+        publish(WORDS, rows, &figures, &self.html, &self.options)
+    }
+}
+
+fn take<'a>(cases: impl Iterator<Item = Case<'a>>, runs: usize, rows: &mut Vec<Row>) -> Result<()> {
+    for case in cases {
+        let name = case.name;
+        rows.push(measure(case, runs).with_context(|| format!("cannot measure {name}"))?);
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! A tablespace's keys and values, written to a file.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use csv::Writer;
+use remora_store::client::About;
+use remora_store::select::schema::Schema;
+use remora_store::way::connect::ClientOptions;
+use serde_json::{Map, Value};
+
+use super::progress::Progress;
+use super::{StoreArgs, read_schema};
+
+/// The longest piece of an answer.
+const PIECE: usize = 1 << 20;
+/// Rows between two looks at the progress.
+const SHOWN: u64 = 256;
+
+/// `remora store dump`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora store dump 127.0.0.2 --out pairs.csv            for `remora store load`
+  remora store dump 127.0.0.2 --schema orders.schema     a column for each of the schema's
+  remora store dump 127.0.0.2 --format resp | redis-cli --pipe
+
+Keys that are there from the beginning to the end come exactly once. CSV has no expiry and no
+version; JSON has both, Redis' commands the expiry.")]
+pub(super) struct Dump {
+    #[command(flatten)]
+    store: StoreArgs,
+    /// How keys and values are written
+    #[arg(long, value_enum, default_value_t = Format::Csv)]
+    format: Format,
+    /// A file that says what columns the values have; each becomes a field
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// Where to write [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+/// How keys and values are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A line each, the columns' names before them
+    Csv,
+    /// Redis' commands, as its clients send them
+    Resp,
+    /// A line of JSON each; bytes that are no text in hexadecimal digits
+    Json,
+}
+
+impl Dump {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let schema = self.schema.as_deref().map(read_schema).transpose()?;
+        let to: Box<dyn Write> = match &self.out {
+            Some(path) => {
+                let made = File::create(path);
+                Box::new(made.with_context(|| format!("cannot write {}", path.display()))?)
+            }
+            None => Box::new(io::stdout()),
+        };
+        let mut sheet = Sheet::new(self.format, schema, BufWriter::new(to))?;
+        let mut progress = Progress::new("Dumping", None);
+        let options = ClientOptions { piece: PIECE, ..ClientOptions::default() };
+        let (mut rows, mut bytes, mut failed) = (0, 0, None);
+        self.store.with_options(&options, |client| {
+            client.items(|key, about, value| {
+                if failed.is_none() {
+                    failed = sheet.item(key, about, value).err();
+                }
+                (rows, bytes) = (rows + 1, bytes + (key.len() + value.len()) as u64);
+                if rows % SHOWN == 0 {
+                    progress.at(rows, bytes);
+                }
+            })?;
+            Ok(())
+        })?;
+        let written = failed.map_or_else(|| sheet.finish(), Err);
+        written.context("cannot write what the store has")?;
+        progress.at(rows, bytes);
+        eprintln!("{}", progress.finish("dumped", bytes));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What is written to.
+enum Sheet<W: Write> {
+    Csv(Box<Writer<W>>, Option<Schema>),
+    Resp(W),
+    Json(W, Option<Schema>),
+}
+
+impl<W: Write> Sheet<W> {
+    fn new(format: Format, schema: Option<Schema>, to: W) -> Result<Sheet<W>> {
+        Ok(match format {
+            Format::Resp => Sheet::Resp(to),
+            Format::Json => Sheet::Json(to, schema),
+            Format::Csv => {
+                let mut to = Writer::from_writer(to);
+                let names = schema.iter().flat_map(|schema| schema.columns());
+                let names: Vec<&str> = names.map(|column| column.name.as_str()).collect();
+                let values = if schema.is_some() { names } else { vec!["value"] };
+                to.write_record(std::iter::once("key").chain(values))?;
+                Sheet::Csv(Box::new(to), schema)
+            }
+        })
+    }
+
+    fn item(&mut self, key: &[u8], about: &About, value: &[u8]) -> Result<()> {
+        match self {
+            Sheet::Csv(to, None) => to.write_record([key, value])?,
+            Sheet::Csv(to, Some(schema)) => {
+                to.write_field(key)?;
+                for column in schema.columns() {
+                    to.write_field(column.show(value).to_string())?;
+                }
+                to.write_record(None::<&[u8]>)?;
+            }
+            Sheet::Resp(to) => match about.expires_ms {
+                None => command(to, &[b"SET", key, value])?,
+                Some(at) => command(to, &[b"SET", key, value, b"PXAT", at.to_string().as_bytes()])?,
+            },
+            Sheet::Json(to, schema) => {
+                let object = json(key, about, value, schema.as_ref());
+                serde_json::to_writer(&mut *to, &object)?;
+                to.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        match self {
+            Sheet::Csv(mut to, _) => to.flush()?,
+            Sheet::Resp(mut to) | Sheet::Json(mut to, _) => to.flush()?,
+        }
+        Ok(())
+    }
+}
+
+/// Writes a command of Redis' protocol.
+fn command(to: &mut impl Write, words: &[&[u8]]) -> io::Result<()> {
+    write!(to, "*{}\r\n", words.len())?;
+    for word in words {
+        write!(to, "${}\r\n", word.len())?;
+        to.write_all(word)?;
+        to.write_all(b"\r\n")?;
+    }
+    Ok(())
+}
+
+fn json(key: &[u8], about: &About, value: &[u8], schema: Option<&Schema>) -> Map<String, Value> {
+    let mut object = Map::new();
+    put_text(&mut object, "key", key);
+    object.insert("version".into(), about.version.into());
+    object.insert("flags".into(), about.flags.into());
+    object.insert("expires_ms".into(), about.expires_ms.into());
+    match schema {
+        None => put_text(&mut object, "value", value),
+        Some(schema) => {
+            let fields = schema.columns().iter();
+            let row: Map<String, Value> =
+                fields.map(|c| (c.name.clone(), c.show(value).to_string().into())).collect();
+            object.insert("row".into(), row.into());
+        }
+    }
+    object
+}
+
+/// Text as it is; other bytes as hexadecimal digits, under a name that says so.
+fn put_text(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => object.insert(name.into(), text.into()),
+        Err(_) => {
+            let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            object.insert(format!("{name}_hex"), digits.into())
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dumped(format: Format, schema: Option<&str>) -> String {
+        let schema = schema.map(|text| Schema::parse(text).unwrap());
+        let mut bytes = Vec::new();
+        let mut sheet = Sheet::new(format, schema, &mut bytes).unwrap();
+        let about = About { version: 7, flags: 1, expires_ms: None };
+        sheet.item(b"a,\"b\"", &about, b"\x05x\ny").unwrap();
+        sheet.item(b"\xFF", &About { expires_ms: Some(9), ..about }, b"\x06").unwrap();
+        sheet.finish().unwrap();
+        bytes.iter().map(|byte| char::from(*byte)).collect()
+    }
+
+    #[test]
+    fn items_are_written_in_three_ways() {
+        let csv = "key,value\n\"a,\"\"b\"\"\",\"\x05x\ny\"\n\u{FF},\x06\n";
+        assert_eq!(dumped(Format::Csv, None), csv);
+        let rows = "key,n,t\n\"a,\"\"b\"\"\",5,\"x\ny\"\n\u{FF},6,\n";
+        assert_eq!(dumped(Format::Csv, Some("n u8\nt text")), rows);
+        let resp = "*3\r\n$3\r\nSET\r\n$5\r\na,\"b\"\r\n$4\r\n\x05x\ny\r\n\
+                    *5\r\n$3\r\nSET\r\n$1\r\n\u{FF}\r\n$1\r\n\x06\r\n$4\r\nPXAT\r\n$1\r\n9\r\n";
+        assert_eq!(dumped(Format::Resp, None), resp);
+        let json = dumped(Format::Json, Some("n u8\nt text"));
+        let lines: Vec<Value> = json.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
+        assert_eq!((&lines[0]["key"], &lines[0]["row"]["t"]), (&"a,\"b\"".into(), &"x\ny".into()));
+        assert_eq!((&lines[1]["key_hex"], &lines[1]["expires_ms"]), (&"ff".into(), &9.into()));
+    }
+}

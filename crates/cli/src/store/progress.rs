@@ -1,0 +1,56 @@
+//! How far a long command is, for a person at a terminal.
+
+use std::time::Instant;
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::output;
+
+/// Rows and bytes that were moved.
+#[derive(Debug)]
+pub(super) struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+    rows: u64,
+}
+
+impl Progress {
+    /// Of `bytes` in all, if that is known.
+    pub(super) fn new(verb: &'static str, bytes: Option<u64>) -> Progress {
+        let known = "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}, {msg}, \
+                     {binary_bytes_per_sec}, {eta} left";
+        let unknown = "{prefix} {spinner} {binary_bytes}, {msg}, {binary_bytes_per_sec}";
+        let bar = match bytes {
+            _ if !output::has_viewer() => ProgressBar::hidden(),
+            Some(bytes) => ProgressBar::new(bytes).with_style(style(known)),
+            None => ProgressBar::no_length().with_style(style(unknown)),
+        };
+        let bar = bar.with_prefix(verb).with_message("0 rows");
+        Progress { bar, began: Instant::now(), rows: 0 }
+    }
+
+    /// So many rows were moved, and so many bytes of all.
+    pub(super) fn at(&mut self, rows: u64, bytes: u64) {
+        self.rows = rows;
+        self.bar.set_position(bytes);
+        self.bar.set_message(format!("{} rows", output::grouped(rows)));
+    }
+
+    /// Says what was moved, in a line for a person.
+    pub(super) fn finish(self, verb: &str, bytes: u64) -> String {
+        self.bar.finish_and_clear();
+        let seconds = self.began.elapsed().as_secs_f64();
+        let rate = (self.rows as f64 / seconds.max(1e-9)).round() as u64;
+        format!(
+            "{} rows {verb}, {}, in {seconds:.2} s: {} rows a second",
+            output::grouped(self.rows),
+            output::bytes(bytes),
+            output::grouped(rate)
+        )
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    // The templates are fixed, and right.
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+}

@@ -1,0 +1,147 @@
+//! A topology as a drawing: hosts below, switches above by tier, cables by how busy they were.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use anyhow::Result;
+use remora_sim::experiment::Experiment;
+use remora_sim::flows::Record;
+use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
+
+use super::stages::{links, tiers};
+
+const WIDTH: f64 = 1060.0;
+/// The distance of two tiers.
+const STEP: f64 = 130.0;
+/// The most cables that are drawn one by one.
+const MOST: usize = 6000;
+
+/// The drawing, in SVG. `end` is when the last flow ended: cables are coloured by their share of it
+/// in use.
+pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<String> {
+    let topology = &experiment.cluster.topology;
+    if topology.cables.len() > MOST {
+        let cables = topology.cables.len();
+        return Ok(format!("<p>{cables} cables are too many to draw.</p>"));
+    }
+    let places = places(topology);
+    let height = places.values().map(|place| place.1).fold(0.0, f64::max) + 44.0;
+    let busy = busy(experiment, record, end);
+    let mut svg =
+        format!("<svg role=\"img\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">");
+    for (Cable { a, b, rate, .. }, busy) in topology.cables.iter().zip(&busy) {
+        let ((x1, y1), (x2, y2)) = (places[a], places[b]);
+        let width = thickness(*rate) * if *busy > 0.0 { 1.0 } else { 0.6 };
+        write!(
+            svg,
+            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{}\" \
+             stroke-width=\"{width:.1}\"><title>{a} – {b}: {:.0} % busy</title></line>",
+            colour(*busy),
+            busy * 100.0
+        )?;
+    }
+    let crowded = topology.hosts > 64 || topology.switches > 40;
+    for (node, (x, y)) in &places {
+        node_mark(&mut svg, *node, (*x, *y), crowded)?;
+    }
+    svg.push_str("</svg>");
+    Ok(svg + &legend())
+}
+
+fn node_mark(svg: &mut String, node: Node, (x, y): (f64, f64), crowded: bool) -> Result<()> {
+    match node {
+        Node::Host(host) => {
+            let r = if crowded { 2.0 } else { 8.0 };
+            write!(
+                svg,
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" fill=\"#fff\" stroke=\"#464c54\">\
+                 <title>{node}</title></circle>"
+            )?;
+            if !crowded {
+                let y = y + 24.0;
+                write!(
+                    svg,
+                    "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
+                     fill=\"#57606a\">{host}</text>"
+                )?;
+            }
+        }
+        Node::Switch(switch) => {
+            let (w, h) = if crowded { (8.0, 6.0) } else { (34.0, 18.0) };
+            let (left, top) = (x - w / 2.0, y - h / 2.0);
+            write!(
+                svg,
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{w}\" height=\"{h}\" rx=\"3\" \
+                 fill=\"#e9eef5\" stroke=\"#464c54\"><title>{node}</title></rect>"
+            )?;
+            if !crowded {
+                let y = y + 4.0;
+                write!(
+                    svg,
+                    "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
+                     fill=\"#22272e\">s{switch}</text>"
+                )?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where nodes stand: each tier in a row, hosts lowest, evenly.
+fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
+    let mut rows: BTreeMap<u32, Vec<Node>> = BTreeMap::new();
+    tiers(topology).into_iter().for_each(|(node, tier)| rows.entry(tier).or_default().push(node));
+    let top = rows.keys().last().copied().unwrap_or(0);
+    let mut places = BTreeMap::new();
+    for (tier, row) in rows {
+        let y = 24.0 + f64::from(top - tier) * STEP;
+        for (i, node) in row.iter().enumerate() {
+            let x = (i as f64 + 0.5) * WIDTH / row.len() as f64;
+            places.insert(*node, (x, y));
+        }
+    }
+    places
+}
+
+/// By cable: the share of the time in which the busier of its directions was in use.
+fn busy(experiment: &Experiment, record: &Record, end: Ps) -> Vec<f64> {
+    let topology = &experiment.cluster.topology;
+    let all = links(topology);
+    let mut by_ends: BTreeMap<(Node, Node), Vec<f64>> = BTreeMap::new();
+    for (link, used) in all.iter().zip(&record.links).rev() {
+        let time = link.rate.time(used.usage.bytes) as f64 / end.max(1) as f64;
+        by_ends.entry((link.from, link.to)).or_default().push(time.min(1.0));
+    }
+    // Cables beside each other have links in the same order.
+    let mut next = |a, b| by_ends.get_mut(&(a, b)).and_then(Vec::pop).unwrap_or(0.0);
+    topology.cables.iter().map(|Cable { a, b, .. }| next(*a, *b).max(next(*b, *a))).collect()
+}
+
+/// From grey by blue to red.
+fn colour(busy: f64) -> String {
+    const STOPS: [(f64, [f64; 3]); 4] = [
+        (0.0, [214.0, 219.0, 225.0]),
+        (0.25, [86.0, 160.0, 220.0]),
+        (0.6, [230.0, 159.0, 0.0]),
+        (1.0, [196.0, 40.0, 20.0]),
+    ];
+    let upper = STOPS.iter().position(|(at, _)| busy <= *at).unwrap_or(STOPS.len() - 1).max(1);
+    let ((low, a), (high, b)) = (STOPS[upper - 1], STOPS[upper]);
+    let part = ((busy - low) / (high - low)).clamp(0.0, 1.0);
+    let mix = |i: usize| (a[i] + (b[i] - a[i]) * part).round() as u8;
+    format!("rgb({},{},{})", mix(0), mix(1), mix(2))
+}
+
+fn thickness(rate: LineRate) -> f64 {
+    let gigabits = rate.bits().unwrap_or(0) as f64 / 1e9;
+    (gigabits.max(1.0).log10() * 0.9).clamp(0.8, 3.0)
+}
+
+fn legend() -> String {
+    let entry = |busy: f64| {
+        let percent = busy * 100.0;
+        format!("<span><i style=\"background:{}\"></i>{percent:.0} % busy</span>", colour(busy))
+    };
+    let entries: String = [0.0, 0.25, 0.6, 1.0].map(entry).concat();
+    format!("<div class=\"key\">{entries}</div>")
+}

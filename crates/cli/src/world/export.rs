@@ -1,0 +1,143 @@
+//! `remora world export`: files that other simulators, their tools and Wireshark read.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use remora::nic::wire::ROCE_PORT;
+use remora::pcap::Capture;
+use remora_sim::experiment::Experiment;
+use remora_sim::flows::{Record, RecordOptions};
+use remora_sim::format::{hpcc, hpcc_out};
+use remora_sim::net::Node;
+use remora_sim::net::time::{NS, US};
+
+use super::load::{self, Chosen};
+use super::stages::links;
+use crate::output::grouped;
+
+/// `remora world export`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora world export world.toml --topology topology.txt --flows flow.txt     without a run
+  remora world export world.toml --fct fct_fat_remora.txt --pfc pfc.txt --qlen qlen.txt
+  remora world export world.toml --pcapng port.pcapng --cable 'switch 0' 'host 3'")]
+pub(super) struct Export {
+    /// The world file
+    #[arg(value_name = "WORLD.toml")]
+    world: PathBuf,
+    #[command(flatten)]
+    chosen: Chosen,
+    /// HPCC's topology.txt
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// HPCC's flow.txt: the flows that wait for no others
+    #[arg(long, value_name = "FILE")]
+    flows: Option<PathBuf>,
+    /// HPCC's fct.txt: completion times, for its fct_analysis.py
+    #[arg(long, value_name = "FILE")]
+    fct: Option<PathBuf>,
+    /// HPCC's pfc.txt: each pause and resume
+    #[arg(long, value_name = "FILE")]
+    pfc: Option<PathBuf>,
+    /// HPCC's qlen.txt: how often each queue was how long
+    #[arg(long, value_name = "FILE")]
+    qlen: Option<PathBuf>,
+    /// The packets that passed a cable, as pcapng; payload that does not exist is zeros
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
+    /// The ends of that cable [default: what the world's [record] captures]
+    #[arg(long, value_names = ["NODE", "NODE"], num_args = 2)]
+    cable: Vec<String>,
+}
+
+impl Export {
+    pub(super) fn run(self) -> Result<()> {
+        let mut experiment = load::load(&self.world, self.chosen)?;
+        if let Some(path) = &self.topology {
+            load::write(path, experiment.topology.write())?;
+        }
+        if let Some(path) = &self.flows {
+            let (text, left) = experiment.flows.write(&experiment.topology);
+            load::write(path, text)?;
+            if left > 0 {
+                eprintln!(
+                    "{} flows wait for others: the format cannot say so",
+                    grouped(left as u64)
+                );
+            }
+        }
+        let needs_run = [&self.fct, &self.pfc, &self.qlen, &self.pcapng];
+        if needs_run.iter().all(|path| path.is_none()) {
+            if self.topology.is_none() && self.flows.is_none() {
+                bail!("say what to write: --fct, --pfc, --qlen, --pcapng, --topology or --flows");
+            }
+            return Ok(());
+        }
+        self.prepare(&mut experiment)?;
+        let report = load::simulate(&experiment)?;
+        print!("{report}");
+        if let Some(path) = &self.fct {
+            let text = hpcc::write_fct(&report, &experiment.flows, &experiment.topology);
+            load::write(path, text)?;
+        }
+        let Some(record) = &report.record else { return Ok(()) };
+        if let Some(path) = &self.pfc {
+            load::write(path, hpcc_out::write_pfc(record, &experiment.topology))?;
+        }
+        if let Some(path) = &self.qlen {
+            load::write(path, hpcc_out::write_qlen(record, &experiment.topology))?;
+        }
+        if let Some(path) = &self.pcapng {
+            write_packets(path, record)?;
+        }
+        if record.notes.missed > 0 {
+            eprintln!("{} entries found no room", grouped(record.notes.missed));
+        }
+        Ok(())
+    }
+
+    /// Has all be recorded that is to be written.
+    fn prepare(&self, experiment: &mut Experiment) -> Result<()> {
+        let Experiment { cluster, .. } = experiment;
+        let usual = RecordOptions { every: US, captures: Vec::new() };
+        let all = links(&cluster.topology);
+        let options = cluster.record.get_or_insert(usual);
+        if let [a, b] = self.cable.as_slice() {
+            let node = |name: &str| {
+                Node::named(name).with_context(|| format!("\"{name}\" is no node: `switch 0`"))
+            };
+            let (a, b) = (node(a)?, node(b)?);
+            let is_between = |(_, link): &(u32, &remora_sim::net::Link)| {
+                [(a, b), (b, a)].contains(&(link.from, link.to))
+            };
+            let between = (0u32..).zip(&all).filter(is_between).map(|(link, _)| link);
+            options.captures = between.collect();
+            if options.captures.is_empty() {
+                bail!("there is no cable between {a} and {b}");
+            }
+        }
+        if self.pcapng.is_some() && options.captures.is_empty() {
+            bail!("name the cable: --cable 'switch 0' 'host 3'");
+        }
+        Ok(())
+    }
+}
+
+fn write_packets(path: &Path, record: &Record) -> Result<()> {
+    let told = || format!("cannot write {}", path.display());
+    let file = BufWriter::new(File::create(path).with_context(told)?);
+    capture(file, record).with_context(told)
+}
+
+fn capture(out: impl Write, record: &Record) -> std::io::Result<()> {
+    let mut capture = Capture::new(out, "simulated")?;
+    for note in &record.notes.packets {
+        let wire = note.wire();
+        capture.received(note.at / NS, &wire.datagram(), ROCE_PORT)?;
+    }
+    capture.flush()
+}

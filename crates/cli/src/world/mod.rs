@@ -1,0 +1,59 @@
+//! `remora world`: networks of any size and their flows, from a file.
+//!
+//! - [`run`], [`compare`], [`import`], [`export`]: its commands. [`load`]: reads world files, and
+//!   shows their mistakes.
+//! - [`result`]: a run's figures, as a table and as JSON. [`stages`]: where time was lost.
+//! - [`page`], [`drawing`], [`plots`]: the page of a run.
+
+mod compare;
+mod drawing;
+mod export;
+mod import;
+mod load;
+mod page;
+mod plots;
+mod result;
+mod run;
+mod stages;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+
+/// `remora world`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora world run examples/worlds/incast.toml --page incast.html
+  remora world compare examples/worlds/fat-tree.toml spray.toml
+  remora world import hpcc topology.txt flow.txt --to world.toml
+  remora world export world.toml --fct fct.txt --pfc pfc.txt --qlen qlen.txt
+
+docs/worlds.md says what a world file may have.")]
+pub(crate) struct World {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Run a world, and print how long its flows took and what the network did
+    Run(run::Run),
+    /// Run several worlds, and print their figures side by side
+    Compare(compare::Compare),
+    /// Make a world file of another simulator's files
+    Import(import::Import),
+    /// Run a world, and write files that other simulators' tools read
+    Export(export::Export),
+}
+
+impl World {
+    /// Runs the command.
+    pub(crate) fn run(self) -> Result<()> {
+        match self.what {
+            What::Run(run) => run.run(),
+            What::Compare(compare) => compare.run(),
+            What::Import(import) => import.run(),
+            What::Export(export) => export.run(),
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The page of a run: figures, topology, queues and rates over time, completion by size.
+
+use std::fmt::Write;
+
+use anyhow::Result;
+use remora_sim::experiment::Experiment;
+use remora_sim::flows::{Record, Report};
+use remora_sim::net::Ps;
+use remora_sim::net::time::US;
+
+use super::drawing;
+use super::plots::{Line, Plot};
+use super::result::{Class, Outcome};
+use super::stages::links;
+use crate::bench::page::{STYLE, processor, text};
+
+/// How many ports are drawn over time.
+const PORTS: usize = 6;
+
+/// The page of one run.
+pub(super) fn render(
+    experiment: &Experiment,
+    report: &Report,
+    outcome: &Outcome,
+) -> Result<String> {
+    let mut page = head(&outcome.name, &experiment.about)?;
+    table_section(&mut page, "Figures", "", &["figure", "value"], &outcome.rows())?;
+    let end = report.end();
+    if let Some(record) = &report.record {
+        let about = "Hosts below, switches above. A cable’s colour says what share of the run \
+                     its busier direction was in use; its width, the rate.";
+        section(&mut page, "Topology", about, &drawing::draw(experiment, record, end)?)?;
+        over_time(&mut page, experiment, record, end)?;
+    }
+    by_size(&mut page, outcome)?;
+    let about = "Slowdown: the completion time as a multiple of what the flow would take alone.";
+    let cdf = slowdowns(report);
+    let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
+    section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
+    if !outcome.stages.is_empty() {
+        let (headings, rows) = outcome.stage_table();
+        let about = "How long packets waited for ports, by where in the network: waits of all \
+                     packets, retransmitted ones and acknowledges included. Tiers count from the \
+                     hosts.";
+        table_section(&mut page, "Where time was lost", about, &headings, &rows)?;
+    }
+    foot(&mut page)?;
+    Ok(page)
+}
+
+/// A figure of the flows of one range of sizes.
+type Of = fn(&Class) -> f64;
+
+/// The page of several runs.
+pub(super) fn comparison(
+    outcomes: &[Outcome],
+    headings: &[String],
+    rows: &[Vec<String>],
+) -> Result<String> {
+    let names: Vec<&str> = outcomes.iter().map(|outcome| outcome.name.as_str()).collect();
+    let mut page = head(&names.join(" and "), "Several worlds side by side.")?;
+    let about = "Times in µs; in brackets, a multiple of the first world’s.";
+    table_section(&mut page, "Figures", about, headings, rows)?;
+    let plots: [(&str, Of); 3] = [
+        ("99th percentile of slowdown by size", |c| c.p99_slowdown),
+        ("Mean slowdown by size", |c| c.mean_slowdown),
+        ("Mean completion by size, µs", |c| c.mean_us),
+    ];
+    for (title, of) in plots {
+        let line = |o: &Outcome| (o.name.clone(), sized(&o.classes, of));
+        let lines = outcomes.iter().map(line).collect();
+        let plot = plot("bytes, at most", "", [true, true], true, lines);
+        section(&mut page, title, "", &plot.draw()?)?;
+    }
+    foot(&mut page)?;
+    Ok(page)
+}
+
+fn head(title: &str, about: &str) -> Result<String> {
+    let mut page = String::new();
+    write!(
+        page,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\
+         <title>Remora: {0}</title><style>{STYLE}td:first-child,th:first-child{{text-align:left}}\
+         </style></head><body><main><h1>{0}</h1><p class=\"about\">{1}</p>",
+        text(title),
+        text(about)
+    )?;
+    Ok(page)
+}
+
+fn foot(page: &mut String) -> Result<()> {
+    let (version, processor) = (env!("CARGO_PKG_VERSION"), text(&processor()));
+    writeln!(
+        page,
+        "<footer>Simulated: the same on every machine. Made by <code>remora world</code> {version} \
+         · {processor}</footer></main></body></html>"
+    )?;
+    Ok(())
+}
+
+fn section(page: &mut String, title: &str, about: &str, content: &str) -> Result<()> {
+    let (title, about) = (text(title), text(about));
+    let about = if about.is_empty() { about } else { format!("<p class=\"about\">{about}</p>") };
+    write!(page, "<section><h2>{title}</h2>{about}{content}</section>")?;
+    Ok(())
+}
+
+fn table_section<H: AsRef<str>, R: AsRef<[String]>>(
+    page: &mut String,
+    title: &str,
+    about: &str,
+    headings: &[H],
+    rows: &[R],
+) -> Result<()> {
+    let mut table = String::from("<div class=\"wide\"><table><tr>");
+    headings.iter().for_each(|heading| table += &format!("<th>{}", text(heading.as_ref())));
+    table.push_str("</tr>");
+    for row in rows {
+        table.push_str("<tr>");
+        row.as_ref().iter().for_each(|cell| table += &format!("<td>{}", text(cell)));
+        table.push_str("</tr>");
+    }
+    table.push_str("</table></div>");
+    section(page, title, about, &table)
+}
+
+fn plot(
+    x: &'static str,
+    y: &'static str,
+    [log_x, log_y]: [bool; 2],
+    marks: bool,
+    lines: Vec<Line>,
+) -> Plot {
+    Plot { x, y, log_x, log_y, marks, lines }
+}
+
+/// Queues, rates and pauses.
+fn over_time(page: &mut String, experiment: &Experiment, record: &Record, end: Ps) -> Result<()> {
+    let links = links(&experiment.cluster.topology);
+    let name = |link: usize| format!("{} to {}", links[link].from, links[link].to);
+    let interval = record.interval() as f64 / US as f64;
+    let over = |values: Vec<f64>| -> Vec<(f64, f64)> {
+        values.into_iter().enumerate().map(|(i, v)| ((i + 1) as f64 * interval, v)).collect()
+    };
+    let longest = |link: &usize| record.links[*link].queue.iter().copied().max().unwrap_or(0);
+    let switches = experiment.cluster.topology.hosts as usize..links.len();
+    // Ports beside which the others are busy would be lines at zero.
+    let least = switches.clone().map(|link| longest(&link)).max().unwrap_or(0) / 100;
+    let mut ports: Vec<usize> = switches.filter(|link| longest(link) > least).collect();
+    ports.sort_by_key(|link| (core::cmp::Reverse(longest(link)), *link));
+    ports.truncate(PORTS);
+    let queue = |link: &usize| {
+        let bytes = record.links[*link].queue.iter().map(|b| f64::from(*b) / 1e3).collect();
+        (name(*link), over(bytes))
+    };
+    let about = format!(
+        "The longest queues of switches, each point the longest of {interval:.2} µs; {} samples.",
+        record.samples
+    );
+    let lines = ports.iter().map(queue).collect();
+    let drawn = plot("time, µs", "queue, KB", [false; 2], false, lines).draw()?;
+    section(page, "Queues over time", &about, &drawn)?;
+    let rate = |link: &usize| {
+        let gigabits = record.rates(*link).into_iter().map(|bits| bits / 1e9).collect();
+        (name(*link), over(gigabits))
+    };
+    let lines = ports.iter().map(rate).collect();
+    let drawn = plot("time, µs", "sent, Gb/s", [false; 2], false, lines).draw()?;
+    section(page, "Rates over time", "What the same ports have sent.", &drawn)?;
+    pauses(page, record, (&name, end))
+}
+
+/// How many ports were paused, over time.
+fn pauses(
+    page: &mut String,
+    record: &Record,
+    (name, end): (&impl Fn(usize) -> String, Ps),
+) -> Result<()> {
+    if record.notes.pauses.is_empty() {
+        return Ok(());
+    }
+    let mut count = 0i64;
+    let mut steps = vec![(0.0, 0.0)];
+    for note in &record.notes.pauses {
+        let at = note.at as f64 / US as f64;
+        steps.push((at, count as f64));
+        count += if note.paused { 1 } else { -1 };
+        steps.push((at, count as f64));
+    }
+    let lines = vec![("paused ports and classes".to_owned(), steps)];
+    let drawn = plot("time, µs", "paused", [false; 2], false, lines).draw()?;
+    let paused = record.paused(end);
+    let mut most: Vec<usize> = (0..paused.len()).filter(|link| paused[*link] > 0).collect();
+    most.sort_by_key(|link| (core::cmp::Reverse(paused[*link]), *link));
+    let row = |link: &usize| {
+        let us = paused[*link] as f64 / US as f64;
+        let share = paused[*link] as f64 * 100.0 / end.max(1) as f64;
+        vec![name(*link), format!("{us:.2}"), format!("{share:.1} %")]
+    };
+    let rows: Vec<Vec<String>> = most.iter().take(PORTS).map(row).collect();
+    section(page, "Pauses", "How many ports flow control held at a time.", &drawn)?;
+    let headings = ["port", "paused, µs", "of the run"];
+    table_section(page, "Ports that were paused longest", "", &headings, &rows)
+}
+
+fn sized(classes: &[Class], of: impl Fn(&Class) -> f64) -> Vec<(f64, f64)> {
+    classes.iter().map(|class| (class.most_bytes as f64, of(class))).collect()
+}
+
+fn by_size(page: &mut String, outcome: &Outcome) -> Result<()> {
+    let classes = &outcome.classes;
+    if classes.is_empty() {
+        return Ok(());
+    }
+    let line = |name: &str, of: fn(&Class) -> f64| (name.to_owned(), sized(classes, of));
+    let times = vec![
+        line("median", |c| c.p50_us),
+        line("mean", |c| c.mean_us),
+        line("p95", |c| c.p95_us),
+        line("p99", |c| c.p99_us),
+    ];
+    let slowdowns = vec![
+        line("median", |c| c.p50_slowdown),
+        line("mean", |c| c.mean_slowdown),
+        line("p95", |c| c.p95_slowdown),
+        line("p99", |c| c.p99_slowdown),
+    ];
+    let about = "Flows in order of size, in groups of as many each.";
+    let x = "bytes, at most";
+    let drawn = plot(x, "completion, µs", [true; 2], true, times).draw()?;
+    section(page, "Completion times by size", about, &drawn)?;
+    let drawn = plot(x, "slowdown", [true; 2], true, slowdowns).draw()?;
+    section(page, "Slowdown by size", about, &drawn)?;
+    let (headings, rows) = outcome.class_table();
+    table_section(page, "Numbers by size", "", &headings, &rows)
+}
+
+/// The distribution of slowdowns, in at most a few hundred points.
+fn slowdowns(report: &Report) -> Line {
+    let mut all: Vec<f64> = report.messages().filter_map(|(flow, _)| flow.slowdown()).collect();
+    all.sort_unstable_by(f64::total_cmp);
+    let step = (all.len() / 400).max(1);
+    let point = |(i, value): (usize, &f64)| (*value, (i + 1) as f64 * 100.0 / all.len() as f64);
+    let last = all.len().saturating_sub(1);
+    let chosen = all.iter().enumerate().filter(|(i, _)| i % step == 0 || *i == last);
+    ("all flows".into(), chosen.map(point).collect())
+}

@@ -1,0 +1,268 @@
+//! The figures of a run, as tables and as JSON.
+
+use remora_sim::experiment::Experiment;
+use remora_sim::flows::{Report, SizeClass};
+use remora_sim::net::Ps;
+use remora_sim::net::time::US;
+use serde::Serialize;
+
+use super::stages::{Stage, stages};
+use crate::output::{self, grouped};
+
+/// How many groups of sizes are told apart.
+pub(super) const GROUPS: usize = 10;
+
+/// Completion times in µs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Times {
+    pub(super) mean: f64,
+    pub(super) p50: f64,
+    pub(super) p95: f64,
+    pub(super) p99: f64,
+    pub(super) max: f64,
+}
+
+/// Flows of one range of sizes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Class {
+    pub(super) least_bytes: u64,
+    pub(super) most_bytes: u64,
+    pub(super) flows: usize,
+    pub(super) mean_us: f64,
+    pub(super) p50_us: f64,
+    pub(super) p95_us: f64,
+    pub(super) p99_us: f64,
+    pub(super) mean_slowdown: f64,
+    pub(super) p50_slowdown: f64,
+    pub(super) p95_slowdown: f64,
+    pub(super) p99_slowdown: f64,
+}
+
+/// What packets came to.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Packets {
+    pub(super) sent: u64,
+    pub(super) delivered: u64,
+    pub(super) in_flight: u64,
+    pub(super) dropped_full: u64,
+    pub(super) dropped_loss: u64,
+    pub(super) dropped_down: u64,
+    pub(super) dropped_no_path: u64,
+    pub(super) marked: u64,
+    pub(super) pauses: u64,
+    pub(super) sent_again: u64,
+}
+
+/// All figures of a run.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Outcome {
+    pub(super) name: String,
+    pub(super) transport: &'static str,
+    pub(super) hosts: u32,
+    pub(super) switches: u32,
+    pub(super) cables: usize,
+    pub(super) seed: u64,
+    pub(super) flows: usize,
+    pub(super) done: usize,
+    pub(super) failed: usize,
+    /// When the last flow ended.
+    pub(super) end_us: f64,
+    pub(super) times_us: Option<Times>,
+    pub(super) mean_slowdown: f64,
+    pub(super) p99_slowdown: f64,
+    /// The bytes of flows that have ended, by the time until the last has, a host.
+    pub(super) gigabits_per_host: f64,
+    pub(super) packets: Packets,
+    pub(super) classes: Vec<Class>,
+    pub(super) stages: Vec<Stage>,
+    /// The sum of all arrivals, which names a run: the same for the same world on any machine.
+    pub(super) trace: String,
+    pub(super) run_seconds: f64,
+}
+
+fn us(ps: Ps) -> f64 {
+    ps as f64 / US as f64
+}
+
+impl Class {
+    fn of(class: &SizeClass) -> Class {
+        let [p50_us, p95_us, p99_us] = class.times.map(us);
+        let [p50_slowdown, p95_slowdown, p99_slowdown] = class.slowdowns;
+        Class {
+            least_bytes: class.least,
+            most_bytes: class.most,
+            flows: class.flows,
+            mean_us: class.mean / US as f64,
+            p50_us,
+            p95_us,
+            p99_us,
+            mean_slowdown: class.mean_slowdown,
+            p50_slowdown,
+            p95_slowdown,
+            p99_slowdown,
+        }
+    }
+}
+
+impl Outcome {
+    pub(super) fn new(experiment: &Experiment, report: &Report) -> Outcome {
+        let Experiment { name, cluster, flows, .. } = experiment;
+        let t = &report.tally;
+        let percentile = |part| report.percentile(part).map(us);
+        let times = |p50| Times {
+            mean: report.mean() / US as f64,
+            p50,
+            p95: percentile(0.95).unwrap_or(p50),
+            p99: percentile(0.99).unwrap_or(p50),
+            max: percentile(1.0).unwrap_or(p50),
+        };
+        let ended = report.messages().filter(|(flow, _)| flow.ended.is_some());
+        let bits = ended.map(|(_, (.., bytes))| bytes as f64 * 8.0).sum::<f64>();
+        let (end, hosts) = (report.end(), cluster.topology.hosts);
+        let stages = report.record.as_ref().map(|record| stages(experiment, record, end));
+        Outcome {
+            name: name.clone(),
+            transport: cluster.transport.name,
+            hosts,
+            switches: cluster.topology.switches,
+            cables: cluster.topology.cables.len(),
+            seed: cluster.net.seed,
+            flows: flows.flows.len(),
+            done: report.done(),
+            failed: report.failed(),
+            end_us: us(end),
+            times_us: percentile(0.5).map(times),
+            mean_slowdown: report.mean_slowdown(),
+            p99_slowdown: report.classes(1).first().map_or(0.0, |class| class.slowdowns[2]),
+            gigabits_per_host: bits / (end.max(1) as f64 / 1e12) / 1e9 / f64::from(hosts),
+            packets: Packets {
+                sent: t.sent,
+                delivered: t.delivered,
+                in_flight: report.in_flight,
+                dropped_full: t.dropped_full,
+                dropped_loss: t.dropped_loss,
+                dropped_down: t.dropped_down,
+                dropped_no_path: t.dropped_no_path,
+                marked: t.marked,
+                pauses: t.pauses,
+                sent_again: report.retransmitted,
+            },
+            classes: report.classes(GROUPS).iter().map(Class::of).collect(),
+            stages: stages.unwrap_or_default(),
+            trace: format!("{:016x}", report.trace.hash),
+            run_seconds: report.run_seconds,
+        }
+    }
+
+    /// The figures with their names.
+    pub(super) fn rows(&self) -> Vec<[String; 2]> {
+        let p = &self.packets;
+        let mut rows = vec![
+            ["world".into(), self.name.clone()],
+            ["transport".into(), self.transport.into()],
+            [
+                "network".into(),
+                format!("{} hosts, {} switches, {} cables", self.hosts, self.switches, self.cables),
+            ],
+            [
+                "flows".into(),
+                format!("{} of {} done, {} failed", self.done, self.flows, self.failed),
+            ],
+        ];
+        if let Some(Times { mean, p50, p95, p99, max }) = self.times_us {
+            rows.push(["completion".into(), format!("mean {mean:.2} µs, median {p50:.2} µs")]);
+            let tail = format!("p95 {p95:.2} µs, p99 {p99:.2} µs, most {max:.2} µs");
+            rows.push(["".into(), tail]);
+        }
+        let (mean, p99) = (self.mean_slowdown, self.p99_slowdown);
+        rows.push(["slowdown".into(), format!("mean {mean:.2}, p99 {p99:.2}")]);
+        let goodput =
+            format!("{:.2} Gb/s a host until {:.1} µs", self.gigabits_per_host, self.end_us);
+        rows.push(["goodput".into(), goodput]);
+        let counts = [
+            ("packets sent", p.sent),
+            ("packets delivered", p.delivered),
+            ("still in flight", p.in_flight),
+            ("dropped: no room", p.dropped_full),
+            ("dropped: random loss", p.dropped_loss),
+            ("dropped: link down", p.dropped_down),
+            ("dropped: no path", p.dropped_no_path),
+            ("marked", p.marked),
+            ("sent again", p.sent_again),
+            ("pauses", p.pauses),
+        ];
+        let counts = counts.into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
+        rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));
+        rows.push(["trace".into(), self.trace.clone()]);
+        rows
+    }
+
+    /// The headings and cells of the table by size.
+    pub(super) fn class_table(&self) -> ([&'static str; 8], Vec<[String; 8]>) {
+        let headings =
+            ["bytes, up to", "flows", "mean µs", "p50 µs", "p99 µs", "slowdown", "p50", "p99"];
+        let row = |c: &Class| {
+            let two = |value: f64| format!("{value:.2}");
+            [
+                grouped(c.most_bytes),
+                c.flows.to_string(),
+                two(c.mean_us),
+                two(c.p50_us),
+                two(c.p99_us),
+                two(c.mean_slowdown),
+                two(c.p50_slowdown),
+                two(c.p99_slowdown),
+            ]
+        };
+        (headings, self.classes.iter().map(row).collect())
+    }
+
+    /// The headings and cells of the table of where time was lost.
+    pub(super) fn stage_table(&self) -> ([&'static str; 8], Vec<[String; 8]>) {
+        let headings = [
+            "links",
+            "number",
+            "packets",
+            "mean wait, ns",
+            "share of waits",
+            "longest queue",
+            "paused, µs",
+            "dropped",
+        ];
+        let all: Ps = self.stages.iter().map(|stage| stage.waited_ps).sum();
+        let row = |s: &Stage| {
+            [
+                s.name.clone(),
+                s.links.to_string(),
+                grouped(s.packets),
+                format!("{:.1}", s.waited_ps as f64 / 1e3 / s.packets.max(1) as f64),
+                format!("{:.1} %", s.waited_ps as f64 * 100.0 / all.max(1) as f64),
+                output::bytes(s.longest_queue.into()),
+                format!("{:.2}", us(s.paused_ps)),
+                grouped(s.dropped),
+            ]
+        };
+        (headings, self.stages.iter().map(row).collect())
+    }
+
+    /// Prints the tables.
+    pub(super) fn show(&self) {
+        let mut table = output::table(["figure", "value"]);
+        self.rows().into_iter().for_each(|row| _ = table.add_row(row));
+        println!("{table}");
+        let (headings, rows) = self.class_table();
+        let mut table = output::table(headings);
+        rows.into_iter().for_each(|row| _ = table.add_row(row));
+        output::align_right(&mut table, 0..8);
+        println!("\ncompletion and slowdown by size (as many flows in each row)\n{table}");
+        if !self.stages.is_empty() {
+            let (headings, rows) = self.stage_table();
+            let mut table = output::table(headings);
+            rows.into_iter().for_each(|row| _ = table.add_row(row));
+            output::align_right(&mut table, 1..8);
+            println!("\nwhere packets waited\n{table}");
+        }
+        let rate = self.packets.delivered as f64 / self.run_seconds.max(1e-9) / 1e3;
+        println!("\nran for {:.2} s: {rate:.0} thousand packets a second", self.run_seconds);
+    }
+}

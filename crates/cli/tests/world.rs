@@ -1,0 +1,167 @@
+//! `remora world`, as a user runs it.
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::Folder;
+
+fn world(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_remora")).arg("world").args(args).output().unwrap()
+}
+
+fn example(name: &str) -> String {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.join("../../examples/worlds").join(name).display().to_string()
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Runs an example, and returns its figures and its page.
+fn run(name: &str, more: &[&str]) -> (Value, String) {
+    let folder = Folder::new();
+    let (json, page) = (folder.path("out.json"), folder.path("out.html"));
+    let (json, page) = (json.to_str().unwrap(), page.to_str().unwrap());
+    let mut args = vec!["run", name, "--json", json, "--page", page];
+    args.extend(more);
+    let output = world(&args);
+    assert!(output.status.success(), "{}", told(&output));
+    let figures = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    (figures, fs::read_to_string(page).unwrap())
+}
+
+#[test]
+fn an_incast_with_flow_control_loses_nothing_and_takes_what_its_port_takes() {
+    let (figures, page) = run(&example("incast.toml"), &[]);
+    assert_eq!((&figures["done"], &figures["failed"]), (&48.into(), &0.into()));
+    let packets = &figures["packets"];
+    assert_eq!((&packets["dropped_full"], &packets["sent_again"]), (&0.into(), &0.into()));
+    assert!(packets["pauses"].as_u64().unwrap() > 0);
+    // Sixteen messages of 250 packets by one port of 100 Gb/s, 1106 bytes each, and the first 16
+    // longer: so long the last of each burst takes, and the ways.
+    let port = 16.0 * (250.0 * 1106.0 + 16.0) * 0.08 / 1e3;
+    let most = figures["times_us"]["max"].as_f64().unwrap();
+    assert!(most > port && most < port + 8.0, "{most} and {port}");
+    // The page has the topology, and each plot.
+    for part in ["<h2>Topology", "Queues over time", "Slowdown by size", "Pauses", "host 0"] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
+    assert!(!page.contains("src=") && !page.contains("href="), "the page needs no other file");
+}
+
+#[test]
+fn a_fat_tree_gives_the_same_on_two_threads_and_another_by_another_seed() {
+    let world = example("fat-tree.toml");
+    let (one, _) = run(&world, &[]);
+    let (two, _) = run(&world, &["--threads", "2"]);
+    assert_eq!(one["failed"], 0);
+    assert_eq!(one["done"], one["flows"]);
+    assert!(one["mean_slowdown"].as_f64().unwrap() > 1.0);
+    for figure in ["trace", "packets", "classes", "stages", "times_us"] {
+        assert_eq!(one[figure], two[figure], "{figure}");
+    }
+    let (other, _) = run(&world, &["--seed", "2"]);
+    assert_ne!(one["trace"], other["trace"]);
+}
+
+#[test]
+fn a_failing_link_loses_packets_and_no_flow() {
+    let (figures, _) = run(&example("failing-link.toml"), &[]);
+    assert_eq!(figures["done"], figures["flows"]);
+    let packets = &figures["packets"];
+    assert!(packets["dropped_down"].as_u64().unwrap() > 0, "{packets}");
+    assert!(packets["sent_again"].as_u64() >= packets["dropped_down"].as_u64(), "{packets}");
+}
+
+#[test]
+fn worlds_are_compared() {
+    let folder = Folder::new();
+    let text = fs::read_to_string(example("incast.toml")).unwrap();
+    let other = folder.path("lossy.toml");
+    let text = text.replace("\"incast\"\nabout", "\"without\"\nabout").replace("pfc = true", "");
+    fs::write(&other, text.replace("-fixed", "")).unwrap();
+    let page = folder.path("both.html");
+    let both = [&*example("incast.toml"), other.to_str().unwrap()];
+    let output = world(&["compare", both[0], both[1], "--page", page.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", told(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(shown.contains("without") && shown.contains("p99 completion"), "{shown}");
+    assert!(fs::read_to_string(page).unwrap().contains("slowdown by size"));
+    assert!(!world(&["compare", both[0]]).status.success(), "one world is none to compare");
+}
+
+#[test]
+fn a_mistake_is_shown_in_its_line() {
+    let folder = Folder::new();
+    let path = folder.path("wrong.toml");
+    let text = fs::read_to_string(example("incast.toml")).unwrap();
+    fs::write(&path, text.replace("rate = \"100Gbps\"", "rate = \"0Gbps\"")).unwrap();
+    let output = world(&["run", path.to_str().unwrap()]);
+    assert!(!output.status.success());
+    let told = told(&output);
+    for part in ["wrong.toml:9:8", "rate = \"0Gbps\"", "^^^", "1Mbps to 100Tbps", "was not run"] {
+        assert!(told.contains(part), "{part} in {told}");
+    }
+    let output = world(&["run", folder.path("nowhere.toml").to_str().unwrap()]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("cannot read"));
+}
+
+/// HPCC's files in, and out again: the same columns, in the order of the ends.
+#[test]
+fn files_of_other_simulators_are_imported_and_exported() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let cables: String = (0..5).map(|host| format!("{host} 5 100Gbps 1000ns 0\n")).collect();
+    fs::write(at("topology.txt"), format!("6 1 5\n5\n{cables}")).unwrap();
+    let flows: String = (1..5).map(|host| format!("{host} 0 3 100 200000 2.0\n")).collect();
+    fs::write(at("flow.txt"), format!("4\n{flows}")).unwrap();
+    let import = ["import", "hpcc", &at("topology.txt"), &at("flow.txt"), "--to", &at("w.toml")];
+    let output = world(&import);
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(told(&world(&import)).contains("--force"), "nothing is overwritten");
+    let [fct, pfc, qlen, pcap] = ["fct.txt", "pfc.txt", "qlen.txt", "port.pcapng"].map(at);
+    let output = world(&[
+        "export",
+        &at("w.toml"),
+        "--fct",
+        &fct,
+        "--pfc",
+        &pfc,
+        "--qlen",
+        &qlen,
+        "--pcapng",
+        &pcap,
+        "--cable",
+        "switch 0",
+        "host 0",
+        "--topology",
+        &at("t2.txt"),
+        "--flows",
+        &at("f2.txt"),
+    ]);
+    assert!(output.status.success(), "{}", told(&output));
+    let fct = fs::read_to_string(fct).unwrap();
+    assert_eq!(fct.lines().count(), 4);
+    for line in fct.lines() {
+        let columns: Vec<&str> = line.split(' ').collect();
+        assert_eq!((columns.len(), columns[1], columns[3]), (8, "0b000001", "100"), "{line}");
+        let number = |i: usize| columns[i].parse::<u64>().unwrap();
+        assert_eq!((number(4), number(5)), (200_000, 2_000_000_000));
+        assert!(number(6) >= number(7), "not faster than alone: {line}");
+    }
+    assert!(fs::read_to_string(qlen).unwrap().starts_with("time: "));
+    assert_eq!(fs::read_to_string(at("f2.txt")).unwrap().lines().count(), 5);
+    // The topology that was written is the one that was read.
+    let again = world(&["import", "hpcc", &at("t2.txt"), &at("f2.txt"), "--to", &at("w2.toml")]);
+    assert!(again.status.success(), "{}", told(&again));
+    let pcap = fs::read(pcap).unwrap();
+    assert_eq!(pcap[..4], [0x0A, 0x0D, 0x0D, 0x0A]);
+    // Four messages of 196 packets come in, and acknowledges go out.
+    assert!(pcap.len() > 4 * 200_000, "{}", pcap.len());
+}

@@ -1,0 +1,20 @@
+//! Clients that use a session beside its first one: forked children, and processes that were given
+//! the command descriptor of an open device.
+
+use super::server::Server;
+use crate::message::Join;
+
+impl Server {
+    /// The session that a client of user `uid` joins.
+    pub(super) fn join(&self, uid: u32, join: &Join) -> Result<u32, String> {
+        let held = self.sessions.get(&join.session).filter(|held| held.admits(uid, &join.token));
+        held.map(|held| held.number).ok_or_else(|| "there is no such session to be joined".into())
+    }
+
+    /// Ends the connections of all that have a session, or have lost it just now.
+    pub(super) fn drop_clients(&mut self, session: u32, reason: &str) {
+        for client in self.clients.of_session(session) {
+            self.drop_client(client, Some(reason));
+        }
+    }
+}

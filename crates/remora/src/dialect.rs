@@ -1,0 +1,107 @@
+//! Which dialect reliable connections speak, and over how many paths the lossy one spreads packets.
+//!
+//! Two cards that both offer the lossy dialect use it (docs/lossy.md); programs that connect by
+//! RDMA connection management need not know. With every other peer, cards are standard.
+
+use std::env;
+
+use remora_nic::wire::Dialect;
+use thiserror::Error;
+
+/// The environment variable that chooses the dialect that a card offers: `auto` (or nothing),
+/// `standard` or `lossy`.
+pub const DIALECT_VARIABLE: &str = "REMORA_DIALECT";
+/// The environment variable that says over how many paths lossy connections spread their packets:
+/// 1 (the default) to 64.
+pub const PATHS_VARIABLE: &str = "REMORA_PATHS";
+/// The most paths.
+pub const PATHS_MAX: u8 = 64;
+
+/// Which dialect a card offers to its peers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DialectChoice {
+    /// The lossy one, except to cards of this machine while nothing is done to packets on purpose:
+    /// there nothing is lost, and short messages take less time in the standard dialect.
+    #[default]
+    Auto,
+    /// None: RoCE v2 as the specification has it.
+    Standard,
+    /// The lossy one, to every peer.
+    Lossy,
+}
+
+/// Why the environment's wish for a dialect or paths cannot be met.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+pub enum BadDialect {
+    /// There is no such dialect.
+    #[error(
+        "{DIALECT_VARIABLE} is `{0}`: `lossy` offers the lossy dialect to every peer, `standard` \
+         to none, and `auto`, as without the variable, to those whose packets may be lost"
+    )]
+    Dialect(String),
+    /// That is no number of paths.
+    #[error("{PATHS_VARIABLE} is `{0}`: name a number of paths from 1 to {PATHS_MAX}")]
+    Paths(String),
+}
+
+impl DialectChoice {
+    /// What [`DIALECT_VARIABLE`] says.
+    ///
+    /// # Errors
+    /// It names no dialect.
+    pub fn from_environment() -> Result<DialectChoice, BadDialect> {
+        DialectChoice::parse(&env::var(DIALECT_VARIABLE).unwrap_or_default())
+    }
+
+    fn parse(name: &str) -> Result<DialectChoice, BadDialect> {
+        match name {
+            "" | "auto" => Ok(DialectChoice::Auto),
+            "standard" => Ok(DialectChoice::Standard),
+            "lossy" => Ok(DialectChoice::Lossy),
+            other => Err(BadDialect::Dialect(other.to_owned())),
+        }
+    }
+
+    /// What a card offers to other machines.
+    pub(crate) fn offers(self) -> Dialect {
+        match self {
+            DialectChoice::Auto | DialectChoice::Lossy => Dialect::LOSSY,
+            DialectChoice::Standard => Dialect::STANDARD,
+        }
+    }
+}
+
+/// What [`PATHS_VARIABLE`] says.
+///
+/// # Errors
+/// It is no number from 1 to 64.
+pub(crate) fn paths_from_environment() -> Result<u8, BadDialect> {
+    parse_paths(&env::var(PATHS_VARIABLE).unwrap_or_default())
+}
+
+fn parse_paths(text: &str) -> Result<u8, BadDialect> {
+    match text.parse() {
+        _ if text.is_empty() => Ok(1),
+        Ok(paths @ 1..=PATHS_MAX) => Ok(paths),
+        _ => Err(BadDialect::Paths(text.to_owned())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_variables_name_a_dialect_and_a_number_of_paths() {
+        assert_eq!(DialectChoice::parse(""), Ok(DialectChoice::Auto));
+        assert_eq!(DialectChoice::parse("standard"), Ok(DialectChoice::Standard));
+        assert_eq!(DialectChoice::parse("lossy"), Ok(DialectChoice::Lossy));
+        let error = DialectChoice::parse("Lossy").unwrap_err().to_string();
+        assert!(error.contains("`Lossy`") && error.contains("to every peer"), "{error}");
+        assert_eq!((parse_paths(""), parse_paths("64")), (Ok(1), Ok(64)));
+        for bad in ["0", "65", "-1", "many", " 8"] {
+            let error = parse_paths(bad).unwrap_err().to_string();
+            assert!(error.contains(bad) && error.contains("1 to 64"), "{error}");
+        }
+    }
+}

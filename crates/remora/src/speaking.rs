@@ -1,0 +1,65 @@
+//! The dialect of a device's connections: what is offered, and what is spoken
+//! ([`dialect`](crate::dialect)).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use remora_nic::wire::Dialect;
+
+use crate::device::{Device, DeviceOptions};
+use crate::dialect::{DialectChoice, PATHS_MAX};
+use crate::driver::Own;
+use crate::queue_pair::QueuePair;
+
+impl DeviceOptions {
+    /// Chooses the dialect that the card offers. Without this option, the environment variable
+    /// [`DIALECT_VARIABLE`](crate::dialect::DIALECT_VARIABLE) does.
+    #[must_use]
+    pub fn dialect(mut self, choice: DialectChoice) -> DeviceOptions {
+        self.dialect = Some(choice);
+        self
+    }
+
+    /// Spreads the packets of lossy connections to other machines over so many paths, 1 to 64, cut
+    /// to a power of two. Paths differ in the source port of their packets, by which networks
+    /// choose among routes; to each belongs a socket. Without this option, the environment variable
+    /// [`PATHS_VARIABLE`](crate::dialect::PATHS_VARIABLE) says how many.
+    #[must_use]
+    pub fn paths(mut self, paths: u8) -> DeviceOptions {
+        self.paths = Some(paths.clamp(1, PATHS_MAX));
+        self
+    }
+}
+
+impl Device {
+    /// How many reliable connections speak each dialect with each peer now, in the order of
+    /// addresses; nothing if the card is another process's.
+    pub fn dialects(&self) -> Vec<(IpAddr, Dialect, u64)> {
+        let mut counts = BTreeMap::new();
+        if let Some(own) = self.live.lock().as_own() {
+            for (_, peer, dialect) in own.nic.speaking() {
+                *counts.entry((peer, dialect.bits())).or_insert(0) += 1;
+            }
+        }
+        let entry = |((peer, bits), count)| (peer, Dialect::from_bits_truncate(bits), count);
+        counts.into_iter().map(entry).collect()
+    }
+}
+
+impl QueuePair {
+    /// What the queue pair speaks.
+    pub fn dialect(&self) -> Dialect {
+        self.query().attr.dialect.unwrap_or(Dialect::STANDARD)
+    }
+}
+
+impl Own {
+    /// Offers cards of this machine what suits the way of packets to them.
+    pub(crate) fn choose_offers(&mut self) {
+        let offers = match self.dialect {
+            DialectChoice::Auto if !self.is_impaired() => Dialect::STANDARD,
+            choice => choice.offers(),
+        };
+        self.nic.set_offers_here(offers);
+    }
+}

@@ -1,0 +1,166 @@
+//! Experiments: a cluster and its flows, read from a world file in TOML.
+//!
+//! - `section`: values with their places in the text, and [`Mistake`]s.
+//! - `topology`, `switches`, `workload`: the sections. docs/worlds.md says what each may have.
+//!
+//! ```
+//! use remora_sim::experiment::{Experiment, Overrides};
+//!
+//! let world = r#"
+//!     [topology]
+//!     shape = "star"
+//!     hosts = 9
+//!     rate = "100Gbps"
+//!     delay = "1us"
+//!
+//!     [[workload]]
+//!     kind = "incast"
+//!     sources = "1..8"
+//!     target = 0
+//!     bytes = "64KB"
+//! "#;
+//! let no_files = |name: &str| Err(format!("there is no file {name}"));
+//! let experiment = Experiment::parse(world, &no_files, Overrides::default()).unwrap();
+//! let report = experiment.cluster.run(&experiment.flows.flows)?;
+//! assert_eq!(report.done(), 8);
+//!
+//! // A mistake knows its place.
+//! let wrong = world.replace("100Gbps", "0Gbps");
+//! let mistake = Experiment::parse(&wrong, &no_files, Overrides::default()).unwrap_err();
+//! assert_eq!(&wrong[mistake.at], "\"0Gbps\"");
+//! # Ok::<(), remora_sim::flows::ClusterError>(())
+//! ```
+
+mod section;
+mod switches;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod workload;
+
+use remora_nic::qp::Mtu;
+use toml::de::DeTable;
+
+use crate::flows::{Cluster, Payload, TRANSPORTS, Transport};
+use crate::format::hpcc::{HpccFlows, HpccTopology};
+
+use section::Section;
+pub use section::{Files, Mistake};
+
+/// What the caller decides whatever the file says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Overrides {
+    /// What is drawn comes from it.
+    pub seed: Option<u64>,
+    /// Threads, 1 or 2.
+    pub threads: Option<u8>,
+}
+
+/// A cluster and what it is to do.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Its name, for tables and pages.
+    pub name: String,
+    /// What it shows, in a sentence; may be empty.
+    pub about: String,
+    /// The network and its cards.
+    pub cluster: Cluster,
+    /// The topology's numbers in files.
+    pub topology: HpccTopology,
+    /// The flows, and their ports in files.
+    pub flows: HpccFlows,
+}
+
+impl Experiment {
+    /// Reads a world file.
+    ///
+    /// # Errors
+    /// The first mistake in it, with its place.
+    pub fn parse(
+        text: &str,
+        files: Files<'_>,
+        overrides: Overrides,
+    ) -> Result<Experiment, Mistake> {
+        let table = DeTable::parse(text).map_err(|error| {
+            let at = error.span().unwrap_or(0..text.len());
+            Mistake::new(at, error.message(), "a world is a file in TOML: see docs/worlds.md")
+        })?;
+        let mut world = Section::new("", 0..first_line(text), table.into_inner());
+        let name = world.text("name")?.map_or_else(|| "world".into(), |found| found.0);
+        let about = world.text("about")?.map_or_else(String::new, |found| found.0);
+        let seed = world.number("seed", 0..=u64::MAX)?;
+        let threads = world.number("threads", 1..=2)?;
+        let until = world.time("until")?;
+        let shape = world.section("topology")?;
+        let topology = topology::read(shape, files)?;
+        let mut cluster = Cluster::new(topology.topology.clone());
+        cluster.net.seed = overrides.seed.or(seed).unwrap_or(1);
+        cluster.threads = overrides.threads.or(threads).unwrap_or(1);
+        if let Some((until, _)) = until {
+            cluster.until = until;
+        }
+        switches::read(world.section("switch")?, &mut cluster)?;
+        hosts(world.section("host")?, &mut cluster)?;
+        switches::losses(&topology, &mut cluster);
+        for change in world.sections("change")? {
+            switches::change(change, &mut cluster)?;
+        }
+        if world.has("record") {
+            switches::record(world.section("record")?, &mut cluster)?;
+        }
+        let mut flows = HpccFlows::of(Vec::new());
+        for section in world.sections("workload")? {
+            workload::read(section, (&topology, &cluster), files, &mut flows)?;
+        }
+        if flows.flows.is_empty() {
+            return Err(world.mistake("nothing is to be sent", "add a section [[workload]]"));
+        }
+        workload::check(&flows.flows, &cluster, &world)?;
+        world.end()?;
+        Ok(Experiment { name, about, cluster, topology, flows })
+    }
+}
+
+/// The length of the first line that has something.
+fn first_line(text: &str) -> usize {
+    let start = text.len() - text.trim_start().len();
+    start + text[start..].lines().next().map_or(0, str::len)
+}
+
+/// The section `[host]`.
+fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+    if let Some((name, at)) = section.text("transport")? {
+        cluster.transport = Transport::named(&name).ok_or_else(|| {
+            let names: Vec<String> = TRANSPORTS.iter().map(|t| format!("`{}`", t.name)).collect();
+            let help = format!("it should be {}", names.join(", "));
+            Mistake::new(at, format!("there is no transport \"{name}\""), help)
+        })?;
+    }
+    if let Some(window) = section.number("window", 1..=32_768)? {
+        cluster.window_packets = window;
+    }
+    if let Some((bytes, at)) = section.bytes("mtu")? {
+        let all = [Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B2048, Mtu::B4096];
+        let found = all.into_iter().find(|mtu| u64::from(mtu.bytes()) == bytes);
+        let wrong =
+            || Mistake::new(at, format!("`mtu` is {bytes}"), "256, 512, 1024, 2048 or 4096");
+        cluster.mtu = found.ok_or_else(wrong)?;
+    }
+    if let Some((span, _)) = section.time("timeout")? {
+        /// A code of 1 is 8.192 µs, and each further one twice the time.
+        const UNIT: u64 = 4_096_000;
+        let code = span.div_ceil(UNIT).max(2).next_power_of_two().ilog2();
+        cluster.timeout = code.min(31) as u8;
+    }
+    if let Some((payload, at)) = section.text("payload")? {
+        cluster.payload = match payload.as_str() {
+            "hollow" => Payload::Hollow,
+            "real" => Payload::Real,
+            _ => {
+                let message = format!("there is no payload \"{payload}\"");
+                return Err(Mistake::new(at, message, "`hollow` (only lengths) or `real`"));
+            }
+        };
+    }
+    section.end()
+}

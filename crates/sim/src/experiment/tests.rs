@@ -1,0 +1,184 @@
+//! World files: what they say is what runs, and what is wrong is pointed at.
+
+use super::*;
+use crate::flows::Flow;
+use crate::net::time::{MS, US};
+use crate::net::{Change, LineRate, Routing};
+
+const WORLD: &str = r#"
+name = "small"
+seed = 3
+until = "20ms"
+
+[topology]
+shape = "leaf-spine"
+leaves = 2
+spines = 2
+hosts-per-leaf = 4
+host-rate = "100Gbps"
+fabric-rate = "200Gbps"
+delay = "1us"
+
+[switch]
+buffer = "2MB"
+routing = "spray"
+mark = "100KB"
+mark-at = "100Gbps"
+
+[host]
+transport = "selective"
+mtu = 4096
+window = 64
+timeout = "500us"
+
+[[change]]
+at = "10us"
+cable = ["switch 0", "switch 2"]
+learnt-after = "5us"
+
+[record]
+every = "2us"
+
+[[workload]]
+kind = "poisson"
+sizes = "web-search"
+load = 0.3
+span = "200us"
+
+[[workload]]
+kind = "incast"
+sources = "0..7"
+target = 3
+bytes = "64KB"
+start = "50us"
+"#;
+
+fn none(name: &str) -> Result<String, String> {
+    Err(format!("there is no file {name}"))
+}
+
+fn parse(text: &str) -> Result<Experiment, Mistake> {
+    Experiment::parse(text, &none, Overrides::default())
+}
+
+#[test]
+fn a_world_is_what_its_file_says() {
+    let Experiment { cluster, flows, name, .. } = parse(WORLD).unwrap();
+    assert_eq!((name.as_str(), cluster.topology.hosts, cluster.until), ("small", 8, 20 * MS));
+    assert_eq!((cluster.net.seed, cluster.net.routing), (3, Routing::Spray));
+    assert_eq!((cluster.net.buffer.bytes, cluster.net.buffer.marking_gigabits), (2_000_000, 100));
+    // 4.096 µs · 2^7 are 524 µs.
+    assert_eq!((cluster.transport.name, cluster.timeout), ("selective", 7));
+    assert_eq!((cluster.mtu, cluster.window_packets), (Mtu::B4096, 64));
+    let [(at, Change::Cable { works: false, .. }), (later, Change::Reroute)] = *cluster.changes
+    else {
+        panic!("{:?}", cluster.changes)
+    };
+    assert_eq!((at, later), (10 * US, 15 * US));
+    assert_eq!(cluster.record.as_ref().unwrap().every, 2 * US);
+    let incast = flows.flows.iter().filter(|f| (f.start, f.bytes) == (50 * US, 64_000));
+    assert_eq!(incast.count(), 7);
+    assert_eq!(cluster.topology.cables[8].rate, LineRate::gigabits(200));
+    let over = Overrides { seed: Some(9), threads: Some(2) };
+    let other = Experiment::parse(WORLD, &none, over).unwrap();
+    assert_eq!((other.cluster.net.seed, other.cluster.threads), (9, 2));
+    assert_ne!(other.flows.flows, flows.flows, "another seed draws other flows");
+}
+
+/// Two threads do what one does, with all of a world's sections.
+#[test]
+fn a_world_runs_alike_on_one_and_two_threads() {
+    let run = |threads| {
+        let over = Overrides { threads: Some(threads), ..Overrides::default() };
+        let Experiment { cluster, flows, .. } = Experiment::parse(WORLD, &none, over).unwrap();
+        cluster.run(&flows.flows).unwrap()
+    };
+    let (one, two) = (run(1), run(2));
+    assert!(one == two, "{one}{two}");
+    assert_eq!(one.failed(), 0);
+    assert!(one.done() > 7 && one.tally.marked > 0, "{one}");
+}
+
+#[test]
+fn a_mistake_is_pointed_at() {
+    let wrong = |from: &str, to: &str| {
+        assert!(WORLD.contains(from), "{from}");
+        let text = WORLD.replace(from, to);
+        let mistake = parse(&text).unwrap_err();
+        assert!(!mistake.help.is_empty() && mistake.at.end <= text.len());
+        (text[mistake.at].to_owned(), mistake.message, mistake.help)
+    };
+    let place = |from: &str, to: &str| wrong(from, to).0;
+    assert_eq!(place("\"100Gbps\"\nfabric", "\"0Gbps\"\nfabric"), "\"0Gbps\"");
+    assert_eq!(place("\"1us\"", "\"2s\""), "\"2s\"");
+    assert_eq!(place("leaf-spine\"", "torus\""), "\"torus\"");
+    assert_eq!(place("\"spray\"", "\"sprai\""), "\"sprai\"");
+    assert_eq!(place("\"selective\"", "\"tcp\""), "\"tcp\"");
+    assert_eq!(place("mtu = 4096", "mtu = 1500"), "1500");
+    assert_eq!(place("\"0..7\"", "\"0..8\""), "\"0..8\"");
+    assert_eq!(place("target = 3", "target = 8"), "8");
+    assert_eq!(place("\"switch 2\"", "\"switch 1\""), "[\"switch 0\", \"switch 1\"]");
+    assert_eq!(place("load = 0.3", "load = nan"), "nan");
+    assert_eq!(place("buffer =", "bufer ="), "bufer");
+    assert_eq!(place("spines = 2", "spines = 0"), "0");
+    assert_eq!(place("\"web-search\"", "\"web-serch\""), "\"web-serch\"");
+    assert_eq!(place("mark = ", "mark-at = "), "mark-at");
+    let (_, message, help) = wrong("window = 64", "windows = 64");
+    assert!(message.contains("`windows`") && help.contains("`window`"), "{message} {help}");
+    let (_, message, _) = wrong("delay = \"1us\"", "");
+    assert_eq!(message, "[topology] has no `delay`");
+    assert_eq!(place("[switch]", "[switch"), "");
+}
+
+#[test]
+fn what_takes_too_much_memory_is_refused_before_it_is_built() {
+    let message = |from: &str, to: &str| parse(&WORLD.replace(from, to)).unwrap_err().message;
+    let hosts = message("hosts-per-leaf = 4", "hosts-per-leaf = 4000000000");
+    assert!(hosts.starts_with("8000000000 hosts") && hosts.contains("GiB"), "{hosts}");
+    let flows = message("bytes = \"64KB\"", "bytes = \"64KB\"\ntimes = 1000000");
+    assert!(flows.contains("8000000 flows need about 19 GiB"), "{flows}");
+    let flows = message("span = \"200us\"", "span = \"1000s\"");
+    assert!(flows.contains("flows; the most is"), "{flows}");
+}
+
+#[test]
+fn topologies_that_do_not_hold_together_are_refused() {
+    let world = |cables: &str| {
+        let flow = "[[workload]]\nkind=\"flows\"\n[[workload.flow]]\nfrom=0\nto=1\nbytes=1\n";
+        format!("[topology]\nshape=\"cables\"\nhosts=2\nswitches=2\n{cables}\n{flow}")
+    };
+    let cable = |a, b| {
+        format!("[[topology.cable]]\nends=[\"{a}\",\"{b}\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\n")
+    };
+    let message = |cables: &[String]| parse(&world(&cables.concat())).map_err(|m| m.message);
+    let (a, b) = (cable("host 0", "switch 0"), cable("host 1", "switch 1"));
+    let apart = message(&[a.clone(), b.clone()]).unwrap_err();
+    assert_eq!(apart, "there is no path from host 0 to host 1");
+    let far = message(&[a.clone(), cable("host 1", "switch 7")]).unwrap_err();
+    assert_eq!(far, "there is no switch 7");
+    let whole = message(&[a, b, cable("switch 0", "switch 1")]).unwrap();
+    assert_eq!(whole.flows.flows, [Flow::new(0, 1, 1, 0)]);
+}
+
+/// Files of other simulators, and where their mistakes are told.
+#[test]
+fn files_that_a_world_names_are_read() {
+    let world = "[topology]\nshape = \"hpcc\"\nfile = \"topology.txt\"\n\
+        [[workload]]\nkind = \"hpcc\"\nfile = \"flow.txt\"\n";
+    let files = |name: &str| match name {
+        "topology.txt" => Ok("3 1 2\n1\n0 1 100Gbps 1us 0\n2 1 100Gbps 1us 0.5\n".to_owned()),
+        "flow.txt" => Ok("1\n0 2 3 200 5000 0.001\n".to_owned()),
+        _ => none(name),
+    };
+    let read = Experiment::parse(world, &files, Overrides::default()).unwrap();
+    assert_eq!(read.flows.ports, [200]);
+    assert_eq!(read.flows.flows, [Flow::new(0, 1, 5000, MS)]);
+    assert_eq!(read.cluster.changes.len(), 2, "the lossy cable, in both directions");
+    let other = world.replace("flow.txt", "topology.txt");
+    let mistake = Experiment::parse(&other, &files, Overrides::default()).unwrap_err();
+    assert!(mistake.message.starts_with("topology.txt, line 1: "), "{mistake:?}");
+    assert_eq!(&other[mistake.at], "\"topology.txt\"");
+    let missing = world.replace("flow.txt", "flows.txt");
+    let mistake = Experiment::parse(&missing, &files, Overrides::default()).unwrap_err();
+    assert_eq!(mistake.message, "there is no file flows.txt");
+}

@@ -1,0 +1,197 @@
+//! The section `[topology]`: a usual shape, cables one by one, or another simulator's file.
+
+use super::section::{Files, Mistake, Section, in_file};
+use crate::format::hpcc::{self, HpccTopology};
+use crate::format::htsim;
+use crate::net::{
+    Cable, Dumbbell, FatTree, LeafSpine, LineRate, Node, Ps, Star, Topology, TopologyError,
+};
+
+/// The most hosts of a world file.
+const HOSTS: u64 = 1 << 16;
+/// The most switches.
+const SWITCHES: u64 = 1 << 16;
+/// The most cables.
+const CABLES: u64 = 1 << 21;
+/// The most entries of the switches' tables: by switch and switch with hosts.
+const ROUTES: u64 = 1 << 25;
+/// What a card takes of memory, in bytes, before it has a connection.
+const CARD: u64 = 14_000;
+
+/// The shapes, for an error.
+const SHAPES: &str = "`star`, `dumbbell`, `leaf-spine`, `fat-tree`, `srnic`, `cables`, `hpcc` or \
+                      `htsim`";
+
+/// Reads the section.
+pub(super) fn read(mut section: Section<'_>, files: Files<'_>) -> Result<HpccTopology, Mistake> {
+    let found = section.text("shape")?;
+    let (shape, at) = section.need("shape", found)?;
+    let topology = match shape.as_str() {
+        "star" => star(&mut section)?,
+        "dumbbell" => dumbbell(&mut section)?,
+        "leaf-spine" => leaf_spine(&mut section)?,
+        "fat-tree" => fat_tree(&mut section)?,
+        "srnic" => {
+            let servers = section.number("hosts", 1..=4096)?;
+            let servers = section.need("hosts", servers)?;
+            let why = "SRNIC's Figure 12 has no such tree";
+            let help = "`hosts` is 16, 64, 256, 1024 or 4096";
+            FatTree::srnic(servers).ok_or_else(|| section.mistake(why, help))?
+        }
+        "cables" => cables(&mut section)?,
+        "hpcc" | "htsim" => return from_file(section, &shape, files),
+        _ => {
+            let message = format!("there is no shape \"{shape}\"");
+            return Err(Mistake::new(at, message, format!("it should be {SHAPES}")));
+        }
+    };
+    check(&section, &topology)?;
+    section.end()?;
+    Ok(HpccTopology::of(topology))
+}
+
+fn from_file(
+    mut section: Section<'_>,
+    shape: &str,
+    files: Files<'_>,
+) -> Result<HpccTopology, Mistake> {
+    let found = section.text("file")?;
+    let (name, at) = section.need("file", found)?;
+    let text = files(&name).map_err(|why| Mistake::new(at.clone(), why, "name a file"))?;
+    let read = match shape {
+        "hpcc" => hpcc::read_topology(&text),
+        _ => htsim::read_topology(&text).map(HpccTopology::of),
+    };
+    let read = read.map_err(|error| in_file(&name, at, error))?;
+    check(&section, &read.topology)?;
+    section.end()?;
+    Ok(read)
+}
+
+/// Refuses what would take more memory than machines have, before it is built.
+fn room(section: &Section<'_>, hosts: u64, switches: u64, cables: u64) -> Result<(), Mistake> {
+    if hosts <= HOSTS && switches <= SWITCHES && cables <= CABLES {
+        return Ok(());
+    }
+    let gib = (hosts.saturating_mul(CARD).saturating_add(cables.saturating_mul(500))) >> 30;
+    let message = format!(
+        "{hosts} hosts, {switches} switches and {cables} cables need about {gib} GiB of memory"
+    );
+    let help = format!("the most are {HOSTS} hosts, {SWITCHES} switches and {CABLES} cables");
+    Err(section.mistake(message, help))
+}
+
+fn check(section: &Section<'_>, topology: &Topology) -> Result<(), Mistake> {
+    let Topology { hosts, switches, ref cables } = *topology;
+    room(section, hosts.into(), switches.into(), cables.len() as u64)?;
+    topology.check().map_err(|error| {
+        let help = match error {
+            TopologyError::NotConnected { .. } => "add a cable, or leave the host out",
+            TopologyError::HostCables { .. } => "give each host one cable, to a switch",
+            _ => "correct the cable",
+        };
+        section.mistake(error, help)
+    })?;
+    let mut edges: Vec<u32> = Vec::new();
+    for Cable { a, b, .. } in cables {
+        for (node, other) in [(a, b), (b, a)] {
+            if let (Node::Host(_), Node::Switch(switch)) = (node, other) {
+                edges.push(*switch);
+            }
+        }
+    }
+    edges.sort_unstable();
+    edges.dedup();
+    let entries = edges.len() as u64 * u64::from(switches);
+    if entries > ROUTES {
+        let message = format!("the switches' tables need {} MiB of memory", entries >> 18);
+        return Err(section.mistake(message, "take fewer switches"));
+    }
+    Ok(())
+}
+
+fn rate(section: &mut Section<'_>, key: &'static str) -> Result<LineRate, Mistake> {
+    let found = section.rate(key)?;
+    section.need(key, found)
+}
+
+fn delay(section: &mut Section<'_>) -> Result<Ps, Mistake> {
+    let found = section.delay("delay")?;
+    section.need("delay", found)
+}
+
+fn count(section: &mut Section<'_>, key: &'static str) -> Result<u32, Mistake> {
+    let found = section.number(key, 1..=u32::MAX)?;
+    section.need(key, found)
+}
+
+fn star(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+    let hosts = count(section, "hosts")?;
+    room(section, hosts.into(), 1, hosts.into())?;
+    Ok(Star { hosts, rate: rate(section, "rate")?, delay: delay(section)? }.topology())
+}
+
+fn dumbbell(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+    let side = count(section, "side")?;
+    let hosts = 2 * u64::from(side);
+    room(section, hosts, 2, hosts + 1)?;
+    let (host_rate, middle_rate) = (rate(section, "host-rate")?, rate(section, "middle-rate")?);
+    Ok(Dumbbell { side, host_rate, middle_rate, delay: delay(section)? }.topology())
+}
+
+/// The product; saturates.
+fn product(factors: &[u32]) -> u64 {
+    factors.iter().fold(1u64, |product, n| product.saturating_mul((*n).into()))
+}
+
+fn leaf_spine(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+    let (leaves, spines) = (count(section, "leaves")?, count(section, "spines")?);
+    let hosts_per_leaf = count(section, "hosts-per-leaf")?;
+    let hosts = product(&[leaves, hosts_per_leaf]);
+    let cables = hosts.saturating_add(product(&[leaves, spines]));
+    room(section, hosts, u64::from(leaves) + u64::from(spines), cables)?;
+    let (host_rate, fabric_rate) = (rate(section, "host-rate")?, rate(section, "fabric-rate")?);
+    let delay = delay(section)?;
+    Ok(LeafSpine { leaves, spines, hosts_per_leaf, host_rate, fabric_rate, delay }.topology())
+}
+
+fn fat_tree(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+    let (pods, tors) = (count(section, "pods")?, count(section, "tors")?);
+    let (aggs, hosts_per_tor) = (count(section, "aggs")?, count(section, "hosts-per-tor")?);
+    let cores = section.number("cores", 0..=u32::MAX)?.unwrap_or(0);
+    let hosts = product(&[pods, tors, hosts_per_tor]);
+    let sum = |terms: [u64; 3]| terms.into_iter().fold(0u64, u64::saturating_add);
+    let switches = sum([product(&[pods, tors]), product(&[pods, aggs]), product(&[aggs, cores])]);
+    let cables = sum([hosts, product(&[pods, tors, aggs]), product(&[pods, aggs, cores])]);
+    room(section, hosts, switches, cables)?;
+    let (host_rate, fabric_rate) = (rate(section, "host-rate")?, rate(section, "fabric-rate")?);
+    let delay = delay(section)?;
+    let tree = FatTree { pods, tors, aggs, cores, hosts_per_tor, host_rate, fabric_rate, delay };
+    Ok(tree.topology())
+}
+
+fn cables(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+    let hosts = count(section, "hosts")?;
+    let switches = section.number("switches", 0..=u32::MAX)?.unwrap_or(0);
+    let list = section.sections("cable")?;
+    room(section, hosts.into(), switches.into(), list.len() as u64)?;
+    let mut topology = Topology { hosts, switches, cables: Vec::new() };
+    for mut cable in list {
+        let found = cable.cable("ends")?;
+        let ([a, b], at) = cable.need("ends", found)?;
+        for end in [a, b] {
+            let exists = match end {
+                Node::Host(host) => host < hosts,
+                Node::Switch(switch) => switch < switches,
+            };
+            if !exists {
+                let help = format!("there are {hosts} hosts and {switches} switches, from 0 on");
+                return Err(Mistake::new(at, format!("there is no {end}"), help));
+            }
+        }
+        let (rate, delay) = (rate(&mut cable, "rate")?, delay(&mut cable)?);
+        topology.cables.push(Cable { a, b, rate, delay });
+        cable.end()?;
+    }
+    Ok(topology)
+}

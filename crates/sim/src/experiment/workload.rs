@@ -1,0 +1,224 @@
+//! The sections `[[workload]]`: flows of a kind, or of another simulator's file.
+
+use super::section::{Files, Mistake, Section, in_file};
+use crate::flows::{
+    Cluster, Flow, Sizes, all_to_all, calls, halving_doubling, incast, permutation, poisson,
+    ring_all_reduce,
+};
+use crate::format::hpcc::{self, HpccFlows, HpccTopology};
+use crate::format::{goal, htsim};
+
+/// The kinds, for an error.
+const KINDS: &str = "`poisson`, `incast`, `permutation`, `all-to-all`, `ring-all-reduce`, \
+                     `halving-doubling`, `calls`, `flows`, `hpcc`, `htsim` or `goal`";
+
+/// Reads one section, and adds its flows to those of the sections before.
+pub(super) fn read(
+    mut section: Section<'_>,
+    (of, cluster): (&HpccTopology, &Cluster),
+    files: Files<'_>,
+    all: &mut HpccFlows,
+) -> Result<(), Mistake> {
+    let found = section.text("kind")?;
+    let (kind, at) = section.need("kind", found)?;
+    let start = section.time("start")?.map_or(0, |found| found.0);
+    let hosts = of.topology.hosts;
+    let mut more = match kind.as_str() {
+        "poisson" => random(&mut section, cluster, files)?,
+        "incast" => {
+            let (sources, target) =
+                (section.hosts("sources", hosts)?, host(&mut section, "target", hosts)?);
+            let times = section.number("times", 1..=1_000_000u64)?.unwrap_or(1);
+            room(&section, sources.len() as u64 * times)?;
+            let every = section.time("every")?.map_or(0, |found| found.0);
+            let bytes = length(&mut section, "bytes")?;
+            let burst = |i| {
+                let mut flows = incast(sources.iter().copied(), target, bytes);
+                flows.iter_mut().for_each(|flow| flow.start = every.saturating_mul(i));
+                flows
+            };
+            (0..times).flat_map(burst).collect()
+        }
+        "permutation" => {
+            let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+            room(&section, hosts.into())?;
+            permutation(hosts, length(&mut section, "bytes")?, seed)
+        }
+        "all-to-all" => {
+            room(&section, u64::from(hosts) * u64::from(hosts - 1))?;
+            all_to_all(hosts, length(&mut section, "bytes")?)
+        }
+        "ring-all-reduce" => {
+            room(&section, 2 * u64::from(hosts) * u64::from(hosts.saturating_sub(1)))?;
+            let bytes = data(&mut section)?;
+            ring_all_reduce(hosts, bytes)
+        }
+        "halving-doubling" => {
+            room(&section, 2 * u64::from(hosts) * u64::from(hosts.ilog2()))?;
+            let bytes = data(&mut section)?;
+            let why = format!("{hosts} hosts are no power of two");
+            let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
+            halving_doubling(hosts, bytes).ok_or_else(|| section.mistake(why, help))?
+        }
+        "calls" => closed_loop(&mut section, hosts)?,
+        "flows" => one_by_one(&mut section, hosts)?,
+        "hpcc" | "htsim" | "goal" => {
+            let mut more = from_file(&mut section, &kind, of, files)?;
+            section.end()?;
+            more.flows.iter_mut().filter(|f| f.after.is_empty()).for_each(|f| f.start += start);
+            return append(all, more, at);
+        }
+        _ => {
+            let message = format!("there is no workload \"{kind}\"");
+            return Err(Mistake::new(at, message, format!("it should be {KINDS}")));
+        }
+    };
+    more.iter_mut()
+        .filter(|f| f.after.is_empty())
+        .for_each(|f| f.start = f.start.saturating_add(start));
+    section.end()?;
+    append(all, HpccFlows::of(more), at)
+}
+
+/// Adds flows behind those that there are.
+fn append(
+    all: &mut HpccFlows,
+    mut more: HpccFlows,
+    at: core::ops::Range<usize>,
+) -> Result<(), Mistake> {
+    let first = all.flows.len();
+    if first + more.flows.len() > Flow::MOST {
+        return Err(too_many(first as u64 + more.flows.len() as u64, at));
+    }
+    for flow in &mut more.flows {
+        flow.after.iter_mut().for_each(|other| *other += first as u32);
+    }
+    all.flows.append(&mut more.flows);
+    all.ports.append(&mut more.ports);
+    all.groups.append(&mut more.groups);
+    Ok(())
+}
+
+fn too_many(flows: u64, at: core::ops::Range<usize>) -> Mistake {
+    let gib = flows.saturating_mul(Flow::MEMORY as u64) >> 30;
+    let message = format!("{flows} flows need about {gib} GiB of memory");
+    Mistake::new(at, message, format!("the most is {} flows", Flow::MOST))
+}
+
+fn room(section: &Section<'_>, flows: u64) -> Result<(), Mistake> {
+    if flows > Flow::MOST as u64 { Err(too_many(flows, section.at.clone())) } else { Ok(()) }
+}
+
+fn host(section: &mut Section<'_>, key: &'static str, hosts: u32) -> Result<u32, Mistake> {
+    let found = section.number(key, 0..=hosts.saturating_sub(1))?;
+    section.need(key, found)
+}
+
+/// Bytes of a flow.
+fn length(section: &mut Section<'_>, key: &'static str) -> Result<u64, Mistake> {
+    let found = section.bytes(key)?;
+    let (bytes, at) = section.need(key, found)?;
+    if bytes == 0 || bytes > Flow::LONGEST {
+        let help = format!("a flow has 1 to {} bytes", Flow::LONGEST);
+        return Err(Mistake::new(at, format!("`{key}` is {bytes}"), help));
+    }
+    Ok(bytes)
+}
+
+/// Bytes that all hosts reduce.
+fn data(section: &mut Section<'_>) -> Result<u64, Mistake> {
+    length(section, "bytes")
+}
+
+fn random(
+    section: &mut Section<'_>,
+    cluster: &Cluster,
+    files: Files<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let sizes = sizes(section, files)?;
+    let found = section.number("load", 0.0..=1.0)?;
+    let load = section.need("load", found)?;
+    let found = section.time("span")?;
+    let (span, _) = section.need("span", found)?;
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+    let hosts = cluster.topology.hosts;
+    poisson(hosts, cluster.host_bits(), load, &sizes, span, seed)
+        .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))
+}
+
+fn sizes(section: &mut Section<'_>, files: Files<'_>) -> Result<Sizes, Mistake> {
+    let found = section.text("sizes")?;
+    let (name, at) = section.need("sizes", found)?;
+    if let Some(sizes) = Sizes::named(&name) {
+        return Ok(sizes);
+    }
+    if let Some(bytes) = crate::format::bytes(&name)
+        && (1..=Flow::LONGEST).contains(&bytes)
+    {
+        return Ok(Sizes::fixed(bytes));
+    }
+    let help = format!(
+        "it should be {}, a number of bytes, or a file with lines of a length and a probability",
+        Sizes::NAMES.map(|name| format!("`{name}`")).join(", ")
+    );
+    let text = files(&name).map_err(|why| {
+        let message = format!("`sizes` names no distribution, and {why}");
+        Mistake::new(at.clone(), message, help.clone())
+    })?;
+    let wrong = |why: String| Mistake::new(at.clone(), format!("{name}: {why}"), help.clone());
+    let sizes = Sizes::parse(&text).map_err(|error| wrong(error.to_string()))?;
+    if sizes.longest() > Flow::LONGEST {
+        return Err(wrong(format!("a flow has at most {} bytes", Flow::LONGEST)));
+    }
+    Ok(sizes)
+}
+
+fn closed_loop(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mistake> {
+    let clients = section.hosts("clients", hosts)?;
+    let server = host(section, "server", hosts)?;
+    let sizes = (length(section, "request")?, length(section, "answer")?);
+    let think = section.time("think")?.map_or(0, |found| found.0);
+    let count = section.number("calls", 1..=u32::MAX)?.unwrap_or(1);
+    room(section, (clients.len() as u64).saturating_mul(2 * u64::from(count)))?;
+    Ok(calls(clients, server, sizes, think, count))
+}
+
+fn one_by_one(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mistake> {
+    let mut flows = Vec::new();
+    for mut flow in section.sections("flow")? {
+        let (src, dst) = (host(&mut flow, "from", hosts)?, host(&mut flow, "to", hosts)?);
+        let bytes = length(&mut flow, "bytes")?;
+        let start = flow.time("start")?.map_or(0, |found| found.0);
+        let one = Flow::new(src, dst, bytes, start);
+        Flow::check(core::slice::from_ref(&one), hosts)
+            .map_err(|error| flow.mistake(error, "correct the flow"))?;
+        flows.push(one);
+        flow.end()?;
+    }
+    Ok(flows)
+}
+
+fn from_file(
+    section: &mut Section<'_>,
+    kind: &str,
+    of: &HpccTopology,
+    files: Files<'_>,
+) -> Result<HpccFlows, Mistake> {
+    let found = section.text("file")?;
+    let (name, at) = section.need("file", found)?;
+    let text = files(&name).map_err(|why| Mistake::new(at.clone(), why, "name a file"))?;
+    let hosts = of.topology.hosts;
+    let read = match kind {
+        "hpcc" => hpcc::read_flows(&text, of),
+        "htsim" => htsim::read_matrix(&text, hosts).map(HpccFlows::of),
+        _ => goal::read(&text, hosts).map(HpccFlows::of),
+    };
+    read.map_err(|error| in_file(&name, at, error))
+}
+
+/// What is wrong with flows whose sections were right one by one.
+pub(super) fn check(flows: &[Flow], of: &Cluster, world: &Section<'_>) -> Result<(), Mistake> {
+    let wrong = |error| world.mistake(error, "correct the workload");
+    Flow::check(flows, of.topology.hosts).map_err(wrong)?;
+    Ok(())
+}

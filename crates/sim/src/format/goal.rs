@@ -1,0 +1,432 @@
+//! GOAL schedules as text (Hoefler, Schneider, Lumsdaine: Group Operation Assembly Language, ICPP
+//! '09), as LogGOPSim and ATLAHS take them.
+//!
+//! `num_ranks 4`, then for each rank `rank 0 { … }` with lines `l1: send 10b to 1 tag 5`,
+//! `l2: recv 10b from 3 tag 5`, `l3: calc 200` (nanoseconds), `l3 requires l2`, `l1 irequires l3`;
+//! `cpu` and `nic` may stand behind an operation. A rank is a host.
+//!
+//! A send is a flow; it ends when it is acknowledged. A receive ends when the send that it matches
+//! has arrived: in order by source and tag; `-1` matches any. Calculations of one processor of a
+//! rank take turns. What LogGOPS adds for the processor to send and receive (`o`, `g`) is left
+//! out: cards do that work here.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::order::order;
+use super::words::{FormatError, short};
+use crate::flows::Flow;
+use crate::net::Ps;
+use crate::net::time::NS;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum What {
+    Send { to: u32, bytes: u64, tag: u32 },
+    Recv { from: u32, tag: u32 },
+    Calc { span: Ps, cpu: u32 },
+}
+
+/// Any source, any tag.
+const ANY: u32 = u32::MAX;
+/// What waits for more flows than this gets a wait of its own, which others share.
+const MANY: usize = 8;
+
+#[derive(Clone, Debug)]
+struct Op {
+    line: usize,
+    rank: u32,
+    what: What,
+    /// Operations that must have ended, or only begun, before it begins.
+    requires: Vec<u32>,
+    irequires: Vec<u32>,
+}
+
+/// What is read so far.
+#[derive(Default)]
+struct Schedule {
+    ops: Vec<Op>,
+    ranks: Option<u32>,
+    /// The rank whose lines are read, and its labels.
+    rank: Option<u32>,
+    labels: BTreeMap<String, u32>,
+    in_comment: bool,
+}
+
+/// Reads a schedule for a network of so many hosts.
+///
+/// # Errors
+/// If it is none, has more ranks than there are hosts, or sends and receives that do not match.
+pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
+    let mut schedule = Schedule::default();
+    let mut last = 1;
+    for (line, text) in (1..).zip(text.lines()) {
+        last = line;
+        let text = schedule.without_comments(text);
+        // Braces may stand beside other words.
+        let text = text.replace('{', " { ").replace('}', " } ");
+        let words: Vec<&str> = text.split_whitespace().collect();
+        if !words.is_empty() {
+            schedule.read_line(line, &words, hosts)?;
+        }
+        if schedule.ops.len() > Flow::MOST {
+            let gib = (schedule.ops.len() * Flow::MEMORY) >> 30;
+            let what = format!("so many operations need more than {gib} GiB of memory");
+            return Err(FormatError::new(line, what));
+        }
+    }
+    if schedule.rank.is_some() || schedule.in_comment {
+        return Err(FormatError::new(last, "the file ends within a rank or a comment"));
+    }
+    schedule.flows()
+}
+
+impl Schedule {
+    fn without_comments(&mut self, mut text: &str) -> String {
+        let mut kept = String::new();
+        loop {
+            if self.in_comment {
+                let Some(end) = text.find("*/") else { return kept };
+                (text, self.in_comment) = (&text[end + 2..], false);
+            }
+            let line_end = text.find("//").unwrap_or(text.len());
+            match text[..line_end].find("/*") {
+                Some(begin) => {
+                    kept.push_str(&text[..begin]);
+                    (text, self.in_comment) = (&text[begin + 2..], true);
+                }
+                None => {
+                    kept.push_str(&text[..line_end]);
+                    return kept;
+                }
+            }
+        }
+    }
+
+    fn read_line(&mut self, line: usize, words: &[&str], hosts: u32) -> Result<(), FormatError> {
+        let wrong = |what: String| Err(FormatError::new(line, what));
+        match (self.rank, words) {
+            (None, ["num_ranks", n]) => {
+                let ranks: u32 = number(line, n)?;
+                if ranks == 0 || ranks > hosts {
+                    return wrong(format!("{ranks} ranks do not fit {hosts} hosts"));
+                }
+                self.ranks = Some(ranks);
+            }
+            (None, ["rank", n, "{"]) => {
+                let rank: u32 = number(line, n)?;
+                if self.ranks.is_none_or(|ranks| rank >= ranks) {
+                    return wrong(format!("there is no rank {rank}: see num_ranks"));
+                }
+                self.rank = Some(rank);
+                self.labels.clear();
+            }
+            (Some(_), ["}"]) => self.rank = None,
+            (Some(_), [a, "requires", b]) => {
+                let (a, b) = (self.label(line, a)?, self.label(line, b)?);
+                self.ops[a as usize].requires.push(b);
+            }
+            (Some(_), [a, "irequires", b]) => {
+                let (a, b) = (self.label(line, a)?, self.label(line, b)?);
+                self.ops[a as usize].irequires.push(b);
+            }
+            (Some(rank), [label, rest @ ..]) if label.ends_with(':') => {
+                let op = self.ops.len() as u32;
+                let name = label.trim_end_matches(':').to_owned();
+                if self.labels.insert(name, op).is_some() {
+                    return wrong(format!("there are two labels {}", short(label)));
+                }
+                self.read_op(line, rank, rest)?;
+            }
+            (Some(rank), words) => self.read_op(line, rank, words)?,
+            _ => return wrong(format!("\"{}\" is not expected here", short(words[0]))),
+        }
+        Ok(())
+    }
+
+    fn label(&self, line: usize, name: &str) -> Result<u32, FormatError> {
+        let what = || format!("there is no label {} in this rank so far", short(name));
+        self.labels.get(name).copied().ok_or_else(|| FormatError::new(line, what()))
+    }
+
+    fn read_op(&mut self, line: usize, rank: u32, words: &[&str]) -> Result<(), FormatError> {
+        let wrong = || {
+            let what = "an operation is `send 1b to 2`, `recv 1b from 2` or `calc 100`";
+            FormatError::new(line, what)
+        };
+        let peer = |word: &str| match word {
+            "-1" => Ok(ANY),
+            word => number::<u32>(line, word).and_then(|peer| {
+                let exists = self.ranks.is_some_and(|ranks| peer < ranks);
+                let what = || format!("there is no rank {peer}");
+                if exists { Ok(peer) } else { Err(FormatError::new(line, what())) }
+            }),
+        };
+        let (what, rest) = match *words {
+            ["send", bytes, "to", to, ref rest @ ..] => {
+                let to = peer(to)?;
+                let bytes = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
+                if to == ANY || bytes > Flow::LONGEST {
+                    return Err(wrong());
+                }
+                (What::Send { to, bytes, tag: 0 }, rest)
+            }
+            ["recv", bytes, "from", from, ref rest @ ..] => {
+                let _: u64 = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
+                (What::Recv { from: peer(from)?, tag: 0 }, rest)
+            }
+            ["calc", span, ref rest @ ..] => {
+                let span: u64 = number(line, span)?;
+                if span > Flow::LATEST / NS {
+                    return Err(FormatError::new(line, "a calculation of more than 1000 s"));
+                }
+                (What::Calc { span: span * NS, cpu: 0 }, rest)
+            }
+            _ => return Err(wrong()),
+        };
+        let what = options(line, what, rest)?;
+        let (requires, irequires) = (Vec::new(), Vec::new());
+        self.ops.push(Op { line, rank, what, requires, irequires });
+        Ok(())
+    }
+
+    /// By receive: the send that it matches.
+    fn matches(&self) -> Result<BTreeMap<u32, u32>, FormatError> {
+        // By source, target: the sends, in order.
+        let mut sends: BTreeMap<u32, BTreeMap<(u32, u32), VecDeque<u32>>> = BTreeMap::new();
+        for (i, op) in (0u32..).zip(&self.ops) {
+            if let What::Send { to, tag, .. } = op.what {
+                sends.entry(to).or_default().entry((op.rank, tag)).or_default().push_back(i);
+            }
+        }
+        let mut found = BTreeMap::new();
+        // Those that name their source and tag come first.
+        for any in [false, true] {
+            for (i, op) in (0u32..).zip(&self.ops) {
+                let What::Recv { from, tag } = op.what else { continue };
+                if any != (from == ANY || tag == ANY) {
+                    continue;
+                }
+                let lines = sends.entry(op.rank).or_default();
+                let fits = |(src, other): &(u32, u32)| {
+                    (from == ANY || from == *src) && (tag == ANY || tag == *other)
+                };
+                let key = if any {
+                    lines.keys().copied().find(fits)
+                } else {
+                    lines.contains_key(&(from, tag)).then_some((from, tag))
+                };
+                let send = key.and_then(|key| {
+                    let line = lines.get_mut(&key)?;
+                    let send = line.pop_front();
+                    if line.is_empty() {
+                        lines.remove(&key);
+                    }
+                    send
+                });
+                let what = "no send matches this recv";
+                found.insert(i, send.ok_or_else(|| FormatError::new(op.line, what))?);
+            }
+        }
+        let left = sends.values().flat_map(|lines| lines.values()).flatten().min();
+        match left {
+            Some(send) => {
+                let line = self.ops[*send as usize].line;
+                Err(FormatError::new(line, "no recv matches this send"))
+            }
+            None => Ok(found),
+        }
+    }
+
+    fn flows(self) -> Result<Vec<Flow>, FormatError> {
+        let matches = self.matches()?;
+        let depends: Vec<Vec<u32>> = (0u32..)
+            .zip(&self.ops)
+            .map(|(i, op)| {
+                let on = op.requires.iter().chain(&op.irequires).chain(matches.get(&i));
+                on.copied().collect()
+            })
+            .collect();
+        let order = order(&depends).map_err(|op| {
+            FormatError::new(self.ops[op].line, "this operation waits for itself, by way of others")
+        })?;
+        let mut built = Built { flows: Vec::new(), begins: vec![Vec::new(); self.ops.len()] };
+        let mut ends: Vec<Vec<u32>> = vec![Vec::new(); self.ops.len()];
+        // By rank and processor: its last calculation.
+        let mut busy: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        for i in order {
+            let op = &self.ops[i as usize];
+            let mut after: Vec<u32> = Vec::new();
+            op.requires.iter().for_each(|other| after.extend(&ends[*other as usize]));
+            op.irequires.iter().for_each(|other| after.extend(&built.begins[*other as usize]));
+            if let What::Calc { cpu, .. } = op.what {
+                after.extend(busy.get(&(op.rank, cpu)));
+            }
+            after = built.few(op.rank, after);
+            let flow = built.flows.len() as u32;
+            match op.what {
+                What::Send { to, bytes, .. } if to != op.rank => {
+                    let message = Flow::new(op.rank, to, bytes.max(1), 0);
+                    built.flows.push(Flow { after: after.clone(), ..message });
+                    ends[i as usize] = vec![flow];
+                }
+                What::Send { .. } => {
+                    built.flows.push(Flow::wait(op.rank, after.clone(), 0));
+                    ends[i as usize] = vec![flow];
+                }
+                What::Calc { span, cpu } => {
+                    built.flows.push(Flow::wait(op.rank, after.clone(), span));
+                    busy.insert((op.rank, cpu), flow);
+                    ends[i as usize] = vec![flow];
+                }
+                What::Recv { .. } => {
+                    let send = matches.get(&i).map(|send| ends[*send as usize].clone());
+                    let both = send.into_iter().flatten().chain(after.iter().copied()).collect();
+                    ends[i as usize] = built.few(op.rank, both);
+                }
+            }
+            built.begins[i as usize] = after;
+        }
+        Ok(built.flows)
+    }
+}
+
+struct Built {
+    flows: Vec<Flow>,
+    /// By operation: the flows that must have ended before it begins.
+    begins: Vec<Vec<u32>>,
+}
+
+impl Built {
+    /// The same condition in few flows.
+    fn few(&mut self, rank: u32, mut after: Vec<u32>) -> Vec<u32> {
+        after.sort_unstable();
+        after.dedup();
+        if after.len() <= MANY {
+            return after;
+        }
+        self.flows.push(Flow::wait(rank, after, 0));
+        vec![self.flows.len() as u32 - 1]
+    }
+}
+
+/// `tag 5 cpu 0 nic 0`, in any order.
+fn options(line: usize, mut what: What, rest: &[&str]) -> Result<What, FormatError> {
+    for pair in rest.chunks(2) {
+        let [key, value] = *pair else {
+            return Err(FormatError::new(line, format!("\"{}\" has no value", short(pair[0]))));
+        };
+        let value: u32 = if value == "-1" { ANY } else { number(line, value)? };
+        match (key, &mut what) {
+            ("tag", What::Send { tag, .. }) if value != ANY => *tag = value,
+            ("tag", What::Recv { tag, .. }) => *tag = value,
+            ("cpu", What::Calc { cpu, .. }) => *cpu = value,
+            // Cards do the work of sends and receives, and each host has one.
+            ("cpu" | "nic", _) => {}
+            _ => return Err(FormatError::new(line, format!("\"{}\" is no option", short(key)))),
+        }
+    }
+    Ok(what)
+}
+
+fn number<T: core::str::FromStr>(line: usize, word: &str) -> Result<T, FormatError> {
+    let what = || format!("\"{}\" is not a number here", short(word));
+    word.parse().map_err(|_| FormatError::new(line, what()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::flows::Cluster;
+    use crate::net::time::US;
+    use crate::net::{LineRate, Star};
+
+    const TREE: &str = "num_ranks 4\n\nrank 0 { // the root\nl1: send 1000b to 1 tag 3\n\
+        l2: calc 5000\nl3: send 1000b to 2 tag 0 cpu 0 nic 0\nl3 requires l2\n}\n\
+        rank 1 {\nl1: recv 1000b from 0 tag 3\nl2: send 1000b to 3\nl2 requires l1\n}\n\
+        /* the others\n only receive */ rank 2 {\nrecv 1000b from 0 tag -1\n}\n\
+        rank 3 {\nl1: recv 1000b from -1 tag 0\n}\n";
+
+    #[test]
+    fn a_schedule_takes_what_it_says() {
+        let flows = read(TREE, 4).unwrap();
+        assert_eq!(Flow::check(&flows, 4), Ok(()));
+        let star = Star { hosts: 4, rate: LineRate::gigabits(100), delay: US };
+        let report = Cluster::new(star.topology()).run(&flows).unwrap();
+        assert_eq!((report.done(), report.messages().count()), (4, 3));
+        let began = |src, dst| {
+            let at = flows.iter().position(|f| (f.src, f.dst) == (src, dst)).unwrap();
+            report.flows[at].began.unwrap()
+        };
+        assert_eq!((began(0, 1), began(0, 2)), (0, 5 * US));
+        // When the packet has arrived, stored and forwarded once.
+        assert_eq!(began(1, 3), 2 * 80 * (1000 + 32 + 4 + 66) + 2 * US);
+    }
+
+    #[test]
+    fn calculations_of_one_processor_take_turns() {
+        let text = "num_ranks 1\nrank 0 {\na: calc 10\nb: calc 10 cpu 1\nc: calc 10\n}";
+        let flows = read(text, 2).unwrap();
+        assert_eq!(flows[1].after, Vec::<u32>::new());
+        assert_eq!(flows[2].after, [0]);
+    }
+
+    #[test]
+    fn what_waits_for_many_shares_a_wait() {
+        let sends: String = (0..20).map(|i| format!("s{i}: send 1b to 0 tag {i}\n")).collect();
+        let recvs: String = (0..20).map(|i| format!("r{i}: recv 1b from 1 tag {i}\n")).collect();
+        let all: String = (0..20).map(|i| format!("c requires r{i}\n")).collect();
+        let text =
+            format!("num_ranks 2\nrank 1 {{\n{sends}}}\nrank 0 {{\n{recvs}c: calc 1\n{all}}}");
+        let flows = read(&text, 2).unwrap();
+        assert_eq!(
+            (flows.len(), flows[20].after.len(), flows[21].after.clone()),
+            (22, 20, vec![20])
+        );
+        assert_eq!(Flow::check(&flows, 2), Ok(()));
+    }
+
+    #[test]
+    fn an_error_names_its_line() {
+        let wrong =
+            |from: &str, to: &str| read(&TREE.replace(from, to), 4).unwrap_err().to_string();
+        assert_eq!(wrong("from 0 tag 3", "from 0 tag 4"), "line 10: no send matches this recv");
+        assert_eq!(wrong("recv 1000b from 0 tag -1", ""), "line 6: no recv matches this send");
+        assert_eq!(wrong("to 2 tag", "to 7 tag"), "line 6: there is no rank 7");
+        assert!(wrong("l3 requires l2", "l3 requires l9").starts_with("line 7: there is no label"));
+        assert!(wrong("num_ranks 4", "num_ranks 5").contains("do not fit 4 hosts"));
+        assert!(
+            wrong("l2 requires l1", "l2 requires l1\nl1 requires l2").contains("waits for itself")
+        );
+        assert!(wrong("calc 5000", "calc x").starts_with("line 5: "));
+        assert!(wrong("tag 0\n}\n", "tag 0\n").contains("the file ends"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(
+            any: String,
+            ops in prop::collection::vec((0u32..3, 0u32..3, 0u32..3, 0u32..8, 0u32..8), 0..24),
+        ) {
+            let mut text = "num_ranks 3\n".to_owned();
+            for rank in 0..3 {
+                text += &format!("rank {rank} {{\n");
+                for (i, (of, kind, peer, a, b)) in ops.iter().enumerate() {
+                    if *of == rank {
+                        let op = [format!("send 9b to {peer}"), format!("recv 9b from {peer}"),
+                            format!("calc {a}")][*kind as usize].clone();
+                        text += &format!("l{i}: {op}\nl{i} requires l{b}\n");
+                    }
+                }
+                text += "}\n";
+            }
+            let plain = text.lines().filter(|line| !line.contains("requires"));
+            let plain = plain.collect::<Vec<_>>().join("\n");
+            for text in [&any, &text, &plain] {
+                if let Ok(flows) = read(text, 3) {
+                    prop_assert_eq!(Flow::check(&flows, 3), Ok(()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Why a call of a store has no result.
+
+use remora::RegisterError;
+use remora::kernel::{CallFailure, CallStatus};
+use thiserror::Error;
+
+use crate::select::wire::WireError;
+use crate::way::call::{BadCall, Refused};
+use crate::way::chain::ChainError;
+use crate::way::connect::ConnectError;
+use crate::way::one_sided::OneSidedError;
+
+/// How often a long value is read again that changes while it comes.
+pub(super) const TRIES: usize = 16;
+
+/// Why a call has no result.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    /// The store refuses.
+    #[error("the store refuses: {0}")]
+    Refused(#[from] Refused),
+    /// The call failed on its way, or on the store's card.
+    #[error(transparent)]
+    Call(CallFailure),
+    /// The key, the value or the predicate is longer than a call can be.
+    #[error(transparent)]
+    Bad(#[from] BadCall),
+    /// The selection has no bytes.
+    #[error(transparent)]
+    Selection(#[from] WireError),
+    /// A long value changed each time it was read.
+    #[error("the value changed while it was read, {TRIES} times in a row; try again")]
+    Changing,
+    /// The store cannot be read one-sided.
+    #[error(transparent)]
+    OneSided(#[from] OneSidedError),
+    /// The store cannot be read by a chain.
+    #[error(transparent)]
+    Chain(#[from] ChainError),
+    /// There is no connection to a chain.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// There is no memory for a call's bytes.
+    #[error("there is no memory for the bytes of a call: {0}")]
+    Memory(#[from] RegisterError),
+}
+
+impl StoreError {
+    /// The key is not there, or the condition does not hold.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(
+            self,
+            StoreError::Call(CallFailure::Status(CallStatus::NOT_FOUND))
+                | StoreError::Refused(Refused::Condition)
+        )
+    }
+
+    /// The answer is not that of a store.
+    pub(super) fn answer() -> StoreError {
+        StoreError::Call(CallFailure::Answer)
+    }
+}
+
+impl From<CallFailure> for StoreError {
+    fn from(failure: CallFailure) -> StoreError {
+        match failure {
+            CallFailure::Status(status) if Refused::of(status).is_some() => {
+                Refused::of(status).map_or(StoreError::Call(failure), StoreError::Refused)
+            }
+            failure => StoreError::Call(failure),
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The operations of a store's client, whatever carries its calls: those of
+//! [`StoreClient`](super::StoreClient) poll and are ready at once, those of
+//! [`AsyncStoreClient`](super::AsyncStoreClient) are awaited.
+
+use super::error::{StoreError, TRIES};
+use crate::item::Item;
+use crate::select::aggregate::Aggregation;
+use crate::select::selection::{Output, Selection};
+use crate::stats::Slow;
+use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
+use crate::way::call::{
+    ANSWER_LEN, AnswerHead, Call, Condition, EVICTS, EXPIRY_KEPT, Operation, Placement, Refused,
+    VALUE_MAX, WITH_HEADS,
+};
+use crate::way::chain::{Asks, ChainReader};
+use crate::way::index::Index;
+use crate::way::info::{self, LatencyInfo, Section, SpaceInfo};
+use crate::way::kernel::now_ms;
+use crate::way::one_sided::{OneSided, OneSidedError, Reads};
+use crate::way::row::each_row;
+
+/// One READ in so many goes by kernel instead, so that the store learns what is in use: it evicts
+/// what is not, and READs leave no trace.
+const SHOWN: u64 = 64;
+
+/// What a scan has done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Scanned {
+    /// Rows that the store has looked at.
+    pub looked_at: u64,
+    /// Rows that came.
+    pub rows: u64,
+}
+
+/// What is known of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct About {
+    /// Its version: each change of the key gives it a higher one.
+    pub version: u64,
+    /// The client's own flags.
+    pub flags: u32,
+    /// When it expires, in milliseconds of Unix time.
+    pub expires_ms: Option<u64>,
+}
+
+impl About {
+    pub(super) fn of(head: &AnswerHead) -> About {
+        let expires_ms = (head.expires_ms != 0).then_some(head.expires_ms);
+        About { version: head.version, flags: head.flags, expires_ms }
+    }
+}
+
+/// What a Put does beyond setting a value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Put<'a> {
+    /// What has to hold.
+    pub condition: Condition<'a>,
+    /// Where the bytes go.
+    pub placement: Placement,
+    /// The client's own flags.
+    pub flags: u32,
+    /// When the key expires, in milliseconds of Unix time: 0 for as the tablespace has it by
+    /// default; [`EXPIRY_KEPT`] for as it was.
+    pub expires_ms: u64,
+}
+
+impl Default for Put<'_> {
+    fn default() -> Self {
+        let (condition, placement) = Default::default();
+        Put { condition, placement, flags: 0, expires_ms: EXPIRY_KEPT }
+    }
+}
+
+/// Carries calls to a store.
+pub(crate) trait Caller {
+    /// Calls about the client's tablespace; appends the answer to `out`.
+    async fn call(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError>;
+
+    /// The tablespace that calls are about.
+    fn tablespace(&self) -> TablespaceId;
+}
+
+/// Calls, and returns the head of the answer, which is appended to `out`.
+async fn call<C: Caller>(
+    caller: &mut C,
+    operation: Operation,
+    call: &Call<'_>,
+    out: &mut Vec<u8>,
+) -> Result<AnswerHead, StoreError> {
+    let from = out.len();
+    caller.call(operation, call, out).await?;
+    let head = AnswerHead::parse(&out[from..]).map(|(head, _)| head);
+    head.ok_or_else(StoreError::answer)
+}
+
+/// Calls a change; `None` if the key is not there, or the condition does not hold.
+async fn change<C: Caller>(
+    caller: &mut C,
+    operation: Operation,
+    asked: &Call<'_>,
+) -> Result<Option<u64>, StoreError> {
+    match call(caller, operation, asked, &mut Vec::new()).await {
+        Ok(head) => Ok(Some(head.version)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+pub(super) async fn get_if<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    condition: Condition<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    let from = out.len();
+    for _ in 0..TRIES {
+        out.truncate(from);
+        let mut asked = Call { key, condition, ..Call::default() };
+        let Some(first) = read_piece(caller, &asked, out).await? else { return Ok(None) };
+        // Later pieces belong to the value that passed, or it is read anew.
+        asked.condition = Condition::Version(first.version);
+        let whole = from + first.value_len as usize;
+        while out.len() < whole {
+            asked.argument = (out.len() - from) as u64;
+            match read_piece(caller, &asked, out).await? {
+                Some(_) if out.len() as u64 > from as u64 + asked.argument => {}
+                _ => break,
+            }
+        }
+        if out.len() == whole {
+            return Ok(Some(About::of(&first)));
+        }
+    }
+    out.truncate(from);
+    Err(StoreError::Changing)
+}
+
+/// Reads from byte `argument` of a value on, as much as comes with one call.
+async fn read_piece<C: Caller>(
+    caller: &mut C,
+    asked: &Call<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Option<AnswerHead>, StoreError> {
+    let from = out.len();
+    match call(caller, Operation::Get, asked, out).await {
+        Ok(head) => {
+            out.drain(from..from + ANSWER_LEN);
+            Ok(Some(head))
+        }
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads by READs; by a kernel what cannot be read so, and one read in [`SHOWN`].
+pub(super) async fn get_one_sided<C: Caller, R: Reads>(
+    caller: &mut C,
+    reader: &mut OneSided<R>,
+    reads: &mut u64,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    *reads += 1;
+    if !reads.is_multiple_of(SHOWN) {
+        let space = caller.tablespace();
+        let found = reader.get(space, key, now_ms(), |item| take(item, out)).await?;
+        if let Some(found) = found.flatten() {
+            return Ok(Some(found));
+        }
+    }
+    get_if(caller, key, Condition::None, out).await
+}
+
+/// Reads by a chain; by a kernel what cannot be read so.
+pub(super) async fn get_by_chain<C: Caller, A: Asks>(
+    caller: &mut C,
+    chain: &mut ChainReader<A>,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    let space = caller.tablespace();
+    let found = chain.get(space, key, now_ms(), |item| take(item, out)).await?;
+    if let Some(found) = found.flatten() {
+        return Ok(Some(found));
+    }
+    let found = get_if(caller, key, Condition::None, out).await?;
+    if found.is_some() {
+        // It is in the stash, or its partition has grown.
+        chain.set_index(index(caller).await?);
+    }
+    Ok(found)
+}
+
+/// Appends an item's value to `out`; `None` if it is stored in a form that cannot be read.
+fn take(item: &Item<'_>, out: &mut Vec<u8>) -> Option<About> {
+    let &Item { version, flags, expires_ms, .. } = item;
+    let decoded = item.codec.decode(item.stored, VALUE_MAX, out);
+    decoded.is_ok().then_some(About { version, flags, expires_ms })
+}
+
+/// What the store says of its index.
+pub(super) async fn index<C: Caller>(caller: &mut C) -> Result<Index, StoreError> {
+    let mut answer = Vec::new();
+    call(caller, Operation::Describe, &Call::default(), &mut answer).await?;
+    let index = answer.get(ANSWER_LEN..).and_then(Index::parse);
+    index.ok_or(StoreError::OneSided(OneSidedError::Layout))
+}
+
+pub(super) async fn put<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    value: &[u8],
+) -> Result<u64, StoreError> {
+    let how = Put { expires_ms: 0, ..Put::default() };
+    let set = put_with(caller, key, value, &how).await?;
+    set.ok_or(StoreError::Refused(Refused::Condition))
+}
+
+pub(super) async fn put_with<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    value: &[u8],
+    how: &Put<'_>,
+) -> Result<Option<u64>, StoreError> {
+    let &Put { condition, placement, flags, expires_ms } = how;
+    let asked = Call { key, value, condition, placement, flags, expires_ms, ..Call::default() };
+    change(caller, Operation::Put, &asked).await
+}
+
+pub(super) async fn delete_if<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    condition: Condition<'_>,
+) -> Result<bool, StoreError> {
+    let asked = Call { key, condition, ..Call::default() };
+    Ok(change(caller, Operation::Delete, &asked).await?.is_some())
+}
+
+pub(super) async fn touch<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    expires_ms: u64,
+) -> Result<bool, StoreError> {
+    let asked = Call { key, expires_ms, ..Call::default() };
+    Ok(change(caller, Operation::Touch, &asked).await?.is_some())
+}
+
+pub(super) async fn count<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    add: i64,
+) -> Result<i64, StoreError> {
+    let argument = add.cast_unsigned();
+    let asked = Call { key, argument, expires_ms: EXPIRY_KEPT, ..Call::default() };
+    let mut answer = Vec::new();
+    call(caller, Operation::Count, &asked, &mut answer).await?;
+    let digits = answer.get(ANSWER_LEN..).unwrap_or_default();
+    let sum = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+    sum.ok_or_else(StoreError::answer)
+}
+
+pub(super) async fn scan<C: Caller>(
+    caller: &mut C,
+    selection: Option<&Selection>,
+    mut each: impl FnMut(&[u8], &[u8]),
+) -> Result<Scanned, StoreError> {
+    let plan = selection.map(Selection::to_bytes).transpose()?.unwrap_or_default();
+    let mut left = selection.map_or(u64::MAX, |selection| selection.limit);
+    let (mut done, mut cursor, mut answer) = (Scanned::default(), 0, Vec::new());
+    while left > 0 {
+        let limit = u32::try_from(left).unwrap_or(0);
+        let asked = Call { value: &plan, argument: cursor, limit, ..Call::default() };
+        let head = scan_step(caller, &asked, &mut answer, &mut done).await?;
+        let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut each);
+        rows.ok_or_else(StoreError::answer)?;
+        left = left.saturating_sub(head.value_len.into());
+        cursor = head.version;
+        if cursor == 0 {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+async fn scan_step<C: Caller>(
+    caller: &mut C,
+    asked: &Call<'_>,
+    answer: &mut Vec<u8>,
+    done: &mut Scanned,
+) -> Result<AnswerHead, StoreError> {
+    answer.clear();
+    let head = call(caller, Operation::Scan, asked, answer).await?;
+    done.looked_at += u64::from(head.flags);
+    done.rows += u64::from(head.value_len);
+    Ok(head)
+}
+
+pub(super) async fn items<C: Caller>(
+    caller: &mut C,
+    mut each: impl FnMut(&[u8], &About, &[u8]),
+) -> Result<Scanned, StoreError> {
+    let (mut done, mut cursor, mut answer) = (Scanned::default(), 0, Vec::new());
+    let mut long = Vec::new();
+    loop {
+        let asked = Call { argument: cursor, flags: WITH_HEADS, ..Call::default() };
+        let head = scan_step(caller, &asked, &mut answer, &mut done).await?;
+        let mut are_whole = true;
+        let mut row = |key: &[u8], value: &[u8]| match AnswerHead::parse(value) {
+            None => are_whole = false,
+            Some((head, value)) if value.len() == head.value_len as usize => {
+                each(key, &About::of(&head), value);
+            }
+            Some(_) => long.push(key.to_vec()),
+        };
+        let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut row);
+        rows.filter(|()| are_whole).ok_or_else(StoreError::answer)?;
+        for key in long.drain(..) {
+            answer.clear();
+            // One that has gone meanwhile does not come.
+            if let Some(about) = get_if(caller, &key, Condition::None, &mut answer).await? {
+                each(&key, &about, &answer);
+            }
+        }
+        cursor = head.version;
+        if cursor == 0 {
+            return Ok(done);
+        }
+    }
+}
+
+pub(super) async fn aggregate<C: Caller>(
+    caller: &mut C,
+    selection: &Selection,
+) -> Result<Aggregation, StoreError> {
+    let Output::Aggregates(wanted) = &selection.output else {
+        return Err(StoreError::Refused(Refused::Predicate));
+    };
+    let (mut all, plan, mut cursor) = (Aggregation::new(wanted), selection.to_bytes()?, 0);
+    let (mut answer, mut done) = (Vec::new(), Scanned::default());
+    loop {
+        let asked = Call { value: &plan, argument: cursor, ..Call::default() };
+        let head = scan_step(caller, &asked, &mut answer, &mut done).await?;
+        all.merge(&answer[ANSWER_LEN..]).map_err(|_| StoreError::answer())?;
+        cursor = head.version;
+        if cursor == 0 {
+            return Ok(all);
+        }
+    }
+}
+
+pub(super) async fn flush<C: Caller>(caller: &mut C) -> Result<(), StoreError> {
+    change(caller, Operation::Flush, &Call::default()).await.map(drop)
+}
+
+pub(super) async fn find_tablespace<C: Caller>(
+    caller: &mut C,
+    name: &str,
+) -> Result<Option<TablespaceId>, StoreError> {
+    let asked = Call { key: name.as_bytes(), ..Call::default() };
+    match call(caller, Operation::Tablespace, &asked, &mut Vec::new()).await {
+        Ok(head) => number(&head).map(Some),
+        Err(StoreError::Refused(Refused::Tablespace)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of a tablespace that an answer has as version.
+fn number(head: &AnswerHead) -> Result<TablespaceId, StoreError> {
+    u16::try_from(head.version).map(TablespaceId).map_err(|_| StoreError::answer())
+}
+
+pub(super) async fn create_tablespace<C: Caller>(
+    caller: &mut C,
+    options: &TablespaceOptions,
+) -> Result<TablespaceId, StoreError> {
+    let evicts = if options.eviction == Eviction::Clock { EVICTS } else { 0 };
+    let asked = Call {
+        key: options.name.as_bytes(),
+        argument: options.quota.unwrap_or(0),
+        expires_ms: options.default_expiry_ms.unwrap_or(0),
+        flags: u32::from(options.codec.to_u16()) | evicts,
+        ..Call::default()
+    };
+    number(&call(caller, Operation::Create, &asked, &mut Vec::new()).await?)
+}
+
+pub(super) async fn drop_tablespace<C: Caller>(caller: &mut C) -> Result<(), StoreError> {
+    call(caller, Operation::Drop, &Call::default(), &mut Vec::new()).await.map(drop)
+}
+
+pub(super) async fn counts<C: Caller>(caller: &mut C) -> Result<Vec<(String, u64)>, StoreError> {
+    told(caller, Section::Counts, info::read_count).await
+}
+
+pub(super) async fn latencies<C: Caller>(caller: &mut C) -> Result<Vec<LatencyInfo>, StoreError> {
+    told(caller, Section::Latencies, info::read_latency).await
+}
+
+pub(super) async fn tablespaces<C: Caller>(caller: &mut C) -> Result<Vec<SpaceInfo>, StoreError> {
+    told(caller, Section::Tablespaces, info::read_tablespace).await
+}
+
+pub(super) async fn slow_operations<C: Caller>(caller: &mut C) -> Result<Vec<Slow>, StoreError> {
+    told(caller, Section::Slow, info::read_slow).await
+}
+
+/// All rows of a section of what the store says of itself.
+async fn told<C: Caller, T>(
+    caller: &mut C,
+    section: Section,
+    read: impl Fn(&[u8], &[u8]) -> Option<T>,
+) -> Result<Vec<T>, StoreError> {
+    let (mut all, mut answer, mut cursor) = (Vec::new(), Vec::new(), 0);
+    loop {
+        let asked = Call { flags: section as u32, argument: cursor, ..Call::default() };
+        answer.clear();
+        let head = call(caller, Operation::Info, &asked, &mut answer).await?;
+        let mut each = |key: &[u8], value: &[u8]| all.push(read(key, value));
+        let rows = each_row(&answer[ANSWER_LEN..], head.value_len, &mut each);
+        rows.ok_or_else(StoreError::answer)?;
+        if head.version == 0 {
+            let all: Option<Vec<T>> = all.into_iter().collect();
+            return all.ok_or_else(StoreError::answer);
+        }
+        // A store whose answers do not go on would be asked for ever.
+        if head.version <= cursor {
+            return Err(StoreError::answer());
+        }
+        cursor = head.version;
+    }
+}

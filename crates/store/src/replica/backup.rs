@@ -1,0 +1,74 @@
+//! A backup's part: it takes up what the primary writes into its ring, and says so.
+
+use super::configuration::NodeId;
+use super::member::Replica;
+use super::message::{Message, Output};
+use super::region::ack_at;
+use super::role::{Backup, Role};
+use crate::log::Position;
+use crate::memory::Memory;
+
+/// Bytes of an answer: what is held, as a position and as an offset, and up to which offset the
+/// ring may be overwritten.
+const ANSWER: u64 = 24;
+
+impl Replica {
+    /// Does what the primary of this epoch orders.
+    pub(super) fn handle_order<M: Memory>(&mut self, memory: &M, from: NodeId, order: &Message) {
+        let is_ours = self.primary() == Some(from);
+        let Role::Backup(backup) = &mut self.role else {
+            self.aside.counters.refused += 1;
+            return;
+        };
+        match *order {
+            Message::Fetch { .. } if is_ours => {
+                self.aside.counters.snapshots += 1;
+                self.outputs.push_back(Output::Snapshot { to: from });
+            }
+            // What is committed is never forgotten, nor is what the store has carried out.
+            Message::Sync { from: mark, slot, epoch }
+                if is_ours
+                    && mark <= self.history.last()
+                    && mark.position >= self.applied.position =>
+            {
+                backup.slot = Some(slot);
+                self.truncate(memory, mark);
+                let message = Message::Synced { epoch };
+                self.outputs.push_back(Output::Send { to: from, message });
+            }
+            _ => self.aside.counters.refused += 1,
+        }
+    }
+
+    /// Takes up what the primary has written, and tells it.
+    pub(super) fn follow<M: Memory>(&mut self, memory: &M) {
+        let Role::Backup(Backup { slot: Some(slot), told }) = self.role else { return };
+        self.take_up(memory);
+        let (held, window) = (self.held(), self.history.window());
+        let free_until = self.applied.offset.min(held.offset);
+        // What may be overwritten is told with what is held, or when half a window has come free.
+        if held == told.0 && free_until < told.1 + window / 2 {
+            return;
+        }
+        let Some(primary) = self.primary() else { return };
+        self.role = Role::Backup(Backup { slot: Some(slot), told: (held, free_until) });
+        let at = ack_at(slot);
+        memory.store(at, held.position.number());
+        memory.store(at + 8, held.offset);
+        memory.store(at + 16, free_until);
+        self.outputs.push_back(Output::Write { to: primary, at, len: ANSWER });
+    }
+}
+
+/// A backup's answer, as it lies in the primary's region: what it holds, as a position and as an
+/// offset, and up to which offset its ring may be overwritten.
+pub(super) fn heard<M: Memory>(memory: &M, slot: u8) -> (Position, u64, u64) {
+    let at = ack_at(slot);
+    (Position::from_number(memory.load(at)), memory.load(at + 8), memory.load(at + 16))
+}
+
+/// Forgets what lies in the places for answers: it is of an earlier epoch.
+pub(super) fn forget_answers<M: Memory>(memory: &M, slot: u8) {
+    let at = ack_at(slot);
+    (0..ANSWER / 8).for_each(|word| memory.store(at + word * 8, 0));
+}

@@ -1,0 +1,187 @@
+//! What a group agrees on outside of its data path: its members, its primary, its epoch.
+
+use thiserror::Error;
+
+use crate::log::Position;
+
+/// The most members of a group, learners included: as many as a region has places for answers.
+pub const MEMBERS_MAX: usize = 16;
+
+/// A node, in one of its lives: a node whose memory is lost comes back under another number. Its
+/// votes for what it has forgotten would be lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl std::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "n{}", self.0)
+    }
+}
+
+/// A group's configuration in one epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Configuration {
+    /// Counts configurations, from 1 on.
+    pub epoch: u32,
+    /// Who alone may order changes in this epoch.
+    pub primary: NodeId,
+    /// Who has a vote.
+    pub members: Vec<NodeId>,
+    /// Who had one in the latest epoch that was established: whose majority holds all that was
+    /// acknowledged. Equal to `members` once this epoch is.
+    pub established: Vec<NodeId>,
+}
+
+/// Why a configuration cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum NoConfiguration {
+    /// There are too few or too many members.
+    #[error("a group has 1 to {MEMBERS_MAX} members, not {0}: add or remove nodes")]
+    Members(usize),
+    /// A node is named twice.
+    #[error("{0} is a member already")]
+    Twice(NodeId),
+    /// A node is not named.
+    #[error("{0} is no member")]
+    Unknown(NodeId),
+    /// The primary must be there to carry the change out.
+    #[error("{0} is the primary: let another node take over first")]
+    Primary(NodeId),
+    /// Two changes of members at once could make two majorities that do not meet.
+    #[error("epoch {0} is not established yet: try again when it is")]
+    Pending(u32),
+    /// Epochs are numbers of 24 bits.
+    #[error("there are no more epochs")]
+    Epochs,
+}
+
+impl Configuration {
+    /// The first configuration of a new group.
+    ///
+    /// # Errors
+    /// See [`NoConfiguration`].
+    pub fn first(primary: NodeId, members: Vec<NodeId>) -> Result<Configuration, NoConfiguration> {
+        let established = members.clone();
+        Configuration { epoch: 1, primary, members, established }.checked()
+    }
+
+    /// The same members under another primary, or under the same one again.
+    ///
+    /// # Errors
+    /// See [`NoConfiguration`].
+    pub fn under(&self, primary: NodeId) -> Result<Configuration, NoConfiguration> {
+        Configuration { epoch: self.epoch + 1, primary, ..self.clone() }.checked()
+    }
+
+    /// The group with one member more.
+    ///
+    /// # Errors
+    /// See [`NoConfiguration`].
+    pub fn with(&self, node: NodeId) -> Result<Configuration, NoConfiguration> {
+        let mut next = self.changed()?;
+        next.members.push(node);
+        next.checked()
+    }
+
+    /// The group with one member less.
+    ///
+    /// # Errors
+    /// See [`NoConfiguration`].
+    pub fn without(&self, node: NodeId) -> Result<Configuration, NoConfiguration> {
+        let mut next = self.changed()?;
+        if node == self.primary {
+            return Err(NoConfiguration::Primary(node));
+        }
+        let place = next.members.iter().position(|member| *member == node);
+        next.members.remove(place.ok_or(NoConfiguration::Unknown(node))?);
+        next.checked()
+    }
+
+    /// The next epoch, whose members may differ by one.
+    fn changed(&self) -> Result<Configuration, NoConfiguration> {
+        if !self.is_established() {
+            return Err(NoConfiguration::Pending(self.epoch));
+        }
+        self.under(self.primary)
+    }
+
+    fn checked(mut self) -> Result<Configuration, NoConfiguration> {
+        self.members.sort_unstable();
+        self.established.sort_unstable();
+        if !(1..=MEMBERS_MAX).contains(&self.members.len()) {
+            return Err(NoConfiguration::Members(self.members.len()));
+        }
+        if let Some(twice) = self.members.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(NoConfiguration::Twice(twice[0]));
+        }
+        if !self.members.contains(&self.primary) {
+            return Err(NoConfiguration::Unknown(self.primary));
+        }
+        if self.epoch > Position::MAX_EPOCH {
+            return Err(NoConfiguration::Epochs);
+        }
+        Ok(self)
+    }
+
+    /// Whether what is acknowledged is held by a majority of `members`.
+    #[must_use]
+    pub fn is_established(&self) -> bool {
+        self.members == self.established
+    }
+
+    /// Whether nodes that `has` says yes to are a majority of those with a vote in this epoch and
+    /// of those in the last established one: they meet every majority that acknowledged anything.
+    pub fn is_quorum(&self, has: impl Fn(NodeId) -> bool) -> bool {
+        let majority =
+            |nodes: &[NodeId]| nodes.iter().filter(|node| has(**node)).count() * 2 > nodes.len();
+        majority(&self.members) && majority(&self.established)
+    }
+
+    /// All nodes that have a vote in this epoch or had one in the last established one.
+    pub fn voters(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let left = self.established.iter().filter(|node| !self.members.contains(node));
+        self.members.iter().chain(left).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(numbers: &[u64]) -> Vec<NodeId> {
+        numbers.iter().copied().map(NodeId).collect()
+    }
+
+    #[test]
+    fn one_member_comes_or_goes_at_a_time() {
+        let first = Configuration::first(NodeId(1), nodes(&[3, 1, 2])).unwrap();
+        assert_eq!((first.epoch, first.is_established()), (1, true));
+        let more = first.with(NodeId(4)).unwrap();
+        assert_eq!((more.epoch, more.is_established()), (2, false));
+        assert_eq!(more.members, nodes(&[1, 2, 3, 4]));
+        assert_eq!(more.without(NodeId(2)), Err(NoConfiguration::Pending(2)));
+        let mut done = more.clone();
+        done.established = done.members.clone();
+        assert_eq!(done.without(NodeId(2)).unwrap().members, nodes(&[1, 3, 4]));
+        assert_eq!(done.without(NodeId(1)), Err(NoConfiguration::Primary(NodeId(1))));
+        assert_eq!(done.without(NodeId(9)), Err(NoConfiguration::Unknown(NodeId(9))));
+        assert_eq!(done.with(NodeId(3)), Err(NoConfiguration::Twice(NodeId(3))));
+        assert_eq!(Configuration::first(NodeId(1), vec![]), Err(NoConfiguration::Members(0)));
+    }
+
+    #[test]
+    fn a_quorum_is_a_majority_of_the_old_members_and_of_the_new() {
+        let first = Configuration::first(NodeId(1), nodes(&[1, 2])).unwrap();
+        let more = first.with(NodeId(3)).unwrap();
+        assert!(!more.is_quorum(|node| node != NodeId(2)), "1 and 3 are no majority of 1 and 2");
+        assert!(more.is_quorum(|node| node != NodeId(3)));
+        assert_eq!(more.voters().collect::<Vec<_>>(), nodes(&[1, 2, 3]));
+    }
+
+    #[test]
+    fn epochs_come_to_an_end() {
+        let mut last = Configuration::first(NodeId(1), nodes(&[1])).unwrap();
+        last.epoch = Position::MAX_EPOCH;
+        assert_eq!(last.under(NodeId(1)), Err(NoConfiguration::Epochs));
+    }
+}

@@ -1,0 +1,318 @@
+//! The end of the log, as it lies in a ring.
+
+use std::collections::VecDeque;
+
+use super::region::pieces;
+use crate::log::{Fields, HEADER, NoRecord, Position};
+use crate::memory::Memory;
+
+/// Ends of how many epochs a history remembers. Where two histories share none of them, one is
+/// replaced as a whole.
+const EPOCHS_MAX: usize = 32;
+
+/// Where a record ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// The record's position.
+    pub position: Position,
+    /// The bytes of the log up to its end.
+    pub offset: u64,
+}
+
+/// What a node has of the log: which records, by the last one of each epoch, and which of them
+/// still lie in its ring.
+///
+/// An epoch has one primary, which goes on from one history. So two histories with a record at the
+/// same position have the same records before it, at the same offsets: that is what
+/// [`History::common`] is built on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct History {
+    ring_bytes: u64,
+    salt: u64,
+    /// Bytes before this one never lay in this ring.
+    begin: u64,
+    /// Where the last record of each epoch ends, by epochs.
+    ends: VecDeque<Mark>,
+}
+
+impl History {
+    /// No records; the ring will have `ring_bytes`. All nodes of a group have the same salt: see
+    /// [`Fields::decode`].
+    #[must_use]
+    pub fn new(ring_bytes: u64, salt: u64) -> History {
+        History { ring_bytes, salt, begin: 0, ends: VecDeque::new() }
+    }
+
+    /// The end of the last record.
+    #[must_use]
+    pub fn last(&self) -> Mark {
+        self.ends.back().copied().unwrap_or_default()
+    }
+
+    /// Where the last record of each epoch ends, the latest ones.
+    pub fn ends(&self) -> impl Iterator<Item = Mark> + '_ {
+        self.ends.iter().copied()
+    }
+
+    /// The offset of the first byte that lies in the ring for sure: a write that was under way may
+    /// have covered a window's bytes more than the records that came of it.
+    #[must_use]
+    pub fn first_offset(&self) -> u64 {
+        let sure = self.ring_bytes - self.window();
+        self.begin.max(self.last().offset.saturating_sub(sure))
+    }
+
+    /// How many bytes a primary may write ahead of what a backup is known to have: a quarter of the
+    /// ring. No record is longer.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        self.ring_bytes / 4
+    }
+
+    /// Where this history and another one part: the end of the last record that both have, or of
+    /// none if they share no epoch.
+    #[must_use]
+    pub fn common(&self, other: &[Mark]) -> Mark {
+        let pairs = self.ends.iter().rev().filter_map(|mine| {
+            let epoch = mine.position.epoch();
+            let theirs = other.iter().rev().find(|mark| mark.position.epoch() == epoch)?;
+            Some(*mine.min(theirs))
+        });
+        pairs.max().unwrap_or_default()
+    }
+
+    /// Whether the record at a position is here, or was; not if that was too many epochs ago.
+    #[must_use]
+    pub fn has(&self, position: Position) -> bool {
+        let end = self.ends.iter().find(|end| end.position.epoch() == position.epoch());
+        end.is_some_and(|end| position.counter() <= end.position.counter())
+    }
+
+    /// The ends up to a mark, which is that of a record here.
+    #[must_use]
+    pub fn ends_until(&self, mark: Mark) -> Vec<Mark> {
+        let before = self.ends.iter().copied().take_while(|end| end.position < mark.position);
+        let mark = Some(mark).filter(|mark| *mark != Mark::default());
+        before.chain(mark).collect()
+    }
+
+    /// Appends a record. The caller sees to it that what it overwrites is of no more use.
+    pub(super) fn append<M: Memory>(
+        &mut self,
+        memory: &M,
+        position: Position,
+        fields: &Fields<'_>,
+        scratch: &mut Vec<u8>,
+    ) -> Mark {
+        scratch.clear();
+        fields.encode(position, fields.checksum_contents(self.salt), scratch);
+        let offset = self.last().offset;
+        let mut rest = &scratch[..];
+        for (at, len) in pieces(self.ring_bytes, offset, scratch.len() as u64) {
+            let (piece, after) = rest.split_at(len as usize);
+            memory.write(at, piece);
+            rest = after;
+        }
+        let mark = Mark { position, offset: offset + scratch.len() as u64 };
+        self.push(mark);
+        mark
+    }
+
+    fn push(&mut self, mark: Mark) {
+        match self.ends.back_mut() {
+            Some(last) if last.position.epoch() == mark.position.epoch() => *last = mark,
+            _ => {
+                if self.ends.len() == EPOCHS_MAX {
+                    self.ends.pop_front();
+                }
+                self.ends.push_back(mark);
+            }
+        }
+    }
+
+    /// Takes up the records that lie in the ring behind the last one, whole and in order. Whoever
+    /// wrote them was let in to write the log of `epoch` or of an earlier one.
+    pub(super) fn scan<M: Memory>(&mut self, memory: &M, epoch: u32, scratch: &mut Vec<u8>) {
+        let mut last = self.last();
+        while let Some((mark, _)) = self.after(memory, last, scratch) {
+            if mark.position.epoch() > epoch {
+                break;
+            }
+            self.push(mark);
+            last = mark;
+        }
+    }
+
+    /// The record after a mark, if it lies in the ring, whole.
+    pub(super) fn after<'s, M: Memory>(
+        &self,
+        memory: &M,
+        mark: Mark,
+        scratch: &'s mut Vec<u8>,
+    ) -> Option<(Mark, Fields<'s>)> {
+        self.copy(memory, mark.offset, HEADER as u64, scratch);
+        let needed = match Fields::decode(scratch, self.salt) {
+            Ok(_) => HEADER,
+            Err(NoRecord::Short(needed)) => needed,
+            Err(_) => return None,
+        };
+        if needed as u64 > self.ring_bytes {
+            return None;
+        }
+        self.copy(memory, mark.offset, needed as u64, scratch);
+        let (position, fields, len) = Fields::decode(scratch, self.salt).ok()?;
+        let follows = position.follows(mark.position);
+        follows.then_some((Mark { position, offset: mark.offset + len as u64 }, fields))
+    }
+
+    fn copy<M: Memory>(&self, memory: &M, offset: u64, len: u64, scratch: &mut Vec<u8>) {
+        scratch.clear();
+        scratch.resize(len as usize, 0);
+        let mut rest = &mut scratch[..];
+        for (at, len) in pieces(self.ring_bytes, offset, len) {
+            let (piece, after) = rest.split_at_mut(len as usize);
+            memory.read(at, piece);
+            rest = after;
+        }
+    }
+
+    /// Forgets the records after a mark, which is that of a record here. Their bytes become zeros,
+    /// so that none of them is taken for the next record once others lie before it.
+    pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
+        let last = self.last().offset;
+        // What was overwritten for the forgotten records does not come back either.
+        self.begin = self.first_offset().min(mark.offset);
+        self.clear(memory, mark.offset, last.saturating_sub(mark.offset));
+        self.ends = self.ends_until(mark).into();
+    }
+
+    /// Begins anew behind a snapshot, whose last record is the last of these ends.
+    pub(super) fn restart<M: Memory>(&mut self, memory: &M, ends: &[Mark]) {
+        self.clear(memory, 0, self.ring_bytes);
+        self.resume(ends);
+    }
+
+    /// Goes on behind a snapshot with these ends, with what lies in the ring.
+    pub(super) fn resume(&mut self, ends: &[Mark]) {
+        self.ends = ends[ends.len().saturating_sub(EPOCHS_MAX)..].iter().copied().collect();
+        self.begin = self.last().offset;
+    }
+
+    fn clear<M: Memory>(&self, memory: &M, offset: u64, len: u64) {
+        const ZEROS: [u8; 4096] = [0; 4096];
+        for (mut at, mut len) in pieces(self.ring_bytes, offset, len.min(self.ring_bytes)) {
+            while len > 0 {
+                let some = len.min(ZEROS.len() as u64);
+                memory.write(at, &ZEROS[..some as usize]);
+                (at, len) = (at + some, len - some);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::region::region_bytes;
+    use super::*;
+    use crate::log::Operation;
+    use crate::memory::Heap;
+
+    const RING: u64 = 512;
+
+    struct Node {
+        memory: Heap,
+        history: History,
+        scratch: Vec<u8>,
+    }
+
+    impl Node {
+        fn new() -> Node {
+            let (memory, history) = (Heap::new(region_bytes(RING)), History::new(RING, 7));
+            Node { memory, history, scratch: Vec::new() }
+        }
+
+        fn append(&mut self, epoch: u32, key: &[u8]) -> Mark {
+            let fields = Fields { key, ..Fields::of(Operation::Delete) };
+            let position = self.history.last().position.next(epoch).unwrap();
+            self.history.append(&self.memory, position, &fields, &mut self.scratch)
+        }
+
+        /// Takes the bytes from an offset on as they lie in another ring.
+        fn copy_from(&mut self, other: &Node, from: u64) {
+            let len = other.history.last().offset - from;
+            for (at, len) in pieces(RING, from, len) {
+                let mut bytes = vec![0; len as usize];
+                other.memory.read(at, &mut bytes);
+                self.memory.write(at, &bytes);
+            }
+            self.history.scan(&self.memory, u32::MAX, &mut self.scratch);
+        }
+    }
+
+    #[test]
+    fn what_lies_in_the_ring_is_taken_up_over_many_laps() {
+        let (mut primary, mut backup) = (Node::new(), Node::new());
+        for lap in 0..100u32 {
+            let from = primary.history.last().offset;
+            primary.append(lap / 10, b"some key");
+            primary.append(lap / 10, &vec![b'x'; lap as usize % 90]);
+            backup.copy_from(&primary, from);
+            assert_eq!(backup.history.last(), primary.history.last(), "lap {lap}");
+        }
+        assert_eq!(primary.history.first_offset(), primary.history.last().offset - RING * 3 / 4);
+    }
+
+    #[test]
+    fn histories_part_at_the_last_record_that_both_have() {
+        let (mut one, mut two) = (Node::new(), Node::new());
+        assert_eq!(one.history.common(&[]), Mark::default());
+        one.append(1, b"a");
+        let shared = one.append(1, b"b");
+        two.copy_from(&one, 0);
+        one.append(1, b"c");
+        two.append(2, b"d");
+        let ends = |node: &Node| node.history.ends().collect::<Vec<_>>();
+        assert_eq!(one.history.common(&ends(&two)), shared);
+        assert_eq!(two.history.common(&ends(&one)), shared);
+        assert_eq!(two.history.ends_until(shared), [shared]);
+        let lost = one.history.last().position;
+        assert!(one.history.has(lost) && two.history.has(shared.position));
+        assert!(!two.history.has(lost), "a later epoch's records are in its place");
+    }
+
+    /// A record that was taken back must not come back behind a new one of its own length, even
+    /// when it is of a later epoch.
+    #[test]
+    fn records_that_were_forgotten_do_not_come_back() {
+        let mut node = Node::new();
+        let kept = node.append(1, b"a");
+        node.append(3, b"b");
+        node.append(3, b"c");
+        node.history.truncate(&node.memory, kept);
+        let mut other = Node::new();
+        other.append(1, b"a");
+        let new = other.append(2, b"n");
+        node.copy_from(&other, kept.offset);
+        assert_eq!(node.history.last(), new);
+    }
+
+    #[test]
+    fn half_a_record_and_one_of_a_later_epoch_are_not_taken_up() {
+        let (mut one, mut two) = (Node::new(), Node::new());
+        let end = one.append(4, b"a key of some length");
+        let mut bytes = vec![0; end.offset as usize];
+        one.history.copy(&one.memory, 0, end.offset, &mut bytes);
+        for cut in (0..bytes.len()).step_by(8) {
+            let (at, _) = pieces(RING, 0, 1).next().unwrap();
+            two.memory.write(at, &bytes[..cut]);
+            two.history.scan(&two.memory, 9, &mut two.scratch);
+            assert_eq!(two.history.last(), Mark::default(), "cut at {cut}");
+        }
+        let (at, _) = pieces(RING, 0, 1).next().unwrap();
+        two.memory.write(at, &bytes);
+        two.history.scan(&two.memory, 3, &mut two.scratch);
+        assert_eq!(two.history.last(), Mark::default());
+        two.history.scan(&two.memory, 4, &mut two.scratch);
+        assert_eq!(two.history.last(), end);
+    }
+}

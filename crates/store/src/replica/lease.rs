@@ -1,0 +1,93 @@
+//! A node's lease, as the node itself may count on it.
+
+/// The right to be a primary for a while.
+///
+/// The configuration service counts a lease from when it hears of its renewal; the node counts it
+/// from when it sent that, and by a clock that may be slow while the service's is fast. So the node
+/// gives it up first, whatever lies between them, as long as no clock drifts more than is stated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Lease {
+    counted_ns: u64,
+    until_ns: u64,
+}
+
+const MILLION: u128 = 1_000_000;
+
+impl Lease {
+    /// No lease yet. The service gives it for `ttl_ns` at a time; clocks gain or lose at most
+    /// `drift_ppm` millionths.
+    #[must_use]
+    pub fn new(ttl_ns: u64, drift_ppm: u32) -> Lease {
+        let drift = u128::from(drift_ppm).min(MILLION);
+        let counted = u128::from(ttl_ns) * (MILLION - drift) / (MILLION + drift);
+        // At most ttl_ns.
+        Lease { counted_ns: counted as u64, until_ns: 0 }
+    }
+
+    /// The service has renewed it, as it was asked to at `sent_ns` of this node's clock. Answers
+    /// may come in any order.
+    pub fn renew(&mut self, sent_ns: u64) {
+        self.until_ns = self.until_ns.max(sent_ns.saturating_add(self.counted_ns));
+    }
+
+    /// Nothing can be counted on any more.
+    pub fn end(&mut self) {
+        self.until_ns = 0;
+    }
+
+    /// Whether the lease holds at `now_ns` of this node's clock.
+    #[must_use]
+    pub fn holds(&self, now_ns: u64) -> bool {
+        now_ns < self.until_ns
+    }
+
+    /// How long after a renewal was sent the next one should be, in ns: so that two may be lost.
+    #[must_use]
+    pub fn renew_every_ns(&self) -> u64 {
+        (self.counted_ns / 3).max(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_ends_and_old_answers_do_not_shorten_it() {
+        let mut lease = Lease::new(500, 0);
+        assert!(!lease.holds(0));
+        lease.renew(100);
+        lease.renew(50);
+        assert!(lease.holds(599) && !lease.holds(600));
+        lease.end();
+        assert!(!lease.holds(100));
+        assert!(!Lease::new(500, u32::MAX).holds(0));
+    }
+
+    proptest! {
+        /// The node stops before the service may give the group to anybody else.
+        #[test]
+        fn the_node_gives_up_first(
+            ttl_ns in 1u64..1 << 40, drift_ppm in 0u32..200_000,
+            sent_ns in 0u64..1 << 40, way_ns in 0u64..1 << 30,
+            slow in any::<bool>(), fast in any::<bool>(),
+        ) {
+            let mut lease = Lease::new(ttl_ns, drift_ppm);
+            lease.renew(sent_ns);
+            let drift = f64::from(drift_ppm) / 1e6;
+            // Real time from when the renewal was sent to either end.
+            let node_rate = if slow { 1.0 - drift } else { 1.0 + drift };
+            let service_rate = if fast { 1.0 + drift } else { 1.0 - drift };
+            let mut local = sent_ns;
+            while lease.holds(local) {
+                local += (ttl_ns / 1000).max(1);
+            }
+            let last_held = (local - sent_ns).saturating_sub((ttl_ns / 1000).max(1)) as f64;
+            let node_end = last_held / node_rate;
+            let service_end = way_ns as f64 + ttl_ns as f64 / service_rate;
+            prop_assert!(node_end <= service_end + 1.0, "{node_end} {service_end}");
+        }
+    }
+}

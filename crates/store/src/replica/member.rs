@@ -1,0 +1,555 @@
+//! A node's part in a group: what primary and backups have in common.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+
+use super::configuration::{Configuration, NodeId};
+use super::history::{History, Mark};
+use super::message::{Answer, Message, Output, Snapshot};
+use super::region::COMMITTED_AT;
+use super::requests::{NoRequest, RequestId, Requests};
+use super::role::{Backup, Role};
+use super::service::{Event, Request};
+use crate::journal::{Journal, Record};
+use crate::log::{self, Fields, Operation, Position, with_record};
+use crate::memory::Memory;
+use crate::store::Store;
+
+/// How a replica is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Options {
+    /// The ring's bytes: a multiple of 8, the same on all nodes. No record is longer than a
+    /// quarter of it.
+    pub ring_bytes: u64,
+    /// What the group's checksums begin with, the same on all nodes; clients do not know it.
+    pub salt: u64,
+    /// How long a primary waits for a majority before it gives up, and a node before it proposes
+    /// itself again, in ns.
+    pub patience_ns: u64,
+    /// A record counts as held once [`Replica::handle_kept`] said so.
+    pub waits_for_disk: bool,
+}
+
+/// What a replica has counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counters {
+    /// Epochs in which earlier primaries were fenced off.
+    pub fenced: u64,
+    /// Messages of an epoch that is over.
+    pub stale: u64,
+    /// Messages that make no sense here: another version of this code, or an error in it.
+    pub refused: u64,
+    /// Epochs that this node began to serve.
+    pub served: u64,
+    /// Backups that fell behind by a whole ring and were cut off, to get a snapshot.
+    pub overrun: u64,
+    /// Snapshots asked for by or for this node.
+    pub snapshots: u64,
+    /// Times records were forgotten that had not been committed.
+    pub truncated: u64,
+    /// Times it gave up being primary for want of a majority.
+    pub resigned: u64,
+    /// Changes refused for want of a majority or of room.
+    pub full: u64,
+}
+
+/// What does not tell two replicas apart.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Aside {
+    pub(super) counters: Counters,
+    pub(super) scratch: Vec<u8>,
+}
+
+impl PartialEq for Aside {
+    fn eq(&self, _: &Aside) -> bool {
+        true
+    }
+}
+
+impl Eq for Aside {}
+
+impl Hash for Aside {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+/// What a node is at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It has heard of no configuration.
+    Idle,
+    /// It waits until earlier primaries are fenced off.
+    Fencing,
+    /// It follows a primary; whether the log comes in.
+    Backup(bool),
+    /// It is the primary, and gathers histories.
+    Recovering,
+    /// It is the primary, and serves while it holds its lease.
+    Serving,
+}
+
+/// What has become of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Too few nodes are known to hold it.
+    Pending,
+    /// It is committed, with all before it: the client that asked for it may be told.
+    Committed,
+    /// Another primary's changes are in its place, or it was too many epochs ago to know.
+    Unknown,
+}
+
+/// One node's part in a group.
+///
+/// `memory` is the node's region, of [`super::region_bytes`] bytes, zeros at first. After every
+/// call the caller carries out [`Replica::poll_output`] until there is nothing left, and
+/// [`Replica::poll_apply`] likewise. Calls are cheap but for those that take up or send records.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Replica {
+    pub(super) me: NodeId,
+    pub(super) options: Options,
+    /// The latest epoch it has heard of: it takes nothing of earlier ones.
+    pub(super) epoch: u32,
+    pub(super) configuration: Option<Configuration>,
+    /// The service has told it the latest configuration, after which no promise of an earlier life
+    /// can be broken.
+    is_informed: bool,
+    /// What a primary has said before the service did.
+    early: Option<(NodeId, Configuration)>,
+    pub(super) history: History,
+    pub(super) committed: Position,
+    pub(super) applied: Mark,
+    /// Up to where the log is on the disk, and how often it was cut since.
+    pub(super) kept: Mark,
+    pub(super) generation: u32,
+    pub(super) requests: Requests,
+    pub(super) role: Role,
+    /// The primary of this epoch holds no lease.
+    is_vacant: bool,
+    /// It proposes nothing before this.
+    pub(super) quiet_until_ns: u64,
+    pub(super) outputs: VecDeque<Output>,
+    pub(super) aside: Aside,
+}
+
+impl Replica {
+    /// A node that has nothing yet.
+    ///
+    /// # Panics
+    /// If the ring's length is no multiple of 8, or 0.
+    #[must_use]
+    pub fn new(me: NodeId, options: Options) -> Replica {
+        assert!(options.ring_bytes > 0 && options.ring_bytes.is_multiple_of(8));
+        Replica {
+            me,
+            options,
+            epoch: 0,
+            configuration: None,
+            is_informed: false,
+            early: None,
+            history: History::new(options.ring_bytes, options.salt),
+            committed: Position::NONE,
+            applied: Mark::default(),
+            kept: Mark::default(),
+            generation: 0,
+            requests: Requests::default(),
+            role: Role::Idle,
+            is_vacant: false,
+            quiet_until_ns: 0,
+            outputs: VecDeque::new(),
+            aside: Aside::default(),
+        }
+    }
+
+    /// A node that comes back with what its disk has kept: its store and the requests up to where
+    /// `ends` end, then the records in `memory` that follow. It votes under its old number.
+    #[must_use]
+    pub fn recovered<M: Memory>(
+        me: NodeId,
+        options: Options,
+        snapshot: &Snapshot,
+        memory: &M,
+    ) -> Replica {
+        let mut replica = Replica::new(me, options);
+        replica.history.resume(&snapshot.ends);
+        replica.history.scan(memory, Position::MAX_EPOCH, &mut replica.aside.scratch);
+        replica.applied = snapshot.ends.last().copied().unwrap_or_default();
+        replica.requests = snapshot.requests.clone();
+        replica.committed = snapshot.committed;
+        replica.kept = replica.history.last();
+        replica
+    }
+
+    /// What it wants done next.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// The next record that is committed and was not yet carried out: to be carried out now, with
+    /// [`apply`].
+    pub fn poll_apply<M: Memory>(&mut self, memory: &M) -> Option<(Position, Fields<'_>)> {
+        if self.applied.position >= self.committed {
+            return None;
+        }
+        let next = self.history.after(memory, self.applied, &mut self.aside.scratch);
+        let (mark, fields) = next?;
+        // What lies in the ring and was not taken up is no part of the history.
+        if mark.position > self.committed || mark.offset > self.history.last().offset {
+            return None;
+        }
+        self.applied = mark;
+        self.requests.note(mark.position, &fields);
+        Some((mark.position, fields))
+    }
+
+    /// The next record after a mark, for the disk.
+    pub fn record_after<M: Memory>(
+        &mut self,
+        memory: &M,
+        mark: Mark,
+    ) -> Option<(Mark, Fields<'_>)> {
+        let last = self.history.last().offset;
+        let next = self.history.after(memory, mark, &mut self.aside.scratch);
+        next.filter(|(mark, _)| mark.offset <= last)
+    }
+
+    /// The log is on the disk up to `mark`. `generation` is [`Replica::generation`] as it was when
+    /// the records were read: what was forgotten meanwhile does not count.
+    pub fn handle_kept<M: Memory>(&mut self, memory: &M, mark: Mark, generation: u32) {
+        if generation == self.generation && mark.offset <= self.history.last().offset {
+            self.kept = self.kept.max(mark);
+        }
+        self.poll_memory(memory);
+    }
+
+    /// How often records were forgotten.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    /// The configuration service said something, at `now_ns`.
+    pub fn handle_event<M: Memory>(&mut self, memory: &M, event: Event, now_ns: u64) {
+        match event {
+            Event::Lease { .. } => {}
+            Event::Refused { .. } => self.unpropose(),
+            Event::Configuration(latest) => {
+                self.is_informed = true;
+                if let Some(latest) = latest {
+                    self.hear(memory, latest);
+                }
+                if let Some((from, configuration)) = self.early.take() {
+                    self.handle_message(memory, from, Message::Epoch(configuration));
+                }
+            }
+            Event::Vacant { epoch } => self.is_vacant = epoch == self.epoch,
+        }
+        self.handle_time(now_ns);
+    }
+
+    /// A configuration, from wherever.
+    pub(super) fn hear<M: Memory>(&mut self, memory: &M, latest: Configuration) {
+        if latest.epoch > self.epoch {
+            self.epoch = latest.epoch;
+            self.configuration = Some(latest);
+            self.is_vacant = false;
+            self.role = Role::Fencing(false);
+            self.outputs.push_back(Output::Fence { epoch: self.epoch });
+        } else if latest.epoch == self.epoch {
+            // Established meanwhile; that is not taken back.
+            if latest.is_established() {
+                self.configuration = Some(latest);
+            }
+            self.advance(memory);
+        } else {
+            self.aside.counters.stale += 1;
+        }
+    }
+
+    /// Time has passed: due at least four times within [`Options::patience_ns`].
+    pub fn handle_time(&mut self, now_ns: u64) {
+        self.look_for_majority(now_ns);
+        let Some(configuration) = &self.configuration else { return };
+        let is_member = configuration.members.contains(&self.me);
+        if !(self.is_vacant && is_member && now_ns >= self.quiet_until_ns) {
+            return;
+        }
+        if let Ok(next) = configuration.under(self.me) {
+            self.quiet_until_ns = now_ns + self.options.patience_ns;
+            self.outputs.push_back(Output::Request(Request::Propose(next)));
+        }
+    }
+
+    /// Nobody can write here any more over a connection of an epoch before this one.
+    pub fn handle_fenced<M: Memory>(&mut self, memory: &M, epoch: u32) {
+        let Role::Fencing(is_asked) = self.role else { return };
+        let Some(configuration) = self.configuration.as_ref().filter(|_| epoch == self.epoch)
+        else {
+            return;
+        };
+        self.aside.counters.fenced += 1;
+        let primary = configuration.primary;
+        self.take_up(memory);
+        if primary == self.me {
+            self.begin_recovery(memory);
+        } else {
+            self.role = Role::Backup(Backup::default());
+            if is_asked {
+                self.answer(primary);
+            }
+        }
+    }
+
+    /// Takes up what earlier primaries have written.
+    pub(super) fn take_up<M: Memory>(&mut self, memory: &M) {
+        self.history.scan(memory, self.epoch, &mut self.aside.scratch);
+        let committed = Position::from_number(memory.load(COMMITTED_AT));
+        self.committed = self.committed.max(committed);
+    }
+
+    /// Tells the primary what is here.
+    pub(super) fn answer(&mut self, primary: NodeId) {
+        let answer = Answer {
+            ends: self.history.ends().collect(),
+            first_offset: self.history.first_offset(),
+            applied: self.applied,
+            committed: self.committed,
+        };
+        let message = Message::History { epoch: self.epoch, answer };
+        self.outputs.push_back(Output::Send { to: primary, message });
+    }
+
+    /// A node that this one wanted to be connected to is.
+    pub fn handle_connected(&mut self, node: NodeId) {
+        let Some(configuration) = &self.configuration else { return };
+        let hello = Message::Epoch(configuration.clone());
+        if let Role::Primary(primary) = &mut self.role
+            && primary.greet(node)
+        {
+            self.outputs.push_back(Output::Send { to: node, message: hello });
+        }
+    }
+
+    /// The connection with a node has ended, or cannot be had.
+    pub fn handle_disconnected(&mut self, node: NodeId) {
+        match &mut self.role {
+            Role::Backup(backup) => backup.lose(),
+            Role::Primary(primary) => {
+                if primary.lose(node) {
+                    self.outputs.push_back(Output::Connect { to: node });
+                }
+            }
+            Role::Idle | Role::Fencing(_) => {}
+        }
+    }
+
+    /// A node has sent a message.
+    pub fn handle_message<M: Memory>(&mut self, memory: &M, from: NodeId, message: Message) {
+        match message {
+            Message::Epoch(configuration) => self.handle_epoch(memory, from, configuration),
+            Message::Stale { .. } => self.aside.counters.stale += 1,
+            Message::Sync { epoch, .. } | Message::Fetch { epoch } if epoch == self.epoch => {
+                self.handle_order(memory, from, &message);
+            }
+            Message::History { epoch, .. } | Message::Synced { epoch } if epoch == self.epoch => {
+                self.handle_answer(memory, from, message);
+            }
+            _ => self.aside.counters.stale += 1,
+        }
+    }
+
+    fn handle_epoch<M: Memory>(&mut self, memory: &M, from: NodeId, configuration: Configuration) {
+        if !self.is_informed {
+            self.early = Some((from, configuration));
+            return;
+        }
+        if configuration.epoch < self.epoch || configuration.primary != from {
+            self.aside.counters.stale += 1;
+            let message = Message::Stale { epoch: self.epoch };
+            return self.outputs.push_back(Output::Send { to: from, message });
+        }
+        self.hear(memory, configuration);
+        match &mut self.role {
+            Role::Fencing(is_asked) => *is_asked = true,
+            Role::Backup(backup) => {
+                // Over a new connection: the one before has ended, so nothing is under way.
+                backup.lose();
+                self.take_up(memory);
+                self.answer(from);
+            }
+            Role::Idle | Role::Primary(_) => self.aside.counters.refused += 1,
+        }
+    }
+
+    /// What goes with a copy of the store as it is at this moment; see [`Output::Snapshot`].
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            epoch: self.epoch,
+            ends: self.history.ends_until(self.applied),
+            committed: self.committed,
+            requests: self.requests.clone(),
+        }
+    }
+
+    /// A copy of the store has come, and stands in the place of the one that was here. False if it
+    /// is none that was asked for: then the store must stay as it is.
+    pub fn handle_snapshot<M: Memory>(
+        &mut self,
+        memory: &M,
+        from: NodeId,
+        snapshot: &Snapshot,
+    ) -> bool {
+        let is_wanted = match &self.role {
+            Role::Backup(backup) => !backup.is_live() && self.primary() == Some(from),
+            Role::Primary(primary) => primary.is_fetching(from),
+            Role::Idle | Role::Fencing(_) => false,
+        };
+        if snapshot.epoch != self.epoch || !is_wanted {
+            self.aside.counters.stale += 1;
+            return false;
+        }
+        self.history.restart(memory, &snapshot.ends);
+        self.applied = self.history.last();
+        self.committed = self.committed.max(snapshot.committed);
+        self.requests = snapshot.requests.clone();
+        self.forgot(Mark::default());
+        // The copy was made of what is on the sender's disk or will be; here it is kept whole.
+        self.kept = self.applied;
+        match &mut self.role {
+            Role::Primary(_) => self.go_on(memory),
+            _ => self.answer(from),
+        }
+        true
+    }
+
+    /// Forgets the records after a mark.
+    pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
+        if self.history.last() == mark {
+            return;
+        }
+        self.history.truncate(memory, mark);
+        self.aside.counters.truncated += 1;
+        self.forgot(mark);
+    }
+
+    fn forgot(&mut self, mark: Mark) {
+        self.kept = self.kept.min(mark);
+        self.generation = self.generation.wrapping_add(1);
+        self.outputs.push_back(Output::Truncated { to: mark });
+    }
+
+    /// What of the log this node holds for sure.
+    pub(super) fn held(&self) -> Mark {
+        if self.options.waits_for_disk { self.kept } else { self.history.last() }
+    }
+
+    /// Others may have written here: takes up what came.
+    pub fn poll_memory<M: Memory>(&mut self, memory: &M) {
+        match &self.role {
+            Role::Backup(_) => self.follow(memory),
+            Role::Primary(_) => self.hear_backups(memory),
+            Role::Idle | Role::Fencing(_) => {}
+        }
+    }
+
+    /// Which node it is.
+    #[must_use]
+    pub fn me(&self) -> NodeId {
+        self.me
+    }
+
+    /// The latest epoch it has heard of.
+    #[must_use]
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// The primary of that epoch.
+    #[must_use]
+    pub fn primary(&self) -> Option<NodeId> {
+        self.configuration.as_ref().map(|configuration| configuration.primary)
+    }
+
+    /// The latest configuration it has heard of.
+    #[must_use]
+    pub fn configuration(&self) -> Option<&Configuration> {
+        self.configuration.as_ref()
+    }
+
+    /// What it is at the moment.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        match &self.role {
+            Role::Idle => Standing::Idle,
+            Role::Fencing(_) => Standing::Fencing,
+            Role::Backup(backup) => Standing::Backup(backup.is_live()),
+            Role::Primary(_) if self.is_serving() => Standing::Serving,
+            Role::Primary(_) => Standing::Recovering,
+        }
+    }
+
+    /// The end of its last record.
+    #[must_use]
+    pub fn last(&self) -> Mark {
+        self.history.last()
+    }
+
+    /// Up to where it knows the log to be committed.
+    #[must_use]
+    pub fn committed(&self) -> Position {
+        self.committed
+    }
+
+    /// What has become of the change at a position that this node has logged. To be committed
+    /// itself, and not only something after it, it must be in the history still.
+    #[must_use]
+    pub fn fate(&self, position: Position) -> Fate {
+        match (self.history.has(position), position <= self.committed) {
+            (true, true) => Fate::Committed,
+            (true, false) => Fate::Pending,
+            (false, _) => Fate::Unknown,
+        }
+    }
+
+    /// Up to where its store has carried out the log.
+    #[must_use]
+    pub fn applied(&self) -> Mark {
+        self.applied
+    }
+
+    /// What became of a request.
+    ///
+    /// # Errors
+    /// See [`NoRequest`].
+    pub fn find_request(&self, id: RequestId) -> Result<Option<(Position, &[u8])>, NoRequest> {
+        self.requests.find(id)
+    }
+
+    /// What it has counted.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.aside.counters
+    }
+}
+
+/// Carries out a record of the log in a store.
+///
+/// # Errors
+/// Why it cannot be, in words: the node must stop, as its store is not the group's any more.
+pub fn apply<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    position: Position,
+    fields: &Fields<'_>,
+) -> Result<(), String> {
+    match fields.operation {
+        Operation::Epoch | Operation::Request => Ok(()),
+        _ => with_record(fields, |record| {
+            store.replay(position.number(), record).map_err(|error| error.to_string())
+        }),
+    }
+}
+
+/// Gives `then` a change of a store as the log has it: what [`Replica::append`] takes.
+pub fn with_fields<T>(change: &Record<'_>, then: impl FnOnce(&Fields<'_>) -> T) -> T {
+    log::with_fields(change, then)
+}

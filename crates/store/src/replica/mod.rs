@@ -1,0 +1,36 @@
+//! The log on several machines (Caribou §3.2): one primary orders all changes and writes them
+//! one-sided into its backups' rings; what a majority holds is acknowledged.
+//!
+//! The protocol is Zab's primary order over the memory of others: docs/cluster.md says what it
+//! promises and why it keeps that. A [`Replica`] is a value without clock, thread or socket.
+//! Its driver hands in what happened and carries out its [`Output`]s.
+//!
+//! - [`Configuration`]: members, primary, epoch. [`ConfigurationService`]: who decides on them;
+//!   [`Registry`]: the same as a value. [`Lease`]: until when a primary may answer.
+//! - [`History`], [`Mark`]: the end of the log in a ring. [`region_bytes`]: the memory it lies in.
+//! - [`Requests`]: retries take effect once.
+//! - [`Message`], [`Output`]: what nodes tell each other, and what a replica wants done.
+//! - [`Replica`]: one node's part (`member`), as a `backup` or as the `primary`; `role`: what it
+//!   remembers as that.
+
+mod backup;
+mod configuration;
+mod history;
+mod lease;
+mod member;
+mod message;
+mod primary;
+mod region;
+mod requests;
+mod role;
+mod service;
+
+pub use configuration::{Configuration, MEMBERS_MAX, NoConfiguration, NodeId};
+pub use history::{History, Mark};
+pub use lease::Lease;
+pub use member::{Counters, Fate, Options, Replica, Standing, apply, with_fields};
+pub use message::{Answer, Message, Output, Snapshot};
+pub use primary::{AppendError, ChangeError};
+pub use region::region_bytes;
+pub use requests::{ANSWER_MAX, CLIENTS_MAX, NoRequest, RequestId, Requests};
+pub use service::{ConfigurationService, Event, Registry, Request};

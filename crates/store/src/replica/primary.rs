@@ -1,0 +1,476 @@
+//! The primary's part: it gathers what its predecessors left, brings the others up, and orders
+//! changes.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use super::backup::{forget_answers, heard};
+use super::configuration::{NoConfiguration, NodeId};
+use super::member::Replica;
+use super::message::{Message, Output};
+use super::region::{COMMITTED_AT, SLOTS, pieces};
+use super::requests::{ANSWER_MAX, NoRequest, RequestId, record};
+use super::role::{Peer, Primary, Progress, Role, Stage};
+use super::service::Request;
+use crate::log::{Fields, Operation, Position};
+use crate::memory::Memory;
+
+/// Why a change is not logged. It has not happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AppendError {
+    /// Another node may be serving, or will be.
+    #[error("this node is not the group's primary: ask {}", match .0 {
+        Some(node) => node.to_string(),
+        None => "again later".to_owned(),
+    })]
+    NotPrimary(Option<NodeId>),
+    /// Too few backups hold what was logged before, or none of them is there.
+    #[error("no majority of the group takes changes at the moment: try again")]
+    NoMajority,
+    /// The record is too long.
+    #[error("a record of {0} bytes is longer than the group takes: a quarter of its ring")]
+    TooLong(u64),
+    /// There are no more positions.
+    #[error("the log has come to its end: there are no more positions")]
+    Exhausted,
+    /// The request is not to be carried out.
+    #[error(transparent)]
+    Request(#[from] NoRequest),
+}
+
+impl Replica {
+    /// Begins as the primary of a new epoch: asks everybody who may hold what was acknowledged.
+    pub(super) fn begin_recovery<M: Memory>(&mut self, memory: &M) {
+        let Some(configuration) = &self.configuration else { return };
+        (0..SLOTS).for_each(|slot| forget_answers(memory, slot));
+        let others = configuration.voters().filter(|node| *node != self.me);
+        let peers: BTreeMap<_, _> =
+            others.zip(0..SLOTS).map(|(node, slot)| (node, Peer::new(slot, false))).collect();
+        self.outputs.extend(peers.keys().map(|node| Output::Connect { to: *node }));
+        self.role = Role::Primary(Primary {
+            stage: Stage::Gathering,
+            opened: Position::NONE,
+            peers,
+            alone_since_ns: None,
+            has_proposed: false,
+        });
+        self.gather(memory);
+    }
+
+    /// Another node has answered.
+    pub(super) fn handle_answer<M: Memory>(&mut self, memory: &M, from: NodeId, message: Message) {
+        let Role::Primary(primary) = &mut self.role else {
+            self.aside.counters.refused += 1;
+            return;
+        };
+        let Some(peer) = primary.peers.get_mut(&from) else {
+            self.aside.counters.refused += 1;
+            return;
+        };
+        match (message, peer.progress) {
+            (Message::History { answer, .. }, Progress::Asked | Progress::Copying) => {
+                peer.answer = Some(answer);
+                peer.progress = Progress::Answered;
+                if primary.is_open() {
+                    self.sync(from);
+                } else if primary.stage == Stage::Gathering {
+                    self.gather(memory);
+                }
+            }
+            (Message::Synced { .. }, Progress::Syncing(mark)) => {
+                peer.progress = Progress::Live(mark.offset);
+                (peer.held_offset, peer.free_until) = (mark.offset, mark.offset);
+                peer.told = Position::NONE;
+                // Answers that lie there are about what lay in its ring before.
+                forget_answers(memory, peer.slot);
+                self.advance(memory);
+            }
+            _ => self.aside.counters.refused += 1,
+        }
+    }
+
+    /// Takes over the highest history once a quorum has answered.
+    fn gather<M: Memory>(&mut self, memory: &M) {
+        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        else {
+            return;
+        };
+        let peers = &primary.peers;
+        let has = |node| peers.get(&node).is_some_and(|peer| peer.answer.is_some());
+        if !configuration.is_quorum(|node| node == self.me || has(node)) {
+            return;
+        }
+        let answers = peers.iter().filter(|(_, peer)| !peer.is_learner);
+        let answers = answers.filter_map(|(node, peer)| Some((*node, peer.answer.as_ref()?)));
+        let best = answers.max_by_key(|(_, answer)| answer.last());
+        let Some((from, best)) = best.filter(|(_, best)| best.last() > self.history.last()) else {
+            return self.open(memory);
+        };
+        let common = self.history.common(&best.ends);
+        if common.position < self.applied.position || common.offset < best.first_offset {
+            primary.stage = Stage::Fetching(from);
+            self.aside.counters.snapshots += 1;
+            let message = Message::Fetch { epoch: self.epoch };
+            return self.outputs.push_back(Output::Send { to: from, message });
+        }
+        let last = best.last();
+        primary.stage = Stage::Reading(from, last);
+        let len = last.offset - common.offset;
+        let pieces = pieces(self.options.ring_bytes, common.offset, len).collect();
+        self.truncate(memory, common);
+        self.outputs.push_back(Output::Read { from, pieces });
+    }
+
+    /// A copy of the store has come: looks again what is missing.
+    pub(super) fn go_on<M: Memory>(&mut self, memory: &M) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.stage = Stage::Gathering;
+        }
+        self.gather(memory);
+    }
+
+    /// What was to be read of another node's region lies in the own one.
+    pub fn handle_read<M: Memory>(&mut self, memory: &M, from: NodeId) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Stage::Reading(node, last) = primary.stage else { return };
+        if node != from {
+            return;
+        }
+        self.history.scan(memory, self.epoch, &mut self.aside.scratch);
+        if self.history.last() == last {
+            return self.open(memory);
+        }
+        // It did not have what it said.
+        self.aside.counters.refused += 1;
+        primary.lose(from);
+        self.outputs.push_back(Output::Disconnect { from });
+        self.outputs.push_back(Output::Connect { to: from });
+    }
+
+    /// Everything that was acknowledged is here: begins the epoch's own part of the log.
+    fn open<M: Memory>(&mut self, memory: &M) {
+        let Some(position) = self.history.last().position.next(self.epoch) else { return };
+        let fields = Fields::of(Operation::Epoch);
+        self.history.append(memory, position, &fields, &mut self.aside.scratch);
+        let Role::Primary(primary) = &mut self.role else { return };
+        (primary.opened, primary.stage) = (position, Stage::Replicating);
+        let answered = primary.peers.iter().filter(|(_, peer)| peer.answer.is_some());
+        let answered: Vec<_> = answered.map(|(node, _)| *node).collect();
+        answered.into_iter().for_each(|node| self.sync(node));
+        self.advance(memory);
+    }
+
+    /// Leads a peer that has answered to the own history.
+    fn sync(&mut self, to: NodeId) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(peer) = primary.peers.get_mut(&to) else { return };
+        let Some(answer) = peer.answer.take() else { return };
+        let common = self.history.common(&answer.ends);
+        if common.position < answer.applied.position || common.offset < self.history.first_offset()
+        {
+            peer.progress = Progress::Copying;
+            self.aside.counters.snapshots += 1;
+            return self.outputs.push_back(Output::Snapshot { to });
+        }
+        peer.progress = Progress::Syncing(common);
+        let message = Message::Sync { epoch: self.epoch, from: common, slot: peer.slot };
+        self.outputs.push_back(Output::Send { to, message });
+    }
+
+    /// Whether changes can be logged, and whether the store shows all that was acknowledged, as
+    /// long as the node's lease holds. What is read in it may be answered once the log as it ended
+    /// then is committed ([`Replica::fate`]), if the lease held after the store was looked at.
+    #[must_use]
+    pub fn is_serving(&self) -> bool {
+        matches!(&self.role, Role::Primary(primary)
+            if primary.stage == Stage::Serving && self.applied.position >= primary.opened)
+    }
+
+    /// Logs a change, which the store carries out when this returns. It may be
+    /// acknowledged once [`Replica::fate`] says that the position that comes back is committed.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append<M: Memory>(
+        &mut self,
+        memory: &M,
+        fields: &Fields<'_>,
+    ) -> Result<Position, AppendError> {
+        let position = self.add(memory, &[*fields])?;
+        self.advance(memory);
+        Ok(position)
+    }
+
+    /// Logs a change that a client may ask for again, with what it will be answered then.
+    ///
+    /// # Errors
+    /// See [`AppendError`]. A request that was carried out before is none:
+    /// [`Replica::find_request`] comes first.
+    pub fn append_request<M: Memory>(
+        &mut self,
+        memory: &M,
+        id: RequestId,
+        answer: &[u8],
+        fields: &Fields<'_>,
+    ) -> Result<Position, AppendError> {
+        if answer.len() > ANSWER_MAX {
+            return Err(NoRequest::Answer(answer.len()).into());
+        }
+        if self.find_request(id)?.is_some() {
+            return Err(NoRequest::Old(id.sequence).into());
+        }
+        let mut key = [0; 16];
+        let position = self.add(memory, &[record(id, answer, &mut key), *fields])?;
+        self.advance(memory);
+        Ok(position)
+    }
+
+    /// Appends records one after the other, all or none.
+    fn add<M: Memory>(
+        &mut self,
+        memory: &M,
+        records: &[Fields<'_>],
+    ) -> Result<Position, AppendError> {
+        if !self.is_serving() {
+            let primary = self.primary().filter(|node| *node != self.me);
+            return Err(AppendError::NotPrimary(primary));
+        }
+        let len = records.iter().map(|fields| fields.length() as u64).sum();
+        if len > self.history.window() || !records.iter().all(Fields::fits) {
+            return Err(AppendError::TooLong(len));
+        }
+        if self.history.last().position.counter() + records.len() as u64 > Position::MAX_COUNTER {
+            return Err(AppendError::Exhausted);
+        }
+        self.make_room(len)?;
+        let mut position = self.history.last().position;
+        for fields in records {
+            position = position.next(self.epoch).ok_or(AppendError::Exhausted)?;
+            self.applied = self.history.append(memory, position, fields, &mut self.aside.scratch);
+            self.requests.note(position, fields);
+        }
+        Ok(position)
+    }
+
+    /// Sees to it that `len` bytes more overwrite nothing that is still needed: cuts off backups
+    /// that are a whole ring behind, as long as a majority is not.
+    fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
+        let end = self.history.last().offset + len;
+        let ring = self.options.ring_bytes;
+        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        else {
+            return Err(AppendError::NotPrimary(None));
+        };
+        let peers = &primary.peers;
+        let keeps_up = |peer: &Peer| peer.is_live() && peer.held_offset + ring >= end;
+        let has = |node| node == self.me || peers.get(&node).is_some_and(keeps_up);
+        let on_disk = !self.options.waits_for_disk || self.kept.offset + ring >= end;
+        if !configuration.is_quorum(has) || !on_disk {
+            self.aside.counters.full += 1;
+            return Err(AppendError::NoMajority);
+        }
+        for (node, peer) in &mut primary.peers {
+            if peer.is_live() && !keeps_up(peer) {
+                peer.progress = Progress::Away;
+                self.aside.counters.overrun += 1;
+                self.outputs.push_back(Output::Disconnect { from: *node });
+                self.outputs.push_back(Output::Connect { to: *node });
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the backups' answers.
+    pub(super) fn hear_backups<M: Memory>(&mut self, memory: &M) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let last = self.history.last();
+        for peer in primary.peers.values_mut().filter(|peer| peer.is_live()) {
+            let (held, offset, free_until) = heard(memory, peer.slot);
+            // Nobody holds more than there is.
+            if held <= last.position && offset <= last.offset && free_until <= last.offset {
+                peer.held = peer.held.max(held);
+                peer.held_offset = peer.held_offset.max(offset);
+                peer.free_until = peer.free_until.max(free_until);
+            } else {
+                self.aside.counters.refused += 1;
+            }
+        }
+        self.advance(memory);
+    }
+
+    /// Commits what a majority holds, writes to the backups what they lack, and goes on to the
+    /// next stage.
+    pub(super) fn advance<M: Memory>(&mut self, memory: &M) {
+        let Role::Primary(primary) = &self.role else { return };
+        if !primary.is_open() {
+            return;
+        }
+        self.commit(memory);
+        self.write_log();
+        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        else {
+            return;
+        };
+        if primary.stage == Stage::Replicating && self.committed >= primary.opened {
+            primary.stage = Stage::Establishing;
+            if !configuration.is_established() {
+                let request = Request::Establish { epoch: self.epoch };
+                self.outputs.push_back(Output::Request(request));
+            }
+        }
+        if primary.stage == Stage::Establishing && configuration.is_established() {
+            primary.stage = Stage::Serving;
+            self.aside.counters.served += 1;
+        }
+        self.promote();
+    }
+
+    /// The highest position that a majority holds is committed, with all before it, if it is of
+    /// this epoch: one of an earlier epoch may yet be replaced by another primary.
+    fn commit<M: Memory>(&mut self, memory: &M) {
+        let held = self.held().position;
+        let (Role::Primary(primary), Some(configuration)) = (&self.role, &self.configuration)
+        else {
+            return;
+        };
+        let holds = |node: NodeId| match primary.peers.get(&node) {
+            _ if node == self.me => held,
+            Some(peer) => peer.held,
+            None => Position::NONE,
+        };
+        let candidates = configuration.members.iter().map(|node| holds(*node));
+        let majority = |position: &Position| {
+            let count = configuration.members.iter().filter(|node| holds(**node) >= *position);
+            count.count() * 2 > configuration.members.len()
+        };
+        let best = candidates.filter(majority).max().unwrap_or_default();
+        if best > self.committed && best.epoch() == self.epoch {
+            self.committed = best;
+            memory.store(COMMITTED_AT, best.number());
+        }
+    }
+
+    /// Writes to the backups what they lack: the log, then what is committed of it.
+    fn write_log(&mut self) {
+        let (last, window) = (self.history.last(), self.history.window());
+        let ring = self.options.ring_bytes;
+        let Role::Primary(primary) = &mut self.role else { return };
+        for (node, peer) in &mut primary.peers {
+            let Progress::Live(sent) = peer.progress else { continue };
+            let room = (peer.held_offset + window).min(peer.free_until + ring);
+            let until = last.offset.min(room).max(sent);
+            for (at, len) in pieces(ring, sent, until - sent) {
+                self.outputs.push_back(Output::Write { to: *node, at, len });
+            }
+            peer.progress = Progress::Live(until);
+            if self.committed > peer.told {
+                peer.told = self.committed;
+                self.outputs.push_back(Output::Write { to: *node, at: COMMITTED_AT, len: 8 });
+            }
+        }
+    }
+
+    /// Without a majority for too long, somebody else may have one.
+    pub(super) fn look_for_majority(&mut self, now_ns: u64) {
+        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        else {
+            return;
+        };
+        let peers = &primary.peers;
+        let has = |node| peers.get(&node).is_some_and(|peer| peer.progress != Progress::Away);
+        if configuration.is_quorum(|node| node == self.me || has(node)) {
+            primary.alone_since_ns = None;
+            return;
+        }
+        let since = *primary.alone_since_ns.get_or_insert(now_ns);
+        if now_ns >= since + self.options.patience_ns {
+            primary.alone_since_ns = None;
+            self.quiet_until_ns = now_ns + 4 * self.options.patience_ns;
+            self.aside.counters.resigned += 1;
+            self.outputs.push_back(Output::Request(Request::Resign));
+        }
+    }
+
+    /// Brings a node up to become a member; it becomes one as soon as it holds nearly everything.
+    ///
+    /// # Errors
+    /// See [`AppendError::NotPrimary`] and [`NoConfiguration`]; a node that is coming already is
+    /// no error.
+    pub fn join(&mut self, node: NodeId) -> Result<(), ChangeError> {
+        let is_serving = self.is_serving();
+        let (Role::Primary(primary), Some(configuration), true) =
+            (&mut self.role, &self.configuration, is_serving)
+        else {
+            return Err(ChangeError::NotPrimary);
+        };
+        configuration.with(node)?;
+        if primary.peers.contains_key(&node) {
+            return Ok(());
+        }
+        let full = NoConfiguration::Members(primary.peers.len() + 2);
+        let slot = primary.free_slot().ok_or(full)?;
+        primary.peers.insert(node, Peer::new(slot, true));
+        self.outputs.push_back(Output::Connect { to: node });
+        Ok(())
+    }
+
+    /// Takes a member's vote away.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn leave(&mut self, node: NodeId) -> Result<(), ChangeError> {
+        let is_serving = self.is_serving();
+        let (Role::Primary(primary), Some(configuration), true) =
+            (&mut self.role, &self.configuration, is_serving)
+        else {
+            return Err(ChangeError::NotPrimary);
+        };
+        let next = configuration.without(node)?;
+        primary.has_proposed = true;
+        self.outputs.push_back(Output::Request(Request::Propose(next)));
+        Ok(())
+    }
+
+    /// A learner that has caught up becomes a member.
+    fn promote(&mut self) {
+        let (committed, window) = (self.committed, self.history.window());
+        let last = self.history.last();
+        let is_serving = self.is_serving();
+        let (Role::Primary(primary), Some(configuration), true) =
+            (&mut self.role, &self.configuration, is_serving)
+        else {
+            return;
+        };
+        let is_close = |peer: &Peer| {
+            peer.is_learner
+                && peer.is_live()
+                && peer.held_offset + window >= last.offset
+                && peer.held.epoch() == committed.epoch()
+        };
+        let learner = primary.peers.iter().find(|(_, peer)| is_close(peer)).map(|(node, _)| *node);
+        let Some(node) = learner.filter(|_| !primary.has_proposed) else { return };
+        if let Ok(next) = configuration.with(node) {
+            primary.has_proposed = true;
+            self.outputs.push_back(Output::Request(Request::Propose(next)));
+        }
+    }
+
+    /// A proposal was refused: it may be made again.
+    pub(super) fn unpropose(&mut self) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.has_proposed = false;
+        }
+    }
+}
+
+/// Why the members stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ChangeError {
+    /// Only a primary that serves can change them.
+    #[error("this node is not the group's primary, or does not serve yet: ask the primary")]
+    NotPrimary,
+    /// They cannot be as asked.
+    #[error(transparent)]
+    Configuration(#[from] NoConfiguration),
+}

@@ -1,0 +1,106 @@
+//! What processes share on the card of one daemon: programs in C, each of several processes.
+
+#[allow(dead_code, reason = "each test file uses a part of it")]
+mod cm;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use remora::daemon::{Observer, Policy, Server, ServerOptions};
+use remora::event::Event;
+use remora::nic::nic::InUse;
+use remora::{Device, DeviceOptions};
+
+/// A daemon in a thread of this process.
+struct Daemon {
+    device: Device,
+    socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start() -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let socket = cm::links().join(format!("shared-{number}.sock"));
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ServerOptions { socket: Some(socket.clone()), policy: Policy::default() };
+        let mut server = Server::new(device.clone(), options).unwrap();
+        let stop = Arc::new(Event::new().unwrap());
+        let stops = stop.clone();
+        let thread = thread::spawn(move || server.run(&stops).unwrap());
+        Daemon { device, socket, stop, thread: Some(thread) }
+    }
+
+    /// Waits until nothing is left of any program.
+    fn wait_until_empty(&self) {
+        let observer = Observer::connect(Some(&self.socket)).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while self.device.in_use() != InUse::default()
+            || !observer.status().unwrap().sessions.is_empty()
+        {
+            assert!(Instant::now() < until, "something is left: {:?}", self.device.in_use());
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.notify().unwrap();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()) || thread::panicking());
+    }
+}
+
+/// Runs a program on the card of a daemon, which has nothing of it behind its end.
+fn shares(source: &str) {
+    let Some(program) = cm::built(source, "rdma_cma.h") else { return };
+    let daemon = Daemon::start();
+    let mut program = cm::Program::start_with(program.to_str().unwrap(), |command| {
+        command.env("REMORA_NIC", &daemon.socket);
+    });
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    daemon.wait_until_empty();
+}
+
+/// Runs a program on cards of its own, where processes share nothing, and are told so.
+fn shares_nothing(source: &str) {
+    let Some(program) = cm::built(source, "rdma_cma.h") else { return };
+    let mut program = cm::Program::start_with(&format!("{} own", program.display()), |command| {
+        command.env("REMORA_NIC", "off");
+    });
+    let (code, said) = program.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("remora nic"), "the error says what to do:\n{said}");
+}
+
+#[test]
+fn a_device_and_its_objects_are_imported() {
+    shares("shared/import");
+}
+
+#[test]
+fn cards_in_processes_are_not_imported() {
+    shares_nothing("shared/import");
+}
+
+#[test]
+fn an_xrc_domain_is_one_for_two_processes() {
+    shares("shared/xrc");
+}
+
+#[test]
+fn a_forked_child_uses_its_parents_objects() {
+    shares("shared/fork");
+}
+
+#[test]
+fn a_forked_child_has_no_card_of_its_parents() {
+    shares_nothing("shared/fork");
+}

@@ -1,5 +1,6 @@
 //! The driver of a device: that of a card of its own ([`Own`](crate::driver::Own)), or of the card
-//! of another process, to which it is attached. All that differs between the two is behind [`Driver`].
+//! of another process, to which it is attached. All that differs between the two is behind
+//! [`Driver`].
 
 use std::fs::File;
 

@@ -68,6 +68,8 @@ bitflags! {
         /// A receive element has been taken, and not completed: a SEND is in progress, or an
         /// abandoned or refused message has left it.
         const RECEIVING = 1 << 6;
+        /// The queue pair follows a congestion policy that has state of its own.
+        const CONTROLLED = 1 << 7;
         /// Turns of the queue pair may act within the card.
         const IN_CARD = Mode::LOOP_BACK.bits() | Mode::LOCAL.bits();
     }

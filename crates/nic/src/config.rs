@@ -5,6 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::cm::CmConfig;
+use crate::congestion::Congestion;
 use crate::transmit::Ecn;
 use crate::wire::ip::gid;
 
@@ -60,6 +61,11 @@ pub struct Config {
     pub burst_bytes: u32,
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
+    /// What decides how many packets queue pairs have outstanding that choose nothing else
+    /// ([`crate::QpAttr::congestion`]).
+    pub congestion: Congestion,
+    /// The rate of the link in bits per second, at which [`Congestion::Dcqcn`] begins.
+    pub link_bits_per_second: u64,
     /// An acknowledge is requested at the end of each message, and each time this many packets have
     /// left without a request.
     pub ack_every: u32,
@@ -113,6 +119,8 @@ impl Config {
             fetch_elements: 8,
             burst_bytes: 16 << 10,
             window_packets: 64,
+            congestion: Congestion::default(),
+            link_bits_per_second: 100_000_000_000,
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,
             paths: 1,

@@ -33,6 +33,7 @@ pub mod chain;
 mod clients;
 pub mod cm;
 pub mod config;
+mod congestion;
 pub mod counters;
 mod env;
 pub mod event;

@@ -274,6 +274,7 @@ impl Nic {
         let qpn = made.ok_or(CreateError::Full { limit })?;
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.note_limits(&self.card);
+            qp.follow(self.card.config.congestion, &self.card);
         }
         Ok(qpn)
     }

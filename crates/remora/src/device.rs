@@ -10,7 +10,7 @@ use std::time::Duration;
 use std::{env, io, thread};
 
 use remora_nic::nic::{InUse, StructureUse};
-use remora_nic::qp::Mtu;
+use remora_nic::qp::{Congestion, Mtu};
 use remora_nic::{CreateError, Nic, Time};
 use remora_offload::cpu;
 use thiserror::Error;
@@ -23,7 +23,7 @@ use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::counters::DeviceCounters;
 use crate::device_events::DeviceEvents;
-use crate::dialect::{BadDialect, DialectChoice, paths_from_environment};
+use crate::dialect::{self, BadDialect, DialectChoice};
 use crate::dma::Piece;
 use crate::driver::{Clock, Own};
 use crate::either::Driver;
@@ -90,6 +90,7 @@ pub struct DeviceOptions {
     fabric: Option<FabricChoice>,
     pub(crate) dialect: Option<DialectChoice>,
     pub(crate) paths: Option<u8>,
+    pub(crate) congestion: Option<Congestion>,
     impairments: Option<Impairments>,
     card: Card,
     pub(crate) kept: Option<Kept>,
@@ -120,7 +121,8 @@ pub enum OpenError {
     /// The environment names a fabric that there is none of.
     #[error(transparent)]
     Fabric(#[from] UnknownFabric),
-    /// The environment names a dialect that there is none of, or no number of paths.
+    /// The environment names a dialect or a congestion policy that there is none of, or no number
+    /// of paths.
     #[error(transparent)]
     Dialect(#[from] BadDialect),
     /// The environment asks for a bad network that cannot be understood.
@@ -317,6 +319,7 @@ impl DeviceOptions {
         if own
             || self.dialect.is_some()
             || self.paths.is_some()
+            || self.congestion.is_some()
             || self.real_time
             || self.impairments.is_some()
         {
@@ -364,8 +367,9 @@ impl DeviceOptions {
     /// Opens a device with a card of its own.
     fn open_own(self) -> Result<Device, OpenError> {
         let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
-        let dialect = self.dialect.map_or_else(DialectChoice::from_environment, Ok)?;
-        let paths = self.paths.map_or_else(paths_from_environment, Ok)?;
+        let spoken = self.dialect.map_or_else(DialectChoice::from_environment, Ok)?;
+        let paths = self.paths.map_or_else(dialect::paths_from_environment, Ok)?;
+        let congestion = self.congestion.map_or_else(dialect::congestion_from_environment, Ok)?;
         let tos = remora_nic::Config::default().ecn as u8;
         // Nothing on the loopback interface marks packets.
         let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
@@ -401,7 +405,8 @@ impl DeviceOptions {
         let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
         (config.min_ack_timeout, config.message_time) = (MIN_ACK_TIMEOUT, MESSAGE_TIME);
         (config.paths, config.probe_floor) = (paths, PROBE_FLOOR);
-        config.cm.offers = dialect.offers();
+        config.congestion = congestion;
+        config.cm.offers = spoken.offers();
         config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
         let wish = match self.impairments {
@@ -430,7 +435,7 @@ impl DeviceOptions {
             FabricChoice::Udp => Fabric::udp(socket),
         };
         let mut own = Own::new(nic, memory, fabric.beside(neighbours), recorder, news);
-        own.dialect = dialect;
+        own.dialect = spoken;
         own.fabric.spread(paths);
         own.choose_offers();
         own.wish_impairments(wish, u64::from_ne_bytes(random()?));

@@ -1,10 +1,12 @@
-//! Which dialect reliable connections speak, and over how many paths the lossy one spreads packets.
+//! Which dialect reliable connections speak, over how many paths the lossy one spreads packets, and
+//! which congestion policy all follow.
 //!
 //! Two cards that both offer the lossy dialect use it (docs/lossy.md); programs that connect by
 //! RDMA connection management need not know. With every other peer, cards are standard.
 
 use std::env;
 
+use remora_nic::qp::Congestion;
 use remora_nic::wire::Dialect;
 use thiserror::Error;
 
@@ -14,6 +16,9 @@ pub const DIALECT_VARIABLE: &str = "REMORA_DIALECT";
 /// The environment variable that says over how many paths lossy connections spread their packets:
 /// 1 (the default) to 64.
 pub const PATHS_VARIABLE: &str = "REMORA_PATHS";
+/// The environment variable that chooses the congestion policy of reliable connections that choose
+/// none themselves: a name of [`Congestion`], `aimd` by default.
+pub const CONGESTION_VARIABLE: &str = "REMORA_CONGESTION";
 /// The most paths.
 pub const PATHS_MAX: u8 = 64;
 
@@ -30,7 +35,7 @@ pub enum DialectChoice {
     Lossy,
 }
 
-/// Why the environment's wish for a dialect or paths cannot be met.
+/// Why the environment's wish for a dialect, paths or a congestion policy cannot be met.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum BadDialect {
     /// There is no such dialect.
@@ -42,6 +47,16 @@ pub enum BadDialect {
     /// That is no number of paths.
     #[error("{PATHS_VARIABLE} is `{0}`: name a number of paths from 1 to {PATHS_MAX}")]
     Paths(String),
+    /// There is no such policy.
+    #[error(
+        "{CONGESTION_VARIABLE} is `{0}`: name a congestion policy: {names}",
+        names = names_of_policies()
+    )]
+    Congestion(String),
+}
+
+fn names_of_policies() -> String {
+    Congestion::ALL.map(|policy| format!("`{}`", policy.name())).join(", ")
 }
 
 impl DialectChoice {
@@ -87,6 +102,21 @@ fn parse_paths(text: &str) -> Result<u8, BadDialect> {
     }
 }
 
+/// What [`CONGESTION_VARIABLE`] says.
+///
+/// # Errors
+/// It names no policy.
+pub(crate) fn congestion_from_environment() -> Result<Congestion, BadDialect> {
+    parse_congestion(&env::var(CONGESTION_VARIABLE).unwrap_or_default())
+}
+
+fn parse_congestion(name: &str) -> Result<Congestion, BadDialect> {
+    match name {
+        "" => Ok(Congestion::default()),
+        name => Congestion::named(name).ok_or_else(|| BadDialect::Congestion(name.to_owned())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,5 +133,9 @@ mod tests {
             let error = parse_paths(bad).unwrap_err().to_string();
             assert!(error.contains(bad) && error.contains("1 to 64"), "{error}");
         }
+        assert_eq!(parse_congestion(""), Ok(Congestion::Aimd));
+        assert_eq!(parse_congestion("swift"), Ok(Congestion::Swift));
+        let error = parse_congestion("cubic").unwrap_err().to_string();
+        assert!(error.contains("`cubic`") && error.contains("`dcqcn`, `swift`"), "{error}");
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use remora_nic::qp::Congestion;
 use remora_nic::wire::Dialect;
 
 use crate::device::{Device, DeviceOptions};
@@ -29,6 +30,15 @@ impl DeviceOptions {
         self.paths = Some(paths.clamp(1, PATHS_MAX));
         self
     }
+
+    /// Chooses the congestion policy of reliable connections that choose none themselves
+    /// ([`QpAttr::congestion`](remora_nic::qp::QpAttr::congestion)). Without this option, the
+    /// environment variable [`CONGESTION_VARIABLE`](crate::dialect::CONGESTION_VARIABLE) does.
+    #[must_use]
+    pub fn congestion(mut self, policy: Congestion) -> DeviceOptions {
+        self.congestion = Some(policy);
+        self
+    }
 }
 
 impl Device {
@@ -50,6 +60,11 @@ impl QueuePair {
     /// What the queue pair speaks.
     pub fn dialect(&self) -> Dialect {
         self.query().attr.dialect.unwrap_or(Dialect::STANDARD)
+    }
+
+    /// The congestion policy that the queue pair follows.
+    pub fn congestion(&self) -> Congestion {
+        self.query().attr.congestion.unwrap_or_default()
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use remora::daemon::{Server, ServerOptions};
 use remora::event::Event;
 use remora::fabric::FabricChoice;
+use remora::nic::qp::Congestion;
 use remora::nic::wire::Dialect;
 use remora::prelude::*;
 use remora::{ConnectFailure, DialectChoice};
@@ -109,6 +110,19 @@ fn both_ends_speak_what_both_offer() {
         let (peer, dialect, count) = pair.client.dialects()[0];
         assert_eq!((peer, dialect, count), (pair.server.info().address, expected, 1));
         pair.exchange();
+    }
+}
+
+/// Each congestion policy carries everything, in either dialect.
+#[test]
+fn every_congestion_policy_carries_what_it_is_given() {
+    for choice in [DialectChoice::Standard, DialectChoice::Lossy] {
+        for policy in Congestion::ALL {
+            let open = || options(choice, FabricChoice::Udp).congestion(policy).open().unwrap();
+            let pair = Pair::connect(open(), open());
+            assert_eq!(pair.ends.each_ref().map(|end| end.queue_pair().congestion()), [policy; 2]);
+            pair.exchange();
+        }
     }
 }
 

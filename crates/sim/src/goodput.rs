@@ -21,7 +21,7 @@ use crate::pair::{A, B, Pair, PairOptions};
 pub const MESSAGE: u64 = 1 << 20;
 
 /// The number of WRITEs.
-const MESSAGES: u64 = 128;
+pub(crate) const MESSAGES: u64 = 128;
 
 /// The number of WRITEs that are outstanding.
 const DEPTH: u64 = 8;

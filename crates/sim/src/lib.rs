@@ -7,7 +7,7 @@
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss; [`schemes`] are ways to repair losses,
-//!   beside each other.
+//!   beside each other, [`selective`] those of others.
 //! - [`flows`] runs messages on networks of any size; [`net`] is the network.
 //! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
 //!   engines. [`figure`] are a paper's figures, simulated with it.
@@ -49,6 +49,7 @@ pub mod packet;
 pub mod pair;
 pub mod run;
 pub mod schemes;
+pub mod selective;
 mod traffic;
 pub mod world;
 

@@ -4,7 +4,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use remora_nic::qp::Mtu;
+use remora_nic::qp::{Congestion, Mtu};
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Ecn, Psn, Rate, RateLimits};
 use remora_offload::kernel::Limits;
@@ -225,6 +225,7 @@ impl Options {
         let kernels = kernels(seed, &mut connections);
         let guests = guests(seed, &plan, &mut connections);
         let paths = lossy(seed, &mut connections);
+        congestion(seed, &mut connections);
         let mut options = Options {
             seed,
             hosts,
@@ -370,6 +371,18 @@ fn lossy(seed: u64, connections: &mut [ConnectionOptions]) -> u8 {
         }
     }
     dice.pick(&[1, 1, 2, 8, 64])
+}
+
+/// Congestion policies of their own, in half of all worlds, for reliable connections. Uses a stream
+/// of chance of its own, as [`kernels`] does.
+fn congestion(seed: u64, connections: &mut [ConnectionOptions]) {
+    let mut dice = Dice::new(seed ^ 0x636F_6E67_6573);
+    if dice.coin() {
+        return;
+    }
+    for connection in connections.iter_mut().filter(|c| c.transport == Transport::Rc) {
+        connection.connect.congestion = dice.pick(&Congestion::ALL);
+    }
 }
 
 /// XRC, in a third of all worlds: some reliable connections become XRC connections, often from
@@ -658,9 +671,10 @@ impl fmt::Display for ConnectionOptions {
         let ConnectionOptions { hosts, queues, connect, psns, verbs, .. } = self;
         writeln!(
             f,
-            "{:?} {:?} {} - {}, MTU {}, {} requests each way up to {} bytes of {verbs:?}",
+            "{:?} {:?} {} {} - {}, MTU {}, {} requests each way up to {} bytes of {verbs:?}",
             self.transport,
             connect.dialect,
+            connect.congestion.name(),
             hosts[0],
             hosts[1],
             connect.mtu.bytes(),

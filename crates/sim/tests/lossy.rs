@@ -358,20 +358,21 @@ fn goodput_under_loss() {
 
 /// Over paths of unequal delay nothing is sent again for nothing (DCP, SIGCOMM 2025, finds that
 /// selective repeat which takes reordering for loss sends up to 100 % again), and a lost last
-/// packet costs two round trips more, behind up to 15 others. (Behind 16 the acknowledge of these
-/// comes between, and it costs four.)
+/// packet costs two round trips more, however many are before it.
 #[test]
 fn many_paths_and_lost_last_packets() {
     for paths in PATHS {
-        let spread = spread(&LOSSY, Mtu::B4096, paths, 1);
-        println!("{paths} paths: {spread}");
-        assert!(spread.retransmitted * 1000 <= spread.packets, "{paths} paths: {spread}");
+        for seed in [1, 2] {
+            let spread = spread(&LOSSY, Mtu::B4096, paths, seed);
+            println!("{paths} paths, seed {seed}: {spread}");
+            assert!(spread.retransmitted * 1000 <= spread.packets, "{paths} paths: {spread}");
+        }
     }
-    let tail = tail_loss(&LOSSY, 16, 1);
+    let tail = tail_loss(&LOSSY, 64, 1);
     for (n, (quiet, lost)) in tail.times.iter().enumerate() {
         let cost = *lost - *quiet;
         println!("{} packets: {cost:?}, of {:?}", n + 1, tail.round_trip);
-        let most = 2 * tail.round_trip + Duration::from_nanos(500);
+        let most = 2 * tail.round_trip + Duration::from_nanos(10);
         assert!(cost <= most, "{} packets: {cost:?}, of {:?}", n + 1, tail.round_trip);
     }
 }

@@ -54,8 +54,10 @@ impl Nic {
     pub(super) fn handle_chain_timeouts(&mut self, now: Time) {
         while let Some((at, qpn)) = self.card.chains.timers.pop(now) {
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
-            let Some(limits) = &mut qp.cold.limits else { continue };
-            if self.card.chains.timers.expire(&mut limits.timer, qpn, at, now) {
+            let timers = &mut self.card.chains.timers;
+            let limits = qp.cold.limits.as_mut();
+            let limited = limits.is_some_and(|own| timers.expire(&mut own.timer, qpn, at, now));
+            if limited || qp.may_go_on(timers, at, now) {
                 qp.schedule(&mut self.card);
             }
         }

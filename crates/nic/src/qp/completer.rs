@@ -197,8 +197,8 @@ impl Qp {
         env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
         self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         match sign {
-            LossSign::Timeout => self.tx.window.shrink_again(self.tx.high),
-            _ => self.tx.window.shrink(self.tx.high),
+            LossSign::Timeout => self.note_silence(env.now),
+            _ => self.note_loss(env.now),
         }
         self.go_back(env, psn);
         match sign {
@@ -272,7 +272,7 @@ impl Qp {
             self.tx.cursor = env.card.outstanding.find(&self.tx.outstanding, |w| w.holds(una));
         }
         self.tx.debug_assert_in_order();
-        self.tx.window.acknowledged(packets, una, env.card.config.window_packets);
+        self.note_acknowledged(env, packets, una);
         self.tx.retries_left = self.retry_cnt;
         self.tx.rnr_retries_left = self.rnr_retry;
         self.tx.recovery = Recovery::Nothing;

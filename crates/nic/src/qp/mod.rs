@@ -3,13 +3,13 @@
 //! - Here: the state of a queue pair, and its turn. [`state`]: the table of its states; `info`:
 //!   what it is made with, and its present properties.
 //! - Sending: `post` writes elements into the rings; `judge` checks them, `requester` turns them
-//!   into packets, `window` says how many packets may be outstanding.
+//!   into packets, `window` and the policies of `congestion` say how many may be outstanding.
 //! - Receiving: `incoming` hands a packet to the part that it is for. `completer` takes the answers
 //!   of the peer; `responder` carries out its requests, `receive` fills receive elements, `answers`
 //!   answers READs and atomics, `acknowledge` acknowledges the rest.
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
-//!   ERROR, `congestion` what ECN does.
+//!   ERROR, `congestion` what marks, delays and losses do.
 //! - A network that loses and reorders: `lossy`, between cards that have agreed on it.
 //! - A peer on the same card: `direct`.
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
@@ -42,12 +42,12 @@ pub mod state;
 mod window;
 mod xrc;
 
+pub use crate::congestion::Congestion;
 pub use crate::timers::rnr_delay;
 pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
-pub use window::Congestion;
 
 pub(crate) use direct::turn as direct_turn;
 pub(crate) use incoming::Incoming;
@@ -78,7 +78,6 @@ use receive::Receive;
 pub(crate) use requester::Requester;
 pub(crate) use responder::Responder;
 use responder::Rest;
-use window::Window;
 
 /// The most READs and atomics that may be outstanding in one direction of a queue pair.
 pub const MAX_RD_ATOMIC: u8 = 16;
@@ -159,6 +158,8 @@ pub(crate) struct Cold {
     /// Where the queue pair is listed to be woken, if a WAIT holds it.
     pub(crate) waiting: Option<order::Waiting>,
     pub(crate) limits: Option<Box<SendLimits>>,
+    /// The state of a congestion policy that has some.
+    control: Option<Box<congestion::Control>>,
     /// The queue pair is listed among those that wait until their client may go on.
     pub(crate) waits_for_client: bool,
     /// What a queue pair of the lossy dialect has besides.
@@ -196,6 +197,7 @@ impl Cold {
             written: [0; 2],
             waiting: None,
             limits: None,
+            control: None,
             waits_for_client: false,
             lossy: None,
         }
@@ -294,17 +296,16 @@ impl Qp {
         if attr.dialect.is_some() || attr.rq_psn.is_some() {
             self.renew_lossy(env.card);
         }
-        let policy = attr.congestion.unwrap_or(self.tx.window.policy());
-        if attr.congestion.is_some() {
-            self.tx.window = Window::of(policy, env.card.config.window_packets);
-        }
         if let Some(psn) = attr.sq_psn {
             self.tx = Requester {
                 retries_left: self.retry_cnt,
                 rnr_retries_left: self.rnr_retry,
-                window: Window::of(policy, env.card.config.window_packets),
+                window: self.tx.window,
                 ..Requester::new(psn, env.card.config.window_packets)
             };
+        }
+        if attr.congestion.is_some() || attr.sq_psn.is_some() {
+            self.follow(attr.congestion.unwrap_or(self.policy()), env.card);
         }
         match to {
             State::Reset => {
@@ -357,7 +358,7 @@ impl Qp {
                 retry_cnt: Some(self.retry_cnt),
                 rnr_retry: Some(self.rnr_retry),
                 dialect: Some(self.dialect),
-                congestion: Some(self.tx.window.policy()),
+                congestion: Some(self.policy()),
             },
             pd: self.pd,
             send_cq: self.send_cq,
@@ -453,6 +454,7 @@ impl Qp {
         let limit = card.config.window_packets;
         self.tx = Requester::new(Psn::default(), limit);
         self.rx = Responder::new(Psn::default());
+        self.follow(card.config.congestion, card);
         self.cold.peer_told = false;
         self.cold.last_element_told = false;
         self.cold.drain_wanted = false;

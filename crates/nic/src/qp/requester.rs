@@ -147,6 +147,19 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> bool {
+        if self.mode.contains(Mode::CONTROLLED) {
+            return self.send_controlled(env, batch, budget);
+        }
+        self.send_uncontrolled(env, batch, budget)
+    }
+
+    /// As [`Qp::send_requests`], whatever the congestion policy says of the turn.
+    pub(super) fn send_uncontrolled(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> bool {
         // The room for elements is lent out of the card, so that the card can be used meanwhile.
         let mut fetched = core::mem::take(&mut env.card.fetched);
         let stop = self.send_until_stopped(env, batch, budget, &mut fetched);

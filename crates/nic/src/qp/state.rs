@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
-use super::window::Congestion;
+use crate::congestion::Congestion;
 use crate::memory::key::Access;
 use crate::psn::Psn;
 use crate::transmit::Path;

@@ -5,19 +5,6 @@
 
 use crate::psn::Psn;
 
-/// What decides how many packets a requester may have outstanding.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-#[non_exhaustive]
-pub enum Congestion {
-    /// A window that halves at a sign of congestion and grows by a packet a round trip.
-    #[default]
-    Aimd,
-    /// Always as many as the card allows: for networks in which nothing else needs the room, and to
-    /// measure what losses cost by themselves.
-    Fixed,
-}
-
 /// A window in packets that halves at a sign of congestion and grows by one a round trip.
 ///
 /// Additive increase and multiplicative decrease, with at most one decrease for each window. It is
@@ -61,29 +48,30 @@ impl Recover {
     }
 }
 
+/// The whole, of which policies count in parts.
+pub(super) const ONE: u32 = 1 << 16;
+
 /// The smallest window: enough packets that one requests an acknowledge, which shows a loss.
 const LEAST: u16 = 4;
 
 impl Window {
     pub(crate) fn new(limit: u16) -> Window {
-        Window::of(Congestion::Aimd, limit)
+        Window { size: limit.max(LEAST), acked: 0, recover: Recover::No }
     }
 
-    /// A window of this policy, at its limit.
-    pub(crate) fn of(policy: Congestion, limit: u16) -> Window {
-        let recover = match policy {
-            Congestion::Aimd => Recover::No,
-            Congestion::Fixed => Recover::Never,
-        };
-        Window { size: limit.max(LEAST), acked: 0, recover }
+    /// A window that stays at its limit.
+    pub(crate) fn fixed(limit: u16) -> Window {
+        Window { recover: Recover::Never, ..Window::new(limit) }
     }
 
-    /// The policy that the window follows.
-    pub(crate) fn policy(&self) -> Congestion {
-        match self.recover {
-            Recover::Never => Congestion::Fixed,
-            _ => Congestion::Aimd,
-        }
+    /// Does the window stay at its limit?
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.recover, Recover::Never)
+    }
+
+    /// Its size in packets.
+    pub(crate) fn size(&self) -> u16 {
+        self.size
     }
 
     /// May another packet leave while `in_flight` are unacknowledged?
@@ -108,9 +96,7 @@ impl Window {
     /// Notes that `packets` more are acknowledged, and so all before `una`. The window grows up to
     /// `limit`.
     pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
-        if self.recover.is_over(una) {
-            self.recover = Recover::No;
-        }
+        self.end_decrease(una);
         if self.size < limit {
             self.acked = self.acked.saturating_add(packets.min(1 << 14) as u16);
             if self.acked >= self.size {
@@ -121,24 +107,39 @@ impl Window {
         self.debug_assert_in_bounds(limit);
     }
 
+    /// Notes that all before `una` is acknowledged; the window does not grow.
+    #[inline]
+    pub(crate) fn end_decrease(&mut self, una: Psn) {
+        if self.recover.is_over(una) {
+            self.recover = Recover::No;
+        }
+    }
+
     /// Halves the window, as congestion or a loss was seen while packets up to `high` were
     /// outstanding.
     pub(crate) fn shrink(&mut self, high: Psn) {
+        self.shrink_to(ONE / 2, high);
+    }
+
+    /// As [`Window::shrink`], to this part of its size: of [`ONE`], and half of that at least.
+    pub(crate) fn shrink_to(&mut self, part: u32, high: Psn) {
         if matches!(self.recover, Recover::No) {
-            self.halve(high);
+            self.cut(part, high);
         }
     }
 
     /// As [`Window::shrink`], after a timeout, and even if a decrease is under way: it was not
     /// enough, as the packets sent since may still be in a queue of the network.
     pub(crate) fn shrink_again(&mut self, high: Psn) {
-        if self.policy() != Congestion::Fixed {
-            self.halve(high);
+        if !self.is_fixed() {
+            self.cut(ONE / 2, high);
         }
     }
 
-    fn halve(&mut self, high: Psn) {
-        self.size = (self.size / 2).max(LEAST);
+    // Never to less than half: see `ask_every`.
+    fn cut(&mut self, part: u32, high: Psn) {
+        let size = u32::from(self.size) * part.clamp(ONE / 2, ONE) / ONE;
+        self.size = (size as u16).max(LEAST);
         self.acked = 0;
         self.recover = Recover::until(high);
     }
@@ -168,7 +169,7 @@ mod tests {
         for limit in LEAST..300 {
             let mut w = Window::new(limit);
             let unasked = w.ask_every(64) - 1;
-            w.shrink(Psn::new(0));
+            w.shrink_to(0, Psn::new(0));
             assert!(unasked <= 64 && w.has_room(unasked), "a window of {limit}");
         }
     }
@@ -185,14 +186,27 @@ mod tests {
 
     #[test]
     fn a_fixed_window_stays() {
-        let mut w = Window::of(Congestion::Fixed, 64);
+        let mut w = Window::fixed(64);
         for i in 0..10 {
             w.shrink(Psn::new(i));
             w.shrink_again(Psn::new(i));
             w.acknowledged(5, Psn::new(i + 1), 64);
             assert!(w.has_room(63) && !w.has_room(64));
         }
-        assert_eq!(w.policy(), Congestion::Fixed);
+        assert!(w.is_fixed());
+    }
+
+    #[test]
+    fn it_shrinks_by_a_part_and_keeps_half_at_least() {
+        for (part, left) in [(ONE, 64), (ONE * 3 / 4, 48), (ONE / 2, 32), (0, 32)] {
+            let mut w = Window::new(64);
+            w.shrink_to(part, Psn::new(9));
+            w.shrink_to(0, Psn::new(9));
+            assert_eq!(w.size(), left);
+            w.end_decrease(Psn::new(9));
+            w.shrink_to(0, Psn::new(9));
+            assert_eq!(w.size(), (left / 2).max(LEAST));
+        }
     }
 
     #[test]

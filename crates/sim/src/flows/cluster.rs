@@ -200,6 +200,9 @@ impl Cluster {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;
         config.translation_entries = 1 << 24;
+        if let bits @ 1.. = self.host_bits() {
+            config.link_bits_per_second = bits;
+        }
         (self.transport.config)(&mut config);
         (self.config)(&mut config);
         config

@@ -53,6 +53,28 @@ pub const TRANSPORTS: &[Transport] = &[
         config: |_| {},
     },
     Transport {
+        name: "dctcp",
+        about: "the lossy dialect; the window shrinks by as much as the share of marked packets \
+                says",
+        dialect: Dialect::LOSSY,
+        congestion: Congestion::Dctcp,
+        config: |_| {},
+    },
+    Transport {
+        name: "dcqcn",
+        about: "RoCE v2 with a rate that notifications of marks cut, as cards have it",
+        dialect: Dialect::STANDARD,
+        congestion: Congestion::Dcqcn,
+        config: |_| {},
+    },
+    Transport {
+        name: "swift",
+        about: "the lossy dialect; the window shrinks when round trips take longer than a target",
+        dialect: Dialect::LOSSY,
+        congestion: Congestion::Swift,
+        config: |_| {},
+    },
+    Transport {
         name: "selective-16-paths",
         about: "the lossy dialect; each queue pair spreads its packets over 16 source ports, so \
                 that ECMP takes several paths",

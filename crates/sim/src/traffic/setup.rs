@@ -75,6 +75,7 @@ impl Traffic {
         let mut config = Config::new(address(options, i));
         config.translation_entries = 1 << 22;
         config.window_packets = options.window_packets;
+        config.link_bits_per_second = options.link.bits_per_second;
         config.ack_every = options.ack_every;
         config.fetch_elements = options.fetch_elements;
         config.burst_bytes = options.burst_bytes;

@@ -8,6 +8,7 @@
 use core::time::Duration;
 
 use super::departures::Patience;
+use super::paths::Slowest;
 use crate::env::Env;
 use crate::incident::{Cause, LossSign};
 use crate::psn::Psn;
@@ -107,7 +108,9 @@ impl Qp {
         let lossy = self.lossy_mut();
         let received = sack.received.wrapping_sub(lossy.peer_received);
         let marked = sack.marked.wrapping_sub(lossy.peer_marked);
-        if received != 0 && received < 1 << 15 {
+        // An acknowledge that was overtaken has older counts.
+        let counted = received != 0 && received < 1 << 15 && marked <= received;
+        if counted {
             (lossy.peer_received, lossy.peer_marked) = (sack.received, sack.marked);
         }
         let held = Duration::from_nanos(u64::from(sack.held) * Sack::HELD_UNIT);
@@ -118,16 +121,20 @@ impl Qp {
             lossy.held = held.max(lossy.held * 7 / 8);
             lossy.paths.measured(sack.path, took - held);
             let sent = Time(now.0.saturating_sub(ago.into()));
-            lossy.paths.delivered(sack.path, sent, Psn::new(0));
+            lossy.paths.delivered(sack.path, sent, None);
         }
+        let least = plausible.then(|| lossy.paths.least(sack.path));
         // A probe of a packet that had arrived says nothing about the order of packets.
         if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
             lossy.quarters = (lossy.quarters + 1).min(QUARTERS_MAX);
             lossy.generous = GENEROUS;
             env.card.counters.tx_for_nothing += 1;
         }
-        if marked > 0 && marked <= received {
-            self.tx.window.shrink(self.tx.high);
+        if counted {
+            self.note_marks(now, received, marked);
+        }
+        if let Some(least) = least {
+            self.note_round_trip(took - held, least);
         }
     }
 
@@ -148,7 +155,7 @@ impl Qp {
             news = true;
             if let Some(left) = left {
                 let path = lossy.paths.of(psn, tries);
-                lossy.paths.delivered(path, left, psn);
+                lossy.paths.delivered(path, left, Some(psn));
             }
         }
         if news {
@@ -165,7 +172,7 @@ impl Qp {
         }
         self.tx.una = end;
         self.tx.debug_assert_in_order();
-        self.tx.window.acknowledged(packets, end, env.card.config.window_packets);
+        self.note_acknowledged(env, packets, end);
         self.tx.rnr_retries_left = self.rnr_retry;
         // What the wait was for has been done.
         self.tx.recovery = Recovery::Nothing;
@@ -275,10 +282,10 @@ impl Qp {
         if !lossy.departures.is_troubled() {
             return Time::NEVER;
         }
-        let (slowest, _) = lossy.paths.slowest().unwrap_or((FIRST_WAIT, FIRST_WAIT));
+        let slowest = lossy.paths.slowest().map_or(FIRST_WAIT, |slowest| slowest.smoothed);
         let quarters = lossy.quarters;
-        let patience =
-            Patience { quarters, other_paths: slowest * (4 + quarters) / 4 + lossy.held };
+        let other_paths = slowest * (4 + quarters) / 4 + lossy.held;
+        let patience = Patience { quarters, other_paths, first: other_paths * 4 };
         let sent = high.distance_from(una);
         let found = lossy.departures.find_lost((una, sent), now, &mut lossy.paths, patience);
         let (lost, next) = found;
@@ -286,23 +293,24 @@ impl Qp {
             lossy.recover = Some(lossy.recover.unwrap_or(high));
             env.card.counters.found_lost += u64::from(lost);
             env.card.counters.paths_retired += u64::from(lossy.paths.retire(high, now));
-            self.tx.window.shrink(high);
+            self.note_loss(now);
             self.schedule(env.card);
         }
         next
     }
 
-    /// How long to wait for news before the last packet is sent again (RFC 8985 §7.5.1), doubled
-    /// with each probe.
+    /// How long after the last packet or probe it is sent again (RFC 8985 §7.5.1): for each
+    /// further probe twice as long.
     fn probe_after(&self, env: &Env<'_>) -> Duration {
         let lossy = self.lossy();
         let wait = match lossy.paths.slowest() {
-            Some((smoothed, deviation)) => (smoothed * 2).max(smoothed + deviation * 4),
+            // Twice the round trip, if that were always the same.
+            Some(Slowest { smoothed, deviation, least }) => smoothed + least.max(deviation * 2),
             None => FIRST_WAIT,
         };
         let wait = wait.max(env.card.config.probe_floor) + lossy.held;
         let most = self.silence(env).unwrap_or(PROBE_MAX).max(wait);
-        wait.saturating_mul(1 << lossy.probes.min(16)).min(most)
+        wait.saturating_mul(1 << lossy.probes.saturating_sub(1).min(16)).min(most)
     }
 
     /// How long the peer may be silent before that counts as a time-out.
@@ -312,10 +320,23 @@ impl Qp {
         ack_timeout(self.timeout).map(|wait| wait_again(wait.max(least), vain))
     }
 
-    /// When the wait for news begins: with the last news, or when the last packets left.
-    fn waits_since(&self) -> Time {
-        let lossy = self.lossy();
-        lossy.quiet_since.max(lossy.departures.last_left())
+    /// The peer's silence counts from now on.
+    pub(in crate::qp) fn hear_from_now(&mut self, env: &mut Env<'_>) {
+        self.lossy_mut().quiet_since = env.now;
+        self.arm_lossy(env);
+    }
+
+    /// When the last packet is sent again unless there are news before.
+    fn probe_at(&self, env: &Env<'_>) -> Time {
+        let (lossy, wait) = (self.lossy(), self.probe_after(env));
+        let after_news = match lossy.paths.slowest() {
+            // News come several times in a round trip while packets are under way. An answer may
+            // take the peer longer.
+            Some(slowest) if self.tx.una != self.tx.high => slowest.smoothed / 4 + lossy.held,
+            _ => wait,
+        };
+        let last = lossy.departures.last_left().max(lossy.probed_at);
+        (last + wait).max(lossy.quiet_since + after_news)
     }
 
     /// Sets the timer for what is due next.
@@ -328,7 +349,7 @@ impl Qp {
             return self.tx.timer.disarm();
         }
         let late = self.find_lost(env);
-        let probe = self.waits_since() + self.probe_after(env);
+        let probe = self.probe_at(env);
         let silence = self.silence(env).map(|wait| self.lossy().quiet_since + wait);
         let due = late.min(probe).min(silence.unwrap_or(Time::NEVER));
         env.card.timers.arm(&mut self.tx.timer, self.qpn, due.max(env.now));
@@ -349,7 +370,7 @@ impl Qp {
         {
             return self.give_up_or_retry(env);
         }
-        if env.now >= self.waits_since() + self.probe_after(env) {
+        if env.now >= self.probe_at(env) {
             let now = env.now;
             let lossy = self.lossy_mut();
             lossy.probe = true;
@@ -385,7 +406,7 @@ impl Qp {
         }
         env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
         self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
-        self.tx.window.shrink_again(self.tx.high);
+        self.note_silence(env.now);
         let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
         let now = env.now;
         let lossy = self.lossy_mut();

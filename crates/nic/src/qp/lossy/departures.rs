@@ -22,6 +22,8 @@ pub(crate) struct Departures {
     lost: VecDeque<Lost>,
     /// How many of `lost` have not been sent again yet.
     pub(super) to_send: u32,
+    /// When a packet last left, the first time or again.
+    latest: Time,
 }
 
 /// A packet that was found lost.
@@ -42,6 +44,8 @@ pub(super) struct Patience {
     pub(super) quarters: u32,
     /// Beyond the moment it was sent, when only other paths have delivered later packets.
     pub(super) other_paths: Duration,
+    /// The same for a path that has delivered nothing yet: it may be much longer than others.
+    pub(super) first: Duration,
 }
 
 /// A packet that is lost again and again, as it may be that a receiver has no room for it, is sent
@@ -51,14 +55,15 @@ const TRIES_MAX: u8 = 12;
 impl Departures {
     /// Notes that the packet `psn` leaves, the first time.
     pub(super) fn left(&mut self, psn: Psn, now: Time) {
+        self.latest = now;
         if self.runs.back().is_none_or(|(_, at)| *at != now) {
             self.runs.push_back((psn, now));
         }
     }
 
-    /// When packets last left the first time.
+    /// When a packet last left, the first time or again.
     pub(super) fn last_left(&self) -> Time {
-        self.runs.back().map_or(Time::ZERO, |(_, at)| *at)
+        self.latest
     }
 
     /// When `psn` left the first time. `una` is the oldest unacknowledged PSN.
@@ -127,6 +132,7 @@ impl Departures {
 
     /// Notes that the packet `psn` leaves again, found lost or not, on the path of so many tries.
     pub(super) fn left_again(&mut self, una: Psn, (psn, tries): (Psn, u8), now: Time) {
+        self.latest = now;
         match self.find(una, psn) {
             Ok(at) => {
                 self.to_send -= u32::from(self.lost[at].again.is_none());
@@ -196,13 +202,14 @@ impl Departures {
             };
             let path = paths.of(psn, tries);
             let measured = paths.get(path);
-            let passed = measured
-                .newest
-                .is_some_and(|(latest, by)| latest > left || latest == left && by.is_after(psn));
+            let passed = measured.newest.is_some_and(|(at, by)| {
+                at > left || at == left && by.is_some_and(|by| by.is_after(psn))
+            });
             let wait = if passed {
                 measured.latest + paths.least(path) * patience.quarters / 4
             } else if newest > left {
-                patience.other_paths
+                let is_new = measured.newest.is_none();
+                if is_new { patience.first } else { patience.other_paths }
             } else {
                 continue;
             };

@@ -62,15 +62,23 @@ pub(super) struct Measured {
     least: Duration,
     pub(super) latest: Duration,
     /// When the packet was sent that was sent last of all that have been delivered on this path,
-    /// and its PSN. What was sent before it on the same path and has not been delivered is lost, if
-    /// the path keeps order.
-    pub(super) newest: Option<(Time, Psn)>,
+    /// and its PSN if it is known. What was sent before it on the same path and has not been
+    /// delivered is lost, if the path keeps order.
+    pub(super) newest: Option<(Time, Option<Psn>)>,
     /// Packets found lost on it lately.
     lost: u32,
     /// How often it was retired in a row.
     rests: u8,
     /// When it is tried again, if it is retired.
     until: Option<Time>,
+}
+
+/// The greatest of all paths' round-trip times: smoothed, their deviation, and the shortest ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Slowest {
+    pub(super) smoothed: Duration,
+    pub(super) deviation: Duration,
+    pub(super) least: Duration,
 }
 
 impl Paths {
@@ -154,7 +162,7 @@ impl Paths {
         if lost < LOST_LEAST || lost * others < LOST_TIMES * (all - lost + others) {
             return false;
         }
-        let round_trip = self.slowest().map_or(Duration::ZERO, |(smoothed, _)| smoothed);
+        let round_trip = self.slowest().map_or(Duration::ZERO, |slowest| slowest.smoothed);
         let path = &mut self.paths[worst];
         let rest = REST.max(round_trip * REST_ROUND_TRIPS) * (1 << path.rests.min(REST_DOUBLED));
         path.rests = path.rests.saturating_add(1);
@@ -194,10 +202,14 @@ impl Paths {
         self.paths.get(usize::from(path)).copied().unwrap_or_default()
     }
 
-    /// Notes that a packet sent at `sent` on `path` has been delivered.
-    pub(super) fn delivered(&mut self, path: u8, sent: Time, psn: Psn) {
+    /// Notes that a packet sent at `sent` on `path` has been delivered: which one may be unknown.
+    pub(super) fn delivered(&mut self, path: u8, sent: Time, psn: Option<Psn>) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else { return };
-        let later = |(at, before): (Time, Psn)| sent > at || sent == at && psn.is_after(before);
+        let is_after = |before: Option<Psn>| match (psn, before) {
+            (Some(psn), Some(before)) => psn.is_after(before),
+            (psn, _) => psn.is_some(),
+        };
+        let later = |(at, before): (Time, Option<Psn>)| sent > at || sent == at && is_after(before);
         if path.newest.is_none_or(later) {
             path.newest = Some((sent, psn));
         }
@@ -217,12 +229,12 @@ impl Paths {
         path.least = path.least.min(took);
     }
 
-    /// The greatest smoothed round-trip time, and the greatest deviation; `None` before the first
-    /// measurement.
-    pub(super) fn slowest(&self) -> Option<(Duration, Duration)> {
-        let smoothed = self.paths.iter().map(|path| path.smoothed).max()?;
-        let deviation = self.paths.iter().map(|path| path.deviation).max()?;
-        (!smoothed.is_zero()).then_some((smoothed, deviation))
+    /// The greatest round-trip times of all paths; `None` before the first measurement.
+    pub(super) fn slowest(&self) -> Option<Slowest> {
+        let most = |time: fn(&Measured) -> Duration| self.paths.iter().map(time).max();
+        let smoothed = most(|path| path.smoothed)?;
+        let (deviation, least) = (most(|path| path.deviation)?, most(|path| path.least)?);
+        (!smoothed.is_zero()).then_some(Slowest { smoothed, deviation, least })
     }
 
     /// The shortest round trip on a path.
@@ -323,9 +335,12 @@ mod tests {
         assert_eq!(paths.slowest(), None);
         let us = Duration::from_micros;
         paths.measured(0, us(8));
-        assert_eq!(paths.slowest(), Some((us(8), us(4))));
+        let slowest = |smoothed, deviation| {
+            Some(Slowest { smoothed: us(smoothed), deviation: us(deviation), least: us(8) })
+        };
+        assert_eq!(paths.slowest(), slowest(8, 4));
         paths.measured(0, us(16));
-        assert_eq!(paths.slowest(), Some((us(9), us(5))));
+        assert_eq!(paths.slowest(), slowest(9, 5));
         assert_eq!((paths.least(0), paths.get(0).latest), (us(8), us(16)));
     }
 }

@@ -1,0 +1,291 @@
+//! Congestion: the signs of it, and the policies that act on them.
+//!
+//! Marks are those of IP's explicit congestion notification (RFC 3168); the notification packet
+//! (CNP) is RoCE v2's (InfiniBand annex A17). A receiver sends CNPs whatever its peer's policy is;
+//! in the lossy dialect acknowledges count marks instead.
+//!
+//! [`super::window`] has the policies that need nothing but the window in the hot state. The others
+//! have their state in the cold part ([`Control`]), and the hot part says so by one bit
+//! ([`Mode::CONTROLLED`]): [`dctcp`], [`dcqcn`], [`swift`].
+
+mod dcqcn;
+mod dctcp;
+mod swift;
+
+use core::time::Duration;
+
+use super::requester::Recovery;
+use super::window::Window;
+use super::{Qp, State};
+use crate::card::Card;
+use crate::chain::Mode;
+use crate::congestion::Congestion;
+use crate::env::Env;
+use crate::psn::Psn;
+use crate::scheduler::Budget;
+use crate::time::Time;
+use crate::timers::Timers;
+use crate::transmit::TransmitBatch;
+use crate::wire::opcode::Follows;
+use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
+use dcqcn::Dcqcn;
+use dctcp::Dctcp;
+use swift::Swift;
+
+/// The least time between two congestion notifications of a queue pair.
+pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+
+/// The state of a policy that has some.
+#[derive(Debug)]
+pub(crate) enum Control {
+    Dctcp(Dctcp),
+    Dcqcn(Dcqcn),
+    Swift(Swift),
+}
+
+impl Control {
+    /// A policy's state, if it has some. `next` is the next PSN to send.
+    fn of(policy: Congestion, next: Psn, link: u64) -> Option<Control> {
+        match policy {
+            Congestion::Aimd | Congestion::Fixed => None,
+            Congestion::Dctcp => Some(Control::Dctcp(Dctcp::new(next))),
+            Congestion::Dcqcn => Some(Control::Dcqcn(Dcqcn::new(link))),
+            Congestion::Swift => Some(Control::Swift(Swift::default())),
+        }
+    }
+
+    fn policy(&self) -> Congestion {
+        match self {
+            Control::Dctcp(_) => Congestion::Dctcp,
+            Control::Dcqcn(_) => Congestion::Dcqcn,
+            Control::Swift(_) => Congestion::Swift,
+        }
+    }
+}
+
+/// The policy, and what it hears of.
+impl Qp {
+    /// Follows a policy from now on, with the whole window. Only reliable services have one.
+    pub(crate) fn follow(&mut self, policy: Congestion, card: &Card) {
+        let (limit, link) = (card.config.window_packets, card.config.link_bits_per_second);
+        let policy = if self.transport.is_reliable() { policy } else { Congestion::Aimd };
+        self.tx.window = match policy {
+            // A rate alone decides.
+            Congestion::Fixed | Congestion::Dcqcn => Window::fixed(limit),
+            _ => Window::new(limit),
+        };
+        self.cold.control = Control::of(policy, self.tx.next, link).map(Box::new);
+        self.mode.set(Mode::CONTROLLED, self.cold.control.is_some());
+    }
+
+    /// The policy that the queue pair follows.
+    pub(crate) fn policy(&self) -> Congestion {
+        let fixed = if self.tx.window.is_fixed() { Congestion::Fixed } else { Congestion::Aimd };
+        self.cold.control.as_ref().map_or(fixed, |control| control.policy())
+    }
+
+    /// All before `una` is acknowledged, which is `packets` more than before.
+    #[inline(always)]
+    pub(super) fn note_acknowledged(&mut self, env: &Env<'_>, packets: u32, una: Psn) {
+        let limit = env.card.config.window_packets;
+        if self.mode.contains(Mode::CONTROLLED) {
+            self.control_acknowledged(env.now, packets, una, limit);
+        } else {
+            self.tx.window.acknowledged(packets, una, limit);
+        }
+    }
+
+    #[inline(never)]
+    fn control_acknowledged(&mut self, now: Time, packets: u32, una: Psn, limit: u16) {
+        let (high, lossy) = (self.tx.high, self.is_lossy());
+        let window = &mut self.tx.window;
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dctcp(dctcp)) => {
+                // In the lossy dialect the acknowledge has said how many have arrived.
+                if !lossy {
+                    dctcp.received(window, (packets, 0), high);
+                }
+                dctcp.acknowledged(una, high);
+                window.acknowledged(packets, una, limit);
+            }
+            Some(Control::Swift(swift)) => {
+                swift.acknowledged(window, (packets, una), (limit, high), now);
+            }
+            Some(Control::Dcqcn(_)) | None => window.acknowledged(packets, una, limit),
+        }
+    }
+
+    /// Packets that the peer has received were marked: so many of so many. (Lossy dialect.)
+    pub(super) fn note_marks(&mut self, now: Time, received: u16, marked: u16) {
+        let high = self.tx.high;
+        let window = &mut self.tx.window;
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dctcp(dctcp)) => {
+                dctcp.received(window, (received.into(), marked.into()), high);
+            }
+            Some(Control::Dcqcn(dcqcn)) if marked > 0 => dcqcn.notified(now),
+            None if marked > 0 => window.shrink(high),
+            Some(_) | None => {}
+        }
+    }
+
+    /// A round trip has taken so long, on a path whose shortest one is `least`. (Lossy dialect; in
+    /// the standard one a policy measures itself.)
+    pub(super) fn note_round_trip(&mut self, took: Duration, least: Duration) {
+        if let Some(Control::Swift(swift)) = self.cold.control.as_deref_mut() {
+            swift.measured(&mut self.tx.window, (took, least), self.tx.high);
+        }
+    }
+
+    /// Packets were lost.
+    pub(super) fn note_loss(&mut self, now: Time) {
+        self.control_loss(now);
+        self.tx.window.shrink(self.tx.high);
+    }
+
+    /// Nothing has been heard for a time-out.
+    pub(super) fn note_silence(&mut self, now: Time) {
+        self.control_loss(now);
+        self.tx.window.shrink_again(self.tx.high);
+    }
+
+    fn control_loss(&mut self, now: Time) {
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(now),
+            Some(Control::Swift(swift)) => swift.lost(),
+            Some(Control::Dctcp(_)) | None => {}
+        }
+    }
+}
+
+/// Notifications.
+impl Qp {
+    /// Notes that a packet arrived marked: its sender is notified, at most once every
+    /// [`CNP_INTERVAL`].
+    pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_ecn_marked += 1;
+        // Further marks within the interval tell the sender nothing new.
+        if self.state != State::Error && env.now >= self.cold.next_cnp {
+            self.cold.next_cnp = env.now + CNP_INTERVAL;
+            self.rx.cnp_owed = true;
+            self.schedule(env.card);
+        }
+    }
+
+    /// Sends the congestion notification that is owed.
+    #[inline(never)]
+    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
+        self.rx.cnp_owed = false;
+        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
+        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
+        batch.push_owned(self.path, &[0; 16], |out| {
+            Packet::emit_headers(&bth, op, &Extensions::default(), out)
+        });
+        env.card.counters.tx_packets += 1;
+        env.card.counters.tx_cnps += 1;
+    }
+
+    /// A congestion notification has come. It needs no place in the order of PSNs, and is never
+    /// answered.
+    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
+        env.card.counters.rx_cnps += 1;
+        let high = self.tx.high;
+        let window = &mut self.tx.window;
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dctcp(dctcp)) => dctcp.notified(window, high),
+            Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(env.now),
+            // Delays say by how much.
+            Some(Control::Swift(_)) => {}
+            None => window.shrink(high),
+        }
+    }
+}
+
+/// Turns of a queue pair whose policy has state.
+impl Qp {
+    /// Sends what the turn and the policy allow. Returns whether more could be sent now.
+    #[inline(never)]
+    pub(super) fn send_controlled(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> bool {
+        match self.cold.control.as_deref() {
+            Some(Control::Dcqcn(_)) => self.send_paced(env, batch, budget),
+            Some(Control::Swift(_)) if !self.is_lossy() => self.send_timed(env, batch, budget),
+            _ => self.send_uncontrolled(env, batch, budget),
+        }
+    }
+
+    /// Sends as much as a rate allows, and no sooner.
+    fn send_paced(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> bool {
+        let (now, mtu) = (env.now, u32::from(self.mtu));
+        let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut() else { return false };
+        let opens = dcqcn.opens();
+        if opens > now {
+            env.card.chains.timers.arm(&mut dcqcn.timer, self.qpn, opens);
+            return false;
+        }
+        let kept = budget.bytes.saturating_sub(dcqcn.turn(mtu, now));
+        budget.bytes -= kept;
+        let counters = &env.card.counters;
+        let (packets, payload) = (counters.tx_packets, counters.tx_bytes);
+        let again = self.send_uncontrolled(env, batch, budget);
+        budget.bytes += kept;
+        let counters = &env.card.counters;
+        let (packets, payload) = (counters.tx_packets - packets, counters.tx_bytes - payload);
+        if let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut()
+            && packets > 0
+        {
+            dcqcn.sent(packets, payload, now);
+            self.wait_from_now(env);
+        }
+        again
+    }
+
+    /// The wait for an acknowledge begins with the last packet that has left: at a low rate it may
+    /// be long before one leaves that asks for an acknowledge.
+    fn wait_from_now(&mut self, env: &mut Env<'_>) {
+        if self.tx.recovery == Recovery::RnrWait || self.tx.una == self.tx.high {
+            return;
+        }
+        if self.is_lossy() {
+            self.hear_from_now(env);
+        } else {
+            self.arm_timer(env);
+        }
+    }
+
+    /// Sends what the turn allows, and notes when a packet has left that the peer acknowledges.
+    fn send_timed(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+    ) -> bool {
+        let again = self.send_uncontrolled(env, batch, budget);
+        // Where a message or the window ends, the last packet has asked for an acknowledge.
+        let asked = !again && self.tx.next == self.tx.high;
+        if let Some(Control::Swift(swift)) = self.cold.control.as_deref_mut()
+            && asked
+            && self.tx.recovery == Recovery::Nothing
+        {
+            swift.sent(self.tx.una, self.tx.high, env.now);
+        }
+        again
+    }
+
+    /// Has the timer that a rate waits for run out?
+    pub(crate) fn may_go_on(&mut self, timers: &mut Timers, at: Time, now: Time) -> bool {
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dcqcn(dcqcn)) => timers.expire(&mut dcqcn.timer, self.qpn, at, now),
+            _ => false,
+        }
+    }
+}

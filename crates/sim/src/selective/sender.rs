@@ -1,0 +1,150 @@
+//! The sender of the models: IRN's loss recovery (SIGCOMM 2018, §3).
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use super::receiver::Reply;
+
+/// The time-outs: the short one while fewer packets are under way than could show a loss (IRN §4.1,
+/// as conweave-ns3 has it).
+const SHORT: Duration = Duration::from_micros(100);
+const LONG: Duration = Duration::from_micros(320);
+const FEW: u64 = 3;
+
+/// The sender.
+#[derive(Debug)]
+pub(super) struct Sender {
+    packets: u64,
+    window: u64,
+    /// All before this packet has arrived.
+    una: u64,
+    /// The next packet to send for the first time.
+    next: u64,
+    /// Packets behind `una` that have arrived.
+    arrived: BTreeSet<u64>,
+    recovery: Option<Recovery>,
+    /// How many times the timer was armed: only the last one counts.
+    armed: u64,
+    pub(super) retransmitted: u64,
+    pub(super) timeouts: u64,
+}
+
+/// A recovery of losses.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// It ends when all before this packet has arrived.
+    until: u64,
+    /// The next packet that may be sent again: each is once in a recovery.
+    again: u64,
+    /// The oldest packet is lost, whatever has arrived behind it.
+    oldest: bool,
+}
+
+impl Sender {
+    pub(super) fn new(packets: u64, window: u64) -> Sender {
+        Sender {
+            packets,
+            window,
+            una: 0,
+            next: 0,
+            arrived: BTreeSet::new(),
+            recovery: None,
+            armed: 0,
+            retransmitted: 0,
+            timeouts: 0,
+        }
+    }
+
+    /// Has everything arrived?
+    pub(super) fn is_done(&self) -> bool {
+        self.una == self.packets
+    }
+
+    /// Is an acknowledge awaited?
+    pub(super) fn is_waiting(&self) -> bool {
+        self.una < self.next
+    }
+
+    pub(super) fn is_recovering(&self) -> bool {
+        self.recovery.is_some()
+    }
+
+    /// The next packet to leave, and whether it has left before.
+    pub(super) fn next(&mut self) -> Option<(u64, bool)> {
+        if let Some(psn) = self.lost() {
+            self.retransmitted += 1;
+            return Some((psn, true));
+        }
+        let may = self.next < self.packets && self.next - self.una < self.window;
+        may.then(|| {
+            self.next += 1;
+            (self.next - 1, false)
+        })
+    }
+
+    /// The next lost packet: one that has not arrived, though one behind it has.
+    fn lost(&mut self) -> Option<u64> {
+        let recovery = self.recovery.as_mut()?;
+        let last = self.arrived.last().copied().unwrap_or(0);
+        let end = if recovery.oldest { last.max(self.una + 1) } else { last };
+        let from = recovery.again.max(self.una);
+        let psn = (from..end.min(self.next)).find(|psn| !self.arrived.contains(psn))?;
+        (recovery.again, recovery.oldest) = (psn + 1, false);
+        Some(psn)
+    }
+
+    /// Takes an acknowledge. Returns whether the time-out begins anew.
+    pub(super) fn take(&mut self, reply: Reply) -> bool {
+        let advances = reply.end > self.una;
+        if advances {
+            self.una = reply.end;
+            self.arrived = self.arrived.split_off(&self.una);
+        }
+        if let Some(named) = reply.named.filter(|named| *named >= self.una) {
+            self.arrived.insert(named);
+            let (until, again) = (self.next, self.una);
+            self.recovery.get_or_insert(Recovery { until, again, oldest: true });
+        }
+        self.recovery = self.recovery.filter(|recovery| self.una < recovery.until);
+        advances && self.is_waiting()
+    }
+
+    /// Arms the timer. Returns the wait, and which arming this is.
+    pub(super) fn arm(&mut self) -> (Duration, u64) {
+        self.armed += 1;
+        let few = self.next.saturating_sub(self.una) < FEW;
+        (if few { SHORT } else { LONG }, self.armed)
+    }
+
+    /// The timer has run out. Returns whether that was the one that counts.
+    pub(super) fn timed_out(&mut self, armed: u64) -> bool {
+        if armed != self.armed || !self.is_waiting() {
+            return false;
+        }
+        self.timeouts += 1;
+        self.recovery = Some(Recovery { until: self.next, again: self.una, oldest: true });
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_before_an_arrived_packet_is_sent_again_once() {
+        let mut sender = Sender::new(100, 8);
+        let first: Vec<_> = core::iter::from_fn(|| sender.next()).collect();
+        assert_eq!(first.len(), 8, "the window");
+        sender.take(Reply { end: 2, named: Some(5) });
+        let again: Vec<_> = core::iter::from_fn(|| sender.next()).collect();
+        assert_eq!(again, [(2, true), (3, true), (4, true), (8, false), (9, false)]);
+        sender.take(Reply { end: 2, named: Some(6) });
+        assert_eq!(sender.next(), None, "each once");
+        assert!(sender.take(Reply { end: 8, named: None }) && !sender.is_recovering());
+        let (_, armed) = sender.arm();
+        assert!(!sender.timed_out(armed - 1) && sender.timed_out(armed));
+        assert_eq!(sender.next(), Some((8, true)), "the oldest");
+        assert_eq!(sender.next(), Some((10, false)));
+    }
+}

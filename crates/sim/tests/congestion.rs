@@ -1,0 +1,139 @@
+//! Congestion policies of connections, on a network that marks and loses packets.
+
+use core::time::Duration;
+
+use remora_nic::Config;
+use remora_nic::qp::{Congestion, QpAttr};
+use remora_nic::queue::Status;
+use remora_nic::wire::Dialect;
+use remora_sim::endpoint::ConnectOptions;
+use remora_sim::faults::{Fate, Faults, Rule};
+use remora_sim::packet::Seen;
+use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
+
+const DIALECTS: [Dialect; 2] = [Dialect::STANDARD, Dialect::LOSSY];
+const BYTES: u64 = 1 << 20;
+
+fn pair(congestion: Congestion, dialect: Dialect) -> Pair {
+    let connect = ConnectOptions { congestion, dialect, ..ConnectOptions::default() };
+    let link = LinkOptions { latency: Duration::from_micros(10), ..LinkOptions::default() };
+    Pair::new(&PairOptions { connect, link, region: 2 * BYTES, ..PairOptions::default() })
+}
+
+/// Writes 1 MiB and reads another; checks the bytes. Returns how long the WRITE took.
+fn transfer(pair: &mut Pair) -> Duration {
+    let data = pair.fill(A, 0, BYTES);
+    let away = pair.fill(B, BYTES, BYTES);
+    let start = pair.world.now;
+    pair.write(A, 0, 0, BYTES as u32);
+    let mut sent = Vec::new();
+    while sent.is_empty() {
+        pair.world.step();
+        sent = pair.sent(A);
+    }
+    let took = pair.world.now.since(start);
+    pair.read(A, BYTES, BYTES, BYTES as u32);
+    pair.run();
+    sent.extend(pair.sent(A));
+    assert!(sent.iter().all(|c| c.status == Status::Success) && sent.len() == 2, "{sent:?}");
+    assert!(pair.bytes(B, 0, BYTES) == data && pair.bytes(A, BYTES, BYTES) == away);
+    took
+}
+
+/// On a network that does both, each policy carries everything, and no window or rate closes.
+#[test]
+fn every_policy_carries_everything_over_marks_and_losses() {
+    for (mark, loss) in [(0.0, 0.0), (0.1, 0.01), (1.0, 0.0)] {
+        for policy in Congestion::ALL {
+            for dialect in DIALECTS {
+                let mut pair = pair(policy, dialect);
+                pair.world.network.faults = Faults { mark, loss, ..Faults::default() };
+                transfer(&mut pair);
+                pair.tear_down();
+            }
+        }
+    }
+}
+
+/// In the standard dialect marks become notifications, in the lossy one counts of acknowledges.
+#[test]
+fn marks_slow_down_who_heeds_them() {
+    for dialect in DIALECTS {
+        let time = |policy, marks: bool| {
+            let mut pair = pair(policy, dialect);
+            if marks {
+                let data = |seen: &Seen| seen.from == A && seen.payload > 0;
+                pair.rule(Rule::all(Fate::Mark, data));
+            }
+            let took = transfer(&mut pair);
+            let told = pair.world.hosts[B].nic.counters().tx_cnps;
+            assert_eq!(told > 0, marks && dialect == Dialect::STANDARD, "{policy:?}");
+            took
+        };
+        for policy in [Congestion::Aimd, Congestion::Dctcp, Congestion::Dcqcn] {
+            let (quiet, marked) = (time(policy, false), time(policy, true));
+            assert!(marked > quiet * 5 / 4, "{policy:?}, {dialect:?}: {marked:?}, {quiet:?}");
+        }
+        for policy in [Congestion::Fixed, Congestion::Swift] {
+            let (quiet, marked) = (time(policy, false), time(policy, true));
+            assert!(marked < quiet * 11 / 10, "{policy:?}, {dialect:?}: {marked:?}, {quiet:?}");
+        }
+    }
+}
+
+/// Round trips that grow by more than the target slow Swift down, and none else.
+#[test]
+fn delay_slows_swift_down() {
+    for dialect in DIALECTS {
+        let time = |policy| {
+            let mut pair = pair(policy, dialect);
+            for _ in 0..20 {
+                pair.write(A, 0, 0, 64);
+                pair.run();
+            }
+            pair.sent(A);
+            // Longer by twice the target and more, though packets keep their order.
+            let late = Fate::Delay(Duration::from_micros(100));
+            pair.rule(Rule::all(late, |seen| seen.from == A && seen.payload > 64));
+            transfer(&mut pair)
+        };
+        let (swift, fixed) = (time(Congestion::Swift), time(Congestion::Fixed));
+        assert!(swift > fixed * 3 / 2, "{dialect:?}: {swift:?}, {fixed:?}");
+    }
+}
+
+/// A rate that notifications have cut paces packets: at the least rate, one at a time.
+#[test]
+fn a_rate_paces_packets() {
+    let mut pair = pair(Congestion::Dcqcn, Dialect::STANDARD);
+    pair.world.network.faults = Faults { mark: 1.0, ..Faults::default() };
+    transfer(&mut pair);
+    pair.forget();
+    transfer(&mut pair);
+    let sent = pair.seen(|seen| seen.from == A && seen.payload > 0);
+    let times: Vec<u64> = sent.iter().map(|seen| seen.at.0).collect();
+    let apart = times.windows(2).filter(|two| two[1] - two[0] > 500).count();
+    assert!(apart * 2 > times.len(), "{apart} of {} packets are apart", times.len());
+    let again = pair.world.hosts[A].nic.counters().tx_retransmitted;
+    assert_eq!(again, 0, "a slow sender waits from its last packet on");
+    pair.tear_down();
+}
+
+/// The card's policy is that of queue pairs which choose none, and a choice counts until RESET.
+#[test]
+fn the_cards_policy_is_the_default() {
+    let config = |config: &mut Config| config.congestion = Congestion::Swift;
+    let options = PairOptions { config, ..PairOptions::default() };
+    let mut pair = Pair::new(&options);
+    let policy = |pair: &Pair| {
+        let info = pair.world.hosts[A].nic.query_qp(pair.ends[A].qpn).unwrap();
+        info.attr.congestion.unwrap()
+    };
+    assert_eq!(policy(&pair), Congestion::Aimd, "what the connection has chosen");
+    let end = pair.ends[A];
+    end.modify(
+        &mut pair.world,
+        &QpAttr { state: Some(remora_nic::qp::State::Reset), ..QpAttr::default() },
+    );
+    assert_eq!(policy(&pair), Congestion::Swift);
+}

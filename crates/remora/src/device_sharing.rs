@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use remora_nic::Xrcd;
 use thiserror::Error;
 
+pub use crate::attach::fork::Forking;
 use crate::attach::{AttachError, Attached, Begun, Ways};
 use crate::device::{Device, OpenError};
 use crate::either::Driver;

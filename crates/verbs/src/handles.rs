@@ -106,8 +106,19 @@ pub fn count(kind: Kind) -> usize {
 
 /// Makes an object. `None`: no memory.
 pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
+    create_or_back(c, state).ok()
+}
+
+/// Makes an object.
+///
+/// # Errors
+/// There is no memory: the state comes back.
+pub fn create_or_back<T: Object>(c: T::C, state: T) -> Result<&'static Slot<T>, T> {
     let slabs = &pool(T::KIND).slabs;
-    let slot = slots(T::KIND).take(slabs, Layout::new::<Slot<T>>())? as *mut Slot<T>;
+    let Some(slot) = slots(T::KIND).take(slabs, Layout::new::<Slot<T>>()) else {
+        return Err(state);
+    };
+    let slot = slot as *mut Slot<T>;
     // SAFETY: the slot is unused, owned by this call alone, of the right layout, and never freed.
     // Its bytes are zero or those of an earlier object of the same kind.
     unsafe {
@@ -115,7 +126,7 @@ pub fn create<T: Object>(c: T::C, state: T) -> Option<&'static Slot<T>> {
         ptr::addr_of_mut!((*slot).state).write(MaybeUninit::new(state));
         let slot = &*slot;
         slot.tag.store(tag_of(T::KIND), Ordering::Release);
-        Some(slot)
+        Ok(slot)
     }
 }
 
@@ -133,25 +144,30 @@ pub fn get<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle
     unsafe { get_fast(handle) }
 }
 
-/// Looks up a handle of the process that has forked this one.
+/// The process among those that have forked this one whose pool holds the handle.
+fn home_of<T: Object>(handle: *const T::C) -> Option<process::Ancestor> {
+    process::ancestors().find(|ancestor| {
+        let pool = &ancestor.state.pools.pools[T::KIND as usize];
+        pool.slabs.holds(handle as usize, size_of::<Slot<T>>())
+    })
+}
+
+/// Looks up a handle of a process that has forked this one.
 #[cold]
 fn inherited<T: Object>(handle: *const T::C) -> Result<&'static Slot<T>, BadHandle> {
-    let parent = process::parent().ok_or(BadHandle)?;
-    let pool = &parent.state.pools.pools[T::KIND as usize];
-    if !pool.slabs.holds(handle as usize, size_of::<Slot<T>>()) {
-        return Err(BadHandle);
-    }
+    let home = home_of::<T>(handle).ok_or(BadHandle)?;
     // SAFETY: the pool holds it, so it is a slot of this kind.
     let slot = unsafe { &*handle.cast::<Slot<T>>() };
-    let is_in_use = slot.tag.load(Ordering::Acquire) == tag_in(T::KIND, parent.generation);
-    if is_in_use && T::KIND.is_inherited() && (T::KIND == Kind::Device || process::use_parent()) {
+    let is_in_use = slot.tag.load(Ordering::Acquire) == tag_in(T::KIND, home.generation);
+    if is_in_use && T::KIND.is_inherited() && (T::KIND == Kind::Device || process::use_inherited())
+    {
         Ok(slot)
     } else {
         Err(BadHandle)
     }
 }
 
-/// Is it an object of the process that has forked this one?
+/// Is it an object of a process that has forked this one?
 pub fn is_inherited<T: Object>(slot: &Slot<T>) -> bool {
     slot.tag.load(Ordering::Relaxed) != tag_of(T::KIND)
 }
@@ -177,14 +193,14 @@ pub unsafe fn get_fast<T: Object>(handle: *const T::C) -> Result<&'static Slot<T
 /// any more.
 pub fn destroy<T: Object>(handle: *const T::C) -> Result<T, BadHandle> {
     let slot = get::<T>(handle)?;
-    let parent = process::parent().filter(|_| is_inherited(slot));
-    let tag = parent.map_or(tag_of(T::KIND), |parent| tag_in(T::KIND, parent.generation));
+    let home = if is_inherited(slot) { home_of::<T>(handle) } else { None };
+    let tag = home.map_or(tag_of(T::KIND), |home| tag_in(T::KIND, home.generation));
     if slot.tag.compare_exchange(tag, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
         return Err(BadHandle);
     }
     // SAFETY: the slot was in use, and the exchange above lets only one caller through.
     let state = unsafe { slot.state.assume_init_read() };
-    let home = parent.map_or(process::current(), |parent| parent.state);
+    let home = home.map_or_else(process::current, |home| home.state);
     let mut slots = home.pools.lock(T::KIND);
     slots.used -= 1;
     slots.free.push_back(handle as usize);

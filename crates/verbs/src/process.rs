@@ -11,8 +11,9 @@
 //! If the parent's cards are those of other processes (`remora nic`), the child may use the
 //! parent's objects, too: the forking thread holds the locks that they need, so that the child has
 //! them whole; with its first use of one, the child becomes a guest of the parent's sessions
-//! ([`Device::after_fork`](remora::Device::after_fork)). A card in the parent stays there: its
-//! handles are invalid in the child.
+//! ([`Device::after_fork`](remora::Device::after_fork)). So may the child's own children. A card in
+//! the parent stays there: its handles are invalid in the child. Memory of the program that was
+//! converted for another process's card is the child's own ([`Forking`]).
 
 use std::any::{Any, TypeId};
 use std::cell::Cell;
@@ -21,6 +22,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use remora::device_sharing::Forking;
 use remora::raw;
 
 use crate::card::Card;
@@ -31,7 +33,11 @@ use crate::pool::{Pools, Slots};
 #[derive(Default)]
 pub struct Process {
     pub(crate) cards: OnceLock<Vec<Card>>,
+    /// The cards that were imported, as guests of other processes' sessions.
+    guests: Mutex<Vec<&'static Card>>,
     pub(crate) pools: Pools,
+    /// The process with state before this one, if its objects may be used.
+    parent: Option<Ancestor>,
     shared: Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>,
 }
 
@@ -73,7 +79,8 @@ fn make() -> &'static Process {
         unsafe { libc::pthread_atfork(Some(before_fork), Some(in_parent), Some(in_child)) };
     }
     log::start();
-    let made = Box::into_raw(Box::<Process>::default());
+    let parent = ancestors().next().filter(|_| may_inherit());
+    let made = Box::into_raw(Box::new(Process { parent, ..Process::default() }));
     let set = CURRENT.compare_exchange(ptr::null_mut(), made, Ordering::AcqRel, Ordering::Acquire);
     match set {
         // SAFETY: the state is never freed, see above.
@@ -89,17 +96,17 @@ fn make() -> &'static Process {
     }
 }
 
-/// The process that has forked this one.
+/// A process that has forked this one, or has forked the one that did, and so on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Parent {
+pub(crate) struct Ancestor {
     pub(crate) state: &'static Process,
     pub(crate) generation: u32,
 }
 
 static PARENT: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 static PARENT_GENERATION: AtomicU32 = AtomicU32::new(0);
-/// What becomes of the parent's objects: see below.
-static PARENTS: AtomicU32 = AtomicU32::new(UNUSABLE);
+/// What becomes of the ancestors' objects: see below.
+static INHERITED: AtomicU32 = AtomicU32::new(UNUSABLE);
 /// The child cannot use them; nobody was told so yet.
 const UNUSABLE: u32 = 0;
 /// As `UNUSABLE`, and it was told.
@@ -109,21 +116,24 @@ const USABLE: u32 = 2;
 /// The child uses them.
 const USED: u32 = 3;
 
-/// The process that has forked this one, if it had any state.
-pub(crate) fn parent() -> Option<Parent> {
+/// The processes before this one that had any state, the youngest first. (One whose child could not
+/// use its objects has no descendants that could.)
+pub(crate) fn ancestors() -> impl Iterator<Item = Ancestor> {
     // SAFETY: no state that the pointer was ever set to is freed.
     let state = unsafe { PARENT.load(Ordering::Acquire).as_ref() };
-    state.map(|state| Parent { state, generation: PARENT_GENERATION.load(Ordering::Relaxed) })
+    let generation = PARENT_GENERATION.load(Ordering::Relaxed);
+    let parent = state.map(|state| Ancestor { state, generation });
+    std::iter::successors(parent, |ancestor| ancestor.state.parent)
 }
 
-/// Makes this process a user of its parent's objects; returns whether it may be one.
-pub(crate) fn use_parent() -> bool {
+/// Makes this process a user of its ancestors' objects; returns whether it may be one.
+pub(crate) fn use_inherited() -> bool {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    if PARENTS.load(Ordering::Acquire) == USED {
+    if INHERITED.load(Ordering::Acquire) == USED {
         return true;
     }
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    match PARENTS.load(Ordering::Acquire) {
+    match INHERITED.load(Ordering::Acquire) {
         USED => return true,
         REFUSED => return false,
         UNUSABLE => {
@@ -131,26 +141,40 @@ pub(crate) fn use_parent() -> bool {
                 "a forked child cannot use objects of its parent, whose process has the card: \
                  open the device in the child, or have `remora nic` serve a card for both"
             );
-            PARENTS.store(REFUSED, Ordering::Release);
+            INHERITED.store(REFUSED, Ordering::Release);
             return false;
         }
         _ => {}
     }
-    let cards = parent().and_then(|parent| parent.state.cards.get());
-    for card in cards.into_iter().flatten().filter(|card| card.is_attached) {
-        if let Err(error) = card.device.after_fork() {
-            tracing::error!(%error, "a forked child cannot use its parent’s objects");
-            PARENTS.store(REFUSED, Ordering::Release);
-            return false;
+    for ancestor in ancestors() {
+        for card in ancestor.state.cards_and(&ancestor.state.lock_guests()) {
+            if let Err(error) = card.device.after_fork() {
+                tracing::error!(%error, "a forked child cannot use its parent’s objects");
+                INHERITED.store(REFUSED, Ordering::Release);
+                return false;
+            }
         }
     }
-    PARENTS.store(USED, Ordering::Release);
+    INHERITED.store(USED, Ordering::Release);
     true
 }
 
-/// The locks that a forking thread holds, so that the child finds whole what they guard.
+/// May the objects of the ancestors be used?
+fn may_inherit() -> bool {
+    INHERITED.load(Ordering::Acquire) >= USABLE
+}
+
+/// What a forking thread holds.
 struct Held {
+    /// The locks that the child needs to use this process's objects; `None` if it could not anyway.
+    objects: Option<Locks>,
+    converted: Forking,
+}
+
+/// The locks that a forking thread holds, so that the child finds whole what they guard.
+struct Locks {
     _cards: Vec<raw::Card<'static>>,
+    _guests: Vec<MutexGuard<'static, Vec<&'static Card>>>,
     _slots: Vec<MutexGuard<'static, Slots>>,
 }
 
@@ -160,44 +184,91 @@ thread_local! {
 
 /// Runs in the thread that forks, before it does.
 extern "C" fn before_fork() {
-    let held = existing().and_then(hold);
-    // A thread that is ending has no such variable any more. Its child then uses none of these.
+    // A thread that is ending has no such variable any more. Its child uses none of these objects.
+    if HELD.try_with(|_| ()).is_err() {
+        return;
+    }
+    let objects = lock_objects();
+    let held = Some(Held { objects, converted: Forking::begin() });
     HELD.try_with(|of_this_thread| of_this_thread.set(held)).ok();
 }
 
-/// Locks what a child needs to use a process's objects; `None` if it could not use them anyway.
-fn hold(process: &'static Process) -> Option<Held> {
-    let cards = process.cards.get()?;
+/// Locks what a child needs to use the objects of this process and its ancestors; `None` if it
+/// could not use them anyway.
+fn lock_objects() -> Option<Locks> {
+    let inherits = may_inherit();
+    let states = || {
+        existing()
+            .into_iter()
+            .chain(ancestors().filter(move |_| inherits).map(|ancestor| ancestor.state))
+    };
+    let guests: Vec<_> = states().map(Process::lock_guests).collect();
+    let cards: Vec<&'static Card> =
+        states().zip(&guests).flat_map(|(state, guests)| state.cards_and(guests)).collect();
     if cards.is_empty() || !cards.iter().all(|card| card.is_attached) {
         return None;
     }
     // SAFETY: as in `Card::lock`.
     let locked = cards.iter().map(|card| unsafe { card.device.before_fork() });
     let cards = locked.collect::<Option<Vec<_>>>()?;
-    Some(Held { _cards: cards, _slots: process.pools.lock_all() })
+    let slots = states().flat_map(|state| state.pools.lock_all()).collect();
+    Some(Locks { _cards: cards, _guests: guests, _slots: slots })
 }
 
 /// Runs in the thread that has forked.
 extern "C" fn in_parent() {
-    HELD.try_with(|held| held.set(None)).ok();
+    if let Ok(Some(held)) = HELD.try_with(Cell::take) {
+        held.converted.in_parent();
+    }
 }
 
 /// Runs in the child of a fork.
 extern "C" fn in_child() {
     let held = HELD.try_with(Cell::take).ok().flatten();
+    let usable = held.as_ref().is_some_and(|held| held.objects.is_some());
     let before = CURRENT.swap(ptr::null_mut(), Ordering::AcqRel);
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
     if !before.is_null() {
         PARENT.store(before, Ordering::Release);
         PARENT_GENERATION.store(generation, Ordering::Relaxed);
-        PARENTS.store(if held.is_some() { USABLE } else { UNUSABLE }, Ordering::Release);
-    } else if PARENTS.load(Ordering::Acquire) == USED {
-        // The grandparent's session, with a connection of its own.
-        PARENTS.store(USABLE, Ordering::Release);
+    }
+    // Whoever used the sessions before, this process needs connections of its own to them.
+    INHERITED.store(if usable { USABLE } else { UNUSABLE }, Ordering::Release);
+    if let Some(held) = held {
+        held.converted.in_child();
     }
 }
 
 impl Process {
+    /// The guests' cards of this process, locked.
+    fn lock_guests(&self) -> MutexGuard<'_, Vec<&'static Card>> {
+        self.guests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The cards of this process, and these.
+    fn cards_and(&'static self, guests: &[&'static Card]) -> Vec<&'static Card> {
+        self.cards.get().into_iter().flatten().chain(guests.iter().copied()).collect()
+    }
+
+    /// Keeps the card of another process's session, until [`Process::end_guest`].
+    pub(crate) fn keep_guest(&self, card: Card) -> &'static Card {
+        let card: &'static Card = Box::leak(Box::new(card));
+        self.lock_guests().push(card);
+        card
+    }
+
+    /// Ends what [`Process::keep_guest`] began, if it was called for this card, to which nothing
+    /// refers any more. (A forked child leaves its parent's alone.)
+    pub(crate) fn end_guest(&self, card: &'static Card) {
+        let mut guests = self.lock_guests();
+        let Some(at) = guests.iter().position(|guest| ptr::eq(*guest, card)) else { return };
+        let gone = ptr::from_ref(guests.swap_remove(at)).cast_mut();
+        drop(guests);
+        // SAFETY: the card was leaked when it was added to the list, from which only one caller
+        // takes it; by promise of the callers nothing else refers to it.
+        drop(unsafe { Box::from_raw(gone) });
+    }
+
     /// State that another part of the library keeps for the whole process; made at the first call.
     pub fn shared<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);

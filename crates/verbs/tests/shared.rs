@@ -101,6 +101,11 @@ fn a_forked_child_uses_its_parents_objects() {
 }
 
 #[test]
+fn a_forked_child_has_a_heap_of_its_own() {
+    shares("shared/heap");
+}
+
+#[test]
 fn a_forked_child_has_no_card_of_its_parents() {
     shares_nothing("shared/fork");
 }

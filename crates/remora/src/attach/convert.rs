@@ -4,13 +4,14 @@
 //!
 //! A write by another thread between the copy and the mapping would be lost. So writers wait
 //! meanwhile ([`guard`](super::guard)), where the system permits that; elsewhere memory is converted
-//! only while no thread but the calling one runs code of the program, with signals blocked. (The
-//! memory is then shared with children of a fork, too.)
+//! only while no thread but the calling one runs code of the program, with signals blocked. Children
+//! of a fork get copies of their own ([`fork`](super::fork)).
 
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use super::fork::while_no_fork;
 use super::guard::Guard;
 use crate::memory::{Buffer, memfd};
 use crate::threads::without_signals;
@@ -18,6 +19,10 @@ use crate::threads::without_signals;
 /// The name of this library's own threads, or what it begins with. They do not write the program's
 /// memory.
 const OWN_THREAD: &str = "remora";
+
+/// The name of the files that take the place of private memory, by which mappings of them are told
+/// from others.
+pub(super) const NAME: &str = "remora-converted";
 
 /// Memory that was converted.
 pub(super) struct Converted {
@@ -38,29 +43,44 @@ pub(super) fn convert(addr: u64, len: u64) -> io::Result<Option<Converted>> {
     let Some(end) = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)) else {
         return Ok(None);
     };
+    match while_no_fork(|| convert_pages(start, end)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
+        converted => converted,
+    }
+}
+
+fn convert_pages(start: u64, end: u64) -> io::Result<Option<Converted>> {
     let maps = fs::read_to_string("/proc/self/maps")?;
     if !is_private(&maps, start, end) {
         return Ok(None);
     }
     let len = end - start;
-    let file = memfd::sealed("remora-region", len)?;
-    let is_alone = is_alone()?;
-    if !is_alone && is_own(&maps, start, end) {
-        return Ok(None);
-    }
+    let file = memfd::sealed(NAME, len)?;
     // SAFETY: the range is mapped, as the system has just said, and the view is used here only.
     let Some(mut pages) = (unsafe { Buffer::view(start, len as usize) }) else { return Ok(None) };
-    let moved = without_signals(|| {
+    without_signals(|| {
         // From here to its end, nothing may write the pages: so nothing is allocated, either.
-        let guard = if is_alone { None } else { Some(Guard::new(start, len)) };
-        match guard {
-            Some(Err(error)) => Err(error),
-            guard => pages.move_to(file.as_fd()).map(|()| drop(guard)),
-        }
-    });
-    match moved {
-        Ok(()) => Ok(Some(Converted { start, len, file })),
-        Err(error) if !is_alone && error.raw_os_error() == Some(libc::EPERM) => Ok(None),
+        let guard = hold_writers(&maps, start, len)?;
+        pages.move_to(file.as_fd()).map(|()| drop(guard))
+    })?;
+    Ok(Some(Converted { start, len, file }))
+}
+
+/// Lets threads that write `len` bytes from `start` on wait until the guard is dropped. `maps` is
+/// the system's list of mappings. Without a guard nobody writes them: no other thread of the
+/// program runs.
+///
+/// # Errors
+/// [`io::ErrorKind::PermissionDenied`] if other threads run and the system does not let this
+/// program hold them, or if this thread itself writes these bytes all the time.
+pub(super) fn hold_writers(maps: &str, start: u64, len: u64) -> io::Result<Option<Guard>> {
+    let is_alone = is_alone()?;
+    if is_own(maps, start, start + len) {
+        return if is_alone { Ok(None) } else { Err(io::ErrorKind::PermissionDenied.into()) };
+    }
+    match Guard::new(start, len) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(_) if is_alone => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -129,6 +149,17 @@ pub(super) fn is_mapped(maps: &str, inode: u64, start: u64, end: u64) -> bool {
     maps.lines().any(|line| {
         let Some((from, to, rest)) = range(line) else { return false };
         from <= start && end <= to && rest.split_ascii_whitespace().nth(3) == Some(&inode)
+    })
+}
+
+/// Where files that took the place of private memory are mapped, to be read and written: the first
+/// address of each mapping, and the one behind its last.
+pub(super) fn mapped_files(maps: &str) -> impl Iterator<Item = (u64, u64)> {
+    maps.lines().filter_map(range).filter_map(|(from, to, rest)| {
+        let mut words = rest.split_ascii_whitespace();
+        let (permissions, name) = (words.next()?, words.nth(3)?);
+        let is_ours = name.strip_prefix("/memfd:") == Some(NAME);
+        (permissions == "rw-s" && is_ours).then_some((from, to))
     })
 }
 

@@ -65,10 +65,13 @@ impl Loans {
         }
     }
 
-    /// This is a forked child now: what was lent of the process is its parent's memory. (Memory
-    /// files are shared with the parent.)
+    /// This is a forked child now: what was lent of the process is its parent's memory, and what
+    /// was converted is private here. (Other memory files are shared with the parent.)
     pub(super) fn fork(&mut self) {
         self.processes.clear();
+        for start in std::mem::take(&mut self.converted).into_keys() {
+            self.files.remove(&start);
+        }
     }
 
     /// The bytes as the card's process can reach them.

@@ -3,7 +3,8 @@
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
 //! - [`posting`]: work queues in memory that both processes share;
 //! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
-//!   [`convert`]: how private memory becomes shared, and [`guard`], how writers wait meanwhile;
+//!   [`convert`]: how private memory becomes shared; [`guard`], how writers wait meanwhile; and
+//!   [`fork`], how it is private for a child;
 //! - [`sharing`]: a session that several processes use;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
@@ -13,6 +14,7 @@
 
 mod commands;
 mod convert;
+pub(crate) mod fork;
 mod guard;
 mod loans;
 mod posting;

@@ -164,6 +164,45 @@ impl Buffer {
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Another mapping of the shared memory that this buffer is a mapping of.
+    ///
+    /// # Errors
+    /// The buffer is no one mapping of shared memory, or the system has no room for another.
+    pub(crate) fn twin(&self) -> io::Result<Buffer> {
+        let (at, flags) = (self.base.as_ptr().cast(), libc::MREMAP_MAYMOVE);
+        // SAFETY: with an old size of zero, the call changes no mapping: it makes another one of
+        // the same pages, at a place of the kernel's choice.
+        let twin = unsafe { libc::mremap(at, 0, self.len, flags) };
+        if twin == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(twin.cast()).expect("the kernel maps nothing at 0 unasked");
+        Ok(Buffer { base, len: self.len, owner: Owner::This })
+    }
+
+    /// Moves this mapping to the place of `other`, of the same length, in one step for threads that
+    /// use that meanwhile.
+    ///
+    /// # Errors
+    /// The system has no room for it; `other` is as before then.
+    ///
+    /// # Safety
+    /// The buffer is a mapping of its own. Whoever has `other` expects it to have these bytes.
+    pub(crate) unsafe fn move_over(self, other: &Buffer) -> io::Result<()> {
+        debug_assert!(self.len == other.len && matches!(self.owner, Owner::This));
+        let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr());
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+        // SAFETY: by the caller's promise for `other`; this mapping is the buffer's own, which
+        // nobody uses any more.
+        let moved = unsafe { libc::mremap(from, self.len, self.len, flags, to) };
+        if moved == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // It is at another place now, and somebody else's.
+        std::mem::forget(self);
+        Ok(())
+    }
+
     /// As [`Buffer::new`], and advises the kernel to use huge pages, since large buffers are walked
     /// faster then. If the kernel has none, this is an ordinary buffer.
     ///

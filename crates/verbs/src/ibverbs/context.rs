@@ -6,9 +6,10 @@ use std::ptr;
 use std::sync::atomic::Ordering;
 
 use super::objects::Context;
-use super::{EINVAL, Result, number};
+use super::{EINVAL, Result, number, routes};
 use crate::abi::*;
 use crate::handles::{self, BadHandle, Slot};
+use crate::process;
 
 /// Added to the number of users once the program has closed the context.
 const CLOSED: usize = 1 << 62;
@@ -52,6 +53,8 @@ fn end(slot: &Slot<Context>) -> Result<()> {
     let Context { card, imported, .. } = handles::destroy::<Context>(slot.c())?;
     if imported.is_some() && card.is_guest() {
         card.device.hang_up();
+        routes::forget(card);
+        process::current().end_guest(card);
     }
     Ok(())
 }

@@ -23,7 +23,7 @@ use super::mr::{self, Mr};
 use super::objects::Pd;
 use super::{EINVAL, ENODEV, EOPNOTSUPP, Errno, Result, device, dm, open, or_null, pd};
 use crate::abi::*;
-use crate::handles;
+use crate::{handles, process};
 
 /// `ibv_import_device`. As in rdma-core, the descriptor is the context's from here on, and is
 /// closed with it.
@@ -37,13 +37,11 @@ fn import(fd: c_int) -> Result<*mut ibv_context> {
     }
     // SAFETY: the program gives the descriptor away, or keeps it if this call fails.
     let letter = unsafe { OwnedFd::from_raw_fd(fd) };
-    let (mut letter, mut why) = (Some(letter), ENODEV);
+    let mut why = ENODEV;
     for device in device::devices() {
-        let Some(given) = &letter else { break };
-        let card = match device.card.device.import(given.as_fd()) {
+        let card = match device.card.device.import(letter.as_fd()) {
             Ok(Imported::Same) => device.card,
-            // What refers to a card does so for the life of the process.
-            Ok(Imported::Guest(guest)) => Box::leak(Box::new(device.card.guest(guest))),
+            Ok(Imported::Guest(guest)) => process::current().keep_guest(device.card.guest(guest)),
             Err(error) => {
                 tracing::error!(%error, "a device is not imported");
                 why = match error {
@@ -54,10 +52,14 @@ fn import(fd: c_int) -> Result<*mut ibv_context> {
                 continue;
             }
         };
-        return open::open_on(device.c(), card, letter.take());
+        return open::open_on(device.c(), card, Some(letter)).map_err(|(error, letter)| {
+            process::current().end_guest(card);
+            // The program keeps its descriptor.
+            letter.map(IntoRawFd::into_raw_fd);
+            error
+        });
     }
-    // The program keeps its descriptor.
-    letter.map(IntoRawFd::into_raw_fd);
+    let _ = letter.into_raw_fd();
     Err(why)
 }
 

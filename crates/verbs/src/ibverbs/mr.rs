@@ -8,14 +8,14 @@
 use core::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::memory::Buffer;
 use remora::nic::{Access, Key};
 use remora::raw;
 
 use super::buf;
-use super::objects::Pd;
+use super::objects::{Context, Pd};
 use super::pd;
 use super::port::MAX_REGION;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
@@ -32,7 +32,10 @@ use crate::handles::{self, Object, Slot};
 pub struct Mr {
     /// The card's key; zero if a re-registration has failed.
     pub key: Key,
-    /// The part that `ibv_rereg_mr` changes.
+    /// On which it was registered.
+    context: &'static Slot<Context>,
+    /// The part that `ibv_rereg_mr` changes. It is locked only by a thread that has the card, so
+    /// that a forked child finds it open.
     changing: Mutex<Changing>,
     backing: Backing,
 }
@@ -73,9 +76,16 @@ impl Object for Mr {
 }
 
 impl Mr {
-    /// The current values of the part that may change.
+    /// The current values of the part that may change. The caller has neither the card nor the
+    /// table of regions locked.
     pub fn now(&self) -> Changing {
-        *self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        let _card = self.context.card.lock();
+        *self.changing()
+    }
+
+    /// As [`Mr::now`], to change them, for a caller that has the card.
+    fn changing(&self) -> MutexGuard<'_, Changing> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -377,7 +387,7 @@ fn keep(
     };
     let changing = Changing { pd, addr: range.addr, len: range.len, access };
     let imported = matches!(backing, Backing::Imported);
-    let mr = Mr { key, changing: Mutex::new(changing), backing };
+    let mr = Mr { key, context: pd.context, changing: Mutex::new(changing), backing };
     let Some(slot) = handles::create(c, mr) else {
         if !imported {
             pd.context.card.lock().commands().dereg_mr(key).ok();
@@ -407,7 +417,7 @@ pub extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
 /// As [`dereg_mr`].
 pub fn deregister(handle: *mut ibv_mr) -> Result<()> {
     let slot = find(handle)?;
-    let context = slot.now().pd.context;
+    let context = slot.context;
     {
         let mut card = context.card.lock();
         // Packets that are ready to leave refer to their payload: they leave first.
@@ -465,8 +475,7 @@ fn reregister(
     if !matches!(slot.backing, Backing::Program | Backing::Buffer(_)) {
         return Err(EOPNOTSUPP);
     }
-    let mut changing = slot.changing.lock().unwrap_or_else(PoisonError::into_inner);
-    let old = *changing;
+    let old = slot.now();
     let mut new = old;
     if flags & IBV_REREG_MR_CHANGE_PD != 0 {
         new.pd = pd::find(pd)?;
@@ -495,13 +504,13 @@ fn reregister(
         access: Some(rights),
         bytes: translate.then_some(bytes),
     };
-    let mut card = old.pd.context.card.lock();
+    let mut card = slot.context.card.lock();
     card.kick();
     let key = card.commands().rereg_mr(slot.key, change)?;
+    *slot.changing() = new;
     drop(card);
     new.pd.enter();
     old.pd.leave();
-    *changing = new;
     // SAFETY: the slot's own struct; the program must not use the region during this call.
     let c = unsafe { &mut *slot.c() };
     (c.pd, c.addr, c.length) = (new.pd.c(), new.addr as usize as *mut c_void, new.len as usize);
@@ -643,10 +652,11 @@ fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64
     let mut found = None;
     handles::for_each::<Mr>(|mr| {
         if mr.key == sge.lkey {
-            found = Some(mr.now());
+            found = Some(mr);
         }
     });
-    let mr = found.ok_or(Errno(libc::ENOENT))?;
+    // Here the table is not locked any more: others have the card first, and then the table.
+    let mr = found.ok_or(Errno(libc::ENOENT))?.now();
     if mr.pd.pd != pd.pd {
         return Err(Errno(libc::EPERM));
     }

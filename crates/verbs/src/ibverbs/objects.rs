@@ -243,7 +243,8 @@ pub struct Qp {
     pub(crate) cap: ibv_qp_cap,
     pub(crate) takes_no_receives: bool,
     pub(super) signal_all: bool,
-    /// The attributes that the program has set, for `ibv_query_qp`.
+    /// The attributes that the program has set, for `ibv_query_qp`. They are locked only by a
+    /// thread that has the card, so that a forked child finds them open.
     pub(super) kept: Mutex<ibv_qp_attr>,
     pub(super) qkey: AtomicU32,
     pub(super) tells_drained: AtomicBool,

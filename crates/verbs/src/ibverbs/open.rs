@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use super::objects::{Context, Events};
 use super::{
-    ENODEV, ENOMEM, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null,
+    ENODEV, ENOMEM, Errno, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null,
     parent_domain, poll, port, post, qp, recv, srq, xrc,
 };
 use crate::abi::*;
@@ -23,16 +23,20 @@ pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
     if handles::is_inherited(found) {
         found = *device::devices().get(found.card.index).ok_or(ENODEV)?;
     }
-    open_on(found.c(), found.card, None)
+    open_on(found.c(), found.card, None).map_err(|(error, _)| error)
 }
 
-/// Makes a context of a card.
+/// Makes a context of a card; `imported` is the descriptor that has led to it, which comes back
+/// with an error.
 pub(super) fn open_on(
     device: *mut ibv_device,
     card: &'static Card,
     imported: Option<OwnedFd>,
-) -> Result<*mut ibv_context> {
-    let events = Events::new()?;
+) -> core::result::Result<*mut ibv_context, (Errno, Option<OwnedFd>)> {
+    let events = match Events::new() {
+        Ok(events) => events,
+        Err(error) => return Err((error.into(), imported)),
+    };
     let mut c = functions();
     c.context.device = device;
     c.context.async_fd = events.as_raw_fd();
@@ -40,8 +44,10 @@ pub(super) fn open_on(
     let letter = imported.as_ref().or(card.letter.as_ref());
     c.context.cmd_fd = letter.map_or(events.as_raw_fd(), AsRawFd::as_raw_fd);
     let context = Context { card, events, imported, users: AtomicUsize::new(0) };
-    let slot = handles::create(c, context);
-    Ok(context::inner(slot.ok_or(ENOMEM)?))
+    match handles::create_or_back(c, context) {
+        Ok(slot) => Ok(context::inner(slot)),
+        Err(Context { imported, .. }) => Err((ENOMEM, imported)),
+    }
 }
 
 /// The tables, without a device. Programs' inline functions answer `EOPNOTSUPP` for functions that

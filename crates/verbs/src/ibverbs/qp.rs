@@ -293,10 +293,9 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         0 => None,
         _ => Some(ah::path_of(card, &attr.ah_attr, qp.number)?),
     };
-    // The lock lets one thread modify at a time, so the kept attributes are those that the card
-    // has.
-    let mut kept = qp.kept();
+    // One thread modifies at a time, so the kept attributes are those that the card has.
     let mut locked = card.lock();
+    let mut kept = qp.kept();
     let from = qp_attr::state_of(locked.commands().query_qp(qp.number).ok_or(EINVAL)?.state);
     let to = qp_attr::check_mask(qp.service, from, attr, mask)?;
     qp_attr::check_values(attr, mask, card.mtu)?;
@@ -309,7 +308,6 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
         qp.tells_drained.store(attr.en_sqd_async_notify != 0, Ordering::Relaxed);
     }
     locked.kick();
-    drop(locked);
     if to == IBV_QPS_RESET {
         *kept = ibv_qp_attr::zeroed();
     }
@@ -349,8 +347,11 @@ pub unsafe extern "C" fn query_qp(
 /// As [`query_qp`].
 pub fn query(handle: *mut ibv_qp) -> Result<(ibv_qp_attr, ibv_qp_init_attr)> {
     let qp = find(handle)?;
-    let mut attr = *qp.kept();
-    let info = qp.context.card.lock().commands().query_qp(qp.number).ok_or(EINVAL)?;
+    let (mut attr, info) = {
+        let mut card = qp.context.card.lock();
+        let info = card.commands().query_qp(qp.number).ok_or(EINVAL)?;
+        (*qp.kept(), info)
+    };
     attr.qp_state = qp_attr::state_of(info.state);
     attr.cur_qp_state = attr.qp_state;
     attr.cap = qp.cap;

@@ -101,9 +101,15 @@ unsafe fn open<'a>(qp: *mut ibv_qp_ex) -> Option<(&'static Slot<Qp>, &'a mut Bat
 unsafe extern "C" fn wr_start(qp: *mut ibv_qp_ex) {
     // SAFETY: the program took this function from the object, so the handle was once valid.
     let Ok(qp) = (unsafe { handles::get_fast::<Qp>(qp.cast()) }) else { return };
-    qp.gate.enter();
-    // SAFETY: the gate is held.
-    unsafe { (*qp.batch.get()).clear() };
+    let was_left = qp.gate.enter();
+    // SAFETY: the gate is held. What the parent of a forked child has left half done is not looked
+    // at, nor freed.
+    unsafe {
+        match was_left {
+            true => qp.batch.get().write(Batch::default()),
+            false => (*qp.batch.get()).clear(),
+        }
+    };
 }
 
 unsafe extern "C" fn wr_abort(qp: *mut ibv_qp_ex) {

@@ -58,6 +58,12 @@ pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
     made
 }
 
+/// Forgets the routes of a card, on which nothing is left.
+pub(super) fn forget(card: &Card) {
+    let routes = process::current().shared::<Routes>();
+    routes.cards.lock().unwrap_or_else(PoisonError::into_inner).remove(&card.index);
+}
+
 impl CardRoutes {
     /// The card is gone: tells each context of it.
     fn tell_contexts(&self) {

@@ -1,5 +1,6 @@
 /* A forked child uses its parent's objects. `fork`: on the card of a daemon. `fork own`: on a card
  * of its own, where they are invalid in the child. */
+#include <pthread.h>
 #include "verbs.h"
 
 struct parent {
@@ -106,6 +107,64 @@ static void run(int is_own, int destroys)
 	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
 }
 
+/* A child's child does the same, and the child goes on. */
+static void run_two(void)
+{
+	int status;
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		used(0);
+		run(0, 0);
+		used(0);
+		_Exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
+static void *holds_a_poll(void *queue)
+{
+	struct ibv_cq_ex *cq = queue;
+	struct ibv_poll_cq_attr attr = { 0 };
+	/* The parent's other thread stands at a completion, and the child knows nothing of it. */
+	while (ibv_start_poll(cq, &attr) == ENOENT)
+		;
+	return NULL;
+}
+
+/* A child uses what another thread of its parent held as it was forked. */
+static void beside_a_poll(void)
+{
+	struct ibv_cq_init_attr_ex init = { .cqe = 16 };
+	struct ibv_poll_cq_attr attr = { 0 };
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(parent.context, &init);
+	CHECK(cq);
+	struct ibv_cq *plain = ibv_cq_ex_to_cq(cq);
+	struct ibv_qp *qp = make(parent.pd, plain), *other = make(parent.pd, parent.cq);
+	connect_to(qp, gid_of(parent.context), other->qp_num);
+	connect_to(other, gid_of(parent.context), qp->qp_num);
+	struct ibv_sge sge = { (uintptr_t) bytes, 8, parent.region->lkey };
+	struct ibv_send_wr *bad, wr = { .opcode = IBV_WR_RDMA_WRITE, .sg_list = &sge, .num_sge = 1,
+		.send_flags = IBV_SEND_SIGNALED,
+		.wr.rdma = { .remote_addr = (uintptr_t) bytes, .rkey = parent.region->rkey } };
+	int status;
+	pthread_t thread;
+	CHECK(!ibv_post_send(qp, &wr, &bad) && !ibv_post_send(qp, &wr, &bad));
+	CHECK(!pthread_create(&thread, NULL, holds_a_poll, cq) && !pthread_join(thread, NULL));
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child) {
+		alarm(60);
+		while (ibv_start_poll(cq, &attr) == ENOENT)
+			;
+		ibv_end_poll(cq);
+		_Exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+	ibv_end_poll(cq);
+	CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_qp(other) && !ibv_destroy_cq(plain));
+}
+
 /* The parent ends at once, and the child goes on with what they had. */
 static void leaves_it_to_a_child(void)
 {
@@ -139,6 +198,8 @@ int main(int argc, char **argv)
 	if (is_own)
 		return 0;
 	CHECK(!strcmp(bytes, "by the child"));
+	run_two();
+	beside_a_poll();
 	/* The parent's own work goes on. */
 	write_to(parent.qps[0], bytes + 64, parent.region->lkey, (uintptr_t) bytes + 128,
 		 parent.region->rkey, 16);

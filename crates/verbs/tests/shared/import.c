@@ -91,6 +91,31 @@ static void work(int socket, struct ibv_context *context, struct told *told)
 	tell(socket, &byte, 1);
 }
 
+static int threads(void)
+{
+	char line[128];
+	int count = -1;
+	FILE *status = fopen("/proc/self/status", "r");
+	CHECK(status);
+	while (fgets(line, sizeof line, status))
+		if (sscanf(line, "Threads: %d", &count) == 1)
+			break;
+	fclose(status);
+	return count;
+}
+
+/* Whatever an import brings goes with the context. */
+static void again_and_again(int fd)
+{
+	CHECK(ibv_close_device(ibv_import_device(dup(fd))) == 0);
+	int before = threads(), next = dup(fd);
+	CHECK(before > 0 && next >= 0 && !close(next));
+	for (int i = 0; i < 10; i++)
+		CHECK(ibv_close_device(ibv_import_device(dup(fd))) == 0);
+	CHECK(threads() == before);
+	CHECK(dup(fd) == next && !close(next));
+}
+
 static void importer(int socket)
 {
 	int fd = take(socket), none[2];
@@ -110,6 +135,7 @@ static void importer(int socket)
 		return;
 	}
 	CHECK(context && context->cmd_fd == fd);
+	again_and_again(fd);
 	work(socket, context, &told);
 	CHECK(!ibv_close_device(context));
 	CHECK(fcntl(fd, F_GETFD) == -1);

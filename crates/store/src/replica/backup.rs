@@ -16,6 +16,9 @@ impl Replica {
     /// Does what the primary of this epoch orders.
     pub(super) fn handle_order<M: Memory>(&mut self, memory: &M, from: NodeId, order: &Message) {
         let is_ours = self.primary() == Some(from);
+        // What is committed is never forgotten, nor is what the store has carried out.
+        let (history, scratch) = (&self.history, &mut self.aside.scratch);
+        let mut may_forget = |mark| history.has_mark(memory, self.applied, mark, scratch);
         let Role::Backup(backup) = &mut self.role else {
             self.aside.counters.refused += 1;
             return;
@@ -25,12 +28,7 @@ impl Replica {
                 self.aside.counters.snapshots += 1;
                 self.outputs.push_back(Output::Snapshot { to: from });
             }
-            // What is committed is never forgotten, nor is what the store has carried out.
-            Message::Sync { from: mark, slot, epoch }
-                if is_ours
-                    && mark <= self.history.last()
-                    && mark.position >= self.applied.position =>
-            {
+            Message::Sync { from: mark, slot, epoch } if is_ours && may_forget(mark) => {
                 backup.slot = Some(slot);
                 self.truncate(memory, mark);
                 let message = Message::Synced { epoch };
@@ -42,10 +40,17 @@ impl Replica {
 
     /// Takes up what the primary has written, and tells it.
     pub(super) fn follow<M: Memory>(&mut self, memory: &M) {
+        if matches!(&self.role, Role::Backup(backup) if backup.is_live()) {
+            self.take_up(memory);
+            self.tell(memory);
+        }
+    }
+
+    /// Tells the primary what is held here, and what of the ring is free, if that is news.
+    pub(super) fn tell<M: Memory>(&mut self, memory: &M) {
         let Role::Backup(Backup { slot: Some(slot), told }) = self.role else { return };
-        self.take_up(memory);
         let (held, window) = (self.held(), self.history.window());
-        let free_until = self.applied.offset.min(held.offset);
+        let free_until = self.free_until();
         // What may be overwritten is told with what is held, or when half a window has come free.
         if held == told.0 && free_until < told.1 + window / 2 {
             return;

@@ -19,6 +19,17 @@ pub struct Mark {
     pub offset: u64,
 }
 
+/// Whether each of these marks lies behind the one before, in a later epoch: what the ends of a
+/// history are.
+pub(super) fn are_in_order(ends: &[Mark]) -> bool {
+    ends.windows(2).all(|pair| {
+        let (before, after) = (pair[0], pair[1]);
+        before.position.epoch() < after.position.epoch()
+            && before.position.counter() < after.position.counter()
+            && before.offset < after.offset
+    })
+}
+
 /// What a node has of the log: which records, by the last one of each epoch, and which of them
 /// still lie in its ring.
 ///
@@ -31,6 +42,9 @@ pub struct History {
     salt: u64,
     /// Bytes before this one never lay in this ring.
     begin: u64,
+    /// Bytes from this one on are not of what was read here: behind the last record and before it
+    /// there may be some that no history has in this order.
+    read_until: u64,
     /// Where the last record of each epoch ends, by epochs.
     ends: VecDeque<Mark>,
 }
@@ -40,7 +54,7 @@ impl History {
     /// [`Fields::decode`].
     #[must_use]
     pub fn new(ring_bytes: u64, salt: u64) -> History {
-        History { ring_bytes, salt, begin: 0, ends: VecDeque::new() }
+        History { ring_bytes, salt, begin: 0, read_until: 0, ends: VecDeque::new() }
     }
 
     /// The end of the last record.
@@ -130,17 +144,47 @@ impl History {
         }
     }
 
-    /// Takes up the records that lie in the ring behind the last one, whole and in order. Whoever
-    /// wrote them was let in to write the log of `epoch` or of an earlier one.
-    pub(super) fn scan<M: Memory>(&mut self, memory: &M, epoch: u32, scratch: &mut Vec<u8>) {
+    /// Takes up the records that lie in the ring behind the last one, whole and in order, and end
+    /// at `until` or before. Whoever wrote them was let in to write the log of `epoch` or of an
+    /// earlier one.
+    pub(super) fn scan<M: Memory>(
+        &mut self,
+        memory: &M,
+        epoch: u32,
+        until: u64,
+        scratch: &mut Vec<u8>,
+    ) {
         let mut last = self.last();
         while let Some((mark, _)) = self.after(memory, last, scratch) {
-            if mark.position.epoch() > epoch {
+            if mark.position.epoch() > epoch || mark.offset > until {
                 break;
             }
             self.push(mark);
             last = mark;
         }
+    }
+
+    /// Bytes up to `until` are about to be read into the ring, out of another node's. Those that
+    /// they overwrite do not lie here any more, whether all of them come or not.
+    pub(super) fn expect(&mut self, until: u64) {
+        self.begin = self.begin.max(until.saturating_sub(self.ring_bytes));
+        self.read_until = self.read_until.max(until);
+    }
+
+    /// Whether `mark` is where a record ends that lies behind `from`, itself such a place.
+    pub(super) fn has_mark<M: Memory>(
+        &self,
+        memory: &M,
+        from: Mark,
+        mark: Mark,
+        scratch: &mut Vec<u8>,
+    ) -> bool {
+        let mut at = from;
+        while at.position < mark.position && at.offset < self.last().offset {
+            let Some((next, _)) = self.after(memory, at, scratch) else { return false };
+            at = next;
+        }
+        at == mark
     }
 
     /// The record after a mark, if it lies in the ring, whole.
@@ -150,25 +194,25 @@ impl History {
         mark: Mark,
         scratch: &'s mut Vec<u8>,
     ) -> Option<(Mark, Fields<'s>)> {
+        scratch.clear();
         self.copy(memory, mark.offset, HEADER as u64, scratch);
-        let needed = match Fields::decode(scratch, self.salt) {
-            Ok(_) => HEADER,
-            Err(NoRecord::Short(needed)) => needed,
-            Err(_) => return None,
-        };
-        if needed as u64 > self.ring_bytes {
-            return None;
+        if let Err(NoRecord::Short(needed)) = Fields::decode(scratch, self.salt) {
+            if needed as u64 > self.window() {
+                return None;
+            }
+            let rest = (needed - HEADER) as u64;
+            self.copy(memory, mark.offset + HEADER as u64, rest, scratch);
         }
-        self.copy(memory, mark.offset, needed as u64, scratch);
         let (position, fields, len) = Fields::decode(scratch, self.salt).ok()?;
         let follows = position.follows(mark.position);
         follows.then_some((Mark { position, offset: mark.offset + len as u64 }, fields))
     }
 
+    /// Appends bytes of the ring to `scratch`.
     fn copy<M: Memory>(&self, memory: &M, offset: u64, len: u64, scratch: &mut Vec<u8>) {
-        scratch.clear();
-        scratch.resize(len as usize, 0);
-        let mut rest = &mut scratch[..];
+        let begin = scratch.len();
+        scratch.resize(begin + len as usize, 0);
+        let mut rest = &mut scratch[begin..];
         for (at, len) in pieces(self.ring_bytes, offset, len) {
             let (piece, after) = rest.split_at_mut(len as usize);
             memory.read(at, piece);
@@ -177,12 +221,14 @@ impl History {
     }
 
     /// Forgets the records after a mark, which is that of a record here. Their bytes become zeros,
-    /// so that none of them is taken for the next record once others lie before it.
+    /// so that none of them is taken for the next record once others lie before it; so do those
+    /// that were read here and did not become records.
     pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
-        let last = self.last().offset;
+        let end = self.last().offset.max(self.read_until);
         // What was overwritten for the forgotten records does not come back either.
         self.begin = self.first_offset().min(mark.offset);
-        self.clear(memory, mark.offset, last.saturating_sub(mark.offset));
+        self.clear(memory, mark.offset, end.saturating_sub(mark.offset));
+        self.read_until = mark.offset;
         self.ends = self.ends_until(mark).into();
     }
 
@@ -196,6 +242,7 @@ impl History {
     pub(super) fn resume(&mut self, ends: &[Mark]) {
         self.ends = ends[ends.len().saturating_sub(EPOCHS_MAX)..].iter().copied().collect();
         self.begin = self.last().offset;
+        self.read_until = self.begin;
     }
 
     fn clear<M: Memory>(&self, memory: &M, offset: u64, len: u64) {
@@ -245,7 +292,7 @@ mod tests {
                 other.memory.read(at, &mut bytes);
                 self.memory.write(at, &bytes);
             }
-            self.history.scan(&self.memory, u32::MAX, &mut self.scratch);
+            self.history.scan(&self.memory, u32::MAX, u64::MAX, &mut self.scratch);
         }
     }
 
@@ -255,7 +302,7 @@ mod tests {
         for lap in 0..100u32 {
             let from = primary.history.last().offset;
             primary.append(lap / 10, b"some key");
-            primary.append(lap / 10, &vec![b'x'; lap as usize % 90]);
+            primary.append(lap / 10, &vec![b'x'; lap as usize % 88]);
             backup.copy_from(&primary, from);
             assert_eq!(backup.history.last(), primary.history.last(), "lap {lap}");
         }
@@ -300,19 +347,69 @@ mod tests {
     fn half_a_record_and_one_of_a_later_epoch_are_not_taken_up() {
         let (mut one, mut two) = (Node::new(), Node::new());
         let end = one.append(4, b"a key of some length");
-        let mut bytes = vec![0; end.offset as usize];
+        let mut bytes = Vec::new();
         one.history.copy(&one.memory, 0, end.offset, &mut bytes);
         for cut in (0..bytes.len()).step_by(8) {
             let (at, _) = pieces(RING, 0, 1).next().unwrap();
             two.memory.write(at, &bytes[..cut]);
-            two.history.scan(&two.memory, 9, &mut two.scratch);
+            two.history.scan(&two.memory, 9, u64::MAX, &mut two.scratch);
             assert_eq!(two.history.last(), Mark::default(), "cut at {cut}");
         }
         let (at, _) = pieces(RING, 0, 1).next().unwrap();
         two.memory.write(at, &bytes);
-        two.history.scan(&two.memory, 3, &mut two.scratch);
+        two.history.scan(&two.memory, 3, u64::MAX, &mut two.scratch);
         assert_eq!(two.history.last(), Mark::default());
-        two.history.scan(&two.memory, 4, &mut two.scratch);
+        two.history.scan(&two.memory, 4, end.offset - 1, &mut two.scratch);
+        assert_eq!(two.history.last(), Mark::default(), "it ends behind what was asked for");
+        two.history.scan(&two.memory, 4, u64::MAX, &mut two.scratch);
         assert_eq!(two.history.last(), end);
+    }
+
+    /// A READ of another node's ring overwrites what lay in its place, and may end half-way.
+    #[test]
+    fn what_is_about_to_be_overwritten_is_not_offered() {
+        let (mut one, mut two) = (Node::new(), Node::new());
+        while one.history.last().offset < RING {
+            one.append(1, b"");
+        }
+        two.copy_from(&one, 0);
+        let (sure, last) = (two.history.first_offset(), one.history.last().offset);
+        two.history.expect(last + RING / 2);
+        assert_eq!(two.history.first_offset(), last - RING / 2);
+        assert!(two.history.first_offset() > sure);
+    }
+
+    /// Two READs that both end half-way must not become one history.
+    #[test]
+    fn what_was_read_for_nothing_is_cleared() {
+        let (mut node, mut three, mut two) = (Node::new(), Node::new(), Node::new());
+        three.append(2, b"a");
+        three.append(3, b"b");
+        three.append(4, b"c");
+        let last = three.history.last().offset;
+        node.history.expect(last);
+        let mut tail = Vec::new();
+        three.history.copy(&three.memory, last * 2 / 3, last / 3, &mut tail);
+        let (at, _) = pieces(RING, last * 2 / 3, 1).next().unwrap();
+        node.memory.write(at, &tail);
+        two.append(2, b"a");
+        let end = two.append(2, b"d");
+        node.history.truncate(&node.memory, Mark::default());
+        node.copy_from(&two, 0);
+        assert_eq!(node.history.last(), end, "not the third record of another history");
+    }
+
+    #[test]
+    fn a_mark_is_one_only_at_a_record_s_end() {
+        let mut node = Node::new();
+        let marks = [1, 1, 2].map(|epoch| node.append(epoch, b"some key"));
+        let Node { memory, history, mut scratch } = node;
+        let mut has = |from, mark| history.has_mark(&memory, from, mark, &mut scratch);
+        assert!(marks.iter().all(|mark| has(Mark::default(), *mark)));
+        assert!(has(marks[1], marks[1]) && !has(marks[1], marks[0]));
+        for offset in [marks[1].offset - 8, marks[1].offset + 8, 1 << 60] {
+            assert!(!has(Mark::default(), Mark { offset, ..marks[1] }), "{offset}");
+        }
+        assert!(!has(Mark::default(), Mark { position: Position::new(2, 2), ..marks[1] }));
     }
 }

@@ -1,10 +1,11 @@
 //! A node's part in a group: what primary and backups have in common.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
 use super::configuration::{Configuration, NodeId};
-use super::history::{History, Mark};
+use super::history::{History, Mark, are_in_order};
+use super::lease::Lease;
 use super::message::{Answer, Message, Output, Snapshot};
 use super::region::COMMITTED_AT;
 use super::requests::{NoRequest, RequestId, Requests};
@@ -26,6 +27,10 @@ pub struct Options {
     /// How long a primary waits for a majority before it gives up, and a node before it proposes
     /// itself again, in ns.
     pub patience_ns: u64,
+    /// For how long the service gives a lease at a time, in ns.
+    pub lease_ns: u64,
+    /// How much any clock gains or loses at most, the service's included, in millionths.
+    pub drift_ppm: u32,
     /// A record counts as held once [`Replica::handle_kept`] said so.
     pub waits_for_disk: bool,
 }
@@ -37,7 +42,8 @@ pub struct Counters {
     pub fenced: u64,
     /// Messages of an epoch that is over.
     pub stale: u64,
-    /// Messages that make no sense here: another version of this code, or an error in it.
+    /// Messages and answers that make no sense here: another version of this code, or an error in
+    /// it.
     pub refused: u64,
     /// Epochs that this node began to serve.
     pub served: u64,
@@ -124,9 +130,14 @@ pub struct Replica {
     pub(super) requests: Requests,
     pub(super) role: Role,
     /// The primary of this epoch holds no lease.
-    is_vacant: bool,
+    pub(super) is_vacant: bool,
     /// It proposes nothing before this.
     pub(super) quiet_until_ns: u64,
+    pub(super) lease: Lease,
+    /// When it asks for its lease again.
+    pub(super) renew_at_ns: u64,
+    /// Nodes that were asked to join while this one was the primary, and are no members yet.
+    pub(super) joining: BTreeSet<NodeId>,
     pub(super) outputs: VecDeque<Output>,
     pub(super) aside: Aside,
 }
@@ -155,6 +166,9 @@ impl Replica {
             role: Role::Idle,
             is_vacant: false,
             quiet_until_ns: 0,
+            lease: Lease::new(options.lease_ns, options.drift_ppm),
+            renew_at_ns: 0,
+            joining: BTreeSet::new(),
             outputs: VecDeque::new(),
             aside: Aside::default(),
         }
@@ -171,7 +185,8 @@ impl Replica {
     ) -> Replica {
         let mut replica = Replica::new(me, options);
         replica.history.resume(&snapshot.ends);
-        replica.history.scan(memory, Position::MAX_EPOCH, &mut replica.aside.scratch);
+        let scratch = &mut replica.aside.scratch;
+        replica.history.scan(memory, Position::MAX_EPOCH, u64::MAX, scratch);
         replica.applied = snapshot.ends.last().copied().unwrap_or_default();
         replica.requests = snapshot.requests.clone();
         replica.committed = snapshot.committed;
@@ -187,7 +202,9 @@ impl Replica {
     /// The next record that is committed and was not yet carried out: to be carried out now, with
     /// [`apply`].
     pub fn poll_apply<M: Memory>(&mut self, memory: &M) -> Option<(Position, Fields<'_>)> {
-        if self.applied.position >= self.committed {
+        if self.applied.position >= self.committed || self.applied == self.history.last() {
+            // The primary learns how much of the ring has come free.
+            self.tell(memory);
             return None;
         }
         let next = self.history.after(memory, self.applied, &mut self.aside.scratch);
@@ -230,7 +247,7 @@ impl Replica {
     /// The configuration service said something, at `now_ns`.
     pub fn handle_event<M: Memory>(&mut self, memory: &M, event: Event, now_ns: u64) {
         match event {
-            Event::Lease { .. } => {}
+            Event::Lease { epoch, sent_ns } => self.lease.renew(epoch, sent_ns),
             Event::Refused { .. } => self.unpropose(),
             Event::Configuration(latest) => {
                 self.is_informed = true;
@@ -252,6 +269,11 @@ impl Replica {
             self.epoch = latest.epoch;
             self.configuration = Some(latest);
             self.is_vacant = false;
+            self.quiet_until_ns = 0;
+            if self.primary() == Some(self.me) {
+                // It serves as soon as the service has renewed its lease in this epoch.
+                self.renew_at_ns = 0;
+            }
             self.role = Role::Fencing(false);
             self.outputs.push_back(Output::Fence { epoch: self.epoch });
         } else if latest.epoch == self.epoch {
@@ -265,9 +287,15 @@ impl Replica {
         }
     }
 
-    /// Time has passed: due at least four times within [`Options::patience_ns`].
+    /// Time has passed: due at least four times within [`Options::patience_ns`], and eight times
+    /// within [`Options::lease_ns`].
     pub fn handle_time(&mut self, now_ns: u64) {
         self.look_for_majority(now_ns);
+        self.ask_again(now_ns);
+        if now_ns >= self.renew_at_ns {
+            self.renew_at_ns = now_ns.saturating_add(self.lease.renew_every_ns());
+            self.outputs.push_back(Output::Request(Request::KeepAlive { sent_ns: now_ns }));
+        }
         let Some(configuration) = &self.configuration else { return };
         let is_member = configuration.members.contains(&self.me);
         if !(self.is_vacant && is_member && now_ns >= self.quiet_until_ns) {
@@ -292,6 +320,7 @@ impl Replica {
         if primary == self.me {
             self.begin_recovery(memory);
         } else {
+            self.joining.clear();
             self.role = Role::Backup(Backup::default());
             if is_asked {
                 self.answer(primary);
@@ -301,7 +330,7 @@ impl Replica {
 
     /// Takes up what earlier primaries have written.
     pub(super) fn take_up<M: Memory>(&mut self, memory: &M) {
-        self.history.scan(memory, self.epoch, &mut self.aside.scratch);
+        self.history.scan(memory, self.epoch, u64::MAX, &mut self.aside.scratch);
         let committed = Position::from_number(memory.load(COMMITTED_AT));
         self.committed = self.committed.max(committed);
     }
@@ -310,12 +339,24 @@ impl Replica {
     pub(super) fn answer(&mut self, primary: NodeId) {
         let answer = Answer {
             ends: self.history.ends().collect(),
-            first_offset: self.history.first_offset(),
+            first_offset: self.first_offset(),
             applied: self.applied,
-            committed: self.committed,
+            free_until: self.free_until(),
         };
         let message = Message::History { epoch: self.epoch, answer };
         self.outputs.push_back(Output::Send { to: primary, message });
+    }
+
+    /// Up to which offset the ring may be overwritten: the rest is not carried out yet, or not on
+    /// the disk.
+    pub(super) fn free_until(&self) -> u64 {
+        self.applied.offset.min(self.held().offset)
+    }
+
+    /// The offset of the first byte that lies in the ring for sure. A primary overwrites nothing
+    /// that is not free, whatever was under way.
+    pub(super) fn first_offset(&self) -> u64 {
+        self.history.first_offset().min(self.free_until())
     }
 
     /// A node that this one wanted to be connected to is.
@@ -330,12 +371,18 @@ impl Replica {
     }
 
     /// The connection with a node has ended, or cannot be had.
-    pub fn handle_disconnected(&mut self, node: NodeId) {
+    pub fn handle_disconnected<M: Memory>(&mut self, memory: &M, node: NodeId) {
         match &mut self.role {
-            Role::Backup(backup) => backup.lose(),
+            Role::Backup(backup)
+                if self.configuration.as_ref().is_some_and(|c| c.primary == node) =>
+            {
+                backup.lose();
+            }
+            Role::Backup(_) => {}
             Role::Primary(primary) => {
                 if primary.lose(node) {
                     self.outputs.push_back(Output::Connect { to: node });
+                    self.gather(memory);
                 }
             }
             Role::Idle | Role::Fencing(_) => {}
@@ -408,6 +455,10 @@ impl Replica {
             self.aside.counters.stale += 1;
             return false;
         }
+        if !are_in_order(&snapshot.ends) {
+            self.aside.counters.refused += 1;
+            return false;
+        }
         self.history.restart(memory, &snapshot.ends);
         self.applied = self.history.last();
         self.committed = self.committed.max(snapshot.committed);
@@ -424,10 +475,11 @@ impl Replica {
 
     /// Forgets the records after a mark.
     pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
-        if self.history.last() == mark {
+        let had = self.history.last();
+        self.history.truncate(memory, mark);
+        if had == mark {
             return;
         }
-        self.history.truncate(memory, mark);
         self.aside.counters.truncated += 1;
         self.forgot(mark);
     }
@@ -474,6 +526,14 @@ impl Replica {
     #[must_use]
     pub fn configuration(&self) -> Option<&Configuration> {
         self.configuration.as_ref()
+    }
+
+    /// Whether this node's lease for `epoch` holds at `now_ns` of its clock. If the node serves
+    /// in that epoch, nobody else does as long as it holds: so whoever reads in the store
+    /// remembers the epoch first, and asks this afterwards.
+    #[must_use]
+    pub fn holds_lease(&self, epoch: u32, now_ns: u64) -> bool {
+        epoch == self.epoch && self.lease.holds(epoch, now_ns)
     }
 
     /// What it is at the moment.

@@ -1,7 +1,7 @@
 //! What nodes tell each other, and what a replica wants done.
 
 use super::configuration::{Configuration, NodeId};
-use super::history::Mark;
+use super::history::{Mark, are_in_order};
 use super::requests::Requests;
 use super::service::Request;
 use crate::log::Position;
@@ -15,8 +15,9 @@ pub struct Answer {
     pub first_offset: u64,
     /// Up to where its store has carried out the log.
     pub applied: Mark,
-    /// Up to where it knows the log to be committed.
-    pub committed: Position,
+    /// Up to which offset its ring may be overwritten: the rest is not carried out yet, or not on
+    /// the disk.
+    pub free_until: u64,
 }
 
 impl Answer {
@@ -24,6 +25,18 @@ impl Answer {
     #[must_use]
     pub fn last(&self) -> Mark {
         self.ends.last().copied().unwrap_or_default()
+    }
+
+    /// Whether a node with a ring of so many bytes can have this, in this epoch.
+    pub(super) fn is_possible(&self, ring_bytes: u64, epoch: u32) -> bool {
+        let last = self.last();
+        are_in_order(&self.ends)
+            && last.position.epoch() <= epoch
+            && self.applied <= last
+            && self.applied.offset <= last.offset
+            && self.free_until <= self.applied.offset
+            && self.first_offset <= last.offset
+            && last.offset - self.first_offset <= ring_bytes
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use super::backup::{forget_answers, heard};
-use super::configuration::{NoConfiguration, NodeId};
+use super::configuration::{Configuration, NoConfiguration, NodeId};
 use super::member::Replica;
 use super::message::{Message, Output};
 use super::region::{COMMITTED_AT, SLOTS, pieces};
@@ -28,9 +28,17 @@ pub enum AppendError {
     /// Too few backups hold what was logged before, or none of them is there.
     #[error("no majority of the group takes changes at the moment: try again")]
     NoMajority,
-    /// The record is too long.
-    #[error("a record of {0} bytes is longer than the group takes: a quarter of its ring")]
-    TooLong(u64),
+    /// The change is too long.
+    #[error(
+        "a change of {bytes} bytes is too long: this group takes at most {most}, a quarter of its \
+         ring; send it in parts, or give the group a larger ring"
+    )]
+    TooLong {
+        /// The bytes of its records.
+        bytes: u64,
+        /// As many as the group takes.
+        most: u64,
+    },
     /// There are no more positions.
     #[error("the log has come to its end: there are no more positions")]
     Exhausted,
@@ -44,16 +52,23 @@ impl Replica {
     pub(super) fn begin_recovery<M: Memory>(&mut self, memory: &M) {
         let Some(configuration) = &self.configuration else { return };
         (0..SLOTS).for_each(|slot| forget_answers(memory, slot));
-        let others = configuration.voters().filter(|node| *node != self.me);
-        let peers: BTreeMap<_, _> =
-            others.zip(0..SLOTS).map(|(node, slot)| (node, Peer::new(slot, false))).collect();
+        self.joining.retain(|node| !configuration.members.contains(node));
+        let voters = configuration.voters().filter(|node| *node != self.me);
+        let learners =
+            self.joining.iter().filter(|node| !configuration.voters().any(|v| v == **node));
+        let others = voters.map(|node| (node, false)).chain(learners.map(|node| (*node, true)));
+        let peers: BTreeMap<_, _> = others
+            .zip(0..SLOTS)
+            .map(|((node, is_learner), slot)| (node, Peer::new(slot, is_learner)))
+            .collect();
         self.outputs.extend(peers.keys().map(|node| Output::Connect { to: *node }));
         self.role = Role::Primary(Primary {
             stage: Stage::Gathering,
             opened: Position::NONE,
             peers,
             alone_since_ns: None,
-            has_proposed: false,
+            proposed: None,
+            ask_again_ns: None,
         });
         self.gather(memory);
     }
@@ -69,33 +84,37 @@ impl Replica {
             return;
         };
         match (message, peer.progress) {
-            (Message::History { answer, .. }, Progress::Asked | Progress::Copying) => {
+            (Message::History { answer, .. }, Progress::Asked | Progress::Copying)
+                if answer.is_possible(self.options.ring_bytes, self.epoch) =>
+            {
                 peer.answer = Some(answer);
                 peer.progress = Progress::Answered;
                 if primary.is_open() {
-                    self.sync(from);
+                    self.sync(memory, from);
                 } else if primary.stage == Stage::Gathering {
                     self.gather(memory);
                 }
             }
             (Message::Synced { .. }, Progress::Syncing(mark)) => {
                 peer.progress = Progress::Live(mark.offset);
-                (peer.held_offset, peer.free_until) = (mark.offset, mark.offset);
+                peer.held_offset = mark.offset;
                 peer.told = Position::NONE;
-                // Answers that lie there are about what lay in its ring before.
-                forget_answers(memory, peer.slot);
-                self.advance(memory);
+                self.hear_backups(memory);
             }
             _ => self.aside.counters.refused += 1,
         }
     }
 
     /// Takes over the highest history once a quorum has answered.
-    fn gather<M: Memory>(&mut self, memory: &M) {
+    pub(super) fn gather<M: Memory>(&mut self, memory: &M) {
+        let free_until = self.free_until();
         let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
         else {
             return;
         };
+        if primary.stage != Stage::Gathering {
+            return;
+        }
         let peers = &primary.peers;
         let has = |node| peers.get(&node).is_some_and(|peer| peer.answer.is_some());
         if !configuration.is_quorum(|node| node == self.me || has(node)) {
@@ -107,18 +126,22 @@ impl Replica {
         let Some((from, best)) = best.filter(|(_, best)| best.last() > self.history.last()) else {
             return self.open(memory);
         };
-        let common = self.history.common(&best.ends);
-        if common.position < self.applied.position || common.offset < best.first_offset {
+        let (common, last) = (self.history.common(&best.ends), best.last());
+        // What would be read must not come over what is not carried out yet.
+        let is_apart = common.position < self.applied.position
+            || common.offset < best.first_offset
+            || free_until + self.options.ring_bytes < last.offset;
+        if is_apart {
             primary.stage = Stage::Fetching(from);
             self.aside.counters.snapshots += 1;
             let message = Message::Fetch { epoch: self.epoch };
             return self.outputs.push_back(Output::Send { to: from, message });
         }
-        let last = best.last();
         primary.stage = Stage::Reading(from, last);
         let len = last.offset - common.offset;
         let pieces = pieces(self.options.ring_bytes, common.offset, len).collect();
         self.truncate(memory, common);
+        self.history.expect(last.offset);
         self.outputs.push_back(Output::Read { from, pieces });
     }
 
@@ -137,7 +160,7 @@ impl Replica {
         if node != from {
             return;
         }
-        self.history.scan(memory, self.epoch, &mut self.aside.scratch);
+        self.history.scan(memory, self.epoch, last.offset, &mut self.aside.scratch);
         if self.history.last() == last {
             return self.open(memory);
         }
@@ -146,34 +169,45 @@ impl Replica {
         primary.lose(from);
         self.outputs.push_back(Output::Disconnect { from });
         self.outputs.push_back(Output::Connect { to: from });
+        self.gather(memory);
     }
 
     /// Everything that was acknowledged is here: begins the epoch's own part of the log.
     fn open<M: Memory>(&mut self, memory: &M) {
         let Some(position) = self.history.last().position.next(self.epoch) else { return };
         let fields = Fields::of(Operation::Epoch);
+        let end = self.history.last().offset + fields.length() as u64;
+        if end > self.free_until() + self.options.ring_bytes {
+            // A primary leaves a quarter of the ring for such records: that many epochs have begun
+            // and come to nothing.
+            self.aside.counters.full += 1;
+            return;
+        }
         self.history.append(memory, position, &fields, &mut self.aside.scratch);
         let Role::Primary(primary) = &mut self.role else { return };
         (primary.opened, primary.stage) = (position, Stage::Replicating);
         let answered = primary.peers.iter().filter(|(_, peer)| peer.answer.is_some());
         let answered: Vec<_> = answered.map(|(node, _)| *node).collect();
-        answered.into_iter().for_each(|node| self.sync(node));
+        answered.into_iter().for_each(|node| self.sync(memory, node));
         self.advance(memory);
     }
 
     /// Leads a peer that has answered to the own history.
-    fn sync(&mut self, to: NodeId) {
+    fn sync<M: Memory>(&mut self, memory: &M, to: NodeId) {
+        let first_offset = self.first_offset();
         let Role::Primary(primary) = &mut self.role else { return };
         let Some(peer) = primary.peers.get_mut(&to) else { return };
         let Some(answer) = peer.answer.take() else { return };
         let common = self.history.common(&answer.ends);
-        if common.position < answer.applied.position || common.offset < self.history.first_offset()
-        {
+        if common.position < answer.applied.position || common.offset < first_offset {
             peer.progress = Progress::Copying;
             self.aside.counters.snapshots += 1;
             return self.outputs.push_back(Output::Snapshot { to });
         }
         peer.progress = Progress::Syncing(common);
+        peer.free_until = answer.free_until;
+        // What lies there is of an earlier connection, and nothing of this one's has come yet.
+        forget_answers(memory, peer.slot);
         let message = Message::Sync { epoch: self.epoch, from: common, slot: peer.slot };
         self.outputs.push_back(Output::Send { to, message });
     }
@@ -238,7 +272,7 @@ impl Replica {
         }
         let len = records.iter().map(|fields| fields.length() as u64).sum();
         if len > self.history.window() || !records.iter().all(Fields::fits) {
-            return Err(AppendError::TooLong(len));
+            return Err(AppendError::TooLong { bytes: len, most: self.history.window() });
         }
         if self.history.last().position.counter() + records.len() as u64 > Position::MAX_COUNTER {
             return Err(AppendError::Exhausted);
@@ -322,8 +356,24 @@ impl Replica {
         if primary.stage == Stage::Establishing && configuration.is_established() {
             primary.stage = Stage::Serving;
             self.aside.counters.served += 1;
+            self.let_go();
         }
         self.promote();
+    }
+
+    /// Ends the connections with those who have left: the epoch is established without them.
+    fn let_go(&mut self) {
+        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        else {
+            return;
+        };
+        primary.peers.retain(|node, peer| {
+            let stays = peer.is_learner || configuration.members.contains(node);
+            if !stays {
+                self.outputs.push_back(Output::Disconnect { from: *node });
+            }
+            stays
+        });
     }
 
     /// The highest position that a majority holds is committed, with all before it, if it is of
@@ -351,14 +401,17 @@ impl Replica {
         }
     }
 
-    /// Writes to the backups what they lack: the log, then what is committed of it.
+    /// Writes to the backups what they lack: the log, then what is committed of it. A primary that
+    /// serves leaves a quarter of their rings to the first records of later epochs, which come
+    /// before what lies there can be committed.
     fn write_log(&mut self) {
         let (last, window) = (self.history.last(), self.history.window());
         let ring = self.options.ring_bytes;
         let Role::Primary(primary) = &mut self.role else { return };
+        let most = if primary.stage == Stage::Serving { ring - window } else { ring };
         for (node, peer) in &mut primary.peers {
             let Progress::Live(sent) = peer.progress else { continue };
-            let room = (peer.held_offset + window).min(peer.free_until + ring);
+            let room = (peer.held_offset + window).min(peer.free_until + most);
             let until = last.offset.min(room).max(sent);
             for (at, len) in pieces(ring, sent, until - sent) {
                 self.outputs.push_back(Output::Write { to: *node, at, len });
@@ -387,6 +440,9 @@ impl Replica {
         if now_ns >= since + self.options.patience_ns {
             primary.alone_since_ns = None;
             self.quiet_until_ns = now_ns + 4 * self.options.patience_ns;
+            // Somebody else may take over until then.
+            self.renew_at_ns = now_ns + self.options.patience_ns;
+            self.lease.end(now_ns);
             self.aside.counters.resigned += 1;
             self.outputs.push_back(Output::Request(Request::Resign));
         }
@@ -411,6 +467,7 @@ impl Replica {
         let full = NoConfiguration::Members(primary.peers.len() + 2);
         let slot = primary.free_slot().ok_or(full)?;
         primary.peers.insert(node, Peer::new(slot, true));
+        self.joining.insert(node);
         self.outputs.push_back(Output::Connect { to: node });
         Ok(())
     }
@@ -420,16 +477,17 @@ impl Replica {
     /// # Errors
     /// See [`ChangeError`].
     pub fn leave(&mut self, node: NodeId) -> Result<(), ChangeError> {
-        let is_serving = self.is_serving();
-        let (Role::Primary(primary), Some(configuration), true) =
-            (&mut self.role, &self.configuration, is_serving)
-        else {
-            return Err(ChangeError::NotPrimary);
-        };
-        let next = configuration.without(node)?;
-        primary.has_proposed = true;
-        self.outputs.push_back(Output::Request(Request::Propose(next)));
+        let configuration = self.configuration.as_ref().filter(|_| self.is_serving());
+        let next = configuration.ok_or(ChangeError::NotPrimary)?.without(node)?;
+        self.propose(next);
         Ok(())
+    }
+
+    /// Proposes other members, until the service has taken or refused them.
+    fn propose(&mut self, next: Configuration) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        primary.proposed = Some(next.clone());
+        self.outputs.push_back(Output::Request(Request::Propose(next)));
     }
 
     /// A learner that has caught up becomes a member.
@@ -449,17 +507,37 @@ impl Replica {
                 && peer.held.epoch() == committed.epoch()
         };
         let learner = primary.peers.iter().find(|(_, peer)| is_close(peer)).map(|(node, _)| *node);
-        let Some(node) = learner.filter(|_| !primary.has_proposed) else { return };
+        let Some(node) = learner.filter(|_| primary.proposed.is_none()) else { return };
         if let Ok(next) = configuration.with(node) {
-            primary.has_proposed = true;
-            self.outputs.push_back(Output::Request(Request::Propose(next)));
+            self.propose(next);
         }
     }
 
-    /// A proposal was refused: it may be made again.
+    /// A proposal was refused: another one came first, or the primary is there after all. The
+    /// service says next how things are.
     pub(super) fn unpropose(&mut self) {
+        self.is_vacant = false;
         if let Role::Primary(primary) = &mut self.role {
-            primary.has_proposed = false;
+            primary.proposed = None;
+        }
+    }
+
+    /// Asks the service again for what it has not answered within the patience: requests and their
+    /// answers may be lost.
+    pub(super) fn ask_again(&mut self, now_ns: u64) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let request = match (primary.stage, &primary.proposed) {
+            (Stage::Establishing, _) => Request::Establish { epoch: self.epoch },
+            (Stage::Serving, Some(next)) => Request::Propose(next.clone()),
+            _ => {
+                primary.ask_again_ns = None;
+                return;
+            }
+        };
+        let after = now_ns.saturating_add(self.options.patience_ns);
+        if now_ns >= *primary.ask_again_ns.get_or_insert(after) {
+            primary.ask_again_ns = Some(after);
+            self.outputs.push_back(Output::Request(request));
         }
     }
 }

@@ -22,6 +22,9 @@ pub struct RequestId {
     pub client: u64,
     /// How many requests it has made, this one included.
     pub sequence: u64,
+    /// Up to where the log was committed when the client began, as a node of the group told it. So
+    /// a client that nobody knows is known to be new, if only older ones were forgotten.
+    pub since: Position,
 }
 
 /// Why a request with a number is not carried out.
@@ -31,11 +34,21 @@ pub enum NoRequest {
     #[error("request {0} is an old one: a client has one request under way at a time")]
     Old(u64),
     /// Nobody knows whether it was carried out.
-    #[error("request {0} is of a client that is not known any more: look whether it took effect")]
+    #[error(
+        "request {0} is of a client that is not known any more: look whether it took effect, and \
+         begin anew under another number"
+    )]
     Forgotten(u64),
     /// Its answer is too long to be kept.
     #[error("an answer that is kept has at most {ANSWER_MAX} bytes, not {0}")]
     Answer(usize),
+}
+
+/// Which request of which client, as it is logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Asker {
+    client: u64,
+    sequence: u64,
 }
 
 /// A client's last request.
@@ -51,8 +64,10 @@ struct Done {
 pub struct Requests {
     done: BTreeMap<u64, Done>,
     by_age: BTreeMap<Position, u64>,
+    /// The last change of the last client that was forgotten: the others' are later.
+    forgotten: Position,
     /// A request whose change must be the next record.
-    begun: Option<(Position, RequestId, Vec<u8>)>,
+    begun: Option<(Position, Asker, Vec<u8>)>,
 }
 
 impl Requests {
@@ -67,7 +82,9 @@ impl Requests {
                 Ok(Some((done.position, &done.answer[..])))
             }
             Some(done) if done.sequence > id.sequence => Err(NoRequest::Old(id.sequence)),
-            None if id.sequence > 1 => Err(NoRequest::Forgotten(id.sequence)),
+            None if id.sequence > 1 || self.forgotten > id.since => {
+                Err(NoRequest::Forgotten(id.sequence))
+            }
             _ => Ok(None),
         }
     }
@@ -93,15 +110,16 @@ impl Requests {
         }
     }
 
-    fn insert(&mut self, position: Position, id: RequestId, answer: Vec<u8>) {
+    fn insert(&mut self, position: Position, id: Asker, answer: Vec<u8>) {
         let done = Done { sequence: id.sequence, position, answer };
         if let Some(old) = self.done.insert(id.client, done) {
             self.by_age.remove(&old.position);
         }
         self.by_age.insert(position, id.client);
         if self.done.len() > CLIENTS_MAX
-            && let Some((_, client)) = self.by_age.pop_first()
+            && let Some((position, client)) = self.by_age.pop_first()
         {
+            self.forgotten = position;
             self.done.remove(&client);
         }
     }
@@ -114,17 +132,17 @@ pub(super) fn record<'a>(id: RequestId, answer: &'a [u8], key: &'a mut [u8; 16])
     Fields { key, value: answer, ..Fields::of(Operation::Request) }
 }
 
-fn id_of(fields: &Fields<'_>) -> Option<RequestId> {
+fn id_of(fields: &Fields<'_>) -> Option<Asker> {
     let (client, sequence) = fields.key.split_first_chunk::<8>()?;
     let sequence: &[u8; 8] = sequence.try_into().ok()?;
-    Some(RequestId { client: u64::from_le_bytes(*client), sequence: u64::from_le_bytes(*sequence) })
+    Some(Asker { client: u64::from_le_bytes(*client), sequence: u64::from_le_bytes(*sequence) })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const ID: RequestId = RequestId { client: 9, sequence: 1 };
+    const ID: RequestId = RequestId { client: 9, sequence: 1, since: Position::NONE };
 
     fn note(requests: &mut Requests, counter: u64, fields: &Fields<'_>) {
         requests.note(Position::new(1, counter), fields);
@@ -163,11 +181,25 @@ mod tests {
     fn who_was_silent_for_longest_is_forgotten_and_told_so() {
         let mut requests = Requests::default();
         for client in 0..=CLIENTS_MAX as u64 {
-            request(&mut requests, client * 2 + 1, RequestId { client, sequence: 1 });
+            request(&mut requests, client * 2 + 1, RequestId { client, ..ID });
         }
-        let asks = |client, sequence| requests.find(RequestId { client, sequence });
+        let asks = |client, sequence| requests.find(RequestId { client, sequence, ..ID });
         assert_eq!(asks(0, 2), Err(NoRequest::Forgotten(2)));
         assert!(asks(1, 1).unwrap().is_some());
         assert_eq!(requests.by_age.len(), CLIENTS_MAX);
+    }
+
+    /// Its first request took effect, and its retry must not; a client that began later is new.
+    #[test]
+    fn a_forgotten_client_s_first_request_is_not_taken_for_new() {
+        let mut requests = Requests::default();
+        for client in 0..=CLIENTS_MAX as u64 {
+            request(&mut requests, client * 2 + 1, RequestId { client, ..ID });
+        }
+        assert_eq!(requests.find(RequestId { client: 0, ..ID }), Err(NoRequest::Forgotten(1)));
+        let began =
+            |counter| RequestId { client: u64::MAX, since: Position::new(1, counter), ..ID };
+        assert_eq!(requests.find(began(1)), Err(NoRequest::Forgotten(1)));
+        assert_eq!(requests.find(began(2)), Ok(None), "the first client's change was at 1.2");
     }
 }

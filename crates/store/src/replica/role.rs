@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::configuration::NodeId;
+use super::configuration::{Configuration, NodeId};
 use super::history::Mark;
 use super::message::Answer;
 use super::region::SLOTS;
@@ -114,8 +114,10 @@ pub(super) struct Primary {
     pub(super) peers: BTreeMap<NodeId, Peer>,
     /// Since when it has been without a majority.
     pub(super) alone_since_ns: Option<u64>,
-    /// It has proposed other members.
-    pub(super) has_proposed: bool,
+    /// Other members, which it has proposed.
+    pub(super) proposed: Option<Configuration>,
+    /// When it asks the service again for what it has not answered.
+    pub(super) ask_again_ns: Option<u64>,
 }
 
 impl Primary {
@@ -127,7 +129,8 @@ impl Primary {
         true
     }
 
-    /// A peer is not connected any more; whether it is one that is needed.
+    /// A peer is not connected any more; whether it is one that is needed. What was to come from
+    /// it is to be looked for again.
     pub(super) fn lose(&mut self, node: NodeId) -> bool {
         let Some(peer) = self.peers.get_mut(&node) else { return false };
         peer.progress = Progress::Away;

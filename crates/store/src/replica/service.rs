@@ -10,7 +10,9 @@ use super::configuration::{Configuration, NodeId};
 /// What a node asks of the configuration service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Request {
-    /// Renew my lease, or give me one.
+    /// Renew my lease, or give me one; and tell me how things are: the answer is
+    /// [`Event::Lease`], then the latest configuration, then [`Event::Vacant`] if that is so. A
+    /// node asks all the time, so nothing that it missed stays unknown to it.
     KeepAlive {
         /// The node's clock at sending; it comes back with the answer.
         sent_ns: u64,
@@ -33,6 +35,9 @@ pub enum Request {
 pub enum Event {
     /// The lease was renewed.
     Lease {
+        /// The latest epoch, looked up once the lease had been renewed (not before: another node
+        /// may have taken over between the two); 0 before there is one.
+        epoch: u32,
         /// What the request said.
         sent_ns: u64,
     },
@@ -111,7 +116,7 @@ impl Registry {
         }
     }
 
-    /// Tells a node how things are: it has a lease now and had none.
+    /// Tells a node how things are.
     fn greet(&mut self, node: NodeId) {
         self.events.push_back((node, Event::Configuration(self.latest.clone())));
         if let Some(latest) = &self.latest
@@ -145,11 +150,10 @@ impl ConfigurationService for Registry {
     fn submit(&mut self, from: NodeId, request: Request, now_ns: u64) {
         match request {
             Request::KeepAlive { sent_ns } => {
-                let is_new = self.leases.insert(from, now_ns + self.ttl_ns).is_none();
-                self.events.push_back((from, Event::Lease { sent_ns }));
-                if is_new {
-                    self.greet(from);
-                }
+                self.leases.insert(from, now_ns + self.ttl_ns);
+                let epoch = self.latest.as_ref().map_or(0, |latest| latest.epoch);
+                self.events.push_back((from, Event::Lease { epoch, sent_ns }));
+                self.greet(from);
             }
             Request::Resign => self.end_lease(from),
             Request::Propose(proposal) if self.admits(from, &proposal) => {
@@ -214,7 +218,24 @@ mod tests {
         assert_eq!(registry.latest(), Some(&second));
         // The one that was paused meanwhile comes back, and hears of it.
         registry.submit(A, Request::KeepAlive { sent_ns: 9 }, 101);
-        assert!(drain(&mut registry, 101).contains(&(A, Event::Configuration(Some(second)))));
+        let events = drain(&mut registry, 101);
+        assert!(events.contains(&(A, Event::Lease { epoch: 2, sent_ns: 9 })), "{events:?}");
+        assert!(events.contains(&(A, Event::Configuration(Some(second)))), "{events:?}");
+    }
+
+    /// Events may be lost: whoever missed that the primary has gone is told again.
+    #[test]
+    fn every_renewal_is_answered_with_how_things_are() {
+        let (mut registry, first) = group();
+        registry.submit(A, Request::Resign, 1);
+        drain(&mut registry, 1);
+        registry.submit(B, Request::KeepAlive { sent_ns: 5 }, 2);
+        let how = [
+            Event::Lease { epoch: 1, sent_ns: 5 },
+            Event::Configuration(Some(first)),
+            Event::Vacant { epoch: 1 },
+        ];
+        assert_eq!(drain(&mut registry, 2), how.map(|event| (B, event)));
     }
 
     #[test]

@@ -1,0 +1,146 @@
+//! Clients: each does one thing after the other, asks again where it hears nothing, and at last
+//! gives up not knowing.
+
+use remora_store::log::Position;
+use remora_store::replica::{NodeId, RequestId};
+
+use super::linearizable::{Kind, Operation};
+use super::node::{Ask, Reply};
+use super::world::{Event, US, World};
+
+/// How often a client asks the same before it gives up.
+const TRIES: u64 = 40;
+
+pub struct Client {
+    index: usize,
+    /// The number under which it asks: another one after it has given up.
+    number: u64,
+    sequence: u64,
+    target: NodeId,
+    attempt: u64,
+    tries: u64,
+    /// Which operation of the history is under way.
+    current: Option<usize>,
+    /// How many it has begun.
+    begun: u64,
+}
+
+impl Client {
+    pub fn new(index: usize) -> Client {
+        Client {
+            index,
+            number: index as u64,
+            sequence: 0,
+            target: NodeId(1),
+            attempt: 0,
+            tries: 0,
+            current: None,
+            begun: 0,
+        }
+    }
+
+    fn id(&self) -> RequestId {
+        RequestId { client: self.number, sequence: self.sequence, since: Position::NONE }
+    }
+}
+
+impl World {
+    /// A client begins what it does next; when all is calm, it reads every key.
+    pub fn begin(&mut self, index: usize) {
+        let (keys, operations) = (self.plan.keys, self.plan.operations);
+        let client = &mut self.clients[index];
+        if client.current.is_some() || client.begun == operations + keys {
+            return;
+        }
+        let is_last = client.begun >= operations;
+        if is_last && !self.is_calm {
+            return;
+        }
+        client.begun += 1;
+        client.sequence += 1;
+        client.tries = 0;
+        client.current = Some(self.history.len());
+        let key = if is_last { client.begun - operations - 1 } else { self.dice.below(keys) };
+        let kind = match self.dice.below(4) {
+            _ if is_last => Kind::Get,
+            0 | 1 => Kind::Get,
+            2 => Kind::Put(1 + self.dice.below(1 << 40)),
+            _ => Kind::Add(1 + self.dice.below(1000)),
+        };
+        self.history.push(Operation {
+            key: key as u8,
+            kind,
+            invoked_ns: self.now_ns,
+            answered_ns: None,
+            answer: 0,
+        });
+        self.attempt(index);
+    }
+
+    /// Whether all clients have done what they had to do.
+    pub fn is_done(&self) -> bool {
+        let all = self.plan.operations + self.plan.keys;
+        self.clients.iter().all(|client| client.begun == all && client.current.is_none())
+    }
+
+    fn attempt(&mut self, index: usize) {
+        let client = &mut self.clients[index];
+        let Some(current) = client.current else { return };
+        client.attempt += 1;
+        let Operation { key, kind, .. } = self.history[current];
+        let (attempt, target) = (client.attempt, client.target);
+        let ask = Ask { client: index, attempt, id: client.id(), key, kind };
+        // Some are on their way for so long that the client has asked again meanwhile.
+        let way_ns = if self.dice.one_in(10) { 5000 * US } else { 30 * US };
+        let after = self.dice.below(way_ns);
+        if self.nodes.contains_key(&target) {
+            self.process(target, after, Event::Asked(ask));
+        }
+        let after = self.dice.between(500, 3000) * US;
+        self.schedule(after, Event::TimedOut(index, attempt));
+    }
+
+    pub fn answered(&mut self, ask: Ask, reply: Reply) {
+        let client = &mut self.clients[ask.client];
+        let Some(current) = client.current.filter(|_| client.id() == ask.id) else { return };
+        match reply {
+            Reply::Done(answer) => {
+                let operation = &mut self.history[current];
+                (operation.answered_ns, operation.answer) = (Some(self.now_ns), answer);
+                client.current = None;
+                self.think(ask.client);
+            }
+            // A change that was sent to one node may have come there under a second attempt.
+            Reply::Elsewhere(primary) if client.attempt == ask.attempt => {
+                client.target = primary.unwrap_or(client.target);
+            }
+            Reply::Elsewhere(_) => {}
+        }
+    }
+
+    pub fn timed_out(&mut self, index: usize, attempt: u64) {
+        let client = &mut self.clients[index];
+        if client.current.is_none() || client.attempt != attempt {
+            return;
+        }
+        client.tries += 1;
+        if client.tries > TRIES {
+            client.current = None;
+            client.number += 1000;
+            client.sequence = 0;
+            return self.think(index);
+        }
+        if self.dice.one_in(2) {
+            let machine = self.dice.below(self.machines.len() as u64) as usize;
+            self.clients[index].target = self.machines[machine];
+        }
+        self.attempt(index);
+    }
+
+    fn think(&mut self, index: usize) {
+        let each = self.plan.calm_at_ns / self.plan.operations;
+        let after = if self.is_calm { 10 * US } else { self.dice.below(2 * each) };
+        let client = self.clients[index].index;
+        self.schedule(after, Event::Begin(client));
+    }
+}

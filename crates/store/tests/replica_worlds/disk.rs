@@ -1,0 +1,106 @@
+//! What of a node outlives its process: the log, and the store as of some place in it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use remora_store::log::Fields;
+use remora_store::memory::{Heap, Memory};
+use remora_store::replica::{Mark, Replica, Snapshot, region_bytes};
+
+use super::node::RING;
+
+/// Keys and values.
+pub type Table = BTreeMap<u8, u64>;
+
+/// A store as of a place in the log.
+#[derive(Clone)]
+pub struct Copy {
+    pub at: Mark,
+    pub snapshot: Snapshot,
+    pub table: Table,
+}
+
+/// A disk. What was written is there when [`Disk::sync`] says so; a crash before that leaves some
+/// of it.
+pub struct Disk {
+    base: Copy,
+    /// Copies that become the base once the log is on the disk up to there.
+    copies: VecDeque<Copy>,
+    /// Records behind the base: where each ends, and its bytes.
+    log: VecDeque<(Mark, Vec<u8>)>,
+    synced: Mark,
+}
+
+impl Disk {
+    pub fn new(replica: &Replica) -> Disk {
+        let base = Copy { at: Mark::default(), snapshot: replica.snapshot(), table: Table::new() };
+        Disk { base, copies: VecDeque::new(), log: VecDeque::new(), synced: Mark::default() }
+    }
+
+    /// The end of what was written.
+    pub fn written(&self) -> Mark {
+        self.log.back().map_or(self.base.at.max(self.synced), |(mark, _)| *mark)
+    }
+
+    pub fn write(&mut self, mark: Mark, fields: &Fields<'_>, salt: u64) {
+        let mut bytes = Vec::new();
+        fields.encode(mark.position, fields.checksum_contents(salt), &mut bytes);
+        self.log.push_back((mark, bytes));
+    }
+
+    /// The store is a copy as of `copy.at`: it replaces the log before once that is on the disk.
+    pub fn checkpoint(&mut self, copy: Copy) {
+        self.copies.push_back(copy);
+        self.advance_base();
+    }
+
+    /// What was written up to `mark` is on the disk.
+    pub fn sync(&mut self, mark: Mark) {
+        self.synced = self.synced.max(mark);
+        self.advance_base();
+    }
+
+    fn advance_base(&mut self) {
+        while self.copies.front().is_some_and(|copy| copy.at <= self.synced) {
+            self.base = self.copies.pop_front().unwrap();
+        }
+        while self.log.front().is_some_and(|(mark, _)| *mark <= self.base.at) {
+            self.log.pop_front();
+        }
+    }
+
+    /// Records after `mark` are no more.
+    pub fn truncate(&mut self, mark: Mark) {
+        self.log.retain(|(at, _)| *at <= mark);
+        self.copies.retain(|copy| copy.at <= mark);
+        self.synced = self.synced.min(mark);
+    }
+
+    /// Another node's store stands in the place of everything.
+    pub fn replace(&mut self, copy: Copy) {
+        self.log.clear();
+        self.copies.clear();
+        (self.synced, self.base) = (copy.at, copy);
+    }
+
+    /// The process is gone: of what was not synced, `torn` records are left.
+    pub fn crash(&mut self, torn: usize) {
+        let synced = self.log.iter().filter(|(mark, _)| *mark <= self.synced).count();
+        self.log.truncate(synced + torn);
+        self.copies.clear();
+        self.synced = self.written();
+    }
+
+    /// What a node begins with that comes back.
+    pub fn recover(&self) -> (Heap, Snapshot, Table) {
+        let memory = Heap::new(region_bytes(RING));
+        let mut at = self.base.at.offset;
+        for (mark, bytes) in &self.log {
+            for (index, byte) in bytes.iter().enumerate() {
+                let place = region_bytes(0) + (at + index as u64) % RING;
+                memory.write(place, std::slice::from_ref(byte));
+            }
+            at = mark.offset;
+        }
+        (memory, self.base.snapshot.clone(), self.base.table.clone())
+    }
+}

@@ -1,0 +1,235 @@
+//! A node of a world: a replica, its memory, its store, and the clients that wait for it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use remora_store::log::{Fields, Operation, Position};
+use remora_store::memory::{Heap, Memory};
+use remora_store::replica::{
+    AppendError, Fate, Mark, NoRequest, NodeId, Options, Output, Replica, RequestId, Snapshot,
+    region_bytes,
+};
+
+use super::dice::Clock;
+use super::disk::{Copy, Disk, Table};
+use super::linearizable::Kind;
+
+/// The bytes of a ring: little, so that it is full often.
+pub const RING: u64 = 1024;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask {
+    pub client: usize,
+    /// Which of the client's attempts it is.
+    pub attempt: u64,
+    pub id: RequestId,
+    pub key: u8,
+    pub kind: Kind,
+}
+
+/// What it is told.
+#[derive(Clone, Copy, Debug)]
+pub enum Reply {
+    Done(u64),
+    /// Ask another node: this one, if it is known.
+    Elsewhere(Option<NodeId>),
+}
+
+/// An answer that waits until the log is committed up to a position.
+struct Pending {
+    ask: Ask,
+    position: Position,
+    answer: u64,
+}
+
+/// A read that was made, and whose lease is yet to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Looked {
+    ask: Ask,
+    epoch: u32,
+    position: Position,
+    value: u64,
+}
+
+pub struct Node {
+    pub replica: Replica,
+    pub region: Heap,
+    pub table: Table,
+    pub disk: Option<Disk>,
+    pub clock: Clock,
+    pub is_up: bool,
+    /// Counts its processes: nothing that was meant for an earlier one reaches a later one.
+    pub life: u64,
+    pub paused_until_ns: u64,
+    /// The connection with each other node.
+    pub links: BTreeMap<NodeId, u64>,
+    pub dialing: BTreeSet<NodeId>,
+    pub will_look: bool,
+    /// When what the service has said so far has come.
+    pub heard_until_ns: u64,
+    /// When what others have sent so far is taken.
+    pub inbox_until_ns: u64,
+    pending: Vec<Pending>,
+    options: Options,
+}
+
+impl Node {
+    pub fn new(name: NodeId, options: Options, clock: Clock) -> Node {
+        let replica = Replica::new(name, options);
+        let disk = options.waits_for_disk.then(|| Disk::new(&replica));
+        Node {
+            replica,
+            region: Heap::new(region_bytes(RING)),
+            table: Table::new(),
+            disk,
+            clock,
+            is_up: true,
+            life: 0,
+            paused_until_ns: 0,
+            links: BTreeMap::new(),
+            dialing: BTreeSet::new(),
+            will_look: false,
+            heard_until_ns: 0,
+            inbox_until_ns: 0,
+            pending: vec![],
+            options,
+        }
+    }
+
+    /// The process is gone, and its memory.
+    pub fn crash(&mut self, torn: usize) {
+        self.is_up = false;
+        self.life += 1;
+        self.links.clear();
+        self.dialing.clear();
+        self.pending.clear();
+        self.will_look = false;
+        if let Some(disk) = &mut self.disk {
+            disk.crash(torn);
+        }
+    }
+
+    /// A process begins with what the disk has.
+    pub fn restart(&mut self) {
+        let Some(disk) = &self.disk else { return };
+        let (region, snapshot, table) = disk.recover();
+        self.replica = Replica::recovered(self.replica.me(), self.options, &snapshot, &region);
+        (self.region, self.table, self.is_up) = (region, table, true);
+        assert_eq!(self.replica.last().offset, disk.written().offset, "the disk has kept it");
+    }
+
+    /// What there is to do: the next output, once the store has carried out what it may.
+    pub fn poll(&mut self) -> Option<Output> {
+        while let Some((position, fields)) = self.replica.poll_apply(&self.region) {
+            if fields.operation == Operation::Put {
+                self.table.insert(fields.key[0], number(fields.value));
+            }
+            assert!(position <= self.replica.committed(), "only what is committed is carried out");
+            self.checkpoint();
+        }
+        self.replica.poll_output()
+    }
+
+    fn checkpoint(&mut self) {
+        let at = self.replica.applied();
+        let Some(disk) = &mut self.disk else { return };
+        let (snapshot, table) = (self.replica.snapshot(), self.table.clone());
+        disk.checkpoint(Copy { at, snapshot, table });
+    }
+
+    /// Another node's store comes in the place of this one.
+    pub fn replace(&mut self, from: NodeId, snapshot: &Snapshot, table: &Table) {
+        if !self.replica.handle_snapshot(&self.region, from, snapshot) {
+            return;
+        }
+        self.table = table.clone();
+        let at = self.replica.applied();
+        if let Some(disk) = &mut self.disk {
+            disk.replace(Copy { at, snapshot: snapshot.clone(), table: table.clone() });
+        }
+    }
+
+    /// Writes to the disk what is not there; up to where, if anything was written.
+    pub fn write_disk(&mut self) -> Option<Mark> {
+        let disk = self.disk.as_mut()?;
+        let before = disk.written();
+        while let Some((mark, fields)) = self.replica.record_after(&self.region, disk.written()) {
+            disk.write(mark, &fields, self.options.salt);
+        }
+        Some(disk.written()).filter(|written| *written != before)
+    }
+
+    /// A client asks. A read is answered later: see [`Node::finish_read`].
+    pub fn ask(&mut self, ask: Ask) -> Result<Option<Looked>, Reply> {
+        if !self.replica.is_serving() {
+            return Err(Reply::Elsewhere(self.replica.primary()));
+        }
+        let value = self.table.get(&ask.key).copied().unwrap_or_default();
+        let answer = match ask.kind {
+            Kind::Get => {
+                let (epoch, position) = (self.replica.epoch(), self.replica.last().position);
+                return Ok(Some(Looked { ask, epoch, position, value }));
+            }
+            Kind::Put(value) => value,
+            Kind::Add(more) => value + more,
+        };
+        self.change(ask, answer);
+        Ok(None)
+    }
+
+    fn change(&mut self, ask: Ask, answer: u64) {
+        let bytes = answer.to_le_bytes();
+        let fields = Fields { key: &[ask.key], value: &bytes, ..Fields::of(Operation::Put) };
+        match self.replica.find_request(ask.id) {
+            Ok(Some((position, kept))) => {
+                let answer = number(kept);
+                self.pending.push(Pending { ask, position, answer });
+            }
+            Ok(None) => match self.replica.append_request(&self.region, ask.id, &bytes, &fields) {
+                Ok(position) => {
+                    self.table.insert(ask.key, answer);
+                    self.checkpoint();
+                    self.pending.push(Pending { ask, position, answer });
+                }
+                Err(AppendError::NoMajority) => {}
+                Err(error) => panic!("{error}"),
+            },
+            // An attempt that was overtaken.
+            Err(NoRequest::Old(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// The lease is looked at after the store: if it holds, the answer waits for the log only.
+    pub fn finish_read(&mut self, looked: Looked, now_ns: u64, honours_lease: bool) {
+        let holds = self.replica.holds_lease(looked.epoch, self.clock.at(now_ns));
+        if holds || !honours_lease {
+            let Looked { ask, position, value: answer, .. } = looked;
+            self.pending.push(Pending { ask, position, answer });
+        }
+    }
+
+    /// Answers that wait no more.
+    pub fn answers(&mut self) -> Vec<(Ask, Reply)> {
+        let mut answers = vec![];
+        self.pending.retain(|pending| match self.replica.fate(pending.position) {
+            Fate::Pending => true,
+            Fate::Committed => {
+                answers.push((pending.ask, Reply::Done(pending.answer)));
+                false
+            }
+            Fate::Unknown => false,
+        });
+        answers
+    }
+
+    pub fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
+        let mut bytes = vec![0; len as usize];
+        self.region.read(at, &mut bytes);
+        bytes
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}

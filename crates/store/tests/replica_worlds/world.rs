@@ -1,0 +1,465 @@
+//! A world's events, in order of time: nodes, what travels between them, and the configuration
+//! service. Who does what is in `faults` (what goes wrong, and who mends it) and in `clients`.
+
+use std::collections::BTreeMap;
+
+use remora_store::memory::Memory;
+use remora_store::replica::{
+    Configuration, ConfigurationService, Event as Said, Mark, NodeId, Output, Registry, Request,
+};
+
+use super::clients::Client;
+use super::dice::{Clock, Dice};
+use super::linearizable::Operation;
+use super::network::{Network, Packet, parts};
+use super::node::{Ask, Looked, Node, Reply};
+use super::plan::Plan;
+
+pub const US: u64 = 1000;
+
+/// What happens.
+pub enum Event {
+    Tick,
+    /// Something was written into the node's region.
+    Look,
+    Receive(u64, Packet),
+    /// A connection has ended.
+    Ended(u64),
+    Dial(NodeId, u32),
+    Fenced(u32),
+    Hear(Said),
+    Kept(Mark, u32),
+    Asked(Ask),
+    Finish(Looked),
+    /// The head of a connection's lane moves.
+    Move(u64, NodeId),
+    Request(NodeId, Request),
+    Service,
+    Operate,
+    Fault,
+    Restart(NodeId),
+    Calm,
+    Begin(usize),
+    Answered(Ask, Reply),
+    TimedOut(usize, u64),
+}
+
+/// An event, and for which process of which node.
+type Entry = (Option<(NodeId, u64)>, Event);
+
+pub struct World {
+    pub plan: Plan,
+    pub dice: Dice,
+    pub now_ns: u64,
+    queue: BTreeMap<(u64, u64), Entry>,
+    scheduled: u64,
+    pub nodes: BTreeMap<NodeId, Node>,
+    pub net: Network,
+    pub registry: Registry,
+    service_clock: Clock,
+    pub clients: Vec<Client>,
+    pub history: Vec<Operation>,
+    /// The node of each machine that is to be a member.
+    pub machines: Vec<NodeId>,
+    /// A node that is to be no member for a while.
+    pub left: Option<NodeId>,
+    pub is_calm: bool,
+    pub has_ended: bool,
+}
+
+impl World {
+    pub fn new(plan: Plan, mut dice: Dice) -> World {
+        let machines: Vec<_> = (1..=plan.nodes).map(NodeId).collect();
+        let first = Configuration::first(machines[0], machines.clone()).unwrap();
+        let mut nodes = BTreeMap::new();
+        for name in &machines {
+            let clock = Clock::new(&mut dice, plan.drift_ppm);
+            nodes.insert(*name, Node::new(*name, plan.replica(), clock));
+        }
+        let service_clock = Clock::new(&mut dice, plan.drift_ppm);
+        let mut world = World {
+            registry: Registry::new(plan.lease_ns, Some(first)),
+            clients: (0..plan.clients).map(Client::new).collect(),
+            plan,
+            dice,
+            now_ns: 0,
+            queue: BTreeMap::new(),
+            scheduled: 0,
+            nodes,
+            net: Network::default(),
+            service_clock,
+            history: vec![],
+            machines: machines.clone(),
+            left: None,
+            is_calm: false,
+            has_ended: false,
+        };
+        machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
+        world.schedule(0, Event::Service);
+        world.schedule(0, Event::Operate);
+        world.schedule(world.plan.lease_ns, Event::Fault);
+        world.schedule(world.plan.calm_at_ns, Event::Calm);
+        (0..world.plan.clients).for_each(|client| world.schedule(0, Event::Begin(client)));
+        world
+    }
+
+    /// The next event; false when there is none before `until_ns`.
+    pub fn step(&mut self, until_ns: u64) -> bool {
+        let Some(((at, _), (process, event))) = self.queue.pop_first() else { return false };
+        self.now_ns = at;
+        if at > until_ns {
+            return false;
+        }
+        match process {
+            None => self.happen(event),
+            Some((name, life)) => {
+                let node = &self.nodes[&name];
+                if !node.is_up || node.life != life {
+                    return true;
+                }
+                if node.paused_until_ns > at {
+                    let after = node.paused_until_ns - at;
+                    self.process(name, after, event);
+                    return true;
+                }
+                self.act(name, event);
+                self.after(name);
+            }
+        }
+        true
+    }
+
+    pub fn schedule(&mut self, after_ns: u64, event: Event) {
+        self.put(after_ns, (None, event));
+    }
+
+    /// Something for the process that a node is now.
+    pub fn process(&mut self, name: NodeId, after_ns: u64, event: Event) {
+        let life = self.nodes[&name].life;
+        self.put(after_ns, (Some((name, life)), event));
+    }
+
+    fn put(&mut self, after_ns: u64, entry: Entry) {
+        self.scheduled += 1;
+        self.queue.insert((self.now_ns + after_ns, self.scheduled), entry);
+    }
+
+    /// Something that has no process.
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Move(id, from) => self.move_packet(id, from),
+            Event::Request(from, request) => {
+                self.registry.submit(from, request, self.service_clock.at(self.now_ns));
+                self.hand_out_events();
+            }
+            Event::Service => {
+                self.hand_out_events();
+                self.schedule(200 * US, Event::Service);
+            }
+            Event::Operate => self.operate(),
+            Event::Fault => self.fault(),
+            Event::Restart(name) => self.restart(name),
+            Event::Calm => self.calm(),
+            Event::Begin(client) => self.begin(client),
+            Event::Answered(ask, reply) => self.answered(ask, reply),
+            Event::TimedOut(client, attempt) => self.timed_out(client, attempt),
+            _ => unreachable!("an event of a process without one"),
+        }
+    }
+
+    fn hand_out_events(&mut self) {
+        while let Some((name, event)) = self.registry.poll(self.service_clock.at(self.now_ns)) {
+            let is_lost = !self.is_calm && self.dice.one_in(20);
+            if is_lost || self.net.no_service.contains(&name) || !self.nodes[&name].is_up {
+                continue;
+            }
+            let at = self.now_ns + self.dice.between(20, 400) * US;
+            let node = self.nodes.get_mut(&name).unwrap();
+            node.heard_until_ns = node.heard_until_ns.max(at);
+            let after = node.heard_until_ns - self.now_ns;
+            self.process(name, after, Event::Hear(event));
+        }
+    }
+
+    /// A process does something.
+    fn act(&mut self, name: NodeId, event: Event) {
+        let node = self.nodes.get_mut(&name).unwrap();
+        let local_ns = node.clock.at(self.now_ns);
+        match event {
+            Event::Tick => {
+                node.replica.handle_time(local_ns);
+                self.process(name, self.plan.tick_ns(), Event::Tick);
+            }
+            Event::Look => {
+                node.will_look = false;
+                node.replica.poll_memory(&node.region);
+            }
+            Event::Receive(id, packet) => self.receive(name, id, packet),
+            Event::Ended(id) => self.end(name, id),
+            Event::Dial(to, epoch) => self.dial(name, to, epoch),
+            Event::Fenced(epoch) => node.replica.handle_fenced(&node.region, epoch),
+            Event::Hear(event) => node.replica.handle_event(&node.region, event, local_ns),
+            Event::Kept(mark, generation) => self.kept(name, mark, generation),
+            Event::Asked(ask) => match node.ask(ask) {
+                Ok(Some(looked)) => {
+                    // A node may be stopped between its look at the store and at the lease.
+                    let wait = if self.dice.one_in(4) { self.plan.lease_ns } else { 10 * US };
+                    let after = self.dice.below(wait);
+                    self.process(name, after, Event::Finish(looked));
+                }
+                Ok(None) => {}
+                Err(reply) => self.schedule(20 * US, Event::Answered(ask, reply)),
+            },
+            Event::Finish(looked) => {
+                node.finish_read(looked, self.now_ns, self.plan.honours_lease);
+            }
+            _ => unreachable!("an event of the world for a process"),
+        }
+    }
+
+    /// Carries out what a node wants.
+    pub fn after(&mut self, name: NodeId) {
+        while let Some(output) = self.nodes.get_mut(&name).unwrap().poll() {
+            self.carry_out(name, output);
+        }
+        let node = self.nodes.get_mut(&name).unwrap();
+        let generation = node.replica.generation();
+        let answers = node.answers();
+        if let Some(mark) = node.write_disk() {
+            let after = self.dice.between(5 * US, self.plan.disk_ns);
+            self.process(name, after, Event::Kept(mark, generation));
+        }
+        for (ask, reply) in answers {
+            let after = self.dice.between(2, 30) * US;
+            self.schedule(after, Event::Answered(ask, reply));
+        }
+    }
+
+    fn carry_out(&mut self, name: NodeId, output: Output) {
+        let node = self.nodes.get_mut(&name).unwrap();
+        match output {
+            Output::Request(request) => {
+                let is_lost = !self.is_calm && self.dice.one_in(20);
+                if !is_lost && !self.net.no_service.contains(&name) {
+                    let after = self.dice.between(20, 400) * US;
+                    self.schedule(after, Event::Request(name, request));
+                }
+            }
+            Output::Fence { epoch } => {
+                node.dialing.clear();
+                let links: Vec<_> = node.links.values().copied().collect();
+                for id in links {
+                    if self.net.connections[&id].epoch < epoch {
+                        self.close(name, id);
+                    }
+                }
+                let after = self.dice.below(100) * US;
+                self.process(name, after, Event::Fenced(epoch));
+            }
+            Output::Connect { to } => {
+                node.dialing.insert(to);
+                let epoch = node.replica.epoch();
+                self.process(name, 20 * US, Event::Dial(to, epoch));
+            }
+            Output::Disconnect { from } => {
+                node.dialing.remove(&from);
+                if let Some(id) = node.links.get(&from).copied() {
+                    self.close(name, id);
+                }
+            }
+            Output::Send { to, message } => self.post(name, to, Packet::Message(message)),
+            Output::Write { to, at, len } => {
+                let (late, node) = (self.plan.reads_late, &self.nodes[&name]);
+                let packets: Vec<_> = parts(at, len)
+                    .map(|(at, len)| {
+                        let bytes = (!late).then(|| node.bytes(at, len));
+                        Packet::Write { at, len, bytes }
+                    })
+                    .collect();
+                packets.into_iter().for_each(|packet| self.post(name, to, packet));
+            }
+            Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
+            Output::Snapshot { to } => {
+                let store = Box::new((node.replica.snapshot(), node.table.clone()));
+                self.post(name, to, Packet::Store(store));
+            }
+            Output::Truncated { to } => {
+                if let Some(disk) = &mut node.disk {
+                    disk.truncate(to);
+                }
+            }
+        }
+    }
+
+    fn kept(&mut self, name: NodeId, mark: Mark, generation: u32) {
+        let node = self.nodes.get_mut(&name).unwrap();
+        let Some(disk) = &mut node.disk else { return };
+        if generation == node.replica.generation() {
+            disk.sync(mark);
+            node.replica.handle_kept(&node.region, mark, generation);
+        } else {
+            // Some of what was under way was cut off: what is left is written again.
+            let (mark, generation) = (disk.written(), node.replica.generation());
+            let after = self.dice.between(5 * US, self.plan.disk_ns);
+            self.process(name, after, Event::Kept(mark, generation));
+        }
+    }
+
+    /// A node's end of a connection is closed; the other one finds that out.
+    pub fn close(&mut self, name: NodeId, id: u64) {
+        let Some(connection) = self.net.connections.get(&id) else { return };
+        let peer = connection.other(name);
+        self.nodes.get_mut(&name).unwrap().links.remove(&peer);
+        let other = &self.nodes[&peer];
+        if other.links.get(&name) == Some(&id) {
+            let after = self.dice.between(0, 3 * self.plan.retry_ns);
+            self.process(peer, after, Event::Ended(id));
+        } else {
+            self.net.connections.remove(&id);
+        }
+    }
+
+    /// A node is told that a connection has ended.
+    fn end(&mut self, name: NodeId, id: u64) {
+        let Some(connection) = self.net.connections.get(&id) else { return };
+        let peer = connection.other(name);
+        if self.nodes[&name].links.get(&peer) != Some(&id) {
+            return;
+        }
+        self.close(name, id);
+        let node = self.nodes.get_mut(&name).unwrap();
+        node.replica.handle_disconnected(&node.region, peer);
+    }
+
+    fn dial(&mut self, name: NodeId, to: NodeId, epoch: u32) {
+        let node = &self.nodes[&name];
+        if node.replica.epoch() != epoch || !node.dialing.contains(&to) {
+            return;
+        }
+        let can = self.nodes.get(&to).is_some_and(|other| {
+            let is_there = other.is_up && other.paused_until_ns <= self.now_ns;
+            is_there && other.replica.epoch() <= epoch && !self.net.is_cut_either_way(name, to)
+        });
+        if !can {
+            let after = self.dice.between(self.plan.retry_ns / 4, self.plan.retry_ns);
+            return self.process(name, after, Event::Dial(to, epoch));
+        }
+        for (one, other) in [(to, name), (name, to)] {
+            if let Some(id) = self.nodes[&one].links.get(&other).copied() {
+                self.end(one, id);
+            }
+        }
+        let id = self.net.connect(epoch, [name, to]);
+        for (one, other) in [(to, name), (name, to)] {
+            self.nodes.get_mut(&one).unwrap().links.insert(other, id);
+        }
+        let node = self.nodes.get_mut(&name).unwrap();
+        node.dialing.remove(&to);
+        node.replica.handle_connected(to);
+        self.after(to);
+    }
+
+    fn post(&mut self, name: NodeId, to: NodeId, packet: Packet) {
+        let Some(id) = self.nodes[&name].links.get(&to).copied() else { return };
+        let Some(connection) = self.net.connections.get_mut(&id) else { return };
+        let lane = connection.lane(name);
+        lane.packets.push_back(packet);
+        if !std::mem::replace(&mut lane.is_moving, true) {
+            let after = self.dice.between(1, 20) * US;
+            self.schedule(after, Event::Move(id, name));
+        }
+    }
+
+    /// The head of a lane arrives, if it can.
+    fn move_packet(&mut self, id: u64, from: NodeId) {
+        let Some(connection) = self.net.connections.get_mut(&id) else { return };
+        let to = connection.other(from);
+        let (sender, receiver) = (&self.nodes[&from], &self.nodes[&to]);
+        let lane = connection.lane(from);
+        if sender.links.get(&to) != Some(&id) {
+            lane.packets.clear();
+            lane.is_moving = false;
+            return;
+        }
+        let is_stopped = |node: &Node| node.paused_until_ns > self.now_ns && !self.plan.card_lives;
+        let cannot_come = self.net.cut.contains(&(from, to))
+            || receiver.links.get(&from) != Some(&id)
+            || is_stopped(receiver)
+            || is_stopped(sender);
+        let is_unheard = cannot_come || self.net.cut.contains(&(to, from));
+        if !is_unheard {
+            lane.stuck_since_ns = None;
+        } else if self.now_ns > *lane.stuck_since_ns.get_or_insert(self.now_ns) + self.plan.retry_ns
+        {
+            lane.packets.clear();
+            lane.is_moving = false;
+            return self.process(from, 0, Event::Ended(id));
+        }
+        let packet = if cannot_come { None } else { lane.packets.pop_front() };
+        lane.is_moving = is_unheard || !lane.packets.is_empty();
+        if lane.is_moving {
+            let long = if is_unheard { self.plan.retry_ns / 4 } else { 5 * US };
+            let after = self.dice.between(US, long);
+            self.schedule(after, Event::Move(id, from));
+        }
+        if let Some(packet) = packet {
+            self.deliver(id, from, to, packet);
+        }
+    }
+
+    fn deliver(&mut self, id: u64, from: NodeId, to: NodeId, packet: Packet) {
+        match packet {
+            Packet::Write { at, len, bytes } => {
+                let bytes = bytes.unwrap_or_else(|| self.nodes[&from].bytes(at, len));
+                let node = self.nodes.get_mut(&to).unwrap();
+                node.region.write(at, &bytes);
+                if !std::mem::replace(&mut node.will_look, true) {
+                    let after = self.dice.below(50) * US;
+                    self.process(to, after, Event::Look);
+                }
+            }
+            Packet::Read(pieces) => {
+                let all: Vec<_> = pieces.into_iter().flat_map(|(at, len)| parts(at, len)).collect();
+                for (index, (at, len)) in all.iter().copied().enumerate() {
+                    let is_last = index + 1 == all.len();
+                    self.post(to, from, Packet::Answer { at, len, is_last });
+                }
+            }
+            Packet::Answer { at, len, is_last } => {
+                let bytes = self.nodes[&from].bytes(at, len);
+                self.nodes[&to].region.write(at, &bytes);
+                if is_last {
+                    let packet = Packet::Answer { at, len, is_last };
+                    self.into_inbox(to, id, packet);
+                }
+            }
+            Packet::Message(_) | Packet::Store(_) => self.into_inbox(to, id, packet),
+        }
+    }
+
+    /// A process takes what was sent to it one after the other, some time later.
+    fn into_inbox(&mut self, to: NodeId, id: u64, packet: Packet) {
+        let at = self.now_ns + self.dice.below(60) * US;
+        let node = self.nodes.get_mut(&to).unwrap();
+        node.inbox_until_ns = node.inbox_until_ns.max(at);
+        let after = node.inbox_until_ns - self.now_ns;
+        self.process(to, after, Event::Receive(id, packet));
+    }
+
+    fn receive(&mut self, name: NodeId, id: u64, packet: Packet) {
+        let Some(connection) = self.net.connections.get(&id) else { return };
+        let from = connection.other(name);
+        let node = self.nodes.get_mut(&name).unwrap();
+        if node.links.get(&from) != Some(&id) {
+            return;
+        }
+        match packet {
+            Packet::Message(message) => {
+                node.replica.handle_message(&node.region, from, message);
+            }
+            Packet::Store(store) => node.replace(from, &store.0, &store.1),
+            Packet::Answer { .. } => node.replica.handle_read(&node.region, from),
+            Packet::Write { .. } | Packet::Read(_) => unreachable!("the card has done it"),
+        }
+    }
+}

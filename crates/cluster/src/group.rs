@@ -25,8 +25,8 @@ use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::journal::{Journal, JournalError, Record};
 use remora_store::log::Position;
 use remora_store::replica::{
-    AppendError, Configuration, Counters, Event, Fate, Lease, MEMBERS_MAX, Mark, Message, NodeId,
-    Options, Output, Replica, Request, Standing, region_bytes, with_fields,
+    AppendError, ChangeError, Configuration, Counters, Event, Fate, Lease, MEMBERS_MAX, Mark,
+    Message, NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
 };
 use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
@@ -366,6 +366,28 @@ impl Group {
     /// Why not: see [`NotServing`].
     pub fn check(&self) -> Result<(), NotServing> {
         self.lock().check()
+    }
+
+    /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; a node that is coming already is no error.
+    pub fn join(&self, node: NodeId) -> Result<(), ChangeError> {
+        let mut state = self.lock();
+        state.replica.join(node)?;
+        state.carry_out(self);
+        Ok(())
+    }
+
+    /// Takes a member's vote away.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn leave(&self, node: NodeId) -> Result<(), ChangeError> {
+        let mut state = self.lock();
+        state.replica.leave(node)?;
+        state.carry_out(self);
+        Ok(())
     }
 
     /// What the node knows.

@@ -9,6 +9,7 @@
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one.
 //! - `coordinator`: the way to the configuration service, and a node's lease there.
+//! - `etcd`: the service in etcd (feature `etcd`); `in_process`: in this process.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
 //! Why it keeps its promises is in docs/cluster.md.
@@ -18,6 +19,8 @@ mod coordinator;
 mod copy;
 mod door;
 mod drive;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 mod group;
 mod in_process;
 mod link;
@@ -28,4 +31,4 @@ pub use coordinator::{Coordinator, News};
 pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
 pub use in_process::InProcess;
 pub use node::Node;
-pub use remora_store::replica::{Configuration, NodeId};
+pub use remora_store::replica::{ChangeError, Configuration, NodeId};

@@ -11,7 +11,19 @@ const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
 ///
 /// The counter is 1 for the first record and goes up by one with each, across epochs too, so that a
 /// record that is missing shows. The epoch never goes down. Positions are ordered as their numbers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct Position(u64);
 
 impl Position {

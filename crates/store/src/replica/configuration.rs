@@ -9,7 +9,19 @@ pub const MEMBERS_MAX: usize = 16;
 
 /// A node, in one of its lives: a node whose memory is lost comes back under another number. Its
 /// votes for what it has forgotten would be lies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct NodeId(pub u64);
 
 impl std::fmt::Display for NodeId {
@@ -19,7 +31,7 @@ impl std::fmt::Display for NodeId {
 }
 
 /// A group's configuration in one epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Configuration {
     /// Counts configurations, from 1 on.
     pub epoch: u32,

@@ -11,7 +11,19 @@ use crate::memory::Memory;
 const EPOCHS_MAX: usize = 32;
 
 /// Where a record ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct Mark {
     /// The record's position.
     pub position: Position,

@@ -7,7 +7,7 @@ use super::service::Request;
 use crate::log::Position;
 
 /// What a node has, as it tells a new primary.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Answer {
     /// Where the last record of each epoch ends.
     pub ends: Vec<Mark>,
@@ -41,7 +41,7 @@ impl Answer {
 }
 
 /// What nodes send each other besides the log, over the same ordered connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub enum Message {
     /// A primary to each node: this is the configuration; fence all that came before, and say what
     /// you have. The first message of every connection.
@@ -81,7 +81,7 @@ pub enum Message {
 }
 
 /// What belongs to a copy of the store that is sent to another node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
     /// In which epoch it is sent.
     pub epoch: u32,

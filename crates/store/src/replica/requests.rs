@@ -16,7 +16,7 @@ pub const CLIENTS_MAX: usize = 1 << 16;
 pub const ANSWER_MAX: usize = 1 << 10;
 
 /// Which request of which client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct RequestId {
     /// The client: a random number.
     pub client: u64,
@@ -52,7 +52,7 @@ struct Asker {
 }
 
 /// A client's last request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 struct Done {
     sequence: u64,
     position: Position,
@@ -60,7 +60,7 @@ struct Done {
 }
 
 /// The last request of each client. It follows from the log alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 pub struct Requests {
     done: BTreeMap<u64, Done>,
     by_age: BTreeMap<Position, u64>,

@@ -1,0 +1,223 @@
+//! The store of one node, sent to another one that the log alone does not lead there.
+//!
+//! A copy is made while changes go on, as a snapshot on a disk is (`remora_store::snapshot`): every
+//! change up to the position at its begin is in it, and of later ones some are. Those must not be
+//! taken back, so the receiver is told of the copy only when all that may be in it is committed. It
+//! carries out the log from the begin on: records have whole values, and to make a change twice
+//! does no harm.
+//!
+//! The receiver keeps all of it until it is complete, and only then puts it in the place of what it
+//! has: a copy that breaks off leaves the receiver as it was. That takes the memory twice.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora_store::journal::Record;
+use remora_store::log::{Fields, NoRecord, Position};
+use remora_store::memory::Memory;
+use remora_store::replica::{NodeId, Snapshot, apply, with_fields};
+use remora_store::scan::Cursor;
+use remora_store::store::Store;
+use remora_store::tablespace::TablespaceId;
+use remora_store::way::kernel::now_ms;
+use thiserror::Error;
+
+use crate::group::{Group, GroupLog};
+use crate::wire::{Frame, PIECE};
+
+/// How many items a step has at most.
+const STEP: usize = 256;
+/// How long a sender waits for room at a time.
+const WAIT: Duration = Duration::from_millis(100);
+/// How long it waits for room in all: a receiver that takes nothing for as long is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// The longest head: what 65,536 clients have asked for, with the answers.
+const HEAD_MAX: usize = 128 << 20;
+/// The longest records of a copy, in bytes.
+const RECORDS_MAX: usize = 1 << 40;
+
+/// Why a copy is not sent to its end. The receiver asks again.
+#[derive(Debug, Error)]
+pub(crate) enum Interrupted {
+    #[error("the link is gone")]
+    Link,
+    #[error("the receiver takes nothing any more")]
+    Stuck,
+    #[error("what the copy may have is not committed")]
+    Uncommitted,
+}
+
+/// A copy to one node, in one epoch.
+pub(crate) struct Sender {
+    pub(crate) group: Arc<Group>,
+    pub(crate) to: NodeId,
+    pub(crate) epoch: u32,
+    /// What goes with it, as of its begin.
+    pub(crate) head: Snapshot,
+    /// The last flush of each tablespace: it has its position before it is carried out.
+    pub(crate) flushes: Vec<(u16, Position)>,
+}
+
+impl Sender {
+    /// Sends a copy of the store.
+    pub(crate) fn run<M: Memory>(mut self, store: &Store<M, GroupLog>) -> Result<(), Interrupted> {
+        let mut bytes = Vec::new();
+        let covered = self.head.ends.last().map_or(Position::NONE, |mark| mark.position);
+        let spaces = store.tablespaces();
+        for space in &spaces {
+            let record = Record::Create { tablespace: space.id, options: &space.options };
+            self.add(&record, covered, &mut bytes);
+        }
+        for (space, position) in &self.flushes {
+            let record = Record::Flush { tablespace: TablespaceId(*space) };
+            self.add(&record, *position, &mut bytes);
+        }
+        for space in &spaces {
+            self.walk(store, space.id, &mut bytes)?;
+        }
+        self.send_pieces(&mut bytes, 1, |piece| Frame::Records(piece))?;
+        self.settle(covered)?;
+        let mut head = postcard_of(&self.head);
+        self.send_pieces(&mut head, 1, |piece| Frame::Head(piece))?;
+        self.send(&Frame::End)
+    }
+
+    fn walk<M: Memory>(
+        &self,
+        store: &Store<M, GroupLog>,
+        space: TablespaceId,
+        bytes: &mut Vec<u8>,
+    ) -> Result<(), Interrupted> {
+        let mut cursor = Cursor::START;
+        loop {
+            cursor = store.scan(space, cursor, now_ms(), STEP, &mut |item| {
+                let record = Record::Put {
+                    tablespace: item.tablespace,
+                    key: item.key,
+                    stored: item.stored,
+                    codec: item.codec,
+                    flags: item.flags,
+                    expires_ms: item.expires_ms,
+                };
+                self.add(&record, Position::from_number(item.version), bytes);
+                ControlFlow::Continue(())
+            });
+            self.send_pieces(bytes, PIECE, |piece| Frame::Records(piece))?;
+            if cursor == Cursor::END {
+                return Ok(());
+            }
+        }
+    }
+
+    fn add(&self, record: &Record<'_>, position: Position, bytes: &mut Vec<u8>) {
+        with_fields(record, |fields| {
+            let contents = fields.checksum_contents(self.group.options.salt);
+            fields.encode(position, contents, bytes);
+        });
+    }
+
+    /// Sends the bytes while there are `least`, and keeps the rest.
+    fn send_pieces(
+        &self,
+        bytes: &mut Vec<u8>,
+        least: usize,
+        frame: impl Fn(&[u8]) -> Frame<'_>,
+    ) -> Result<(), Interrupted> {
+        let mut sent = 0;
+        while bytes.len() - sent >= least {
+            let end = bytes.len().min(sent + PIECE);
+            self.send(&frame(&bytes[sent..end]))?;
+            sent = end;
+        }
+        bytes.drain(..sent);
+        Ok(())
+    }
+
+    fn send(&self, frame: &Frame<'_>) -> Result<(), Interrupted> {
+        let frame = frame.encode().expect("pieces fit a frame");
+        let (mut state, start) = (self.group.lock(), Instant::now());
+        loop {
+            let link = state.links.get_mut(&self.to).filter(|link| link.epoch == self.epoch);
+            let link = link.ok_or(Interrupted::Link)?;
+            if link.has_room() {
+                link.send(frame);
+                state.carry_out(&self.group);
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                return Err(Interrupted::Stuck);
+            }
+            state = self.group.sleep(state, WAIT);
+        }
+    }
+
+    /// Waits until all that the copy may have is committed.
+    fn settle(&mut self, covered: Position) -> Result<(), Interrupted> {
+        let end = self.group.lock().replica.last().position;
+        if end != covered {
+            self.group.wait(end).map_err(|_| Interrupted::Uncommitted)?;
+            self.head.committed = self.head.committed.max(end);
+        }
+        Ok(())
+    }
+}
+
+fn postcard_of(head: &Snapshot) -> Vec<u8> {
+    postcard::to_allocvec(head).expect("a vector has room for any snapshot")
+}
+
+/// A copy that comes in.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    records: Vec<u8>,
+    head: Vec<u8>,
+}
+
+impl Incoming {
+    /// More of its records; false if there are too many.
+    pub(crate) fn add_records(&mut self, bytes: &[u8]) -> bool {
+        self.records.extend_from_slice(bytes);
+        self.records.len() <= RECORDS_MAX
+    }
+
+    /// More of what goes with it; false if there is too much.
+    pub(crate) fn add_head(&mut self, bytes: &[u8]) -> bool {
+        self.head.extend_from_slice(bytes);
+        self.head.len() <= HEAD_MAX
+    }
+
+    /// What goes with the copy, which is complete, and its records.
+    pub(crate) fn finish(&mut self) -> Option<(Snapshot, Vec<u8>)> {
+        let Incoming { records, head } = std::mem::take(self);
+        match postcard::take_from_bytes(&head) {
+            Ok((snapshot, [])) => Some((snapshot, records)),
+            _ => None,
+        }
+    }
+}
+
+/// Puts a copy's records in the place of all that the store has.
+///
+/// # Errors
+/// Why it cannot be, in words. The store has less than it should then.
+pub(crate) fn replace<M: Memory>(
+    store: &Store<M, GroupLog>,
+    mut records: &[u8],
+    salt: u64,
+) -> Result<(), String> {
+    for space in store.tablespaces() {
+        let drop = Record::Drop { tablespace: space.id };
+        store.replay(0, &drop).map_err(|error| error.to_string())?;
+    }
+    while !records.is_empty() {
+        let (position, fields, length) = Fields::decode(records, salt).map_err(no_record)?;
+        apply(store, position, &fields)?;
+        records = &records[length..];
+    }
+    Ok(())
+}
+
+fn no_record(why: NoRecord) -> String {
+    format!("a copy of the store has what is no record: {why:?}")
+}

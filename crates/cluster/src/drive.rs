@@ -1,0 +1,218 @@
+//! The thread that hears the other nodes, and carries out the log in the store.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use remora::channel::WaitError;
+use remora::nic::queue::Completion;
+use remora::threads::without_signals;
+use remora::{Channel, CompletionQueue};
+use remora_store::log::{Fields, Position};
+use remora_store::memory::Memory;
+use remora_store::replica::{NodeId, Replica, apply};
+use remora_store::store::Store;
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::region::Region;
+
+use crate::copy::{Sender, replace};
+use crate::group::{Group, GroupLog, State, now_ns};
+
+/// How often the thread looks around when nothing comes.
+const TICK: Duration = Duration::from_millis(5);
+/// Completions of one turn.
+const COMPLETIONS: usize = 64;
+/// Records that are carried out in one go, and their bytes.
+const RECORDS: usize = 256;
+const BYTES: usize = 1 << 20;
+
+/// What the thread works with.
+pub(crate) struct Drive<M: Memory> {
+    pub(crate) group: Arc<Group>,
+    pub(crate) store: Arc<Store<M, GroupLog>>,
+    pub(crate) queue: CompletionQueue,
+    pub(crate) channel: Channel,
+    /// The tablespaces that the group is to have.
+    pub(crate) spaces: Vec<TablespaceOptions>,
+}
+
+impl<M: Memory + 'static> Drive<M> {
+    /// Serves until the node stops.
+    pub(crate) fn run(self) {
+        let mut batch = Batch::default();
+        while !self.group.is_stopping() {
+            if let Err(reason) = self.turn(&mut batch) {
+                return self.group.fail(reason);
+            }
+        }
+    }
+
+    /// # Errors
+    /// The node cannot go on.
+    fn turn(&self, batch: &mut Batch) -> Result<(), String> {
+        let mut completions = [Completion::default(); COMPLETIONS];
+        let found = self.wait(&mut completions)?;
+        let group = &*self.group;
+        let mut state = group.lock();
+        for completion in &completions[..found] {
+            if let Some(from) = state.complete(group, completion) {
+                state = self.install(state, from, batch)?;
+            }
+        }
+        state.replica.poll_memory(&group.region);
+        state.replica.handle_time(now_ns());
+        state.carry_out(group);
+        if found > 0 {
+            // Those that send copies wait for room.
+            group.wake_all();
+        }
+        state = self.apply(state, batch)?;
+        let opens = state.replica.is_serving() && !state.is_open();
+        if opens {
+            state.open = Some(state.replica.epoch());
+            tracing::info!("{} serves in epoch {}", group.options.me, state.replica.epoch());
+        }
+        self.start_copies(&mut state)?;
+        drop(state);
+        if opens {
+            self.make_spaces();
+        }
+        Ok(())
+    }
+
+    /// Waits for completions, for a tick at most.
+    fn wait(&self, completions: &mut [Completion]) -> Result<usize, String> {
+        let gone = |error: &dyn std::fmt::Display| format!("its card has ended: {error}");
+        for _ in 0..2 {
+            let found = self.queue.poll(completions).map_err(|error| gone(&error))?;
+            if found > 0 {
+                return Ok(found);
+            }
+            self.queue.arm(false).map_err(|error| gone(&error))?;
+        }
+        match self.channel.wait(TICK) {
+            Ok(_) => self.queue.poll(completions).map_err(|error| gone(&error)),
+            Err(WaitError::Timeout(_)) => Ok(0),
+            Err(error) => Err(gone(&error)),
+        }
+    }
+
+    /// Carries out what is committed.
+    fn apply<'g>(&'g self, mut state: Locked<'g>, batch: &mut Batch) -> Result<Locked<'g>, String> {
+        loop {
+            batch.take(&mut state.replica, &self.group.region);
+            if batch.records.is_empty() {
+                return Ok(state);
+            }
+            drop(state);
+            for (position, fields) in batch.iter() {
+                apply(&self.store, position, &fields)?;
+            }
+            state = self.group.lock();
+        }
+    }
+
+    /// A copy is complete: it stands in the place of what the store has, if it was asked for.
+    fn install<'g>(
+        &'g self,
+        state: Locked<'g>,
+        from: NodeId,
+        batch: &mut Batch,
+    ) -> Result<Locked<'g>, String> {
+        let group = &*self.group;
+        // What was committed so far is carried out first, so that it does not come on top.
+        let mut state = self.apply(state, batch)?;
+        let Some(link) = state.links.get_mut(&from) else { return Ok(state) };
+        let Some((snapshot, records)) = link.incoming.finish() else {
+            tracing::warn!("{from} sends a copy that cannot be understood");
+            state.lose(from);
+            return Ok(state);
+        };
+        if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
+            return Ok(state);
+        }
+        drop(state);
+        replace(&self.store, &records, group.options.salt)?;
+        Ok(group.lock())
+    }
+
+    /// Begins the copies that are wanted: the store has now all that the log has.
+    fn start_copies(&self, state: &mut State) -> Result<(), String> {
+        state.copiers.retain(|copier| !copier.is_finished());
+        while let Some((to, epoch)) = state.copies.pop_first() {
+            let sender = Sender {
+                group: self.group.clone(),
+                to,
+                epoch,
+                head: state.replica.snapshot(),
+                flushes: state.flushes.iter().map(|(space, at)| (*space, *at)).collect(),
+            };
+            let store = self.store.clone();
+            let copy = move || send_copy(sender, &store);
+            let named = thread::Builder::new().name("cluster copy".to_owned());
+            let started = without_signals(|| named.spawn(copy));
+            state.copiers.push(started.map_err(|error| format!("no thread for a copy: {error}"))?);
+        }
+        Ok(())
+    }
+
+    /// Makes the tablespaces that the group lacks.
+    fn make_spaces(&self) {
+        for space in &self.spaces {
+            if self.store.tablespace(&space.name).is_none()
+                && let Err(error) = self.store.create_tablespace(space)
+            {
+                tracing::warn!("the tablespace {} is not there yet: {error}", space.name);
+            }
+        }
+    }
+}
+
+type Locked<'g> = std::sync::MutexGuard<'g, State>;
+
+fn send_copy<M: Memory>(sender: Sender, store: &Store<M, GroupLog>) {
+    let (group, to, epoch) = (sender.group.clone(), sender.to, sender.epoch);
+    if let Err(interrupted) = sender.run(store) {
+        tracing::info!("no copy of the store for {to}: {interrupted}");
+        let mut state = group.lock();
+        if state.links.get(&to).is_some_and(|link| link.epoch == epoch) {
+            state.lose(to);
+            state.carry_out(&group);
+        }
+    }
+}
+
+/// Records on their way from the ring to the store.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    /// Position, fields without key and value, and their lengths.
+    records: Vec<(Position, Fields<'static>, usize, usize)>,
+}
+
+impl Batch {
+    /// Takes the next records that are committed.
+    fn take(&mut self, replica: &mut Replica, region: &Region) {
+        self.bytes.clear();
+        self.records.clear();
+        while self.records.len() < RECORDS && self.bytes.len() < BYTES {
+            let Some((position, fields)) = replica.poll_apply(region) else { return };
+            self.bytes.extend_from_slice(fields.key);
+            self.bytes.extend_from_slice(fields.value);
+            let (key, value) = (fields.key.len(), fields.value.len());
+            let Fields { operation, codec, tablespace, flags, expires_ms, .. } = fields;
+            let fields = Fields { codec, tablespace, flags, expires_ms, ..Fields::of(operation) };
+            self.records.push((position, fields, key, value));
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (Position, Fields<'_>)> {
+        let mut rest = &self.bytes[..];
+        self.records.iter().map(move |(position, fields, key, value)| {
+            let (key, after) = rest.split_at(*key);
+            let (value, after) = after.split_at(*value);
+            rest = after;
+            (*position, Fields { key, value, ..*fields })
+        })
+    }
+}

@@ -1,0 +1,611 @@
+//! A node's part in a group, as its threads share it.
+//!
+//! One lock guards the replica, its links and its lease. Whoever changes something under it carries
+//! out what the replica wants before the lock is released ([`State::carry_out`]); what takes time is
+//! left to a thread: connecting to the door, copies and the log to `drive`, requests to the service
+//! to `coordinator`.
+//!
+//! Locks are taken in this order: a lock of the store, this one, the card's. So nothing is done to
+//! the store under this lock.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use remora::connection::token::Token;
+use remora::memory::{AllocError, Buffer};
+use remora::nic::cm::ListenError;
+use remora::nic::queue::Completion;
+use remora::nic::{Access, CreateError};
+use remora::{Device, ProtectionDomain, RegisterError, Remote};
+use remora_store::journal::{Journal, JournalError, Record};
+use remora_store::log::Position;
+use remora_store::replica::{
+    AppendError, ChangeError, Configuration, Counters, Event, Fate, Lease, MEMBERS_MAX, Mark,
+    Message, NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
+};
+use remora_store::way::region::Region;
+use rustix::time::{ClockId, clock_gettime};
+use thiserror::Error;
+
+use crate::link::{Done, Link};
+use crate::wire::Frame;
+
+/// The longest ring, in bytes: a part of it is one READ.
+const RING_MAX: u64 = 1 << 30;
+
+/// How a node takes part in a group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupOptions {
+    /// The node: a number that no other node has, and that it had in no earlier life.
+    pub me: NodeId,
+    /// The port, in RDMA CM's TCP port space, on which the others reach it.
+    pub port: u16,
+    /// The ring's bytes, the same on all nodes: a multiple of 8, at most 2^30. No record is longer
+    /// than a quarter of it.
+    pub ring_bytes: u64,
+    /// What the group's checksums begin with, the same on all nodes; clients do not know it.
+    pub salt: u64,
+    /// What nodes show each other, the same on all; clients do not know it.
+    pub token: Token,
+    /// For how long the service gives a lease.
+    pub lease: Duration,
+    /// By how many millionths clocks gain or lose at most.
+    pub drift_ppm: u32,
+    /// How long a primary waits for a majority before it gives up, and a client for one.
+    pub patience: Duration,
+}
+
+/// Why a node does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The ring cannot be as long.
+    #[error("a ring has a multiple of 8 bytes, from 1 KiB to 1 GiB, not {0}")]
+    Ring(u64),
+    /// There is no memory for the ring.
+    #[error("there is no memory for a ring of {ring} bytes: {source}; ask for less")]
+    Memory {
+        /// The ring's bytes.
+        ring: u64,
+        /// The system's reason.
+        source: AllocError,
+    },
+    /// The card refuses memory.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The card is full.
+    #[error("the card has no room for a node: {0}")]
+    Card(#[from] CreateError),
+    /// The port is taken.
+    #[error("port {port} cannot be listened on: {source}; name another one")]
+    Listen {
+        /// The port.
+        port: u16,
+        /// The card's reason.
+        source: ListenError,
+    },
+    /// The system has no more threads or descriptors.
+    #[error("cannot start a node's threads: {0}; if there are limits, raise them")]
+    System(#[from] std::io::Error),
+}
+
+/// Why a node does not answer.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum NotServing {
+    /// Another node is the primary.
+    #[error("this node is a backup: ask the primary, {node}{}", match .address {
+        Some(address) => format!(" at {address}"),
+        None => String::new(),
+    })]
+    Backup {
+        /// The primary.
+        node: NodeId,
+        /// Where it is, if that is known.
+        address: Option<SocketAddr>,
+    },
+    /// There is no primary, or this one does not serve yet, or its lease has ended.
+    #[error("the group has no primary that serves at the moment: try again")]
+    Nobody,
+    /// The node has ended by itself.
+    #[error("this node has ended: {0}")]
+    Failed(String),
+}
+
+/// Nobody knows whether a change will stay.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Doubt {
+    /// Too few nodes have said in time that they hold it.
+    #[error("no majority has confirmed the change within {0:?}: look whether it took effect")]
+    Late(Duration),
+    /// Another node became the primary meanwhile.
+    #[error("another node became the primary meanwhile: look whether the change took effect")]
+    Replaced,
+    /// The node has ended by itself.
+    #[error("this node has ended: {0}; look whether the change took effect")]
+    Failed(String),
+}
+
+/// What a node knows, for people.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The node.
+    pub me: NodeId,
+    /// The latest configuration it has heard of.
+    pub configuration: Option<Configuration>,
+    /// What it is.
+    pub standing: Standing,
+    /// Whether it holds a lease.
+    pub has_lease: bool,
+    /// The end of its log.
+    pub last: Mark,
+    /// Up to where it knows the log to be committed.
+    pub committed: Position,
+    /// Up to where its store has carried out the log.
+    pub applied: Mark,
+    /// The nodes that it is connected to.
+    pub links: Vec<NodeId>,
+    /// Where nodes are, as the service knows.
+    pub addresses: BTreeMap<NodeId, SocketAddr>,
+    /// What its replica has counted.
+    pub counters: Counters,
+    /// Links that broke.
+    pub broken: u64,
+    /// Since when the configuration service has not answered, and why.
+    pub service: Option<String>,
+}
+
+/// A node to connect to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) epoch: u32,
+    /// Not before this: it was tried a moment ago.
+    pub(crate) not_before: Option<Instant>,
+}
+
+/// What a node's threads change together.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) replica: Replica,
+    pub(crate) lease: Lease,
+    pub(crate) links: BTreeMap<NodeId, Link>,
+    pub(crate) addresses: BTreeMap<NodeId, SocketAddr>,
+    pub(crate) wanted: BTreeMap<NodeId, Wanted>,
+    /// Wakes the door when more nodes are wanted.
+    pub(crate) door: Option<Waker>,
+    /// Copies of the store to be sent, and in which epoch.
+    pub(crate) copies: BTreeMap<NodeId, u32>,
+    /// The threads that send them.
+    pub(crate) copiers: Vec<JoinHandle<()>>,
+    /// The epoch in which the store has all that the log has, so that changes can be made.
+    pub(crate) open: Option<u32>,
+    /// The last flush of each tablespace in this life as a primary: see `copy`.
+    pub(crate) flushes: BTreeMap<u16, Position>,
+    pub(crate) requests: mpsc::Sender<Request>,
+    /// Whom threads that wait were told of last: what is committed, and in which epoch.
+    told: (Position, u32),
+    pub(crate) service: Option<String>,
+    broken: u64,
+    failure: Option<String>,
+}
+
+/// A node's part in a group.
+#[derive(Debug)]
+pub struct Group {
+    pub(crate) options: GroupOptions,
+    pub(crate) device: Device,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) region: Region,
+    state: Mutex<State>,
+    /// Something is committed, another node is the primary, or a link has room again.
+    changed: Condvar,
+    is_stopping: AtomicBool,
+    requests: Mutex<Option<mpsc::Receiver<Request>>>,
+}
+
+/// Nanoseconds of a clock that goes on while the machine sleeps.
+pub(crate) fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Group {
+    /// A node that knows nothing yet, with a ring in the device's memory.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn new(device: &Device, options: GroupOptions) -> Result<Arc<Group>, StartError> {
+        let ring = options.ring_bytes;
+        if !(1 << 10..=RING_MAX).contains(&ring) || !ring.is_multiple_of(8) {
+            return Err(StartError::Ring(ring));
+        }
+        let buffer = Buffer::new(region_bytes(ring) as usize);
+        let buffer = buffer.map_err(|source| StartError::Memory { ring, source })?;
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
+        let domain = device.alloc_pd()?;
+        let region = Region::new(domain.register(buffer, access)?);
+        let replica = Options {
+            ring_bytes: ring,
+            salt: options.salt,
+            patience_ns: options.patience.as_nanos() as u64,
+            waits_for_disk: false,
+        };
+        let (sender, requests) = mpsc::channel();
+        let state = State {
+            replica: Replica::new(options.me, replica),
+            lease: Lease::new(options.lease.as_nanos() as u64, options.drift_ppm),
+            links: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            door: None,
+            copies: BTreeMap::new(),
+            copiers: Vec::new(),
+            open: None,
+            flushes: BTreeMap::new(),
+            requests: sender,
+            told: (Position::NONE, 0),
+            service: None,
+            broken: 0,
+            failure: None,
+        };
+        Ok(Arc::new(Group {
+            options,
+            device: device.clone(),
+            domain,
+            region: region.expect("a region with a buffer of its own"),
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            is_stopping: AtomicBool::new(false),
+            requests: Mutex::new(Some(requests)),
+        }))
+    }
+
+    /// Where the others reach this node.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.device.info().address, self.options.port)
+    }
+
+    /// The region, as the others reach it.
+    pub(crate) fn remote(&self) -> Remote {
+        self.region.region().slice(..).remote()
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something has changed, or for a while.
+    pub(crate) fn sleep<'g>(
+        &self,
+        state: MutexGuard<'g, State>,
+        at_most: Duration,
+    ) -> MutexGuard<'g, State> {
+        let slept = self.changed.wait_timeout(state, at_most);
+        slept.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn take_requests(&self) -> Option<mpsc::Receiver<Request>> {
+        self.requests.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.is_stopping.store(true, Ordering::Release);
+        let mut state = self.lock();
+        state.links.values().for_each(Link::fence);
+        state.links.clear();
+        state.door.take().into_iter().for_each(Waker::wake);
+        self.changed.notify_all();
+    }
+
+    /// The node ends by itself: its store is not the group's any more, or its card has gone.
+    pub(crate) fn fail(&self, reason: String) {
+        tracing::error!("the node {} ends: {reason}", self.options.me);
+        let mut state = self.lock();
+        state.lease.end();
+        state.failure.get_or_insert(reason);
+        drop(state);
+        self.stop();
+    }
+
+    /// Waits until a majority holds the change at a position, with all before it.
+    ///
+    /// # Errors
+    /// See [`Doubt`].
+    pub fn wait(&self, position: Position) -> Result<(), Doubt> {
+        let (mut state, start) = (self.lock(), Instant::now());
+        loop {
+            match state.replica.fate(position) {
+                Fate::Committed => return Ok(()),
+                Fate::Unknown => return Err(Doubt::Replaced),
+                Fate::Pending => {}
+            }
+            if let Some(reason) = &state.failure {
+                return Err(Doubt::Failed(reason.clone()));
+            }
+            let left = self.options.patience.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return Err(Doubt::Late(self.options.patience));
+            }
+            state = self.sleep(state, left);
+        }
+    }
+
+    /// What this node's store shows is what the group has decided: waits until all that `look` may
+    /// have seen is committed, then makes sure that nobody else has begun to serve.
+    ///
+    /// # Errors
+    /// See [`NotServing`].
+    pub fn read<T>(&self, look: impl FnOnce() -> T) -> Result<T, NotServing> {
+        let state = self.lock();
+        state.check()?;
+        let epoch = state.replica.epoch();
+        drop(state);
+        let seen = look();
+        let last = self.lock().replica.last().position;
+        self.wait(last).map_err(|_| NotServing::Nobody)?;
+        let state = self.lock();
+        state.check()?;
+        if state.replica.epoch() == epoch { Ok(seen) } else { Err(NotServing::Nobody) }
+    }
+
+    /// Whether this node is the primary, and serves.
+    ///
+    /// # Errors
+    /// Why not: see [`NotServing`].
+    pub fn check(&self) -> Result<(), NotServing> {
+        self.lock().check()
+    }
+
+    /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.
+    ///
+    /// # Errors
+    /// See [`ChangeError`]; a node that is coming already is no error.
+    pub fn join(&self, node: NodeId) -> Result<(), ChangeError> {
+        let mut state = self.lock();
+        state.replica.join(node)?;
+        state.carry_out(self);
+        Ok(())
+    }
+
+    /// Takes a member's vote away.
+    ///
+    /// # Errors
+    /// See [`ChangeError`].
+    pub fn leave(&self, node: NodeId) -> Result<(), ChangeError> {
+        let mut state = self.lock();
+        state.replica.leave(node)?;
+        state.carry_out(self);
+        Ok(())
+    }
+
+    /// What the node knows.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let state = self.lock();
+        let replica = &state.replica;
+        Status {
+            me: replica.me(),
+            configuration: replica.configuration().cloned(),
+            standing: replica.standing(),
+            has_lease: state.lease.holds(now_ns()),
+            last: replica.last(),
+            committed: replica.committed(),
+            applied: replica.applied(),
+            links: state.links.keys().copied().collect(),
+            addresses: state.addresses.clone(),
+            counters: *replica.counters(),
+            broken: state.broken,
+            service: state.service.clone(),
+        }
+    }
+}
+
+impl State {
+    /// Whether this node serves.
+    pub(crate) fn check(&self) -> Result<(), NotServing> {
+        if let Some(reason) = &self.failure {
+            return Err(NotServing::Failed(reason.clone()));
+        }
+        if self.is_open() && self.lease.holds(now_ns()) {
+            return Ok(());
+        }
+        match self.replica.primary().filter(|node| *node != self.replica.me()) {
+            Some(node) => Err(NotServing::Backup { node, address: self.address_of(node) }),
+            None => Err(NotServing::Nobody),
+        }
+    }
+
+    fn address_of(&self, node: NodeId) -> Option<SocketAddr> {
+        self.addresses.get(&node).copied()
+    }
+
+    /// Whether changes can be made.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open == Some(self.replica.epoch()) && self.replica.is_serving()
+    }
+
+    /// The service has said something.
+    pub(crate) fn hear(&mut self, group: &Group, event: Event) {
+        if let Event::Lease { sent_ns, .. } = event {
+            self.lease.renew(sent_ns);
+        }
+        self.replica.handle_event(&group.region, event, now_ns());
+        self.carry_out(group);
+    }
+
+    /// A request on a link is done, or has failed.
+    pub(crate) fn complete(&mut self, group: &Group, completion: &Completion) -> Option<NodeId> {
+        let of = |(node, link): (&NodeId, &mut Link)| {
+            (link.qpn() == completion.qpn).then(|| (*node, link.complete(completion)))
+        };
+        let (node, done) = self.links.iter_mut().find_map(of)?;
+        match done {
+            Ok(Done::Nothing | Done::Written) => {}
+            Ok(Done::Read) => self.replica.handle_read(&group.region, node),
+            Ok(Done::Frame(bytes)) => return self.take_frame(group, node, &bytes),
+            Err(broken) => {
+                tracing::info!("the link to {node} is broken: {broken}");
+                self.lose(node);
+            }
+        }
+        None
+    }
+
+    /// A node has sent a frame; whose copy is complete now.
+    fn take_frame(&mut self, group: &Group, from: NodeId, bytes: &[u8]) -> Option<NodeId> {
+        let link = self.links.get_mut(&from)?;
+        let is_taken = match Frame::decode(bytes) {
+            Some(Frame::Message(message)) => {
+                self.replica.handle_message(&group.region, from, message);
+                true
+            }
+            Some(Frame::Records(bytes)) => link.incoming.add_records(bytes),
+            Some(Frame::Head(bytes)) => link.incoming.add_head(bytes),
+            Some(Frame::End) => return Some(from),
+            None => false,
+        };
+        if !is_taken {
+            tracing::warn!("{from} sends what cannot be understood: is it of another version?");
+            self.lose(from);
+        }
+        None
+    }
+
+    /// The link to a node is gone.
+    pub(crate) fn lose(&mut self, node: NodeId) {
+        if self.drop_link(node) {
+            self.broken += 1;
+            self.replica.handle_disconnected(node);
+        }
+    }
+
+    /// Ends a link, without a word to the replica; whether there was one.
+    pub(crate) fn drop_link(&mut self, node: NodeId) -> bool {
+        self.copies.remove(&node);
+        let link = self.links.remove(&node);
+        link.iter().for_each(Link::fence);
+        link.is_some()
+    }
+
+    /// Does what the replica wants.
+    pub(crate) fn carry_out(&mut self, group: &Group) {
+        loop {
+            while let Some(output) = self.replica.poll_output() {
+                self.carry_out_one(group, output);
+            }
+            let broken = self.links.iter_mut().find_map(|(node, link)| {
+                link.flush(&group.region).err().map(|broken| (*node, broken))
+            });
+            let Some((node, broken)) = broken else { break };
+            tracing::info!("the link to {node} is broken: {broken}");
+            self.lose(node);
+        }
+        let now = (self.replica.committed(), self.replica.epoch());
+        if self.told != now {
+            self.told = now;
+            group.wake_all();
+        }
+    }
+
+    fn carry_out_one(&mut self, group: &Group, output: Output) {
+        match output {
+            Output::Request(request) => {
+                if request == Request::Resign {
+                    self.lease.end();
+                }
+                // Without its thread, the node is ending.
+                let _ = self.requests.send(request);
+            }
+            Output::Fence { epoch } => self.fence(group, epoch),
+            Output::Connect { to } => {
+                self.drop_link(to);
+                self.want(to, None);
+            }
+            Output::Disconnect { from } => {
+                self.drop_link(from);
+            }
+            Output::Send { to, message } => self.send(to, message),
+            Output::Write { to, at, len } => {
+                if let Some(link) = self.links.get_mut(&to) {
+                    link.write(&group.region, at, len);
+                }
+            }
+            Output::Read { from, pieces } => {
+                if let Some(link) = self.links.get_mut(&from) {
+                    link.read(&pieces);
+                }
+            }
+            Output::Snapshot { to } => {
+                self.copies.insert(to, self.replica.epoch());
+            }
+            // Nothing of the log is on a disk.
+            Output::Truncated { .. } => {}
+        }
+    }
+
+    fn fence(&mut self, group: &Group, epoch: u32) {
+        self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
+        self.links.retain(|_, link| link.epoch >= epoch);
+        self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
+        self.copies.retain(|_, of| *of >= epoch);
+        self.flushes.clear();
+        self.replica.handle_fenced(&group.region, epoch);
+    }
+
+    /// A node is to be connected to, in this epoch.
+    pub(crate) fn want(&mut self, node: NodeId, not_before: Option<Instant>) {
+        let epoch = self.replica.epoch();
+        self.wanted.insert(node, Wanted { epoch, not_before });
+        self.door.take().into_iter().for_each(Waker::wake);
+    }
+
+    fn send(&mut self, to: NodeId, message: Message) {
+        let Some(link) = self.links.get_mut(&to) else { return };
+        match Frame::Message(message).encode() {
+            Some(frame) => link.send(frame),
+            None => panic!("a message of the protocol is longer than a frame"),
+        }
+    }
+}
+
+/// The journal of a node's store: changes are logged in the group, where the node is the primary.
+#[derive(Clone, Debug)]
+pub struct GroupLog(pub Arc<Group>);
+
+impl Journal for GroupLog {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        let group = &*self.0;
+        let mut state = group.lock();
+        if let Err(reason) = state.check() {
+            return Err(JournalError(reason.to_string()));
+        }
+        let appended = with_fields(record, |fields| state.replica.append(&group.region, fields));
+        let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
+        match record {
+            Record::Flush { tablespace } => {
+                state.flushes.insert(tablespace.0, position);
+            }
+            Record::Drop { tablespace } => {
+                state.flushes.remove(&tablespace.0);
+            }
+            _ => {}
+        }
+        state.carry_out(group);
+        Ok(position.number())
+    }
+}
+
+/// The links that a node has at most: to all other members, old ones that end included.
+pub(crate) const LINKS_MAX: usize = 2 * MEMBERS_MAX;

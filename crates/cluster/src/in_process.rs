@@ -1,0 +1,109 @@
+//! The configuration service in this process, for groups whose nodes are all here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use remora_store::replica::{
+    Configuration, ConfigurationService, Event, NodeId, Registry, Request,
+};
+
+use crate::coordinator::{Coordinator, News};
+use crate::group::now_ns;
+
+/// The configuration service of one group, as a value that its nodes share. It has no copy: who
+/// ends the process ends it.
+#[derive(Clone, Debug)]
+pub struct InProcess {
+    inner: Arc<Mutex<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    registry: Registry,
+    news: BTreeMap<NodeId, VecDeque<News>>,
+    addresses: BTreeMap<NodeId, SocketAddr>,
+}
+
+#[derive(Debug)]
+struct Member {
+    service: InProcess,
+    me: NodeId,
+}
+
+impl InProcess {
+    /// A service that gives leases for `lease`, with the group's first configuration.
+    #[must_use]
+    pub fn new(lease: Duration, first: Configuration) -> InProcess {
+        let registry = Registry::new(lease.as_nanos() as u64, Some(first));
+        let inner = Inner { registry, news: BTreeMap::new(), addresses: BTreeMap::new() };
+        InProcess { inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    /// The way of a node to it, and to the others.
+    #[must_use]
+    pub fn coordinator(&self, me: NodeId, address: SocketAddr) -> Box<dyn Coordinator> {
+        let mut inner = self.lock();
+        inner.addresses.insert(me, address);
+        let known = inner.addresses.iter().map(|(node, at)| News::Address(*node, Some(*at)));
+        let known = known.collect();
+        for news in inner.news.values_mut() {
+            news.push_back(News::Address(me, Some(address)));
+        }
+        inner.news.insert(me, known);
+        Box::new(Member { service: self.clone(), me })
+    }
+
+    /// The latest configuration.
+    #[must_use]
+    pub fn latest(&self) -> Option<Configuration> {
+        self.lock().registry.latest().cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Inner {
+    /// Hands out what the registry says: a lease that is new counts after what happened before it.
+    fn hand_out(&mut self, now_ns: u64) {
+        let mut leases = Vec::new();
+        while let Some((node, event)) = self.registry.poll(now_ns) {
+            match event {
+                Event::Lease { .. } => leases.push((node, event)),
+                event => self.tell(node, event),
+            }
+        }
+        leases.into_iter().for_each(|(node, event)| self.tell(node, event));
+    }
+
+    fn tell(&mut self, node: NodeId, event: Event) {
+        if let Some(news) = self.news.get_mut(&node) {
+            news.push_back(News::Event(event));
+        }
+    }
+}
+
+impl Coordinator for Member {
+    fn submit(&mut self, request: Request) -> Result<(), String> {
+        let mut inner = self.service.lock();
+        inner.registry.submit(self.me, request, now_ns());
+        inner.hand_out(now_ns());
+        Ok(())
+    }
+
+    fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
+        let next = || {
+            let mut inner = self.service.lock();
+            inner.hand_out(now_ns());
+            inner.news.get_mut(&self.me).and_then(VecDeque::pop_front)
+        };
+        if let Some(news) = next() {
+            return Ok(Some(news));
+        }
+        std::thread::sleep(timeout);
+        Ok(next())
+    }
+}

@@ -1,0 +1,34 @@
+//! The replicas of `remora_store::replica`, live: over queue pairs, with threads and a clock.
+//!
+//! A node is a [`Group`] (its part in the protocol, its log's ring, its links to the others), a
+//! store that logs to it ([`GroupLog`]), and a [`Node`]: the threads that drive both. What decides
+//! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
+//!
+//! - `group`: what a node's threads share; carries out what its replica wants.
+//! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
+//! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
+//! - `copy`: the store of one node, sent to another one.
+//! - `coordinator`: the way to the configuration service, and a node's lease there.
+//! - `etcd`: the service in etcd (feature `etcd`); `in_process`: in this process.
+//! - `node`: starts and ends all of it; reads and changes that the group answers for.
+//!
+//! Why it keeps its promises is in docs/cluster.md.
+#![warn(missing_debug_implementations)]
+
+mod coordinator;
+mod copy;
+mod door;
+mod drive;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+mod group;
+mod in_process;
+mod link;
+mod node;
+mod wire;
+
+pub use coordinator::{Coordinator, News};
+pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
+pub use in_process::InProcess;
+pub use node::Node;
+pub use remora_store::replica::{ChangeError, Configuration, NodeId};

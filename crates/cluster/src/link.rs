@@ -1,0 +1,308 @@
+//! A link: the queue pair to another node, and what is posted on it.
+//!
+//! WRITEs of the log go from the own region, where their bytes stay until the peer is known to hold
+//! them. Short ones (answers, what is committed) are copied as they are posted, since their words
+//! change. The last WRITE of a step takes one of the peer's receive requests, which wakes the peer.
+
+use std::collections::VecDeque;
+
+use remora::memory::AccessError;
+use remora::nic::Access;
+use remora::nic::PostError;
+use remora::nic::qp::{QpAttr, State};
+use remora::nic::queue::{
+    Completion, Data, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
+};
+use remora::{
+    CompletionQueue, Connection, MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
+    Remote,
+};
+use remora_store::memory::Memory;
+use remora_store::way::region::Region;
+use thiserror::Error;
+
+use crate::copy::Incoming;
+use crate::wire::FRAME;
+
+/// Requests under way at most, and receive requests.
+const SENDS: u32 = 64;
+const RECVS: usize = 128;
+/// Frames on their way at most.
+const FRAMES: usize = 8;
+/// Every so many requests tell when they are done; the others are done with them.
+const SIGNAL_EVERY: u64 = 16;
+/// WRITEs up to this length are copied as they are posted, in bytes.
+const SHORT: usize = 24;
+/// The entries of a completion queue that so many links need.
+pub(crate) const fn entries(links: usize) -> usize {
+    links * (SENDS as usize + RECVS)
+}
+
+/// What waits to be posted.
+#[derive(Debug)]
+enum Posting {
+    Write { at: u64, len: u64 },
+    Short { at: u64, len: usize, bytes: [u8; SHORT] },
+    Read { at: u64, len: u64, is_last: bool },
+    Frame(Vec<u8>),
+}
+
+/// What is free again, or there, when a request is done.
+#[derive(Debug)]
+enum Held {
+    Slot(usize),
+    LastRead,
+}
+
+/// What a completion was about.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Nothing,
+    /// The peer has written something, or has sent a frame.
+    Written,
+    Frame(Vec<u8>),
+    /// All that was to be read lies in the own region.
+    Read,
+}
+
+/// The link is of no more use.
+#[derive(Debug, Error)]
+pub(crate) enum Broken {
+    #[error("the card takes no more requests: {0}")]
+    Post(#[from] PostError),
+    #[error("a request failed: {0}")]
+    Failed(Status),
+    #[error("a place in the link's memory is out of range: {0}")]
+    Memory(#[from] AccessError),
+    #[error("the peer says what is out of range")]
+    Range,
+}
+
+/// A link. Dropping it disconnects.
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The epoch in which its primary asked for it.
+    pub(crate) epoch: u32,
+    pub(crate) incoming: Incoming,
+    queue_pair: QueuePair,
+    connection: Option<Connection>,
+    remote: Remote,
+    /// Receive slots, then slots of frames on their way.
+    slots: MemoryRegion,
+    is_receiving: bool,
+    waiting: VecDeque<Posting>,
+    held: VecDeque<(u64, Held)>,
+    free: Vec<usize>,
+    posted: u64,
+    done: u64,
+}
+
+/// Makes the queue pair and the memory of a link.
+pub(crate) fn parts(
+    domain: &ProtectionDomain,
+    queue: &CompletionQueue,
+) -> Result<(QueuePair, MemoryRegion), String> {
+    let options = QueuePairOptions::rc(queue).send_depth(SENDS).recv_depth(RECVS as u32);
+    let queue_pair = domain.create_qp(&options).map_err(|error| error.to_string())?;
+    let slots = domain.alloc((RECVS + FRAMES) * FRAME, Access::LOCAL_WRITE);
+    Ok((queue_pair, slots.map_err(|error| error.to_string())?))
+}
+
+impl Link {
+    /// A link over a queue pair that is connected, or is about to be.
+    pub(crate) fn new(epoch: u32, parts: (QueuePair, MemoryRegion), remote: Remote) -> Link {
+        let (queue_pair, slots) = parts;
+        Link {
+            epoch,
+            incoming: Incoming::default(),
+            queue_pair,
+            connection: None,
+            remote,
+            slots,
+            is_receiving: false,
+            waiting: VecDeque::new(),
+            held: VecDeque::new(),
+            free: (RECVS..RECVS + FRAMES).collect(),
+            posted: 0,
+            done: 0,
+        }
+    }
+
+    pub(crate) fn qpn(&self) -> u32 {
+        self.queue_pair.qpn()
+    }
+
+    /// The connection is complete; it ends with the link.
+    pub(crate) fn keep(&mut self, connection: Connection) {
+        self.connection = Some(connection);
+    }
+
+    /// Whether the peer has ended the connection.
+    pub(crate) fn is_over(&self) -> bool {
+        let over =
+            |connection: &Connection| connection.end() == remora::ConnectionEnd::Disconnected;
+        self.connection.as_ref().is_some_and(over)
+    }
+
+    /// Posts the receive requests, once the queue pair takes them.
+    pub(crate) fn receive(&mut self) -> Result<(), Broken> {
+        if self.is_receiving {
+            return Ok(());
+        }
+        for slot in 0..RECVS {
+            self.post_receive(slot)?;
+        }
+        self.is_receiving = true;
+        Ok(())
+    }
+
+    fn post_receive(&self, slot: usize) -> Result<(), Broken> {
+        let sges = [self.slots.sge((slot * FRAME) as u64, FRAME as u32)];
+        Ok(self.queue_pair.post_recv(&RecvRequest { wr_id: slot as u64, sges: &sges })?)
+    }
+
+    /// From now on nobody reads or writes here over this link.
+    pub(crate) fn fence(&self) {
+        let error = QpAttr { state: Some(State::Error), ..QpAttr::default() };
+        if let Err(error) = self.queue_pair.modify(&error) {
+            // Every state of a queue pair leads to the error state.
+            panic!("a queue pair does not go to the error state: {error}");
+        }
+    }
+
+    /// Writes bytes of the own region to the same place of the peer's.
+    pub(crate) fn write(&mut self, region: &Region, at: u64, len: u64) {
+        if len as usize <= SHORT {
+            let (mut bytes, len) = ([0; SHORT], len as usize);
+            region.read(at, &mut bytes[..len]);
+            if let Some(Posting::Short { at: before, bytes: older, len: as_long }) =
+                self.waiting.back_mut()
+                && (*before, *as_long) == (at, len)
+            {
+                *older = bytes;
+                return;
+            }
+            return self.waiting.push_back(Posting::Short { at, len, bytes });
+        }
+        if let Some(Posting::Write { at: before, len: so_far }) = self.waiting.back_mut()
+            && *before + *so_far == at
+        {
+            *so_far += len;
+            return;
+        }
+        self.waiting.push_back(Posting::Write { at, len });
+    }
+
+    /// Reads bytes of the peer's region to the same places of the own.
+    pub(crate) fn read(&mut self, pieces: &[(u64, u64)]) {
+        for (index, (at, len)) in pieces.iter().copied().enumerate() {
+            let is_last = index + 1 == pieces.len();
+            self.waiting.push_back(Posting::Read { at, len, is_last });
+        }
+    }
+
+    /// Sends a frame.
+    pub(crate) fn send(&mut self, frame: Vec<u8>) {
+        self.waiting.push_back(Posting::Frame(frame));
+    }
+
+    /// Whether a frame sent now leaves soon.
+    pub(crate) fn has_room(&self) -> bool {
+        self.waiting.len() < FRAMES
+    }
+
+    /// Posts what waits, as far as there is room.
+    pub(crate) fn flush(&mut self, region: &Region) -> Result<(), Broken> {
+        while let Some(posting) = self.waiting.front() {
+            let needs_slot = matches!(posting, Posting::Frame(_));
+            let is_full = self.posted - self.done >= u64::from(SENDS);
+            if is_full || needs_slot && self.free.is_empty() {
+                return Ok(());
+            }
+            let posting = self.waiting.pop_front().expect("it was there");
+            let is_last_of_step =
+                self.waiting.is_empty() || self.posted + 1 - self.done >= u64::from(SENDS);
+            self.post(region, &posting, is_last_of_step)?;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, region: &Region, posting: &Posting, wakes: bool) -> Result<(), Broken> {
+        let imm = wakes.then_some(0);
+        let (op, held, sge, inline) = match posting {
+            Posting::Write { at, len } => (
+                SendOp::Write { to: self.there(*at, *len)?, imm },
+                None,
+                own(region, *at, *len),
+                None,
+            ),
+            Posting::Short { at, len, bytes } => {
+                let to = self.there(*at, *len as u64)?;
+                (SendOp::Write { to, imm }, None, Sge::default(), Some(&bytes[..*len]))
+            }
+            Posting::Read { at, len, is_last } => {
+                let held = is_last.then_some(Held::LastRead);
+                let from = self.there(*at, *len)?;
+                (SendOp::Read { from }, held, own(region, *at, *len), None)
+            }
+            Posting::Frame(bytes) => {
+                let slot = self.free.pop().expect("flush looked for one");
+                self.slots.write_at(slot * FRAME, bytes)?;
+                let sge = self.slots.sge((slot * FRAME) as u64, bytes.len() as u32);
+                (SendOp::Send { imm: None, to: None }, Some(Held::Slot(slot)), sge, None)
+            }
+        };
+        self.posted += 1;
+        let is_signalled = held.is_some() || self.posted.is_multiple_of(SIGNAL_EVERY);
+        let flags = if is_signalled { SendFlags::SIGNALED } else { SendFlags::empty() };
+        let sges = [sge];
+        let data = inline.map_or(Data::Sges(&sges), Data::Inline);
+        self.queue_pair.post_send(&SendRequest { wr_id: self.posted, op, data, flags })?;
+        self.held.extend(held.map(|held| (self.posted, held)));
+        Ok(())
+    }
+
+    /// The peer's bytes at a place.
+    fn there(&self, at: u64, len: u64) -> Result<remora::nic::queue::Remote, Broken> {
+        let part = self.remote.get(at as usize..(at + len) as usize).ok_or(Broken::Range)?;
+        Ok(part.into())
+    }
+
+    /// A request is done.
+    pub(crate) fn complete(&mut self, completion: &Completion) -> Result<Done, Broken> {
+        if completion.status != Status::Success {
+            return Err(Broken::Failed(completion.status));
+        }
+        if !completion.kind.is_receive() {
+            return Ok(self.finish(completion.wr_id));
+        }
+        let slot = completion.wr_id as usize;
+        let done = match completion.kind {
+            WorkKind::Recv => {
+                let mut bytes = vec![0; (completion.len as usize).min(FRAME)];
+                self.slots.read_at(slot * FRAME, &mut bytes)?;
+                Done::Frame(bytes)
+            }
+            _ => Done::Written,
+        };
+        self.post_receive(slot)?;
+        Ok(done)
+    }
+
+    fn finish(&mut self, until: u64) -> Done {
+        self.done = self.done.max(until);
+        let mut done = Done::Nothing;
+        while self.held.front().is_some_and(|(number, _)| *number <= until) {
+            match self.held.pop_front() {
+                Some((_, Held::Slot(slot))) => self.free.push(slot),
+                Some((_, Held::LastRead)) => done = Done::Read,
+                None => {}
+            }
+        }
+        done
+    }
+}
+
+fn own(region: &Region, at: u64, len: u64) -> Sge {
+    region.region().sge(at, u32::try_from(len).unwrap_or(u32::MAX))
+}

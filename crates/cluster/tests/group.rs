@@ -1,0 +1,233 @@
+//! Three nodes in one process, over three cards and a configuration service in memory.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora::Device;
+use remora::connection::token::Token;
+use remora_cluster::{
+    ChangeError, Configuration, Group, GroupLog, GroupOptions, InProcess, Node, NodeId, NotServing,
+};
+use remora_store::journal::JournalError;
+use remora_store::memory::Heap;
+use remora_store::scan::Cursor;
+use remora_store::store::{Change, Options, Store, UpdateError, Value};
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::kernel::now_ms;
+
+/// How long anything may take on a busy machine; nothing is asserted about it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_millis(500);
+const LIMIT: u64 = 16 << 20;
+
+type Member = Node<Heap>;
+
+struct Trial {
+    service: InProcess,
+    nodes: BTreeMap<NodeId, Member>,
+}
+
+fn options(me: NodeId, ring_bytes: u64) -> GroupOptions {
+    GroupOptions {
+        me,
+        port: 7490,
+        ring_bytes,
+        salt: 0x5a17,
+        token: Token::new([3; 16]).unwrap(),
+        lease: LEASE,
+        drift_ppm: 500,
+        patience: Duration::from_secs(10),
+    }
+}
+
+impl Trial {
+    fn new(nodes: u64, ring_bytes: u64) -> Trial {
+        let names: Vec<_> = (1..=nodes).map(NodeId).collect();
+        let first = Configuration::first(names[0], names.clone()).unwrap();
+        let mut trial = Trial { service: InProcess::new(LEASE, first), nodes: BTreeMap::new() };
+        names.into_iter().for_each(|name| trial.start(name, ring_bytes));
+        trial
+    }
+
+    fn start(&mut self, name: NodeId, ring_bytes: u64) {
+        let device = Device::open().unwrap();
+        let group = Group::new(&device, options(name, ring_bytes)).unwrap();
+        let own = Options::new(LIMIT, 7);
+        let log = GroupLog(group.clone());
+        let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+        let coordinator = self.service.coordinator(name, group.address());
+        let spaces = vec![TablespaceOptions::new("db0")];
+        self.nodes.insert(name, Node::start(store, spaces, coordinator).unwrap());
+    }
+
+    /// The node that serves, once there is one with a tablespace.
+    fn primary(&self) -> &Member {
+        until("a primary serves", || {
+            let serves = |node: &&Member| {
+                node.group().check().is_ok() && node.store().tablespace("db0").is_some()
+            };
+            self.nodes.values().find(serves)
+        })
+    }
+
+    /// Asks the primary for other members, again and again, until they are and it serves.
+    fn change(
+        &self,
+        what: &str,
+        ask: impl Fn(&Group) -> Result<(), ChangeError>,
+        is_done: impl Fn(&[NodeId]) -> bool,
+    ) {
+        until(what, || {
+            let primary = self.primary();
+            let latest = primary.group().status().configuration?;
+            if is_done(&latest.members) && latest.is_established() {
+                return Some(());
+            }
+            // What is under way already is refused.
+            let _ = ask(primary.group());
+            None
+        });
+    }
+
+    /// Waits until all nodes have carried out the log as the primary has it.
+    fn settle(&self) {
+        let last = self.primary().group().status().last;
+        until("all nodes follow", || {
+            let has = |node: &Member| node.group().status().applied >= last;
+            self.nodes.values().all(has).then_some(())
+        });
+    }
+}
+
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn put(node: &Member, key: &str, value: &str) -> Result<u64, UpdateError> {
+    let space = node.store().tablespace("db0").expect("the primary has made it");
+    let put = Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expires_ms: None };
+    let updated = node.store().update(space, key.as_bytes(), now_ms(), &mut |_, _| put)?;
+    Ok(updated.version)
+}
+
+/// Writes, and waits until the group has it.
+fn put_surely(node: &Member, key: &str, value: &str) {
+    let version = put(node, key, value).unwrap();
+    node.wait(version).unwrap();
+}
+
+fn get(node: &Member, key: &str) -> Option<String> {
+    let space = node.store().tablespace("db0")?;
+    let mut value = Vec::new();
+    node.store().get(space, key.as_bytes(), now_ms(), &mut value)?;
+    Some(String::from_utf8(value).unwrap())
+}
+
+/// All that a node has, with versions.
+fn contents(node: &Member) -> BTreeMap<Vec<u8>, (u64, Vec<u8>)> {
+    let mut all = BTreeMap::new();
+    let space = node.store().tablespace("db0").unwrap();
+    let mut cursor = Cursor::START;
+    loop {
+        cursor = node.store().scan(space, cursor, now_ms(), 100, &mut |item| {
+            all.insert(item.key.to_vec(), (item.version, item.stored.to_vec()));
+            std::ops::ControlFlow::Continue(())
+        });
+        if cursor == Cursor::END {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn what_is_put_at_the_primary_is_on_all_nodes() {
+    let trial = Trial::new(3, 1 << 16);
+    let primary = trial.primary();
+    // Many laps of the ring.
+    for number in 0..3000 {
+        put_surely(primary, &format!("key {}", number % 700), &format!("value {number}"));
+    }
+    trial.settle();
+    let expected = contents(primary);
+    assert_eq!(expected.len(), 700);
+    for node in trial.nodes.values() {
+        assert_eq!(contents(node), expected, "{}", node.group().status().me);
+    }
+    assert_eq!(primary.group().read(|| get(primary, "key 1")).unwrap().unwrap(), "value 2801");
+}
+
+#[test]
+fn a_backup_takes_no_changes_and_says_who_does() {
+    let trial = Trial::new(3, 1 << 16);
+    let primary = trial.primary();
+    put_surely(primary, "a", "1");
+    trial.settle();
+    let me = primary.group().status().me;
+    let backup = trial.nodes.values().find(|node| node.group().status().me != me).unwrap();
+    let address = Some(primary.group().address());
+    let refused = NotServing::Backup { node: me, address };
+    assert_eq!(backup.group().read(|| ()), Err(refused.clone()));
+    assert_eq!(put(backup, "a", "2"), Err(UpdateError::Journal(JournalError(refused.to_string()))));
+    assert_eq!(get(backup, "a").unwrap(), "1");
+}
+
+#[test]
+fn when_the_primary_goes_another_one_serves_what_was_acknowledged() {
+    let mut trial = Trial::new(3, 1 << 16);
+    for round in 0..2 {
+        let primary = trial.primary();
+        for number in 0..200 {
+            put_surely(primary, &format!("{round}.{number}"), &number.to_string());
+        }
+        let gone = primary.group().status().me;
+        trial.nodes.remove(&gone);
+        if round == 1 {
+            // One of three is no majority.
+            let (_, left) = trial.nodes.first_key_value().unwrap();
+            until("the lease of the one before ends", || {
+                (left.group().status().configuration?.primary != gone).then_some(())
+            });
+            assert!(left.group().check().is_err());
+            return;
+        }
+        let next = trial.primary();
+        for number in 0..200 {
+            let key = format!("{round}.{number}");
+            let read = next.group().read(|| get(next, &key));
+            assert_eq!(read.unwrap(), Some(number.to_string()), "{key}");
+        }
+    }
+}
+
+/// A node is lost; another one comes in its place, gets a copy of the store since the ring does not
+/// remember its beginning, and has a vote.
+#[test]
+fn a_node_that_is_lost_is_replaced() {
+    let mut trial = Trial::new(3, 1 << 14);
+    let lost = *trial.nodes.last_key_value().unwrap().0;
+    trial.primary();
+    trial.nodes.remove(&lost);
+    let primary = trial.primary();
+    for number in 0..2000 {
+        put_surely(primary, &format!("key {}", number % 500), &format!("value {number}"));
+    }
+    let new = NodeId(4);
+    trial.start(new, 1 << 14);
+    trial.change("the node joins", |group| group.join(new), |members| members.contains(&new));
+    trial.change("the lost one goes", |group| group.leave(lost), |members| members.len() == 3);
+    let primary = trial.primary();
+    put_surely(primary, "after", "the copy");
+    trial.settle();
+    assert!(primary.group().status().counters.snapshots > 0);
+    let expected = contents(primary);
+    assert_eq!(contents(&trial.nodes[&new]), expected);
+    assert_eq!(expected.len(), 501);
+}

@@ -47,7 +47,7 @@ pub struct Counters {
     pub refused: u64,
     /// Epochs that this node began to serve.
     pub served: u64,
-    /// Backups that fell behind by a whole ring and were cut off, to get a snapshot.
+    /// Backups that fell behind by three quarters of a ring and were cut off, to get a snapshot.
     pub overrun: u64,
     /// Snapshots asked for by or for this node.
     pub snapshots: u64,
@@ -119,6 +119,11 @@ pub struct Replica {
     /// The service has told it the latest configuration, after which no promise of an earlier life
     /// can be broken.
     is_informed: bool,
+    /// It has had an earlier life, and has heard of no configuration in this one.
+    comes_back: bool,
+    /// In an earlier life it was the primary of this epoch. It cannot go on as that: it has
+    /// forgotten what it ordered last, and would order something else at the same positions.
+    is_spent: bool,
     /// What a primary has said before the service did.
     early: Option<(NodeId, Configuration)>,
     pub(super) history: History,
@@ -156,6 +161,8 @@ impl Replica {
             epoch: 0,
             configuration: None,
             is_informed: false,
+            comes_back: false,
+            is_spent: false,
             early: None,
             history: History::new(options.ring_bytes, options.salt),
             committed: Position::NONE,
@@ -175,7 +182,8 @@ impl Replica {
     }
 
     /// A node that comes back with what its disk has kept: its store and the requests up to where
-    /// `ends` end, then the records in `memory` that follow. It votes under its old number.
+    /// `ends` end, then the records in `memory` that follow. It votes under its old number. If it
+    /// was the primary, it asks for a new epoch first.
     #[must_use]
     pub fn recovered<M: Memory>(
         me: NodeId,
@@ -187,6 +195,7 @@ impl Replica {
         replica.history.resume(&snapshot.ends);
         let scratch = &mut replica.aside.scratch;
         replica.history.scan(memory, Position::MAX_EPOCH, u64::MAX, scratch);
+        replica.comes_back = true;
         replica.applied = snapshot.ends.last().copied().unwrap_or_default();
         replica.requests = snapshot.requests.clone();
         replica.committed = snapshot.committed;
@@ -203,8 +212,7 @@ impl Replica {
     /// [`apply`].
     pub fn poll_apply<M: Memory>(&mut self, memory: &M) -> Option<(Position, Fields<'_>)> {
         if self.applied.position >= self.committed || self.applied == self.history.last() {
-            // The primary learns how much of the ring has come free.
-            self.tell(memory);
+            self.use_room(memory);
             return None;
         }
         let next = self.history.after(memory, self.applied, &mut self.aside.scratch);
@@ -216,6 +224,16 @@ impl Replica {
         self.applied = mark;
         self.requests.note(mark.position, &fields);
         Some((mark.position, fields))
+    }
+
+    /// Some of the ring may have come free: a primary that was told so can write there, and one
+    /// that could not begin its epoch's part of the log can.
+    fn use_room<M: Memory>(&mut self, memory: &M) {
+        match &self.role {
+            Role::Backup(_) => self.tell(memory),
+            Role::Primary(_) => self.gather(memory),
+            Role::Idle | Role::Fencing(_) => {}
+        }
     }
 
     /// The next record after a mark, for the disk.
@@ -270,7 +288,10 @@ impl Replica {
             self.configuration = Some(latest);
             self.is_vacant = false;
             self.quiet_until_ns = 0;
-            if self.primary() == Some(self.me) {
+            let is_mine = self.primary() == Some(self.me);
+            self.is_spent = is_mine && self.comes_back;
+            self.comes_back = false;
+            if is_mine {
                 // It serves as soon as the service has renewed its lease in this epoch.
                 self.renew_at_ns = 0;
             }
@@ -298,7 +319,8 @@ impl Replica {
         }
         let Some(configuration) = &self.configuration else { return };
         let is_member = configuration.members.contains(&self.me);
-        if !(self.is_vacant && is_member && now_ns >= self.quiet_until_ns) {
+        let is_free = self.is_vacant || self.is_spent;
+        if !(is_free && is_member && now_ns >= self.quiet_until_ns) {
             return;
         }
         if let Ok(next) = configuration.under(self.me) {
@@ -317,7 +339,9 @@ impl Replica {
         self.aside.counters.fenced += 1;
         let primary = configuration.primary;
         self.take_up(memory);
-        if primary == self.me {
+        if self.is_spent {
+            self.role = Role::Idle;
+        } else if primary == self.me {
             self.begin_recovery(memory);
         } else {
             self.joining.clear();
@@ -372,20 +396,18 @@ impl Replica {
 
     /// The connection with a node has ended, or cannot be had.
     pub fn handle_disconnected<M: Memory>(&mut self, memory: &M, node: NodeId) {
+        let is_primary = self.primary() == Some(node);
         match &mut self.role {
-            Role::Backup(backup)
-                if self.configuration.as_ref().is_some_and(|c| c.primary == node) =>
-            {
-                backup.lose();
-            }
-            Role::Backup(_) => {}
+            Role::Backup(backup) if is_primary => backup.lose(),
+            // It asks again over the next connection.
+            Role::Fencing(is_asked) if is_primary => *is_asked = false,
             Role::Primary(primary) => {
                 if primary.lose(node) {
                     self.outputs.push_back(Output::Connect { to: node });
                     self.gather(memory);
                 }
             }
-            Role::Idle | Role::Fencing(_) => {}
+            Role::Idle | Role::Fencing(_) | Role::Backup(_) => {}
         }
     }
 
@@ -406,7 +428,11 @@ impl Replica {
 
     fn handle_epoch<M: Memory>(&mut self, memory: &M, from: NodeId, configuration: Configuration) {
         if !self.is_informed {
-            self.early = Some((from, configuration));
+            // Of several primaries, the latest is the one that has to be answered.
+            let had = self.early.as_ref().map_or(0, |(_, early)| early.epoch);
+            if configuration.epoch >= had {
+                self.early = Some((from, configuration));
+            }
             return;
         }
         if configuration.epoch < self.epoch || configuration.primary != from {

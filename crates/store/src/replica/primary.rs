@@ -127,10 +127,14 @@ impl Replica {
             return self.open(memory);
         };
         let (common, last) = (self.history.common(&best.ends), best.last());
-        // What would be read must not come over what is not carried out yet.
+        // What is read must not come over what is not carried out yet, and leaves a quarter of the
+        // ring where the other one is further.
+        let ring = self.options.ring_bytes;
+        let is_further = best.applied.offset > self.applied.offset;
+        let most = if is_further { ring - self.history.window() } else { ring };
         let is_apart = common.position < self.applied.position
             || common.offset < best.first_offset
-            || free_until + self.options.ring_bytes < last.offset;
+            || free_until + most < last.offset;
         if is_apart {
             primary.stage = Stage::Fetching(from);
             self.aside.counters.snapshots += 1;
@@ -139,7 +143,7 @@ impl Replica {
         }
         primary.stage = Stage::Reading(from, last);
         let len = last.offset - common.offset;
-        let pieces = pieces(self.options.ring_bytes, common.offset, len).collect();
+        let pieces = pieces(ring, common.offset, len).collect();
         self.truncate(memory, common);
         self.history.expect(last.offset);
         self.outputs.push_back(Output::Read { from, pieces });
@@ -147,10 +151,14 @@ impl Replica {
 
     /// A copy of the store has come: looks again what is missing.
     pub(super) fn go_on<M: Memory>(&mut self, memory: &M) {
-        if let Role::Primary(primary) = &mut self.role {
-            primary.stage = Stage::Gathering;
-        }
+        self.set_stage(Stage::Gathering);
         self.gather(memory);
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Role::Primary(primary) = &mut self.role {
+            primary.stage = stage;
+        }
     }
 
     /// What was to be read of another node's region lies in the own one.
@@ -178,10 +186,9 @@ impl Replica {
         let fields = Fields::of(Operation::Epoch);
         let end = self.history.last().offset + fields.length() as u64;
         if end > self.free_until() + self.options.ring_bytes {
-            // A primary leaves a quarter of the ring for such records: that many epochs have begun
-            // and come to nothing.
-            self.aside.counters.full += 1;
-            return;
+            // The disk is behind; or, since a primary leaves a quarter of the ring for such
+            // records, that many epochs have begun and come to nothing.
+            return self.set_stage(Stage::Gathering);
         }
         self.history.append(memory, position, &fields, &mut self.aside.scratch);
         let Role::Primary(primary) = &mut self.role else { return };
@@ -288,18 +295,19 @@ impl Replica {
     }
 
     /// Sees to it that `len` bytes more overwrite nothing that is still needed: cuts off backups
-    /// that are a whole ring behind, as long as a majority is not.
+    /// that are three quarters of a ring behind, as long as a majority is not. The last quarter is
+    /// left to the first records of later epochs.
     fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
         let end = self.history.last().offset + len;
-        let ring = self.options.ring_bytes;
+        let most = self.options.ring_bytes - self.history.window();
         let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
         else {
             return Err(AppendError::NotPrimary(None));
         };
         let peers = &primary.peers;
-        let keeps_up = |peer: &Peer| peer.is_live() && peer.held_offset + ring >= end;
+        let keeps_up = |peer: &Peer| peer.is_live() && peer.held_offset + most >= end;
         let has = |node| node == self.me || peers.get(&node).is_some_and(keeps_up);
-        let on_disk = !self.options.waits_for_disk || self.kept.offset + ring >= end;
+        let on_disk = !self.options.waits_for_disk || self.kept.offset + most >= end;
         if !configuration.is_quorum(has) || !on_disk {
             self.aside.counters.full += 1;
             return Err(AppendError::NoMajority);
@@ -330,6 +338,7 @@ impl Replica {
                 self.aside.counters.refused += 1;
             }
         }
+        self.gather(memory);
         self.advance(memory);
     }
 

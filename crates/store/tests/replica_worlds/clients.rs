@@ -11,7 +11,7 @@ use super::world::{Event, US, World};
 /// How often a client asks the same before it gives up.
 const TRIES: u64 = 40;
 
-pub struct Client {
+pub(crate) struct Client {
     index: usize,
     /// The number under which it asks: another one after it has given up.
     number: u64,
@@ -26,7 +26,7 @@ pub struct Client {
 }
 
 impl Client {
-    pub fn new(index: usize) -> Client {
+    pub(crate) fn new(index: usize) -> Client {
         Client {
             index,
             number: index as u64,
@@ -46,7 +46,7 @@ impl Client {
 
 impl World {
     /// A client begins what it does next; when all is calm, it reads every key.
-    pub fn begin(&mut self, index: usize) {
+    pub(crate) fn begin(&mut self, index: usize) {
         let (keys, operations) = (self.plan.keys, self.plan.operations);
         let client = &mut self.clients[index];
         if client.current.is_some() || client.begun == operations + keys {
@@ -57,7 +57,6 @@ impl World {
             return;
         }
         client.begun += 1;
-        client.sequence += 1;
         client.tries = 0;
         client.current = Some(self.history.len());
         let key = if is_last { client.begun - operations - 1 } else { self.dice.below(keys) };
@@ -67,6 +66,8 @@ impl World {
             2 => Kind::Put(1 + self.dice.below(1 << 40)),
             _ => Kind::Add(1 + self.dice.below(1000)),
         };
+        // Changes are numbered, reads are not.
+        self.clients[index].sequence += u64::from(kind != Kind::Get);
         self.history.push(Operation {
             key: key as u8,
             kind,
@@ -77,8 +78,27 @@ impl World {
         self.attempt(index);
     }
 
+    /// Somebody who does not care for answers changes a lot, wherever he is let.
+    pub(crate) fn burst(&mut self) {
+        for name in self.machines.clone() {
+            let node = self.nodes.get_mut(&name).unwrap();
+            if !node.is_up || node.paused_until_ns > self.now_ns || !node.replica.is_serving() {
+                continue;
+            }
+            for _ in 0..self.dice.below(self.plan.burst) {
+                let value = vec![self.dice.below(256) as u8; self.dice.between(8, 120) as usize];
+                node.change_unasked(&value);
+            }
+            self.after(name);
+        }
+        if !self.is_calm {
+            let after = self.dice.below(self.plan.calm_at_ns / 50);
+            self.schedule(after, Event::Burst);
+        }
+    }
+
     /// Whether all clients have done what they had to do.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         let all = self.plan.operations + self.plan.keys;
         self.clients.iter().all(|client| client.begun == all && client.current.is_none())
     }
@@ -89,7 +109,8 @@ impl World {
         client.attempt += 1;
         let Operation { key, kind, .. } = self.history[current];
         let (attempt, target) = (client.attempt, client.target);
-        let ask = Ask { client: index, attempt, id: client.id(), key, kind };
+        let (operation, id) = (current, client.id());
+        let ask = Ask { client: index, operation, attempt, id, key, kind };
         // Some are on their way for so long that the client has asked again meanwhile.
         let way_ns = if self.dice.one_in(10) { 5000 * US } else { 30 * US };
         let after = self.dice.below(way_ns);
@@ -100,9 +121,11 @@ impl World {
         self.schedule(after, Event::TimedOut(index, attempt));
     }
 
-    pub fn answered(&mut self, ask: Ask, reply: Reply) {
+    pub(crate) fn answered(&mut self, ask: Ask, reply: Reply) {
         let client = &mut self.clients[ask.client];
-        let Some(current) = client.current.filter(|_| client.id() == ask.id) else { return };
+        let Some(current) = client.current.filter(|current| *current == ask.operation) else {
+            return;
+        };
         match reply {
             Reply::Done(answer) => {
                 let operation = &mut self.history[current];
@@ -118,7 +141,7 @@ impl World {
         }
     }
 
-    pub fn timed_out(&mut self, index: usize, attempt: u64) {
+    pub(crate) fn timed_out(&mut self, index: usize, attempt: u64) {
         let client = &mut self.clients[index];
         if client.current.is_none() || client.attempt != attempt {
             return;

@@ -4,38 +4,38 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
 /// A stream of random choices, determined by a seed.
-pub struct Dice(ChaCha8Rng);
+pub(crate) struct Dice(ChaCha8Rng);
 
 impl Dice {
-    pub fn new(seed: u64) -> Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
         Dice(ChaCha8Rng::seed_from_u64(seed))
     }
 
     /// A number below `n`, which is not zero.
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0.next_u64() % n
     }
 
-    pub fn between(&mut self, low: u64, high: u64) -> u64 {
+    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
     /// True once in `n` times.
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// A clock that begins anywhere and gains or loses a part of the time.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub(crate) struct Clock {
     begin_ns: u64,
     gain_ppm: i64,
 }
 
 impl Clock {
     /// A clock that gains or loses at most `drift_ppm`.
-    pub fn new(dice: &mut Dice, drift_ppm: u32) -> Clock {
+    pub(crate) fn new(dice: &mut Dice, drift_ppm: u32) -> Clock {
         let drift = i64::from(drift_ppm);
         let gain_ppm = match dice.below(3) {
             0 => drift,
@@ -46,7 +46,7 @@ impl Clock {
     }
 
     /// What it shows at `now_ns` of real time.
-    pub fn at(&self, now_ns: u64) -> u64 {
+    pub(crate) fn at(&self, now_ns: u64) -> u64 {
         self.begin_ns + (now_ns as i64 * (1_000_000 + self.gain_ppm) / 1_000_000) as u64
     }
 }

@@ -9,19 +9,19 @@ use remora_store::replica::{Mark, Replica, Snapshot, region_bytes};
 use super::node::RING;
 
 /// Keys and values.
-pub type Table = BTreeMap<u8, u64>;
+pub(crate) type Table = BTreeMap<u8, u64>;
 
 /// A store as of a place in the log.
 #[derive(Clone)]
-pub struct Copy {
-    pub at: Mark,
-    pub snapshot: Snapshot,
-    pub table: Table,
+pub(crate) struct Copy {
+    pub(crate) at: Mark,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) table: Table,
 }
 
 /// A disk. What was written is there when [`Disk::sync`] says so; a crash before that leaves some
 /// of it.
-pub struct Disk {
+pub(crate) struct Disk {
     base: Copy,
     /// Copies that become the base once the log is on the disk up to there.
     copies: VecDeque<Copy>,
@@ -31,30 +31,30 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(replica: &Replica) -> Disk {
+    pub(crate) fn new(replica: &Replica) -> Disk {
         let base = Copy { at: Mark::default(), snapshot: replica.snapshot(), table: Table::new() };
         Disk { base, copies: VecDeque::new(), log: VecDeque::new(), synced: Mark::default() }
     }
 
     /// The end of what was written.
-    pub fn written(&self) -> Mark {
+    pub(crate) fn written(&self) -> Mark {
         self.log.back().map_or(self.base.at.max(self.synced), |(mark, _)| *mark)
     }
 
-    pub fn write(&mut self, mark: Mark, fields: &Fields<'_>, salt: u64) {
+    pub(crate) fn write(&mut self, mark: Mark, fields: &Fields<'_>, salt: u64) {
         let mut bytes = Vec::new();
         fields.encode(mark.position, fields.checksum_contents(salt), &mut bytes);
         self.log.push_back((mark, bytes));
     }
 
     /// The store is a copy as of `copy.at`: it replaces the log before once that is on the disk.
-    pub fn checkpoint(&mut self, copy: Copy) {
+    pub(crate) fn checkpoint(&mut self, copy: Copy) {
         self.copies.push_back(copy);
         self.advance_base();
     }
 
     /// What was written up to `mark` is on the disk.
-    pub fn sync(&mut self, mark: Mark) {
+    pub(crate) fn sync(&mut self, mark: Mark) {
         self.synced = self.synced.max(mark);
         self.advance_base();
     }
@@ -69,21 +69,21 @@ impl Disk {
     }
 
     /// Records after `mark` are no more.
-    pub fn truncate(&mut self, mark: Mark) {
+    pub(crate) fn truncate(&mut self, mark: Mark) {
         self.log.retain(|(at, _)| *at <= mark);
         self.copies.retain(|copy| copy.at <= mark);
         self.synced = self.synced.min(mark);
     }
 
     /// Another node's store stands in the place of everything.
-    pub fn replace(&mut self, copy: Copy) {
+    pub(crate) fn replace(&mut self, copy: Copy) {
         self.log.clear();
         self.copies.clear();
         (self.synced, self.base) = (copy.at, copy);
     }
 
     /// The process is gone: of what was not synced, `torn` records are left.
-    pub fn crash(&mut self, torn: usize) {
+    pub(crate) fn crash(&mut self, torn: usize) {
         let synced = self.log.iter().filter(|(mark, _)| *mark <= self.synced).count();
         self.log.truncate(synced + torn);
         self.copies.clear();
@@ -91,7 +91,7 @@ impl Disk {
     }
 
     /// What a node begins with that comes back.
-    pub fn recover(&self) -> (Heap, Snapshot, Table) {
+    pub(crate) fn recover(&self) -> (Heap, Snapshot, Table) {
         let memory = Heap::new(region_bytes(RING));
         let mut at = self.base.at.offset;
         for (mark, bytes) in &self.log {

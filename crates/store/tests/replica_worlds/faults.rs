@@ -10,7 +10,7 @@ use super::world::{Event, US, World};
 const NEXT_LIFE: u64 = 100;
 
 impl World {
-    pub fn fault(&mut self) {
+    pub(crate) fn fault(&mut self) {
         if self.is_calm {
             return;
         }
@@ -41,7 +41,7 @@ impl World {
         let primary = self.registry.latest().map(|latest| latest.primary);
         let name = primary.filter(|_| self.dice.one_in(2)).unwrap_or(name);
         // What only memory holds is there while a majority lives.
-        let may_go = self.plan.on_disk || self.missing() < (self.plan.nodes as usize - 1) / 2;
+        let may_go = self.plan.on_disk || self.missing() == 0;
         if !self.machines.contains(&name) || !self.nodes[&name].is_up || !may_go {
             return;
         }
@@ -66,7 +66,7 @@ impl World {
         gone.max(self.machines.len() - there)
     }
 
-    pub fn restart(&mut self, name: NodeId) {
+    pub(crate) fn restart(&mut self, name: NodeId) {
         let Some(machine) = self.machines.iter().position(|node| *node == name) else { return };
         if self.nodes[&name].is_up {
             return;
@@ -101,13 +101,15 @@ impl World {
     /// An operator takes a node's vote away, and asks it back after a while.
     fn let_leave(&mut self, name: NodeId) {
         let is_primary = self.registry.latest().is_some_and(|latest| latest.primary == name);
-        if self.left.take().is_none() && !is_primary && self.missing() == 0 {
+        // Without two of three, nobody could go on.
+        let may_go = self.plan.on_disk || self.plan.nodes > 3;
+        if self.left.take().is_none() && !is_primary && may_go && self.missing() == 0 {
             self.left = Some(name);
         }
     }
 
     /// The operator's next step: members are to be the machines' nodes.
-    pub fn operate(&mut self) {
+    pub(crate) fn operate(&mut self) {
         self.schedule(2000 * US, Event::Operate);
         let serving = self.machines.iter().copied().find(|name| {
             let node = &self.nodes[name];
@@ -131,7 +133,7 @@ impl World {
     }
 
     /// Everything is mended, and nothing goes wrong any more.
-    pub fn calm(&mut self) {
+    pub(crate) fn calm(&mut self) {
         self.is_calm = true;
         self.net.heal();
         self.left = None;

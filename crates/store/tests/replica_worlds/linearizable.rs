@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 /// What a client has done to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     Get,
     Put(u64),
     /// Adds to the value, and answers the sum.
@@ -14,12 +14,12 @@ pub enum Kind {
 
 /// One operation. Whoever never heard an answer does not know whether it has happened.
 #[derive(Clone, Copy, Debug)]
-pub struct Operation {
-    pub key: u8,
-    pub kind: Kind,
-    pub invoked_ns: u64,
-    pub answered_ns: Option<u64>,
-    pub answer: u64,
+pub(crate) struct Operation {
+    pub(crate) key: u8,
+    pub(crate) kind: Kind,
+    pub(crate) invoked_ns: u64,
+    pub(crate) answered_ns: Option<u64>,
+    pub(crate) answer: u64,
 }
 
 impl Operation {
@@ -35,7 +35,7 @@ impl Operation {
 }
 
 /// Whether there is an order, and if not, the history.
-pub fn check(history: &[Operation]) -> Result<(), String> {
+pub(crate) fn check(history: &[Operation]) -> Result<(), String> {
     let keys: HashSet<u8> = history.iter().map(|operation| operation.key).collect();
     for key in keys {
         let matters = |operation: &&Operation| {

@@ -8,11 +8,11 @@ use remora_store::replica::{Message, NodeId, Snapshot};
 use super::disk::Table;
 
 /// The most bytes of a WRITE or of a READ's answer that arrive at once.
-pub const PACKET: u64 = 64;
+pub(crate) const PACKET: u64 = 64;
 
 /// What travels.
 #[derive(Clone, Debug)]
-pub enum Packet {
+pub(crate) enum Packet {
     Message(Message),
     /// Bytes of the sender's region; where it is read as late as it can be, none are here yet.
     Write {
@@ -32,68 +32,64 @@ pub enum Packet {
 
 /// One direction of a connection.
 #[derive(Debug, Default)]
-pub struct Lane {
-    pub packets: VecDeque<Packet>,
-    pub is_moving: bool,
+pub(crate) struct Lane {
+    pub(crate) packets: VecDeque<Packet>,
+    pub(crate) is_moving: bool,
     /// Since when nothing has come through, or no acknowledgement back.
-    pub stuck_since_ns: Option<u64>,
+    pub(crate) stuck_since_ns: Option<u64>,
 }
 
 /// A connection, which belongs to an epoch.
 #[derive(Debug)]
-pub struct Connection {
-    pub epoch: u32,
-    pub ends: [NodeId; 2],
-    pub lanes: [Lane; 2],
+pub(crate) struct Connection {
+    pub(crate) epoch: u32,
+    pub(crate) ends: [NodeId; 2],
+    pub(crate) lanes: [Lane; 2],
 }
 
 impl Connection {
-    pub fn other(&self, node: NodeId) -> NodeId {
+    pub(crate) fn other(&self, node: NodeId) -> NodeId {
         if self.ends[0] == node { self.ends[1] } else { self.ends[0] }
     }
 
-    pub fn lane(&mut self, from: NodeId) -> &mut Lane {
+    pub(crate) fn lane(&mut self, from: NodeId) -> &mut Lane {
         &mut self.lanes[usize::from(self.ends[1] == from)]
     }
 }
 
 #[derive(Debug, Default)]
-pub struct Network {
-    pub connections: BTreeMap<u64, Connection>,
+pub(crate) struct Network {
+    pub(crate) connections: BTreeMap<u64, Connection>,
     made: u64,
     /// Who cannot send to whom.
-    pub cut: BTreeSet<(NodeId, NodeId)>,
+    pub(crate) cut: BTreeSet<(NodeId, NodeId)>,
     /// Who does not reach the configuration service.
-    pub no_service: BTreeSet<NodeId>,
+    pub(crate) no_service: BTreeSet<NodeId>,
 }
 
 impl Network {
-    pub fn connect(&mut self, epoch: u32, ends: [NodeId; 2]) -> u64 {
+    pub(crate) fn connect(&mut self, epoch: u32, ends: [NodeId; 2]) -> u64 {
         self.made += 1;
         let connection = Connection { epoch, ends, lanes: Default::default() };
         self.connections.insert(self.made, connection);
         self.made
     }
 
-    pub fn cut(&mut self, from: NodeId, to: NodeId) {
-        self.cut.insert((from, to));
-    }
-
-    pub fn heal(&mut self) {
+    pub(crate) fn heal(&mut self) {
         self.cut.clear();
         self.no_service.clear();
     }
 
-    pub fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
+    pub(crate) fn is_cut(&self, from: NodeId, to: NodeId) -> bool {
         self.cut.contains(&(from, to))
     }
 
-    pub fn is_cut_either_way(&self, one: NodeId, other: NodeId) -> bool {
+    pub(crate) fn is_cut_either_way(&self, one: NodeId, other: NodeId) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
 }
 
 /// A place of a region in parts of at most [`PACKET`] bytes.
-pub fn parts(at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
+pub(crate) fn parts(at: u64, len: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..len).step_by(PACKET as usize).map(move |from| (at + from, PACKET.min(len - from)))
 }

@@ -14,22 +14,26 @@ use super::disk::{Copy, Disk, Table};
 use super::linearizable::Kind;
 
 /// The bytes of a ring: little, so that it is full often.
-pub const RING: u64 = 1024;
+pub(crate) const RING: u64 = 1024;
+
+/// The key of changes that no client waits for.
+const UNASKED: u8 = 255;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask {
-    pub client: usize,
-    /// Which of the client's attempts it is.
-    pub attempt: u64,
-    pub id: RequestId,
-    pub key: u8,
-    pub kind: Kind,
+pub(crate) struct Ask {
+    pub(crate) client: usize,
+    /// Which operation of the history it is, and which of the client's attempts.
+    pub(crate) operation: usize,
+    pub(crate) attempt: u64,
+    pub(crate) id: RequestId,
+    pub(crate) key: u8,
+    pub(crate) kind: Kind,
 }
 
 /// What it is told.
 #[derive(Clone, Copy, Debug)]
-pub enum Reply {
+pub(crate) enum Reply {
     Done(u64),
     /// Ask another node: this one, if it is known.
     Elsewhere(Option<NodeId>),
@@ -44,37 +48,37 @@ struct Pending {
 
 /// A read that was made, and whose lease is yet to be looked at.
 #[derive(Clone, Copy, Debug)]
-pub struct Looked {
+pub(crate) struct Looked {
     ask: Ask,
     epoch: u32,
     position: Position,
     value: u64,
 }
 
-pub struct Node {
-    pub replica: Replica,
-    pub region: Heap,
-    pub table: Table,
-    pub disk: Option<Disk>,
-    pub clock: Clock,
-    pub is_up: bool,
+pub(crate) struct Node {
+    pub(crate) replica: Replica,
+    pub(crate) region: Heap,
+    pub(crate) table: Table,
+    pub(crate) disk: Option<Disk>,
+    pub(crate) clock: Clock,
+    pub(crate) is_up: bool,
     /// Counts its processes: nothing that was meant for an earlier one reaches a later one.
-    pub life: u64,
-    pub paused_until_ns: u64,
+    pub(crate) life: u64,
+    pub(crate) paused_until_ns: u64,
     /// The connection with each other node.
-    pub links: BTreeMap<NodeId, u64>,
-    pub dialing: BTreeSet<NodeId>,
-    pub will_look: bool,
+    pub(crate) links: BTreeMap<NodeId, u64>,
+    pub(crate) dialing: BTreeSet<NodeId>,
+    pub(crate) will_look: bool,
     /// When what the service has said so far has come.
-    pub heard_until_ns: u64,
+    pub(crate) heard_until_ns: u64,
     /// When what others have sent so far is taken.
-    pub inbox_until_ns: u64,
+    pub(crate) inbox_until_ns: u64,
     pending: Vec<Pending>,
     options: Options,
 }
 
 impl Node {
-    pub fn new(name: NodeId, options: Options, clock: Clock) -> Node {
+    pub(crate) fn new(name: NodeId, options: Options, clock: Clock) -> Node {
         let replica = Replica::new(name, options);
         let disk = options.waits_for_disk.then(|| Disk::new(&replica));
         Node {
@@ -97,7 +101,7 @@ impl Node {
     }
 
     /// The process is gone, and its memory.
-    pub fn crash(&mut self, torn: usize) {
+    pub(crate) fn crash(&mut self, torn: usize) {
         self.is_up = false;
         self.life += 1;
         self.links.clear();
@@ -110,7 +114,7 @@ impl Node {
     }
 
     /// A process begins with what the disk has.
-    pub fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let Some(disk) = &self.disk else { return };
         let (region, snapshot, table) = disk.recover();
         self.replica = Replica::recovered(self.replica.me(), self.options, &snapshot, &region);
@@ -119,7 +123,7 @@ impl Node {
     }
 
     /// What there is to do: the next output, once the store has carried out what it may.
-    pub fn poll(&mut self) -> Option<Output> {
+    pub(crate) fn poll(&mut self) -> Option<Output> {
         while let Some((position, fields)) = self.replica.poll_apply(&self.region) {
             if fields.operation == Operation::Put {
                 self.table.insert(fields.key[0], number(fields.value));
@@ -138,7 +142,7 @@ impl Node {
     }
 
     /// Another node's store comes in the place of this one.
-    pub fn replace(&mut self, from: NodeId, snapshot: &Snapshot, table: &Table) {
+    pub(crate) fn replace(&mut self, from: NodeId, snapshot: &Snapshot, table: &Table) {
         if !self.replica.handle_snapshot(&self.region, from, snapshot) {
             return;
         }
@@ -150,7 +154,7 @@ impl Node {
     }
 
     /// Writes to the disk what is not there; up to where, if anything was written.
-    pub fn write_disk(&mut self) -> Option<Mark> {
+    pub(crate) fn write_disk(&mut self) -> Option<Mark> {
         let disk = self.disk.as_mut()?;
         let before = disk.written();
         while let Some((mark, fields)) = self.replica.record_after(&self.region, disk.written()) {
@@ -160,7 +164,7 @@ impl Node {
     }
 
     /// A client asks. A read is answered later: see [`Node::finish_read`].
-    pub fn ask(&mut self, ask: Ask) -> Result<Option<Looked>, Reply> {
+    pub(crate) fn ask(&mut self, ask: Ask) -> Result<Option<Looked>, Reply> {
         if !self.replica.is_serving() {
             return Err(Reply::Elsewhere(self.replica.primary()));
         }
@@ -200,8 +204,21 @@ impl Node {
         }
     }
 
+    /// A change that nobody waits for. Where there is no room for it, it is not made.
+    pub(crate) fn change_unasked(&mut self, value: &[u8]) {
+        let fields = Fields { key: &[UNASKED], value, ..Fields::of(Operation::Put) };
+        match self.replica.append(&self.region, &fields) {
+            Ok(_) => {
+                self.table.insert(UNASKED, number(value));
+                self.checkpoint();
+            }
+            Err(AppendError::NoMajority) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// The lease is looked at after the store: if it holds, the answer waits for the log only.
-    pub fn finish_read(&mut self, looked: Looked, now_ns: u64, honours_lease: bool) {
+    pub(crate) fn finish_read(&mut self, looked: Looked, now_ns: u64, honours_lease: bool) {
         let holds = self.replica.holds_lease(looked.epoch, self.clock.at(now_ns));
         if holds || !honours_lease {
             let Looked { ask, position, value: answer, .. } = looked;
@@ -210,7 +227,7 @@ impl Node {
     }
 
     /// Answers that wait no more.
-    pub fn answers(&mut self) -> Vec<(Ask, Reply)> {
+    pub(crate) fn answers(&mut self) -> Vec<(Ask, Reply)> {
         let mut answers = vec![];
         self.pending.retain(|pending| match self.replica.fate(pending.position) {
             Fate::Pending => true,
@@ -223,7 +240,7 @@ impl Node {
         answers
     }
 
-    pub fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
+    pub(crate) fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
         self.region.read(at, &mut bytes);
         bytes
@@ -231,5 +248,5 @@ impl Node {
 }
 
 fn number(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+    u64::from_le_bytes(*bytes.first_chunk().expect("eight bytes"))
 }

@@ -9,40 +9,43 @@ const MS: u64 = 1_000_000;
 
 /// What a world is like.
 #[derive(Clone, Debug)]
-pub struct Plan {
-    pub nodes: u64,
-    pub clients: usize,
+pub(crate) struct Plan {
+    pub(crate) nodes: u64,
+    pub(crate) clients: usize,
     /// How many operations each client makes while there are faults.
-    pub operations: u64,
-    pub keys: u64,
-    pub lease_ns: u64,
-    pub patience_ns: u64,
+    pub(crate) operations: u64,
+    pub(crate) keys: u64,
+    /// How many changes come at once from somebody who waits for no answer: fewer than this.
+    pub(crate) burst: u64,
+    pub(crate) lease_ns: u64,
+    pub(crate) patience_ns: u64,
     /// How much clocks gain or lose at most, in millionths.
-    pub drift_ppm: u32,
+    pub(crate) drift_ppm: u32,
     /// Nodes keep what is on their disks, and come back under their numbers.
-    pub on_disk: bool,
+    pub(crate) on_disk: bool,
     /// How long a disk takes at most.
-    pub disk_ns: u64,
+    pub(crate) disk_ns: u64,
     /// WRITEs take the sender's bytes when they leave, not when they are posted.
-    pub reads_late: bool,
+    pub(crate) reads_late: bool,
     /// A node that is stopped is still written to, as by a card of its own.
-    pub card_lives: bool,
+    pub(crate) card_lives: bool,
     /// When the last fault comes, and all are mended.
-    pub calm_at_ns: u64,
+    pub(crate) calm_at_ns: u64,
     /// How long a connection goes on without an acknowledgement.
-    pub retry_ns: u64,
+    pub(crate) retry_ns: u64,
     /// Off only to see that the checkers notice: reads are answered without a lease.
-    pub honours_lease: bool,
+    pub(crate) honours_lease: bool,
 }
 
 impl Plan {
-    pub fn of(dice: &mut Dice) -> Plan {
+    pub(crate) fn of(dice: &mut Dice) -> Plan {
         let lease_ns = dice.between(4, 20) * MS;
         Plan {
             nodes: [3, 3, 3, 5][dice.below(4) as usize],
             clients: dice.between(2, 4) as usize,
             operations: dice.between(8, 24),
             keys: dice.between(2, 3),
+            burst: [1, 3, 12][dice.below(3) as usize],
             lease_ns,
             patience_ns: dice.between(2, 8) * MS,
             drift_ppm: [0, 1000, 100_000][dice.below(3) as usize],
@@ -56,7 +59,7 @@ impl Plan {
         }
     }
 
-    pub fn replica(&self) -> Options {
+    pub(crate) fn replica(&self) -> Options {
         Options {
             ring_bytes: RING,
             salt: 5,
@@ -68,7 +71,7 @@ impl Plan {
     }
 
     /// How often a node is told that time has passed.
-    pub fn tick_ns(&self) -> u64 {
+    pub(crate) fn tick_ns(&self) -> u64 {
         (self.patience_ns / 5).min(self.lease_ns / 10)
     }
 }

@@ -15,10 +15,10 @@ use super::network::{Network, Packet, parts};
 use super::node::{Ask, Looked, Node, Reply};
 use super::plan::Plan;
 
-pub const US: u64 = 1000;
+pub(crate) const US: u64 = 1000;
 
 /// What happens.
-pub enum Event {
+pub(crate) enum Event {
     Tick,
     /// Something was written into the node's region.
     Look,
@@ -36,6 +36,7 @@ pub enum Event {
     Request(NodeId, Request),
     Service,
     Operate,
+    Burst,
     Fault,
     Restart(NodeId),
     Calm,
@@ -47,28 +48,27 @@ pub enum Event {
 /// An event, and for which process of which node.
 type Entry = (Option<(NodeId, u64)>, Event);
 
-pub struct World {
-    pub plan: Plan,
-    pub dice: Dice,
-    pub now_ns: u64,
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) dice: Dice,
+    pub(crate) now_ns: u64,
     queue: BTreeMap<(u64, u64), Entry>,
     scheduled: u64,
-    pub nodes: BTreeMap<NodeId, Node>,
-    pub net: Network,
-    pub registry: Registry,
+    pub(crate) nodes: BTreeMap<NodeId, Node>,
+    pub(crate) net: Network,
+    pub(crate) registry: Registry,
     service_clock: Clock,
-    pub clients: Vec<Client>,
-    pub history: Vec<Operation>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) history: Vec<Operation>,
     /// The node of each machine that is to be a member.
-    pub machines: Vec<NodeId>,
+    pub(crate) machines: Vec<NodeId>,
     /// A node that is to be no member for a while.
-    pub left: Option<NodeId>,
-    pub is_calm: bool,
-    pub has_ended: bool,
+    pub(crate) left: Option<NodeId>,
+    pub(crate) is_calm: bool,
 }
 
 impl World {
-    pub fn new(plan: Plan, mut dice: Dice) -> World {
+    pub(crate) fn new(plan: Plan, mut dice: Dice) -> World {
         let machines: Vec<_> = (1..=plan.nodes).map(NodeId).collect();
         let first = Configuration::first(machines[0], machines.clone()).unwrap();
         let mut nodes = BTreeMap::new();
@@ -92,11 +92,11 @@ impl World {
             machines: machines.clone(),
             left: None,
             is_calm: false,
-            has_ended: false,
         };
         machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
         world.schedule(0, Event::Service);
         world.schedule(0, Event::Operate);
+        world.schedule(0, Event::Burst);
         world.schedule(world.plan.lease_ns, Event::Fault);
         world.schedule(world.plan.calm_at_ns, Event::Calm);
         (0..world.plan.clients).for_each(|client| world.schedule(0, Event::Begin(client)));
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// The next event; false when there is none before `until_ns`.
-    pub fn step(&mut self, until_ns: u64) -> bool {
+    pub(crate) fn step(&mut self, until_ns: u64) -> bool {
         let Some(((at, _), (process, event))) = self.queue.pop_first() else { return false };
         self.now_ns = at;
         if at > until_ns {
@@ -129,12 +129,12 @@ impl World {
         true
     }
 
-    pub fn schedule(&mut self, after_ns: u64, event: Event) {
+    pub(crate) fn schedule(&mut self, after_ns: u64, event: Event) {
         self.put(after_ns, (None, event));
     }
 
     /// Something for the process that a node is now.
-    pub fn process(&mut self, name: NodeId, after_ns: u64, event: Event) {
+    pub(crate) fn process(&mut self, name: NodeId, after_ns: u64, event: Event) {
         let life = self.nodes[&name].life;
         self.put(after_ns, (Some((name, life)), event));
     }
@@ -157,6 +157,7 @@ impl World {
                 self.schedule(200 * US, Event::Service);
             }
             Event::Operate => self.operate(),
+            Event::Burst => self.burst(),
             Event::Fault => self.fault(),
             Event::Restart(name) => self.restart(name),
             Event::Calm => self.calm(),
@@ -218,7 +219,7 @@ impl World {
     }
 
     /// Carries out what a node wants.
-    pub fn after(&mut self, name: NodeId) {
+    pub(crate) fn after(&mut self, name: NodeId) {
         while let Some(output) = self.nodes.get_mut(&name).unwrap().poll() {
             self.carry_out(name, output);
         }
@@ -306,7 +307,7 @@ impl World {
     }
 
     /// A node's end of a connection is closed; the other one finds that out.
-    pub fn close(&mut self, name: NodeId, id: u64) {
+    pub(crate) fn close(&mut self, name: NodeId, id: u64) {
         let Some(connection) = self.net.connections.get(&id) else { return };
         let peer = connection.other(name);
         self.nodes.get_mut(&name).unwrap().links.remove(&peer);

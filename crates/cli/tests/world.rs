@@ -165,3 +165,45 @@ fn files_of_other_simulators_are_imported_and_exported() {
     // Four messages of 196 packets come in, and acknowledges go out.
     assert!(pcap.len() > 4 * 200_000, "{}", pcap.len());
 }
+
+/// Cards whose hardware takes time answer later than those without, each kind in its own time.
+#[test]
+fn cards_of_several_kinds_are_in_one_world() {
+    let (figures, page) = run(&example("cards.toml"), &[]);
+    assert_eq!((&figures["done"], &figures["failed"]), (&123.into(), &0.into()));
+    // A call of 64 bytes crosses two cables each way.
+    let least = figures["times_us"]["p50"].as_f64().unwrap();
+    assert!(least > 4.0 && least < 10.0, "{least}");
+    assert!(page.contains("<h2>Topology"));
+}
+
+/// The bench of worlds runs all transports, and writes its rows and a page with its three figures.
+#[test]
+fn the_bench_of_worlds_writes_figures() {
+    let folder = Folder::new();
+    let (json, page) = (folder.path("rows.json"), folder.path("page.html"));
+    let output = Command::new(env!("CARGO_BIN_EXE_remora"))
+        .args(["bench", "worlds", "--simulated", "--quick", "--json"])
+        .arg(&json)
+        .arg("--html")
+        .arg(&page)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", told(&output));
+    let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let page = fs::read_to_string(page).unwrap();
+    for figure in ["fig12a", "fig12b", "fig12c"] {
+        let of = |row: &&Value| row["name"].as_str().unwrap().starts_with(figure);
+        let of: Vec<&Value> = rows.iter().filter(of).collect();
+        assert!(of.len() >= 8, "two sizes, and a row for each other transport: {}", of.len());
+        assert!(of.iter().all(|row| row["ours"]["median"].as_f64().unwrap() >= 1.0), "{of:?}");
+        assert!(page.contains(&format!("id=\"{figure}\"")));
+    }
+    assert!(page.contains("What the networks did") && page.contains("go-back-n, flow control"));
+    assert_eq!(page.matches("<section").count(), page.matches("</section>").count());
+    let nothing = Command::new(env!("CARGO_BIN_EXE_remora"))
+        .args(["bench", "worlds", "--only", "fig99"])
+        .output()
+        .unwrap();
+    assert!(told(&nothing).contains("nothing is called `fig99`"), "{}", told(&nothing));
+}

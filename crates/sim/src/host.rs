@@ -9,6 +9,7 @@ use remora_nic::{Event, Nic, Time};
 
 use crate::memory::SimMemory;
 use crate::packet::Wire;
+use crate::stage::Stage;
 
 /// A machine with a card and memory.
 #[derive(Debug)]
@@ -26,12 +27,23 @@ pub struct Host {
     /// The earliest moment at which the network wakes the card. [`Time::NEVER`]: it does not.
     pub(crate) timer: Time,
     is_touched: bool,
+    /// The time of the card's hardware, and the packets that wait for it; `None`: it takes none.
+    pub(crate) hardware: Option<Box<Stage>>,
 }
 
 impl Host {
     pub(crate) fn new(address: IpAddr, nic: Nic) -> Host {
         let (memory, events, inbox) = (SimMemory::new(), Vec::new(), Vec::new());
-        Host { address, nic, memory, events, inbox, timer: Time::NEVER, is_touched: false }
+        Host {
+            address,
+            nic,
+            memory,
+            events,
+            inbox,
+            timer: Time::NEVER,
+            is_touched: false,
+            hardware: None,
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use remora_nic::wire::ROCE_PORT;
 use remora_nic::{Config, Datagram, Event, Nic, PayloadRef, Time, Transmit, TransmitBatch};
 
 use crate::dice::{Dice, mix};
+use crate::hardware::Profile;
 use crate::hollow::HOLLOW;
 use crate::host::Addresses;
 use crate::link_faults::{LinkOptions, Network, OUTER_BYTES};
@@ -22,6 +23,7 @@ use crate::net::{
     Topology,
 };
 use crate::packet::{Wire, seal};
+use crate::stage::Stage;
 
 pub use crate::host::{DriverOptions, Host, Hosts};
 
@@ -157,11 +159,19 @@ impl World {
 
     /// Notes the next host's address in a world on a given network. The card's seed depends on
     /// nothing but the world's and its index. The host itself is made only if `is_here`.
-    pub(crate) fn place_host(&mut self, index: u64, config: Config, is_here: bool) {
+    /// Its hardware takes the time that `profile` says.
+    pub(crate) fn place_host(
+        &mut self,
+        index: u64,
+        (config, profile): (Config, Option<&'static Profile>),
+        is_here: bool,
+    ) {
         self.addresses.push(config.address);
         if is_here {
             let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
-            self.hosts.push(Host::new(config.address, Nic::new(config, seed)));
+            let mut host = Host::new(config.address, Nic::new(config, seed));
+            host.hardware = profile.map(|profile| Box::new(Stage::new(profile)));
+            self.hosts.push(host);
         }
     }
 
@@ -287,24 +297,61 @@ impl World {
     #[inline]
     fn happens(&mut self, happening: Happening) -> Option<Step> {
         match happening {
-            Happening::Arrival { host, packet } => Some(self.packet_arrives(host, &packet)),
+            Happening::Arrival { host, packet } => {
+                if self.hosts.quietly(host as usize).hardware.is_some() {
+                    self.packet_waits(host, packet);
+                    return None;
+                }
+                Some(self.packet_arrives(host, &packet))
+            }
             Happening::PortFree { host } => {
                 let _ = &mut self.hosts[host as usize];
                 None
             }
             Happening::Timer { host } => {
                 let now = self.now;
+                let is_new = self.run_hardware(host);
                 let Host { nic, memory, timer, .. } = &mut self.hosts[host as usize];
                 if now >= *timer {
                     *timer = Time::NEVER;
                 }
-                if nic.poll_timeout() > now {
-                    return None;
+                let is_due = nic.poll_timeout() <= now;
+                if is_due {
+                    nic.handle_timeout(now, memory);
                 }
-                nic.handle_timeout(now, memory);
-                Some(Step::Card(host as usize))
+                (is_due || is_new).then_some(Step::Card(host as usize))
             }
         }
+    }
+
+    /// A packet has arrived at a card whose hardware takes time.
+    fn packet_waits(&mut self, host: u32, packet: Packet) {
+        let World { net: Some(net), hosts, .. } = self else { return };
+        let Some(stage) = &mut hosts.quietly(host as usize).hardware else { return };
+        let at = stage.arrive(net.now(), packet, net.packets.start(packet.cargo()));
+        net.set_timer(host, at);
+    }
+
+    /// Hands on what a card's hardware has done by now. Returns whether the card has got a packet.
+    fn run_hardware(&mut self, host: u32) -> bool {
+        let at = host as usize;
+        if self.hosts.quietly(at).hardware.is_none() {
+            return false;
+        }
+        let now = self.net().now();
+        let mut is_new = false;
+        while let Some(packet) = self.stage(at).and_then(|stage| stage.arrived(now)) {
+            self.packet_arrives(host, &packet);
+            is_new = true;
+        }
+        while let Some((packet, cargo)) = self.stage(at).and_then(|stage| stage.sent(now)) {
+            self.net().send(host, packet, cargo);
+        }
+        is_new
+    }
+
+    fn stage(&mut self, host: usize) -> Option<&mut Stage> {
+        self.hosts.quietly(host).hardware.as_deref_mut()
     }
 
     #[inline]
@@ -409,7 +456,7 @@ impl World {
             return;
         }
         let mut rounds = 0;
-        while self.net().is_port_free(from as u32) {
+        while self.may_take(from) {
             // A turn may give nothing. More than a few of those in a row take time.
             const ROUNDS: usize = 64;
             rounds += 1;
@@ -421,7 +468,21 @@ impl World {
                 return self.net().set_timer(from as u32, at);
             }
         }
-        self.net().want_port(from as u32);
+        // A free port waits for the card's hardware, which has a timer.
+        if !self.net().is_port_free(from as u32) {
+            self.net().want_port(from as u32);
+        }
+    }
+
+    /// May a port take a packet from its card? Where hardware takes time, it works ahead.
+    #[inline]
+    fn may_take(&mut self, from: usize) -> bool {
+        let is_free = self.net().is_port_free(from as u32);
+        let World { net: Some(net), hosts, .. } = self else { return is_free };
+        match &hosts.quietly(from).hardware {
+            Some(stage) => stage.has_room(net.backlog(from as u32)),
+            None => is_free,
+        }
     }
 
     fn transmit(&mut self, from: usize) {
@@ -467,7 +528,21 @@ impl World {
         let (src_port, len) = (packet.path.src_port, packet.datagram_len() as u32);
         let head = Head::new(packet.header(), (tos, src_port), from as u32, len);
         let packet = outer((from as u32, to), src_port, tos, len);
-        self.net().send(from as u32, packet, Cargo::Head(head));
+        self.hand_out(from as u32, packet, Cargo::Head(head));
+    }
+
+    /// A card has given a packet: it goes to the port, if need be through the card's hardware.
+    #[inline]
+    fn hand_out(&mut self, from: u32, packet: Packet, cargo: Cargo) {
+        let World { net: Some(net), hosts, .. } = self else { return };
+        match &mut hosts.quietly(from as usize).hardware {
+            Some(stage) => {
+                let start = cargo.start();
+                let at = stage.send(net.now(), packet, cargo, start);
+                net.set_timer(from, at);
+            }
+            None => net.send(from, packet, cargo),
+        }
     }
 
     fn send(&mut self, from: usize, wire: Wire) {
@@ -503,7 +578,8 @@ impl World {
     fn leave(&mut self, from: usize, to: usize, wire: Box<Wire>) {
         let len = wire.bytes.len() as u32;
         let packet = outer((from as u32, to as u32), wire.src_port, wire.tos, len);
-        self.net().send(from as u32, packet, Cargo::Wire(wire));
+        self.net();
+        self.hand_out(from as u32, packet, Cargo::Wire(wire));
     }
 }
 

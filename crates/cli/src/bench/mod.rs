@@ -6,7 +6,7 @@
 //! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], all by UDP; [`local`] by
 //!   shared memory; [`daemon`]: a card that processes share; [`loss`]: bad networks; [`scale`]:
 //!   many connections; [`memory`], the paths between host and card; [`store`], the key-value store;
-//!   [`peers`]: plain sockets, to compare with.
+//!   [`worlds`]: networks of servers, simulated; [`peers`]: plain sockets, to compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
@@ -29,6 +29,7 @@ mod scale;
 mod store;
 mod transport;
 mod verbs;
+mod worlds;
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -52,6 +53,7 @@ Examples:
   remora bench chains --only fig10 --json rows.json
   remora bench memory --simulated                 a paper's figures, in the simulator
   remora bench store --only redis                 the store beside redis-server
+  remora bench worlds --full                      networks of 16 to 4,096 servers, simulated
   remora bench kernels --cpu v3                   as on a processor without AVX-512
 
 Compare runs of one machine only, and leave it idle otherwise.")]
@@ -82,6 +84,8 @@ enum What {
     Memory(memory::MemoryBench),
     /// The store in all its ways, beside Redis, memcached and DuckDB, and a page with plots
     Store(store::StoreBench),
+    /// Networks of up to 4,096 servers in the simulator, its speed, and a page with plots
+    Worlds(worlds::Worlds),
     /// A hot path of two cards in one thread, for valgrind to count its instructions
     #[command(hide = true)]
     Cost(cost::Cost),
@@ -107,6 +111,7 @@ impl Bench {
             What::Chains(chains) => chains.run(),
             What::Memory(memory) => memory.run(),
             What::Store(store) => store.run(),
+            What::Worlds(worlds) => worlds.run(),
             What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
             What::Holder(holder) => holder.run(),
@@ -128,6 +133,7 @@ impl Bench {
             What::Chains(chains) => &chains.options,
             What::Memory(memory) => &memory.options,
             What::Store(store) => &store.options,
+            What::Worlds(worlds) => &worlds.options,
             What::Cost(_) | What::Peer(_) | What::Holder(_) => return Ok(()),
         };
         let level = options.cpu.filter(|asked| *asked != cpu::level());

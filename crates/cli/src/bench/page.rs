@@ -6,6 +6,7 @@ use anyhow::Result;
 
 use super::figure::Figure;
 use super::plot;
+pub(crate) use super::plot::escaped as text;
 use super::row::{Row, Spread};
 
 pub(crate) const STYLE: &str = "\
@@ -120,22 +121,14 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
     write!(
         page,
         "<section id=\"{}\"><h2>{} <small>{}</small></h2><p class=\"about\">{}</p>\
-         {}<div class=\"key\">",
+         {}{}<dl><dt>paper<dd>{}<dt>here<dd>{}</dl><details><summary>Numbers</summary><table>\
+         <tr><th class=\"words\">{}",
         figure.id,
         text(figure.title),
         figure.origin,
         text(figure.about),
-        plot::draw(figure)?
-    )?;
-    for (way, colour) in figure.ways.iter().zip(plot::COLOURS) {
-        let plotters::style::RGBColor(r, g, b) = colour;
-        let name = text(way);
-        write!(page, "<span><i style=\"background:rgb({r},{g},{b})\"></i>{name}</span>")?;
-    }
-    write!(
-        page,
-        "</div><dl><dt>paper<dd>{}<dt>here<dd>{}</dl><details><summary>Numbers</summary><table>\
-         <tr><th class=\"words\">{}",
+        plot::draw(figure)?,
+        plot::key(figure.ways.iter().map(String::as_str)),
         text(figure.paper),
         text(&figure.here),
         text(figure.x)
@@ -151,11 +144,6 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
     }
     write!(page, "</table></details></section>")?;
     Ok(())
-}
-
-/// Escapes a text for HTML.
-pub(crate) fn text(words: &str) -> String {
-    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// The name of the machine's processor.

@@ -7,8 +7,9 @@ use plotters::prelude::*;
 use super::figure::{Figure, Style};
 use super::row::Spread;
 
-/// Colours that people with colour blindness can also distinguish (Okabe and Ito); Remora's first.
-pub(crate) const COLOURS: [RGBColor; 8] = [
+/// Colours that people with colour blindness can also distinguish (Okabe and Ito), Remora's first;
+/// where there are more than eight, the last two help.
+pub(crate) const COLOURS: [RGBColor; 10] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 140, 105),
@@ -17,6 +18,8 @@ pub(crate) const COLOURS: [RGBColor; 8] = [
     RGBColor(86, 180, 233),
     RGBColor(90, 96, 104),
     RGBColor(204, 121, 167),
+    RGBColor(120, 78, 30),
+    RGBColor(20, 20, 20),
 ];
 /// The colour of words and axes.
 pub(crate) const INK: RGBColor = RGBColor(70, 76, 84);
@@ -53,22 +56,11 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
         let here = (at - i).abs() < 1e-6 && i >= 0.0;
         figure.points.get(i as usize).filter(|_| here).map_or(String::new(), |p| p.x.clone())
     };
-    let text = |size: u32| (FONT, size).into_font().color(&INK);
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(GRID)
-        .axis_style(GRID)
-        .x_labels(2 * count + 1)
-        .x_label_formatter(&label)
-        .y_labels(if scale.log { (scale.top - scale.bottom) as usize + 1 } else { 10 })
-        .y_label_formatter(&|at| short(scale.value(*at)))
-        .x_desc(figure.x)
-        .y_desc(format!("{}, {}", figure.y, figure.unit))
-        .label_style(text(14))
-        .axis_desc_style(text(15))
-        .draw()?;
+    let title = format!("{}, {}", figure.y, figure.unit);
+    let labels = if scale.log { (scale.top - scale.bottom) as usize + 1 } else { 10 };
+    let value = |at: &f64| short(scale.value(*at));
+    let x = Axis { title: figure.x, labels: 2 * count + 1, label: &label };
+    draw_axes(&mut chart, x, Axis { title: &title, labels, label: &value })?;
     // Remora's line comes last, on top of the others.
     for way in (0..figure.ways.len()).rev() {
         draw_way(&mut chart, figure, &scale, way)?;
@@ -77,8 +69,60 @@ fn fill(figure: &Figure, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// The area of the plot that shows values.
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// The area of a plot that shows values.
+pub(crate) type Chart<'a, 'b> =
+    ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+
+/// An axis of a plot.
+#[derive(Clone, Copy)]
+pub(crate) struct Axis<'a> {
+    /// What it shows.
+    pub(crate) title: &'a str,
+    /// How many labels it has, about.
+    pub(crate) labels: usize,
+    /// The label of a place.
+    pub(crate) label: &'a dyn Fn(&f64) -> String,
+}
+
+/// Draws the axes, and a grid behind the values.
+pub(crate) fn draw_axes(
+    chart: &mut Chart<'_, '_>,
+    x: Axis<'_>,
+    y: Axis<'_>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let text = |size: u32| (FONT, size).into_font().color(&INK);
+    chart
+        .configure_mesh()
+        .disable_x_mesh()
+        .light_line_style(TRANSPARENT)
+        .bold_line_style(GRID)
+        .axis_style(GRID)
+        .x_labels(x.labels)
+        .x_label_formatter(x.label)
+        .y_labels(y.labels)
+        .y_label_formatter(y.label)
+        .x_desc(x.title)
+        .y_desc(y.title)
+        .label_style(text(14))
+        .axis_desc_style(text(15))
+        .draw()?;
+    Ok(())
+}
+
+/// The names of lines with their colours, in HTML.
+pub(crate) fn key<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let entry = |(name, colour): (&str, &RGBColor)| {
+        let RGBColor(r, g, b) = colour;
+        format!("<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", escaped(name))
+    };
+    let entries: String = names.zip(COLOURS.iter().cycle()).map(entry).collect();
+    format!("<div class=\"key\">{entries}</div>")
+}
+
+/// A text, for HTML.
+pub(crate) fn escaped(words: &str) -> String {
+    words.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
+}
 
 /// Draws the medians of one way, and its whiskers.
 fn draw_way(

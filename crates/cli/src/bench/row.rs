@@ -122,6 +122,18 @@ pub(super) struct Row {
 }
 
 impl Row {
+    /// A row beside one figure of a peer: not a number where the peer is not there.
+    pub(super) fn beside(
+        name: &'static str,
+        unit: &'static str,
+        ours: Spread,
+        (peer, figure): (&'static str, f64),
+        target: Target,
+    ) -> Row {
+        let peer = PeerSide { name: peer.into(), spread: Spread::of(vec![figure]) };
+        Row { name: name.into(), unit, ours, ratio: ours.median / figure, peer, target }
+    }
+
     /// The ratio in words; a dash if the peer is not there.
     pub(super) fn ratio(&self) -> String {
         if self.ratio.is_nan() { "–".to_owned() } else { format!("{:.2}", self.ratio) }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use super::load::{self, Chosen};
+use super::load::{self, Chosen, Files};
 use super::page;
 use super::result::Outcome;
 use crate::output::{self, grouped};
@@ -18,12 +18,8 @@ pub(super) struct Compare {
     worlds: Vec<PathBuf>,
     #[command(flatten)]
     chosen: Chosen,
-    /// Write all figures to a file as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page with the figures, and with slowdowns by size
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Compare {
@@ -42,19 +38,12 @@ impl Compare {
         rows.iter().for_each(|row| _ = shown.add_row(row.clone()));
         output::align_right(&mut shown, 1..headings.len());
         println!("{shown}\n(times in µs; in brackets: a multiple of the first world's)");
-        if let Some(path) = &self.page {
-            load::write(path, page::comparison(&outcomes, &headings, &rows)?)?;
-            println!("The page: {}", path.display());
-        }
-        match &self.json {
-            Some(path) => output::write_json(path, &outcomes),
-            None => Ok(()),
-        }
+        self.files.write(&outcomes, || page::comparison(&outcomes, &headings, &rows))
     }
 }
 
-/// A figure of a world.
-type Figure = Box<dyn Fn(&Outcome) -> f64>;
+/// A figure of a world; `None` if no flow has ended.
+type Figure = fn(&Outcome) -> Option<f64>;
 /// A number of packets of a world.
 type Count = fn(&Outcome) -> u64;
 
@@ -62,26 +51,25 @@ type Count = fn(&Outcome) -> u64;
 fn table(outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
     let names = outcomes.iter().map(|outcome| outcome.name.clone());
     let headings = core::iter::once("figure".to_owned()).chain(names).collect();
-    let time = |of: fn(&super::result::Times) -> f64| {
-        move |outcome: &Outcome| outcome.times_us.as_ref().map_or(0.0, of)
-    };
     let figures: [(&str, Figure); 7] = [
-        ("mean completion", Box::new(time(|t| t.mean))),
-        ("p50 completion", Box::new(time(|t| t.p50))),
-        ("p99 completion", Box::new(time(|t| t.p99))),
-        ("mean slowdown", Box::new(|o| o.mean_slowdown)),
-        ("p99 slowdown", Box::new(|o| o.p99_slowdown)),
-        ("goodput, Gb/s a host", Box::new(|o| o.gigabits_per_host)),
-        ("end", Box::new(|o| o.end_us)),
+        ("mean completion", |o| Some(o.times_us?.mean)),
+        ("p50 completion", |o| Some(o.times_us?.p50)),
+        ("p99 completion", |o| Some(o.times_us?.p99)),
+        ("mean slowdown", |o| o.times_us.map(|_| o.mean_slowdown)),
+        ("p99 slowdown", |o| o.times_us.map(|_| o.p99_slowdown)),
+        ("goodput, Gb/s a host", |o| o.times_us.map(|_| o.gigabits_per_host)),
+        ("end", |o| o.times_us.map(|_| o.end_us)),
     ];
     let mut rows = vec![row("transport", outcomes, |o| o.transport.to_owned())];
     rows.push(row("flows done", outcomes, |o| format!("{} of {}", o.done, o.flows)));
     for (name, figure) in &figures {
         let first = figure(&outcomes[0]);
-        rows.push(row(name, outcomes, |outcome| {
-            let value = figure(outcome);
-            let ratio = if first > 0.0 { value / first } else { 1.0 };
-            format!("{value:.2} ({ratio:.2})")
+        rows.push(row(name, outcomes, |outcome| match (figure(outcome), first) {
+            (Some(value), Some(first)) if first > 0.0 => {
+                format!("{value:.2} ({:.2})", value / first)
+            }
+            (Some(value), _) => format!("{value:.2}"),
+            (None, _) => "–".to_owned(),
         }));
     }
     let counts: [(&str, Count); 5] = [

@@ -8,7 +8,7 @@ use remora_sim::experiment::Experiment;
 use remora_sim::flows::Record;
 use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
 
-use super::stages::{links, tiers};
+use super::stages::tiers;
 
 const WIDTH: f64 = 1060.0;
 /// The distance of two tiers.
@@ -48,25 +48,18 @@ pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<
     Ok(svg + &legend())
 }
 
+/// A host or a switch; where there is room, with its name.
 fn node_mark(svg: &mut String, node: Node, (x, y): (f64, f64), crowded: bool) -> Result<()> {
     match node {
-        Node::Host(host) => {
+        Node::Host(_) => {
             let r = if crowded { 2.0 } else { 8.0 };
             write!(
                 svg,
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" fill=\"#fff\" stroke=\"#464c54\">\
                  <title>{node}</title></circle>"
             )?;
-            if !crowded {
-                let y = y + 24.0;
-                write!(
-                    svg,
-                    "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
-                     fill=\"#57606a\">{host}</text>"
-                )?;
-            }
         }
-        Node::Switch(switch) => {
+        Node::Switch(_) => {
             let (w, h) = if crowded { (8.0, 6.0) } else { (34.0, 18.0) };
             let (left, top) = (x - w / 2.0, y - h / 2.0);
             write!(
@@ -74,15 +67,18 @@ fn node_mark(svg: &mut String, node: Node, (x, y): (f64, f64), crowded: bool) ->
                 "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{w}\" height=\"{h}\" rx=\"3\" \
                  fill=\"#e9eef5\" stroke=\"#464c54\"><title>{node}</title></rect>"
             )?;
-            if !crowded {
-                let y = y + 4.0;
-                write!(
-                    svg,
-                    "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
-                     fill=\"#22272e\">s{switch}</text>"
-                )?;
-            }
         }
+    }
+    if !crowded {
+        let (name, y, colour) = match node {
+            Node::Host(host) => (host.to_string(), y + 24.0, "#57606a"),
+            Node::Switch(switch) => (format!("s{switch}"), y + 4.0, "#22272e"),
+        };
+        write!(
+            svg,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
+             fill=\"{colour}\">{name}</text>"
+        )?;
     }
     Ok(())
 }
@@ -106,15 +102,12 @@ fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
 /// By cable: the share of the time in which the busier of its directions was in use.
 fn busy(experiment: &Experiment, record: &Record, end: Ps) -> Vec<f64> {
     let topology = &experiment.cluster.topology;
-    let all = links(topology);
-    let mut by_ends: BTreeMap<(Node, Node), Vec<f64>> = BTreeMap::new();
-    for (link, used) in all.iter().zip(&record.links).rev() {
-        let time = link.rate.time(used.usage.bytes) as f64 / end.max(1) as f64;
-        by_ends.entry((link.from, link.to)).or_default().push(time.min(1.0));
-    }
-    // Cables beside each other have links in the same order.
-    let mut next = |a, b| by_ends.get_mut(&(a, b)).and_then(Vec::pop).unwrap_or(0.0);
-    topology.cables.iter().map(|Cable { a, b, .. }| next(*a, *b).max(next(*b, *a))).collect()
+    let share = |(cable, links): (&Cable, [u32; 2])| {
+        let bytes = links.map(|link| record.links[link as usize].usage.bytes);
+        let time = cable.rate.time(bytes[0].max(bytes[1]));
+        (time as f64 / end.max(1) as f64).min(1.0)
+    };
+    topology.cables.iter().zip(topology.links_of_cables()).map(share).collect()
 }
 
 /// From grey by blue to red.

@@ -15,7 +15,6 @@ use remora_sim::net::Node;
 use remora_sim::net::time::{NS, US};
 
 use super::load::{self, Chosen};
-use super::stages::links;
 use crate::output::grouped;
 
 /// `remora world export`.
@@ -104,7 +103,7 @@ impl Export {
     fn prepare(&self, experiment: &mut Experiment) -> Result<()> {
         let Experiment { cluster, .. } = experiment;
         let usual = RecordOptions { every: US, captures: Vec::new() };
-        let all = links(&cluster.topology);
+        let all = cluster.topology.links();
         let options = cluster.record.get_or_insert(usual);
         if let [a, b] = self.cable.as_slice() {
             let node = |name: &str| {

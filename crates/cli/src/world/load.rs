@@ -3,17 +3,15 @@
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
 use remora::offload::chain::text::Diagnostic;
 use remora_sim::experiment::{Experiment, Mistake, Overrides};
-use remora_sim::flows::{Report, Watch};
-use remora_sim::net::time::US;
+use remora_sim::flows::Report;
+use serde::Serialize;
 
+use super::progress;
 use crate::output;
 
 /// The most bytes of a file that a world names.
@@ -33,6 +31,36 @@ pub(super) struct Chosen {
 impl Chosen {
     fn overrides(self) -> Overrides {
         Overrides { seed: self.seed, threads: self.threads }
+    }
+}
+
+/// The files that a command writes with what its runs have come to.
+#[derive(Debug, Args)]
+pub(super) struct Files {
+    /// Write all figures to a file as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write a page: figures, and completion times by size; of one world, the topology, queues and
+    /// rates over time, too
+    #[arg(long, value_name = "FILE")]
+    pub(super) page: Option<PathBuf>,
+}
+
+impl Files {
+    /// Writes the files that are asked for.
+    pub(super) fn write(
+        &self,
+        figures: &impl Serialize,
+        page: impl FnOnce() -> Result<String>,
+    ) -> Result<()> {
+        if let Some(path) = &self.page {
+            write(path, page()?)?;
+            println!("The page: {}", path.display());
+        }
+        match &self.json {
+            Some(path) => output::write_json(path, figures),
+            None => Ok(()),
+        }
     }
 }
 
@@ -70,33 +98,7 @@ pub(super) fn parse(path: &Path, text: &str, chosen: Chosen) -> Result<Experimen
 /// Runs an experiment with a bar of its progress.
 pub(super) fn simulate(experiment: &Experiment) -> Result<Report> {
     let Experiment { cluster, flows, name, .. } = experiment;
-    let watch = Watch::default();
-    let bar = progress(flows.flows.len() as u64);
-    let waiter = thread::current();
-    let done = thread::scope(|scope| {
-        let running = scope.spawn(|| {
-            let done = cluster.run_watched(&flows.flows, &watch);
-            waiter.unpark();
-            done
-        });
-        while !running.is_finished() {
-            bar.set_position(watch.ended());
-            bar.set_message(format!("{:.1} µs", watch.at() as f64 / US as f64));
-            thread::park_timeout(Duration::from_millis(100));
-        }
-        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    bar.finish_and_clear();
-    done.with_context(|| format!("cannot run \"{name}\""))
-}
-
-fn progress(flows: u64) -> ProgressBar {
-    if !output::has_viewer() {
-        return ProgressBar::hidden();
-    }
-    let template = "{wide_bar} {pos} of {len} flows, {msg} simulated, {eta} left";
-    let style = ProgressStyle::with_template(template);
-    ProgressBar::new(flows).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+    progress::run(cluster, &flows.flows).with_context(|| format!("cannot run \"{name}\""))
 }
 
 /// Writes a text to a file.

@@ -3,7 +3,7 @@
 //! - [`run`], [`compare`], [`import`], [`export`]: its commands. [`load`]: reads world files, and
 //!   shows their mistakes.
 //! - [`result`]: a run's figures, as a table and as JSON. [`stages`]: where time was lost.
-//! - [`page`], [`drawing`], [`plots`]: the page of a run.
+//! - [`page`], [`drawing`], [`plots`]: the page of a run. [`progress`]: a run's bar.
 
 mod compare;
 mod drawing;
@@ -12,6 +12,7 @@ mod import;
 mod load;
 mod page;
 mod plots;
+pub(crate) mod progress;
 mod result;
 mod run;
 mod stages;

@@ -11,7 +11,6 @@ use remora_sim::net::time::US;
 use super::drawing;
 use super::plots::{Line, Plot};
 use super::result::{Class, Outcome};
-use super::stages::links;
 use crate::bench::page::{STYLE, processor, text};
 
 /// How many ports are drawn over time.
@@ -138,7 +137,7 @@ fn plot(
 
 /// Queues, rates and pauses.
 fn over_time(page: &mut String, experiment: &Experiment, record: &Record, end: Ps) -> Result<()> {
-    let links = links(&experiment.cluster.topology);
+    let links = experiment.cluster.topology.links();
     let name = |link: usize| format!("{} to {}", links[link].from, links[link].to);
     let interval = record.interval() as f64 / US as f64;
     let over = |values: Vec<f64>| -> Vec<(f64, f64)> {

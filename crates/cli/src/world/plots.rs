@@ -3,7 +3,7 @@
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;
 
-use crate::bench::plot::{COLOURS, GRID, INK, short};
+use crate::bench::plot::{self, COLOURS, key, short};
 
 /// A line of a plot: its name, and its points.
 pub(super) type Line = (String, Vec<(f64, f64)>);
@@ -21,7 +21,6 @@ pub(super) struct Plot {
 }
 
 const SIZE: (u32, u32) = (760, 340);
-const FONT: &str = "sans-serif";
 
 /// An axis, linear or in powers of ten.
 #[derive(Clone, Copy)]
@@ -87,22 +86,10 @@ impl Plot {
             .x_label_area_size(48)
             .y_label_area_size(72)
             .build_cartesian_2d(x.low..x.high, y.low..y.high)?;
-        let text = |size: u32| (FONT, size).into_font().color(&INK);
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .light_line_style(TRANSPARENT)
-            .bold_line_style(GRID)
-            .axis_style(GRID)
-            .x_labels(x.labels())
-            .y_labels(y.labels())
-            .x_label_formatter(&|at| x.label(*at))
-            .y_label_formatter(&|at| y.label(*at))
-            .x_desc(self.x)
-            .y_desc(self.y)
-            .label_style(text(14))
-            .axis_desc_style(text(15))
-            .draw()?;
+        let (along, up) = (|at: &f64| x.label(*at), |at: &f64| y.label(*at));
+        let horizontal = plot::Axis { title: self.x, labels: x.labels(), label: &along };
+        let vertical = plot::Axis { title: self.y, labels: y.labels(), label: &up };
+        plot::draw_axes(&mut chart, horizontal, vertical)?;
         for (i, (_, points)) in self.lines.iter().enumerate().rev() {
             let colour = COLOURS[i % COLOURS.len()];
             let places: Vec<(f64, f64)> =
@@ -117,15 +104,4 @@ impl Plot {
         root.present()?;
         Ok(())
     }
-}
-
-/// The names of lines with their colours.
-fn key<'a>(names: impl Iterator<Item = &'a str>) -> String {
-    let entry = |(name, colour): (&str, &RGBColor)| {
-        let RGBColor(r, g, b) = colour;
-        let name = crate::bench::page::text(name);
-        format!("<span><i style=\"background:rgb({r},{g},{b})\"></i>{name}</span>")
-    };
-    let entries: String = names.zip(COLOURS.iter().cycle()).map(entry).collect();
-    format!("<div class=\"key\">{entries}</div>")
 }

@@ -7,10 +7,9 @@ use clap::Args;
 use remora_sim::flows::RecordOptions;
 use remora_sim::net::time::US;
 
-use super::load::{self, Chosen};
+use super::load::{self, Chosen, Files};
 use super::page;
 use super::result::Outcome;
-use crate::output;
 
 /// `remora world run`.
 #[derive(Debug, Args)]
@@ -20,18 +19,14 @@ pub(super) struct Run {
     world: PathBuf,
     #[command(flatten)]
     chosen: Chosen,
-    /// Write all figures to a file as JSON
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Write a page: the topology, queues and rates over time, completion times by size
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
+    #[command(flatten)]
+    files: Files,
 }
 
 impl Run {
     pub(super) fn run(self) -> Result<()> {
         let mut experiment = load::load(&self.world, self.chosen)?;
-        if self.page.is_some() && experiment.cluster.record.is_none() {
+        if self.files.page.is_some() && experiment.cluster.record.is_none() {
             // A page shows what happened over time.
             let options = RecordOptions { every: US, captures: Vec::new() };
             experiment.cluster.record = Some(options);
@@ -39,13 +34,6 @@ impl Run {
         let report = load::simulate(&experiment)?;
         let outcome = Outcome::new(&experiment, &report);
         outcome.show();
-        if let Some(path) = &self.page {
-            load::write(path, page::render(&experiment, &report, &outcome)?)?;
-            println!("The page: {}", path.display());
-        }
-        match &self.json {
-            Some(path) => output::write_json(path, &outcome),
-            None => Ok(()),
-        }
+        self.files.write(&outcome, || page::render(&experiment, &report, &outcome))
     }
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use remora_sim::experiment::Experiment;
 use remora_sim::flows::Record;
-use remora_sim::net::{Cable, Link, Node, Ps, Topology, Usage};
+use remora_sim::net::{Cable, Node, Ps, Topology, Usage};
 use serde::Serialize;
 
 /// The links from one tier of the network to another.
@@ -46,18 +46,13 @@ pub(super) fn tiers(topology: &Topology) -> BTreeMap<Node, u32> {
     tiers
 }
 
-/// The links of a topology, as records number them.
-pub(super) fn links(topology: &Topology) -> Vec<Link> {
-    topology.links()
-}
-
 /// All stages, from hosts inwards and out again.
 pub(super) fn stages(experiment: &Experiment, record: &Record, end: Ps) -> Vec<Stage> {
     let topology = &experiment.cluster.topology;
     let tiers = tiers(topology);
     let paused = record.paused(end);
     let mut stages: BTreeMap<(u32, u32, u32), Stage> = BTreeMap::new();
-    for (i, link) in links(topology).iter().enumerate() {
+    for (i, link) in topology.links().iter().enumerate() {
         let tier = |node: &Node| tiers.get(node).copied().unwrap_or(0);
         let (from, to) = (tier(&link.from), tier(&link.to));
         // Upwards first, in order; then down.

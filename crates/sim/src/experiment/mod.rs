@@ -1,7 +1,7 @@
 //! Experiments: a cluster and its flows, read from a world file in TOML.
 //!
 //! - `section`: values with their places in the text, and [`Mistake`]s.
-//! - `topology`, `switches`, `workload`: the sections. docs/worlds.md says what each may have.
+//! - `topology`, `switches`, `workload`, and here hosts and cards: the sections. docs/worlds.md says what each may have.
 //!
 //! ```
 //! use remora_sim::experiment::{Experiment, Overrides};
@@ -43,6 +43,7 @@ use toml::de::DeTable;
 
 use crate::flows::{Cluster, Payload, TRANSPORTS, Transport};
 use crate::format::hpcc::{HpccFlows, HpccTopology};
+use crate::hardware::{PROFILES, Profile};
 
 use section::Section;
 pub use section::{Files, Mistake};
@@ -101,12 +102,16 @@ impl Experiment {
         }
         switches::read(world.section("switch")?, &mut cluster)?;
         hosts(world.section("host")?, &mut cluster)?;
+        for card in world.sections("card")? {
+            cards(card, &mut cluster)?;
+        }
         switches::losses(&topology, &mut cluster);
+        let cables = switches::Cables::of(&cluster.topology);
         for change in world.sections("change")? {
-            switches::change(change, &mut cluster)?;
+            switches::change(change, &cables, &mut cluster)?;
         }
         if world.has("record") {
-            switches::record(world.section("record")?, &mut cluster)?;
+            switches::record(world.section("record")?, &cables, &mut cluster)?;
         }
         let mut flows = HpccFlows::of(Vec::new());
         for section in world.sections("workload")? {
@@ -127,6 +132,29 @@ fn first_line(text: &str) -> usize {
     start + text[start..].lines().next().map_or(0, str::len)
 }
 
+/// The hardware of cards that a section names.
+fn profile(
+    section: &mut Section<'_>,
+    key: &'static str,
+) -> Result<Option<&'static Profile>, Mistake> {
+    let Some((name, at)) = section.text(key)? else { return Ok(None) };
+    Profile::named(&name).map(Some).ok_or_else(|| {
+        let names: Vec<String> = PROFILES.iter().map(|p| format!("`{}`", p.name)).collect();
+        let help = format!("it should be {}", names.join(", "));
+        Mistake::new(at, format!("there is no card \"{name}\""), help)
+    })
+}
+
+/// A section `[[card]]`: some hosts' cards.
+fn cards(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+    let hosts = section.hosts("hosts", cluster.topology.hosts)?;
+    let found = profile(&mut section, "name")?;
+    let found = section.need("name", found)?;
+    cluster.hardware.resize(cluster.topology.hosts as usize, None);
+    hosts.into_iter().for_each(|host| cluster.hardware[host as usize] = Some(found));
+    section.end()
+}
+
 /// The section `[host]`.
 fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
     if let Some((name, at)) = section.text("transport")? {
@@ -135,6 +163,9 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
             let help = format!("it should be {}", names.join(", "));
             Mistake::new(at, format!("there is no transport \"{name}\""), help)
         })?;
+    }
+    if let Some(profile) = profile(&mut section, "card")? {
+        cluster.hardware = vec![Some(profile); cluster.topology.hosts as usize];
     }
     if let Some(window) = section.number("window", 1..=32_768)? {
         cluster.window_packets = window;

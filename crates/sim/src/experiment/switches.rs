@@ -1,10 +1,12 @@
 //! The sections `[switch]`, `[[change]]` and `[record]`.
 
+use std::collections::BTreeMap;
+
 use super::section::{Mistake, Section};
 use crate::flows::{Cluster, RecordOptions};
 use crate::format::hpcc::HpccTopology;
 use crate::net::time::US;
-use crate::net::{BufferOptions, Change, Marking, Net, Node, PfcOptions, Ps, Routing};
+use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Ps, Routing, Topology};
 
 /// Reads the section `[switch]`.
 pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
@@ -75,51 +77,57 @@ pub(super) fn losses(of: &HpccTopology, cluster: &mut Cluster) {
     if of.losses.is_empty() {
         return;
     }
-    let Ok(net) = cluster.build() else { return };
+    let links = of.topology.links_of_cables();
     for (cable, probability) in &of.losses {
-        let cable = &of.topology.cables[*cable];
-        for link in between(&net, [cable.a, cable.b]) {
-            cluster.changes.push((0, Change::Loss { link, probability: *probability }));
+        let loss = |link| (0, Change::Loss { link, probability: *probability });
+        cluster.changes.extend(links[*cable].map(loss));
+    }
+}
+
+/// By the ends of a cable, the lesser first: the two links of each cable between them. It is made
+/// once for all sections that name cables.
+pub(super) struct Cables(BTreeMap<[Node; 2], Vec<[u32; 2]>>);
+
+impl Cables {
+    pub(super) fn of(topology: &Topology) -> Cables {
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (cable, links) in topology.cables.iter().zip(topology.links_of_cables()) {
+            all.entry([cable.a.min(cable.b), cable.a.max(cable.b)]).or_default().push(links);
         }
+        Cables(all)
     }
-}
 
-/// The links between two nodes, of both directions.
-fn between(net: &Net, [a, b]: [Node; 2]) -> Vec<u32> {
-    let mut links = net.links_between(a, b);
-    links.extend(net.links_between(b, a));
-    links
-}
-
-/// The links of a cable that a section names.
-fn links(section: &mut Section<'_>, key: &'static str, net: &Net) -> Result<Vec<u32>, Mistake> {
-    let Some((ends, at)) = section.cable(key)? else { return Ok(Vec::new()) };
-    let links = between(net, ends);
-    if links.is_empty() {
-        let message = format!("there is no cable between {} and {}", ends[0], ends[1]);
-        return Err(Mistake::new(at, message, "name the ends of a cable of the topology"));
+    /// The cables between the nodes that a section names; none if it names none.
+    fn named(&self, section: &mut Section<'_>, key: &'static str) -> Result<&[[u32; 2]], Mistake> {
+        let Some(([a, b], at)) = section.cable(key)? else { return Ok(&[]) };
+        self.0.get(&[a.min(b), a.max(b)]).map(Vec::as_slice).ok_or_else(|| {
+            let message = format!("there is no cable between {a} and {b}");
+            Mistake::new(at, message, "name the ends of a cable of the topology")
+        })
     }
-    Ok(links)
 }
 
 /// Reads a section `[[change]]`.
-pub(super) fn change(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+pub(super) fn change(
+    mut section: Section<'_>,
+    cables: &Cables,
+    cluster: &mut Cluster,
+) -> Result<(), Mistake> {
     let found = section.time("at")?;
     let (at, _) = section.need("at", found)?;
-    let net = cluster.build().map_err(|error| section.mistake(error, "correct the topology"))?;
-    let links = links(&mut section, "cable", &net)?;
+    let named = cables.named(&mut section, "cable")?;
     let mut changes: Vec<(Ps, Change)> = Vec::new();
-    if let Some(first) = links.first().copied() {
+    if !named.is_empty() {
+        let links = named.as_flattened().iter().copied();
         if let Some(rate) = section.rate("rate")? {
-            changes.extend(links.iter().map(|link| (at, Change::Rate { link: *link, rate })));
+            changes.extend(links.map(|link| (at, Change::Rate { link, rate })));
         } else if let Some(probability) = section.number("loss", 0.0..=1.0)? {
-            let loss = |link: &u32| (at, Change::Loss { link: *link, probability });
-            changes.extend(links.iter().map(loss));
+            changes.extend(links.map(|link| (at, Change::Loss { link, probability })));
         } else {
             let works = section.flag("works")?;
-            // A change of one link is one of both directions; cables beside it change, too.
-            let forth = links.iter().filter(|link| net.link(**link).from == net.link(first).from);
-            changes.extend(forth.map(|link| (at, Change::Cable { link: *link, works })));
+            // A change of one link is one of both directions.
+            changes
+                .extend(named.iter().map(|[link, _]| (at, Change::Cable { link: *link, works })));
         }
     }
     if let Some((node, place)) = section.node("switch")? {
@@ -146,7 +154,11 @@ pub(super) fn change(mut section: Section<'_>, cluster: &mut Cluster) -> Result<
 }
 
 /// Reads the section `[record]`.
-pub(super) fn record(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+pub(super) fn record(
+    mut section: Section<'_>,
+    cables: &Cables,
+    cluster: &mut Cluster,
+) -> Result<(), Mistake> {
     let mut every = US;
     if let Some((span, at)) = section.time("every")? {
         if span < RecordOptions::SHORTEST {
@@ -154,8 +166,7 @@ pub(super) fn record(mut section: Section<'_>, cluster: &mut Cluster) -> Result<
         }
         every = span;
     }
-    let net = cluster.build().map_err(|error| section.mistake(error, "correct the topology"))?;
-    let captures = links(&mut section, "capture", &net)?;
+    let captures = cables.named(&mut section, "capture")?.as_flattened().to_vec();
     cluster.record = Some(RecordOptions { every, captures });
     section.end()
 }

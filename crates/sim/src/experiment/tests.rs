@@ -3,7 +3,7 @@
 use super::*;
 use crate::flows::Flow;
 use crate::net::time::{MS, US};
-use crate::net::{Change, LineRate, Routing};
+use crate::net::{Change, LineRate, Ps, Routing};
 
 const WORLD: &str = r#"
 name = "small"
@@ -174,6 +174,20 @@ fn files_that_a_world_names_are_read() {
     assert_eq!(read.flows.ports, [200]);
     assert_eq!(read.flows.flows, [Flow::new(0, 1, 5000, MS)]);
     assert_eq!(read.cluster.changes.len(), 2, "the lossy cable, in both directions");
+    // Of two cables beside each other, the one that the file says loses packets.
+    let beside = |name: &str| match name {
+        "topology.txt" => Ok("4 2 4\n1 3\n0 1 1Gbps 1us 0\n2 3 1Gbps 1us 0\n\
+            1 3 1Gbps 1us 0.25\n3 1 1Gbps 1us 0.5\n"
+            .to_owned()),
+        other => files(other),
+    };
+    let read = Experiment::parse(world, &beside, Overrides::default()).unwrap();
+    let loss = |(_, change): &(Ps, Change)| match change {
+        Change::Loss { link, probability } => (*link, *probability),
+        other => panic!("{other:?}"),
+    };
+    let losses: Vec<_> = read.cluster.changes.iter().map(loss).collect();
+    assert_eq!(losses, [(4, 0.25), (5, 0.25), (6, 0.5), (7, 0.5)]);
     let other = world.replace("flow.txt", "topology.txt");
     let mistake = Experiment::parse(&other, &files, Overrides::default()).unwrap_err();
     assert!(mistake.message.starts_with("topology.txt, line 1: "), "{mistake:?}");

@@ -22,16 +22,33 @@ pub(super) fn read(
     let found = section.text("kind")?;
     let (kind, at) = section.need("kind", found)?;
     let start = section.time("start")?.map_or(0, |found| found.0);
-    let hosts = of.topology.hosts;
     let mut more = match kind.as_str() {
-        "poisson" => random(&mut section, cluster, files)?,
+        "hpcc" | "htsim" | "goal" => from_file(&mut section, &kind, of, files)?,
+        _ => HpccFlows::of(made(&mut section, (&kind, at.clone()), cluster, files)?),
+    };
+    let free = more.flows.iter_mut().filter(|flow| flow.after.is_empty());
+    free.for_each(|flow| flow.start = flow.start.saturating_add(start));
+    section.end()?;
+    append(all, more, at)
+}
+
+/// The flows of a kind that needs no other simulator's file.
+fn made(
+    section: &mut Section<'_>,
+    (kind, at): (&str, core::ops::Range<usize>),
+    cluster: &Cluster,
+    files: Files<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let hosts = cluster.topology.hosts;
+    Ok(match kind {
+        "poisson" => random(section, cluster, files)?,
         "incast" => {
             let (sources, target) =
-                (section.hosts("sources", hosts)?, host(&mut section, "target", hosts)?);
+                (section.hosts("sources", hosts)?, host(section, "target", hosts)?);
             let times = section.number("times", 1..=1_000_000u64)?.unwrap_or(1);
-            room(&section, sources.len() as u64 * times)?;
+            room(section, sources.len() as u64 * times)?;
             let every = section.time("every")?.map_or(0, |found| found.0);
-            let bytes = length(&mut section, "bytes")?;
+            let bytes = length(section, "bytes")?;
             let burst = |i| {
                 let mut flows = incast(sources.iter().copied(), target, bytes);
                 flows.iter_mut().for_each(|flow| flow.start = every.saturating_mul(i));
@@ -41,43 +58,32 @@ pub(super) fn read(
         }
         "permutation" => {
             let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
-            room(&section, hosts.into())?;
-            permutation(hosts, length(&mut section, "bytes")?, seed)
+            room(section, hosts.into())?;
+            permutation(hosts, length(section, "bytes")?, seed)
         }
         "all-to-all" => {
-            room(&section, u64::from(hosts) * u64::from(hosts - 1))?;
-            all_to_all(hosts, length(&mut section, "bytes")?)
+            room(section, u64::from(hosts) * u64::from(hosts - 1))?;
+            all_to_all(hosts, length(section, "bytes")?)
         }
         "ring-all-reduce" => {
-            room(&section, 2 * u64::from(hosts) * u64::from(hosts.saturating_sub(1)))?;
-            let bytes = data(&mut section)?;
+            room(section, 2 * u64::from(hosts) * u64::from(hosts.saturating_sub(1)))?;
+            let bytes = length(section, "bytes")?;
             ring_all_reduce(hosts, bytes)
         }
         "halving-doubling" => {
-            room(&section, 2 * u64::from(hosts) * u64::from(hosts.ilog2()))?;
-            let bytes = data(&mut section)?;
+            room(section, 2 * u64::from(hosts) * u64::from(hosts.ilog2()))?;
+            let bytes = length(section, "bytes")?;
             let why = format!("{hosts} hosts are no power of two");
             let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
             halving_doubling(hosts, bytes).ok_or_else(|| section.mistake(why, help))?
         }
-        "calls" => closed_loop(&mut section, hosts)?,
-        "flows" => one_by_one(&mut section, hosts)?,
-        "hpcc" | "htsim" | "goal" => {
-            let mut more = from_file(&mut section, &kind, of, files)?;
-            section.end()?;
-            more.flows.iter_mut().filter(|f| f.after.is_empty()).for_each(|f| f.start += start);
-            return append(all, more, at);
-        }
+        "calls" => closed_loop(section, hosts)?,
+        "flows" => one_by_one(section, hosts)?,
         _ => {
             let message = format!("there is no workload \"{kind}\"");
             return Err(Mistake::new(at, message, format!("it should be {KINDS}")));
         }
-    };
-    more.iter_mut()
-        .filter(|f| f.after.is_empty())
-        .for_each(|f| f.start = f.start.saturating_add(start));
-    section.end()?;
-    append(all, HpccFlows::of(more), at)
+    })
 }
 
 /// Adds flows behind those that there are.
@@ -123,11 +129,6 @@ fn length(section: &mut Section<'_>, key: &'static str) -> Result<u64, Mistake> 
         return Err(Mistake::new(at, format!("`{key}` is {bytes}"), help));
     }
     Ok(bytes)
-}
-
-/// Bytes that all hosts reduce.
-fn data(section: &mut Section<'_>) -> Result<u64, Mistake> {
-    length(section, "bytes")
 }
 
 fn random(

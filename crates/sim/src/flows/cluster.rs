@@ -9,6 +9,7 @@ use thiserror::Error;
 use super::flow::FlowError;
 use super::record::RecordOptions;
 use super::transport::Transport;
+use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
 use crate::net::{Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
 
@@ -33,6 +34,9 @@ pub struct Cluster {
     pub transport: Transport,
     /// Packets that a queue pair may have unacknowledged, at most.
     pub window_packets: u16,
+    /// By host: the time of its card's hardware; `None`, and what is missing: it takes none. The
+    /// card then fetches and delivers at once.
+    pub hardware: Vec<Option<&'static Profile>>,
     /// Changes the configuration of each card.
     pub config: fn(&mut Config),
     /// The most bytes of payload in a packet.
@@ -106,6 +110,7 @@ impl Cluster {
             net: NetOptions::default(),
             transport: Transport::default(),
             window_packets: 256,
+            hardware: Vec::new(),
             config: |_| {},
             mtu: Mtu::B1024,
             timeout: 7,

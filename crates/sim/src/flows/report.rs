@@ -5,7 +5,7 @@ use core::fmt;
 use remora_nic::queue::Status;
 use remora_nic::wire::Dialect;
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::record::Record;
 use crate::link_faults::OUTER_BYTES;
@@ -126,6 +126,18 @@ impl Report {
             }
         }
         self
+    }
+
+    /// The report, if all bytes of the flows that have ended are where they belong.
+    pub(super) fn whole(self) -> Result<Report, ClusterError> {
+        let lacks = |(flow, (done, (.., bytes))): (usize, (&Completion, &(u32, u32, u64)))| {
+            let missing = bytes.saturating_sub(done.arrived);
+            (done.ended.is_some() && missing > 0).then_some((flow, missing))
+        };
+        match self.flows.iter().zip(&self.lengths).enumerate().find_map(lacks) {
+            Some((flow, missing)) => Err(ClusterError::Missing { flow, missing }),
+            None => Ok(self),
+        }
     }
 
     /// The messages: all flows but waits, each with its source, target and bytes.
@@ -254,5 +266,25 @@ impl fmt::Display for Report {
              {} pauses",
             t.sent, t.delivered, t.marked, self.retransmitted, t.pauses
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A card that completes a flow whose bytes have not all arrived is caught in every run.
+    #[test]
+    fn a_flow_that_ended_without_its_bytes_is_an_error() {
+        let report = |ended: &[(u32, Ps)], arrived| {
+            let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
+            let (ended, arrived) = (ended.to_vec(), vec![(0, 1000), (1, arrived)]);
+            report.add(Part { ended, arrived, ..Part::default() });
+            report.whole().map(|report| report.done())
+        };
+        assert_eq!(report(&[(0, 5), (1, 5)], 1000), Ok(2));
+        assert_eq!(report(&[(0, 5)], 999), Ok(1), "what has not ended may be under way");
+        let missing = ClusterError::Missing { flow: 1, missing: 1 };
+        assert_eq!(report(&[(0, 5), (1, 5)], 999), Err(missing));
     }
 }

@@ -12,7 +12,8 @@ impl Cluster {
     /// Runs flows until all have ended.
     ///
     /// # Errors
-    /// If the topology or a flow is wrong, or the network has come to a deadlock.
+    /// If the topology or a flow is wrong, the network has come to a deadlock, or a card has
+    /// completed a flow whose bytes are not all in their places.
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
         self.run_watched(flows, &Watch::default())
     }
@@ -56,7 +57,7 @@ impl Cluster {
         let failed = shared.failed.lock().map(|mut failed| failed.take());
         match failed.ok().flatten() {
             Some(error) => Err(error),
-            None => Ok(report.with_ideals(self)),
+            None => report.with_ideals(self).whole(),
         }
     }
 }

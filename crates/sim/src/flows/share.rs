@@ -131,7 +131,8 @@ impl<'a> Share<'a> {
         }
         for host in 0..cluster.topology.hosts {
             let is_here = (first..last).contains(&host);
-            world.place_host(u64::from(host), cluster.card(host), is_here);
+            let profile = cluster.hardware.get(host as usize).copied().flatten();
+            world.place_host(u64::from(host), (cluster.card(host), profile), is_here);
         }
         let start = world.net().now();
         let mut share = Share {

@@ -32,19 +32,17 @@ impl HpccTopology {
     fn ports(&self) -> Vec<(usize, usize)> {
         let numbers = self.numbers();
         let mut taken: BTreeMap<Node, usize> = BTreeMap::new();
-        let mut ports = vec![(0, 0); self.topology.hosts as usize];
-        for Cable { a, b, .. } in &self.topology.cables {
-            for node in [a, b] {
+        let cables = &self.topology.cables;
+        let mut ports = BTreeMap::new();
+        for (Cable { a, b, .. }, links) in cables.iter().zip(self.topology.links_of_cables()) {
+            for (node, link) in [a, b].into_iter().zip(links) {
                 let port = taken.entry(*node).or_insert(0);
                 *port += 1;
-                let entry = (numbers.get(node).copied().unwrap_or(0), *port);
-                match node {
-                    Node::Host(host) => ports[*host as usize] = entry,
-                    Node::Switch(_) => ports.push(entry),
-                }
+                ports.insert(link, (numbers.get(node).copied().unwrap_or(0), *port));
             }
         }
-        ports
+        // Links are numbered from 0 on, without a gap.
+        ports.into_values().collect()
     }
 
     /// Writes a `topology.txt`.

@@ -6,12 +6,13 @@
 //!   memory, which [kernels](crate::kernel) of simulated cards use.
 //! - [`parameter`]: a value with its unit and its source. [`alveo`]: the machine of the paper
 //!   "In-Network Memory Access" with its FPGA card. [`xdma`]: that card's DMA engine and its
-//!   driver. [`bluefield`]: the paper's other card.
+//!   driver. [`bluefield`]: the paper's other card. [`card`]: cards of a world's hosts.
 //!
 //! Times are in picoseconds and integers, so that each run gives the same figures on each machine.
 
 pub mod alveo;
 pub mod bluefield;
+pub mod card;
 pub mod circuit;
 pub mod parameter;
 pub mod pcie;
@@ -20,6 +21,7 @@ pub mod rate;
 pub mod resource;
 pub mod xdma;
 
+pub use card::{CardTime, PROFILES, Profile};
 pub use circuit::{Circuit, Step};
 pub use pcie::Link;
 pub use port::{HostPort, PortTerms};

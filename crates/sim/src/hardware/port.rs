@@ -105,11 +105,16 @@ impl HostPort {
     /// The same of a write. A write is not answered on the link; it is over when the host's memory
     /// has it, as seen by a read behind it.
     pub fn write(&mut self, now: u64, len: u64) -> u64 {
+        self.post(now, len).saturating_add(self.round_trip_ps())
+    }
+
+    /// The moment at which a write of `len` bytes that begins at `now` has left the card.
+    pub fn post(&mut self, now: u64, len: u64) -> u64 {
         let wire = match self.terms.bus {
             Bus::Pcie(link) => link.write(len),
             Bus::Bytes(_) => len,
         };
-        self.up.serve(now, wire).saturating_add(self.round_trip_ps())
+        self.up.serve(now, wire)
     }
 
     /// The first moment from `now` on at which a tag is free; takes it.

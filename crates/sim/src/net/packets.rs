@@ -103,6 +103,10 @@ impl Head {
         Head { bytes, len: header.len() as u8, tos, src_port, src, datagram_len }
     }
 
+    fn start(&self) -> (u8, u64) {
+        (self.bytes[0], self.datagram_len.into())
+    }
+
     /// The headers.
     #[inline]
     pub fn header(&self) -> &[u8] {
@@ -123,6 +127,20 @@ pub enum Cargo {
     Head(Head),
     /// All bytes.
     Wire(Box<Wire>),
+}
+
+impl Cargo {
+    /// The first byte of the datagram, which is its op-code, and the datagram's length.
+    pub fn start(&self) -> (u8, u64) {
+        match self {
+            Cargo::Head(head) => head.start(),
+            Cargo::Wire(wire) => wire_start(wire),
+        }
+    }
+}
+
+fn wire_start(wire: &Wire) -> (u8, u64) {
+    (wire.bytes.first().copied().unwrap_or(0), wire.bytes.len() as u64)
 }
 
 /// What the packets in the network carry, by number. Numbers are used again.
@@ -165,6 +183,14 @@ impl Packets {
         self.free.push(number);
         let wire = self.wires.get_mut(number as usize).and_then(Option::take);
         wire.map_or_else(|| Cargo::Head(self.heads[number as usize]), Cargo::Wire)
+    }
+
+    /// The [start](Cargo::start) of what a packet carries.
+    pub fn start(&self, number: u32) -> (u8, u64) {
+        match self.wires.get(number as usize) {
+            Some(Some(wire)) => wire_start(wire),
+            _ => self.heads[number as usize].start(),
+        }
     }
 
     /// Forgets what a packet carries.

@@ -179,8 +179,21 @@ impl Topology {
         }
     }
 
-    /// The directed links. Link `h` is the one that leaves host `h`; link `i ^ 1` of a pair behind
-    /// them is given by [`Link::back`].
+    /// By cable: the number of the link that leaves its end `a`, and of that which leaves `b`.
+    /// Link `h` is the one that leaves host `h`; those of switches follow in the cables' order.
+    pub fn links_of_cables(&self) -> Vec<[u32; 2]> {
+        let mut next = self.hosts;
+        let mut number = |from: Node| match from {
+            Node::Host(host) => host,
+            Node::Switch(_) => {
+                next += 1;
+                next - 1
+            }
+        };
+        self.cables.iter().map(|cable| [number(cable.a), number(cable.b)]).collect()
+    }
+
+    /// The directed links, as [`Topology::links_of_cables`] numbers them.
     pub fn links(&self) -> Vec<Link> {
         let none = Link {
             from: Node::Host(0),
@@ -189,18 +202,13 @@ impl Topology {
             delay: NEVER,
             back: 0,
         };
-        let mut links = vec![none; self.hosts as usize];
-        let place = |links: &mut Vec<Link>, from: Node| match from {
-            Node::Host(host) => host as usize,
-            Node::Switch(_) => {
-                links.push(none);
-                links.len() - 1
-            }
-        };
-        for Cable { a, b, rate, delay } in self.cables.iter().copied() {
-            let (there, back) = (place(&mut links, a), place(&mut links, b));
-            links[there] = Link { from: a, to: b, rate, delay, back: back as u32 };
-            links[back] = Link { from: b, to: a, rate, delay, back: there as u32 };
+        let ends = self.cables.iter().flat_map(|cable| [cable.a, cable.b]);
+        let of_switches = ends.filter(|end| end.switch().is_some()).count();
+        let mut links = vec![none; self.hosts as usize + of_switches];
+        for (cable, [there, back]) in self.cables.iter().zip(self.links_of_cables()) {
+            let Cable { a, b, rate, delay } = *cable;
+            links[there as usize] = Link { from: a, to: b, rate, delay, back };
+            links[back as usize] = Link { from: b, to: a, rate, delay, back: there };
         }
         links
     }

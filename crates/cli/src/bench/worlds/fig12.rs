@@ -1,0 +1,248 @@
+//! SRNIC's Fig. 12: how long flows take, by the number of servers, for each transport that worlds
+//! know. Each point is one run, the same on every machine.
+
+use std::fmt::Write;
+
+use anyhow::{Context, Result, ensure};
+use remora::nic::wire::Dialect;
+use remora_sim::flows::{Cluster, Report, TRANSPORTS, Transport};
+use remora_sim::net::time::{MS, US};
+use remora_sim::net::{PfcOptions, Ps, Routing};
+
+use super::{cluster, flows};
+use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::page::text;
+use crate::bench::row::{Row, Spread, Target};
+use crate::output::grouped;
+use crate::world::progress;
+
+/// What SRNIC says of its Fig. 12.
+const PAPER: &str = "SRNIC is 1.9–2.2 × better than ConnectX-6 (PFC, DCQCN, go-back-N) in all \
+                     three, stays stable as the network grows, and is similar to IRN (SRNIC §6.3; \
+                     ns-3)";
+/// The numbers of servers by default, and those that `--full` adds.
+const SERVERS: [u32; 3] = [16, 64, 256];
+const MORE: [u32; 2] = [1024, 4096];
+/// The number of servers of the row `fct_ours`.
+const COMPARED: u32 = 256;
+/// The transport of Remora's that the row compares, and the comparator, by their names.
+const OURS: &str = "selective";
+const SRNIC: &str = "srnic";
+
+/// A transport, and the network that suits it.
+struct Way {
+    name: String,
+    transport: Transport,
+    routing: Routing,
+    flow_control: bool,
+}
+
+impl Way {
+    /// A transport as the paper has those of its kind: without selective repeat it needs a network
+    /// that loses nothing.
+    fn of(transport: &Transport) -> Way {
+        let flow_control = !transport.dialect.contains(Dialect::LOSSY);
+        let suffix = if flow_control { ", flow control" } else { "" };
+        let name = format!("{}{suffix}", transport.name);
+        Way { name, transport: *transport, routing: Routing::Ecmp, flow_control }
+    }
+
+    fn cluster(&self, servers: u32) -> Result<Cluster> {
+        let mut cluster = Cluster { transport: self.transport, ..cluster(servers)? };
+        cluster.net.routing = self.routing;
+        cluster.net.pfc = self.flow_control.then(PfcOptions::default);
+        Ok(cluster)
+    }
+}
+
+/// All ways, Remora's own with spraying first.
+fn ways() -> Result<Vec<Way>> {
+    let transport = Transport::named(OURS).with_context(|| format!("no transport `{OURS}`"))?;
+    let name = format!("{OURS}, sprayed by switches");
+    let sprayed = Way { name, transport, routing: Routing::Spray, flow_control: false };
+    Ok([sprayed].into_iter().chain(TRANSPORTS.iter().map(Way::of)).collect())
+}
+
+/// For how long flows arrive: so long that there are about 3,100, and at least 1 ms.
+fn span(servers: u32, quick: bool) -> Ps {
+    let span = MS * u64::from((256 / servers).max(1));
+    if quick { span / 50 } else { span }
+}
+
+/// The runs of all ways with one number of servers.
+struct Size {
+    servers: u32,
+    reports: Vec<Report>,
+}
+
+/// All runs.
+pub(super) struct Found {
+    ways: Vec<Way>,
+    sizes: Vec<Size>,
+}
+
+/// Runs what is wanted.
+pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, full: bool) -> Result<Found> {
+    let ways = ways()?;
+    let wants_figure = FIGURES.iter().any(|(id, ..)| is_wanted(id));
+    let mut servers: Vec<u32> = if wants_figure { SERVERS.into() } else { Vec::new() };
+    match (quick, full) {
+        (true, _) => servers.retain(|servers| *servers < COMPARED),
+        (_, true) if wants_figure => servers.extend(MORE),
+        _ if !wants_figure && is_wanted("fct_ours") => servers.push(COMPARED),
+        _ => {}
+    }
+    let sizes = servers.into_iter().map(|servers| {
+        let run = |way: &Way| {
+            let cluster = way.cluster(servers)?;
+            let flows = flows(&cluster, span(servers, quick))?;
+            let told = || format!("cannot run {servers} servers with {}", way.name);
+            let report = progress::run(&cluster, &flows).with_context(told)?;
+            // The mean of those that have ended would flatter one that fails.
+            let ended = report.done();
+            ensure!(ended == flows.len(), "{}: {ended} of {} flows ended", way.name, flows.len());
+            eprintln!("{servers} servers, {}: {:.1} s", way.name, report.run_seconds);
+            Ok(report)
+        };
+        let reports = ways.iter().map(run).collect::<Result<_>>()?;
+        Ok(Size { servers, reports })
+    });
+    let sizes = sizes.collect::<Result<_>>()?;
+    Ok(Found { ways, sizes })
+}
+
+/// A figure of a run.
+type Of = fn(&Report) -> f64;
+/// The three figures: a name, a title, the y axis, its unit, and the value of a run.
+const FIGURES: [(&str, &str, &str, &str, Of); 3] = [
+    ("fig12a", "Mean completion time", "mean completion", "µs", |r| r.mean() / US as f64),
+    ("fig12b", "Completion time, 99th percentile", "p99 completion", "µs", |r| {
+        r.percentile(0.99).map_or(f64::NAN, |ps| ps as f64 / US as f64)
+    }),
+    ("fig12c", "Mean slowdown", "mean slowdown", "×", Report::mean_slowdown),
+];
+
+impl Found {
+    /// The figures that are wanted.
+    pub(super) fn figures(&self, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Figure> {
+        let all = FIGURES.into_iter().filter(|(id, ..)| is_wanted(id) && !self.sizes.is_empty());
+        all.map(|(id, title, y, unit, of)| {
+            let point = |size: &Size| Point {
+                x: grouped(size.servers.into()),
+                ways: size.reports.iter().map(|report| Spread::of(vec![of(report)])).collect(),
+            };
+            Figure {
+                id,
+                origin: "SRNIC’s Figure 12, simulated",
+                title,
+                about: "All flows, from their start to the last acknowledge at the sender; a \
+                        slowdown is a multiple of the time that the flow takes alone.",
+                x: "servers",
+                y,
+                unit,
+                style: Style::Lines,
+                ways: self.ways.iter().map(|way| way.name.clone()).collect(),
+                points: self.sizes.iter().map(point).collect(),
+                paper: PAPER,
+                here: self.best(of),
+            }
+        })
+        .collect()
+    }
+
+    /// The best way with the most servers, and the others beside it, in words.
+    fn best(&self, of: Of) -> String {
+        let Some(Size { servers, reports }) = self.sizes.last() else { return String::new() };
+        let mut all: Vec<(f64, &str)> =
+            reports.iter().map(of).zip(self.ways.iter().map(|way| way.name.as_str())).collect();
+        all.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (least, best) = all[0];
+        let rest = all[1..].iter().map(|(value, name)| format!("{name} {:.2} ×", value / least));
+        let rest: Vec<String> = rest.collect();
+        format!("with {servers} servers, {best} is best; beside it {}", rest.join(", "))
+    }
+
+    /// The row `fct_ours`; none where these runs have not the number of servers that it is about.
+    pub(super) fn row(&self, is_wanted: &dyn Fn(&str) -> bool) -> Option<Row> {
+        let size = self.sizes.iter().find(|size| size.servers == COMPARED)?;
+        let mean = |name: &str| {
+            let at = self.ways.iter().position(|way| way.name == name)?;
+            Some(size.reports[at].mean() / US as f64)
+        };
+        let sprayed = size.reports.first()?.mean() / US as f64;
+        let (peer, target) = match mean(SRNIC) {
+            Some(mean) => (("SRNIC as published", mean), Target::AtMost(0.9)),
+            None => (("SRNIC as published (not simulated here)", f64::NAN), Target::Any),
+        };
+        let ours = Spread::of(vec![sprayed]);
+        is_wanted("fct_ours").then(|| Row::beside("fct_ours", "µs", ours, peer, target))
+    }
+
+    /// A table of what the network did in each run, for the page; empty if there were none.
+    pub(super) fn section(&self) -> String {
+        if self.sizes.is_empty() {
+            return String::new();
+        }
+        let mut page = String::from(
+            "<section><h2>What the networks did</h2><p class=\"about\">In numbers of packets, of \
+             all flows until the last one ended.</p><div class=\"wide\"><table><tr>\
+             <th class=\"words\">servers<th class=\"words\">transport<th>flows<th>sent\
+             <th>sent again<th>dropped<th>marked<th>pauses<th>simulated in</tr>",
+        );
+        for Size { servers, reports } in &self.sizes {
+            for (way, report) in self.ways.iter().zip(reports) {
+                let t = &report.tally;
+                let counts = [
+                    report.flows.len() as u64,
+                    t.sent,
+                    report.retransmitted,
+                    t.dropped_full,
+                    t.marked,
+                    t.pauses,
+                ];
+                let cells: String =
+                    counts.iter().map(|count| format!("<td>{}", grouped(*count))).collect();
+                // A String takes whatever is written.
+                let _ = write!(
+                    page,
+                    "<tr><td class=\"words\">{}<td class=\"words\">{}{cells}<td>{:.1} s</tr>",
+                    grouped((*servers).into()),
+                    text(&way.name),
+                    report.run_seconds
+                );
+            }
+        }
+        page + "</table></div></section>"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each transport of worlds is a way, with flow control exactly if it cannot repeat
+    /// selectively.
+    #[test]
+    fn every_transport_is_a_way() {
+        let ways = ways().unwrap();
+        assert_eq!(ways.len(), TRANSPORTS.len() + 1);
+        for (way, transport) in ways[1..].iter().zip(TRANSPORTS) {
+            assert!(way.name.starts_with(transport.name));
+            let pfc = way.cluster(16).unwrap().net.pfc;
+            assert_eq!(pfc.is_none(), transport.dialect.contains(Dialect::LOSSY), "{}", way.name);
+        }
+        assert_eq!(ways[0].cluster(16).unwrap().net.routing, Routing::Spray);
+    }
+
+    /// What is asked for is what runs, and each number of servers has about as many flows.
+    #[test]
+    fn the_runs_are_those_that_are_wanted() {
+        let none = run(&|name| name == "packets_16", true, false).unwrap();
+        assert!(none.sizes.is_empty() && none.section().is_empty());
+        assert!(none.figures(&|_| true).is_empty() && none.row(&|_| true).is_none());
+        for servers in SERVERS {
+            let flows = flows(&cluster(servers).unwrap(), span(servers, false)).unwrap().len();
+            assert!((2900..3400).contains(&flows), "{servers}: {flows}");
+        }
+    }
+}

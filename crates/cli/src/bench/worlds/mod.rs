@@ -1,0 +1,105 @@
+//! `remora bench worlds`: networks of servers in the simulator, beside SRNIC's Fig. 12 (§6.3), and
+//! how fast the simulator is.
+//!
+//! - [`fig12`]: completion times and slowdowns by the number of servers, for all transports.
+//! - [`speed`]: packets a second, threads, memory.
+
+mod fig12;
+mod speed;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use remora::nic::qp::Mtu;
+use remora_sim::flows::{Cluster, Flow, Sizes, poisson};
+use remora_sim::net::{BufferOptions, FatTree, Marking, Ps};
+
+use super::figure::Figure;
+use super::page;
+use super::report::{Options, show, write};
+
+/// Measures transports in networks of servers, and the simulator itself.
+#[derive(Debug, Args)]
+pub(super) struct Worlds {
+    #[command(flatten)]
+    pub(super) options: Options,
+    /// Figures for 1,024 and 4,096 servers, too: takes an hour, or several
+    #[arg(long, conflicts_with = "quick")]
+    full: bool,
+    /// Only simulate the paper's figures; measure nothing of the simulator
+    #[arg(long)]
+    simulated: bool,
+    /// Write the page with the plots here
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html")]
+    html: PathBuf,
+}
+
+const WORDS: page::Words = page::Words {
+    title: "Networks of servers",
+    about: "SRNIC’s Figure 12 (NSDI 2023, §6.3) with the card that runs live at every server: fat \
+            trees of 16 to 4,096 servers, 100 Gb/s each and 400 Gb/s between switches, 1 µs a \
+            link, not over-subscribed; flows of Facebook’s Cache_Follower at a load of 0.7. \
+            Go-back-N has flow control (PFC), selective repeat has not, as in the paper. The \
+            paper does not state these: path MTU (here 1,024 B), buffers (32 MB a switch) and the \
+            thresholds of flow control (1/8 of what is free), both as in HPCC’s simulator, marks \
+            (above 300 KB at 100 Gb/s, in proportion at others: DCTCP in HPCC’s run.py), and how \
+            long flows arrive (here until there are about 3,100, at least 1 ms). The rows say how \
+            fast the simulator is.",
+    rows: "The simulator",
+    ours: "Remora",
+    command: "remora bench worlds",
+};
+
+/// The load of Fig. 12, as a part of the servers' rate.
+const LOAD: f64 = 0.7;
+/// What is drawn in these worlds comes from it.
+const SEED: u64 = 1;
+
+impl Worlds {
+    pub(super) fn run(&self) -> Result<()> {
+        let Worlds { options, full, simulated, html } = self;
+        let is_wanted = |name: &str| name.contains(&options.only);
+        let mut rows = Vec::new();
+        if !simulated {
+            rows.extend(speed::rows(&is_wanted, options.quick)?);
+        }
+        let found = fig12::run(&is_wanted, options.quick, *full)?;
+        rows.extend(found.row(&is_wanted));
+        let figures = found.figures(&is_wanted);
+        ensure!(
+            !rows.is_empty() || !figures.is_empty(),
+            "nothing is called `{}`: rows and figures have names such as `packets_1024`, \
+             `fct_ours`, `fig12a`; without --only, all of them run",
+            options.only
+        );
+        show(&rows);
+        figures.iter().for_each(Figure::show);
+        let page = page::render(WORDS, &rows, &figures, &found.section())?;
+        std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
+        println!("\nThe plots: {}", html.display());
+        rows.extend(figures.iter().flat_map(Figure::rows));
+        write(&rows, options)
+    }
+}
+
+/// The network of Fig. 12 with so many servers, of the paper's five numbers.
+fn cluster(servers: u32) -> Result<Cluster> {
+    let topology = FatTree::srnic(servers).context("the paper has no such tree")?;
+    let mut cluster = Cluster::new(topology);
+    cluster.mtu = Mtu::B1024;
+    cluster.net.seed = SEED;
+    cluster.net.buffer = BufferOptions {
+        bytes: 32_000_000,
+        marking: Some(Marking::step(300_000)),
+        marking_gigabits: 100,
+        ..BufferOptions::default()
+    };
+    Ok(cluster)
+}
+
+/// The flows of Fig. 12 that arrive in a span of simulated time.
+fn flows(cluster: &Cluster, span: Ps) -> Result<Vec<Flow>> {
+    let (servers, bits) = (cluster.topology.hosts, cluster.host_bits());
+    Ok(poisson(servers, bits, LOAD, &Sizes::cache_follower(), span, SEED)?)
+}

@@ -1,0 +1,161 @@
+//! How fast the simulator is: packets a second from card to card, by the number of servers and of
+//! threads, its memory, and random worlds a second.
+//!
+//! Packets count when they are delivered, acknowledges included; a run's set-up (cards, queue
+//! pairs) counts in `hosts_4096` only.
+
+use std::fs;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use remora::nic::qp::Mtu;
+use remora_sim::net::Ps;
+use remora_sim::net::time::{MS, US};
+
+use super::{cluster, flows};
+use crate::bench::row::{Case, Row, Run, Spread, Target, measure};
+use crate::world::progress;
+
+/// The seeds of the tests' random worlds, from 1 on.
+const WORLDS: u64 = 50;
+
+/// A run of the load of Fig. 12 until its span ends.
+#[derive(Clone, Copy)]
+struct Load {
+    servers: u32,
+    span: Ps,
+    threads: u8,
+    mtu: Mtu,
+}
+
+/// What it took.
+struct Took {
+    /// Packets a second, without the set-up.
+    rate: f64,
+    /// Seconds, with it.
+    seconds: f64,
+}
+
+impl Load {
+    fn run(self) -> Result<Took> {
+        let mut cluster = cluster(self.servers)?;
+        (cluster.mtu, cluster.threads, cluster.until) = (self.mtu, self.threads, self.span);
+        let flows = flows(&cluster, self.span)?;
+        let start = Instant::now();
+        let report = progress::run(&cluster, &flows)?;
+        let seconds = start.elapsed().as_secs_f64();
+        ensure!(report.failed() == 0, "{} flows failed", report.failed());
+        Ok(Took { rate: report.tally.delivered as f64 / report.run_seconds, seconds })
+    }
+
+    /// Thousands of packets a second.
+    fn thousands(self) -> Run<'static> {
+        Box::new(move || Ok(self.run()?.rate / 1e3))
+    }
+
+    /// Nanoseconds a packet.
+    fn nanoseconds(self) -> Run<'static> {
+        Box::new(move || Ok(1e9 / self.run()?.rate))
+    }
+}
+
+/// The rows that are wanted. `quick` shortens all runs.
+pub(super) fn rows(is_wanted: &dyn Fn(&str) -> bool, quick: bool) -> Result<Vec<Row>> {
+    let shorter = if quick { 50 } else { 1 };
+    let mut rows = Vec::new();
+    // First, so that it is not told what others have left in memory.
+    if is_wanted("hosts_4096") {
+        rows.extend(largest(MS / shorter)?);
+    }
+    for case in cases(shorter).into_iter().filter(|case| is_wanted(case.name)) {
+        rows.push(measure(case, if quick { 1 } else { 3 })?);
+    }
+    if is_wanted("worlds_rate") {
+        let rates = (0..if quick { 1 } else { 3 }).map(|_| random_worlds(WORLDS / shorter));
+        let ours = Spread::of(rates.collect::<Result<_>>()?);
+        let before = ("the simulator before this network (not in this build)", f64::NAN);
+        rows.push(Row::beside("worlds_rate", "1/s", ours, before, Target::Any));
+    }
+    Ok(rows)
+}
+
+fn cases(shorter: u64) -> [Case<'static>; 4] {
+    let load =
+        |servers, span: Ps| Load { servers, span: span / shorter, threads: 1, mtu: Mtu::B1024 };
+    let asked = |name, servers, span, peer, thousands| Case {
+        name,
+        unit: "K/s",
+        peer,
+        target: Target::AtLeast(1.0),
+        ours: load(servers, span).thousands(),
+        theirs: Box::new(move || Ok(thousands)),
+    };
+    let many = load(1024, 200 * US);
+    let htsim = "what is asked for (htsim: 46–64, ns-3: 0.8)";
+    let ns3 = "what is asked for (ns-3: 21.6 at 64)";
+    [
+        asked("packets_16", 16, 8 * MS, ns3, 1000.0),
+        asked("packets_1024", 1024, 200 * US, htsim, 400.0),
+        Case {
+            name: "threads_2",
+            unit: "K/s",
+            peer: "one thread",
+            target: Target::AtLeast(1.6),
+            ours: Load { threads: 2, ..many }.thousands(),
+            theirs: many.thousands(),
+        },
+        Case {
+            name: "growth",
+            unit: "ns a packet",
+            peer: "64 servers",
+            target: Target::AtMost(3.0),
+            ours: load(4096, 50 * US).nanoseconds(),
+            theirs: load(64, 2 * MS).nanoseconds(),
+        },
+    ]
+}
+
+/// 4,096 servers for a span, on two threads: the seconds, and the memory.
+fn largest(span: Ps) -> Result<[Row; 2]> {
+    let told = "cannot reset the process's highest memory: /proc/self/clear_refs";
+    fs::write("/proc/self/clear_refs", "5").context(told)?;
+    let took = Load { servers: 4096, span, threads: 2, mtu: Mtu::B4096 }.run()?;
+    let gib = highest_memory()? as f64 / f64::from(1 << 30);
+    let row = |name, unit, ours, asked| {
+        let asked_for = ("what is asked for", asked);
+        Row::beside(name, unit, Spread::of(vec![ours]), asked_for, Target::AtMost(1.0))
+    };
+    Ok([row("hosts_4096", "s", took.seconds, 45.0), row("hosts_4096_memory", "GiB", gib, 4.0)])
+}
+
+/// The most memory that this process has had since the last reset, in bytes.
+fn highest_memory() -> Result<u64> {
+    let status = fs::read_to_string("/proc/self/status").context("cannot read own memory")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    Ok(kib.context("/proc/self/status says nothing of VmHWM")? << 10)
+}
+
+/// Random worlds a second.
+fn random_worlds(count: u64) -> Result<f64> {
+    let start = Instant::now();
+    for seed in 1..=count.max(1) {
+        remora_sim::run(seed).with_context(|| format!("the world of seed {seed} is wrong"))?;
+    }
+    Ok(count.max(1) as f64 / start.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_those_of_the_names() {
+        let row = |name: &'static str| rows(&|other| other == name, true).unwrap();
+        let [small] = &row("packets_16")[..] else { panic!("one row") };
+        assert!(small.ours.median > 0.0 && small.peer.spread.median == 1000.0);
+        let [worlds] = &row("worlds_rate")[..] else { panic!("one row") };
+        assert_eq!((worlds.ratio(), worlds.verdict()), ("–".into(), ""));
+        assert!(highest_memory().unwrap() > 1 << 20);
+    }
+}

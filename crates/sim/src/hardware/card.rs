@@ -1,0 +1,281 @@
+//! Cards as hosts of a world have them: what packets take between a host's memory and its port.
+//!
+//! The card itself is the one that runs live ([`remora_nic::Nic`]); a [`Profile`] is only the time
+//! of its hardware. A packet to be sent waits for its payload from the host's memory, and the first
+//! of a message for its work-queue element where the card keeps none; one that arrives is on its
+//! way to memory before the card knows of it. Each packet takes the engine's time. All values have
+//! a source ([`Profile::parameters`]); [`Profile::unstated`] says what has none.
+
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use super::parameter::{Ground, Parameter, Unit};
+use super::pcie::{Generation, Lanes, Link, Payload};
+use super::port::{Bus, HostPort, PortTerms};
+use super::NS;
+
+/// Bytes of a work-queue element.
+const ELEMENT: u64 = 64;
+
+/// The time of a card's hardware, by its name in world files.
+#[derive(Debug)]
+pub struct Profile {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub about: &'static str,
+    /// The way to the host's memory.
+    pub way: PortTerms,
+    /// From the card to the host's memory, for a write that nobody answers, in picoseconds.
+    pub posted_ps: u64,
+    /// What the engine takes for a packet, each direction, in picoseconds.
+    pub packet_ps: u64,
+    /// Bytes of packets that the card fetches ahead of its port.
+    pub ahead_bytes: u64,
+    /// Work-queue elements that it fetches at a time, each message waiting for its own; zero: they
+    /// are there when the card needs them.
+    pub elements: usize,
+    /// The values, and where they come from.
+    pub parameters: &'static [Parameter],
+    /// What no source states, and what the model has not.
+    pub unstated: &'static str,
+}
+
+const fn value(
+    name: &'static str,
+    value: u64,
+    unit: Unit,
+    ground: Ground,
+    source: &'static str,
+) -> Parameter {
+    Parameter { name, value, unit, ground, source }
+}
+
+/// A link of 16 lanes of the third generation, with the usual sizes of packets.
+const GEN3_X16: Link = Link {
+    generation: Generation::Gen3,
+    lanes: Lanes::X16,
+    payload: Payload::B256,
+    read_request: 512,
+};
+const LANES: Parameter =
+    value("lanes of PCIe Gen 3", 16, Unit::Count, Ground::Paper, "SRNIC §6: its card; §2: CX-5's");
+const PAYLOAD: Parameter =
+    value("maximum payload", 256, Unit::Bytes, Ground::Assumed, "usual for servers");
+const READ_REQUEST: Parameter =
+    value("maximum read request", 512, Unit::Bytes, Ground::Assumed, "usual for servers");
+const BURST: Parameter = value(
+    "fetched ahead of the port",
+    16 << 10,
+    Unit::Bytes,
+    Ground::Paper,
+    "SRNIC §4.3: burst_size is the product of PCIe's rate and delay",
+);
+const SRNIC_TRIP: Parameter =
+    value("round trip", 1100 * NS, Unit::Time, Ground::Paper, "SRNIC §6.2: the average measured");
+const SRNIC_ELEMENTS: Parameter =
+    value("elements fetched at a time", 8, Unit::Count, Ground::Paper, "SRNIC §4.3: n");
+const SRNIC_POSTED: Parameter =
+    value("a write's way", 550 * NS, Unit::Time, Ground::Assumed, "half of the round trip");
+const CX5_TRIP: Parameter =
+    value("round trip", 706 * NS, Unit::Time, Ground::Measured, "pcie-bench: a read of 512 B");
+const CX5_POSTED: Parameter =
+    value("a write's way", 353 * NS, Unit::Time, Ground::Assumed, "half of the round trip");
+const STROM_LANES: Parameter = value(
+    "lanes of PCIe Gen 3",
+    8,
+    Unit::Count,
+    Ground::Hypothesis,
+    "StRoM §4.2: streams of 32 B at 250 MHz",
+);
+const STROM_TRIP: Parameter =
+    value("round trip", 1500 * NS, Unit::Time, Ground::Paper, "StRoM §6.2");
+const STROM_POSTED: Parameter =
+    value("a write's way", 750 * NS, Unit::Time, Ground::Assumed, "half of the round trip");
+const TAGS: Parameter = value(
+    "read requests in flight",
+    32,
+    Unit::Count,
+    Ground::Hypothesis,
+    "as many of 512 B as the bytes that are fetched ahead",
+);
+const SOFTWARE_PACKET: Parameter = value(
+    "work on a packet",
+    385 * NS,
+    Unit::Time,
+    Ground::Measured,
+    "this card with payload and checksum: 0.77 µs for both ends of a packet, 64 cards in a thread",
+);
+
+/// All profiles. A new one is a row here.
+pub const PROFILES: &[Profile] = &[
+    Profile {
+        name: "srnic",
+        about: "SRNIC (NSDI 2023): an FPGA without a cache of work-queue elements",
+        way: pcie(GEN3_X16, SRNIC_TRIP),
+        posted_ps: SRNIC_POSTED.value,
+        packet_ps: 0,
+        ahead_bytes: BURST.value,
+        elements: SRNIC_ELEMENTS.value as usize,
+        parameters: &[
+            LANES,
+            PAYLOAD,
+            READ_REQUEST,
+            TAGS,
+            SRNIC_TRIP,
+            SRNIC_POSTED,
+            BURST,
+            SRNIC_ELEMENTS,
+        ],
+        unstated: "the pipeline’s cycles a packet (300 MHz): left out",
+    },
+    Profile {
+        name: "cx5",
+        about: "ConnectX-5, as far as papers describe it",
+        way: pcie(GEN3_X16, CX5_TRIP),
+        posted_ps: CX5_POSTED.value,
+        packet_ps: 0,
+        ahead_bytes: BURST.value,
+        elements: 0,
+        parameters: &[LANES, PAYLOAD, READ_REQUEST, TAGS, CX5_TRIP, CX5_POSTED, BURST],
+        unstated: "how its caches of contexts and elements are filled: they always hit here, so \
+                   it does not slow down with many queue pairs; its fetching ahead: SRNIC’s",
+    },
+    Profile {
+        name: "strom",
+        about: "StRoM (EuroSys 2020): an FPGA behind XDMA",
+        way: pcie(Link { lanes: Lanes::X8, ..GEN3_X16 }, STROM_TRIP),
+        posted_ps: STROM_POSTED.value,
+        packet_ps: 0,
+        ahead_bytes: BURST.value,
+        elements: 0,
+        parameters: &[STROM_LANES, PAYLOAD, READ_REQUEST, TAGS, STROM_TRIP, STROM_POSTED, BURST],
+        unstated: "the pipeline’s cycles a packet: left out; its fetching ahead: SRNIC’s",
+    },
+    Profile {
+        name: "software",
+        about: "this card, on a processor",
+        way: PortTerms { round_trip: Duration::ZERO, bus: Bus::Bytes(0), tags: u32::MAX },
+        posted_ps: 0,
+        packet_ps: SOFTWARE_PACKET.value,
+        ahead_bytes: BURST.value,
+        elements: 0,
+        parameters: &[SOFTWARE_PACKET],
+        unstated: "system calls and batches of packets, which share them: left out",
+    },
+];
+
+const fn pcie(link: Link, round_trip: Parameter) -> PortTerms {
+    let round_trip = Duration::from_nanos(round_trip.value / NS);
+    PortTerms { round_trip, bus: Bus::Pcie(link), tags: TAGS.value as u32 }
+}
+
+impl Profile {
+    /// The profile with this name.
+    pub fn named(name: &str) -> Option<&'static Profile> {
+        PROFILES.iter().find(|profile| profile.name == name)
+    }
+}
+
+/// The hardware of one card, as far as it is busy.
+#[derive(Debug)]
+pub struct CardTime {
+    profile: &'static Profile,
+    way: HostPort,
+    /// When the engine is free again: for packets to send, and for those that arrive.
+    free: [u64; 2],
+    /// When the last elements were there, as many as are fetched at a time.
+    elements: VecDeque<u64>,
+}
+
+impl CardTime {
+    /// A card that is idle.
+    pub fn new(profile: &'static Profile) -> CardTime {
+        let (way, elements) = (HostPort::new(profile.way), VecDeque::new());
+        CardTime { profile, way, free: [0; 2], elements }
+    }
+
+    /// What it is.
+    pub fn profile(&self) -> &'static Profile {
+        self.profile
+    }
+
+    /// When a packet with so many bytes of payload, which the card takes up at `now`, is at its
+    /// port, in picoseconds. `begins`: a message begins with it.
+    pub fn sends(&mut self, now: u64, begins: bool, payload: u64) -> u64 {
+        let start = self.engine(0, now);
+        let fetches = begins && self.profile.elements > 0;
+        let told = if fetches { self.element(start) } else { start };
+        if payload == 0 {
+            return told;
+        }
+        // The way is busy for as long as if the element had been there.
+        let bytes = payload + if fetches { ELEMENT } else { 0 };
+        self.way.read(start, bytes).saturating_add(told - start)
+    }
+
+    /// When the card knows of a packet that arrives at `now` with so many bytes of payload.
+    pub fn receives(&mut self, now: u64, payload: u64) -> u64 {
+        let start = self.engine(1, now);
+        if payload == 0 {
+            return start;
+        }
+        self.way.post(start, payload).saturating_add(self.profile.posted_ps)
+    }
+
+    /// When the engine has done its work on a packet.
+    fn engine(&mut self, direction: usize, now: u64) -> u64 {
+        let free = &mut self.free[direction];
+        *free = now.max(*free).saturating_add(self.profile.packet_ps);
+        *free
+    }
+
+    /// When the element of a message is there.
+    fn element(&mut self, now: u64) -> u64 {
+        let is_full = self.elements.len() >= self.profile.elements;
+        let oldest = if is_full { self.elements.pop_front() } else { None };
+        let trip = self.profile.way.round_trip.as_nanos() as u64 * NS;
+        let there = oldest.unwrap_or(now).max(now).saturating_add(trip);
+        self.elements.push_back(there);
+        there
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hardware::US;
+
+    #[test]
+    fn every_value_has_a_source() {
+        for profile in PROFILES {
+            assert!(!profile.unstated.is_empty() && !profile.parameters.is_empty());
+            for parameter in profile.parameters {
+                assert!(!parameter.source.is_empty(), "{}: {}", profile.name, parameter.name);
+            }
+            assert!(core::ptr::eq(Profile::named(profile.name).unwrap(), profile));
+        }
+        assert!(Profile::named("cx9").is_none());
+    }
+
+    /// SRNIC §6.2: at most 8 elements in a round trip of 1.1 µs, that is 7.2 million messages a
+    /// second.
+    #[test]
+    fn messages_come_as_fast_as_their_elements() {
+        let mut card = CardTime::new(Profile::named("srnic").unwrap());
+        let last = (0..8000).map(|_| card.sends(0, true, 0)).last().unwrap();
+        let millions = 8000.0 * 1e12 / last as f64 / 1e6;
+        assert!((7.0..7.3).contains(&millions), "{millions}");
+    }
+
+    /// Long messages take what the link leaves: 13.18 GB/s in completions of 256 B.
+    #[test]
+    fn long_messages_take_what_the_link_leaves() {
+        let mut card = CardTime::new(Profile::named("cx5").unwrap());
+        let last = (0..10_000).map(|_| card.sends(0, false, 4096)).last().unwrap();
+        let gigabytes = 10_000.0 * 4096.0 * 1e3 / last as f64;
+        assert!((13.0..13.2).contains(&gigabytes), "{gigabytes}");
+        let mut slow = CardTime::new(Profile::named("software").unwrap());
+        assert_eq!([0, 0, US].map(|now| slow.receives(now, 1024)), [385_000, 770_000, 1_385_000]);
+    }
+}

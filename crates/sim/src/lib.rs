@@ -8,6 +8,7 @@
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`goodput()`] measures a connection at a given loss; [`schemes`] are ways to repair losses,
 //!   beside each other, [`selective`] those of others.
+//! - [`card_cache`] says what a card that caches its connections can do at most.
 //! - [`flows`] runs messages on networks of any size; [`net`] is the network.
 //! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
 //!   engines. [`figure`] are a paper's figures, simulated with it.
@@ -26,6 +27,7 @@
 //!    [`experiment`]: all of it from a world file.
 #![forbid(unsafe_code)]
 
+pub mod card_cache;
 pub mod chain;
 pub mod check;
 pub mod dice;

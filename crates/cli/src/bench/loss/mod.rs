@@ -61,12 +61,12 @@ impl Loss {
         for case in live.into_iter().filter(|case| is_wanted(case.name)) {
             rows.push(measure(case, runs)?);
         }
-        rows.extend(simulated::rows(quick)?.into_iter().filter(|row| is_wanted(&row.name)));
+        rows.extend(simulated::rows(&is_wanted, quick));
         show(&rows);
         if !self.simulated && is_wanted("fig11_live") {
             figures.push(by_loss(runs.div_ceil(2), seconds).context("cannot measure fig11_live")?);
         }
-        figures.extend(simulated::figures(&is_wanted, quick)?);
+        figures.extend(simulated::figures(&is_wanted, quick));
         figures.iter().for_each(Figure::show);
         publish(WORDS, rows, &figures, &self.html, &self.options)
     }

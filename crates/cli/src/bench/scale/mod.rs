@@ -1,6 +1,7 @@
 //! `remora bench scale`: many queue pairs beside few, storms of connections, and what each
-//! structure takes of memory, beside SRNIC's figures (Fig. 9, Table 1).
+//! structure takes of memory, beside SRNIC's figures (Fig. 2, Fig. 9, Table 1).
 
+mod caches;
 mod storm;
 
 use anyhow::Result;
@@ -42,6 +43,11 @@ impl Scale {
             }
         }
         show(&rows);
+        if "fig2".contains(&self.options.only) {
+            let figure = caches::figure();
+            figure.show();
+            rows.extend(figure.rows());
+        }
         if "memory".contains(&self.options.only) {
             let count = if quick { CONNECTIONS / 10 } else { CONNECTIONS };
             let memory = storm::run(count)?.memory;

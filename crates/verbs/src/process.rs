@@ -149,13 +149,13 @@ pub(crate) fn use_parent() -> bool {
 }
 
 /// The locks that a forking thread holds, so that the child finds whole what they guard.
-struct Held {
+struct HeldLocks {
     _cards: Vec<raw::Card<'static>>,
     _slots: Vec<MutexGuard<'static, Slots>>,
 }
 
 thread_local! {
-    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+    static HELD: Cell<Option<HeldLocks>> = const { Cell::new(None) };
 }
 
 /// Runs in the thread that forks, before it does.
@@ -166,7 +166,7 @@ extern "C" fn before_fork() {
 }
 
 /// Locks what a child needs to use a process's objects; `None` if it could not use them anyway.
-fn hold(process: &'static Process) -> Option<Held> {
+fn hold(process: &'static Process) -> Option<HeldLocks> {
     let cards = process.cards.get()?;
     if cards.is_empty() || !cards.iter().all(|card| card.is_attached) {
         return None;
@@ -174,7 +174,7 @@ fn hold(process: &'static Process) -> Option<Held> {
     // SAFETY: as in `Card::lock`.
     let locked = cards.iter().map(|card| unsafe { card.device.before_fork() });
     let cards = locked.collect::<Option<Vec<_>>>()?;
-    Some(Held { _cards: cards, _slots: process.pools.lock_all() })
+    Some(HeldLocks { _cards: cards, _slots: process.pools.lock_all() })
 }
 
 /// Runs in the thread that has forked.

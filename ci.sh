@@ -153,10 +153,20 @@ stage_test() {
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
 }
 
+# Builds the command and the libraries that tests load, of what the tests have built already.
+#
+# Cargo chooses the features of shared crates by what is built together, and builds them again for
+# another choice. So every stage builds the whole workspace. (Examples, as tests, have the features
+# of dev-dependencies.)
+build_as_tested() {
+    cargo build "${locked[@]}" --quiet --workspace --lib --bins --examples ||
+        fail "the build failed"
+}
+
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.
 stage_daemon() {
     local folder daemon status=0
-    cargo build "${locked[@]}" --quiet -p remora-cli -p remora-verbs || fail "the build failed"
+    build_as_tested
     folder=$(mktemp -d)
     "$(target_dir)/debug/remora" nic --socket "$folder/nic.sock" &
     daemon=$!
@@ -164,7 +174,7 @@ stage_daemon() {
         [[ -S $folder/nic.sock ]] && break
         sleep 0.1
     done
-    REMORA_NIC=$folder/nic.sock cargo test "${locked[@]}" --quiet -p remora-cli \
+    REMORA_NIC=$folder/nic.sock cargo test "${locked[@]}" --quiet --workspace \
         --test verbs_programs --test verbs_frameworks --test ranks || status=1
     kill "$daemon"
     wait "$daemon" || status=1
@@ -175,7 +185,7 @@ stage_daemon() {
 # A program that needs a symbol that is not there does not load.
 stage_symbols() {
     local list=crates/verbs/tests/symbols/rdma-core.txt
-    cargo test "${locked[@]}" --quiet -p remora-verbs --test library symbols ||
+    cargo test "${locked[@]}" --quiet --workspace --test library symbols ||
         fail "the verbs library lacks symbols: they stand above" \
             "Export them in crates/verbs/src/*/symbols.rs."
     say "all $(grep -vc '^#' "$list") symbols; the list is that of"
@@ -237,16 +247,15 @@ stage_features() {
         "Features of shared crates are named in the workspace's Cargo.toml, for all alike."
 
     # 2. An embedder of the plain card builds no compiler of kernels, and no language of chains.
+    # (With all its features, remora is part of what clippy checks.)
     heavy=$(crates_built -p remora | grep -E '^(wasmtime|cranelift|annotate-snippets)' || true)
     [[ -z $heavy ]] || fail "the plain card depends on:" "$heavy"
     cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
-    cargo check "${locked[@]}" --quiet -p remora --all-targets --all-features ||
-        fail "remora with all its features does not compile"
 
     # 3. What the command can read beyond that costs only those who ask for it.
     heavy=$(crates_built -p remora-cli | grep -E '^parquet' || true)
     [[ -z $heavy ]] || fail "the command depends by default on:" "$heavy"
-    cargo check "${locked[@]}" --quiet -p remora-cli --features parquet --all-targets ||
+    cargo check "${locked[@]}" --quiet --workspace --features remora-cli/parquet --all-targets ||
         fail "the command does not compile with Parquet"
 }
 
@@ -374,7 +383,8 @@ stage_tidy() {
 stage_fuzz() {
     local target seconds=${FUZZ_SECONDS:-0}
     REMORA_FUZZ_ROUNDS=${FUZZ_ROUNDS:-200000} REMORA_FUZZ_SEED=${FUZZ_SEED:-1} \
-        cargo test "${locked[@]}" --quiet -p remora-fuzz || fail "a fuzz target failed"
+        cargo test "${locked[@]}" --quiet --workspace --test replay ||
+        fail "a fuzz target failed"
     ((seconds > 0)) || return 0
     if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
         say "no nightly Rust with cargo-fuzz here: no coverage-guided run"
@@ -421,7 +431,7 @@ stage_rxe() {
         return "$skipped"
     fi
     ((status == 0)) || fail "the virtual machine could not be made"
-    cargo build "${locked[@]}" --quiet -p remora-verbs || fail "the verbs library does not build"
+    build_as_tested
     # Under the names that programs are linked to.
     libraries=$(target_dir)/rxe-libraries
     mkdir -p "$libraries"
@@ -433,7 +443,7 @@ stage_rxe() {
     # Two ends on this host exchange packets as those in the machine do, too.
     REMORA_FABRIC=udp \
         REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
-        cargo test "${locked[@]}" --quiet -p remora-tests --test rxe -- \
+        cargo test "${locked[@]}" --quiet --workspace --test rxe -- \
         "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
         "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use remora_nic::kernel::{KernelIo, Kernels as _, Passing};
 use remora_offload::kernel::builtin::{self, opcode};
 use remora_offload::kernel::wasm::Module;
-use remora_offload::kernel::{AsyncProgram, Deployment, Grant, Kernels, Limits, Program};
+use remora_offload::kernel::{AsyncProgram, Deployment, Executor, ExecutorLimits, Grant, Program};
 
 use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};
@@ -372,8 +372,8 @@ impl Arena {
     /// Deploys the built-in kernels on the card. They may write the open region and read the
     /// read-only one.
     pub(crate) fn deploy_kernels(&mut self) {
-        let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
-        let mut kernels = Kernels::new(limits);
+        let limits = ExecutorLimits { invocations: 4, turn_steps: 64, ..ExecutorLimits::default() };
+        let mut kernels = Executor::new(limits);
         let grants =
             [Grant { key: self.open, write: true }, Grant { key: self.read_only, write: false }];
         let deployment = || Deployment::new("fuzz", grants).budget(2000);
@@ -396,8 +396,8 @@ impl Arena {
     /// Deploys a loaded module on the card, with a grant to write the open region. Binds it to a
     /// stream as well, if it exports a tap.
     pub(crate) fn deploy_module(&mut self, opcode: u64, module: &Module) {
-        let limits = Limits { invocations: 4, turn_steps: 64, ..Limits::default() };
-        let mut kernels = Kernels::new(limits);
+        let limits = ExecutorLimits { invocations: 4, turn_steps: 64, ..ExecutorLimits::default() };
+        let mut kernels = Executor::new(limits);
         let deployment = Deployment::new("fuzz", [Grant { key: self.open, write: true }]);
         let program = Box::new(module.program());
         kernels
@@ -414,7 +414,7 @@ impl Arena {
         let (qpn, pd, key) = (self.subjects[1].qpn, self.pd, self.open);
         let total = bytes.len() as u32;
         let passing = Passing { qpn, pd, addr: OPEN, key, offset: 0, total, again: false };
-        let kernels = |kernels: &mut Kernels, io: &mut KernelIo<'_>| {
+        let kernels = |kernels: &mut Executor, io: &mut KernelIo<'_>| {
             let (mut replaced, mut changed) = (Vec::new(), bytes.to_vec());
             kernels.receiving(io, 1, &passing, bytes, &mut replaced);
             assert!(replaced.len() <= bytes.len());

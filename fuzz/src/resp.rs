@@ -4,13 +4,14 @@
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp2::types::OwnedFrame;
 use redis_protocol::resp3::decode::complete::decode as decode3;
-use remora_store::front::resp::request::{Limits, Progress, Reader};
+use remora_store::front::resp::request::{Progress, Reader, RequestLimits};
 use remora_store::front::resp::session::Session;
 
 use crate::fronts::{feed, with_turn};
 use crate::seeds::Seed;
 
-const LIMITS: Limits = Limits { arguments: 1 << 20, bulk_bytes: 1 << 24, request_bytes: 1 << 26 };
+const LIMITS: RequestLimits =
+    RequestLimits { arguments: 1 << 20, bulk_bytes: 1 << 24, request_bytes: 1 << 26 };
 /// The oracle takes lengths of its own view; requests with longer ones are not compared.
 const COMPARED: usize = 1 << 20;
 
@@ -79,73 +80,75 @@ fn readable(mut replies: &[u8]) {
     }
 }
 
+/// A request of each kind, as a person types it.
+const REQUESTS: [&str; 50] = [
+    "SET k v",
+    "SET k v NX GET EX 10",
+    "SET k 1 IFEQ v",
+    "GET k",
+    "GETEX k PERSIST",
+    "MSET a 1 b 2",
+    "MGET a b c",
+    "MSETNX a 1 d 2",
+    "INCR n",
+    "INCRBY n 5",
+    "INCRBYFLOAT n 0.5",
+    "APPEND k xyz",
+    "SETRANGE k 5 x",
+    "GETRANGE k 0 -1",
+    "STRLEN k",
+    "DELEX k IFEQ v",
+    "EXPIRE k 10 NX",
+    "PEXPIREAT k 1 GT",
+    "TTL k",
+    "PERSIST k",
+    "DEL a b",
+    "EXISTS a",
+    "RENAME a b",
+    "COPY a b DB 1 REPLACE",
+    "SCAN 0 MATCH * COUNT 5",
+    "KEYS *[a-c]?",
+    "RANDOMKEY",
+    "TYPE k",
+    "OBJECT ENCODING k",
+    "MEMORY USAGE k",
+    "DBSIZE",
+    "SELECT 1",
+    "FLUSHALL ASYNC",
+    "HELLO 3",
+    "CLIENT LIST",
+    "CLIENT SETNAME x",
+    "CONFIG GET *",
+    "CONFIG SET timeout 0",
+    "INFO all",
+    "COMMAND DOCS get",
+    "COMMAND GETKEYS mset a b",
+    "SLOWLOG GET",
+    "LCS a b",
+    "SETBIT k 7 1",
+    "BITCOUNT k 0 -1 BIT",
+    "DIGEST k",
+    "AUTH a b",
+    "RESET",
+    "PING",
+    "QUIT",
+];
+
 /// A request of each kind.
 pub fn resp_requests() -> Vec<Seed> {
-    let lines = [
-        "SET k v",
-        "SET k v NX GET EX 10",
-        "SET k 1 IFEQ v",
-        "GET k",
-        "GETEX k PERSIST",
-        "MSET a 1 b 2",
-        "MGET a b c",
-        "MSETNX a 1 d 2",
-        "INCR n",
-        "INCRBY n 5",
-        "INCRBYFLOAT n 0.5",
-        "APPEND k xyz",
-        "SETRANGE k 5 x",
-        "GETRANGE k 0 -1",
-        "STRLEN k",
-        "DELEX k IFEQ v",
-        "EXPIRE k 10 NX",
-        "PEXPIREAT k 1 GT",
-        "TTL k",
-        "PERSIST k",
-        "DEL a b",
-        "EXISTS a",
-        "RENAME a b",
-        "COPY a b DB 1 REPLACE",
-        "SCAN 0 MATCH * COUNT 5",
-        "KEYS *[a-c]?",
-        "RANDOMKEY",
-        "TYPE k",
-        "OBJECT ENCODING k",
-        "MEMORY USAGE k",
-        "DBSIZE",
-        "SELECT 1",
-        "FLUSHALL ASYNC",
-        "HELLO 3",
-        "CLIENT LIST",
-        "CLIENT SETNAME x",
-        "CONFIG GET *",
-        "CONFIG SET timeout 0",
-        "INFO all",
-        "COMMAND DOCS get",
-        "COMMAND GETKEYS mset a b",
-        "SLOWLOG GET",
-        "LCS a b",
-        "SETBIT k 7 1",
-        "BITCOUNT k 0 -1 BIT",
-        "DIGEST k",
-        "AUTH a b",
-        "RESET",
-        "PING",
-        "QUIT",
-    ];
-    let mut seeds: Vec<_> = lines
-        .iter()
-        .map(|line| {
-            let words: Vec<_> = line.split(' ').collect();
-            let mut data = format!("\u{40}*{}\r\n", words.len()).into_bytes();
-            for word in &words {
-                data.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
-            }
-            let name = line.to_lowercase().replace(|letter: char| !letter.is_alphanumeric(), "-");
-            Seed { name, data }
-        })
-        .collect();
+    let mut seeds: Vec<_> = REQUESTS.into_iter().map(of_line).collect();
     let typed = "\u{1}WATCH k\r\nMULTI\r\nSET \"k\\x41\" 'v'\r\nGET k\r\nEXEC\r\n";
     seeds.push(Seed { name: "typed-transaction".to_owned(), data: typed.into() });
     seeds
+}
+
+/// A request as a client's library sends it, behind the byte that chooses how it is cut.
+fn of_line(line: &str) -> Seed {
+    let words: Vec<_> = line.split(' ').collect();
+    let mut data = format!("\u{40}*{}\r\n", words.len()).into_bytes();
+    for word in &words {
+        data.extend(format!("${}\r\n{word}\r\n", word.len()).bytes());
+    }
+    let name = line.to_lowercase().replace(|letter: char| !letter.is_alphanumeric(), "-");
+    Seed { name, data }
 }

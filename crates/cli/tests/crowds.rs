@@ -24,9 +24,8 @@ use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::{OpenRegionError, RemoteRegion};
 use remora_cli::node::protocol::Request;
 use serde_json::Value;
-use support::{Folder, Node, succeed};
+use support::{Folder, Node, PATIENCE, address, succeed, until};
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
 
 fn open(device: &Device, node: NodeAddress) -> Result<RemoteRegion, OpenRegionError> {
@@ -38,9 +37,11 @@ fn address_of(node: &Node) -> NodeAddress {
     node.address().parse().unwrap()
 }
 
-fn stats(node: &Node) -> Value {
+/// How often an event has happened, as the node has published it last.
+fn count(node: &Node, event: &str) -> u64 {
     let stats = succeed(["stats", &node.address(), "--token", TOKEN, "--json"]);
-    serde_json::from_str(&stats).unwrap()
+    let stats: Value = serde_json::from_str(&stats).unwrap();
+    stats["events"][event].as_u64().unwrap()
 }
 
 /// A card that asks for connections and says no more: a plain socket at an address of its own.
@@ -53,7 +54,8 @@ struct Hostile {
 }
 
 impl Hostile {
-    fn new(ip: [u8; 4], node: NodeAddress, token: Option<Token>) -> Hostile {
+    fn new(node: NodeAddress, token: Option<Token>) -> Hostile {
+        let ip = address();
         let socket = UdpSocket::bind((IpAddr::from(ip), ROCE_PORT)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
         let data = Request { name: "m", token }.emit().unwrap();
@@ -117,14 +119,14 @@ fn two_hundred_clients_at_once_are_served() {
     let last = served.iter().flatten().map(|(after, _)| *after).max().unwrap();
     println!("200 clients at once: the last is served after {} ms", last.as_millis());
     // (The node publishes its counters now and then.)
-    while stats(&node)["events"]["clients_admitted"].as_u64() < Some(200) {}
+    until("200 are admitted", || count(&node, "clients_admitted") >= 200);
 }
 
 #[test]
 fn seventy_thousand_refused_requests_keep_nobody_out() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
-    let mut hostile = Hostile::new([127, 66, 0, 1], at, None);
+    let mut hostile = Hostile::new(at, None);
     let begun = Instant::now();
     let mut answered = 0;
     while hostile.asked < 70_000 {
@@ -136,7 +138,7 @@ fn seventy_thousand_refused_requests_keep_nobody_out() {
     let begun = Instant::now();
     open(&Device::open().unwrap(), at).unwrap();
     println!("then an honest client is served after {} ms", begun.elapsed().as_millis());
-    while stats(&node)["events"]["refused_token"].as_u64() < Some(35_000) {}
+    until("35 000 are refused", || count(&node, "refused_token") >= 35_000);
 }
 
 #[test]
@@ -144,7 +146,7 @@ fn half_open_requests_keep_nobody_out() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
     let device = Device::open().unwrap();
-    let mut hostile = Hostile::new([127, 66, 0, 2], at, TOKEN.parse().ok());
+    let mut hostile = Hostile::new(at, TOKEN.parse().ok());
     // More than the node keeps half-open, and then eight with each honest client.
     for _ in 0..300 {
         hostile.ask();
@@ -155,7 +157,7 @@ fn half_open_requests_keep_nobody_out() {
         (0..8).for_each(|_| hostile.ask());
         regions.push(open(&device, at).unwrap_or_else(|error| panic!("client {n}: {error}")));
     }
-    while stats(&node)["events"]["clients_incomplete"].as_u64() < Some(44) {}
+    until("44 are incomplete", || count(&node, "clients_incomplete") >= 44);
 }
 
 /// A node that may start too few threads says so and ends, and one that may start enough serves.
@@ -190,7 +192,7 @@ fn a_thread_that_cannot_be_started_is_told() {
 fn a_client_behind_a_flood_is_served() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
-    let mut hostile = Hostile::new([127, 66, 0, 3], at, TOKEN.parse().ok());
+    let mut hostile = Hostile::new(at, TOKEN.parse().ok());
     (0..2048).for_each(|_| hostile.ask());
     open(&Device::open().unwrap(), at).unwrap();
 }

@@ -4,11 +4,12 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::net::Ipv4Addr;
 use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{Folder, Node, command, fail, region_of, run, succeed};
+use support::{Folder, Node, address, command, fail, region_of, run, succeed, until};
 
 #[test]
 fn a_file_that_shrinks_is_withdrawn() {
@@ -75,7 +76,8 @@ fn a_node_that_is_killed_in_mid_transfer_is_noticed() {
     let data = folder.file("data", 64 << 20);
     // An address that no other test's node takes when this node is gone.
     let region = region_of("data", &data);
-    let mut node = Node::start(["--bind", "127.88.0.1", "--region", &region]);
+    let bind = Ipv4Addr::from(address()).to_string();
+    let mut node = Node::start(["--bind", &bind, "--region", &region]);
     let mut reader = command(["mem", "read", &node.region("data"), "--out", "-"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -137,13 +139,10 @@ fn clients_that_are_killed_do_not_stay() {
         reader.wait().unwrap();
     }
     // The node notices by its own probes, some time later.
-    loop {
+    until("three clients have vanished", || {
         let stats: Value = serde_json::from_str(&succeed(["stats", &address, "--json"])).unwrap();
-        if stats["events"]["clients_vanished"].as_u64() >= Some(3) {
-            break;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(200));
-    }
+        stats["events"]["clients_vanished"].as_u64() >= Some(3)
+    });
 }
 
 /// Between two looks of the node the file shrinks and is as long again. Its bytes are those of a

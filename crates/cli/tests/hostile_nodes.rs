@@ -16,6 +16,15 @@ use support::{fail, succeed};
 
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// Says at its end that all is done: also where a test fails, so that no thread goes on.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Answers every client with this document, and says that it has `len` bytes, while `act` runs.
 fn as_node(text: &str, len: Option<u64>, act: impl FnOnce(&str)) {
     let device = Device::open().unwrap();
@@ -29,6 +38,7 @@ fn as_node(text: &str, len: Option<u64>, act: impl FnOnce(&str)) {
     let reply = Reply { addr, len, rkey, writable: false, file: false }.emit();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = AtEnd(&done);
         scope.spawn(|| {
             let mut clients: Vec<Connection> = Vec::new();
             while !done.load(Ordering::Relaxed) {
@@ -41,7 +51,6 @@ fn as_node(text: &str, len: Option<u64>, act: impl FnOnce(&str)) {
             }
         });
         act(&device.info().address.to_string());
-        done.store(true, Ordering::Relaxed);
     });
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use support::{Folder, Node, command, fail, run, succeed};
+use support::{Folder, Node, command, fail, run, succeed, until};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -59,7 +59,7 @@ fn a_kernel_is_loaded_called_listed_and_unloaded() {
     assert_eq!((listed.len(), &listed[0]["name"]), (1, &Value::from("lines")));
     assert_eq!(listed[0]["opcode"], 256);
     // The node updates the counts of its list a few times a second.
-    while list(&at)[0]["calls"] != 2 {}
+    until("the calls are counted", || list(&at)[0]["calls"] == 2);
     let table = succeed(["kernel", "list", &at]);
     assert!(
         table.contains("lines") && table.contains("0x100") && table.contains("4 MiB"),
@@ -170,7 +170,7 @@ fn loading_needs_permission_and_calling_does_not() {
         let stats = json(&succeed(["stats", &at, "--json"]));
         stats["events"]["refused_kernel_permit"].as_u64().unwrap()
     };
-    while refused() < 3 {}
+    until("the refusals are counted", || refused() >= 3);
     assert_eq!(refused(), 3);
     // The node removes its permit when it ends.
     let left = || fs::read_dir(folder.path("remora")).unwrap().count();

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use support::{Folder, Node, command, fail, pattern, run, succeed};
+use support::{Folder, Node, command, fail, pattern, run, succeed, until};
 
 fn guest(name: &str) -> String {
     let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/built").join(name);
@@ -63,7 +63,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
     write(&folder, &stream, &bytes);
     assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));
-    while tap(&at)["payloads"] == 0 {}
+    until("payloads are counted", || tap(&at)["payloads"] != 0);
     assert_eq!(tap(&at)["stopped"], Value::Null);
     let table = succeed(["kernel", "list", &at]);
     assert!(table.contains("stream: ") && table.contains("payloads"), "{table}");
@@ -71,7 +71,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
     // A kernel without its granted region fails, and the writers do not.
     assert!(load(&["--replace"]).status.success());
     write(&folder, &stream, &bytes);
-    while tap(&at)["stopped"] == Value::Null {}
+    until("the kernel is stopped", || tap(&at)["stopped"] != Value::Null);
     assert_eq!(
         (&tap(&at)["stopped"], &tap(&at)["payloads"]),
         (&"not found (status 3)".into(), &1.into())
@@ -80,7 +80,7 @@ fn a_module_sees_the_writes_of_a_region_as_they_pass() {
         let stats = json(&succeed(["stats", &at, "--json"]));
         stats["counters"]["kernel_taps_stopped"].as_u64().unwrap()
     };
-    while stops() == 0 {}
+    until("the stop is counted", || stops() != 0);
     assert_eq!(stops(), 1);
     assert!(load(&["--grant", "notes,rw", "--replace"]).status.success());
     assert_eq!(answer(), (sum.wrapping_mul(2), 25_000));

@@ -25,7 +25,7 @@ const VACANT: u32 = 0;
 #[derive(Debug)]
 pub(crate) struct Numbered<T> {
     /// Each at the low bits of its number. The length is zero or a power of two.
-    places: Vec<Place<T>>,
+    places: Vec<Entry<T>>,
     len: usize,
     resting: VecDeque<u32>,
     limit: usize,
@@ -36,15 +36,15 @@ pub(crate) struct Numbered<T> {
 /// A place has the number itself, so that a look-up reads two words beside each other, and then the
 /// object.
 #[derive(Debug)]
-struct Place<T> {
+struct Entry<T> {
     /// The number that lives or rests here, or [`VACANT`].
     number: u32,
     /// `None` while the number rests.
     value: Option<Box<T>>,
 }
 
-impl<T> Place<T> {
-    const VACANT: Place<T> = Place { number: VACANT, value: None };
+impl<T> Entry<T> {
+    const VACANT: Entry<T> = Entry { number: VACANT, value: None };
 }
 
 impl<T> Numbered<T> {
@@ -62,7 +62,7 @@ impl<T> Numbered<T> {
 
     /// The bytes of the places, which do not hold the values themselves.
     pub(crate) fn bytes_of_places(&self) -> usize {
-        self.places.capacity() * size_of::<Place<T>>()
+        self.places.capacity() * size_of::<Entry<T>>()
     }
 
     /// Adds the value that `make` builds from its number. `None` if the table is full.
@@ -72,7 +72,7 @@ impl<T> Numbered<T> {
         }
         let number = self.draw();
         let at = self.at(number);
-        self.places[at] = Place { number, value: Some(Box::new(make(number))) };
+        self.places[at] = Entry { number, value: Some(Box::new(make(number))) };
         self.len += 1;
         Some(number)
     }
@@ -95,7 +95,7 @@ impl<T> Numbered<T> {
     /// Doubles the places. Numbers that differed in their low bits still do.
     fn grow(&mut self) {
         let before = core::mem::take(&mut self.places);
-        self.places.resize_with((2 * before.len()).max(8), || Place::VACANT);
+        self.places.resize_with((2 * before.len()).max(8), || Entry::VACANT);
         for place in before.into_iter().filter(|place| place.number != VACANT) {
             let at = self.at(place.number);
             self.places[at] = place;
@@ -112,7 +112,7 @@ impl<T> Numbered<T> {
             && let Some(rested) = self.resting.pop_front()
         {
             let at = self.at(rested);
-            self.places[at] = Place::VACANT;
+            self.places[at] = Entry::VACANT;
         }
         Some(*value)
     }

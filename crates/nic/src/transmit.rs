@@ -184,7 +184,7 @@ pub struct TransmitBatch {
 
 /// A place in a batch, behind all that it held at some time.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct BatchMark {
     packets: usize,
     last: usize,
     segments: usize,
@@ -261,21 +261,21 @@ impl TransmitBatch {
     }
 
     /// The present end of the batch.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> BatchMark {
         let (segments, bytes) = (self.segments.len(), self.bytes.len());
-        Place { packets: self.packets.len(), last: self.last.len(), segments, bytes }
+        BatchMark { packets: self.packets.len(), last: self.last.len(), segments, bytes }
     }
 
     /// Moves the packets behind `from` that go to `address` to `out`, in the order in which they
     /// would leave. Their payload stays in the batch.
-    pub(crate) fn take_to(&mut self, address: IpAddr, from: &Place, out: &mut Vec<Transmit>) {
+    pub(crate) fn take_to(&mut self, address: IpAddr, from: &BatchMark, out: &mut Vec<Transmit>) {
         let goes_there = |packet: &mut Transmit| packet.path.dst == address;
         out.extend(self.packets.extract_if(from.packets.., goes_there));
         out.extend(self.last.extract_if(from.last.., goes_there));
     }
 
     /// Removes the payload behind `from` if no packet is left there that may refer to it.
-    pub(crate) fn rewind_to(&mut self, from: &Place) {
+    pub(crate) fn rewind_to(&mut self, from: &BatchMark) {
         if self.packets.len() == from.packets {
             self.segments.truncate(from.segments);
             self.bytes.truncate(from.bytes);

@@ -32,11 +32,11 @@ use crate::fabric::{Fabric, FabricChoice, UnknownFabric};
 use crate::impair::source::Wish;
 use crate::impair::{BadImpairment, Direction, Impairments};
 use crate::interface::{self, Interface, InterfaceError};
-use crate::kernel::{Kernels, Limits};
+use crate::kernel::{Executor, ExecutorLimits};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::{Buffer, HostMemory};
-use crate::message::{BadKeep, Hello, Keep, Kept, Place, SessionToken, place, session_name};
+use crate::message::{BadKeep, DaemonPlace, Hello, Keep, Kept, SessionToken, place, session_name};
 use crate::news::{Concerned, News};
 use crate::own::PAGE_SHIFT;
 use crate::own_memory::OwnMemory;
@@ -310,9 +310,9 @@ impl DeviceOptions {
             Card::Own => return Ok(None),
             Card::At(path) => return self.attach_at(path, kept),
             Card::Any => match place() {
-                Place::Off => return Ok(None),
-                Place::Named(path) => return self.attach_at(&path, kept),
-                Place::Usual(sockets) => sockets,
+                DaemonPlace::Off => return Ok(None),
+                DaemonPlace::Named(path) => return self.attach_at(&path, kept),
+                DaemonPlace::Usual(sockets) => sockets,
             },
         };
         let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
@@ -421,7 +421,7 @@ impl DeviceOptions {
         // caller of `ProtectionDomain::register_raw` has promised the same.
         let memory = unsafe { HostMemory::new() };
         let mut nic = Nic::new(config, random()?);
-        nic.set_kernels(Box::new(Kernels::new(Limits::default())));
+        nic.set_kernels(Box::new(Executor::new(ExecutorLimits::default())));
         let wake = Arc::new(Event::new()?);
         let wakes = Arc::new(Wakes::new(wake.clone()));
         let recorder = Recorder::new(capture);

@@ -12,7 +12,7 @@ use crate::attach::Attached;
 use crate::commands::words::*;
 use crate::commands::*;
 use crate::driver::Own;
-use crate::kernel::Kernels;
+use crate::kernel::Executor;
 use crate::memory::{Buffer, FilesFull};
 use crate::news::{Concerned, News};
 
@@ -194,7 +194,7 @@ impl Driver {
     /// process's: `None`.
     pub(crate) fn kernels<R>(
         &mut self,
-        act: impl FnOnce(&mut Kernels, &mut KernelIo<'_>) -> R,
+        act: impl FnOnce(&mut Executor, &mut KernelIo<'_>) -> R,
     ) -> Option<R> {
         self.as_own().map(|own| own.kernels(act))
     }

@@ -27,7 +27,7 @@ pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
 pub(crate) use place::user_socket;
-pub use place::{Place, SOCKET_VARIABLE, place};
+pub use place::{DaemonPlace, SOCKET_VARIABLE, place};
 pub(crate) use sharing::Opened;
 pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};

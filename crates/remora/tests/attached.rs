@@ -1,15 +1,17 @@
 //! Devices that are attached to the card of a daemon: memory, queues, connections, channels, and
 //! the end of the daemon.
 
+mod daemon;
+
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use daemon::Daemon;
 use remora::daemon::{Server, ServerOptions};
 use remora::event::Event;
 use remora::memory::Buffer;
@@ -21,47 +23,6 @@ use remora::nic::{CreateError, PostError};
 use remora::prelude::*;
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// A daemon in a thread of this process.
-struct Daemon {
-    socket: PathBuf,
-    stop: Arc<Event>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Daemon {
-    fn start() -> Daemon {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("remora-attached-{}-{number}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(name);
-        let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
-        let mut server = Server::new(device, options).unwrap();
-        let stop = Arc::new(Event::new().unwrap());
-        let told = stop.clone();
-        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
-        Daemon { socket, stop, thread }
-    }
-
-    fn attach(&self) -> Device {
-        DeviceOptions::new().attach(&self.socket).open().unwrap()
-    }
-
-    fn end(&mut self) {
-        self.stop.notify().unwrap();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.end();
-        std::fs::remove_file(&self.socket).ok();
-    }
-}
 
 /// A daemon in a process of its own: this program, started again for one test.
 struct DaemonProcess {

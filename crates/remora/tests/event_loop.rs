@@ -14,6 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const BYTES: u32 = 64;
 const ROOM: u64 = 4;
 
+/// Says at its end that all is done: also where a test fails, so that no loop goes on.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// One end of a connection, with a completion queue of its own.
 struct End {
     qp: QueuePair,
@@ -131,6 +140,7 @@ fn a_loop_answers_before_and_after_it_was_idle() {
     let (_device, client) = client_of(&server);
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = AtEnd(&done);
         scope.spawn(|| {
             let mut answered = 0;
             while !done.load(Ordering::Relaxed) {
@@ -140,7 +150,6 @@ fn a_loop_answers_before_and_after_it_was_idle() {
             assert_eq!(answered, 600);
         });
         ask_in_rounds(&client);
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -153,6 +162,7 @@ fn one_loop_serves_many_channels_some_of_which_go() {
     for left in (1..=6).rev() {
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
+            let _end = AtEnd(&done);
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     for (channel, server) in served.iter().rev() {
@@ -165,7 +175,6 @@ fn one_loop_serves_many_channels_some_of_which_go() {
             for i in 0..100 {
                 clients[..left].iter().for_each(|(_, client)| client.ask(i));
             }
-            done.store(true, Ordering::Relaxed);
         });
         served.pop();
     }
@@ -178,6 +187,7 @@ fn two_loops_share_a_card() {
     let clients = served.each_ref().map(|(_, server)| client_of(server));
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = AtEnd(&done);
         for (channel, server) in &served {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -188,7 +198,6 @@ fn two_loops_share_a_card() {
         }
         let asking = clients.each_ref().map(|(_, client)| scope.spawn(|| ask_in_rounds(client)));
         asking.into_iter().for_each(|asking| asking.join().unwrap());
-        done.store(true, Ordering::Relaxed);
     });
 }
 
@@ -202,6 +211,7 @@ fn a_loop_may_be_edge_triggered() {
     epoll::add(&poller, &channel, epoll::EventData::new_u64(0), edges).unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
+        let _end = AtEnd(&done);
         scope.spawn(|| {
             let mut events = Vec::with_capacity(4);
             while !done.load(Ordering::Relaxed) {
@@ -221,7 +231,6 @@ fn a_loop_may_be_edge_triggered() {
             }
         });
         ask_in_rounds(&client);
-        done.store(true, Ordering::Relaxed);
     });
 }
 

@@ -208,16 +208,19 @@ fn two_processes_meet_and_share_a_ring() {
 #[test]
 fn cards_that_sleep_are_woken() {
     let server = Server::start("plain", &[]);
-    let client = Client::connect(&Device::open().unwrap(), &server);
+    let device = Device::open().unwrap();
+    // 4.3 s: on a busy machine an answer is not late before a wake-up is lost.
+    let client = Client::connect_with(&device, &server, params(&device).timeout(20));
     client.until_by_ring();
-    let start = Instant::now();
+    let timeouts = || device.counters().card.timeouts;
+    let before = timeouts();
     for round in 0..50 {
         // Longer than either card's thread goes on looking.
         thread::sleep(Duration::from_millis(3));
         client.exchange(8, round);
     }
-    // A wake-up that is lost costs a retransmission's wait each time.
-    assert_eq!(client.device.counters().card.timeouts, 0, "in {:?}", start.elapsed());
+    // A wake-up that is lost costs a retransmission's wait.
+    assert_eq!(timeouts(), before);
 }
 
 #[test]
@@ -270,19 +273,18 @@ fn a_killed_peer_is_missed_and_the_next_one_found() {
     let device = Device::open().unwrap();
     let client = Client::connect(&device, &server);
     client.until_by_ring();
-    let writing = |client: &Client| {
-        let qp = client.connection.queue_pair();
-        let writes: Vec<_> =
-            (0..40).map(|_| qp.write(client.memory.slice(..), client.theirs)).collect();
-        writes.into_iter().filter_map(|write| write.wait(PATIENCE).err()).count()
+    let write = || client.connection.queue_pair().write(client.memory.slice(..), client.theirs);
+    let all_succeed = || {
+        let writes: Vec<_> = (0..4).map(|_| write()).collect();
+        writes.into_iter().filter_map(|write| write.wait(PATIENCE).err()).count() == 0
     };
-    let failed = thread::scope(|scope| {
-        let writing = scope.spawn(|| writing(&client));
+    thread::scope(|scope| {
+        // Requests to a process that is gone fail.
+        let writing = scope.spawn(|| while all_succeed() {});
         thread::sleep(Duration::from_millis(5));
         server.kill();
-        writing.join().unwrap()
+        writing.join().unwrap();
     });
-    assert!(failed > 0, "requests to a process that is gone fail");
     client.until("the ring is closed", || {
         device.progress();
         device.ring_peers() == Some(0)

@@ -1,58 +1,16 @@
 //! Kernels of programs that share a daemon's card: each has its own, and what they may use is
 //! theirs.
 
+mod daemon;
 mod support;
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
-
-use remora::daemon::{Server, ServerOptions};
-use remora::event::Event;
+use daemon::Daemon;
 use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
 use remora::kernel::{Bound, CallFailure, CallStatus, DeployError, Deployment, KernelClient};
 use remora::nic::nic::BindError;
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::{get, opcode};
-use remora::{Device, DeviceOptions};
 use support::{End, PATIENCE, connect, end, end_on};
-
-/// A daemon in a thread of this process.
-struct Daemon {
-    socket: PathBuf,
-    stop: Arc<Event>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Daemon {
-    fn start() -> Daemon {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!("remora-kernels-{}-{number}.sock", std::process::id());
-        let socket = std::env::temp_dir().join(name);
-        let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
-        let mut server = Server::new(device, options).unwrap();
-        let stop = Arc::new(Event::new().unwrap());
-        let told = stop.clone();
-        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
-        Daemon { socket, stop, thread }
-    }
-
-    fn attach(&self) -> Device {
-        DeviceOptions::new().attach(&self.socket).open().unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.stop.notify().unwrap();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-    }
-}
 
 /// A table of one value, which a `get` finds by key 7.
 fn serve_table(end: &End, value: &[u8]) -> RemoteTable {

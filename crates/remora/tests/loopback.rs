@@ -1,7 +1,7 @@
 //! Two devices of one process, over real sockets on loopback.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::nic::cm::ConnectRequest;
 use remora::nic::cm::service::PortSpace;
@@ -35,6 +35,15 @@ fn end() -> End {
     let cq = device.create_cq(256).unwrap();
     let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
     End { device, pd, cq, qp }
+}
+
+/// Waits until something has come about, without driving a device.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// As [`end`], with a channel to sleep on.
@@ -318,9 +327,7 @@ fn another_port_of_an_address_is_not_the_card_there() {
     let received = || server.device.counters().card.rx_packets;
     let before = received();
     pretender.send_to(&bytes, (there, ROCE_PORT)).unwrap();
-    while received() == before {
-        std::thread::yield_now();
-    }
+    until("the packet is received", || received() > before);
     assert_eq!(passive.end(), ConnectionEnd::Alive);
     assert_eq!(server.device.counters().card.drop_source_port, 1);
     drop((active, passive));
@@ -425,8 +432,7 @@ fn a_receiver_that_is_late_is_waited_for_without_polling() {
     a.cq.arm(false).unwrap();
     let op = SendOp::Send { imm: None, to: None };
     a.qp.post_send(&signaled(1, op, Data::Inline(b"early"))).unwrap();
-    std::thread::sleep(Duration::from_millis(100));
-    assert!(a.device.counters().card.rx_rnr_naks > 0);
+    until("a refusal", || a.device.counters().card.rx_rnr_naks > 0);
     let room = b.pd.alloc(4096, OPEN).unwrap();
     b.qp.post_recv(&RecvRequest { wr_id: 2, sges: &[room.sge(0, 64)] }).unwrap();
     a.channel.wait(PATIENCE).unwrap();

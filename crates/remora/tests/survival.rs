@@ -1,58 +1,20 @@
 //! Programs apart from each other: kept sessions, whose chains go on answering when their program
 //! is killed, and programs in namespaces of their own, which share a card by its socket only.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
+mod daemon;
 
-use remora::daemon::{Observer, Server, ServerOptions};
-use remora::event::Event;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use daemon::Daemon;
 use remora::message::{KEEP_VARIABLE, SOCKET_VARIABLE};
 use remora::nic::Psn;
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::*;
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// A daemon in a thread of this process.
-struct Daemon {
-    socket: PathBuf,
-    stop: Arc<Event>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Daemon {
-    fn start(name: &str) -> Daemon {
-        let name = format!("remora-survival-{}-{name}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).unwrap();
-        let socket = folder.join("nic.sock");
-        let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
-        let mut server = Server::new(device, options).unwrap();
-        let stop = Arc::new(Event::new().unwrap());
-        let told = stop.clone();
-        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
-        Daemon { socket, stop, thread }
-    }
-
-    fn observer(&self) -> Observer {
-        Observer::connect(Some(&self.socket)).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.stop.notify().unwrap();
-        if let Some(thread) = self.thread.take() {
-            thread.join().unwrap();
-        }
-        std::fs::remove_dir(self.socket.parent().unwrap()).ok();
-    }
-}
 
 /// A peer as text.
 fn written(peer: Peer) -> String {
@@ -141,7 +103,7 @@ impl Drop for Program {
 
 #[test]
 fn a_chain_answers_when_its_program_was_killed() {
-    let daemon = Daemon::start("chain");
+    let daemon = Daemon::start();
     let mut program = Program::start(&daemon, "list:10m");
     let line = program.line();
     let (at, peer) = line.split_once(' ').unwrap();
@@ -160,7 +122,9 @@ fn a_chain_answers_when_its_program_was_killed() {
     }
     let observer = daemon.observer();
     let sessions = || observer.status().unwrap().sessions;
+    let until = Instant::now() + LONG;
     while sessions()[0].attached {
+        assert!(Instant::now() < until, "the daemon does not notice that the program has ended");
         thread::yield_now();
     }
     assert_eq!(sessions()[0].name, "list");
@@ -198,7 +162,7 @@ fn programs_without_a_network_share_a_card_by_its_socket() {
         println!("this system permits no namespaces: there is nothing to test");
         return;
     }
-    let daemon = Daemon::start("apart");
+    let daemon = Daemon::start();
     let mut server = Program::apart(&daemon, "serve_a_chain");
     let mut client = Program::apart(&daemon, "call_a_chain");
     let (served, calls) = (server.line(), client.line());

@@ -4,7 +4,8 @@ use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify, STATUS_WORD_LEN
 use remora_nic::queue::{Data, SendFlags, SendOp, Sge};
 use remora_nic::wire::Dialect;
 use remora_offload::kernel::{
-    AsyncProgram, Context, DeployError, Deployment, Grant, Kernels, Limits, Program, Timing,
+    AsyncProgram, Context, DeployError, Deployment, Executor, ExecutorLimits, Grant, Program,
+    Timing,
 };
 
 use crate::hardware::{HostPort, PortTerms};
@@ -22,11 +23,15 @@ pub const WORD: u64 = 1000 << 10;
 ///
 /// # Panics
 /// If a card refuses a valid request.
-pub fn kernel_pair(mut options: PairOptions, limits: Limits, port: Option<PortTerms>) -> Pair {
+pub fn kernel_pair(
+    mut options: PairOptions,
+    limits: ExecutorLimits,
+    port: Option<PortTerms>,
+) -> Pair {
     options.connect.dialect = Dialect::KERNELS;
     let mut pair = Pair::new(&options);
     for host in &mut pair.world.hosts {
-        let mut kernels = Kernels::new(limits);
+        let mut kernels = Executor::new(limits);
         kernels.set_timing(port.map(timing));
         host.nic.set_kernels(Box::new(kernels));
     }
@@ -46,7 +51,7 @@ impl Pair {
     pub fn kernels<R>(
         &mut self,
         of: usize,
-        act: impl FnOnce(&mut Kernels, &mut remora_nic::kernel::KernelIo<'_>) -> R,
+        act: impl FnOnce(&mut Executor, &mut remora_nic::kernel::KernelIo<'_>) -> R,
     ) -> R {
         let now = self.world.now;
         let crate::world::Host { nic, memory, .. } = &mut self.world.hosts[of];

@@ -7,7 +7,7 @@ use core::time::Duration;
 use remora_nic::qp::{Congestion, Mtu};
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Ecn, Psn, Rate, RateLimits};
-use remora_offload::kernel::Limits;
+use remora_offload::kernel::ExecutorLimits;
 
 use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
@@ -200,7 +200,7 @@ pub struct Options {
 #[derive(Clone, Copy, Debug)]
 pub struct KernelOptions {
     /// How much kernels may use of a card.
-    pub limits: Limits,
+    pub limits: ExecutorLimits,
     /// How long the kernels' memory accesses take; `None`: no time.
     pub port: Option<PortTerms>,
 }
@@ -333,14 +333,14 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         connection.verbs.retain(|verb| *verb != Verb::Flush);
         connection.verbs.extend_from_slice(calls);
     }
-    let limits = Limits {
+    let limits = ExecutorLimits {
         invocations: dice.pick(&[1, 4, 256, 256]),
         result_bytes: dice.pick(&[256 << 10, 64 << 20]),
         turn_steps: dice.pick(&[1, 64, 4096]),
         turn_invocations: dice.pick(&[1, 8]),
         room_patience: Duration::from_millis(100),
         payload_patience: Duration::from_secs(1),
-        ..Limits::default()
+        ..ExecutorLimits::default()
     };
     let port = dice.coin().then(|| {
         let link = Link {

@@ -6,7 +6,7 @@ use remora_nic::kernel::CallStatus;
 use remora_nic::queue::Remote;
 use remora_nic::wire::{Dialect, Op, Operation};
 use remora_nic::{Psn, QpFlags, QpInit};
-use remora_offload::kernel::{Context, Limits};
+use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::endpoint::{ConnectOptions, QueueOptions, connect, ring};
 use remora_sim::faults::{Fate, Rule};
 use remora_sim::hardware::PortTerms;
@@ -61,7 +61,7 @@ async fn sends(context: Context) -> Result<(), CallStatus> {
 fn pair() -> Pair {
     let port = PortTerms::flat(Duration::from_micros(50), 80);
     let options = PairOptions { config: |config| config.qpn_bits = 10, ..PairOptions::default() };
-    let mut t = kernel_pair(options, Limits::default(), Some(port));
+    let mut t = kernel_pair(options, ExecutorLimits::default(), Some(port));
     t.deploy(B, READS, reads).unwrap();
     t.deploy(B, TAKES, takes).unwrap();
     t.deploy(B, SENDS, sends).unwrap();

@@ -8,7 +8,7 @@ use remora_nic::queue::{Data, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation};
 use remora_offload::kernel::builtin::{aggregate, consistency, filter, get, hyperloglog, shuffle};
 use remora_offload::kernel::builtin::{column::Column, shuffle_send, traversal};
-use remora_offload::kernel::{Context, Limits};
+use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::faults::{Fate, Faults, Rule};
 use remora_sim::hardware::PortTerms;
@@ -18,13 +18,13 @@ use remora_sim::pair::{A, B, Pair, PairOptions};
 const OP: u64 = 0x77;
 
 fn pair() -> Pair {
-    kernel_pair(PairOptions::default(), Limits::default(), None)
+    kernel_pair(PairOptions::default(), ExecutorLimits::default(), None)
 }
 
 /// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
     let port = PortTerms::flat(Duration::from_nanos(1500), 80);
-    kernel_pair(PairOptions::default(), Limits::default(), Some(port))
+    kernel_pair(PairOptions::default(), ExecutorLimits::default(), Some(port))
 }
 
 /// Returns its parameters and its payload.
@@ -277,7 +277,7 @@ fn a_region_that_is_gone_before_its_value_is_sent_gets_an_error_status() {
 
 #[test]
 fn calls_beyond_the_limit_of_invocations_are_delayed() {
-    let limits = Limits { invocations: 2, ..Limits::default() };
+    let limits = ExecutorLimits { invocations: 2, ..ExecutorLimits::default() };
     let port = PortTerms::flat(Duration::from_micros(5), 0);
     let mut t = kernel_pair(PairOptions::default(), limits, Some(port));
     t.deploy(B, OP, |context: Context| async move {
@@ -307,7 +307,7 @@ fn calls_beyond_the_limit_of_invocations_are_delayed() {
 #[test]
 fn a_kernel_that_does_not_keep_up_stops_the_stream_for_a_while() {
     let port = PortTerms::flat(Duration::from_micros(20), 0);
-    let mut t = kernel_pair(PairOptions::default(), Limits::default(), Some(port));
+    let mut t = kernel_pair(PairOptions::default(), ExecutorLimits::default(), Some(port));
     let region = t.remote(B, 0).addr;
     t.deploy(B, OP, move |context: Context| async move {
         let mut to = region;
@@ -772,8 +772,8 @@ fn filter_and_aggregate_process_streams() {
 #[test]
 fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
     const NO_KERNEL: u64 = OP + 1;
-    let patience = Duration::from_millis(4);
-    let limits = Limits { invocations: 1, payload_patience: patience, ..Limits::default() };
+    let payload_patience = Duration::from_millis(4);
+    let limits = ExecutorLimits { invocations: 1, payload_patience, ..Default::default() };
     for (opcode, resumes) in [(OP, false), (NO_KERNEL, false), (OP, true)] {
         let mut t = kernel_pair(PairOptions::default(), limits, None);
         t.deploy(B, OP, echo).unwrap();
@@ -786,12 +786,12 @@ fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
         }));
         let header = t.header(&[], 4096, 0);
         t.call_with(opcode, &header, &[], &[9; 4000]);
-        t.world.run(patience / 2);
+        t.world.run(payload_patience / 2);
         assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1);
         if resumes {
             t.world.network.heal();
         }
-        t.world.run(3 * patience);
+        t.world.run(3 * payload_patience);
         assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
         assert_eq!(t.counted("kernel_late"), u64::from(!resumes));
         let status = t.status(0).map(|word| word.status);

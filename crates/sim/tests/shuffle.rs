@@ -5,7 +5,7 @@ use remora_nic::queue::Status;
 use remora_nic::{Access, Memory, MrChange};
 use remora_offload::chain::link::RegionAt;
 use remora_offload::kernel::builtin::shuffle::{Ask, PARTITION_LEN, Params, Partition, Shuffles};
-use remora_offload::kernel::{Deployment, Grant, Limits};
+use remora_offload::kernel::{Deployment, ExecutorLimits, Grant};
 use remora_sim::chain::register;
 use remora_sim::kernel::kernel_pair;
 use remora_sim::pair::{A, B, Pair, PairOptions};
@@ -28,7 +28,7 @@ struct World {
 impl World {
     /// One region for each length in bytes.
     fn new(lens: &[usize]) -> World {
-        let mut t = kernel_pair(PairOptions::default(), Limits::default(), None);
+        let mut t = kernel_pair(PairOptions::default(), ExecutorLimits::default(), None);
         let pd = t.ends[B].pd;
         let open = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let host = &mut t.world.hosts[B];

@@ -5,7 +5,7 @@ use core::time::Duration;
 use remora_nic::kernel::CallStatus;
 use remora_offload::kernel::builtin::get;
 use remora_offload::kernel::wasm::Module;
-use remora_offload::kernel::{AsyncProgram, Limits, Program};
+use remora_offload::kernel::{AsyncProgram, ExecutorLimits, Program};
 use remora_sim::faults::Faults;
 use remora_sim::hardware::PortTerms;
 use remora_sim::kernel::kernel_pair;
@@ -18,7 +18,7 @@ const LINES: &[u8] = include_bytes!("../../../guest/built/lines.wasm");
 /// A pair whose memory takes 1.5 µs, as in StRoM §6.2.
 fn timed() -> Pair {
     let port = PortTerms::flat(Duration::from_nanos(1500), 80);
-    kernel_pair(PairOptions::default(), Limits::default(), Some(port))
+    kernel_pair(PairOptions::default(), ExecutorLimits::default(), Some(port))
 }
 
 /// Gets a few values with the kernel `program`. Returns for each the status, the value, and the
@@ -52,7 +52,7 @@ fn a_loaded_kernel_has_the_results_and_times_of_the_built_in_one() {
     assert_eq!((seen[1].0, &seen[1].1[..]), (Some(CallStatus::OK), &[6; 100][..]));
     assert_eq!(seen[3].0, Some(CallStatus::NOT_FOUND));
     assert_eq!(fetches(timed(), Box::new(module.program())), seen);
-    let untimed = || kernel_pair(PairOptions::default(), Limits::default(), None);
+    let untimed = || kernel_pair(PairOptions::default(), ExecutorLimits::default(), None);
     let seen = fetches(untimed(), native());
     assert_eq!(fetches(untimed(), Box::new(module.program())), seen);
 }
@@ -67,7 +67,7 @@ fn a_loaded_kernel_processes_a_stream_over_a_faulty_network() {
         let mut t = if timed_world {
             timed()
         } else {
-            kernel_pair(PairOptions::default(), Limits::default(), None)
+            kernel_pair(PairOptions::default(), ExecutorLimits::default(), None)
         };
         t.world.network.faults = Faults { loss: 0.03, duplicate: 0.03, ..Faults::default() };
         t.deploy_program(B, OP, Box::new(module.program())).unwrap();

@@ -4,7 +4,7 @@ use crate::item::Item;
 use crate::journal::{Journal, Record};
 use crate::memory::Memory;
 use crate::store::Store;
-use crate::table::{Locked, Place, Slot};
+use crate::table::{Locked, Slot, SlotPlace};
 use crate::tablespace::TablespaceId;
 
 /// Buckets that are looked at under one lock.
@@ -48,7 +48,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         for _ in 0..BUCKETS_LOCKED.min(locked.count()) {
             let bucket = locked.inner.hand % locked.count();
             locked.inner.hand = bucket + 1;
-            let mut slots: Vec<(Place, Slot)> = locked.slots_of(bucket).collect();
+            let mut slots: Vec<(SlotPlace, Slot)> = locked.slots_of(bucket).collect();
             if bucket == 0 {
                 slots.extend(locked.stashed());
             }
@@ -71,7 +71,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Removes an item for good: it is logged as deleted, or a restart would bring back what a
     /// client has seen to be gone.
-    fn evict_item(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot, now: u64) -> bool {
+    fn evict_item(
+        &self,
+        locked: &mut Locked<'_, M>,
+        place: SlotPlace,
+        slot: &Slot,
+        now: u64,
+    ) -> bool {
         let mut copy = Vec::new();
         if self.copy_item(slot, now, &mut copy)
             && let Some(item) = Item::parse(&copy)

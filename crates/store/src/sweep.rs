@@ -6,7 +6,7 @@ use crate::journal::Journal;
 use crate::layout::PAGE;
 use crate::memory::Memory;
 use crate::store::Store;
-use crate::table::{Locked, Place, Slot};
+use crate::table::{Locked, Slot, SlotPlace};
 
 /// Buckets that are looked at under one lock.
 const BUCKETS_LOCKED: u32 = 64;
@@ -82,7 +82,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn remove_expired(
         &self,
         locked: &mut Locked<'_, M>,
-        place: Place,
+        place: SlotPlace,
         slot: Slot,
         now: u64,
     ) -> bool {

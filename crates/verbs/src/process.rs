@@ -165,7 +165,7 @@ fn may_inherit() -> bool {
 }
 
 /// What a forking thread holds.
-struct Held {
+struct HeldLocks {
     /// The locks that the child needs to use this process's objects; `None` if it could not anyway.
     objects: Option<Locks>,
     converted: Forking,
@@ -179,7 +179,7 @@ struct Locks {
 }
 
 thread_local! {
-    static HELD: Cell<Option<Held>> = const { Cell::new(None) };
+    static HELD: Cell<Option<HeldLocks>> = const { Cell::new(None) };
 }
 
 /// Runs in the thread that forks, before it does.
@@ -189,7 +189,7 @@ extern "C" fn before_fork() {
         return;
     }
     let objects = lock_objects();
-    let held = Some(Held { objects, converted: Forking::begin() });
+    let held = Some(HeldLocks { objects, converted: Forking::begin() });
     HELD.try_with(|of_this_thread| of_this_thread.set(held)).ok();
 }
 

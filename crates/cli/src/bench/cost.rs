@@ -21,7 +21,7 @@ use remora::offload::chain::offload::table::{Table, Value};
 use remora::offload::chain::program::Program;
 use remora::offload::cpu;
 use remora::offload::kernel::builtin::hyperloglog::Sketch;
-use remora::offload::kernel::{Context, Limits};
+use remora::offload::kernel::{Context, ExecutorLimits};
 use remora_sim::chain::{SimChain, load, register};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, connect};
 use remora_sim::kernel::kernel_pair;
@@ -133,7 +133,7 @@ struct Two {
 
 impl Two {
     fn new() -> Two {
-        let pair = kernel_pair(Two::options(Dialect::STANDARD), Limits::default(), None);
+        let pair = kernel_pair(Two::options(Dialect::STANDARD), ExecutorLimits::default(), None);
         Two { pair, batch: TransmitBatch::new() }
     }
 

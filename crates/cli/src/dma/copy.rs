@@ -27,9 +27,9 @@ const PIECE: usize = 1 << 20;
 #[derive(Debug, Args)]
 pub(super) struct Copy {
     /// From where: FILE, - for standard input, card:ADDRESS, or pid:PROCESS:ADDRESS
-    from: Place,
+    from: CopyEnd,
     /// To where: FILE, - for standard output, card:ADDRESS, or pid:PROCESS:ADDRESS
-    to: Place,
+    to: CopyEnd,
     /// Bytes to copy [default: to the end of the file]
     #[arg(long, value_parser = parse_size)]
     len: Option<u64>,
@@ -46,28 +46,28 @@ pub(super) struct Copy {
 
 /// One end of a copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Place {
+enum CopyEnd {
     Standard,
     File(PathBuf),
     Card(u64),
     Process { pid: i32, addr: u64 },
 }
 
-impl FromStr for Place {
+impl FromStr for CopyEnd {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Place, String> {
+    fn from_str(text: &str) -> Result<CopyEnd, String> {
         if text == "-" {
-            return Ok(Place::Standard);
+            return Ok(CopyEnd::Standard);
         }
         if let Some(address) = text.strip_prefix("card:") {
-            return Ok(Place::Card(number(address)?));
+            return Ok(CopyEnd::Card(number(address)?));
         }
         if let Some((pid, addr)) = text.strip_prefix("pid:").and_then(|rest| rest.split_once(':')) {
             let pid = pid.parse().map_err(|_| format!("`{pid}` is no process id"))?;
-            return Ok(Place::Process { pid, addr: number(addr)? });
+            return Ok(CopyEnd::Process { pid, addr: number(addr)? });
         }
-        Ok(Place::File(text.into()))
+        Ok(CopyEnd::File(text.into()))
     }
 }
 
@@ -80,13 +80,13 @@ fn number(text: &str) -> Result<u64, String> {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for CopyEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::Standard => write!(f, "-"),
-            Place::File(path) => write!(f, "{}", path.display()),
-            Place::Card(address) => write!(f, "card:{address:#x}"),
-            Place::Process { pid, addr } => write!(f, "pid:{pid}:{addr:#x}"),
+            CopyEnd::Standard => write!(f, "-"),
+            CopyEnd::File(path) => write!(f, "{}", path.display()),
+            CopyEnd::Card(address) => write!(f, "card:{address:#x}"),
+            CopyEnd::Process { pid, addr } => write!(f, "pid:{pid}:{addr:#x}"),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Copy {
     pub(super) fn run(self) -> Result<()> {
         let bench = Bench::new(PIECE).context("cannot set up a card to copy through")?;
         let other = self.card.as_deref().map(card_of).transpose()?;
-        let on_card = |place: &Place| matches!(place, Place::Card(_));
+        let on_card = |place: &CopyEnd| matches!(place, CopyEnd::Card(_));
         ensure!(
             other.is_some() || !(on_card(&self.from) || on_card(&self.to)),
             "no card is named: pass --card DIR, with the directory of `remora dma files DIR`"
@@ -115,7 +115,7 @@ impl Copy {
         let card = other.as_ref().unwrap_or(bench.card().bytes());
         let (mut source, mut sink) = (self.source(&bench)?, self.sink(&bench)?);
         let mut len = self.len.unwrap_or(u64::MAX);
-        if let (Place::Card(_) | Place::Process { .. }, None) = (&self.from, self.len) {
+        if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
             bail!("how many bytes of {} shall be copied? Pass --len", self.from);
         }
         let stage = bench.card().range(MemoryKind::Near).start as usize;
@@ -129,12 +129,12 @@ impl Copy {
             let start = Instant::now();
             // Where the bytes lie on the card between the two halves of the copy.
             let (bytes, at) = match (&self.from, &self.to) {
-                (Place::Card(address), _) | (_, Place::Card(address)) => (card, address + done),
+                (CopyEnd::Card(address), _) | (_, CopyEnd::Card(address)) => (card, address + done),
                 _ => (bench.card().bytes(), stage as u64),
             };
             let at = usize::try_from(at).context("no such address")?;
             source.copy_to_card(done, bytes, at, got)?;
-            if let (Place::Card(_), Place::Card(to)) = (&self.from, &self.to) {
+            if let (CopyEnd::Card(_), CopyEnd::Card(to)) = (&self.from, &self.to) {
                 card.copy_at((to + done) as usize, card, at, got)?;
             }
             sink.copy_to_host(done, bytes, at, got)?;
@@ -163,7 +163,7 @@ impl Copy {
             seconds,
             gb_per_s: bytes as f64 / seconds.max(1e-9) / 1e9,
         };
-        let to_person = self.to == Place::Standard;
+        let to_person = self.to == CopyEnd::Standard;
         if self.json && !to_person {
             return output::json_line(&report);
         }
@@ -185,9 +185,9 @@ impl Copy {
     fn source(&self, bench: &Bench) -> Result<End> {
         let unreadable = || format!("cannot read {}", self.from);
         let stream: Option<Box<dyn Read>> = match &self.from {
-            Place::Standard => Some(Box::new(io::stdin().lock())),
-            Place::File(path) => Some(Box::new(File::open(path).with_context(unreadable)?)),
-            Place::Card(_) | Place::Process { .. } => None,
+            CopyEnd::Standard => Some(Box::new(io::stdin().lock())),
+            CopyEnd::File(path) => Some(Box::new(File::open(path).with_context(unreadable)?)),
+            CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
         Ok(End { path: self.path_of(&self.from, bench)?, read: stream, write: None })
     }
@@ -195,18 +195,18 @@ impl Copy {
     fn sink(&self, bench: &Bench) -> Result<End> {
         let unwritable = || format!("cannot write {}", self.to);
         let stream: Option<Box<dyn Write>> = match &self.to {
-            Place::Standard => Some(Box::new(io::stdout().lock())),
-            Place::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
-            Place::Card(_) | Place::Process { .. } => None,
+            CopyEnd::Standard => Some(Box::new(io::stdout().lock())),
+            CopyEnd::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
+            CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
         Ok(End { path: self.path_of(&self.to, bench)?, read: None, write: stream })
     }
 
     /// The path between a place and the card, for places that are not on the card.
-    fn path_of(&self, place: &Place, bench: &Bench) -> Result<Option<Box<dyn Path>>> {
+    fn path_of(&self, place: &CopyEnd, bench: &Bench) -> Result<Option<Box<dyn Path>>> {
         match *place {
-            Place::Card(_) => Ok(None),
-            Place::Standard | Place::File(_) => {
+            CopyEnd::Card(_) => Ok(None),
+            CopyEnd::Standard | CopyEnd::File(_) => {
                 let mut kind = chosen(self.path)?;
                 if kind == Kind::Engine && self.card.is_some() {
                     ensure!(self.path.is_none(), "the engine’s path reaches its own card only");
@@ -214,7 +214,7 @@ impl Copy {
                 }
                 Ok(Some(bench.open(kind).with_context(|| format!("no path {kind}"))?))
             }
-            Place::Process { pid, addr } => {
+            CopyEnd::Process { pid, addr } => {
                 let len = u64::MAX >> 8;
                 let application = Application { pid, addr, len, file: None };
                 let kind = self.path.unwrap_or(Kind::ProcessVm);
@@ -285,18 +285,18 @@ mod tests {
 
     #[test]
     fn places_as_a_person_types_them() {
-        let process = Place::Process { pid: 47, addr: 0x7f00 };
+        let process = CopyEnd::Process { pid: 47, addr: 0x7f00 };
         for (text, place) in [
-            ("-", Place::Standard),
-            ("card:0x1000", Place::Card(4096)),
-            ("card:4K", Place::Card(4096)),
+            ("-", CopyEnd::Standard),
+            ("card:0x1000", CopyEnd::Card(4096)),
+            ("card:4K", CopyEnd::Card(4096)),
             ("pid:47:0x7f00", process),
-            ("cards", Place::File("cards".into())),
+            ("cards", CopyEnd::File("cards".into())),
         ] {
             assert_eq!(text.parse(), Ok(place), "{text}");
         }
         for text in ["card:", "card:0xz", "pid:x:1", "pid:1:0x"] {
-            assert!(text.parse::<Place>().is_err(), "{text}");
+            assert!(text.parse::<CopyEnd>().is_err(), "{text}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
 use remora::daemon::Observer;
-use remora::message::{Place, place};
+use remora::message::{DaemonPlace, place};
 
 use super::check::Check;
 
@@ -28,10 +28,12 @@ pub(super) fn look(checks: &mut Vec<Check>) {
 }
 
 /// Does a daemon share one card among the programs of this user or machine?
-fn shared_card(place: &Place) -> Check {
+fn shared_card(place: &DaemonPlace) -> Check {
     const NAME: &str = "shared card";
     match (place, Observer::connect(None).and_then(|observer| observer.status())) {
-        (Place::Off, _) => Check::note(NAME, "REMORA_NIC=off: each program has a card of its own"),
+        (DaemonPlace::Off, _) => {
+            Check::note(NAME, "REMORA_NIC=off: each program has a card of its own")
+        }
         (_, Ok(status)) => Check::ok(
             NAME,
             format!(
@@ -40,12 +42,12 @@ fn shared_card(place: &Place) -> Check {
                 status.sessions.len()
             ),
         ),
-        (Place::Named(path), Err(error)) => Check::fail(
+        (DaemonPlace::Named(path), Err(error)) => Check::fail(
             NAME,
             format!("REMORA_NIC names {}, where no daemon answers: {error}", path.display()),
             "start one there (remora nic --socket PATH), or unset REMORA_NIC",
         ),
-        (Place::Usual(_), Err(_)) => Check::note(
+        (DaemonPlace::Usual(_), Err(_)) => Check::note(
             NAME,
             "no daemon: each program has a card of its own, with an address of its own; `remora \
              nic` shares one",

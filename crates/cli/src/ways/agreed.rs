@@ -33,12 +33,12 @@ pub(crate) struct Ready {
     pub(crate) card: SocketAddr,
     pub(crate) tcp: SocketAddr,
     /// Memory for structures, which the kernels are granted.
-    pub(crate) memory: Place,
+    pub(crate) memory: PeerRegion,
     /// Memory for streams: plain, and with a receive kernel bound to it.
-    pub(crate) plain: Place,
-    pub(crate) hyperloglog: Place,
-    pub(crate) filter: Place,
-    pub(crate) shuffle: Place,
+    pub(crate) plain: PeerRegion,
+    pub(crate) hyperloglog: PeerRegion,
+    pub(crate) filter: PeerRegion,
+    pub(crate) shuffle: PeerRegion,
     /// Where the store is served, if there is one.
     pub(crate) store: Option<SocketAddr>,
     /// The most threads that can count what is streamed.
@@ -47,7 +47,7 @@ pub(crate) struct Ready {
 
 /// A region, as the peer addresses it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct PeerRegion {
     pub(crate) addr: u64,
     pub(crate) rkey: u32,
     pub(crate) len: u64,

@@ -9,7 +9,7 @@ use remora::nic::Access;
 use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
 use remora::{Connection, Device, MemoryRegion, QueuePair};
 
-use super::agreed::{End, Place, Ready, params};
+use super::agreed::{End, PeerRegion, Ready, params};
 use super::asker::Askers;
 use super::image::Image;
 use super::rpc;
@@ -65,7 +65,7 @@ pub(crate) struct Client {
 /// A WRITE stream: the number of messages, and their length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stream {
-    pub(crate) to: Place,
+    pub(crate) to: PeerRegion,
     pub(crate) size: u32,
     pub(crate) count: usize,
     /// Whether the peer's application gets a completion for each message.
@@ -309,6 +309,6 @@ impl Client {
 }
 
 /// The remote address `addr` in a region.
-pub(crate) fn remote(place: Place, addr: u64) -> Remote {
+pub(crate) fn remote(place: PeerRegion, addr: u64) -> Remote {
     Remote { addr, rkey: place.rkey }
 }

@@ -20,7 +20,9 @@ use remora_cli::node::spec::parse_size;
 use remora_store::service::{Service, ServiceOptions};
 use remora_store::tablespace::TablespaceOptions;
 
-use super::agreed::{End, FILTER_BELOW, FLAKY, Place, Ready, STREAMED_MAX, TABLESPACES, params};
+use super::agreed::{
+    End, FILTER_BELOW, FLAKY, PeerRegion, Ready, STREAMED_MAX, TABLESPACES, params,
+};
 use super::image::ELEMENT_LEN;
 use super::rpc::{self, Op, word};
 use super::served::Served;
@@ -85,7 +87,7 @@ impl Server {
         let listener = device.listen(PORT)?;
         let tcp = rpc::Service::listen()?;
         let store = (self.store > 0).then(|| serve_store(&device, self.store)).transpose()?;
-        let place = |region: &MemoryRegion| Place {
+        let place = |region: &MemoryRegion| PeerRegion {
             addr: region.addr(),
             rkey: region.key(),
             len: region.len(),

@@ -7,11 +7,32 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 pub(crate) mod verbs;
+
+/// How long anything may take. Only a hang takes that long: nothing is concluded from time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Waits until something has come about.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// An address of loopback that no other test, and no other run of the tests, has.
+pub(crate) fn address() -> [u8; 4] {
+    static NEXT: AtomicU8 = AtomicU8::new(0);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    [127, 128 + NEXT.fetch_add(1, Ordering::Relaxed), high, low.clamp(1, 254)]
+}
 
 /// A folder that belongs to one test.
 pub(crate) struct Folder(PathBuf);

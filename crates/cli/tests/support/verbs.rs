@@ -8,20 +8,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use super::command;
-
-/// The longest wait, on a machine that is busy with other tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+use super::{PATIENCE, command};
 
 /// Builds the libraries beside the command, once: cargo builds no shared object for the tests of
-/// another crate.
+/// another crate. They are built of what `cargo test --workspace` has built.
 pub(crate) fn libraries() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
         let beside = Path::new(env!("CARGO_BIN_EXE_remora")).parent().unwrap();
         let target = beside.parent().unwrap();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--lib", "-p", "remora-verbs", "-p", "remora-preload"]);
+        cargo.args(["build", "--quiet", "--workspace", "--lib", "--examples"]);
         cargo.arg("--target-dir").arg(target);
         match beside.file_name().and_then(OsStr::to_str) {
             Some("debug") => {}

@@ -23,7 +23,7 @@ pub(crate) enum Owed {
 
 /// Whether an acknowledge is held back while the application prepares an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Held {
+pub(crate) enum HeldAck {
     No,
     /// It is held back, and [`Card::late`](crate::card::Card) lists the queue pair.
     Yes,
@@ -99,8 +99,8 @@ impl Qp {
     pub(super) fn note_acknowledge(&mut self) {
         self.rx.reply = Owed::Nothing;
         self.rx.acknowledged = low_bits(self.rx.expected);
-        if self.rx.held == Held::Yes {
-            self.rx.held = Held::Listed;
+        if self.rx.held == HeldAck::Yes {
+            self.rx.held = HeldAck::Listed;
         }
     }
 
@@ -147,17 +147,17 @@ impl Qp {
             self.rx.vain = 0;
             return false;
         }
-        if self.rx.held == Held::No {
+        if self.rx.held == HeldAck::No {
             card.late.push(self.qpn);
         }
-        self.rx.held = Held::Yes;
+        self.rx.held = HeldAck::Yes;
         true
     }
 
     /// Lets the acknowledge leave: the application has answered, and no further message has come.
     pub(crate) fn release_acknowledge(&mut self, card: &mut Card) {
         self.note_lone_acknowledge();
-        self.rx.held = Held::No;
+        self.rx.held = HeldAck::No;
         if self.rx.reply == Owed::Acknowledge {
             self.schedule(card);
         }
@@ -166,7 +166,7 @@ impl Qp {
     /// Notes that an acknowledge leaves without data. If it was held back, that saved nothing: the
     /// peer may be waiting for acknowledges and not for answers, so the next ones leave at once.
     pub(crate) fn note_lone_acknowledge(&mut self) {
-        if self.rx.held == Held::Yes {
+        if self.rx.held == HeldAck::Yes {
             self.rx.prompt = PROMPT << self.rx.vain;
             self.rx.vain = (self.rx.vain + 1).min(PROMPT_DOUBLINGS_MAX);
         }

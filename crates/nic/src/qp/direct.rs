@@ -6,7 +6,7 @@
 //! (`nic/local.rs`). All that needs a packet, a timer or a second try does: a peer that is not
 //! ready or has no receive element, an element that is wrong, requests that wait for an answer.
 
-use super::acknowledge::{Held, Owed};
+use super::acknowledge::{HeldAck, Owed};
 use super::refusal::{Failure, Refusal};
 use super::requester::Recovery;
 use super::{Qp, Qps, State};
@@ -160,7 +160,7 @@ impl Qp {
             && rx.current.is_none()
             && rx.pending == 0
             && rx.reply == Owed::Nothing
-            && rx.held == Held::No
+            && rx.held == HeldAck::No
             && !rx.nak_sent
             && !rx.breaking
     }

@@ -115,6 +115,16 @@ pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
     }
 }
 
+impl Qp {
+    /// Ends the element that has run, and is the last that was fetched.
+    #[inline]
+    fn retire(&mut self, env: &mut Env<'_>, element: &Element) {
+        self.note_run(env, element);
+        self.sq.retired = self.sq.fetched;
+        self.report_done(env, element);
+    }
+}
+
 impl Fetched<'_> {
     /// Fetches more elements. If the turn is over instead, returns whether another is needed.
     #[inline]
@@ -164,10 +174,8 @@ impl Turn<'_, '_> {
         }
         let raw = fetched.next(qp.sq.stride());
         let index = qp.sq.fetched;
-        match qp.may_run(self.env) {
-            Ok(()) => {}
-            Err(OverLimit::Rate) => return Some(false),
-            Err(OverLimit::Budget) => return self.out_of_budget(raw),
+        if let Err(limit) = qp.may_run(self.env) {
+            return self.over(limit, raw);
         }
         // The index moves first: the element itself may enable as much as a whole ring behind it.
         qp.sq.fetched = index.wrapping_add(1);
@@ -204,9 +212,7 @@ impl Turn<'_, '_> {
             }
             Ok(Progress::Done) => {
                 self.ran += 1;
-                qp.note_run(self.env, element);
-                qp.sq.retired = qp.sq.fetched;
-                qp.report_done(self.env, element);
+                qp.retire(self.env, element);
                 // When the turn's bytes are spent, the driver or the next queue pair comes first.
                 (self.bytes == 0).then_some(true)
             }
@@ -225,9 +231,13 @@ impl Turn<'_, '_> {
         self.refuse(raw, Failure::malformed(bad))
     }
 
-    /// Fails an element for which the chain's budget is not enough.
+    /// Leaves an element that the chain's rate delays, and fails one for which its budget is not
+    /// enough.
     #[cold]
-    fn out_of_budget(&mut self, raw: &[u8]) -> Option<bool> {
+    fn over(&mut self, limit: OverLimit, raw: &[u8]) -> Option<bool> {
+        if limit == OverLimit::Rate {
+            return Some(false);
+        }
         let qp = self.qps.get_mut(self.qpn)?;
         qp.sq.fetched = qp.sq.fetched.wrapping_add(1);
         let failure = qp.stop_chain(self.env.card);

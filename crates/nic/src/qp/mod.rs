@@ -269,6 +269,13 @@ impl Qp {
 
     /// Takes attributes that [`state::check`] has allowed, and goes to `to`.
     pub(crate) fn modify(&mut self, env: &mut Env<'_>, to: State, attr: &QpAttr) {
+        self.take(env, attr);
+        self.restart(env, attr);
+        self.enter(env, to);
+    }
+
+    /// Takes the attributes that change nothing under way.
+    fn take(&mut self, env: &Env<'_>, attr: &QpAttr) {
         let cold = &mut *self.cold;
         let mut set = |value: Option<u8>, field: fn(&mut Cold) -> &mut u8| {
             if let Some(value) = value {
@@ -288,6 +295,11 @@ impl Qp {
         self.mtu = attr.path_mtu.map_or(self.mtu, |mtu| mtu as u16);
         self.dest_qp = attr.dest_qp.unwrap_or(self.dest_qp);
         self.dialect = attr.dialect.unwrap_or(self.dialect);
+    }
+
+    /// Begins anew what the attributes name the beginning of: the counts of retries, the PSNs of
+    /// either direction, the window.
+    fn restart(&mut self, env: &mut Env<'_>, attr: &QpAttr) {
         self.tx.retries_left = self.retry_cnt;
         self.tx.rnr_retries_left = self.rnr_retry;
         if let Some(psn) = attr.rq_psn {
@@ -307,6 +319,10 @@ impl Qp {
         if attr.congestion.is_some() || attr.sq_psn.is_some() {
             self.follow(attr.congestion.unwrap_or(self.policy()), env.card);
         }
+    }
+
+    /// Goes to a state.
+    fn enter(&mut self, env: &mut Env<'_>, to: State) {
         match to {
             State::Reset => {
                 self.reset(env.card, env.kernels);

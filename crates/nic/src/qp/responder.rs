@@ -12,7 +12,7 @@
 //! [`super::acknowledge`].
 
 use super::Qp;
-use super::acknowledge::{Held, Owed};
+use super::acknowledge::{HeldAck, Owed};
 use super::refusal::Refusal;
 use crate::env::Env;
 use crate::event::Event;
@@ -39,7 +39,7 @@ pub(crate) struct Responder {
     /// The low bits of a PSN: every request before it has been acknowledged.
     pub(crate) acknowledged: u16,
     /// Is an acknowledge held back?
-    pub(crate) held: Held,
+    pub(crate) held: HeldAck,
     /// How many of the next acknowledges must not be held back.
     pub(crate) prompt: u16,
     /// How many times in a row holding an acknowledge back saved no packet.
@@ -86,7 +86,7 @@ impl Responder {
             ends_with_answer: false,
             reply: Owed::Nothing,
             acknowledged: expected.value() as u16,
-            held: Held::No,
+            held: HeldAck::No,
             prompt: 0,
             vain: 0,
             nak_sent: false,

@@ -22,7 +22,7 @@ use super::turn::Turn;
 
 /// How much of a card kernels may use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct ExecutorLimits {
     /// The most deployed kernels.
     pub kernels: usize,
     /// The most invocations in flight; more than 4,096 count as 4,096.
@@ -46,9 +46,9 @@ pub struct Limits {
     pub payload_patience: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ExecutorLimits {
+    fn default() -> ExecutorLimits {
+        ExecutorLimits {
             kernels: 4096,
             invocations: 256,
             client_invocations: 64,
@@ -63,8 +63,8 @@ impl Default for Limits {
 
 /// Runs kernels for a card; see [`remora_nic::Nic::set_kernels`].
 #[derive(Debug)]
-pub struct Kernels {
-    limits: Limits,
+pub struct Executor {
+    limits: ExecutorLimits,
     timing: Option<Box<dyn Timing>>,
     /// By client and op-code: each client of a card has op-codes of its own.
     opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
@@ -87,11 +87,11 @@ pub struct Kernels {
     stopped: u64,
 }
 
-impl Kernels {
+impl Executor {
     /// An executor without kernels. `limits` hold for its whole life.
-    pub fn new(limits: Limits) -> Kernels {
-        let limits = Limits { invocations: limits.invocations.clamp(1, 4096), ..limits };
-        Kernels {
+    pub fn new(limits: ExecutorLimits) -> Executor {
+        let limits = ExecutorLimits { invocations: limits.invocations.clamp(1, 4096), ..limits };
+        Executor {
             limits,
             timing: None,
             opcodes: HashMap::default(),
@@ -128,7 +128,7 @@ impl Kernels {
         self.deploy_for((0, opcode), deployment, code)
     }
 
-    /// As [`Kernels::deploy`], for calls that come by the queue pairs of one client of the card.
+    /// As [`Executor::deploy`], for calls that come by the queue pairs of one client of the card.
     ///
     /// # Errors
     /// See [`DeployError`]. After an error nothing has changed.
@@ -176,7 +176,7 @@ impl Kernels {
         self.replace_for((0, opcode), deployment, code)
     }
 
-    /// As [`Kernels::replace`], for a client's kernel.
+    /// As [`Executor::replace`], for a client's kernel.
     ///
     /// # Errors
     /// See [`DeployError`]. After an error nothing has changed.
@@ -206,7 +206,7 @@ impl Kernels {
         self.undeploy_for(io, (0, opcode))
     }
 
-    /// As [`Kernels::undeploy`], for a client's kernel.
+    /// As [`Executor::undeploy`], for a client's kernel.
     ///
     /// # Errors
     /// No kernel is deployed for the client's op-code.
@@ -315,7 +315,7 @@ impl Kernels {
         self.fallback.as_mut()?.waiting.pop_front()
     }
 
-    /// Answers a call that came from [`Kernels::next_fallback`]. Does nothing if the call has
+    /// Answers a call that came from [`Executor::next_fallback`]. Does nothing if the call has
     /// ended because its queue pair has.
     pub fn answer(&mut self, io: &mut KernelIo<'_>, id: u32, status: CallStatus, bytes: &[u8]) {
         let Some(index) = self.find(id) else { return };
@@ -584,7 +584,7 @@ impl Kernels {
     }
 }
 
-impl remora_nic::kernel::Kernels for Kernels {
+impl remora_nic::kernel::Kernels for Executor {
     fn call(
         &mut self,
         io: &mut KernelIo<'_>,

@@ -1,6 +1,6 @@
 //! Calls for the host: those whose op-code has no kernel (StRoM §5.1).
 //!
-//! The executor decides (`Kernels::call_host`). If the host does not want such calls, the card
+//! The executor decides (`Executor::call_host`). If the host does not want such calls, the card
 //! answers `NO_KERNEL` (`kernel/runner.rs` of `remora-nic`).
 
 use std::collections::VecDeque;

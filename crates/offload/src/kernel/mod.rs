@@ -16,7 +16,7 @@
 //! On a live card, an awaited memory access is ready at once; in a simulation it takes the time
 //! that [`Timing`] says. The same source runs in both.
 //!
-//! [`Kernels`] runs kernels for a card. It keeps deployed kernels by op-code, a limited number of
+//! [`Executor`] runs kernels for a card. It keeps deployed kernels by op-code, a limited number of
 //! invocations in flight, a budget for each, and does a bounded amount of work in each turn.
 //! Futures are replaced in place, so an invocation allocates nothing once the pools are warm. A
 //! kernel that is bound to a stream ([`Tap`]) sees every payload in place as it passes.
@@ -27,7 +27,7 @@
 //!   payload; `scatter`: writes in many places; `tap`: kernels bound to streams.
 //! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
 //!   `fallback`: calls whose op-code has no kernel.
-//! - Run: `executor`: which invocation runs, and how it ends ([`Kernels`]); `invocation`: what is
+//! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `invocation`: what is
 //!   kept of a call; `turn`: what a poll is lent, and pays for each step of its budget; `timing`:
 //!   what memory takes in a simulation.
 //! - [`builtin`]: the kernels of the paper; `wasm` (with the feature of that name): kernels that
@@ -50,7 +50,7 @@ pub mod wasm;
 
 pub use context::Context;
 pub use deploy::{AsyncProgram, DeployError, Deployment, KernelInfo, Program};
-pub use executor::{Kernels, Limits};
+pub use executor::{Executor, ExecutorLimits};
 pub use fallback::FallbackCall;
 pub use grant::Grant;
 pub use port::Port;

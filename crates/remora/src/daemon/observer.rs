@@ -7,8 +7,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::message::{
-    Answer, CardInfo, Hello, MessageError, MessageSocket, Place, Request, SessionStatus, decode,
-    encode, greeting, place,
+    Answer, CardInfo, DaemonPlace, Hello, MessageError, MessageSocket, Request, SessionStatus,
+    decode, encode, greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -66,9 +66,9 @@ impl Observer {
     pub fn connect(path: Option<&Path>) -> Result<Observer, ObserveError> {
         let places = match (path, place()) {
             (Some(path), _) => vec![path.to_owned()],
-            (None, Place::Off) => return Err(ObserveError::Off),
-            (None, Place::Named(path)) => vec![path],
-            (None, Place::Usual(places)) => places,
+            (None, DaemonPlace::Off) => return Err(ObserveError::Off),
+            (None, DaemonPlace::Named(path)) => vec![path],
+            (None, DaemonPlace::Usual(places)) => places,
         };
         let first = places.first().cloned().unwrap_or_default();
         for path in places {

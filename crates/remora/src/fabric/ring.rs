@@ -104,7 +104,7 @@ pub struct Producer {
 
 /// The place of a packet that [`Producer::reserve`] has found.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct Reservation {
     /// Where the packet begins in the ring's data.
     pub at: usize,
     word: u64,
@@ -130,7 +130,12 @@ impl Producer {
     /// # Errors
     /// The reader has broken the ring.
     #[inline]
-    pub fn reserve(&mut self, lead: usize, len: usize, tos: u8) -> Result<Option<Place>, Broken> {
+    pub fn reserve(
+        &mut self,
+        lead: usize,
+        len: usize,
+        tos: u8,
+    ) -> Result<Option<Reservation>, Broken> {
         debug_assert!(lead <= len && len <= PACKET_MAX);
         let (start, record) = layout(lead, len);
         if self.free() < record + LINE && !self.make_room(record + LINE)? {
@@ -139,10 +144,10 @@ impl Producer {
         let at = (self.next as usize & (self.memory.data_len() - 1)) + start;
         let word = stamp(self.next) | (len as u64) << 16 | (start as u64) << 8 | u64::from(tos);
         let at = at & (self.memory.data_len() - 1);
-        Ok(Some(Place { at, word, len: record as u64 }))
+        Ok(Some(Reservation { at, word, len: record as u64 }))
     }
 
-    /// The memory to which the packet is copied, from [`Place::at`] on.
+    /// The memory to which the packet is copied, from [`Reservation::at`] on.
     #[inline]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
@@ -150,7 +155,7 @@ impl Producer {
 
     /// Shows the record of a packet that was copied to its place.
     #[inline]
-    pub fn show(&mut self, place: Place) {
+    pub fn show(&mut self, place: Reservation) {
         let next = self.next + place.len;
         let word_at = |at: u64| self.memory.data_word(at as usize & (self.memory.data_len() - 1));
         word_at(next).store(0, Ordering::Relaxed);

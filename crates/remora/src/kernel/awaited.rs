@@ -65,7 +65,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct State {
-    calls: Vec<Place>,
+    calls: Vec<CallPlace>,
     /// Receive requests, one for the end of each call; they end in this order.
     ends: VecDeque<Request>,
     /// A task looks for ends, and has taken the first of `ends` to poll it.
@@ -76,7 +76,7 @@ struct State {
 
 /// A place for a call.
 #[derive(Debug)]
-enum Place {
+enum CallPlace {
     Free,
     Waiting(Option<Waker>),
     /// The call's future was dropped before the call ended.
@@ -99,7 +99,7 @@ impl AsyncKernelClient {
         result_len: usize,
     ) -> Result<AsyncKernelClient, RegisterError> {
         let places = Places::new(domain, queue_pair, places, result_len)?;
-        let calls = (0..places.count).map(|_| Place::Free).collect();
+        let calls = (0..places.count).map(|_| CallPlace::Free).collect();
         let ends = VecDeque::with_capacity(places.count);
         let state = Mutex::new(State { calls, ends, looking: false, broken: false });
         let shared = Shared { queue_pair: queue_pair.clone(), places, state };
@@ -141,7 +141,7 @@ impl Shared {
         let head = match self.places.head(place, params, payload.is_some()) {
             Ok(head) => head,
             Err(error) => {
-                self.state().calls[place] = Place::Free;
+                self.state().calls[place] = CallPlace::Free;
                 return Err(error.into());
             }
         };
@@ -174,8 +174,8 @@ impl Shared {
 
     fn free_place(&self) -> Option<usize> {
         let mut state = self.state();
-        let place = state.calls.iter().position(|place| matches!(place, Place::Free))?;
-        state.calls[place] = Place::Waiting(None);
+        let place = state.calls.iter().position(|place| matches!(place, CallPlace::Free))?;
+        state.calls[place] = CallPlace::Waiting(None);
         Some(place)
     }
 
@@ -226,13 +226,13 @@ impl Shared {
             return;
         }
         let waker = match self.state().calls.get_mut(cookie as usize) {
-            Some(place @ Place::Waiting(_)) => {
-                match std::mem::replace(place, Place::Done(status, entry.len)) {
-                    Place::Waiting(waker) => waker,
+            Some(place @ CallPlace::Waiting(_)) => {
+                match std::mem::replace(place, CallPlace::Done(status, entry.len)) {
+                    CallPlace::Waiting(waker) => waker,
                     _ => None,
                 }
             }
-            Some(place @ Place::Forgotten) => {
+            Some(place @ CallPlace::Forgotten) => {
                 *place = self.clear(cookie as usize, status, entry.len);
                 None
             }
@@ -243,17 +243,17 @@ impl Shared {
 
     /// Frees a place. Its status word is cleared, so that the next call in the place does not find
     /// it.
-    fn clear(&self, place: usize, status: CallStatus, last: u32) -> Place {
+    fn clear(&self, place: usize, status: CallStatus, last: u32) -> CallPlace {
         if let Err(error) = self.places.result(place, status, last) {
             tracing::debug!(%error, "a call whose future is gone has ended");
         }
-        Place::Free
+        CallPlace::Free
     }
 
     /// Says which task the end of a call wakes.
     fn wait_for(&self, place: usize, waker: &Waker) {
         let before = match &mut self.state().calls[place] {
-            Place::Waiting(before) => before.replace(waker.clone()),
+            CallPlace::Waiting(before) => before.replace(waker.clone()),
             _ => None,
         };
         // Dropped without the lock: the old waker may be the last owner of a task, and that task of
@@ -264,7 +264,7 @@ impl Shared {
     /// Wakes one of the waiting tasks, to look for ends.
     fn wake_next(&self) {
         let next = self.state().calls.iter_mut().find_map(|place| match place {
-            Place::Waiting(waker) => waker.take(),
+            CallPlace::Waiting(waker) => waker.take(),
             _ => None,
         });
         next.into_iter().for_each(Waker::wake);
@@ -275,9 +275,9 @@ impl Shared {
         let before = {
             let calls = &mut self.state().calls;
             let next = match calls[place] {
-                Place::Waiting(_) => Place::Forgotten,
-                Place::Done(status, last) => self.clear(place, status, last),
-                Place::Free | Place::Forgotten => Place::Free,
+                CallPlace::Waiting(_) => CallPlace::Forgotten,
+                CallPlace::Done(status, last) => self.clear(place, status, last),
+                CallPlace::Free | CallPlace::Forgotten => CallPlace::Free,
             };
             std::mem::replace(&mut calls[place], next)
         };
@@ -289,7 +289,7 @@ impl Shared {
     /// The result of a call that is done.
     fn result(&self, place: usize) -> Option<Result<Vec<u8>, CallFailure>> {
         let state = self.state();
-        let Place::Done(status, last) = state.calls[place] else { return None };
+        let CallPlace::Done(status, last) = state.calls[place] else { return None };
         let result = self.places.result(place, status, last).and_then(|range| {
             let mut bytes = vec![0; range.len()];
             self.places.region.read_at(range.start, &mut bytes)?;
@@ -339,7 +339,7 @@ impl Call {
                 if !matches!(error, RequestError::Status(_)) {
                     // The call was not posted: no answer will come.
                     self.state = CallState::Over;
-                    self.shared.state().calls[place] = Place::Free;
+                    self.shared.state().calls[place] = CallPlace::Free;
                 }
                 return Poll::Ready(Err(error.into()));
             }

@@ -33,8 +33,8 @@ pub use remora_nic::kernel::Bound;
 #[cfg(feature = "wasm")]
 pub use remora_offload::kernel::wasm;
 pub use remora_offload::kernel::{
-    AsyncProgram, CallStatus, Context, DeployError, Deployment, FallbackCall, Grant, Header,
-    KernelInfo, Kernels, Limits, Notify, Program, StatusWord, Tap, TapInfo,
+    AsyncProgram, CallStatus, Context, DeployError, Deployment, Executor, ExecutorLimits,
+    FallbackCall, Grant, Header, KernelInfo, Notify, Program, StatusWord, Tap, TapInfo,
 };
 
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl Own {
     /// Gives the card's kernels a command.
     pub(crate) fn kernels<R>(
         &mut self,
-        act: impl FnOnce(&mut Kernels, &mut KernelIo<'_>) -> R,
+        act: impl FnOnce(&mut Executor, &mut KernelIo<'_>) -> R,
     ) -> R {
         let now = self.now();
         let done = self.nic.with_kernels(now, &mut self.memory, act);

@@ -144,10 +144,12 @@ impl HostMemory {
     fn read_elsewhere(&self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
         let fault = MemoryFault { addr };
         match self.place(addr, dst.len()) {
-            Some(Place::Checked(src)) => checked::read(src, dst).ok_or(fault),
-            Some(Place::File(file, offset)) => file.read_exact_at(dst, offset).map_err(|_| fault),
-            Some(Place::Far(process, from)) => process.read(from, dst).ok_or(fault),
-            Some(Place::Process(_)) | None => Err(fault),
+            Some(Resolved::Checked(src)) => checked::read(src, dst).ok_or(fault),
+            Some(Resolved::File(file, offset)) => {
+                file.read_exact_at(dst, offset).map_err(|_| fault)
+            }
+            Some(Resolved::Far(process, from)) => process.read(from, dst).ok_or(fault),
+            Some(Resolved::Process(_)) | None => Err(fault),
         }
     }
 
@@ -155,40 +157,40 @@ impl HostMemory {
     fn write_elsewhere(&self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
         let fault = MemoryFault { addr };
         match self.place(addr, src.len()) {
-            Some(Place::Checked(dst)) => checked::write(src, dst).ok_or(fault),
-            Some(Place::File(file, offset)) => overwrite(file, offset, src).ok_or(fault),
-            Some(Place::Far(process, to)) => process.write(to, src).ok_or(fault),
-            Some(Place::Process(_)) | None => Err(fault),
+            Some(Resolved::Checked(dst)) => checked::write(src, dst).ok_or(fault),
+            Some(Resolved::File(file, offset)) => overwrite(file, offset, src).ok_or(fault),
+            Some(Resolved::Far(process, to)) => process.write(to, src).ok_or(fault),
+            Some(Resolved::Process(_)) | None => Err(fault),
         }
     }
 
-    fn place(&self, addr: u64, len: usize) -> Option<Place<'_>> {
+    fn place(&self, addr: u64, len: usize) -> Option<Resolved<'_>> {
         let len = len as u64;
         if addr & (FILE_BIT | CHECKED) == CHECKED {
-            return Some(Place::Checked(ptr::with_exposed_provenance_mut(
+            return Some(Resolved::Checked(ptr::with_exposed_provenance_mut(
                 (addr & !CHECKED) as usize,
             )));
         }
         if !is_file(addr) {
-            return HostMemory::own(addr, len as usize).map(Place::Process);
+            return HostMemory::own(addr, len as usize).map(Resolved::Process);
         }
         let offset = addr & (FILE_LEN_MAX - 1);
         let source = self.sources.get(file_number(addr))?.as_ref()?;
         let place = match source {
-            Source::File(file) => Place::File(file, offset),
-            Source::Process(process) => Place::Far(process, offset),
+            Source::File(file) => Resolved::File(file, offset),
+            Source::Process(process) => Resolved::Far(process, offset),
         };
         (offset.checked_add(len)? <= FILE_LEN_MAX).then_some(place)
     }
 
     fn word(&self, addr: u64) -> Result<&AtomicU64, MemoryFault> {
         match self.place(addr, 8) {
-            Some(Place::Process(ptr)) if addr.is_multiple_of(8) => {
+            Some(Resolved::Process(ptr)) if addr.is_multiple_of(8) => {
                 // SAFETY: aligned; mapped, and shared with raw pointers and atomics only, by the
                 // promise made to `new`. The reference is used for one access.
                 Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
             }
-            Some(Place::Checked(ptr)) if addr.is_multiple_of(8) && checked::is_writable(ptr) => {
+            Some(Resolved::Checked(ptr)) if addr.is_multiple_of(8) && checked::is_writable(ptr) => {
                 // SAFETY: aligned; mapped, as the system has just found, and shared as above. (A
                 // program that unmaps it at this moment breaks the promise.)
                 Ok(unsafe { AtomicU64::from_ptr(ptr.cast()) })
@@ -199,7 +201,7 @@ impl HostMemory {
 }
 
 /// Where the bytes of a bus address are.
-enum Place<'a> {
+enum Resolved<'a> {
     Process(*mut u8),
     Checked(*mut u8),
     File(&'a File, u64),

@@ -14,7 +14,7 @@ const FILE: &str = "nic.sock";
 
 /// Where to look for a daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum DaemonPlace {
     /// Nowhere: the program has a card of its own.
     Off,
     /// At this socket, and it is an error if no daemon listens there.
@@ -25,11 +25,11 @@ pub enum Place {
 
 /// Where this process looks for a daemon: where [`SOCKET_VARIABLE`] says, else at the user's own
 /// place, else at the machine's.
-pub fn place() -> Place {
+pub fn place() -> DaemonPlace {
     match env::var_os(SOCKET_VARIABLE).filter(|value| !value.is_empty()) {
-        Some(value) if value == OsStr::new("off") => Place::Off,
-        Some(path) => Place::Named(path.into()),
-        None => Place::Usual(user_socket().into_iter().chain([SYSTEM.into()]).collect()),
+        Some(value) if value == OsStr::new("off") => DaemonPlace::Off,
+        Some(path) => DaemonPlace::Named(path.into()),
+        None => DaemonPlace::Usual(user_socket().into_iter().chain([SYSTEM.into()]).collect()),
     }
 }
 

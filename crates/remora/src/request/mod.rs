@@ -91,7 +91,7 @@ use remora_nic::queue::{Completion, Data, RecvRequest, SendFlags, SendOp, SendRe
 
 pub use self::error::RequestError;
 pub use self::outcome::Outcome;
-use self::queue::{Held, Requests};
+use self::queue::{HeldRegions, Requests};
 pub use self::source::Source;
 use self::table::Ticket;
 use crate::channel::deadline;
@@ -164,7 +164,7 @@ impl Work<'_> {
         if self.op.is_some() { Queue::Send } else { Queue::Recv }
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldRegions {
         let first = match &self.data {
             Source::Memory(slice) if !slice.is_empty() => Some(slice.region().clone()),
             _ => None,

@@ -22,13 +22,13 @@ use crate::wakes::{Concerned, Wakes};
 const AT_ONCE: usize = 16;
 
 /// Regions that a request uses. They stay registered until the request has ended.
-pub(crate) type Held = [Option<MemoryRegion>; 2];
+pub(crate) type HeldRegions = [Option<MemoryRegion>; 2];
 
 /// The requests of one queue pair.
 #[derive(Debug)]
 pub(crate) struct Requests {
     cq: CompletionQueue,
-    table: Mutex<Table<Held>>,
+    table: Mutex<Table<HeldRegions>>,
     /// A word for each slot, for the results of atomics; made for the first atomic.
     pub(crate) words: OnceLock<MemoryRegion>,
 }
@@ -66,7 +66,7 @@ impl Requests {
         &self.cq
     }
 
-    pub(crate) fn table(&self) -> MutexGuard<'_, Table<Held>> {
+    pub(crate) fn table(&self) -> MutexGuard<'_, Table<HeldRegions>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -105,7 +105,7 @@ impl Requests {
     }
 
     fn end(&self, entry: Completion) {
-        let freed: Freed<Held> = self.table().end(entry);
+        let freed: Freed<HeldRegions> = self.table().end(entry);
         freed.settle();
     }
 

@@ -45,21 +45,21 @@ const VOID: u8 = u8::MAX;
 
 /// Where a completion queue lies: its record, and its ring of entries.
 #[derive(Clone, Debug)]
-struct Place {
+struct QueueMemory {
     memory: Arc<Buffer>,
     record: usize,
     ring: usize,
     depth: u32,
 }
 
-impl Place {
-    fn new(arena: &Arena, number: u32, ring: usize, depth: u32) -> Place {
+impl QueueMemory {
+    fn new(arena: &Arena, number: u32, ring: usize, depth: u32) -> QueueMemory {
         assert!(depth.is_power_of_two() && depth <= DEPTH_MAX, "a ring of {depth} entries");
         let memory = arena.memory().clone();
         assert!(ring.is_multiple_of(ENTRY), "entries are aligned");
         let end = ring.checked_add(ring_len(depth));
         assert!(end.is_some_and(|end| end <= memory.len()), "the ring lies within the arena");
-        Place { memory, record: record(number), ring, depth }
+        QueueMemory { memory, record: record(number), ring, depth }
     }
 
     #[inline]
@@ -94,7 +94,7 @@ pub fn depth_for(capacity: usize) -> Option<u32> {
 /// The daemon's end.
 #[derive(Debug)]
 pub struct CompletionProducer {
-    place: Place,
+    place: QueueMemory,
     produced: u32,
     /// The last index of the client's that could be.
     consumed: u32,
@@ -133,7 +133,7 @@ impl CompletionProducer {
     /// If there is no such record, `depth` is not a power of two up to [`DEPTH_MAX`], or the ring
     /// is not aligned and within the arena.
     pub fn begin(arena: &Arena, number: u32, ring: usize, depth: u32) -> CompletionProducer {
-        let place = Place::new(arena, number, ring, depth);
+        let place = QueueMemory::new(arena, number, ring, depth);
         for at in [AT_CONSUMED, AT_ARMED, AT_WAITS, AT_OVERRUN] {
             place.word(at).store(0, Ordering::Relaxed);
         }
@@ -238,7 +238,7 @@ impl CompletionProducer {
         if self.waiting() > depth {
             return false;
         }
-        let to = Place::new(arena, number, ring, depth);
+        let to = QueueMemory::new(arena, number, ring, depth);
         let mut index = self.consumed;
         while index != self.produced {
             let mut bytes = [0; ENTRY];
@@ -255,7 +255,7 @@ impl CompletionProducer {
 /// The client's end.
 #[derive(Debug)]
 pub struct CompletionConsumer {
-    place: Place,
+    place: QueueMemory,
     number: u32,
     consumed: u32,
 }
@@ -266,7 +266,7 @@ impl CompletionConsumer {
     /// # Panics
     /// As [`CompletionProducer::begin`].
     pub fn new(arena: &Arena, number: u32, ring: usize, depth: u32) -> CompletionConsumer {
-        let place = Place::new(arena, number, ring, depth);
+        let place = QueueMemory::new(arena, number, ring, depth);
         let consumed = place.word(AT_CONSUMED).load(Ordering::Acquire);
         CompletionConsumer { place, number, consumed }
     }
@@ -347,7 +347,7 @@ impl CompletionConsumer {
     /// # Panics
     /// As [`CompletionProducer::begin`].
     pub fn move_to(&mut self, arena: &Arena, ring: usize, depth: u32) {
-        self.place = Place::new(arena, self.number, ring, depth);
+        self.place = QueueMemory::new(arena, self.number, ring, depth);
     }
 }
 

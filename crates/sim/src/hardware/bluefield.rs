@@ -63,7 +63,7 @@ pub enum Client {
 
 /// What a message's or a packet's end means.
 #[derive(Clone, Copy, Debug)]
-enum Token {
+enum Meaning {
     Posted,
     Moved { last: bool },
     Over,
@@ -93,22 +93,22 @@ pub fn run(verb: Verb, client: Client, bytes: u64, messages: u64) -> f64 {
             steps.extend([Step::Take(parts.reads), Step::Pass(parts.engine, HEADERS.value + 16)]);
         }
         steps.push(Step::Wait(TURN.value));
-        circuit.send(0, 0, steps.into(), Token::Posted);
+        circuit.send(0, 0, steps.into(), Meaning::Posted);
     }
     let mut over = 0;
     while let Some(token) = circuit.next_end() {
         match token {
-            Token::Posted => parts.packets(&mut circuit, verb, client, bytes),
-            Token::Moved { last: true } => {
+            Meaning::Posted => parts.packets(&mut circuit, verb, client, bytes),
+            Meaning::Moved { last: true } => {
                 let mut steps = vec![Step::Wait(TURN.value)];
                 if verb == Verb::Read {
                     steps.push(Step::Release(parts.reads));
                 }
                 steps.push(Step::Release(parts.depth));
-                circuit.send(0, 0, steps.into(), Token::Over);
+                circuit.send(0, 0, steps.into(), Meaning::Over);
             }
-            Token::Moved { last: false } => {}
-            Token::Over => over += 1,
+            Meaning::Moved { last: false } => {}
+            Meaning::Over => over += 1,
         }
     }
     assert_eq!(over, messages, "a message never ends");
@@ -116,7 +116,7 @@ pub fn run(verb: Verb, client: Client, bytes: u64, messages: u64) -> f64 {
 }
 
 impl Parts {
-    fn new(circuit: &mut Circuit<Token>, client: Client) -> Parts {
+    fn new(circuit: &mut Circuit<Meaning>, client: Client) -> Parts {
         let host = Link {
             generation: Generation::Gen4,
             lanes: Lanes::X16,
@@ -142,7 +142,7 @@ impl Parts {
     }
 
     /// Sends the packets of a message.
-    fn packets(&self, circuit: &mut Circuit<Token>, verb: Verb, client: Client, bytes: u64) {
+    fn packets(&self, circuit: &mut Circuit<Meaning>, verb: Verb, client: Client, bytes: u64) {
         // Data of a WRITE comes from the client's memory, of a READ from the server's.
         let is_from_host = (client == Client::Host) == (verb == Verb::Write);
         let (from, to) = if is_from_host { (0, 1) } else { (1, 0) };
@@ -160,7 +160,7 @@ impl Parts {
                 Step::Pass(self.engine, len + HEADERS.value),
                 Step::Pass(self.to[to], on_link(to, WRITE_HEADER)),
             ];
-            circuit.send(0, 0, steps.into(), Token::Moved { last: left == 0 });
+            circuit.send(0, 0, steps.into(), Meaning::Moved { last: left == 0 });
         }
     }
 }

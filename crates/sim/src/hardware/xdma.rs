@@ -76,7 +76,7 @@ pub fn run(machine: &Machine, load: Load) -> Outcome {
 
 /// What a transaction's end means.
 #[derive(Clone, Copy, Debug)]
-enum Token {
+enum Meaning {
     /// A caller calls.
     Call(u32),
     /// The driver's ring has reached the engine.
@@ -130,7 +130,7 @@ struct Parts {
 struct Engine<'a> {
     machine: &'a Machine,
     load: Load,
-    circuit: Circuit<Token>,
+    circuit: Circuit<Meaning>,
     parts: Parts,
     channels: Vec<Channel>,
     /// The route of a whole request.
@@ -176,7 +176,7 @@ impl<'a> Engine<'a> {
         let apart = self.driver_ps(self.submit_ps() + self.finish_ps() + 10 * alveo::WAKE.value);
         for channel in 0..self.load.channels {
             let delay = apart * u64::from(channel) / u64::from(self.load.channels);
-            self.circuit.send(delay, channel, [].into(), Token::Call(channel));
+            self.circuit.send(delay, channel, [].into(), Meaning::Call(channel));
         }
         if let Some(every) = self.machine.kernel_every_ps {
             self.access_of_kernel(every);
@@ -187,19 +187,19 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn follow(&mut self, token: Token) {
+    fn follow(&mut self, token: Meaning) {
         match token {
-            Token::Call(channel) => self.call(channel),
-            Token::Ring(channel) => self.ring(channel),
-            Token::Fetched(channel, bytes) => self.split(channel, bytes),
-            Token::Moved { channel, bytes, last_of_descriptor } => {
+            Meaning::Call(channel) => self.call(channel),
+            Meaning::Ring(channel) => self.ring(channel),
+            Meaning::Fetched(channel, bytes) => self.split(channel, bytes),
+            Meaning::Moved { channel, bytes, last_of_descriptor } => {
                 self.moved += bytes;
                 self.arrived(channel, last_of_descriptor);
             }
-            Token::Awake(channel) => self.awake(channel),
-            Token::Over(channel) => self.over(channel),
-            Token::Kernel => self.access_of_kernel(self.machine.kernel_every_ps.unwrap_or(1)),
-            Token::Nothing => {}
+            Meaning::Awake(channel) => self.awake(channel),
+            Meaning::Over(channel) => self.over(channel),
+            Meaning::Kernel => self.access_of_kernel(self.machine.kernel_every_ps.unwrap_or(1)),
+            Meaning::Nothing => {}
         }
     }
 
@@ -217,7 +217,7 @@ impl<'a> Engine<'a> {
 
     fn send_ring(&mut self, channel: u32, after: u64) {
         let ring = [Step::Wait(after + alveo::POSTED.value)].into();
-        self.circuit.send(0, channel, ring, Token::Ring(channel));
+        self.circuit.send(0, channel, ring, Meaning::Ring(channel));
     }
 
     fn ring(&mut self, channel: u32) {
@@ -248,7 +248,7 @@ impl<'a> Engine<'a> {
                     Step::Pass(down, self.machine.link.completion(piece)),
                 ];
                 let last = left == 0;
-                let token = if last { Token::Fetched(channel, bytes) } else { Token::Nothing };
+                let token = if last { Meaning::Fetched(channel, bytes) } else { Meaning::Nothing };
                 self.circuit.send(0, channel, steps.into(), token);
             }
         }
@@ -265,7 +265,7 @@ impl<'a> Engine<'a> {
                 page -= piece;
                 let route = self.route_of(channel, piece);
                 let last_of_descriptor = page == 0;
-                let token = Token::Moved { channel, bytes: piece, last_of_descriptor };
+                let token = Meaning::Moved { channel, bytes: piece, last_of_descriptor };
                 self.circuit.send(0, channel, route, token);
                 let this = &mut self.channels[channel as usize];
                 // From bytes to requests.
@@ -297,7 +297,7 @@ impl<'a> Engine<'a> {
             Step::Pass(self.parts.up, WRITE_HEADER + 4),
             Step::Wait(alveo::POSTED.value + self.driver_ps(served)),
         ];
-        self.circuit.send(0, channel, steps.into(), Token::Awake(channel));
+        self.circuit.send(0, channel, steps.into(), Meaning::Awake(channel));
     }
 
     fn awake(&mut self, channel: u32) {
@@ -305,7 +305,7 @@ impl<'a> Engine<'a> {
             return self.send_ring(channel, 0);
         }
         let finish = [Step::Wait(self.driver_ps(self.finish_ps()))].into();
-        self.circuit.send(0, channel, finish, Token::Over(channel));
+        self.circuit.send(0, channel, finish, Meaning::Over(channel));
     }
 
     fn over(&mut self, channel: u32) {
@@ -329,7 +329,7 @@ impl<'a> Engine<'a> {
         let Parts { axi, memory, .. } = self.parts;
         let bytes = alveo::KERNEL_BYTES.value;
         let steps = [Step::Wait(every), Step::Pass(axi, bytes), Step::Pass(memory, bytes)];
-        self.circuit.send(0, KERNEL, steps.into(), Token::Kernel);
+        self.circuit.send(0, KERNEL, steps.into(), Meaning::Kernel);
     }
 
     /// Bytes of a whole request.
@@ -411,7 +411,7 @@ impl<'a> Engine<'a> {
 }
 
 impl Parts {
-    fn new(circuit: &mut Circuit<Token>, machine: &Machine, load: Load) -> Parts {
+    fn new(circuit: &mut Circuit<Meaning>, machine: &Machine, load: Load) -> Parts {
         let in_turn = |rate| Terms { rate, order: Order::RoundRobin, ..Terms::default() };
         let link = in_turn(Some(machine.link.packets()));
         let latency_ps = machine.round_trip_ps;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use remora_nic::kernel::{CallStatus, Header, Notify, STATUS_WORD_LEN, StatusWord};
 use remora_nic::qp::State;
 use remora_nic::queue::{Remote, SendOp};
-use remora_offload::kernel::{AsyncProgram, Context, Deployment, Grant, Kernels, Program};
+use remora_offload::kernel::{AsyncProgram, Context, Deployment, Executor, Grant, Program};
 
 use super::receives::places;
 use super::records::{Call, Op, Traffic};
@@ -65,8 +65,8 @@ async fn mirror(context: Context) -> Result<(), CallStatus> {
 }
 
 /// The kernels of a host, with grants for `regions`.
-pub(super) fn kernels(options: &KernelOptions, regions: &[&Region]) -> Kernels {
-    let mut kernels = Kernels::new(options.limits);
+pub(super) fn kernels(options: &KernelOptions, regions: &[&Region]) -> Executor {
+    let mut kernels = Executor::new(options.limits);
     kernels.set_timing(options.port.map(timing));
     let grants: Vec<Grant> =
         regions.iter().map(|region| Grant { key: region.key, write: false }).collect();

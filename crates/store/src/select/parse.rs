@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::condition::{CONDITIONS_MAX, Compare, DEPTH_MAX};
 use super::mistake::Mistake;
-use super::token::{Token, Word, tokens};
+use super::token::{Lexeme, Word, tokens};
 use super::value::Number;
 
 /// The most bytes of a predicate's text.
@@ -71,19 +71,19 @@ pub(super) fn parse(text: &str) -> Result<Tree, Mistake> {
 }
 
 pub(super) struct Parser {
-    tokens: Vec<Token>,
+    tokens: Vec<Lexeme>,
     next: usize,
     depth: usize,
     count: usize,
 }
 
 impl Parser {
-    fn peek(&self) -> &Token {
+    fn peek(&self) -> &Lexeme {
         // The last token is the end, which is not passed.
         &self.tokens[self.next]
     }
 
-    fn take(&mut self) -> Token {
+    fn take(&mut self) -> Lexeme {
         let token = self.peek().clone();
         self.next = (self.next + 1).min(self.tokens.len() - 1);
         token

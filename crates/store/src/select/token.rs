@@ -8,7 +8,7 @@ use super::value::Number;
 
 /// A word and its place.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Token {
+pub(super) struct Lexeme {
     pub at: Range<usize>,
     pub word: Word,
 }
@@ -29,7 +29,7 @@ pub(super) enum Word {
 }
 
 /// Cuts a text into words; the last one is [`Word::End`].
-pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Mistake> {
+pub(super) fn tokens(text: &str) -> Result<Vec<Lexeme>, Mistake> {
     let mut tokens = Vec::new();
     let mut at = 0;
     while let Some(first) = text[at..].chars().next() {
@@ -41,10 +41,10 @@ pub(super) fn tokens(text: &str) -> Result<Vec<Token>, Mistake> {
             let end = text.len().min(at + len);
             Mistake::new(at..end, says)
         })?;
-        tokens.push(Token { at: at..at + len, word });
+        tokens.push(Lexeme { at: at..at + len, word });
         at += len;
     }
-    tokens.push(Token { at: text.len()..text.len(), word: Word::End });
+    tokens.push(Lexeme { at: text.len()..text.len(), word: Word::End });
     Ok(tokens)
 }
 

@@ -10,7 +10,7 @@ use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
-use crate::table::{Crowded, Hash, Locked, Place, Slot};
+use crate::table::{Crowded, Hash, Locked, Slot, SlotPlace};
 use crate::tablespace::{Space, TablespaceId};
 
 /// Retired blocks that a change frees.
@@ -163,7 +163,7 @@ struct Subject<'a> {
     hash: Hash,
 }
 
-type Current = Option<(Place, Slot, Seen)>;
+type Current = Option<(SlotPlace, Slot, Seen)>;
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Changes a key, depending on what it is: the one primitive of change.
@@ -326,7 +326,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     pub(super) fn set_expiry(
         &self,
         locked: &mut Locked<'_, M>,
-        place: Place,
+        place: SlotPlace,
         slot: Slot,
         seen: &Seen,
         expires_ms: Option<u64>,
@@ -491,7 +491,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 
     /// Removes an item, which is not logged here.
-    pub(crate) fn remove(&self, locked: &mut Locked<'_, M>, place: Place, slot: &Slot) {
+    pub(crate) fn remove(&self, locked: &mut Locked<'_, M>, place: SlotPlace, slot: &Slot) {
         let at = self.item_at(slot);
         locked.remove(place, || {
             if let Some(at) = at {

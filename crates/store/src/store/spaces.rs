@@ -81,7 +81,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn remove_flushed(
         &self,
         locked: &mut crate::table::Locked<'_, M>,
-        place: crate::table::Place,
+        place: crate::table::SlotPlace,
         slot: &crate::table::Slot,
         tablespace: TablespaceId,
         version: u64,

@@ -67,7 +67,7 @@ pub(crate) struct Inner {
 
 /// Where a slot is: valid as long as the lock is held and no room is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Place {
+pub(crate) enum SlotPlace {
     /// In a bucket of the partition.
     Bucket {
         /// The bucket.
@@ -227,7 +227,7 @@ impl<'t, M: Memory> Locked<'t, M> {
         &self,
         hash: Hash,
         mut wanted: impl FnMut(Slot) -> Option<T>,
-    ) -> Option<(Place, Slot, T)> {
+    ) -> Option<(SlotPlace, Slot, T)> {
         for at in hash.buckets(self.count()) {
             let bucket = self.bucket(at);
             for index in 0..SLOTS {
@@ -235,68 +235,68 @@ impl<'t, M: Memory> Locked<'t, M> {
                     && let Some(slot) = bucket.slot(index)
                     && let Some(found) = wanted(slot)
                 {
-                    return Some((Place::Bucket { bucket: at, slot: index }, slot, found));
+                    return Some((SlotPlace::Bucket { bucket: at, slot: index }, slot, found));
                 }
             }
         }
         self.inner.stash.iter().enumerate().find_map(|(index, &slot)| {
             let found = if slot.hash == hash { wanted(slot) } else { None };
-            Some((Place::Stash(index), slot, found?))
+            Some((SlotPlace::Stash(index), slot, found?))
         })
     }
 
     /// Fills an empty place that [`Locked::make_room`] found.
-    pub(crate) fn insert(&mut self, place: Place, slot: Slot) {
+    pub(crate) fn insert(&mut self, place: SlotPlace, slot: Slot) {
         self.inner.items += 1;
         self.fill(place, slot);
-        if let Place::Bucket { bucket, slot } = place {
+        if let SlotPlace::Bucket { bucket, slot } = place {
             self.bucket(bucket).set_clock(slot, 1);
         }
     }
 
     /// Fills an empty place.
-    fn fill(&mut self, place: Place, slot: Slot) {
+    fn fill(&mut self, place: SlotPlace, slot: Slot) {
         self.change(place, Some(slot), || ());
         self.note_change(place);
     }
 
     /// Replaces a slot. `bury` marks the old item as dead: remote readers that see the new slot
     /// then find the old item dead, and those that look at the buckets meanwhile look again.
-    pub(crate) fn replace(&mut self, place: Place, slot: Slot, bury: impl FnOnce()) {
+    pub(crate) fn replace(&mut self, place: SlotPlace, slot: Slot, bury: impl FnOnce()) {
         self.change(place, Some(slot), bury);
     }
 
     /// Empties a place; `bury` marks the item as dead.
-    pub(crate) fn remove(&mut self, place: Place, bury: impl FnOnce()) {
+    pub(crate) fn remove(&mut self, place: SlotPlace, bury: impl FnOnce()) {
         self.inner.items = self.inner.items.saturating_sub(1);
         self.change(place, None, bury);
         self.note_change(place);
     }
 
     /// Notes that a place was filled or emptied.
-    fn note_change(&mut self, place: Place) {
-        if let Place::Bucket { bucket, .. } = place {
+    fn note_change(&mut self, place: SlotPlace) {
+        if let SlotPlace::Bucket { bucket, .. } = place {
             self.note_free(bucket);
         }
     }
 
-    fn change(&mut self, place: Place, slot: Option<Slot>, bury: impl FnOnce()) {
+    fn change(&mut self, place: SlotPlace, slot: Option<Slot>, bury: impl FnOnce()) {
         match (place, slot) {
-            (Place::Bucket { bucket: at, slot: index }, slot) => {
+            (SlotPlace::Bucket { bucket: at, slot: index }, slot) => {
                 let bucket = self.bucket(at);
                 bucket.begin();
                 bury();
                 bucket.set(index, slot);
                 bucket.end();
             }
-            (Place::Stash(index), Some(slot)) => {
+            (SlotPlace::Stash(index), Some(slot)) => {
                 bury();
                 match self.inner.stash.get_mut(index) {
                     Some(old) => *old = slot,
                     None => self.inner.stash.push(slot),
                 }
             }
-            (Place::Stash(index), None) => {
+            (SlotPlace::Stash(index), None) => {
                 bury();
                 if index < self.inner.stash.len() {
                     self.inner.stash.swap_remove(index);
@@ -307,16 +307,16 @@ impl<'t, M: Memory> Locked<'t, M> {
     }
 
     /// Says that a slot was used.
-    pub(crate) fn touch(&self, place: Place) {
-        if let Place::Bucket { bucket, slot } = place {
+    pub(crate) fn touch(&self, place: SlotPlace) {
+        if let SlotPlace::Bucket { bucket, slot } = place {
             let bucket = self.bucket(bucket);
             bucket.set_clock(slot, bucket.clock(slot) + 1);
         }
     }
 
     /// How recently a slot was used, 0 to 3; says that it was used one step longer ago.
-    pub(crate) fn age(&self, place: Place) -> u64 {
-        let Place::Bucket { bucket, slot } = place else { return 0 };
+    pub(crate) fn age(&self, place: SlotPlace) -> u64 {
+        let SlotPlace::Bucket { bucket, slot } = place else { return 0 };
         let bucket = self.bucket(bucket);
         let clock = bucket.clock(slot);
         bucket.set_clock(slot, clock.saturating_sub(1));
@@ -324,15 +324,19 @@ impl<'t, M: Memory> Locked<'t, M> {
     }
 
     /// The slots of a bucket.
-    pub(crate) fn slots_of(&self, bucket: u32) -> impl Iterator<Item = (Place, Slot)> + use<'t, M> {
+    pub(crate) fn slots_of(
+        &self,
+        bucket: u32,
+    ) -> impl Iterator<Item = (SlotPlace, Slot)> + use<'t, M> {
         let at = self.bucket(bucket);
-        (0..SLOTS).filter_map(move |slot| Some((Place::Bucket { bucket, slot }, at.slot(slot)?)))
+        (0..SLOTS)
+            .filter_map(move |slot| Some((SlotPlace::Bucket { bucket, slot }, at.slot(slot)?)))
     }
 
     /// The slots of the stash, last ones first, so that each can be removed when it comes.
-    pub(crate) fn stashed(&self) -> Vec<(Place, Slot)> {
+    pub(crate) fn stashed(&self) -> Vec<(SlotPlace, Slot)> {
         let slots = self.inner.stash.iter().enumerate().rev();
-        slots.map(|(index, &slot)| (Place::Stash(index), slot)).collect()
+        slots.map(|(index, &slot)| (SlotPlace::Stash(index), slot)).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::bucket::Slot;
 use super::hash::{level, split_from};
-use super::{Hash, Locked, Place};
+use super::{Hash, Locked, SlotPlace};
 use crate::layout::SLOTS;
 use crate::memory::Memory;
 
@@ -38,7 +38,7 @@ impl<M: Memory> Locked<'_, M> {
         &mut self,
         hash: Hash,
         grow: impl Fn() -> bool,
-    ) -> Result<Place, Crowded> {
+    ) -> Result<SlotPlace, Crowded> {
         if self.is_full() && self.may_grow() && grow() {
             self.split();
         }
@@ -52,7 +52,7 @@ impl<M: Memory> Locked<'_, M> {
             self.split();
         }
         if self.inner.stash.len() < STASH_MAX {
-            return Ok(Place::Stash(self.inner.stash.len()));
+            return Ok(SlotPlace::Stash(self.inner.stash.len()));
         }
         Err(Crowded)
     }
@@ -113,14 +113,14 @@ impl<M: Memory> Locked<'_, M> {
 
     /// Finds a free slot in one of the key's buckets, or frees one: the shortest row of slots, each
     /// of which can move to the next one's bucket, moves up by one.
-    fn displace(&mut self, hash: Hash) -> Option<Place> {
+    fn displace(&mut self, hash: Hash) -> Option<SlotPlace> {
         let buckets = hash.buckets(self.count());
         // The emptier one: buckets that were split have fewer keys to choose from, and take those
         // that can be there.
         let [first, second] = buckets.map(|bucket| self.bucket(bucket).free_slots());
         let emptier = usize::from(second.count_ones() > first.count_ones());
         if let Some(slot) = [first, second][emptier].checked_ilog2() {
-            return Some(Place::Bucket { bucket: buckets[emptier], slot: slot as usize });
+            return Some(SlotPlace::Bucket { bucket: buckets[emptier], slot: slot as usize });
         }
         let mut steps = std::mem::take(&mut self.inner.steps);
         let place = self.search(buckets, &mut steps);
@@ -128,7 +128,7 @@ impl<M: Memory> Locked<'_, M> {
         place
     }
 
-    fn search(&mut self, buckets: [u32; 2], steps: &mut Vec<Step>) -> Option<Place> {
+    fn search(&mut self, buckets: [u32; 2], steps: &mut Vec<Step>) -> Option<SlotPlace> {
         steps.clear();
         steps.extend(buckets.map(|bucket| Step { bucket, from: None }));
         let (count, mut at) = (self.count(), 0);
@@ -169,7 +169,7 @@ impl<M: Memory> Locked<'_, M> {
 
     /// Moves the slots that lead to the last step, whose slot `free` is empty, from there on back.
     /// Returns the place that is free then.
-    fn move_up(&mut self, steps: &[Step], mut free: usize) -> Place {
+    fn move_up(&mut self, steps: &[Step], mut free: usize) -> SlotPlace {
         let mut at = steps.len() - 1;
         while let Some((from, index)) = steps[at].from {
             let (below, above) = (steps[usize::from(from)].bucket, steps[at].bucket);
@@ -188,7 +188,7 @@ impl<M: Memory> Locked<'_, M> {
         }
         let bucket = steps[at].bucket;
         self.note_free(bucket);
-        Place::Bucket { bucket, slot: free }
+        SlotPlace::Bucket { bucket, slot: free }
     }
 }
 

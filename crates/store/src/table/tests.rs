@@ -25,7 +25,7 @@ fn the_index_is_full_at_all_times_and_finds_everything() {
         let place = locked.make_room(hash, || true).unwrap_or_else(|_| {
             panic!("{key} {} {} stashed {stashed}", locked.count(), locked.items())
         });
-        stashed += u32::from(matches!(place, Place::Stash(_)));
+        stashed += u32::from(matches!(place, SlotPlace::Stash(_)));
         locked.insert(place, slot(hash, key as u64));
         let keys = key as u64 + 1;
         if keys.is_multiple_of(10_000) && keys >= 50_000 {

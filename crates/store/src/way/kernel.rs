@@ -95,7 +95,7 @@ fn ms_of(time: SystemTime) -> u64 {
 }
 
 /// What the kernels of a store share.
-struct Kernels<S> {
+struct StoreKernels<S> {
     store: Arc<S>,
     stats: Arc<Stats>,
     /// Kernels of a card run one at a time, whichever thread drives it.
@@ -115,7 +115,7 @@ pub fn deploy(
     room: &Arc<PayloadRoom>,
 ) -> Result<(), DeployError> {
     let (store, stats, room, counts) = (store.clone(), stats.clone(), room.clone(), stats.thread());
-    let kernels = Arc::new(Kernels { store, stats, counts, room });
+    let kernels = Arc::new(StoreKernels { store, stats, counts, room });
     for operation in Operation::ALL {
         let kernels = kernels.clone();
         let deployment = Deployment::new(format!("store {}", operation.name()), []);
@@ -136,7 +136,7 @@ pub fn undeploy(device: &Device) {
 }
 
 async fn serve<S: Served>(
-    kernels: Arc<Kernels<S>>,
+    kernels: Arc<StoreKernels<S>>,
     operation: Operation,
     context: Context,
 ) -> Result<(), CallStatus> {
@@ -160,7 +160,7 @@ async fn serve<S: Served>(
     done
 }
 
-impl<S: Served> Kernels<S> {
+impl<S: Served> StoreKernels<S> {
     /// Carries out a call, with the answer in the kernel's results.
     async fn carry_out(
         &self,
@@ -216,7 +216,7 @@ impl<S: Served> Kernels<S> {
     }
 }
 
-impl<S: Served> info::Source for Kernels<S> {
+impl<S: Served> info::Source for StoreKernels<S> {
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let room = [("payload_bytes", self.room.held()), ("payload_refused", self.room.refused())];
         self.store.counts().into_iter().chain(room).collect()

@@ -42,12 +42,12 @@ impl PayloadRoom {
 
 /// A part of the room, until it is dropped.
 #[derive(Debug)]
-struct Held {
+struct HeldRoom {
     room: Arc<PayloadRoom>,
     bytes: u64,
 }
 
-impl Held {
+impl HeldRoom {
     /// Holds `bytes` in all.
     fn grow(&mut self, bytes: u64) -> Result<(), CallStatus> {
         let (total, own) = (self.room.total, self.bytes);
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldRoom {
     fn drop(&mut self) {
         self.room.held.fetch_sub(self.bytes, Relaxed);
     }
@@ -76,12 +76,12 @@ pub(super) struct Gathered {
     bytes: Vec<u8>,
     /// How many there will be, once the head has come.
     whole: Option<usize>,
-    held: Held,
+    held: HeldRoom,
 }
 
 impl Gathered {
     fn new(room: &Arc<PayloadRoom>) -> Gathered {
-        let held = Held { room: room.clone(), bytes: 0 };
+        let held = HeldRoom { room: room.clone(), bytes: 0 };
         Gathered { bytes: Vec::new(), whole: None, held }
     }
 

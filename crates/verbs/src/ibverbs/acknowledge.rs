@@ -4,13 +4,13 @@ use libc::{pthread_cond_t, pthread_mutex_t};
 
 /// A counter of acknowledged events, with its mutex and condition.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct AckCounter {
     pub(crate) mutex: *mut pthread_mutex_t,
     pub(crate) cond: *mut pthread_cond_t,
     pub(crate) completed: *mut u32,
 }
 
-impl Place {
+impl AckCounter {
     /// Counts `more` events as acknowledged.
     ///
     /// # Safety
@@ -28,7 +28,7 @@ impl Place {
     /// Waits until `got` events are acknowledged.
     ///
     /// # Safety
-    /// As for [`Place::add`].
+    /// As for [`AckCounter::add`].
     pub(crate) unsafe fn wait(self, got: u32) {
         // SAFETY: by promise of the caller; the counter is reached under its mutex only.
         unsafe {

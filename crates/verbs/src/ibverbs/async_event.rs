@@ -82,7 +82,7 @@ unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
         match event.event_type {
             IBV_EVENT_CQ_ERR => {
                 let cq = handles::get::<Cq>(event.element.cq.cast())?.c();
-                acknowledge::Place {
+                acknowledge::AckCounter {
                     mutex: addr_of_mut!((*cq).mutex),
                     cond: addr_of_mut!((*cq).cond),
                     completed: addr_of_mut!((*cq).async_events_completed),
@@ -97,7 +97,7 @@ unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
             | IBV_EVENT_PATH_MIG_ERR
             | IBV_EVENT_QP_LAST_WQE_REACHED => {
                 let qp = handles::get::<Qp>(event.element.qp.cast())?.c().cast::<ibv_qp>();
-                acknowledge::Place {
+                acknowledge::AckCounter {
                     mutex: addr_of_mut!((*qp).mutex),
                     cond: addr_of_mut!((*qp).cond),
                     completed: addr_of_mut!((*qp).events_completed),
@@ -105,7 +105,7 @@ unsafe fn acknowledge_event(event: &ibv_async_event) -> Result<()> {
             }
             IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
                 let srq = handles::get::<Srq>(event.element.srq)?.c();
-                acknowledge::Place {
+                acknowledge::AckCounter {
                     mutex: addr_of_mut!((*srq).mutex),
                     cond: addr_of_mut!((*srq).cond),
                     completed: addr_of_mut!((*srq).events_completed),

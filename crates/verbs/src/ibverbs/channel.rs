@@ -115,11 +115,11 @@ pub extern "C" fn ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
 }
 
 /// The counter of acknowledged completion events.
-pub(crate) fn completions(cq: &Slot<Cq>) -> acknowledge::Place {
+pub(crate) fn completions(cq: &Slot<Cq>) -> acknowledge::AckCounter {
     let c = cq.c();
     // SAFETY: the fields are within the struct of a slot in use.
     unsafe {
-        acknowledge::Place {
+        acknowledge::AckCounter {
             mutex: addr_of_mut!((*c).mutex),
             cond: addr_of_mut!((*c).cond),
             completed: addr_of_mut!((*c).comp_events_completed),

@@ -147,10 +147,10 @@ fn destroy(handle: *mut ibv_cq) -> Result<()> {
 }
 
 /// The counter of acknowledged asynchronous events.
-fn errors(cq: &Slot<Cq>) -> acknowledge::Place {
+fn errors(cq: &Slot<Cq>) -> acknowledge::AckCounter {
     // SAFETY: the fields are within the struct of a slot in use.
     let completed = unsafe { addr_of_mut!((*cq.c()).async_events_completed) };
-    acknowledge::Place { completed, ..completions(cq) }
+    acknowledge::AckCounter { completed, ..completions(cq) }
 }
 
 /// `ibv_resize_cq`.

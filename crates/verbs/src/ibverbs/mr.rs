@@ -136,14 +136,14 @@ pub(crate) fn access_of(flags: u32) -> Result<Access> {
 
 /// The bytes to be registered, and the address by which peers name them.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct MemoryRange {
     addr: u64,
     len: u64,
     iova: u64,
 }
 
 /// The range as the card takes it.
-fn bytes(range: Place, access: u32) -> Result<raw::Bytes> {
+fn bytes(range: MemoryRange, access: u32) -> Result<raw::Bytes> {
     let end = range.addr.checked_add(range.len).ok_or(EINVAL)?;
     if end > MAX_REGION {
         return Err(EFAULT);
@@ -157,12 +157,12 @@ fn bytes(range: Place, access: u32) -> Result<raw::Bytes> {
 }
 
 /// Is this a request for an implicit region: everything that the process maps or will map?
-fn is_implicit(range: Place, access: u32) -> bool {
+fn is_implicit(range: MemoryRange, access: u32) -> bool {
     access & IBV_ACCESS_ON_DEMAND != 0 && range.addr == 0 && range.len >= MAX_REGION
 }
 
 /// Checks a range as pinning would, and faults its pages in.
-fn bring_in(range: Place, access: u32) -> Result<()> {
+fn bring_in(range: MemoryRange, access: u32) -> Result<()> {
     if access & IBV_ACCESS_ON_DEMAND != 0 {
         return Ok(());
     }
@@ -291,7 +291,7 @@ pub unsafe extern "C" fn reg_mr_ex(pd: *mut ibv_pd, attr: *const ibv_mr_init_att
         }
         let iova = if has(IBV_REG_MR_MASK_IOVA) { attr.iova } else { addr };
         if has(IBV_REG_MR_MASK_BUF) {
-            return register_buf(pd, attr.buf, Place { addr, len, iova }, attr.access as u32);
+            return register_buf(pd, attr.buf, MemoryRange { addr, len, iova }, attr.access as u32);
         }
         register(pd, addr, len, iova, attr.access as u32)
     })())
@@ -306,14 +306,14 @@ pub extern "C" fn reg_buf_mr(
     access: c_int,
 ) -> *mut ibv_mr {
     let (addr, len) = (addr as u64, len as u64);
-    or_null(register_buf(pd, buf, Place { addr, len, iova: addr }, access as u32))
+    or_null(register_buf(pd, buf, MemoryRange { addr, len, iova: addr }, access as u32))
 }
 
 /// Registers part of a buffer that this library has allocated.
 fn register_buf(
     pd: *mut ibv_pd,
     buf: *mut ibv_buf,
-    place: Place,
+    place: MemoryRange,
     access: u32,
 ) -> Result<*mut ibv_mr> {
     let memory = buf::memory(pd, buf, place.addr, place.len)?;
@@ -328,12 +328,12 @@ pub fn register(
     iova: u64,
     access: u32,
 ) -> Result<*mut ibv_mr> {
-    register_as(pd, Place { addr, len, iova }, access, Backing::Program)
+    register_as(pd, MemoryRange { addr, len, iova }, access, Backing::Program)
 }
 
 fn register_as(
     pd: *mut ibv_pd,
-    mut range: Place,
+    mut range: MemoryRange,
     access: u32,
     backing: Backing,
 ) -> Result<*mut ibv_mr> {
@@ -354,7 +354,12 @@ fn register_as(
 }
 
 /// Registers a range with the card and makes the handle.
-fn make(pd: &'static Slot<Pd>, range: Place, access: u32, backing: Backing) -> Result<*mut ibv_mr> {
+fn make(
+    pd: &'static Slot<Pd>,
+    range: MemoryRange,
+    access: u32,
+    backing: Backing,
+) -> Result<*mut ibv_mr> {
     let mut bytes = bytes(range, access)?;
     if let Backing::Device(_) = backing {
         bytes.place = raw::Place::Device(range.addr);
@@ -367,7 +372,7 @@ fn make(pd: &'static Slot<Pd>, range: Place, access: u32, backing: Backing) -> R
 fn keep(
     pd: &'static Slot<Pd>,
     key: Key,
-    range: Place,
+    range: MemoryRange,
     access: u32,
     backing: Backing,
 ) -> Result<*mut ibv_mr> {
@@ -406,7 +411,7 @@ pub(super) fn keep_imported(
     key: Key,
     (iova, len): (u64, u64),
 ) -> Result<*mut ibv_mr> {
-    keep(pd, key, Place { addr: 0, len, iova }, 0, Backing::Imported)
+    keep(pd, key, MemoryRange { addr: 0, len, iova }, 0, Backing::Imported)
 }
 
 /// `ibv_dereg_mr`.
@@ -490,7 +495,7 @@ fn reregister(
     if moved {
         (new.addr, new.len) = (addr, len);
     }
-    let range = Place { addr: new.addr, len: new.len, iova: new.addr };
+    let range = MemoryRange { addr: new.addr, len: new.len, iova: new.addr };
     let rights = access_of(new.access)?;
     if new.len == 0 {
         return Err(EINVAL);
@@ -523,7 +528,7 @@ pub extern "C" fn alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr {
     or_null((|| {
         let pd = pd::find(pd)?;
         let key = pd.context.card.lock().commands().alloc_null_mr(pd.pd)?;
-        let range = Place { addr: 0, len: u64::MAX, iova: 0 };
+        let range = MemoryRange { addr: 0, len: u64::MAX, iova: 0 };
         keep(pd, key, range, IBV_ACCESS_LOCAL_WRITE, Backing::Null)
     })())
 }
@@ -547,7 +552,7 @@ pub extern "C" fn reg_dm_mr(
         if !ptr::eq(dm.context.card, pd.context.card) {
             return Err(EINVAL);
         }
-        let range = Place { addr, len: len as u64, iova: 0 };
+        let range = MemoryRange { addr, len: len as u64, iova: 0 };
         dm.regions.fetch_add(1, Ordering::AcqRel);
         make(pd, range, flags, Backing::Device(dm)).inspect_err(|_| {
             dm.regions.fetch_sub(1, Ordering::AcqRel);
@@ -604,7 +609,7 @@ fn register_fd(
         });
     }
     let mapping = Backing::Mapping { start: start as usize, len: size };
-    let range = Place { addr: start as u64 + within, len, iova };
+    let range = MemoryRange { addr: start as u64 + within, len, iova };
     // Beyond the end of a file there are no pages to fault in.
     let made =
         populate(range.addr, len, write != 0).and_then(|()| make(pd, range, access, mapping));

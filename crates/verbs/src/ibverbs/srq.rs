@@ -221,7 +221,7 @@ fn destroy(handle: *mut ibv_srq) -> Result<()> {
     // SAFETY: the fields are within the struct of a slot, which is in use until the end of this
     // function.
     unsafe {
-        acknowledge::Place {
+        acknowledge::AckCounter {
             mutex: addr_of_mut!((*c).mutex),
             cond: addr_of_mut!((*c).cond),
             completed: addr_of_mut!((*c).events_completed),

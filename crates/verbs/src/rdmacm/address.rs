@@ -12,7 +12,7 @@ use remora::interface::Interface;
 use remora::nic::cm::AddressScope;
 
 use super::agreement::ACK_TIMEOUT;
-use super::directory::{self, Hold, Place};
+use super::directory::{self, Hold, ServedBy};
 use super::objects::{Id, News, PathRecord, Route, Stage};
 use super::{EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
 use crate::abi::rdma_cma::*;
@@ -117,19 +117,19 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
     remote.set_ip(directory::loopback_if_unspecified(remote.ip()));
     let place = match remote.ip().to_canonical() {
         // Any card can reach a multicast group.
-        group if group.is_multicast() => Place::Card(group),
+        group if group.is_multicast() => ServedBy::Card(group),
         _ => directory::locate(id.space, remote),
     };
     let peer = match place {
-        Place::Card(peer) | Place::Elsewhere(peer) => peer,
-        Place::Nowhere => remote.ip().to_canonical(),
+        ServedBy::Card(peer) | ServedBy::Elsewhere(peer) => peer,
+        ServedBy::Nowhere => remote.ip().to_canonical(),
     };
     let card = match id.lock().card {
         Some(index) => process::current().cards().get(index).ok_or(ENODEV)?,
         None => card_towards(peer)?,
     };
-    let reachable = card.address.is_ipv4() == peer.is_ipv4() || matches!(place, Place::Nowhere);
-    if !reachable || (card.address.is_loopback() && matches!(place, Place::Elsewhere(_))) {
+    let reachable = card.address.is_ipv4() == peer.is_ipv4() || matches!(place, ServedBy::Nowhere);
+    if !reachable || (card.address.is_loopback() && matches!(place, ServedBy::Elsewhere(_))) {
         tracing::error!(
             peer = %peer, card = %card.address,
             "no RDMA device leads there: set REMORA_ADDR to an address of this machine that \
@@ -148,14 +148,14 @@ fn keep(
     id: &Id,
     card: &Card,
     known: Option<SocketAddr>,
-    (remote, place, peer): (SocketAddr, Place, IpAddr),
+    (remote, place, peer): (SocketAddr, ServedBy, IpAddr),
 ) {
     let mut state = id.lock();
     let known = known.or(state.local).filter(|local| !local.ip().is_unspecified());
     let same_family = card.address.is_ipv4() == remote.ip().to_canonical().is_ipv4();
     let source = match (known, place) {
         (Some(known), _) => known.ip(),
-        (None, Place::Elsewhere(_)) => card.address,
+        (None, ServedBy::Elsewhere(_)) => card.address,
         (None, _) if remote.ip().is_multicast() => card.address,
         (None, _) if card.is_named && same_family => card.address,
         // As the kernel chooses a source address: to reach an address of this machine, that address
@@ -206,8 +206,8 @@ pub(super) fn look_again(id: &Id) -> Result<Option<Route>> {
     let listener = await_listener(id.space, remote);
     id.lock().announced = listener.is_some();
     let peer = match directory::place(remote, listener) {
-        Place::Card(peer) | Place::Elsewhere(peer) => peer,
-        Place::Nowhere => return Ok(None),
+        ServedBy::Card(peer) | ServedBy::Elsewhere(peer) => peer,
+        ServedBy::Nowhere => return Ok(None),
     };
     let route = Route { peer, mtu: path_mtu(id.card()?, peer) };
     id.lock().route = Some(route);

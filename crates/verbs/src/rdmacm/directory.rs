@@ -242,7 +242,7 @@ impl Hold {
 
 /// The card that serves an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum ServedBy {
     /// At that address: it has a listener, or will answer that it has none.
     Card(IpAddr),
     /// On this machine, where no process listens for it.
@@ -272,19 +272,19 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
 }
 
 /// Finds the card that serves `address` for a port space.
-pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> Place {
+pub(super) fn locate(space: rdma_port_space, address: SocketAddr) -> ServedBy {
     place(address, listener(space, address))
 }
 
 /// As [`locate`], where the listener's card is known.
-pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> Place {
+pub(super) fn place(address: SocketAddr, listener: Option<IpAddr>) -> ServedBy {
     let ip = loopback_if_unspecified(address.ip().to_canonical());
     let local = is_local(ip);
     match listener {
-        Some(card) if local => Place::Card(card),
-        _ if !local => Place::Elsewhere(ip),
-        _ if has_card(ip) => Place::Card(ip),
-        _ => Place::Nowhere,
+        Some(card) if local => ServedBy::Card(card),
+        _ if !local => ServedBy::Elsewhere(ip),
+        _ if has_card(ip) => ServedBy::Card(ip),
+        _ => ServedBy::Nowhere,
     }
 }
 
@@ -398,17 +398,17 @@ mod tests {
         let asked = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
         let card = "127.9.8.7".parse().unwrap();
         // (If there were a card at the address, it would be asked.)
-        assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
+        assert_eq!(locate(SPACE, asked("127.9.8.6")), ServedBy::Nowhere);
         let mut held = hold(SPACE, port, Scope::All, false).unwrap();
         let said = held.announce(card).unwrap();
         assert!(held.announce(card).is_err());
         for ip in ["127.0.0.1", "127.9.8.7", "::1", "0.0.0.0"] {
-            assert_eq!(locate(SPACE, asked(ip)), Place::Card(card), "{ip}");
+            assert_eq!(locate(SPACE, asked(ip)), ServedBy::Card(card), "{ip}");
         }
         let elsewhere = "192.0.2.7".parse().unwrap();
-        assert_eq!(locate(SPACE, asked("192.0.2.7")), Place::Elsewhere(elsewhere));
+        assert_eq!(locate(SPACE, asked("192.0.2.7")), ServedBy::Elsewhere(elsewhere));
         drop(said);
-        assert_eq!(locate(SPACE, asked("127.9.8.6")), Place::Nowhere);
+        assert_eq!(locate(SPACE, asked("127.9.8.6")), ServedBy::Nowhere);
     }
 
     /// However soon after another one: no answer outlives its listener.
@@ -419,12 +419,12 @@ mod tests {
         let asked = SocketAddr::new("127.9.8.4".parse().unwrap(), port);
         for n in 1..100 {
             let card = IpAddr::from([127, 9, 7, n]);
-            assert_eq!(locate(SPACE, asked), Place::Nowhere);
+            assert_eq!(locate(SPACE, asked), ServedBy::Nowhere);
             let mut held = hold(SPACE, port, Scope::All, false).unwrap();
-            assert_eq!(locate(SPACE, asked), Place::Nowhere, "the port is only held");
+            assert_eq!(locate(SPACE, asked), ServedBy::Nowhere, "the port is only held");
             let said = held.announce(card).unwrap();
             for _ in 0..3 {
-                assert_eq!(locate(SPACE, asked), Place::Card(card));
+                assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
             }
             drop((said, held));
         }
@@ -464,11 +464,11 @@ mod tests {
         });
         let Some(name) = thief else { return };
         // Neither while the server only holds its port (perftest's listen anew for each client).
-        assert_eq!(locate(SPACE, asked), Place::Nowhere);
+        assert_eq!(locate(SPACE, asked), ServedBy::Nowhere);
         let said = held.announce(card).unwrap();
-        assert_eq!(locate(SPACE, asked), Place::Card(card));
+        assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
         drop((said, held));
-        assert_eq!(locate(SPACE, asked), Place::Card(thiefs.parse().unwrap()), "it is free");
+        assert_eq!(locate(SPACE, asked), ServedBy::Card(thiefs.parse().unwrap()), "it is free");
         drop(name);
     }
 
@@ -480,7 +480,7 @@ mod tests {
         let card = "127.9.8.7".parse().unwrap();
         let Some(said) = as_stranger(|| held.announce(card).unwrap()) else { return };
         let asked = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
-        assert_eq!(locate(SPACE, asked), Place::Card(card));
+        assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
         drop((said, held));
     }
 

@@ -13,7 +13,7 @@ use super::super::row::{Case, Run, Target};
 use super::extent::{Extent, SCRATCH, STRUCTURES, size_label};
 use crate::draws::Draws;
 use crate::ways::Client;
-use crate::ways::agreed::{FILTER_BELOW, PRECISION, Place, STREAMED_MAX};
+use crate::ways::agreed::{FILTER_BELOW, PRECISION, PeerRegion, STREAMED_MAX};
 use crate::ways::client::{Stream, remote};
 
 /// The low bits that choose one of 256 partitions.
@@ -86,7 +86,7 @@ impl Input {
     }
 }
 
-fn read_all(client: &Client, place: Place, addr: u64, len: u32) -> Result<Vec<u8>> {
+fn read_all(client: &Client, place: PeerRegion, addr: u64, len: u32) -> Result<Vec<u8>> {
     let mut out = vec![0; len as usize];
     client.read_from(remote(place, addr), len)?;
     client.local.read_at(0, &mut out)?;
@@ -182,7 +182,7 @@ fn pieces(
     })
 }
 
-fn long_stream(to: Place, bytes: u64) -> Stream {
+fn long_stream(to: PeerRegion, bytes: u64) -> Stream {
     let size = u64::from(MESSAGE).min(bytes) as u32;
     Stream { to, size, count: (bytes / u64::from(size)) as usize, told: false }
 }

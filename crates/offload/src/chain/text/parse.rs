@@ -6,7 +6,7 @@ use super::syntax::{
     At, ConditionText, CountText, ElementText, Item, MovSide, Name, PlaceText, PointerText,
     QueueKind, QueueText, Statement, Value,
 };
-use super::token::{Token, tokens as cut};
+use super::token::{Lexeme, tokens as cut};
 
 /// The deepest nesting of blocks.
 const NESTING: usize = 16;
@@ -20,7 +20,7 @@ type Parsed<T> = Result<T, Diagnostic>;
 
 pub(super) struct Parser<'t> {
     text: &'t str,
-    tokens: Vec<(Token, At)>,
+    tokens: Vec<(Lexeme, At)>,
     next: usize,
     depth: usize,
     zeros: u64,
@@ -40,7 +40,7 @@ impl<'t> Parser<'t> {
                 )),
             }
         }
-        tokens.push((Token::End, text.len()..text.len()));
+        tokens.push((Lexeme::End, text.len()..text.len()));
         Parser { text, tokens, next: 0, depth: 0, zeros: 0, wrong }
     }
 
@@ -48,14 +48,14 @@ impl<'t> Parser<'t> {
         let mut items = Vec::new();
         loop {
             self.skip_newlines();
-            if self.peek() == Token::End {
+            if self.peek() == Lexeme::End {
                 return items;
             }
             match self.item() {
                 Ok(item) => items.push(item),
                 Err(wrong) => {
                     self.recover(wrong);
-                    self.take(Token::Close);
+                    self.take(Lexeme::Close);
                 }
             }
         }
@@ -68,18 +68,18 @@ impl<'t> Parser<'t> {
         let mut open = 0;
         loop {
             match self.peek() {
-                Token::End => return,
-                Token::Newline if open == 0 => return,
-                Token::Close if open == 0 => return,
-                Token::Open => open += 1,
-                Token::Close => open -= 1,
+                Lexeme::End => return,
+                Lexeme::Newline if open == 0 => return,
+                Lexeme::Close if open == 0 => return,
+                Lexeme::Open => open += 1,
+                Lexeme::Close => open -= 1,
                 _ => {}
             }
             self.next += 1;
         }
     }
 
-    fn peek(&self) -> Token {
+    fn peek(&self) -> Lexeme {
         self.tokens[self.next].0
     }
 
@@ -95,15 +95,15 @@ impl<'t> Parser<'t> {
         start..self.before().max(start)
     }
 
-    fn take(&mut self, token: Token) -> bool {
+    fn take(&mut self, token: Lexeme) -> bool {
         let found = self.peek() == token;
-        if found && token != Token::End {
+        if found && token != Lexeme::End {
             self.next += 1;
         }
         found
     }
 
-    fn expect(&mut self, token: Token, help: &str) -> Parsed<At> {
+    fn expect(&mut self, token: Lexeme, help: &str) -> Parsed<At> {
         let at = self.at();
         if self.take(token) {
             return Ok(at);
@@ -114,11 +114,11 @@ impl<'t> Parser<'t> {
     }
 
     fn skip_newlines(&mut self) {
-        while self.take(Token::Newline) {}
+        while self.take(Lexeme::Newline) {}
     }
 
     fn end_of_line(&mut self) -> Parsed<()> {
-        if matches!(self.peek(), Token::End | Token::Close) || self.take(Token::Newline) {
+        if matches!(self.peek(), Lexeme::End | Lexeme::Close) || self.take(Lexeme::Newline) {
             return Ok(());
         }
         let found = self.peek().describe();
@@ -127,19 +127,19 @@ impl<'t> Parser<'t> {
     }
 
     fn name(&mut self, help: &str) -> Parsed<Name> {
-        let at = self.expect(Token::Name, help)?;
+        let at = self.expect(Lexeme::Name, help)?;
         Ok(Name { text: self.text[at.clone()].to_owned(), at })
     }
 
     /// Takes the next token if it is this word; returns whether it was.
     fn word(&mut self, word: &str) -> bool {
-        let found = self.peek() == Token::Name && &self.text[self.at()] == word;
+        let found = self.peek() == Lexeme::Name && &self.text[self.at()] == word;
         self.next += usize::from(found);
         found
     }
 
     fn number(&mut self) -> Parsed<u64> {
-        let at = self.expect(Token::Number, "write numbers like 42, 0x2a or 1_000")?;
+        let at = self.expect(Lexeme::Number, "write numbers like 42, 0x2a or 1_000")?;
         let digits = self.text[at.clone()].replace('_', "");
         let number = match digits.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16),
@@ -155,7 +155,7 @@ impl<'t> Parser<'t> {
         match word.text.as_str() {
             "data" => {
                 let name = self.name("data has a name: `data x = 5`")?;
-                self.expect(Token::Is, "data has a value: `data x = 5`")?;
+                self.expect(Lexeme::Is, "data has a value: `data x = 5`")?;
                 let item = Item::Data(name, self.values()?);
                 self.end_of_line().map(|()| item)
             }
@@ -190,7 +190,7 @@ impl<'t> Parser<'t> {
             start: None,
             elements: Vec::new(),
         };
-        while self.peek() == Token::Name {
+        while self.peek() == Lexeme::Name {
             let word = self.name(HELP)?;
             match word.text.as_str() {
                 "reply" => queue.kind = QueueKind::Reply,
@@ -207,7 +207,7 @@ impl<'t> Parser<'t> {
 
     /// Parses `{`, lines, and `}`. Reports wrong lines itself.
     fn block<T>(&mut self, line: impl Fn(&mut Self) -> Parsed<T>) -> Parsed<Vec<T>> {
-        let open = self.expect(Token::Open, "a block is in braces")?;
+        let open = self.expect(Lexeme::Open, "a block is in braces")?;
         if self.depth >= NESTING {
             let help = "at most 16 blocks may be inside each other";
             return Err(Diagnostic::new(open, "this block is nested too deeply", help));
@@ -216,10 +216,10 @@ impl<'t> Parser<'t> {
         let mut lines = Vec::new();
         loop {
             self.skip_newlines();
-            if self.take(Token::Close) {
+            if self.take(Lexeme::Close) {
                 break;
             }
-            if self.peek() == Token::End {
+            if self.peek() == Lexeme::End {
                 self.depth -= 1;
                 let help = "close it with `}` on a line of its own";
                 return Err(Diagnostic::new(open, "this block is never closed", help));
@@ -238,7 +238,7 @@ impl<'t> Parser<'t> {
         let statement = match word.text.as_str() {
             "mov" => {
                 let to = self.mov_side()?;
-                self.expect(Token::Comma, "`mov TO, FROM`")?;
+                self.expect(Lexeme::Comma, "`mov TO, FROM`")?;
                 let from = self.mov_side()?;
                 Statement::Mov(to, from, self.since(word.at.start))
             }
@@ -255,7 +255,7 @@ impl<'t> Parser<'t> {
             "break" => Statement::Break(word.at),
             "add" | "max" | "min" | "and" | "or" | "xor" => {
                 let place = self.place()?;
-                self.expect(Token::Comma, "`add PLACE, VALUE`")?;
+                self.expect(Lexeme::Comma, "`add PLACE, VALUE`")?;
                 Statement::Calc(word, place, self.value()?)
             }
             other => {
@@ -278,12 +278,12 @@ impl<'t> Parser<'t> {
         let start = self.at().start;
         let left = self.value()?;
         let relation = match self.peek() {
-            Token::Equal => Relation::Equal,
-            Token::NotEqual => Relation::NotEqual,
-            Token::Less => Relation::Less,
-            Token::AtMost => Relation::AtMost,
-            Token::Greater => Relation::Greater,
-            Token::AtLeast => Relation::AtLeast,
+            Lexeme::Equal => Relation::Equal,
+            Lexeme::NotEqual => Relation::NotEqual,
+            Lexeme::Less => Relation::Less,
+            Lexeme::AtMost => Relation::AtMost,
+            Lexeme::Greater => Relation::Greater,
+            Lexeme::AtLeast => Relation::AtLeast,
             other => {
                 let message = format!("expected a comparison, found {}", other.describe());
                 return Err(Diagnostic::new(self.at(), message, HELP));
@@ -295,18 +295,18 @@ impl<'t> Parser<'t> {
     }
 
     fn mov_side(&mut self) -> Parsed<MovSide> {
-        if !self.take(Token::OpenPointer) {
+        if !self.take(Lexeme::OpenPointer) {
             return self.value().map(MovSide::Value);
         }
         let register = self.place()?;
-        let index = if self.take(Token::Plus) { Some(self.place()?) } else { None };
-        self.expect(Token::ClosePointer, "memory is `[register]` or `[register + register]`")?;
+        let index = if self.take(Lexeme::Plus) { Some(self.place()?) } else { None };
+        self.expect(Lexeme::ClosePointer, "memory is `[register]` or `[register + register]`")?;
         Ok(MovSide::Pointer(PointerText { register, index }))
     }
 
     fn values(&mut self) -> Parsed<Vec<Value>> {
         let mut values = vec![self.value()?];
-        while self.take(Token::Comma) {
+        while self.take(Lexeme::Comma) {
             self.skip_newlines();
             values.push(self.value()?);
         }
@@ -316,16 +316,16 @@ impl<'t> Parser<'t> {
     fn value(&mut self) -> Parsed<Value> {
         let at = self.at();
         match self.peek() {
-            Token::Number => Ok(Value::Number(self.number()?, at)),
-            Token::Text => {
+            Lexeme::Number => Ok(Value::Number(self.number()?, at)),
+            Lexeme::Text => {
                 self.next += 1;
                 Ok(Value::Text(self.text[at.start + 1..at.end - 1].to_owned(), at))
             }
-            Token::Ampersand => {
+            Lexeme::Ampersand => {
                 self.next += 1;
                 self.place().map(Value::Address)
             }
-            Token::Name if self.word("zero") => {
+            Lexeme::Name if self.word("zero") => {
                 let bytes = self.number()?;
                 self.zeros = self.zeros.saturating_add(bytes);
                 if self.zeros > ZERO_MAX {
@@ -334,7 +334,7 @@ impl<'t> Parser<'t> {
                 }
                 Ok(Value::Zero(bytes, self.since(at.start)))
             }
-            Token::Name => self.head_or_place(),
+            Lexeme::Name => self.head_or_place(),
             other => {
                 let message = format!("expected a value, found {}", other.describe());
                 let help = "values are numbers, places, addresses as `&x`, and first words of \
@@ -348,7 +348,8 @@ impl<'t> Parser<'t> {
     fn head_or_place(&mut self) -> Parsed<Value> {
         let at = self.at();
         let is_verb = super::super::verb::Verb::named(&self.text[at]).is_some();
-        let colon = self.tokens.get(self.next + 1).is_some_and(|(token, _)| *token == Token::Colon);
+        let colon =
+            self.tokens.get(self.next + 1).is_some_and(|(token, _)| *token == Lexeme::Colon);
         if !(is_verb && colon) {
             return self.place().map(Value::Place);
         }
@@ -360,20 +361,20 @@ impl<'t> Parser<'t> {
     fn place(&mut self) -> Parsed<PlaceText> {
         let name = self.name("a place is a name, perhaps with a field, as `x` or `r4.opcode`")?;
         let start = name.at.start;
-        let field = if self.take(Token::Dot) {
+        let field = if self.take(Lexeme::Dot) {
             Some(self.name("fields are opcode, id, src, dst, old, new, count, …")?)
         } else {
             None
         };
-        let is_offset = self.peek() == Token::Plus
-            && self.tokens.get(self.next + 1).is_some_and(|(token, _)| *token == Token::Number);
+        let is_offset = self.peek() == Lexeme::Plus
+            && self.tokens.get(self.next + 1).is_some_and(|(token, _)| *token == Lexeme::Number);
         let offset = if is_offset {
             self.next += 1;
             self.number()?
         } else {
             0
         };
-        let len = if self.take(Token::Colon) { Some(self.number()?) } else { None };
+        let len = if self.take(Lexeme::Colon) { Some(self.number()?) } else { None };
         Ok(PlaceText { name, field, offset, len, at: self.since(start) })
     }
 
@@ -381,7 +382,7 @@ impl<'t> Parser<'t> {
         const VERB: &str = "an element is `[label:] [off] verb operands`";
         let mut verb = self.name(VERB)?;
         let mut label = None;
-        if self.take(Token::Colon) {
+        if self.take(Lexeme::Colon) {
             label = Some(verb);
             verb = self.name(VERB)?;
         }
@@ -427,18 +428,18 @@ impl<'t> Parser<'t> {
     }
 
     fn operands(&mut self, element: &mut ElementText) -> Parsed<()> {
-        if matches!(self.peek(), Token::Newline | Token::Close) {
+        if matches!(self.peek(), Lexeme::Newline | Lexeme::Close) {
             return Ok(());
         }
-        if self.peek() != Token::To {
+        if self.peek() != Lexeme::To {
             element.from = self.values()?;
         }
-        if self.take(Token::Becomes) {
+        if self.take(Lexeme::Becomes) {
             element.becomes = Some(self.value()?);
         }
-        if self.take(Token::To) {
+        if self.take(Lexeme::To) {
             element.to.push(self.place()?);
-            while self.take(Token::Comma) {
+            while self.take(Lexeme::Comma) {
                 self.skip_newlines();
                 element.to.push(self.place()?);
             }

@@ -4,7 +4,7 @@ use std::iter;
 use std::ops::Range;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Token {
+pub(super) enum Lexeme {
     /// A letter or `_`, then letters, digits and `_`.
     Name,
     /// A digit, then letters, digits and `_`.
@@ -35,31 +35,31 @@ pub(super) enum Token {
 }
 
 /// The signs. A longer sign comes before a sign that it begins with.
-const SIGNS: [(&str, Token); 19] = [
-    ("\n", Token::Newline),
-    (",", Token::Comma),
-    (":", Token::Colon),
-    (".", Token::Dot),
-    ("+", Token::Plus),
-    ("&", Token::Ampersand),
-    ("->", Token::To),
-    ("=>", Token::Becomes),
-    ("==", Token::Equal),
-    ("=", Token::Is),
-    ("!=", Token::NotEqual),
-    ("<=", Token::AtMost),
-    ("<", Token::Less),
-    (">=", Token::AtLeast),
-    (">", Token::Greater),
-    ("{", Token::Open),
-    ("}", Token::Close),
-    ("[", Token::OpenPointer),
-    ("]", Token::ClosePointer),
+const SIGNS: [(&str, Lexeme); 19] = [
+    ("\n", Lexeme::Newline),
+    (",", Lexeme::Comma),
+    (":", Lexeme::Colon),
+    (".", Lexeme::Dot),
+    ("+", Lexeme::Plus),
+    ("&", Lexeme::Ampersand),
+    ("->", Lexeme::To),
+    ("=>", Lexeme::Becomes),
+    ("==", Lexeme::Equal),
+    ("=", Lexeme::Is),
+    ("!=", Lexeme::NotEqual),
+    ("<=", Lexeme::AtMost),
+    ("<", Lexeme::Less),
+    (">=", Lexeme::AtLeast),
+    (">", Lexeme::Greater),
+    ("{", Lexeme::Open),
+    ("}", Lexeme::Close),
+    ("[", Lexeme::OpenPointer),
+    ("]", Lexeme::ClosePointer),
 ];
 
 /// Cuts `text` into words and signs with their byte ranges; a character that fits neither is
 /// `None`.
-pub(super) fn tokens(text: &str) -> impl Iterator<Item = (Option<Token>, Range<usize>)> {
+pub(super) fn tokens(text: &str) -> impl Iterator<Item = (Option<Lexeme>, Range<usize>)> {
     let mut at = 0;
     iter::from_fn(move || {
         at += passed_over(&text[at..]);
@@ -83,7 +83,7 @@ fn passed_over(text: &str) -> usize {
 }
 
 /// The first word or sign of `text` and its length in bytes; `None` at the end.
-fn first_token(text: &str) -> Option<(Option<Token>, usize)> {
+fn first_token(text: &str) -> Option<(Option<Lexeme>, usize)> {
     let first = text.chars().next()?;
     if let Some((sign, token)) = SIGNS.iter().find(|(sign, _)| text.starts_with(sign)) {
         return Some((Some(*token), sign.len()));
@@ -91,43 +91,43 @@ fn first_token(text: &str) -> Option<(Option<Token>, usize)> {
     let is_of_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let word = text.find(|c| !is_of_word(c)).unwrap_or(text.len());
     Some(match first {
-        '0'..='9' => (Some(Token::Number), word),
-        first if is_of_word(first) => (Some(Token::Name), word),
+        '0'..='9' => (Some(Lexeme::Number), word),
+        first if is_of_word(first) => (Some(Lexeme::Name), word),
         '"' => match text[1..].split(['"', '\n']).next().map_or(0, str::len) + 1 {
-            end if text[end..].starts_with('"') => (Some(Token::Text), end + 1),
+            end if text[end..].starts_with('"') => (Some(Lexeme::Text), end + 1),
             end => (None, end),
         },
         other => (None, other.len_utf8()),
     })
 }
 
-impl Token {
+impl Lexeme {
     /// The token's name in messages.
     pub(super) fn describe(self) -> &'static str {
         match self {
-            Token::Name => "a name",
-            Token::Number => "a number",
-            Token::Text => "a text in quotes",
-            Token::Newline => "the end of the line",
-            Token::Comma => "`,`",
-            Token::Colon => "`:`",
-            Token::Dot => "`.`",
-            Token::Plus => "`+`",
-            Token::Ampersand => "`&`",
-            Token::Is => "`=`",
-            Token::To => "`->`",
-            Token::Becomes => "`=>`",
-            Token::Equal => "`==`",
-            Token::NotEqual => "`!=`",
-            Token::Less => "`<`",
-            Token::AtMost => "`<=`",
-            Token::Greater => "`>`",
-            Token::AtLeast => "`>=`",
-            Token::Open => "`{`",
-            Token::Close => "`}`",
-            Token::OpenPointer => "`[`",
-            Token::ClosePointer => "`]`",
-            Token::End => "the end of the file",
+            Lexeme::Name => "a name",
+            Lexeme::Number => "a number",
+            Lexeme::Text => "a text in quotes",
+            Lexeme::Newline => "the end of the line",
+            Lexeme::Comma => "`,`",
+            Lexeme::Colon => "`:`",
+            Lexeme::Dot => "`.`",
+            Lexeme::Plus => "`+`",
+            Lexeme::Ampersand => "`&`",
+            Lexeme::Is => "`=`",
+            Lexeme::To => "`->`",
+            Lexeme::Becomes => "`=>`",
+            Lexeme::Equal => "`==`",
+            Lexeme::NotEqual => "`!=`",
+            Lexeme::Less => "`<`",
+            Lexeme::AtMost => "`<=`",
+            Lexeme::Greater => "`>`",
+            Lexeme::AtLeast => "`>=`",
+            Lexeme::Open => "`{`",
+            Lexeme::Close => "`}`",
+            Lexeme::OpenPointer => "`[`",
+            Lexeme::ClosePointer => "`]`",
+            Lexeme::End => "the end of the file",
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
         let cut = |text: &'static str| -> Vec<_> {
             tokens(text).map(|(token, at)| (token, &text[at])).collect()
         };
-        use Token::*;
+        use Lexeme::*;
         assert_eq!(cut(""), []);
         assert_eq!(cut(" \t\r# only a comment"), []);
         assert_eq!(

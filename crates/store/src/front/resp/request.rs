@@ -10,7 +10,7 @@ use thiserror::Error;
 
 /// What a reader accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// The most arguments in a request.
     pub arguments: usize,
     /// The longest argument, in bytes.
@@ -22,7 +22,8 @@ pub struct Limits {
 /// The longest line, in bytes: a typed command, or a length.
 const LINE_BYTES: usize = 64 * 1024;
 /// What a client that has not logged in may send.
-const STRANGER: Limits = Limits { arguments: 10, bulk_bytes: 16 * 1024, request_bytes: 256 * 1024 };
+const STRANGER: RequestLimits =
+    RequestLimits { arguments: 10, bulk_bytes: 16 * 1024, request_bytes: 256 * 1024 };
 
 /// Why the bytes are no request. The connection cannot go on, as nobody knows where the next
 /// request begins.
@@ -168,7 +169,7 @@ impl Reader {
     pub fn read(
         &mut self,
         buffer: &[u8],
-        limits: &Limits,
+        limits: &RequestLimits,
         stranger: bool,
     ) -> Result<Progress, Refusal> {
         if self.wanted.is_none() {
@@ -203,7 +204,7 @@ impl Reader {
     fn read_bulks(
         &mut self,
         buffer: &[u8],
-        limits: &Limits,
+        limits: &RequestLimits,
         stranger: bool,
     ) -> Result<Progress, Refusal> {
         while self.spans.len() < self.wanted.unwrap_or(0) {
@@ -231,7 +232,7 @@ impl Reader {
     fn bulk_length(
         &mut self,
         buffer: &[u8],
-        limits: &Limits,
+        limits: &RequestLimits,
         stranger: bool,
     ) -> Result<Option<usize>, Refusal> {
         let len = match short_line(buffer.get(self.at..).unwrap_or_default(), b'$') {
@@ -459,8 +460,8 @@ pub fn decimal(digits: &[u8]) -> Option<i64> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { arguments: 1024 * 1024, bulk_bytes: 1 << 20, request_bytes: 1 << 22 };
+    const LIMITS: RequestLimits =
+        RequestLimits { arguments: 1024 * 1024, bulk_bytes: 1 << 20, request_bytes: 1 << 22 };
 
     /// All requests in `bytes`, fed `piece` bytes at a time.
     fn requests(bytes: &[u8], piece: usize) -> Result<Vec<Vec<Vec<u8>>>, Refusal> {

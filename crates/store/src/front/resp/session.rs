@@ -9,7 +9,7 @@ use crate::front::clients::{Client, Ends};
 use crate::front::resp::command::{ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, STRANGER, Wrong};
 use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
-use crate::front::resp::request::{Arguments, Kept, Limits, Progress, Reader};
+use crate::front::resp::request::{Arguments, Kept, Progress, Reader, RequestLimits};
 use crate::front::resp::state::{Replies, State, Transaction};
 use crate::front::resp::table::{TABLE, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
@@ -27,9 +27,9 @@ impl fmt::Debug for Session {
     }
 }
 
-fn limits(world: &World) -> Limits {
+fn limits(world: &World) -> RequestLimits {
     let settings = &world.settings;
-    Limits {
+    RequestLimits {
         arguments: 1 << 20,
         bulk_bytes: settings.bulk_bytes.load(Relaxed) as usize,
         request_bytes: settings.request_bytes.load(Relaxed).min(1 << 31) as usize,

@@ -1,0 +1,60 @@
+//! A daemon in a thread of the test's process.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::{self, JoinHandle};
+
+use remora::daemon::{Observer, Server, ServerOptions};
+use remora::event::Event;
+use remora::prelude::*;
+
+/// A daemon, which ends with the test.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// Alone in a folder.
+    pub(crate) socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Daemon {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("remora-daemon-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let socket = folder.join("nic.sock");
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let mut server = Server::new(device, options).unwrap();
+        let stop = Arc::new(Event::new().unwrap());
+        let told = stop.clone();
+        let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
+        Daemon { socket, stop, thread }
+    }
+
+    pub(crate) fn attach(&self) -> Device {
+        DeviceOptions::new().attach(&self.socket).open().unwrap()
+    }
+
+    pub(crate) fn observer(&self) -> Observer {
+        Observer::connect(Some(&self.socket)).unwrap()
+    }
+
+    /// Ends it, and waits for its end.
+    pub(crate) fn end(&mut self) {
+        self.stop.notify().unwrap();
+        let ended = self.thread.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()) || thread::panicking());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.end();
+        std::fs::remove_dir_all(self.socket.parent().unwrap()).ok();
+    }
+}

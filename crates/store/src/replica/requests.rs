@@ -45,7 +45,7 @@ pub enum NoRequest {
 }
 
 /// Which request of which client, as it is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 struct Asker {
     client: u64,
     sequence: u64,

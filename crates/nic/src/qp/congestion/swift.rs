@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(again, cut / 2, "half at least");
         assert_eq!(round(&mut swift, &mut window, 400, US(12)), again);
         let grown = round(&mut swift, &mut window, 500, Duration::MAX);
-        assert_eq!(grown, (again + 1) / 2, "it had grown by one");
+        assert_eq!(grown, again.div_ceil(2), "it had grown by one");
         round(&mut swift, &mut window, 600, Duration::ZERO);
     }
 

@@ -133,7 +133,7 @@ mod tests {
             receiver.arrived(psn);
         }
         assert_eq!([5, 3, 4].map(|psn| receiver.noted(psn)), [None, Some(4), Some(6)]);
-        assert_eq!(receiver.updated(4).1, true);
+        assert!(receiver.updated(4).1);
         // Software has not heard of 6, which the range knows.
         assert_eq!(receiver.updated(6), (Some(Reply { end: 7, named: None }), false));
         assert_eq!(receiver.arrived(7), (Some(Reply { end: 8, named: None }), false));

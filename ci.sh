@@ -156,8 +156,8 @@ stage_test() {
 # Builds the command and the libraries that tests load, of what the tests have built already.
 #
 # Cargo chooses the features of shared crates by what is built together, and builds them again for
-# another choice. So stages that build tests build the whole workspace. (Examples, as tests, have the
-# features of dev-dependencies.)
+# another choice. So stages that build tests build the whole workspace. (Examples, like tests, have
+# the features of dev-dependencies.)
 build_as_tested() {
     cargo build "${locked[@]}" --quiet --workspace --lib --bins --examples ||
         fail "the build failed"

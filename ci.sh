@@ -156,8 +156,8 @@ stage_test() {
 # Builds the command and the libraries that tests load, of what the tests have built already.
 #
 # Cargo chooses the features of shared crates by what is built together, and builds them again for
-# another choice. So every stage builds the whole workspace. (Examples, as tests, have the features
-# of dev-dependencies.)
+# another choice. So stages that build tests build the whole workspace. (Examples, like tests, have
+# the features of dev-dependencies.)
 build_as_tested() {
     cargo build "${locked[@]}" --quiet --workspace --lib --bins --examples ||
         fail "the build failed"
@@ -255,7 +255,7 @@ stage_features() {
     # 3. What the command can read beyond that costs only those who ask for it.
     heavy=$(crates_built -p remora-cli | grep -E '^parquet' || true)
     [[ -z $heavy ]] || fail "the command depends by default on:" "$heavy"
-    cargo check "${locked[@]}" --quiet --workspace --features remora-cli/parquet --all-targets ||
+    cargo check "${locked[@]}" --quiet -p remora-cli --features parquet --all-targets ||
         fail "the command does not compile with Parquet"
 }
 

@@ -446,8 +446,10 @@ fn all_ways_in_together_are_linearizable() {
     assert!(ended.iter().all(|ended| *ended > 20) && open > 10, "{ended:?}, {open} open");
 }
 
-/// A history in a few words: client, operation, when it began and ended.
-fn history(events: &[(usize, Op, u64, Option<(u64, Ret)>)]) -> Vec<Event> {
+/// An event in a few words: client, operation, when it began, and how it ended.
+type Said = (usize, Op, u64, Option<(u64, Ret)>);
+
+fn history(events: &[Said]) -> Vec<Event> {
     let event = |&(client, op, began, ended)| Event { client, key: 0, op, began, ended };
     events.iter().map(event).collect()
 }

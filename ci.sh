@@ -96,6 +96,8 @@ stage_setup() {
     elif ((SECONDS - judges_start >= 2)); then
         say "  made target/judges-venv: a Python with scapy, redis-py and pymemcache"
     fi
+    scripts/store-clients.sh ||
+        say "  going on without some clients in Go or for Node (scripts/store-clients.sh)"
     need_command redis-cli "clients of Redis, for the store" redis-tools
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl

@@ -29,6 +29,7 @@ mod ring;
 mod seeds;
 mod selection;
 mod session;
+mod store_call;
 mod store_files;
 mod world;
 
@@ -48,6 +49,7 @@ pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
 pub use session::{session, sessions};
+pub use store_call::{store_call, store_calls};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
     store_snapshots,
@@ -111,6 +113,8 @@ pub const TARGETS: &[Target] = &[
         cost: 4,
     },
     Target { name: "store_rdb", run: store_rdb, seeds: rdbs, max_len: 4096, cost: 2 },
+    // Each input begins with an empty store, and may have patterns to compile.
+    Target { name: "store_call", run: store_call, seeds: store_calls, max_len: 2048, cost: 10 },
     // Each input begins with an empty store.
     Target { name: "resp", run: resp, seeds: resp_requests, max_len: 1024, cost: 10 },
     Target {

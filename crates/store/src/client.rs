@@ -16,6 +16,7 @@ mod polled;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use remora::nic::Access;
 use remora::{
@@ -159,6 +160,21 @@ impl StoreClient {
         self.calls.tablespace = tablespace;
     }
 
+    /// How long each operation may take from now on; at first, as long as the options say.
+    ///
+    /// The store carries out an operation that took too long, or not. The next one begins when that
+    /// one has ended.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.link.options.timeout = timeout;
+        self.calls.set_timeout(timeout);
+        if let Some(reader) = &mut self.reader {
+            reader.reads_mut().timeout = timeout;
+        }
+        if let Some(chain) = &mut self.chain {
+            chain.asks_mut().timeout = timeout;
+        }
+    }
+
     /// Reads a value; appends it to `out`. `None` if the key is not there.
     ///
     /// # Errors
@@ -198,7 +214,8 @@ impl StoreClient {
                 let known = (self.link.welcome.memory, now(operations::index(calls))?);
                 let Link { domain, queue_pair, options, .. } = &self.link;
                 let (queue_pair, cq) = (queue_pair.clone(), calls.sends.clone());
-                let reads = PolledReads { queue_pair, cq, timeout: options.timeout };
+                let (timeout, is_owed) = (options.timeout, false);
+                let reads = PolledReads { queue_pair, cq, timeout, is_owed };
                 none.insert(OneSided::new(domain, reads, known, options.locations)?)
             }
         };

@@ -38,6 +38,8 @@ pub const ITEM_MIN: usize = HEAD + 1 + CHECKSUM;
 /// The latest expiry, in ms of Unix time; later ones are kept as this one.
 pub const EXPIRY_MAX: u64 = (1 << EXPIRY_BITS) - 1;
 
+/// Bytes up to where an item does not depend on its version.
+const UNDATED: usize = 16;
 const EXPIRY_BITS: u32 = 48;
 const DEAD: u64 = 1 << 63;
 const STAMP: u64 = 0x7FFF;
@@ -194,6 +196,34 @@ impl<'a> Item<'a> {
     /// # Panics
     /// The key is empty or longer than [`KEY_MAX`], or what is stored longer than [`VALUE_MAX`].
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_unsummed(out);
+        let sum = crc_fast::checksum(Crc64Nvme, &out[8..]);
+        out.extend_from_slice(&sum.to_le_bytes());
+    }
+
+    /// Replaces `out` by the item's bytes without those that depend on its version, and marked as
+    /// dead: [`Item::date`] has the rest. Returns the checksum of what lies behind the version.
+    ///
+    /// # Panics
+    /// See [`Item::write`].
+    pub fn write_undated(&self, out: &mut Vec<u8>) -> u64 {
+        self.write_unsummed(out);
+        out[..8].copy_from_slice(&Live::new(0, None).dead().0.to_le_bytes());
+        let sum = crc_fast::checksum(Crc64Nvme, &out[UNDATED..]);
+        out.extend_from_slice(&[0; CHECKSUM]);
+        sum
+    }
+
+    /// The live word and the checksum of an item that [`Item::write_undated`] has written, of which
+    /// what lies behind the version has the checksum `undated`.
+    pub fn date(&self, undated: u64) -> (Live, u64) {
+        let head = self.head();
+        let version = crc_fast::checksum(Crc64Nvme, &self.version.to_le_bytes());
+        let len = (head.item_len() - UNDATED - CHECKSUM) as u64;
+        (head.live, crc_fast::checksum_combine(Crc64Nvme, version, undated, len))
+    }
+
+    fn write_unsummed(&self, out: &mut Vec<u8>) {
         assert!((1..=KEY_MAX).contains(&self.key.len()) && self.stored.len() <= VALUE_MAX);
         let head = self.head();
         out.clear();
@@ -207,8 +237,6 @@ impl<'a> Item<'a> {
         }
         out.extend_from_slice(self.key);
         out.extend_from_slice(self.stored);
-        let sum = crc_fast::checksum(Crc64Nvme, &out[8..]);
-        out.extend_from_slice(&sum.to_le_bytes());
     }
 
     /// The item that the first bytes are, if they are a whole one that has not been replaced or
@@ -296,6 +324,15 @@ mod tests {
             item.write(&mut bytes);
             prop_assert_eq!(bytes.len(), item.len());
             prop_assert_eq!(Item::parse(&bytes), Some(item));
+            let mut dated = Vec::new();
+            let sum = Item { version: 0, ..item }.write_undated(&mut dated);
+            prop_assert_eq!(Item::parse(&dated), None);
+            let (live, sum) = item.date(sum);
+            dated[..8].copy_from_slice(&live.0.to_le_bytes());
+            dated[8..16].copy_from_slice(&item.version.to_le_bytes());
+            let end = dated.len() - CHECKSUM;
+            dated[end..].copy_from_slice(&sum.to_le_bytes());
+            prop_assert_eq!(&dated, &bytes);
             prop_assert_eq!(Item::parse(&bytes[..cut.index(bytes.len())]), None);
             // The expiry alone is outside the checksum.
             let bit = EXPIRY_BITS as usize + bit.index(bytes.len() * 8 - EXPIRY_BITS as usize);

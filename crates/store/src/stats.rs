@@ -235,6 +235,9 @@ counts! {
     hits,
     /// Keys that were asked for and not found.
     misses,
+    /// Keys that clients have read one-sided, as they tell with every 64th read, which goes by a
+    /// kernel.
+    one_sided_hits,
     /// Commands that were carried out.
     commands,
     /// Commands that answered with an error.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use remora::kernel::CallFailure;
 use remora::{Device, DeviceOptions, wait_for};
-use remora_store::client::{AsyncStoreClient, Put, StoreClient, StoreError};
+use remora_store::client::{About, AsyncStoreClient, Put, StoreClient, StoreError};
 use remora_store::codec::Codec;
 use remora_store::service::{FIRST, Service, ServiceOptions};
 use remora_store::stats::{Op, Way};
@@ -68,6 +68,73 @@ fn in_time<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
         }
         assert!(Instant::now() < end, "it does not come about");
         std::thread::yield_now();
+    }
+}
+
+type Get = fn(&mut StoreClient, &[u8], &mut Vec<u8>) -> Result<Option<About>, StoreError>;
+
+#[test]
+fn what_took_too_long_is_not_taken_for_what_comes_next() {
+    let service = serve(|_| {});
+    let mut writer = client(&service);
+    writer.put(b"key", b"0").unwrap();
+    let ways: [Get; 3] = [StoreClient::get, StoreClient::get_one_sided, StoreClient::get_by_chain];
+    for (way, get) in ways.into_iter().enumerate() {
+        let mut reader = client(&service);
+        get(&mut reader, b"key", &mut Vec::new()).unwrap();
+        let (mut late, mut n) = (0, 0);
+        // The kernels' client looks more than once, whatever the time is.
+        while n < 100 || way > 0 && late < 3 && n < 100_000 {
+            n += 1;
+            reader.set_timeout(Duration::ZERO);
+            late += u32::from(get(&mut reader, b"key", &mut Vec::new()).is_err());
+            writer.put(b"key", format!("{n}").as_bytes()).unwrap();
+            reader.set_timeout(LIMIT);
+            let mut value = Vec::new();
+            get(&mut reader, b"key", &mut value).unwrap().unwrap();
+            assert_eq!(value, format!("{n}").as_bytes(), "by way {way}, after {late} were late");
+        }
+        assert!(way == 0 || late > 0, "none was late by way {way}");
+    }
+}
+
+#[test]
+fn what_is_read_one_sided_is_counted_too() {
+    let service = serve(|_| {});
+    let mut reader = client(&service);
+    reader.put(b"key", b"value").unwrap();
+    for _ in 0..640 {
+        reader.get_one_sided(b"key", &mut Vec::new()).unwrap().unwrap();
+    }
+    let counts = reader.counts().unwrap();
+    let count = |wanted| counts.iter().find(|(name, _)| name == wanted).map(|(_, count)| *count);
+    // One in 64 goes by a kernel, and tells of the others.
+    assert_eq!((count("hits"), count("one_sided_hits")), (Some(10), Some(630)));
+}
+
+#[test]
+fn what_nobody_waits_for_is_not_taken_for_what_comes_next() {
+    let service = serve(|_| {});
+    let (mut writer, mut reader) = (client(&service), awaited(&service, 4));
+    writer.put(b"key", b"0").unwrap();
+    wait(reader.get_by_chain(b"key", &mut Vec::new())).unwrap().unwrap();
+    wait(reader.get_one_sided(b"key", &mut Vec::new())).unwrap().unwrap();
+    for n in 1..=50 {
+        // Begun more often than queues are deep, and dropped.
+        for _ in 0..8 {
+            let mut context = Context::from_waker(Waker::noop());
+            let mut value = Vec::new();
+            _ = pin!(reader.get_by_chain(b"key", &mut value)).poll(&mut context);
+            let mut value = Vec::new();
+            _ = pin!(reader.get_one_sided(b"key", &mut value)).poll(&mut context);
+        }
+        writer.put(b"key", format!("{n}").as_bytes()).unwrap();
+        let mut value = Vec::new();
+        wait(reader.get_by_chain(b"key", &mut value)).unwrap().unwrap();
+        assert_eq!(value, format!("{n}").as_bytes(), "by a chain");
+        value.clear();
+        wait(reader.get_one_sided(b"key", &mut value)).unwrap().unwrap();
+        assert_eq!(value, format!("{n}").as_bytes(), "one-sided");
     }
 }
 

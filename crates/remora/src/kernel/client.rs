@@ -27,6 +27,8 @@ pub struct Ticket {
 enum Slot {
     Free,
     Waiting,
+    /// The program no longer waits for the call's end, which is yet to come.
+    Late,
     Done(CallStatus, u32),
 }
 
@@ -145,7 +147,7 @@ impl KernelClient {
         params: &[u8],
         payload: Option<Sge>,
     ) -> Result<Ticket, CallFailure> {
-        let free = self.slots.iter().position(|slot| matches!(slot, Slot::Free));
+        let free = self.free_slot()?;
         let slot = free.ok_or(CallFailure::Full(self.slots.len()))?;
         match (self.places.head(slot, params, payload.is_some())?, payload) {
             (Head::Short(bytes, len), _) => {
@@ -164,13 +166,32 @@ impl KernelClient {
         Ok(Ticket { slot })
     }
 
+    /// Is there a place for a call? Drives the device one step if all are taken: a call that took
+    /// too long may have ended.
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub fn has_room(&mut self) -> Result<bool, CallFailure> {
+        self.free_slot().map(|slot| slot.is_some())
+    }
+
+    fn free_slot(&mut self) -> Result<Option<usize>, CallFailure> {
+        let free = |slot: &Slot| matches!(slot, Slot::Free);
+        let found = self.slots.iter().position(free);
+        if found.is_some() {
+            return Ok(found);
+        }
+        self.poll()?;
+        Ok(self.slots.iter().position(free))
+    }
+
     /// Posts a call, and a receive element for its end if there is none to spare.
     fn send(&mut self, slot: usize, op: SendOp, data: Data<'_>) -> Result<(), PostError> {
         // One doorbell for both posts, so that an acknowledge that is owed rides behind the call.
         let mut batch = self.queue_pair.post_batch();
         if self.spare == 0 {
             // As many as there are places, so that most calls post none.
-            let waits = |slot: &&Slot| matches!(slot, Slot::Waiting);
+            let waits = |slot: &&Slot| matches!(slot, Slot::Waiting | Slot::Late);
             for _ in self.slots.iter().filter(waits).count()..self.slots.len() {
                 let posted =
                     batch.post_recv(&self.queue_pair, &RecvRequest { wr_id: 0, sges: &[] });
@@ -209,14 +230,16 @@ impl KernelClient {
                 return Err(CallFailure::Connection(entry.status));
             }
             let (status, cookie) = CallStatus::from_immediate(entry.imm_or_key);
-            if entry.kind == WorkKind::RecvWriteImm
-                && let Some(slot) = self.slots.get_mut(cookie as usize)
-                && matches!(slot, Slot::Waiting)
-            {
-                *slot = Slot::Done(status, entry.len);
-            } else {
+            let place = cookie as usize;
+            match self.slots.get_mut(place).filter(|_| entry.kind == WorkKind::RecvWriteImm) {
+                Some(slot @ Slot::Waiting) => *slot = Slot::Done(status, entry.len),
+                Some(slot @ Slot::Late) => {
+                    *slot = Slot::Free;
+                    // Nobody wants the result; its status word is cleared with it.
+                    _ = self.places.result(place, status, entry.len);
+                }
                 // The end of no known call has taken an element.
-                self.spare = self.spare.saturating_sub(1);
+                _ => self.spare = self.spare.saturating_sub(1),
             }
         }
         Ok(())
@@ -233,9 +256,10 @@ impl KernelClient {
             self.poll()?;
             spins += 1;
             // The clock is read seldom, since that takes as long as an empty poll.
-            if spins.is_multiple_of(64) {
+            if spins.is_multiple_of(64) && matches!(self.slots[ticket.slot], Slot::Waiting) {
                 let now = Instant::now();
                 if now > *end.get_or_insert(now + self.timeout) {
+                    self.slots[ticket.slot] = Slot::Late;
                     return Err(CallFailure::Timeout(self.timeout));
                 }
             }
@@ -244,7 +268,7 @@ impl KernelClient {
 
     /// Waits for a call; appends its result to `out` and returns its length.
     ///
-    /// A call that took too long keeps its place, since its answer may still come.
+    /// A call that took too long keeps its place until its end comes.
     ///
     /// # Errors
     /// See [`CallFailure`].

@@ -19,8 +19,8 @@ use crate::way::kernel::now_ms;
 use crate::way::one_sided::{OneSided, OneSidedError, Reads};
 use crate::way::row::each_row;
 
-/// One READ in so many goes by kernel instead, so that the store learns what is in use: it evicts
-/// what is not, and READs leave no trace.
+/// One READ in so many goes by kernel instead, so that the store learns what is in use, and how
+/// much was read: it evicts what is not in use, and READs leave no trace.
 const SHOWN: u64 = 64;
 
 /// What a scan has done.
@@ -117,11 +117,21 @@ pub(super) async fn get_if<C: Caller>(
     condition: Condition<'_>,
     out: &mut Vec<u8>,
 ) -> Result<Option<About>, StoreError> {
-    let from = out.len();
+    get_asked(caller, Call { key, condition, ..Call::default() }, out).await
+}
+
+/// Reads a whole value, in pieces if it is long. What the first piece tells the store, it tells
+/// once.
+async fn get_asked<C: Caller>(
+    caller: &mut C,
+    first_asked: Call<'_>,
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    let (from, mut asked) = (out.len(), first_asked);
     for _ in 0..TRIES {
         out.truncate(from);
-        let mut asked = Call { key, condition, ..Call::default() };
         let Some(first) = read_piece(caller, &asked, out).await? else { return Ok(None) };
+        asked.limit = 0;
         // Later pieces belong to the value that passed, or it is read anew.
         asked.condition = Condition::Version(first.version);
         let whole = from + first.value_len as usize;
@@ -135,6 +145,7 @@ pub(super) async fn get_if<C: Caller>(
         if out.len() == whole {
             return Ok(Some(About::of(&first)));
         }
+        asked = Call { limit: 0, ..first_asked };
     }
     out.truncate(from);
     Err(StoreError::Changing)
@@ -173,7 +184,7 @@ pub(super) async fn get_one_sided<C: Caller, R: Reads>(
             return Ok(Some(found));
         }
     }
-    get_if(caller, key, Condition::None, out).await
+    get_asked(caller, Call { key, limit: reader.tell(), ..Call::default() }, out).await
 }
 
 /// Reads by a chain; by a kernel what cannot be read so.

@@ -1,6 +1,8 @@
 //! Calls by polling, one at a time.
 
-use remora::kernel::KernelClient;
+use std::time::Duration;
+
+use remora::kernel::{CallFailure, KernelClient};
 use remora::nic::Access;
 use remora::nic::queue::Sge;
 use remora::{CompletionQueue, MemoryRegion};
@@ -11,6 +13,7 @@ use super::{Link, PARAMS_MAX};
 use crate::tablespace::TablespaceId;
 use crate::way::call::{ANSWER_LEN, Call, Operation};
 use crate::way::connect::ConnectError;
+use crate::way::patience::Patience;
 
 /// Carries calls by polling.
 #[derive(Debug)]
@@ -39,6 +42,22 @@ impl Polled {
         Ok(Polled { kernels, staging: None, bytes: Vec::new(), tablespace, sends })
     }
 
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        self.kernels.timeout = timeout;
+    }
+
+    /// Waits until the call before has ended, if that took too long: the card may still read its
+    /// bytes.
+    fn wait_for_room(&mut self) -> Result<(), CallFailure> {
+        let mut patience = Patience::new(self.kernels.timeout);
+        while !self.kernels.has_room()? {
+            if patience.is_over() {
+                return Err(CallFailure::Timeout(self.kernels.timeout));
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the call's bytes into registered memory.
     fn stage(&mut self) -> Result<Sge, StoreError> {
         let len = self.bytes.len();
@@ -62,6 +81,7 @@ impl Caller for Polled {
         call: &Call<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
+        self.wait_for_room()?;
         self.bytes.clear();
         Call { tablespace: self.tablespace.0, ..*call }.write(&mut self.bytes)?;
         if self.bytes.len() <= PARAMS_MAX {

@@ -19,8 +19,12 @@ use crate::stats::Way;
 const READ_BYTES: usize = 64 * 1024;
 /// The same while a long argument is on its way.
 const LONG_READ_BYTES: usize = 1 << 20;
-/// Buffers up to this size are kept for the next connection, in bytes.
+/// Buffers up to this size are kept for the next connection, in bytes; smaller ones than a read
+/// takes are not.
 const SPARE_BYTES: usize = 2 * READ_BYTES;
+/// What is left of the input of this many bytes or fewer waits for the rest in a buffer of its
+/// size: thousands of connections may have sent the begin of a request.
+const LEFT_BYTES: usize = 1024;
 /// How many buffers a thread keeps.
 const SPARES: usize = 256;
 
@@ -34,7 +38,8 @@ impl Spares {
     }
 
     fn give(&mut self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= SPARE_BYTES && self.0.len() < SPARES && buffer.capacity() > 0 {
+        let fits = (READ_BYTES..=SPARE_BYTES).contains(&buffer.capacity());
+        if fits && self.0.len() < SPARES {
             buffer.clear();
             self.0.push(buffer);
         }
@@ -127,8 +132,10 @@ impl Connection {
 
     /// Reads once. Ok(0) is: nothing has come yet.
     fn read(&mut self, spares: &mut Spares) -> io::Result<usize> {
-        if self.input.capacity() == 0 {
-            self.input = spares.take();
+        if self.input.capacity() <= LEFT_BYTES {
+            let left = std::mem::replace(&mut self.input, spares.take());
+            self.input.extend_from_slice(&left[self.start..]);
+            self.start = 0;
         }
         if self.start > 0 {
             self.input.drain(..self.start);
@@ -160,9 +167,11 @@ impl Connection {
         let Step { used, next } = step;
         self.start += used;
         self.next = next;
-        if self.start == self.input.len() {
+        let left = &self.input[self.start..];
+        if left.len() <= LEFT_BYTES {
+            let left = left.to_vec();
             self.start = 0;
-            spares.give(std::mem::take(&mut self.input));
+            spares.give(std::mem::replace(&mut self.input, left));
         }
     }
 

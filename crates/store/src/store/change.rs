@@ -6,7 +6,7 @@ use super::read::Seen;
 use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
-use crate::item::{Item, KEY_MAX, Live, VALUE_MAX};
+use crate::item::{CHECKSUM, Item, KEY_MAX, Live, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
@@ -17,6 +17,9 @@ use crate::tablespace::{Space, TablespaceId};
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
 const RETRIES: usize = 8;
+/// Values of this length and more, in bytes, are written to memory before the lock is taken: who
+/// changes other keys, or walks, waits for the lock meanwhile.
+const LONG: usize = 64 << 10;
 
 /// The item that a key has before a change.
 pub struct Old<'a> {
@@ -147,11 +150,48 @@ pub enum UpdateError {
 }
 
 /// What is put: a value as it is to be stored.
+#[derive(Clone, Copy)]
 struct Put<'a> {
     stored: &'a [u8],
     codec: Codec,
     flags: u32,
     expires_ms: Option<u64>,
+}
+
+/// A block that holds an item already, but for its version.
+struct Written<'v> {
+    at: u64,
+    /// See [`Item::write_undated`].
+    sum: u64,
+    value: &'v [u8],
+    flags: u32,
+    codec: Codec,
+    /// The value as it is stored, if that is another.
+    encoded: Vec<u8>,
+}
+
+impl Written<'_> {
+    /// Whether this is what a decision wants to have put.
+    fn is(&self, value: &[u8], flags: u32) -> bool {
+        std::ptr::eq(self.value, value) && self.flags == flags
+    }
+
+    fn stored(&self) -> &[u8] {
+        if self.codec == Codec::None { self.value } else { &self.encoded }
+    }
+}
+
+/// A long value that a decision wants to have put, before it was written.
+struct Unwritten<'v> {
+    value: &'v [u8],
+    flags: u32,
+}
+
+/// What an attempt at a change came to.
+enum Attempt<'v> {
+    Done(Updated),
+    /// Nothing was changed yet: this is to be written first.
+    Write(Unwritten<'v>),
 }
 
 /// The key that an operation is about.
@@ -165,13 +205,27 @@ struct Subject<'a> {
 
 type Current = Option<(SlotPlace, Slot, Seen)>;
 
+/// See [`Store::update`].
+type Decide<'d, 'v> = dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v> + 'd;
+
+/// Where a value that is put may be: in the buffer that the decision was lent, or in memory.
+struct AtHand<'a, 'v> {
+    scratch: &'a [u8],
+    written: &'a mut Option<Written<'v>>,
+}
+
+fn item_of<'a>(tablespace: TablespaceId, key: &'a [u8], put: &Put<'a>) -> Item<'a> {
+    let Put { stored, codec, flags, expires_ms } = *put;
+    Item { tablespace, key, stored, codec, flags, expires_ms, version: 0 }
+}
+
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Changes a key, depending on what it is: the one primitive of change.
     ///
     /// `decide` sees the item and says what becomes of it, while nobody else can change the key. It
     /// is lent an empty buffer, in which it may make the new value. It must not call the store, and
-    /// is asked again if memory had to be freed for its answer. Increments, appends, conditional
-    /// writes are all calls of this function.
+    /// is asked again if memory had to be freed for its answer, or a long value to be written.
+    /// Increments, appends, conditional writes are all calls of this function.
     ///
     /// # Errors
     /// See [`UpdateError`]; the key is then as it was.
@@ -180,7 +234,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         space: TablespaceId,
         key: &[u8],
         now: u64,
-        decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
+        decide: &mut Decide<'_, 'v>,
     ) -> Result<Updated, UpdateError> {
         if !(1..=KEY_MAX).contains(&key.len()) {
             return Err(UpdateError::Key(key.len()));
@@ -188,13 +242,40 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.note_time(now);
         let hash = self.hasher.hash(space, key);
         let partition = hash.partition(self.table.geometry.partitions);
-        for _ in 0..RETRIES {
-            match self.try_update(space, (key, hash), now, decide) {
-                Err(error) if self.reclaim(space, partition, &error, now) => {}
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.update_once(space, (key, hash), now, decide) {
+                Err(error) if tries <= RETRIES && self.reclaim(space, partition, &error, now) => {}
                 result => return result,
             }
         }
-        self.try_update(space, (key, hash), now, decide)
+    }
+
+    /// Changes a key, with a long value written before the lock is taken.
+    fn update_once<'v>(
+        &self,
+        space: TablespaceId,
+        subject: (&[u8], Hash),
+        now: u64,
+        decide: &mut Decide<'_, 'v>,
+    ) -> Result<Updated, UpdateError> {
+        let mut written = None;
+        loop {
+            let done = match self.try_update(space, subject, now, decide, &mut written) {
+                Ok(Attempt::Write(value)) => {
+                    written = Some(self.write(space, subject.0, value)?);
+                    continue;
+                }
+                Ok(Attempt::Done(updated)) => Ok(updated),
+                Err(error) => Err(error),
+            };
+            // The last decision may have been another one.
+            if let Some(Written { at, .. }) = written {
+                self.free(at);
+            }
+            return done;
+        }
     }
 
     fn try_update<'v>(
@@ -202,8 +283,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         space: TablespaceId,
         (key, hash): (&[u8], Hash),
         now: u64,
-        decide: &mut dyn FnMut(Option<&Old<'_>>, &mut Vec<u8>) -> Change<'v>,
-    ) -> Result<Updated, UpdateError> {
+        decide: &mut Decide<'_, 'v>,
+        written: &mut Option<Written<'v>>,
+    ) -> Result<Attempt<'v>, UpdateError> {
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
         let subject = Subject { id: space, space: place, key, hash };
@@ -225,8 +307,41 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     decide(Some(&Old { found: seen.found(), reader: &reader, stored }), scratch)
                 }
             };
-            self.carry_out(&mut locked, &subject, (current, alive), now, change, scratch)
+            if let Change::Put { value: Value::Given(value), flags, .. } = change
+                && (LONG..=VALUE_MAX).contains(&value.len())
+                && written.is_none()
+            {
+                return Ok(Attempt::Write(Unwritten { value, flags }));
+            }
+            let (items, at_hand) = ((current, alive), AtHand { scratch, written });
+            let done = self.carry_out(&mut locked, &subject, items, now, change, at_hand);
+            done.map(Attempt::Done)
         })
+    }
+
+    /// Writes a long value to memory, for a change to come.
+    fn write<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        Unwritten { value, flags }: Unwritten<'v>,
+    ) -> Result<Written<'v>, UpdateError> {
+        let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
+        let (mut encoded, mut codec) = (Vec::new(), place.codec());
+        if codec != Codec::None {
+            codec = codec.encode(value, &mut encoded);
+        }
+        let mut written = Written { at: 0, sum: 0, value, flags, codec, encoded };
+        let put = Put { stored: written.stored(), codec, flags, expires_ms: None };
+        let item = item_of(space, key, &put);
+        let at = self.allocate(space, place, item.len() as u64)?;
+        let sum = with_scratch(|bytes| {
+            let sum = item.write_undated(bytes);
+            self.table.memory.write(at, bytes);
+            sum
+        });
+        (written.at, written.sum) = (at, sum);
+        Ok(written)
     }
 
     /// Puts a value, whatever the key is; see [`Change::Put`].
@@ -277,7 +392,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         (current, alive): (Current, Current),
         now: u64,
         change: Change<'_>,
-        scratch: &[u8],
+        AtHand { scratch, written }: AtHand<'_, '_>,
     ) -> Result<Updated, UpdateError> {
         let existed = alive.is_some();
         let kept = alive.map_or(0, |(_, _, seen)| seen.head.version);
@@ -291,15 +406,21 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     return Err(UpdateError::Value(value.len()));
                 }
                 let expires_ms = expires_ms.or_else(|| subject.space.default_expiry(now));
-                let version = match subject.space.codec() {
-                    Codec::None => {
-                        let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
-                        self.put_item(locked, subject, current, &put)
+                let written = written.take_if(|written| written.is(value, flags));
+                let version = match (written, subject.space.codec()) {
+                    (Some(written), _) => {
+                        let (stored, codec) = (written.stored(), written.codec);
+                        let put = Put { stored, codec, flags, expires_ms };
+                        self.put_item(locked, subject, current, &put, Some(&written))
                     }
-                    codec => with_scratch(|encoded| {
+                    (None, Codec::None) => {
+                        let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
+                        self.put_item(locked, subject, current, &put, None)
+                    }
+                    (None, codec) => with_scratch(|encoded| {
                         let codec = codec.encode(value, encoded);
                         let put = Put { stored: encoded, codec, flags, expires_ms };
-                        self.put_item(locked, subject, current, &put)
+                        self.put_item(locked, subject, current, &put, None)
                     }),
                 };
                 (Changed::Put, version?)
@@ -342,6 +463,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         subject: &Subject<'_>,
         current: Current,
         put: &Put<'_>,
+        written: Option<&Written<'_>>,
     ) -> Result<u64, UpdateError> {
         let record = Record::Put {
             tablespace: subject.id,
@@ -352,28 +474,24 @@ impl<M: Memory, J: Journal> Store<M, J> {
             expires_ms: put.expires_ms,
         };
         let log = || self.journal.append(&record);
-        self.put_logged(locked, subject, current, put, log)
+        self.put_logged(locked, subject, current, (put, written), log)
     }
 
-    /// Puts an item under the version that `log` answers, once nothing else can fail.
+    /// Puts an item, whose block may be written, under the version that `log` answers, once nothing
+    /// else can fail.
     fn put_logged(
         &self,
         locked: &mut Locked<'_, M>,
         subject: &Subject<'_>,
         current: Current,
-        put: &Put<'_>,
+        (put, written): (&Put<'_>, Option<&Written<'_>>),
         log: impl FnOnce() -> Result<u64, JournalError>,
     ) -> Result<u64, UpdateError> {
-        let mut item = Item {
-            tablespace: subject.id,
-            key: subject.key,
-            stored: put.stored,
-            codec: put.codec,
-            flags: put.flags,
-            expires_ms: put.expires_ms,
-            version: 0,
+        let mut item = item_of(subject.id, subject.key, put);
+        let at = match written {
+            Some(written) => written.at,
+            None => self.allocate(subject.id, subject.space, item.len() as u64)?,
         };
-        let at = self.allocate(subject, item.len() as u64)?;
         let give_up = |error| {
             self.free(at);
             error
@@ -386,10 +504,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
             }
         };
         item.version = log().map_err(|error| give_up(error.into()))?;
-        with_scratch(|bytes| {
-            item.write(bytes);
-            self.table.memory.write(at, bytes);
-        });
+        match written {
+            Some(written) => self.date(&item, written),
+            None => with_scratch(|bytes| {
+                item.write(bytes);
+                self.table.memory.write(at, bytes);
+            }),
+        }
         let slot = Slot {
             address: self.table.memory.base() + at,
             len: item.len() as u32,
@@ -410,6 +531,15 @@ impl<M: Memory, J: Journal> Store<M, J> {
             }
         }
         Ok(item.version)
+    }
+
+    /// Gives an item that was written what depends on its version; the live word last.
+    fn date(&self, item: &Item<'_>, written: &Written<'_>) {
+        let (live, sum) = item.date(written.sum);
+        let (memory, at) = (&self.table.memory, written.at);
+        memory.store(at + 8, item.version);
+        memory.write(at + (item.len() - CHECKSUM) as u64, &sum.to_le_bytes());
+        memory.store(at, live.0);
     }
 
     /// Carries out a record about a key again; see [`Store::replay`].
@@ -453,7 +583,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     return Err(UpdateError::Value(stored.len()));
                 }
                 let put = Put { stored, codec, flags, expires_ms };
-                self.put_logged(&mut locked, &subject, current, &put, || Ok(version))?;
+                self.put_logged(&mut locked, &subject, current, (&put, None), || Ok(version))?;
             }
             (Record::Touch { expires_ms, .. }, Some((place, slot, seen))) => {
                 self.set_expiry(&mut locked, place, slot, &seen, expires_ms);
@@ -466,18 +596,18 @@ impl<M: Memory, J: Journal> Store<M, J> {
         Ok(())
     }
 
-    fn allocate(&self, subject: &Subject<'_>, len: u64) -> Result<u64, UpdateError> {
-        let Some(block) = self.blocks.alloc(&self.usage, subject.id, len) else {
+    fn allocate(&self, id: TablespaceId, space: &Space, len: u64) -> Result<u64, UpdateError> {
+        let Some(block) = self.blocks.alloc(&self.usage, id, len) else {
             let needed = self.blocks.size_for(len);
             return Err(UpdateError::Memory { needed, limit: self.usage.limit() });
         };
-        if subject.space.take(block.size) {
+        if space.take(block.size) {
             return Ok(block.at);
         }
         // Counted as taken, so that it can be freed like any other.
-        subject.space.overdraw(block.size);
+        space.overdraw(block.size);
         self.free(block.at);
-        Err(UpdateError::Quota { needed: block.size, quota: subject.space.quota() })
+        Err(UpdateError::Quota { needed: block.size, quota: space.quota() })
     }
 
     /// Why there is no room in the index.

@@ -17,7 +17,8 @@
 //!                                Create: how long items live in ms, 0 for ever
 //!      40  flags          u32   the client's own; Scan: 1 for rows with heads; Info: the section;
 //!                                Create: the codec, and 2^16 if it evicts
-//!      44  limit          u32   Scan: the most rows of an answer; 0: as many as fit
+//!      44  limit          u32   Scan: the most rows of an answer; 0: as many as fit; Get: how many
+//!                                values the client has read one-sided since it last said so
 //! ```
 //!
 //! Short calls travel as parameters of the RPC; longer ones as its payload, with the same bytes.
@@ -30,6 +31,8 @@ use thiserror::Error;
 
 /// Bytes of the head.
 pub const HEAD_LEN: usize = 48;
+/// Where the head has its limit.
+pub(super) const LIMIT_AT: usize = 44;
 /// Bytes of an [`AnswerHead`].
 pub const ANSWER_LEN: usize = 24;
 /// The longest key, in bytes.
@@ -213,7 +216,8 @@ pub struct Call<'a> {
     /// The client's own flags; of a Scan: [`WITH_HEADS`] or 0; of an Info: the section; of a
     /// Create: the number of the codec, and [`EVICTS`] if it does.
     pub flags: u32,
-    /// Of a Scan: the most rows of an answer; 0 for as many as fit.
+    /// Of a Scan: the most rows of an answer; 0 for as many as fit. Of a Get: how many values the
+    /// client has read one-sided since it last said so, for the store's statistics.
     pub limit: u32,
 }
 

@@ -6,7 +6,7 @@
 //! nothing of the stash and of growth, so that an empty answer proves nothing.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use remora::connection::token::Token;
 use remora::nic::queue::{
@@ -17,13 +17,14 @@ use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::program::Program;
 use remora::{
     CompletionQueue, Connection, ConnectionParams, Device, MemoryRegion, ProtectionDomain,
-    QueuePair, QueuePairOptions, RequestError,
+    QueuePair, QueuePairOptions, Request, RequestError,
 };
 use thiserror::Error;
 
 use super::connect::{ClientOptions, ConnectError, greet};
 use super::hello::{Hello, Purpose};
 use super::index::Index;
+use super::patience::Patience;
 use crate::item::{ITEM_MAX, Item};
 use crate::layout::{BUCKET_HEADER, SLOTS};
 use crate::tablespace::TablespaceId;
@@ -68,13 +69,20 @@ pub(crate) trait Asks {
 #[derive(Debug)]
 pub(crate) struct PolledAsks {
     cq: CompletionQueue,
-    timeout: Duration,
+    pub(crate) timeout: Duration,
+    /// The answer that was not awaited, since it took too long, is still to come.
+    is_owed: bool,
     end: ChainEnd,
 }
 
 /// Asks by futures.
 #[derive(Debug)]
-pub(crate) struct AwaitedAsks(ChainEnd);
+pub(crate) struct AwaitedAsks {
+    /// The answer to the last message, until it has come: whoever sent it may have stopped waiting,
+    /// and then it is none to the next.
+    owed: Option<Request>,
+    end: ChainEnd,
+}
 
 /// The client's end of a connection to a chain.
 #[derive(Debug)]
@@ -125,29 +133,26 @@ impl PolledAsks {
         let (domain, cq) = (device.alloc_pd()?, device.create_cq(16)?);
         let shape = QueuePairOptions::rc(&cq);
         let end = ChainEnd::connect(device, &domain, &shape, store, options.token).await?;
-        Ok(PolledAsks { cq, timeout: options.timeout, end })
+        Ok(PolledAsks { cq, timeout: options.timeout, is_owed: false, end })
     }
 
-    fn wait(&self) -> Result<usize, ChainError> {
+    /// Waits for the answer that is to come next; returns its length.
+    fn wait(&mut self) -> Result<usize, ChainError> {
         let mut done = [Completion::default()];
-        let (mut spins, mut end) = (0u32, None);
+        let mut patience = Patience::new(self.timeout);
+        self.is_owed = true;
         loop {
             if self.cq.poll(&mut done)? > 0 {
-                match done[0] {
-                    Completion { status: Status::Success, kind: WorkKind::Recv, len, .. } => {
-                        return Ok(len as usize);
-                    }
-                    Completion { status: Status::Success, .. } => continue,
-                    Completion { status, .. } => return Err(ChainError::Connection(status)),
+                let Completion { status, kind, len, .. } = done[0];
+                self.is_owed = status == Status::Success && kind != WorkKind::Recv;
+                match status {
+                    Status::Success if self.is_owed => continue,
+                    Status::Success => return Ok(len as usize),
+                    status => return Err(ChainError::Connection(status)),
                 }
             }
-            spins += 1;
-            // The clock is read seldom, since that takes as long as an empty poll.
-            if spins.is_multiple_of(64) {
-                let now = Instant::now();
-                if now > *end.get_or_insert(now + self.timeout) {
-                    return Err(ChainError::Timeout(self.timeout));
-                }
+            if patience.is_over() {
+                return Err(ChainError::Timeout(self.timeout));
             }
         }
     }
@@ -155,6 +160,9 @@ impl PolledAsks {
 
 impl Asks for PolledAsks {
     async fn ask(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), ChainError> {
+        if self.is_owed {
+            self.wait()?;
+        }
         let ChainEnd { queue_pair, answer: landing, .. } = &self.end;
         let room = [landing.sge(0, ITEM_MAX as u32)];
         let mut batch = queue_pair.post_batch();
@@ -177,17 +185,19 @@ impl AwaitedAsks {
     ) -> Result<AwaitedAsks, ConnectError> {
         let (domain, shape) = (device.alloc_pd()?, QueuePairOptions::new());
         let end = ChainEnd::connect(device, &domain, &shape, store, options.token).await?;
-        Ok(AwaitedAsks(end))
+        Ok(AwaitedAsks { owed: None, end })
     }
 }
 
 impl Asks for AwaitedAsks {
     async fn ask(&mut self, message: &[u8], answer: &mut Vec<u8>) -> Result<(), ChainError> {
-        let ChainEnd { queue_pair, answer: landing, .. } = &self.0;
-        let received = queue_pair.recv(landing);
+        self.answered().await?;
+        let ChainEnd { queue_pair, answer: landing, .. } = &self.end;
+        // With nothing else in flight there is room in both queues, so that both are posted here.
+        self.owed = Some(queue_pair.recv(landing));
         queue_pair.send(message).await?;
-        let len = received.await?.len as usize;
-        self.0.take(len, answer)
+        let len = self.answered().await?;
+        self.end.take(len, answer)
     }
 }
 
@@ -201,7 +211,22 @@ pub(crate) struct ChainReader<A> {
     bytes: Vec<u8>,
 }
 
+impl AwaitedAsks {
+    /// Waits for the answer that is owed; returns its length, or 0 if none is.
+    async fn answered(&mut self) -> Result<usize, ChainError> {
+        let Some(owed) = &mut self.owed else { return Ok(0) };
+        let answer = owed.await;
+        self.owed = None;
+        Ok(answer?.len as usize)
+    }
+}
+
 impl<A: Asks> ChainReader<A> {
+    /// How the chain is asked.
+    pub(crate) fn asks_mut(&mut self) -> &mut A {
+        &mut self.asks
+    }
+
     /// Asks a chain of a store that has this index.
     pub(crate) fn new(asks: A, index: Index) -> ChainReader<A> {
         ChainReader { asks, index, second: vec![0; HINTS / 64], bytes: Vec::new() }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use remora::Device;
 use remora::kernel::{CallStatus, Context, DeployError, Deployment};
 
-use super::call::{Call, Operation, Refused};
+use super::call::{Call, LIMIT_AT, Operation, Refused};
 use super::execute::execute;
 use super::info::{self, SpaceInfo};
 use super::payload::{PayloadRoom, gather};
@@ -205,6 +205,12 @@ impl<S: Served> StoreKernels<S> {
             (_, Ok(()) | Err(CallStatus::NOT_FOUND)) => {}
             (_, Err(status)) if status == Refused::Condition.status() => {}
             (_, Err(_)) => counts.errors.add(1),
+        }
+        if operation == Operation::Get
+            && let Ok(()) | Err(CallStatus::NOT_FOUND) = done
+            && let Some(read) = bytes.get(LIMIT_AT..).and_then(<[u8]>::first_chunk)
+        {
+            counts.one_sided_hits.add(u32::from_le_bytes(*read).into());
         }
         let (took_us, slow_us) = (took.as_micros() as u64, self.stats.slow_us());
         if slow_us >= 0 && took_us >= slow_us as u64 {

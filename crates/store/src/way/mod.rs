@@ -7,6 +7,7 @@
 //! - [`index`]: what a reader of buckets has to know.
 //! - [`one_sided`]: READs of cached locations.
 //! - [`chain`]: gets by work requests.
+//! - `patience`: how long a thread polls.
 //! - [`region`]: the store's memory, where the card reaches it.
 //! - [`connect`]: how a client connects; [`hello`]: what client and store say then;
 //!   [`door`]: who is let in.
@@ -21,6 +22,7 @@ pub mod index;
 pub mod info;
 pub mod kernel;
 pub mod one_sided;
+pub(crate) mod patience;
 pub mod payload;
 pub mod region;
 pub mod row;

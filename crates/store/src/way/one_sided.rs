@@ -1,7 +1,7 @@
 //! Reading a store one-sided: its card alone answers. A READ of a cached location takes one round
 //! trip; finding a location takes another (FaRM, and the layout's own rules: [`crate::layout`]).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use remora::nic::queue::{
     self, Completion, Data, PollCqError, SendFlags, SendOp, SendRequest, Status,
@@ -14,6 +14,7 @@ use remora::{
 use thiserror::Error;
 
 use super::index::Index;
+use super::patience::Patience;
 use super::region::Region;
 use crate::item::Item;
 use crate::layout::{BUCKET, SLOTS};
@@ -102,6 +103,9 @@ pub(crate) struct PolledReads {
     /// Where its requests complete.
     pub(crate) cq: CompletionQueue,
     pub(crate) timeout: Duration,
+    /// READs whose end was not awaited, since it took too long: their completion is still to come,
+    /// and says nothing of those that follow.
+    pub(crate) is_owed: bool,
 }
 
 /// READs as futures, by a queue pair whose requests are futures.
@@ -121,6 +125,8 @@ pub(crate) struct OneSided<R> {
     locations: Vec<Location>,
     bytes: Vec<u8>,
     counters: OneSidedCounters,
+    /// Values of which the store was told that they were read.
+    told: u64,
 }
 
 impl<R: Reads> OneSided<R> {
@@ -140,7 +146,19 @@ impl<R: Reads> OneSided<R> {
         let landing = Region::new(landing).ok_or(OneSidedError::Layout)?;
         let locations = vec![Location::default(); locations.max(1).next_power_of_two()];
         let (bytes, counters) = (Vec::new(), OneSidedCounters::default());
-        Ok(OneSided { reads, memory, landing, index, locations, bytes, counters })
+        Ok(OneSided { reads, memory, landing, index, locations, bytes, counters, told: 0 })
+    }
+
+    /// How READs are carried out.
+    pub(crate) fn reads_mut(&mut self) -> &mut R {
+        &mut self.reads
+    }
+
+    /// How many values were read of which the store was not told, which the caller does now.
+    pub(crate) fn tell(&mut self) -> u32 {
+        let read = self.counters.warm + self.counters.cold;
+        let untold = read - std::mem::replace(&mut self.told, read);
+        u32::try_from(untold).unwrap_or(u32::MAX)
     }
 
     /// How often each way of reading was taken.
@@ -260,6 +278,9 @@ impl Reads for PolledReads {
         landing: &MemoryRegion,
         pieces: &[Piece],
     ) -> Result<(), OneSidedError> {
+        if self.is_owed {
+            self.wait()?;
+        }
         let last = pieces.len() - 1;
         let mut batch = self.queue_pair.post_batch();
         for (number, &(from, to, len)) in pieces.iter().enumerate() {
@@ -276,24 +297,20 @@ impl Reads for PolledReads {
 }
 
 impl PolledReads {
-    fn wait(&self) -> Result<(), OneSidedError> {
+    /// Waits for the completion that is to come next.
+    fn wait(&mut self) -> Result<(), OneSidedError> {
         let mut done = [Completion::default()];
-        let (mut spins, mut end) = (0u32, None);
-        loop {
-            if self.cq.poll(&mut done)? > 0 {
-                return match done[0].status {
-                    Status::Success => Ok(()),
-                    status => Err(OneSidedError::Read(status)),
-                };
+        let mut patience = Patience::new(self.timeout);
+        self.is_owed = true;
+        while self.cq.poll(&mut done)? == 0 {
+            if patience.is_over() {
+                return Err(OneSidedError::Timeout(self.timeout));
             }
-            spins += 1;
-            // The clock is read seldom, since that takes as long as an empty poll.
-            if spins.is_multiple_of(64) {
-                let now = Instant::now();
-                if now > *end.get_or_insert(now + self.timeout) {
-                    return Err(OneSidedError::Timeout(self.timeout));
-                }
-            }
+        }
+        self.is_owed = false;
+        match done[0].status {
+            Status::Success => Ok(()),
+            status => Err(OneSidedError::Read(status)),
         }
     }
 }

@@ -23,18 +23,52 @@ fn a_client_that_does_not_read_is_waited_for() {
     for _ in 0..100 {
         other.ask("PING\r\n", "+PONG\r\n");
     }
-    other.send("INFO memory\r\n");
-    let held: u64 = loop {
-        let line = other.line();
-        if let Some(number) = line.strip_prefix("mem_clients_normal:") {
-            break number.trim().parse().unwrap();
-        }
-    };
+    let held = held(&mut other);
     assert!(held < BOUND, "{held} bytes wait");
     let answer = format!("$100000\r\n{value}\r\n");
     for _ in 0..count {
         lazy.expect(&answer);
     }
+}
+
+/// Bytes that all connections make the server keep, as it tells a client.
+fn held(client: &mut Client) -> u64 {
+    client.send("INFO memory\r\n");
+    let mut held = None;
+    loop {
+        let line = client.line();
+        if let Some(number) = line.strip_prefix("mem_clients_normal:") {
+            held = Some(number.trim().parse().unwrap());
+        }
+        // The last one of the section, and the end of the reply.
+        if line.starts_with("maxmemory_human:") {
+            client.line();
+            return held.unwrap();
+        }
+    }
+}
+
+/// A gigabyte that is sent without a pause is never more than a piece of it in memory.
+#[test]
+fn a_pipeline_of_a_gigabyte() {
+    let server = serve(&options());
+    let [mut client, mut other] = [Client::redis(&server), Client::redis(&server)];
+    let (len, count) = (256 << 10, 4096);
+    let request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n${len}\r\n{}\r\n", "v".repeat(len));
+    let mut writer = client.0.try_clone().unwrap();
+    let sender = std::thread::spawn(move || {
+        (0..count).for_each(|_| writer.write_all(request.as_bytes()).unwrap());
+    });
+    let (mut most, mut done) = (0, 0);
+    while done < count {
+        most = most.max(held(&mut other));
+        let some = 64;
+        client.expect("+OK\r\n".repeat(some));
+        done += some;
+    }
+    sender.join().unwrap();
+    assert!(most < BOUND, "{most} bytes at a time");
+    client.ask("STRLEN k\r\n", format!(":{len}\r\n"));
 }
 
 /// A pipeline without an end is taken as fast as it is answered.
@@ -107,16 +141,34 @@ fn too_many_connections() {
     assert_eq!(server.world().stats.sums().connections_refused, 2);
 }
 
+/// As many connections as this process may have both ends of, and no more than ten thousand.
+fn many_connections() -> usize {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    // The other tests need some, too.
+    (maximum.map_or(usize::MAX, |most| most as usize - 500) / 2).min(10_000)
+}
+
+/// Ten thousand clients, each of whom has sent half a request, take little memory and hold nobody
+/// up; then each gets its answer.
 #[test]
-fn many_connections_at_once() {
+fn ten_thousand_connections_at_once() {
     let server = serve(&Options { threads: 2, ..options() });
-    // As many as an ordinary user may have descriptors for, on both ends.
-    let mut clients: Vec<_> = (0..400).map(|_| Client::redis(&server)).collect();
-    for (index, client) in clients.iter_mut().enumerate() {
-        client.send(format!("SET k{index} {index}\r\n"));
+    let count = many_connections();
+    let mut clients: Vec<_> = (0..count).map(|_| Client::redis(&server)).collect();
+    for (index, client) in clients.iter_mut().enumerate().skip(1) {
+        client.send(format!("*3\r\n$3\r\nSET\r\n$6\r\nk{index:05}\r\n$5\r\n"));
     }
-    clients.iter_mut().for_each(|client| client.expect("+OK\r\n"));
-    clients[0].ask("DBSIZE\r\n", ":400\r\n");
+    clients[0].ask("PING\r\n", "+PONG\r\n");
+    let held = held(&mut clients[0]);
+    assert!(held < 1024 * count as u64, "{held} bytes wait for {count} clients");
+    for client in &mut clients[1..] {
+        client.send("value\r\nDEL none\r\n");
+    }
+    clients[1..].iter_mut().for_each(|client| client.expect("+OK\r\n:0\r\n"));
+    clients[0].ask("DBSIZE\r\n", format!(":{}\r\n", count - 1));
+    assert_eq!(server.world().stats.sums().memory_refused, 0);
 }
 
 #[test]

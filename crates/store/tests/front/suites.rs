@@ -128,3 +128,50 @@ fn python_clients() {
     let (passed, text) = run(Command::new(&python).arg(script).args(&ports)).expect("it ran above");
     assert!(passed, "{text}");
 }
+
+/// Where `scripts/store-clients.sh` has put clients.
+fn clients() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-clients")
+}
+
+/// go-redis and gomemcache: `clients/main.go` says what it found wrong.
+#[test]
+fn go_clients() {
+    let program = clients().join("go-clients");
+    if !program.exists() {
+        return skip("go-redis and gomemcache");
+    }
+    let server = serve(&Options { threads: 2, ..options() });
+    let ports = [server.redis()[0].port(), server.memcached()[0].port()].map(|p| p.to_string());
+    let (passed, text) = run(Command::new(program).args(&ports)).expect("it was built here");
+    assert!(passed, "{text}");
+}
+
+/// iovalkey: `clients/clients.mjs` says what it found wrong.
+#[test]
+fn node_client() {
+    if !clients().join("node_modules/iovalkey").exists() {
+        return skip("iovalkey");
+    }
+    let server = serve(&Options { threads: 2, ..options() });
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/front/clients/clients.mjs");
+    let mut command = Command::new("node");
+    command.env("STORE_CLIENTS", clients()).arg(script);
+    let ran = run(command.arg(server.redis()[0].port().to_string()));
+    if let Some((passed, text)) = ran {
+        assert!(passed, "{text}");
+    }
+}
+
+/// libmemcached's load, each of whose values is compared with what was set.
+#[test]
+fn memcaslap() {
+    let server = serve(&Options { threads: 2, ..options() });
+    for protocol in [None, Some("--binary")] {
+        let mut command = Command::new("memcaslap");
+        command.args(["-s", &address(&server), "-T", "1", "-c", "8", "-x", "4000", "-v", "1.0"]);
+        let Some((passed, text)) = run(command.args(protocol)) else { return };
+        let is_right = text.contains("cmd_set") && text.contains("verify_failed: 0");
+        assert!(passed && is_right, "{protocol:?}: {text}");
+    }
+}

@@ -1,0 +1,110 @@
+// go-redis and gomemcache against a store: clients REDIS-PORT MEMCACHED-PORT.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"reflect"
+	"sort"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+	"github.com/redis/go-redis/v9"
+)
+
+// expect ends the program if what came is not what should have come.
+func expect(what string, err error, got, wanted any) {
+	if err != nil || !reflect.DeepEqual(got, wanted) {
+		fmt.Printf("%s: %v, not %v (%v)\n", what, got, wanted, err)
+		os.Exit(1)
+	}
+}
+
+func redisClient(port string, protocol int) {
+	ctx := context.Background()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + port, Protocol: protocol})
+	defer client.Close()
+	expect("FLUSHALL", client.FlushAll(ctx).Err(), nil, nil)
+	set, err := client.Set(ctx, "k", "v", 100*time.Second).Result()
+	expect("SET", err, set, "OK")
+	get, err := client.Get(ctx, "k").Result()
+	expect("GET", err, get, "v")
+	ttl, err := client.TTL(ctx, "k").Result()
+	expect("TTL", err, ttl > 90*time.Second && ttl <= 100*time.Second, true)
+	_, err = client.Get(ctx, "none").Result()
+	expect("GET of none", nil, err, redis.Nil)
+	nx, err := client.SetNX(ctx, "k", "w", 0).Result()
+	expect("SETNX", err, nx, false)
+	expect("MSET", client.MSet(ctx, "a", 1, "b", 2).Err(), nil, nil)
+	many, err := client.MGet(ctx, "a", "b", "none").Result()
+	expect("MGET", err, many, []any{"1", "2", nil})
+	sum, err := client.IncrBy(ctx, "a", 5).Result()
+	expect("INCRBY", err, sum, int64(6))
+	var keys []string
+	for walk := client.Scan(ctx, 0, "*", 10).Iterator(); walk.Next(ctx); {
+		keys = append(keys, walk.Val())
+	}
+	sort.Strings(keys)
+	expect("SCAN", nil, keys, []string{"a", "b", "k"})
+	pipe := client.Pipeline()
+	results := []*redis.StringCmd{pipe.Get(ctx, "a"), pipe.Get(ctx, "b")}
+	_, err = pipe.Exec(ctx)
+	expect("a pipeline", err, results[0].Val()+results[1].Val(), "62")
+	err = client.Watch(ctx, func(tx *redis.Tx) error {
+		expect("SET", client.Set(ctx, "b", 9, 0).Err(), nil, nil)
+		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			return pipe.Get(ctx, "b").Err()
+		})
+		return err
+	}, "b")
+	expect("a watched key", nil, err, redis.TxFailedErr)
+	_, err = client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Set(ctx, "x", 1, 0)
+		return pipe.Incr(ctx, "x").Err()
+	})
+	expect("a transaction", err, nil, nil)
+	x, err := client.Get(ctx, "x").Int()
+	expect("after it", err, x, 2)
+	gone, err := client.Del(ctx, "a", "b", "none").Result()
+	expect("DEL", err, gone, int64(2))
+	err = client.SAdd(ctx, "s", "x").Err()
+	expect("SADD", nil, err != nil, true)
+}
+
+func memcachedClient(port string) {
+	client := memcache.New("127.0.0.1:" + port)
+	defer client.Close()
+	expect("flush_all", client.FlushAll(), nil, nil)
+	item := &memcache.Item{Key: "k", Value: []byte("v"), Flags: 7, Expiration: 100}
+	expect("set", client.Set(item), nil, nil)
+	got, err := client.Get("k")
+	expect("get", err, string(got.Value)+fmt.Sprint(got.Flags), "v7")
+	got.Value = []byte("w")
+	expect("cas", client.CompareAndSwap(got), nil, nil)
+	expect("cas again", nil, client.CompareAndSwap(got), memcache.ErrCASConflict)
+	expect("add", nil, client.Add(item), memcache.ErrNotStored)
+	expect("replace", client.Replace(item), nil, nil)
+	expect("append", client.Append(&memcache.Item{Key: "k", Value: []byte("!")}), nil, nil)
+	expect("prepend", client.Prepend(&memcache.Item{Key: "k", Value: []byte("?")}), nil, nil)
+	many, err := client.GetMulti([]string{"k", "none"})
+	expect("gets of many", err, len(many) == 1 && string(many["k"].Value) == "?v!", true)
+	expect("set", client.Set(&memcache.Item{Key: "n", Value: []byte("10")}), nil, nil)
+	sum, err := client.Increment("n", 5)
+	expect("incr", err, sum, uint64(15))
+	sum, err = client.Decrement("n", 100)
+	expect("decr", err, sum, uint64(0))
+	expect("touch", client.Touch("k", 10), nil, nil)
+	expect("touch of none", nil, client.Touch("none", 10), memcache.ErrCacheMiss)
+	expect("delete", client.Delete("k"), nil, nil)
+	_, err = client.Get("k")
+	expect("get of none", nil, err, memcache.ErrCacheMiss)
+	expect("version", client.Ping(), nil, nil)
+}
+
+func main() {
+	for _, protocol := range []int{2, 3} {
+		redisClient(os.Args[1], protocol)
+	}
+	memcachedClient(os.Args[2])
+}

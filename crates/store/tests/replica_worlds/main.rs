@@ -66,8 +66,7 @@ fn standings(world: &World) -> String {
     let lines = world.nodes.values().filter(|node| node.is_up).map(|node| {
         let replica = &node.replica;
         format!(
-            "{:?}\n{} epoch {} {:?} last {:?} committed {} applied {:?} {:?}\n",
-            DEBUG(node),
+            "{} epoch {} {:?} last {:?} committed {} applied {:?} {:?}\n",
             replica.me(),
             replica.epoch(),
             replica.standing(),
@@ -148,7 +147,6 @@ fn groups_survive_what_goes_wrong() {
     for what in ["operations without an answer", "overrun", "snapshots", "truncated", "resigned"] {
         assert!(outcome.totals[what] > 0, "no {what}: {:?}", outcome.totals);
     }
-    eprintln!("{:#?}", outcome.totals);
 }
 
 /// Some thousand worlds: `WORLD_FIRST` and `WORLD_COUNT` say which.
@@ -166,11 +164,4 @@ fn groups_survive_what_goes_wrong_in_many_worlds() {
 fn reads_without_a_lease_are_found_out() {
     let failed = run_all(1, 200, |plan| plan.honours_lease = false).failed;
     assert!(failed.iter().any(|(_, why)| why.contains("not linearizable")), "{failed:?}");
-}
-
-#[allow(non_snake_case)]
-fn DEBUG(node: &node::Node) -> String {
-    let text = format!("{:?}", node.replica);
-    let at = text.find("role:").unwrap();
-    format!("{} links {:?} dialing {:?}", &text[at..], node.links, node.dialing)
 }

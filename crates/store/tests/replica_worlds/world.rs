@@ -201,7 +201,7 @@ impl World {
             Event::Fenced(epoch) => node.replica.handle_fenced(&node.region, epoch),
             Event::Hear(event) => node.replica.handle_event(&node.region, event, local_ns),
             Event::Kept(mark, generation) => self.kept(name, mark, generation),
-            Event::Asked(ask) => match node.ask(ask) {
+            Event::Asked(ask) => match node.ask(ask, self.now_ns) {
                 Ok(Some(looked)) => {
                     // A node may be stopped between its look at the store and at the lease.
                     let wait = if self.dice.one_in(4) { self.plan.lease_ns } else { 10 * US };

@@ -431,15 +431,15 @@ impl World {
                 self.nodes[&to].region.write(at, &bytes);
                 if is_last {
                     let packet = Packet::Answer { at, len, is_last };
-                    self.into_inbox(to, id, packet);
+                    self.put_into_inbox(to, id, packet);
                 }
             }
-            Packet::Message(_) | Packet::Store(_) => self.into_inbox(to, id, packet),
+            Packet::Message(_) | Packet::Store(_) => self.put_into_inbox(to, id, packet),
         }
     }
 
     /// A process takes what was sent to it one after the other, some time later.
-    fn into_inbox(&mut self, to: NodeId, id: u64, packet: Packet) {
+    fn put_into_inbox(&mut self, to: NodeId, id: u64, packet: Packet) {
         let at = self.now_ns + self.dice.below(60) * US;
         let node = self.nodes.get_mut(&to).unwrap();
         node.inbox_until_ns = node.inbox_until_ns.max(at);

@@ -75,6 +75,7 @@ impl Replica {
 
     /// Another node has answered.
     pub(super) fn handle_answer<M: Memory>(&mut self, memory: &M, from: NodeId, message: Message) {
+        let first_offset = self.first_offset();
         let Role::Primary(primary) = &mut self.role else {
             self.aside.counters.refused += 1;
             return;
@@ -94,6 +95,13 @@ impl Replica {
                 } else if primary.stage == Stage::Gathering {
                     self.gather(memory);
                 }
+            }
+            // Changes went on meanwhile, and what it lacks is not in the ring any more.
+            (Message::Synced { .. }, Progress::Syncing(mark)) if mark.offset < first_offset => {
+                peer.progress = Progress::Away;
+                self.aside.counters.overrun += 1;
+                self.outputs.push_back(Output::Disconnect { from });
+                self.outputs.push_back(Output::Connect { to: from });
             }
             (Message::Synced { .. }, Progress::Syncing(mark)) => {
                 peer.progress = Progress::Live(mark.offset);

@@ -365,6 +365,7 @@ impl Replica {
             ends: self.history.ends().collect(),
             first_offset: self.first_offset(),
             applied: self.applied,
+            committed: self.committed,
             free_until: self.free_until(),
         };
         let message = Message::History { epoch: self.epoch, answer };
@@ -603,7 +604,9 @@ impl Replica {
         self.applied
     }
 
-    /// What became of a request.
+    /// What became of a request. What it was answered may be told once [`Replica::fate`] says that
+    /// its position is committed; an error, like what was read, if the lease held afterwards: a
+    /// primary that was replaced does not know its successor's requests.
     ///
     /// # Errors
     /// See [`NoRequest`].

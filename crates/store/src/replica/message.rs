@@ -15,6 +15,8 @@ pub struct Answer {
     pub first_offset: u64,
     /// Up to where its store has carried out the log.
     pub applied: Mark,
+    /// Up to where it knows the log to be committed.
+    pub committed: Position,
     /// Up to which offset its ring may be overwritten: the rest is not carried out yet, or not on
     /// the disk.
     pub free_until: u64,
@@ -32,6 +34,7 @@ impl Answer {
         let last = self.last();
         are_in_order(&self.ends)
             && last.position.epoch() <= epoch
+            && self.committed.epoch() <= epoch
             && self.applied <= last
             && self.applied.offset <= last.offset
             && self.free_until <= self.applied.offset

@@ -75,6 +75,7 @@ impl Replica {
 
     /// Another node has answered.
     pub(super) fn handle_answer<M: Memory>(&mut self, memory: &M, from: NodeId, message: Message) {
+        let first_offset = self.first_offset();
         let Role::Primary(primary) = &mut self.role else {
             self.aside.counters.refused += 1;
             return;
@@ -94,6 +95,13 @@ impl Replica {
                 } else if primary.stage == Stage::Gathering {
                     self.gather(memory);
                 }
+            }
+            // Changes went on meanwhile, and what it lacks is not in the ring any more.
+            (Message::Synced { .. }, Progress::Syncing(mark)) if mark.offset < first_offset => {
+                peer.progress = Progress::Away;
+                self.aside.counters.overrun += 1;
+                self.outputs.push_back(Output::Disconnect { from });
+                self.outputs.push_back(Output::Connect { to: from });
             }
             (Message::Synced { .. }, Progress::Syncing(mark)) => {
                 peer.progress = Progress::Live(mark.offset);
@@ -127,14 +135,11 @@ impl Replica {
             return self.open(memory);
         };
         let (common, last) = (self.history.common(&best.ends), best.last());
-        // What is read must not come over what is not carried out yet, and leaves a quarter of the
-        // ring where the other one is further.
+        // What is read must not come over what is not carried out yet.
         let ring = self.options.ring_bytes;
-        let is_further = best.applied.offset > self.applied.offset;
-        let most = if is_further { ring - self.history.window() } else { ring };
         let is_apart = common.position < self.applied.position
             || common.offset < best.first_offset
-            || free_until + most < last.offset;
+            || free_until + ring < last.offset;
         if is_apart {
             primary.stage = Stage::Fetching(from);
             self.aside.counters.snapshots += 1;
@@ -182,12 +187,13 @@ impl Replica {
 
     /// Everything that was acknowledged is here: begins the epoch's own part of the log.
     fn open<M: Memory>(&mut self, memory: &M) {
+        self.learn_committed(memory);
         let Some(position) = self.history.last().position.next(self.epoch) else { return };
         let fields = Fields::of(Operation::Epoch);
         let end = self.history.last().offset + fields.length() as u64;
         if end > self.free_until() + self.options.ring_bytes {
-            // The disk is behind; or, since a primary leaves a quarter of the ring for such
-            // records, that many epochs have begun and come to nothing.
+            // What is committed is not carried out yet, or the disk is behind; or, since a primary
+            // leaves a quarter of the ring for such records, that many epochs have come to nothing.
             return self.set_stage(Stage::Gathering);
         }
         self.history.append(memory, position, &fields, &mut self.aside.scratch);
@@ -197,6 +203,16 @@ impl Replica {
         let answered: Vec<_> = answered.map(|(node, _)| *node).collect();
         answered.into_iter().for_each(|node| self.sync(memory, node));
         self.advance(memory);
+    }
+
+    /// What others know to be committed is so here, too, now that all of it is here: it is carried
+    /// out, for room, before the epoch's first record is committed.
+    fn learn_committed<M: Memory>(&mut self, memory: &M) {
+        let Role::Primary(primary) = &self.role else { return };
+        let answers = primary.peers.values().filter_map(|peer| peer.answer.as_ref());
+        let known = answers.map(|answer| answer.committed).max().unwrap_or_default();
+        self.committed = self.committed.max(known);
+        memory.store(COMMITTED_AT, self.committed.number());
     }
 
     /// Leads a peer that has answered to the own history.

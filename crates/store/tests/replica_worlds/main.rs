@@ -66,8 +66,7 @@ fn standings(world: &World) -> String {
     let lines = world.nodes.values().filter(|node| node.is_up).map(|node| {
         let replica = &node.replica;
         format!(
-            "{:?}\n{} epoch {} {:?} last {:?} committed {} applied {:?} {:?}\n",
-            DEBUG(node),
+            "{} epoch {} {:?} last {:?} committed {} applied {:?} {:?}\n",
             replica.me(),
             replica.epoch(),
             replica.standing(),
@@ -148,7 +147,17 @@ fn groups_survive_what_goes_wrong() {
     for what in ["operations without an answer", "overrun", "snapshots", "truncated", "resigned"] {
         assert!(outcome.totals[what] > 0, "no {what}: {:?}", outcome.totals);
     }
-    eprintln!("{:#?}", outcome.totals);
+}
+
+/// Worlds that have shown errors: a disk's node that was the primary and went on in its epoch, a
+/// second primary's greeting before the service's, a ring without room for an epoch's first record,
+/// what is committed learned before the history was taken over, and a ring that went on while a
+/// backup forgot what it had to.
+#[test]
+fn worlds_that_have_failed() {
+    for seed in [78, 309, 383, 433, 655, 700, 1136, 1296, 1762, 2083, 2724, 2937, 12839] {
+        assert_none(&run_all(seed, 1, |_| {}));
+    }
 }
 
 /// Some thousand worlds: `WORLD_FIRST` and `WORLD_COUNT` say which.
@@ -166,11 +175,4 @@ fn groups_survive_what_goes_wrong_in_many_worlds() {
 fn reads_without_a_lease_are_found_out() {
     let failed = run_all(1, 200, |plan| plan.honours_lease = false).failed;
     assert!(failed.iter().any(|(_, why)| why.contains("not linearizable")), "{failed:?}");
-}
-
-#[allow(non_snake_case)]
-fn DEBUG(node: &node::Node) -> String {
-    let text = format!("{:?}", node.replica);
-    let at = text.find("role:").unwrap();
-    format!("{} links {:?} dialing {:?}", &text[at..], node.links, node.dialing)
 }

@@ -164,7 +164,7 @@ impl Node {
     }
 
     /// A client asks. A read is answered later: see [`Node::finish_read`].
-    pub(crate) fn ask(&mut self, ask: Ask) -> Result<Option<Looked>, Reply> {
+    pub(crate) fn ask(&mut self, ask: Ask, now_ns: u64) -> Result<Option<Looked>, Reply> {
         if !self.replica.is_serving() {
             return Err(Reply::Elsewhere(self.replica.primary()));
         }
@@ -177,11 +177,11 @@ impl Node {
             Kind::Put(value) => value,
             Kind::Add(more) => value + more,
         };
-        self.change(ask, answer);
+        self.change(ask, answer, now_ns);
         Ok(None)
     }
 
-    fn change(&mut self, ask: Ask, answer: u64) {
+    fn change(&mut self, ask: Ask, answer: u64, now_ns: u64) {
         let bytes = answer.to_le_bytes();
         let fields = Fields { key: &[ask.key], value: &bytes, ..Fields::of(Operation::Put) };
         match self.replica.find_request(ask.id) {
@@ -200,7 +200,11 @@ impl Node {
             },
             // An attempt that was overtaken.
             Err(NoRequest::Old(_)) => {}
-            Err(error) => panic!("{error}"),
+            Err(error) => {
+                let now_ns = self.clock.at(now_ns);
+                let holds = self.replica.holds_lease(self.replica.epoch(), now_ns);
+                assert!(!holds, "only one that was replaced does not know a client: {error}");
+            }
         }
     }
 

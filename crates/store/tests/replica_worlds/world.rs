@@ -201,7 +201,7 @@ impl World {
             Event::Fenced(epoch) => node.replica.handle_fenced(&node.region, epoch),
             Event::Hear(event) => node.replica.handle_event(&node.region, event, local_ns),
             Event::Kept(mark, generation) => self.kept(name, mark, generation),
-            Event::Asked(ask) => match node.ask(ask) {
+            Event::Asked(ask) => match node.ask(ask, self.now_ns) {
                 Ok(Some(looked)) => {
                     // A node may be stopped between its look at the store and at the lease.
                     let wait = if self.dice.one_in(4) { self.plan.lease_ns } else { 10 * US };
@@ -431,15 +431,15 @@ impl World {
                 self.nodes[&to].region.write(at, &bytes);
                 if is_last {
                     let packet = Packet::Answer { at, len, is_last };
-                    self.into_inbox(to, id, packet);
+                    self.put_into_inbox(to, id, packet);
                 }
             }
-            Packet::Message(_) | Packet::Store(_) => self.into_inbox(to, id, packet),
+            Packet::Message(_) | Packet::Store(_) => self.put_into_inbox(to, id, packet),
         }
     }
 
     /// A process takes what was sent to it one after the other, some time later.
-    fn into_inbox(&mut self, to: NodeId, id: u64, packet: Packet) {
+    fn put_into_inbox(&mut self, to: NodeId, id: u64, packet: Packet) {
         let at = self.now_ns + self.dice.below(60) * US;
         let node = self.nodes.get_mut(&to).unwrap();
         node.inbox_until_ns = node.inbox_until_ns.max(at);

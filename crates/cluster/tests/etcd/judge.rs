@@ -89,8 +89,8 @@ struct Trial {
 }
 
 impl Trial {
-    /// Writes until `wanted` more writes are acknowledged, by whichever node takes them. Answers how
-    /// long the longest wait for one was.
+    /// Writes until `wanted` more writes are acknowledged, by whichever node takes them. The answer
+    /// is how long the longest wait for one was.
     fn write(&mut self, wanted: u64) -> Duration {
         let mut longest = Duration::ZERO;
         for _ in 0..wanted {

@@ -24,6 +24,7 @@ usage() {
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks
+  cluster  a store on three nodes with etcd, under faults
   daemon   verbs programs again, on one card that a daemon shares among them
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   cost     the instructions of hot paths, beside those of scripts/cost.json
@@ -46,8 +47,8 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test daemon symbols cost fuzz sim
-    rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test cluster daemon symbols
+    cost fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk.
@@ -99,6 +100,8 @@ stage_setup() {
     scripts/store-clients.sh ||
         say "  going on without some clients in Go or for Node (scripts/store-clients.sh)"
     need_command redis-cli "clients of Redis, for the store" redis-tools
+    need_command etcd "etcd, which has the leases of a store on several machines" etcd-server
+    need_command protoc "what etcd's client is built with" protobuf-compiler
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
     need_command prove "what memcached's tests run on" perl
@@ -163,6 +166,21 @@ stage_test() {
 build_as_tested() {
     cargo build "${locked[@]}" --quiet --workspace --lib --bins --examples ||
         fail "the build failed"
+}
+
+# etcd's client needs a compiler of Protocol Buffers, which nothing else here does.
+stage_cluster() {
+    local program
+    for program in etcd protoc; do
+        if ! command -v "$program" >/dev/null; then
+            say "$program is not installed; ./ci.sh setup installs it"
+            return "$skipped"
+        fi
+    done
+    cargo clippy "${locked[@]}" --quiet -p remora-cluster --features etcd --all-targets -- \
+        -D warnings || fail "clippy has found something"
+    cargo test "${locked[@]}" --quiet -p remora-cluster --features etcd ||
+        fail "a group of nodes failed" "docs/cluster.md says what it promises."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.

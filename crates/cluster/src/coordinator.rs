@@ -1,12 +1,12 @@
 //! The way to the configuration service.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use remora_store::replica::{Event, NodeId, Request};
 
+use crate::address::Address;
 use crate::group::{Group, now_ns};
 
 /// How long the thread waits for the service at a time, at most: requests wait as long.
@@ -18,7 +18,7 @@ pub enum News {
     /// To the protocol.
     Event(Event),
     /// Where a node is, or that it is gone.
-    Address(NodeId, Option<SocketAddr>),
+    Address(NodeId, Option<Address>),
 }
 
 /// One node's way to the configuration service; the service's contract is

@@ -32,10 +32,6 @@ const STEP: usize = 256;
 const WAIT: Duration = Duration::from_millis(100);
 /// How long it waits for room in all: a receiver that takes nothing for as long is stuck.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The longest head: what 65,536 clients have asked for, with the answers.
-const HEAD_MAX: usize = 128 << 20;
-/// The longest records of a copy, in bytes.
-const RECORDS_MAX: usize = 1 << 40;
 
 /// Why a copy is not sent to its end. The receiver asks again.
 #[derive(Debug, Error)]
@@ -165,36 +161,6 @@ impl Sender {
 
 fn postcard_of(head: &Snapshot) -> Vec<u8> {
     postcard::to_allocvec(head).expect("a vector has room for any snapshot")
-}
-
-/// A copy that comes in.
-#[derive(Debug, Default)]
-pub(crate) struct Incoming {
-    records: Vec<u8>,
-    head: Vec<u8>,
-}
-
-impl Incoming {
-    /// More of its records; false if there are too many.
-    pub(crate) fn add_records(&mut self, bytes: &[u8]) -> bool {
-        self.records.extend_from_slice(bytes);
-        self.records.len() <= RECORDS_MAX
-    }
-
-    /// More of what goes with it; false if there is too much.
-    pub(crate) fn add_head(&mut self, bytes: &[u8]) -> bool {
-        self.head.extend_from_slice(bytes);
-        self.head.len() <= HEAD_MAX
-    }
-
-    /// What goes with the copy, which is complete, and its records.
-    pub(crate) fn finish(&mut self) -> Option<(Snapshot, Vec<u8>)> {
-        let Incoming { records, head } = std::mem::take(self);
-        match postcard::take_from_bytes(&head) {
-            Ok((snapshot, [])) => Some((snapshot, records)),
-            _ => None,
-        }
-    }
 }
 
 /// Puts a copy's records in the place of all that the store has.

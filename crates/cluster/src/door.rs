@@ -152,7 +152,7 @@ impl Door {
             if !due(state, calls, &node) {
                 continue;
             }
-            let Some(address) = state.addresses.get(&node).copied() else { continue };
+            let Some(address) = state.addresses.get(&node).map(|at| at.card) else { continue };
             let parts = match parts(&self.group.domain, &self.queue) {
                 Ok(parts) => parts,
                 Err(error) => {

@@ -12,7 +12,6 @@
 //! asker's key is there and of its present lease.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use etcd_client::{
@@ -25,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 
 /// How long etcd may take to answer.
@@ -87,7 +87,7 @@ pub struct Overview {
     /// The latest configuration.
     pub configuration: Option<Configuration>,
     /// The nodes that hold a lease, and where they are.
-    pub nodes: BTreeMap<NodeId, SocketAddr>,
+    pub nodes: BTreeMap<NodeId, Address>,
 }
 
 /// A lease of this node's.
@@ -109,14 +109,14 @@ struct Inner {
     client: Client,
     prefix: String,
     me: NodeId,
-    address: SocketAddr,
+    address: Option<Address>,
     size: usize,
     ttl_s: i64,
     held: Option<Held>,
     watch: Option<WatchStream>,
     /// The latest configuration, and the revision that it was written in.
     latest: Option<(Configuration, i64)>,
-    nodes: BTreeMap<NodeId, SocketAddr>,
+    nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
 
@@ -161,7 +161,7 @@ pub fn overview(options: &EtcdOptions) -> Result<Overview, EtcdError> {
             match key_of(&prefix, pair) {
                 Some(Key::Configuration) => overview.configuration = parse(pair),
                 Some(Key::Node(node)) => {
-                    overview.nodes.extend(address_in(pair).map(|address| (node, address)));
+                    overview.nodes.extend(parse::<Address>(pair).map(|address| (node, address)));
                 }
                 None => {}
             }
@@ -172,16 +172,12 @@ pub fn overview(options: &EtcdOptions) -> Result<Overview, EtcdError> {
 }
 
 impl Etcd {
-    /// Connects, learns or draws what the group agrees on, and gets a lease for the node `me`, which
-    /// the others will reach at `address`.
+    /// Connects as the node `me`, and learns or draws what the group agrees on. Others hear of the
+    /// node when it is announced.
     ///
     /// # Errors
     /// See [`EtcdError`].
-    pub fn connect(
-        options: &EtcdOptions,
-        me: NodeId,
-        address: SocketAddr,
-    ) -> Result<(Etcd, Terms), EtcdError> {
+    pub fn connect(options: &EtcdOptions, me: NodeId) -> Result<(Etcd, Terms), EtcdError> {
         let failed = |reason: String| EtcdError {
             endpoints: options.endpoints.join(", "),
             what: "joining the group",
@@ -194,7 +190,7 @@ impl Etcd {
                 client,
                 prefix,
                 me,
-                address,
+                address: None,
                 size: options.size,
                 ttl_s: options.lease.as_millis().div_ceil(1000).max(1) as i64,
                 held: None,
@@ -204,7 +200,9 @@ impl Etcd {
                 news: VecDeque::new(),
             };
             let agreed = inner.agree(options.ring_bytes).await?;
-            inner.grant().await?;
+            let granted = inner.client.lease_grant(inner.ttl_s, None).await?;
+            inner.ttl_s = granted.ttl().max(inner.ttl_s);
+            inner.client.lease_revoke(granted.id()).await?;
             Ok((inner, agreed))
         });
         let (inner, agreed) =
@@ -217,6 +215,13 @@ impl Etcd {
             lease: Duration::from_secs(inner.ttl_s as u64),
         };
         Ok((Etcd { runtime, inner }, terms))
+    }
+
+    /// Says where the others will reach the node, from its first lease on.
+    #[must_use]
+    pub fn announce(mut self, address: Address) -> Etcd {
+        self.inner.address = Some(address);
+        self
     }
 }
 
@@ -279,7 +284,10 @@ impl Inner {
         self.ttl_s = granted.ttl().max(self.ttl_s);
         let (keeper, answers) = self.client.lease_keep_alive(id).await?;
         let how = PutOptions::new().with_lease(id);
-        self.client.put(key, self.address.to_string(), Some(how)).await?;
+        if let Some(address) = &self.address {
+            let value = serde_json::to_vec(address).expect("texts");
+            self.client.put(key, value, Some(how)).await?;
+        }
         self.held = Some(Held { id, keeper, answers, sent: VecDeque::new() });
         Ok(())
     }
@@ -288,6 +296,9 @@ impl Inner {
         match request {
             Request::KeepAlive { sent_ns } => self.keep_alive(sent_ns).await,
             Request::Resign => {
+                // Renewals from before the end do not count.
+                let lease = |news: &News| matches!(news, News::Event(Event::Lease { .. }));
+                self.news.retain(|news| !lease(news));
                 if let Some(held) = self.held.take() {
                     self.client.lease_revoke(held.id).await?;
                 }
@@ -348,7 +359,8 @@ impl Inner {
                 self.latest = Some((latest, pair.mod_revision()));
             }
             Some(Key::Node(node)) => {
-                let address = address_in(pair).ok_or_else(|| unreadable("a node's address"))?;
+                let address =
+                    parse::<Address>(pair).ok_or_else(|| unreadable("a node's address"))?;
                 self.nodes.insert(node, address);
                 self.news.push_back(News::Address(node, Some(address)));
             }
@@ -505,10 +517,6 @@ fn key_of(prefix: &str, pair: &KeyValue) -> Option<Key> {
 
 fn parse<T: serde::de::DeserializeOwned>(pair: &KeyValue) -> Option<T> {
     serde_json::from_slice(pair.value()).ok()
-}
-
-fn address_in(pair: &KeyValue) -> Option<SocketAddr> {
-    pair.value_str().ok()?.parse().ok()
 }
 
 fn unreadable(what: &str) -> etcd_client::Error {

@@ -1,9 +1,9 @@
 //! A node's part in a group, as its threads share it.
 //!
 //! One lock guards the replica, its links and its lease. Whoever changes something under it carries
-//! out what the replica wants before the lock is released ([`State::carry_out`]); what takes time is
-//! left to a thread: connecting to the door, copies and the log to `drive`, requests to the service
-//! to `coordinator`.
+//! out what the replica wants before the lock is released ([`State::carry_out`]). What takes time
+//! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
+//! service to `coordinator`.
 //!
 //! Locks are taken in this order: a lock of the store, this one, the card's. So nothing is done to
 //! the store under this lock.
@@ -32,6 +32,7 @@ use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
+use crate::address::Address;
 use crate::link::{Done, Link};
 use crate::wire::Frame;
 
@@ -98,14 +99,14 @@ pub enum StartError {
 pub enum NotServing {
     /// Another node is the primary.
     #[error("this node is a backup: ask the primary, {node}{}", match .address {
-        Some(address) => format!(" at {address}"),
+        Some(address) => format!(" at {}", address.redis.unwrap_or(address.card)),
         None => String::new(),
     })]
     Backup {
         /// The primary.
         node: NodeId,
         /// Where it is, if that is known.
-        address: Option<SocketAddr>,
+        address: Option<Address>,
     },
     /// There is no primary, or this one does not serve yet, or its lease has ended.
     #[error("the group has no primary that serves at the moment: try again")]
@@ -149,7 +150,7 @@ pub struct Status {
     /// The nodes that it is connected to.
     pub links: Vec<NodeId>,
     /// Where nodes are, as the service knows.
-    pub addresses: BTreeMap<NodeId, SocketAddr>,
+    pub addresses: BTreeMap<NodeId, Address>,
     /// What its replica has counted.
     pub counters: Counters,
     /// Links that broke.
@@ -172,7 +173,7 @@ pub(crate) struct State {
     pub(crate) replica: Replica,
     pub(crate) lease: Lease,
     pub(crate) links: BTreeMap<NodeId, Link>,
-    pub(crate) addresses: BTreeMap<NodeId, SocketAddr>,
+    pub(crate) addresses: BTreeMap<NodeId, Address>,
     pub(crate) wanted: BTreeMap<NodeId, Wanted>,
     /// Wakes the door when more nodes are wanted.
     pub(crate) door: Option<Waker>,
@@ -427,7 +428,7 @@ impl State {
         }
     }
 
-    fn address_of(&self, node: NodeId) -> Option<SocketAddr> {
+    fn address_of(&self, node: NodeId) -> Option<Address> {
         self.addresses.get(&node).copied()
     }
 

@@ -1,7 +1,6 @@
 //! The configuration service in this process, for groups whose nodes are all here.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,6 +8,7 @@ use remora_store::replica::{
     Configuration, ConfigurationService, Event, NodeId, Registry, Request,
 };
 
+use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::group::now_ns;
 
@@ -23,7 +23,7 @@ pub struct InProcess {
 struct Inner {
     registry: Registry,
     news: BTreeMap<NodeId, VecDeque<News>>,
-    addresses: BTreeMap<NodeId, SocketAddr>,
+    addresses: BTreeMap<NodeId, Address>,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl InProcess {
 
     /// The way of a node to it, and to the others.
     #[must_use]
-    pub fn coordinator(&self, me: NodeId, address: SocketAddr) -> Box<dyn Coordinator> {
+    pub fn coordinator(&self, me: NodeId, address: Address) -> Box<dyn Coordinator> {
         let mut inner = self.lock();
         inner.addresses.insert(me, address);
         let known = inner.addresses.iter().map(|(node, at)| News::Address(*node, Some(*at)));

@@ -7,27 +7,34 @@
 //! - `group`: what a node's threads share; carries out what its replica wants.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
-//! - `copy`: the store of one node, sent to another one.
-//! - `coordinator`: the way to the configuration service, and a node's lease there.
+//! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
+//! - `front`: what Redis' and memcached's clients get of it.
+//! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
+//!   it says of nodes.
 //! - `etcd`: the service in etcd (feature `etcd`); `in_process`: in this process.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
 //! Why it keeps its promises is in docs/cluster.md.
 #![warn(missing_debug_implementations)]
 
+mod address;
 mod coordinator;
 mod copy;
 mod door;
 mod drive;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+mod front;
 mod group;
 mod in_process;
+mod incoming;
 mod link;
 mod node;
 mod wire;
 
+pub use address::Address;
 pub use coordinator::{Coordinator, News};
+pub use front::GroupKeeper;
 pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
 pub use in_process::InProcess;
 pub use node::Node;

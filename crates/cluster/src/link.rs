@@ -21,7 +21,7 @@ use remora_store::memory::Memory;
 use remora_store::way::region::Region;
 use thiserror::Error;
 
-use crate::copy::Incoming;
+use crate::incoming::Incoming;
 use crate::wire::FRAME;
 
 /// Requests under way at most, and receive requests.

@@ -2,6 +2,7 @@
 
 use std::cell::OnceCell;
 use std::fmt::Debug;
+use std::net::SocketAddr;
 
 use thiserror::Error;
 
@@ -180,6 +181,44 @@ pub trait Keeper: Send + Sync + Debug {
 
     /// What `INFO persistence` shows, as names and values.
     fn entries(&self) -> Vec<(&'static str, String)>;
+
+    /// What an answer about the store as it is now has to wait for, as a version. 0: for nothing.
+    fn seen(&self) -> u64 {
+        0
+    }
+
+    /// The cluster that the store is a part of, if it is.
+    fn cluster(&self) -> Option<Cluster> {
+        None
+    }
+
+    /// Whether keys are to be asked for elsewhere at the moment.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+}
+
+/// A cluster's nodes, as one of them sees them. All keys are on the primary, and on the others as
+/// far as they have followed it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    /// Counts its configurations.
+    pub epoch: u32,
+    /// The nodes.
+    pub nodes: Vec<ClusterNode>,
+}
+
+/// A node of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClusterNode {
+    /// Its number.
+    pub id: u64,
+    /// Where Redis' clients reach it, if they do.
+    pub address: Option<SocketAddr>,
+    /// Whether it is this node.
+    pub is_me: bool,
+    /// Whether it is the primary.
+    pub is_primary: bool,
 }
 
 /// Nothing is kept.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use crate::front::keyspace::{Refused, TablespaceId};
 use crate::front::memcached::state::{Call, State, Taken};
 use crate::front::memcached::{binary, operations, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
@@ -30,6 +31,10 @@ impl Session {
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
         let ready = turn.world.memcached().and_then(|ts| {
+            if turn.world.keeper.is_elsewhere() {
+                let why = "this node is not the primary of its cluster: ask another one";
+                return Err(Refused::Other(why.to_owned()));
+            }
             operations::flush_if_due(turn, ts)?;
             Ok(ts)
         });
@@ -41,6 +46,18 @@ impl Session {
                 return Step { used: input.len(), next: Next::Close };
             }
         };
+        let step = self.run_in(turn, ts, input, out);
+        turn.version = turn.version.max(turn.world.keeper.seen());
+        step
+    }
+
+    fn run_in(
+        &mut self,
+        turn: &mut Turn,
+        ts: TablespaceId,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Step {
         let (mut used, mut before) = (0, Instant::now());
         loop {
             if out.len() >= HIGH_WATER {

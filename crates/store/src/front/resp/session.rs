@@ -6,7 +6,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::front::clients::{Client, Ends};
-use crate::front::resp::command::{ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, STRANGER, Wrong};
+use crate::front::resp::command::{
+    ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, READ, STRANGER, WRITE, Wrong,
+};
+use crate::front::resp::commands::cluster::slot_of;
 use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
 use crate::front::resp::request::{Arguments, Kept, Progress, Reader, RequestLimits};
@@ -209,6 +212,10 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     if !call.state.is_known && !command.has(STRANGER) {
         return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
     }
+    let touches = command.has(READ | WRITE);
+    if touches && let Some(elsewhere) = moved(call, command) {
+        return refuse(call, Err(elsewhere));
+    }
     if call.state.transaction.is_some() && !command.has(AT_ONCE) {
         if command.has(NO_MULTI) {
             let wrong = Wrong::Is("ERR Command not allowed inside a transaction");
@@ -220,17 +227,52 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         && let Some(transaction) = call.state.transaction.take()
     {
         let world = call.turn.world.clone();
+        let touches = transaction.requests.iter().any(|(row, _)| TABLE[*row].has(READ | WRITE));
         let done = world.enter(true, || exec(call, transaction));
+        see(call.turn, touches);
         call.state.watched.clear();
         call.state.publish();
         return done;
     }
     let world = &call.turn.world;
-    if world.is_single() {
-        return (command.run)(call);
+    let done = if world.is_single() {
+        (command.run)(call)
+    } else {
+        let world = world.clone();
+        world.enter(command.has(ALONE), || (command.run)(call))
+    };
+    see(call.turn, touches && command.keys.0 > 0);
+    done
+}
+
+/// The turn's answers wait until what they say of keys is so for good.
+fn see(turn: &mut Turn, touches: bool) {
+    if touches {
+        turn.version = turn.version.max(turn.world.keeper.seen());
     }
-    let world = world.clone();
-    world.enter(command.has(ALONE), || (command.run)(call))
+}
+
+/// Where the client has to ask instead, if it has to. A backup does not change anything; its own
+/// keys are shown by commands that name none.
+fn moved(call: &Call<'_>, command: &Command) -> Option<Wrong> {
+    let keeper = &call.turn.world.keeper;
+    if !keeper.is_elsewhere() {
+        return None;
+    }
+    if command.keys.0 == 0 {
+        let readonly = Wrong::Is("READONLY You can't write against a read only replica.");
+        return command.has(WRITE).then_some(readonly);
+    }
+    let nodes = keeper.cluster().unwrap_or_default().nodes;
+    let primary = nodes.iter().find(|node| node.is_primary && !node.is_me);
+    match primary.and_then(|node| node.address) {
+        Some(address) => {
+            let key = (command.keys.0 as usize).min(call.len() - 1);
+            let slot = slot_of(call.at(key));
+            Some(Wrong::says(format!("MOVED {slot} {address}")))
+        }
+        None => Some(Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment")),
+    }
 }
 
 fn put_aside(call: &mut Call<'_>, row: usize) -> Done {

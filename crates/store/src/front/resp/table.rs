@@ -6,7 +6,8 @@ use crate::front::resp::command::{
     ADMIN, ALONE, AT_ONCE, CONTAINER, Command, FAST, GROWS, NO_MULTI, READ, STRANGER, WRITE,
 };
 use crate::front::resp::commands::{
-    bits, config, connection, expiry, info, keys, numbers, scan, server, strings, transaction,
+    bits, cluster, config, connection, expiry, info, keys, numbers, scan, server, strings,
+    transaction,
 };
 use crate::stats::Op;
 
@@ -167,6 +168,8 @@ table! {
 
     "bgsave" -1 ADMIN | NO_MULTI, NO_KEYS, Other,
         "server": "Begins to write the store to the disk.", server::bgsave;
+    "cluster" -2 CONTAINER, NO_KEYS, Other,
+        "cluster": "Says which nodes the keys are on.", cluster::cluster;
     "command" -1 CONTAINER, NO_KEYS, Other,
         "server": "Describes commands.", server::command;
     "config" -2 ADMIN | CONTAINER, NO_KEYS, Other,

@@ -22,7 +22,10 @@ const SECTIONS: &[Section] = &[
     }),
     ("Commandstats", false, operations),
     ("Latencystats", false, latencies),
-    ("Cluster", true, |_, text| text.push_str("cluster_enabled:0\r\n")),
+    ("Cluster", true, |world, text| {
+        let is_one = world.keeper.cluster().is_some();
+        line(text, format_args!("cluster_enabled:{}", u8::from(is_one)));
+    }),
     ("Keyspace", true, keyspace),
 ];
 

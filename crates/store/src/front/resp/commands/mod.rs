@@ -1,6 +1,7 @@
 //! The commands, by what they are about.
 
 pub(crate) mod bits;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod expiry;

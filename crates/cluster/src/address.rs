@@ -1,0 +1,14 @@
+//! Where a node is reached.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Where a node is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// Where the other nodes reach its card: an address, and a port of RDMA CM's TCP port space.
+    pub card: SocketAddr,
+    /// Where Redis' clients reach it, if they do.
+    pub redis: Option<SocketAddr>,
+}

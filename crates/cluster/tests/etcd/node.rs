@@ -1,0 +1,121 @@
+//! A node: one command a line, one answer a line, both with the command's number first.
+
+use std::io::{BufRead, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use remora::Device;
+use remora_cluster::etcd::{Etcd, EtcdOptions};
+use remora_cluster::{Address, Group, GroupKeeper, GroupLog, GroupOptions, Node, NodeId};
+use remora_store::front::served::Served;
+use remora_store::front::server::{self, Server};
+use remora_store::memory::Heap;
+use remora_store::scan::Cursor;
+use remora_store::store::{Change, Options, Store, Value};
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::kernel::now_ms;
+
+const PORT: u16 = 7490;
+const LIMIT: u64 = 16 << 20;
+
+/// The group, as etcd is to know it.
+pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
+    EtcdOptions {
+        endpoints,
+        user: None,
+        name: "trial".to_owned(),
+        lease: Duration::from_secs(2),
+        size: 3,
+        ring_bytes: 1 << 16,
+    }
+}
+
+/// A node of this process's number, which Redis' clients reach, too.
+fn start(endpoints: Vec<String>) -> (Node<Heap>, Server) {
+    let device = Device::open().unwrap();
+    let me = NodeId(u64::from(std::process::id()));
+    let (etcd, terms) = Etcd::connect(&options(endpoints), me).unwrap();
+    let options = GroupOptions {
+        me,
+        port: PORT,
+        ring_bytes: terms.ring_bytes,
+        salt: terms.salt,
+        token: terms.token,
+        lease: terms.lease,
+        drift_ppm: 500,
+        patience: Duration::from_secs(2),
+    };
+    let group = Group::new(&device, options).unwrap();
+    let own = Options::new(LIMIT, 7);
+    let log = GroupLog(group.clone());
+    let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+    let spaces = TablespaceOptions::new("db0");
+    let served = Served::new(store.clone(), LIMIT, spaces.clone());
+    let fronts =
+        server::Options { redis: vec![([127, 0, 0, 1], 0).into()], ..server::Options::default() };
+    let keeper = Arc::new(GroupKeeper(group.clone()));
+    let server = Server::start(&fronts, Arc::new(served), keeper).unwrap();
+    let redis = server.redis().first().copied();
+    let etcd = etcd.announce(Address { card: group.address(), redis });
+    (Node::start(store, vec![spaces], Box::new(etcd)).unwrap(), server)
+}
+
+pub(crate) fn run(endpoints: Vec<String>) {
+    let (node, server) = start(endpoints);
+    for line in std::io::stdin().lock().lines() {
+        let line = line.unwrap();
+        let words: Vec<_> = line.split(' ').collect();
+        let answer = match words[1..] {
+            ["put", key, value] => put(&node, key, value),
+            ["get", key] => get(&node, key),
+            ["digest"] => Ok(digest(&node)),
+            ["applied"] => Ok(node.group().status().applied.position.to_string()),
+            ["redis"] => Ok(server.redis()[0].to_string()),
+            ["status"] => Ok(format!("{:?}", node.group().status())),
+            _ => panic!("an unknown command: {line}"),
+        };
+        let answer = answer.unwrap_or_else(|reason| format!("no: {reason}"));
+        println!("{} {answer}", words[0]);
+        std::io::stdout().flush().unwrap();
+    }
+}
+
+fn put(node: &Node<Heap>, key: &str, value: &str) -> Result<String, String> {
+    let space = node.store().tablespace("db0").ok_or("there is no tablespace yet")?;
+    let put = Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expires_ms: None };
+    let updated = node.store().update(space, key.as_bytes(), now_ms(), &mut |_, _| put);
+    let version = updated.map_err(|error| error.to_string())?.version;
+    node.wait(version).map_err(|error| error.to_string())?;
+    Ok("ok".to_owned())
+}
+
+fn get(node: &Node<Heap>, key: &str) -> Result<String, String> {
+    let look = || {
+        let mut value = Vec::new();
+        let space = node.store().tablespace("db0")?;
+        node.store().get(space, key.as_bytes(), now_ms(), &mut value).map(|_| value)
+    };
+    let value = node.group().read(look).map_err(|error| error.to_string())?;
+    Ok(value.map_or("none".to_owned(), |value| String::from_utf8(value).unwrap()))
+}
+
+/// The sum of all that the store has, in any order, and how many items these are.
+fn digest(node: &Node<Heap>) -> String {
+    let Some(space) = node.store().tablespace("db0") else { return "empty".to_owned() };
+    let (mut cursor, mut sum, mut items) = (Cursor::START, 0u64, 0);
+    loop {
+        cursor = node.store().scan(space, cursor, now_ms(), 100, &mut |item| {
+            let bytes = item.key.iter().chain(item.stored).copied();
+            let hash =
+                bytes.chain(item.version.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |h, b| {
+                    (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+                });
+            sum = sum.wrapping_add(hash);
+            items += 1;
+            std::ops::ControlFlow::Continue(())
+        });
+        if cursor == Cursor::END {
+            return format!("{items} items, {sum:016x}");
+        }
+    }
+}

@@ -122,6 +122,8 @@ impl Sender {
             return false;
         }
         self.timeouts += 1;
+        // The peer may have named the oldest packet, and its next acknowledge been lost.
+        self.arrived.remove(&self.una);
         self.recovery = Some(Recovery { until: self.next, again: self.una, oldest: true });
         true
     }
@@ -146,5 +148,16 @@ mod tests {
         assert!(!sender.timed_out(armed - 1) && sender.timed_out(armed));
         assert_eq!(sender.next(), Some((8, true)), "the oldest");
         assert_eq!(sender.next(), Some((10, false)));
+    }
+
+    #[test]
+    fn the_oldest_packet_is_sent_again_even_if_it_was_named() {
+        let mut sender = Sender::new(1, 8);
+        assert_eq!(sender.next(), Some((0, false)));
+        sender.take(Reply { end: 0, named: Some(0) });
+        assert_eq!(sender.next(), None);
+        let (_, armed) = sender.arm();
+        assert!(sender.timed_out(armed));
+        assert_eq!(sender.next(), Some((0, true)));
     }
 }

@@ -54,9 +54,9 @@ impl Swift {
         let (beyond, target) = (took.saturating_sub(least), target(window.size()));
         self.in_time = beyond < target;
         if !self.in_time {
-            let ns = |time: Duration| time.as_nanos() as u64;
-            let excess = ns(beyond - target).min(1 << 40);
-            let cut = STRENGTH * excess / ns(took).max(1);
+            // More than a quarter of an hour is as good as that.
+            let ns = |time: Duration| time.as_nanos().min(1 << 40) as u64;
+            let cut = STRENGTH * ns(beyond - target) / ns(took).max(1);
             let cut = u32::try_from(cut).unwrap_or(ONE);
             window.shrink_to(ONE.saturating_sub(cut), high);
         }

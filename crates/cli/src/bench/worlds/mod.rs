@@ -73,7 +73,9 @@ impl Worlds {
              `fct_ours`, `fig12a`; without --only, all of them run",
             options.only
         );
-        show(&rows);
+        if !rows.is_empty() {
+            show(&rows);
+        }
         figures.iter().for_each(Figure::show);
         let page = page::render(WORDS, &rows, &figures, &found.section())?;
         std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;

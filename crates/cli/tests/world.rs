@@ -171,10 +171,11 @@ fn files_of_other_simulators_are_imported_and_exported() {
 fn cards_of_several_kinds_are_in_one_world() {
     let (figures, page) = run(&example("cards.toml"), &[]);
     assert_eq!((&figures["done"], &figures["failed"]), (&123.into(), &0.into()));
+    assert_eq!(figures["packets"]["sent_again"], 0, "packets keep their order");
     // A call of 64 bytes crosses two cables each way.
     let least = figures["times_us"]["p50"].as_f64().unwrap();
     assert!(least > 4.0 && least < 10.0, "{least}");
-    assert!(page.contains("<h2>Topology"));
+    assert!(page.contains("<td>2 cx5, 2 software, 2 srnic"), "the page names the cards");
 }
 
 /// The bench of worlds runs all transports, and writes its rows and a page with its three figures.

@@ -18,8 +18,8 @@
 //! 1. [`dice`]: the source of chance. [`memory`]: a host's memory.
 //! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`link_faults`]: what
 //!    goes wrong.
-//! 3. [`host`], [`world`], `stage`: hosts, the clock, and cards whose hardware takes time. [`hollow`]: memory without bytes. [`endpoint`]:
-//!    queue pairs, and connecting them.
+//! 3. [`host`], [`world`]: hosts, and the clock. `stage`: cards whose hardware takes time.
+//!    [`hollow`]: memory without bytes. [`endpoint`]: queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
 //!    that stop at any step. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.

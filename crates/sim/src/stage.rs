@@ -15,6 +15,8 @@ pub(crate) struct Stage {
     out: VecDeque<(Ps, Packet, Cargo)>,
     /// The bytes of these.
     out_bytes: u64,
+    /// When the last request of these is at the port.
+    last: Ps,
     /// Packets that have arrived, by when the card knows of them.
     into: VecDeque<(Ps, Packet)>,
 }
@@ -23,7 +25,7 @@ impl Stage {
     /// Hardware that is idle.
     pub(crate) fn new(profile: &'static Profile) -> Stage {
         let (out, into) = (VecDeque::new(), VecDeque::new());
-        Stage { time: CardTime::new(profile), out, out_bytes: 0, into }
+        Stage { time: CardTime::new(profile), out, out_bytes: 0, last: 0, into }
     }
 
     /// May the card fetch another packet, where so many bytes are at its port?
@@ -40,9 +42,14 @@ impl Stage {
         cargo: Cargo,
         (header, len): (u8, u64),
     ) -> Ps {
-        let (begins, payload) = work(header, len);
-        let at = self.time.sends(now, begins, payload);
-        // An acknowledge waits for no data, and may be there before what the card has sent before.
+        let Work { is_response, begins, payload } = Work::of(header, len);
+        let mut at = self.time.sends(now, begins, payload);
+        // Requests keep their order, though the first packet of a message waits longer. Responses
+        // may pass them: an acknowledge waits for no data.
+        if !is_response {
+            at = at.max(self.last);
+            self.last = at;
+        }
         let place = self.out.partition_point(|(other, ..)| *other <= at);
         self.out_bytes += u64::from(packet.bytes);
         self.out.insert(place, (at, packet, cargo));
@@ -51,7 +58,7 @@ impl Stage {
 
     /// Takes a packet that has arrived at `now`; returns when the card knows of it.
     pub(crate) fn arrive(&mut self, now: Ps, packet: Packet, (header, len): (u8, u64)) -> Ps {
-        let at = self.time.receives(now, work(header, len).1);
+        let at = self.time.receives(now, Work::of(header, len).payload);
         // What comes behind may not pass what came before: the card takes packets in their order.
         let at = self.into.back().map_or(at, |(last, _)| at.max(*last));
         self.into.push_back((at, packet));
@@ -73,18 +80,28 @@ impl Stage {
     }
 }
 
-/// Whether a message begins with a datagram of `len` bytes that begins with `code`, and the bytes
-/// of its payload.
-fn work(code: u8, len: u64) -> (bool, u64) {
-    /// Bytes of the ICRC.
-    const ICRC: u64 = 4;
-    let op = Op::lookup(code, Dialect::STANDARD);
-    match op.or_else(|| Op::lookup(code, Dialect::all())) {
-        Some(op) => {
-            let begins = op.position.begins() && !op.is_response();
-            (begins, len.saturating_sub(op.header_len() as u64 + ICRC))
-        }
-        None => (false, 0),
+/// What a packet means for the hardware.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Work {
+    is_response: bool,
+    /// A message begins with it.
+    begins: bool,
+    /// Bytes of payload.
+    payload: u64,
+}
+
+impl Work {
+    /// That of a datagram of `len` bytes that begins with `code`.
+    fn of(code: u8, len: u64) -> Work {
+        /// Bytes of the ICRC.
+        const ICRC: u64 = 4;
+        let op = Op::lookup(code, Dialect::STANDARD);
+        let Some(op) = op.or_else(|| Op::lookup(code, Dialect::all())) else {
+            return Work::default();
+        };
+        let is_response = op.is_response();
+        let payload = len.saturating_sub(op.header_len() as u64 + ICRC);
+        Work { is_response, begins: op.position.begins() && !is_response, payload }
     }
 }
 
@@ -94,11 +111,15 @@ mod tests {
 
     #[test]
     fn work_is_that_of_the_op_code() {
+        let of = |code, len| {
+            let Work { is_response, begins, payload } = Work::of(code, len);
+            (is_response, begins, payload)
+        };
         // RC: WRITE First and Middle, SEND Only, an acknowledge; no op-code.
-        assert_eq!(work(0x06, 12 + 16 + 1024 + 4), (true, 1024));
-        assert_eq!(work(0x07, 12 + 1024 + 4), (false, 1024));
-        assert_eq!(work(0x04, 12 + 8 + 4), (true, 8));
-        assert_eq!(work(0x11, 12 + 4 + 4), (false, 0));
-        assert_eq!(work(0x1F, 100), (false, 0));
+        assert_eq!(of(0x06, 12 + 16 + 1024 + 4), (false, true, 1024));
+        assert_eq!(of(0x07, 12 + 1024 + 4), (false, false, 1024));
+        assert_eq!(of(0x04, 12 + 8 + 4), (false, true, 8));
+        assert_eq!(of(0x11, 12 + 4 + 4), (true, false, 0));
+        assert_eq!(of(0x1F, 100), (false, false, 0));
     }
 }

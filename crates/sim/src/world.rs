@@ -78,6 +78,8 @@ pub struct World {
     /// Where a datagram without a payload is put together.
     scratch: Vec<u8>,
     trace: Trace,
+    /// Some card's hardware takes time. Other worlds do not look at each host for it.
+    has_hardware: bool,
 }
 
 /// A sum of all that has arrived: where, when and which headers. It does not depend on the order in
@@ -134,6 +136,7 @@ impl World {
             touched: Vec::new(),
             scratch: Vec::new(),
             trace: Trace::default(),
+            has_hardware: false,
         }
     }
 
@@ -167,6 +170,7 @@ impl World {
         is_here: bool,
     ) {
         self.addresses.push(config.address);
+        self.has_hardware |= profile.is_some();
         if is_here {
             let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
             let mut host = Host::new(config.address, Nic::new(config, seed));
@@ -298,11 +302,11 @@ impl World {
     fn happens(&mut self, happening: Happening) -> Option<Step> {
         match happening {
             Happening::Arrival { host, packet } => {
-                if self.hosts.quietly(host as usize).hardware.is_some() {
-                    self.packet_waits(host, packet);
-                    return None;
+                if self.stage(host as usize).is_none() {
+                    return Some(self.packet_arrives(host, &packet));
                 }
-                Some(self.packet_arrives(host, &packet))
+                self.packet_waits(host, packet);
+                None
             }
             Happening::PortFree { host } => {
                 let _ = &mut self.hosts[host as usize];
@@ -335,7 +339,7 @@ impl World {
     /// Hands on what a card's hardware has done by now. Returns whether the card has got a packet.
     fn run_hardware(&mut self, host: u32) -> bool {
         let at = host as usize;
-        if self.hosts.quietly(at).hardware.is_none() {
+        if self.stage(at).is_none() {
             return false;
         }
         let now = self.net().now();
@@ -350,7 +354,12 @@ impl World {
         is_new
     }
 
+    /// The hardware of a host's card, if it takes time.
+    #[inline]
     fn stage(&mut self, host: usize) -> Option<&mut Stage> {
+        if !self.has_hardware {
+            return None;
+        }
         self.hosts.quietly(host).hardware.as_deref_mut()
     }
 
@@ -477,12 +486,11 @@ impl World {
     /// May a port take a packet from its card? Where hardware takes time, it works ahead.
     #[inline]
     fn may_take(&mut self, from: usize) -> bool {
-        let is_free = self.net().is_port_free(from as u32);
-        let World { net: Some(net), hosts, .. } = self else { return is_free };
-        match &hosts.quietly(from).hardware {
-            Some(stage) => stage.has_room(net.backlog(from as u32)),
-            None => is_free,
+        if self.stage(from).is_none() {
+            return self.net().is_port_free(from as u32);
         }
+        let at_port = self.net().backlog(from as u32);
+        self.stage(from).is_some_and(|stage| stage.has_room(at_port))
     }
 
     fn transmit(&mut self, from: usize) {
@@ -534,15 +542,13 @@ impl World {
     /// A card has given a packet: it goes to the port, if need be through the card's hardware.
     #[inline]
     fn hand_out(&mut self, from: u32, packet: Packet, cargo: Cargo) {
-        let World { net: Some(net), hosts, .. } = self else { return };
-        match &mut hosts.quietly(from as usize).hardware {
-            Some(stage) => {
-                let start = cargo.start();
-                let at = stage.send(net.now(), packet, cargo, start);
-                net.set_timer(from, at);
-            }
-            None => net.send(from, packet, cargo),
-        }
+        let now = self.net().now();
+        let Some(stage) = self.stage(from as usize) else {
+            return self.net().send(from, packet, cargo);
+        };
+        let start = cargo.start();
+        let at = stage.send(now, packet, cargo, start);
+        self.net().set_timer(from, at);
     }
 
     fn send(&mut self, from: usize, wire: Wire) {
@@ -578,7 +584,6 @@ impl World {
     fn leave(&mut self, from: usize, to: usize, wire: Box<Wire>) {
         let len = wire.bytes.len() as u32;
         let packet = outer((from as u32, to as u32), wire.src_port, wire.tos, len);
-        self.net();
         self.hand_out(from as u32, packet, Cargo::Wire(wire));
     }
 }

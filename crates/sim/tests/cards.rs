@@ -42,6 +42,8 @@ fn a_long_message_takes_what_the_slowest_part_takes() {
         let flows = [Flow::new(0, 1, bytes, 0)];
         let report = star(2, card).run(&flows).unwrap();
         assert_whole(&report, &flows);
+        // The first packet waits longer, and none passes it.
+        assert_eq!(report.retransmitted, 0, "{card}: {report}");
         bytes as f64 * 8e3 / report.flows[0].time().unwrap() as f64
     };
     // The port: 1024 of 1106 bytes are payload.

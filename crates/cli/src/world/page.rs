@@ -13,6 +13,8 @@ use super::plots::{Line, Plot};
 use super::result::{Class, Outcome};
 use crate::bench::page::{STYLE, processor, text};
 
+/// The points of a plot of pauses, of which there may be millions.
+const INTERVALS: usize = 500;
 /// How many ports are drawn over time.
 const PORTS: usize = 6;
 
@@ -180,15 +182,8 @@ fn pauses(
     if record.notes.pauses.is_empty() {
         return Ok(());
     }
-    let mut count = 0i64;
-    let mut steps = vec![(0.0, 0.0)];
-    for note in &record.notes.pauses {
-        let at = note.at as f64 / US as f64;
-        steps.push((at, count as f64));
-        count += if note.paused { 1 } else { -1 };
-        steps.push((at, count as f64));
-    }
-    let lines = vec![("paused ports and classes".to_owned(), steps)];
+    let notes = record.notes.pauses.iter().map(|note| (note.at, note.paused));
+    let lines = vec![("paused ports and classes".to_owned(), most_paused(notes, end))];
     let drawn = plot("time, µs", "paused", [false; 2], false, lines).draw()?;
     let paused = record.paused(end);
     let mut most: Vec<usize> = (0..paused.len()).filter(|link| paused[*link] > 0).collect();
@@ -202,6 +197,23 @@ fn pauses(
     section(page, "Pauses", "How many ports flow control held at a time.", &drawn)?;
     let headings = ["port", "paused, µs", "of the run"];
     table_section(page, "Ports that were paused longest", "", &headings, &rows)
+}
+
+/// By interval, of which there are [`INTERVALS`] until `end`: its end in µs, and how many ports and
+/// classes were paused at a time, at most.
+fn most_paused(notes: impl Iterator<Item = (Ps, bool)>, end: Ps) -> Vec<(f64, f64)> {
+    let interval = (end / INTERVALS as Ps).max(1);
+    let (mut most, mut last, mut count) = (vec![0i64; INTERVALS], 0, 0i64);
+    for (at, paused) in notes {
+        let here = ((at / interval) as usize).min(INTERVALS - 1);
+        most[last..=here].iter_mut().for_each(|most| *most = (*most).max(count));
+        count += if paused { 1 } else { -1 };
+        most[here] = most[here].max(count);
+        last = here;
+    }
+    most[last..].iter_mut().for_each(|most| *most = (*most).max(count));
+    let ends = (1..=INTERVALS).map(|i| (interval * i as Ps) as f64 / US as f64);
+    ends.zip(most.into_iter().map(|most| most as f64)).collect()
 }
 
 fn sized(classes: &[Class], of: impl Fn(&Class) -> f64) -> Vec<(f64, f64)> {
@@ -245,4 +257,25 @@ fn slowdowns(report: &Report) -> Line {
     let last = all.len().saturating_sub(1);
     let chosen = all.iter().enumerate().filter(|(i, _)| i % step == 0 || *i == last);
     ("all flows".into(), chosen.map(point).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_seen_until_it_ends_however_many_there_are() {
+        let end = 1000 * INTERVALS as Ps;
+        // One that lasts over an interval's end, and many short ones in another.
+        let long = [(500, true), (2500, false)].into_iter();
+        let short = (0..1_000_000).map(|i| (7000 + i / 2000, i % 2 == 0));
+        let most: Vec<f64> =
+            most_paused(long.chain(short), end).into_iter().map(|point| point.1).collect();
+        assert_eq!(
+            (most.len(), &most[..9]),
+            (INTERVALS, &[1., 1., 1., 0., 0., 0., 0., 1., 0.][..])
+        );
+        let never_ends = most_paused([(end / 2, true)].into_iter(), end);
+        assert_eq!((never_ends[0].1, never_ends[INTERVALS - 1].1), (0.0, 1.0));
+    }
 }

@@ -1,5 +1,7 @@
 //! The figures of a run, as tables and as JSON.
 
+use std::collections::BTreeMap;
+
 use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Report, SizeClass};
 use remora_sim::net::Ps;
@@ -58,6 +60,8 @@ pub(super) struct Packets {
 pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) transport: &'static str,
+    /// The cards whose hardware takes time: how many of each kind.
+    pub(super) cards: BTreeMap<&'static str, usize>,
     pub(super) hosts: u32,
     pub(super) switches: u32,
     pub(super) cables: usize,
@@ -118,11 +122,15 @@ impl Outcome {
         };
         let ended = report.messages().filter(|(flow, _)| flow.ended.is_some());
         let bits = ended.map(|(_, (.., bytes))| bytes as f64 * 8.0).sum::<f64>();
+        let mut cards = BTreeMap::new();
+        let hardware = cluster.hardware.iter().flatten();
+        hardware.for_each(|profile| *cards.entry(profile.name).or_default() += 1);
         let (end, hosts) = (report.end(), cluster.topology.hosts);
         let stages = report.record.as_ref().map(|record| stages(experiment, record, end));
         Outcome {
             name: name.clone(),
             transport: cluster.transport.name,
+            cards,
             hosts,
             switches: cluster.topology.switches,
             cables: cluster.topology.cables.len(),
@@ -169,6 +177,10 @@ impl Outcome {
                 format!("{} of {} done, {} failed", self.done, self.flows, self.failed),
             ],
         ];
+        if !self.cards.is_empty() {
+            let kinds = self.cards.iter().map(|(name, number)| format!("{number} {name}"));
+            rows.push(["cards".into(), kinds.collect::<Vec<_>>().join(", ")]);
+        }
         if let Some(Times { mean, p50, p95, p99, max }) = self.times_us {
             rows.push(["completion".into(), format!("mean {mean:.2} µs, median {p50:.2} µs")]);
             let tail = format!("p95 {p95:.2} µs, p99 {p99:.2} µs, most {max:.2} µs");

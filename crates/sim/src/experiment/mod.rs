@@ -1,7 +1,8 @@
 //! Experiments: a cluster and its flows, read from a world file in TOML.
 //!
 //! - `section`: values with their places in the text, and [`Mistake`]s.
-//! - `topology`, `switches`, `workload`, and here hosts and cards: the sections. docs/worlds.md says what each may have.
+//! - `topology`, `switches`, `workload`, and here hosts and cards: the sections. docs/worlds.md
+//!   says what each may have.
 //!
 //! ```
 //! use remora_sim::experiment::{Experiment, Overrides};

@@ -1,19 +1,21 @@
 //! SRNIC's Fig. 12: how long flows take, by the number of servers, for each transport that worlds
-//! know. Each point is one run, the same on every machine.
+//! know. Each point is exact, the same on every machine.
 
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 
 use anyhow::{Context, Result, ensure};
 use remora::nic::wire::Dialect;
 use remora_sim::flows::{Cluster, Report, TRANSPORTS, Transport};
 use remora_sim::net::time::{MS, US};
-use remora_sim::net::{PfcOptions, Ps, Routing};
+use remora_sim::net::{NetTally, PfcOptions, Ps, Routing};
 
 use super::{cluster, flows};
-use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::figure::{Figure, Point, Style, mean};
 use crate::bench::page::text;
 use crate::bench::row::{Row, Spread, Target};
 use crate::output::grouped;
+use crate::percentile::percentile;
 use crate::world::progress;
 
 /// What SRNIC says of its Fig. 12.
@@ -47,8 +49,9 @@ impl Way {
         Way { name, transport: *transport, routing: Routing::Ecmp, flow_control }
     }
 
-    fn cluster(&self, servers: u32) -> Result<Cluster> {
+    fn cluster(&self, servers: u32, seed: u64) -> Result<Cluster> {
         let mut cluster = Cluster { transport: self.transport, ..cluster(servers)? };
+        cluster.net.seed = seed;
         cluster.net.routing = self.routing;
         cluster.net.pfc = self.flow_control.then(PfcOptions::default);
         Ok(cluster)
@@ -63,16 +66,48 @@ fn ways() -> Result<Vec<Way>> {
     Ok([sprayed].into_iter().chain(TRANSPORTS.iter().map(Way::of)).collect())
 }
 
-/// For how long flows arrive: so long that there are about 3,100, and at least 1 ms.
-fn span(servers: u32, quick: bool) -> Ps {
-    let span = MS * u64::from((256 / servers).max(1));
-    if quick { span / 50 } else { span }
+/// For how long flows arrive, in a network that is empty before: the same with all numbers of
+/// servers, since flows take longer the longer a load lasts.
+fn span(quick: bool) -> Ps {
+    if quick { MS / 10 } else { MS }
 }
 
-/// The runs of all ways with one number of servers.
+/// The seeds of the runs that a point has: so many that there are about 3,100 flows or more.
+fn seeds(servers: u32, quick: bool) -> RangeInclusive<u64> {
+    1..=if quick { 1 } else { u64::from(256 / servers).max(1) }
+}
+
+/// What became of all flows of one way with one number of servers.
+#[derive(Default)]
+struct Outcome {
+    times_us: Vec<f64>,
+    slowdowns: Vec<f64>,
+    tally: NetTally,
+    sent_again: u64,
+    seconds: f64,
+}
+
+impl Outcome {
+    fn add(&mut self, report: &Report) {
+        let times = report.messages().filter_map(|(flow, _)| flow.time());
+        self.times_us.extend(times.map(|ps| ps as f64 / US as f64));
+        self.slowdowns.extend(report.messages().filter_map(|(flow, _)| flow.slowdown()));
+        self.tally += report.tally;
+        self.sent_again += report.retransmitted;
+        self.seconds += report.run_seconds;
+    }
+
+    fn p99_us(&self) -> f64 {
+        let mut times = self.times_us.clone();
+        times.sort_by(f64::total_cmp);
+        percentile(&times, 990).unwrap_or(f64::NAN)
+    }
+}
+
+/// All ways with one number of servers.
 struct Size {
     servers: u32,
-    reports: Vec<Report>,
+    outcomes: Vec<Outcome>,
 }
 
 /// All runs.
@@ -93,33 +128,37 @@ pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, full: bool) -> 
         _ => {}
     }
     let sizes = servers.into_iter().map(|servers| {
-        let run = |way: &Way| {
-            let cluster = way.cluster(servers)?;
-            let flows = flows(&cluster, span(servers, quick))?;
-            let told = || format!("cannot run {servers} servers with {}", way.name);
-            let report = progress::run(&cluster, &flows).with_context(told)?;
-            // The mean of those that have ended would flatter one that fails.
-            let ended = report.done();
-            ensure!(ended == flows.len(), "{}: {ended} of {} flows ended", way.name, flows.len());
-            eprintln!("{servers} servers, {}: {:.1} s", way.name, report.run_seconds);
-            Ok(report)
-        };
-        let reports = ways.iter().map(run).collect::<Result<_>>()?;
-        Ok(Size { servers, reports })
+        let outcomes = ways.iter().map(|way| simulate(way, servers, quick));
+        Ok(Size { servers, outcomes: outcomes.collect::<Result<_>>()? })
     });
     let sizes = sizes.collect::<Result<_>>()?;
     Ok(Found { ways, sizes })
 }
 
-/// A figure of a run.
-type Of = fn(&Report) -> f64;
+/// Runs one way with so many servers.
+fn simulate(way: &Way, servers: u32, quick: bool) -> Result<Outcome> {
+    let mut outcome = Outcome::default();
+    for seed in seeds(servers, quick) {
+        let cluster = way.cluster(servers, seed)?;
+        let flows = flows(&cluster, span(quick), seed)?;
+        let told = || format!("cannot run {servers} servers with {}", way.name);
+        let report = progress::run(&cluster, &flows).with_context(told)?;
+        // The mean of those that have ended would flatter one that fails.
+        let ended = report.done();
+        ensure!(ended == flows.len(), "{}: {ended} of {} flows ended", way.name, flows.len());
+        outcome.add(&report);
+    }
+    eprintln!("{servers} servers, {}: {:.1} s", way.name, outcome.seconds);
+    Ok(outcome)
+}
+
+/// A figure of a way with a number of servers.
+type Of = fn(&Outcome) -> f64;
 /// The three figures: a name, a title, the y axis, its unit, and the value of a run.
 const FIGURES: [(&str, &str, &str, &str, Of); 3] = [
-    ("fig12a", "Mean completion time", "mean completion", "µs", |r| r.mean() / US as f64),
-    ("fig12b", "Completion time, 99th percentile", "p99 completion", "µs", |r| {
-        r.percentile(0.99).map_or(f64::NAN, |ps| ps as f64 / US as f64)
-    }),
-    ("fig12c", "Mean slowdown", "mean slowdown", "×", Report::mean_slowdown),
+    ("fig12a", "Mean completion time", "mean completion", "µs", |o| mean(&o.times_us)),
+    ("fig12b", "Completion time, 99th percentile", "p99 completion", "µs", Outcome::p99_us),
+    ("fig12c", "Mean slowdown", "mean slowdown", "×", |o| mean(&o.slowdowns)),
 ];
 
 impl Found {
@@ -129,7 +168,7 @@ impl Found {
         all.map(|(id, title, y, unit, of)| {
             let point = |size: &Size| Point {
                 x: grouped(size.servers.into()),
-                ways: size.reports.iter().map(|report| Spread::of(vec![of(report)])).collect(),
+                ways: size.outcomes.iter().map(|found| Spread::of(vec![of(found)])).collect(),
             };
             Figure {
                 id,
@@ -152,9 +191,9 @@ impl Found {
 
     /// The best way with the most servers, and the others beside it, in words.
     fn best(&self, of: Of) -> String {
-        let Some(Size { servers, reports }) = self.sizes.last() else { return String::new() };
+        let Some(Size { servers, outcomes }) = self.sizes.last() else { return String::new() };
         let mut all: Vec<(f64, &str)> =
-            reports.iter().map(of).zip(self.ways.iter().map(|way| way.name.as_str())).collect();
+            outcomes.iter().map(of).zip(self.ways.iter().map(|way| way.name.as_str())).collect();
         all.sort_by(|a, b| a.0.total_cmp(&b.0));
         let (least, best) = all[0];
         let rest = all[1..].iter().map(|(value, name)| format!("{name} {:.2} ×", value / least));
@@ -165,12 +204,12 @@ impl Found {
     /// The row `fct_ours`; none where these runs have not the number of servers that it is about.
     pub(super) fn row(&self, is_wanted: &dyn Fn(&str) -> bool) -> Option<Row> {
         let size = self.sizes.iter().find(|size| size.servers == COMPARED)?;
-        let mean = |name: &str| {
+        let mean_of = |name: &str| {
             let at = self.ways.iter().position(|way| way.name == name)?;
-            Some(size.reports[at].mean() / US as f64)
+            Some(mean(&size.outcomes[at].times_us))
         };
-        let sprayed = size.reports.first()?.mean() / US as f64;
-        let (peer, target) = match mean(SRNIC) {
+        let sprayed = mean(&size.outcomes.first()?.times_us);
+        let (peer, target) = match mean_of(SRNIC) {
             Some(mean) => (("SRNIC as published", mean), Target::AtMost(0.9)),
             None => (("SRNIC as published (not simulated here)", f64::NAN), Target::Any),
         };
@@ -189,13 +228,13 @@ impl Found {
              <th class=\"words\">servers<th class=\"words\">transport<th>flows<th>sent\
              <th>sent again<th>dropped<th>marked<th>pauses<th>simulated in</tr>",
         );
-        for Size { servers, reports } in &self.sizes {
-            for (way, report) in self.ways.iter().zip(reports) {
-                let t = &report.tally;
+        for Size { servers, outcomes } in &self.sizes {
+            for (way, found) in self.ways.iter().zip(outcomes) {
+                let t = &found.tally;
                 let counts = [
-                    report.flows.len() as u64,
+                    found.times_us.len() as u64,
                     t.sent,
-                    report.retransmitted,
+                    found.sent_again,
                     t.dropped_full,
                     t.marked,
                     t.pauses,
@@ -208,7 +247,7 @@ impl Found {
                     "<tr><td class=\"words\">{}<td class=\"words\">{}{cells}<td>{:.1} s</tr>",
                     grouped((*servers).into()),
                     text(&way.name),
-                    report.run_seconds
+                    found.seconds
                 );
             }
         }
@@ -228,10 +267,10 @@ mod tests {
         assert_eq!(ways.len(), TRANSPORTS.len() + 1);
         for (way, transport) in ways[1..].iter().zip(TRANSPORTS) {
             assert!(way.name.starts_with(transport.name));
-            let pfc = way.cluster(16).unwrap().net.pfc;
+            let pfc = way.cluster(16, 1).unwrap().net.pfc;
             assert_eq!(pfc.is_none(), transport.dialect.contains(Dialect::LOSSY), "{}", way.name);
         }
-        assert_eq!(ways[0].cluster(16).unwrap().net.routing, Routing::Spray);
+        assert_eq!(ways[0].cluster(16, 1).unwrap().net.routing, Routing::Spray);
     }
 
     /// What is asked for is what runs, and each number of servers has about as many flows.
@@ -241,7 +280,9 @@ mod tests {
         assert!(none.sizes.is_empty() && none.section().is_empty());
         assert!(none.figures(&|_| true).is_empty() && none.row(&|_| true).is_none());
         for servers in SERVERS {
-            let flows = flows(&cluster(servers).unwrap(), span(servers, false)).unwrap().len();
+            let cluster = cluster(servers).unwrap();
+            let of = |seed| flows(&cluster, span(false), seed).unwrap().len();
+            let flows: usize = seeds(servers, false).map(of).sum();
             assert!((2900..3400).contains(&flows), "{servers}: {flows}");
         }
     }

@@ -12,7 +12,7 @@ use remora::nic::qp::Mtu;
 use remora_sim::net::Ps;
 use remora_sim::net::time::{MS, US};
 
-use super::{cluster, flows};
+use super::{SEED, cluster, flows};
 use crate::bench::row::{Case, Row, Run, Spread, Target, measure};
 use crate::world::progress;
 
@@ -40,7 +40,7 @@ impl Load {
     fn run(self) -> Result<Took> {
         let mut cluster = cluster(self.servers)?;
         (cluster.mtu, cluster.threads, cluster.until) = (self.mtu, self.threads, self.span);
-        let flows = flows(&cluster, self.span)?;
+        let flows = flows(&cluster, self.span, SEED)?;
         let start = Instant::now();
         let report = progress::run(&cluster, &flows)?;
         let seconds = start.elapsed().as_secs_f64();

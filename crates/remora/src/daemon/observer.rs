@@ -7,8 +7,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::message::{
-    Answer, CardInfo, Hello, MessageError, MessageSocket, Place, Request, SessionStatus, decode,
-    encode, greeting, place,
+    Answer, CardInfo, Hello, MessageError, MessageSocket, Place, Request, SessionStatus, encode,
+    greeting, parse_answer_to_greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -153,7 +153,7 @@ impl Observer {
         if self.socket.receive(&mut bytes).map_err(system)?.is_none() {
             return Err(ObserveError::Refused("it has ended".into()));
         }
-        match decode(&bytes)? {
+        match parse_answer_to_greeting(&bytes)? {
             Answer::Refused(reason) | Answer::Farewell(reason) => {
                 Err(ObserveError::Refused(reason.into()))
             }

@@ -28,7 +28,7 @@ pub(crate) struct Scheduler {
     ready: VecDeque<u32>,
     /// What stands in the place of `ready` once clients share the card.
     shares: Option<Box<Shares>>,
-    /// The budget of a whole turn. Its bytes are what a client gets in a round of [`Shares`].
+    /// The budget of a whole turn.
     turn: Budget,
     /// What the last turn has left of its budget.
     pub(crate) left: Budget,
@@ -52,7 +52,7 @@ impl Scheduler {
         if self.shares.is_none() {
             self.beyond = 0;
             let mut shares = Shares::default();
-            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn, self.turn.bytes));
+            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn));
             self.shares = Some(Box::new(shares));
         }
     }
@@ -73,7 +73,7 @@ impl Scheduler {
             *queued = true;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn, self.turn.bytes),
+                Some(shares) => shares.push(client, qpn),
             }
         }
     }
@@ -109,7 +109,7 @@ impl Scheduler {
             self.fed += 1;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn, self.turn.bytes),
+                Some(shares) => shares.push(client, qpn),
             }
         }
     }
@@ -146,7 +146,7 @@ impl Scheduler {
     fn take(&mut self) -> Option<u32> {
         match &mut self.shares {
             None => self.ready.pop_front(),
-            Some(shares) => shares.pop(self.turn.bytes),
+            Some(shares) => shares.pop(),
         }
     }
 

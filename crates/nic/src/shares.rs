@@ -1,89 +1,102 @@
-//! The shares of clients: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
+//! The shares of clients: start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996).
 //!
-//! Clients with ready queue pairs stand in line. The first one's queue pairs have turns, one after
-//! the other, until the client has spent its credit; then the next client follows, and the first
-//! gets new credit at the end of the line. So each has the same share of the card while it wants
-//! it, whatever the number of its queue pairs and the size of its messages.
+//! Each client has a clock, which goes on by what its turns cost. Of the clients with ready queue
+//! pairs, the one whose clock is furthest behind has the next turn; its queue pairs take turns
+//! among themselves. So each has the same share of the card while it wants it, whatever the number
+//! of its queue pairs and the size of its messages. A client that comes back sets its clock to the
+//! present, if it is behind: nothing is saved up. And one that asks for less than its share has its
+//! turn as soon as the present one is over, however many others want more.
 //!
-//! A client of weight n gets n times the credit of others, and so n times their share.
-//!
-//! What a turn costs is known only behind it. So a client may overdraw its credit by a part of one
-//! turn, which its next credit pays for.
+//! The clock of a client of weight n goes n times as slowly, and so it has n times the share of
+//! others.
 
-use std::collections::VecDeque;
+use core::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// What a clock goes on by for a cost of one at weight one: weights divide it.
+const TICKS: u128 = 1 << 16;
 
 /// The ready queue pairs, by client.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     /// By the number of the client. The driver counts its clients, so that there are few.
     clients: Vec<Client>,
-    /// The clients with ready queue pairs, and the one that has just had a turn.
-    line: VecDeque<u16>,
+    /// The clients with ready queue pairs, except the one that has its turn.
+    line: BinaryHeap<Reverse<Place>>,
+    /// The client that has its turn.
+    current: Option<u16>,
+    /// The clock of the client that had the last turn, as it was then.
+    now: u128,
+    /// How many places were taken so far.
+    taken: u64,
     ready: usize,
+}
+
+/// A client's place in the line. The least one is first: by its clock, then those that come back
+/// before those that go on, then who has come first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Place {
+    clock: u128,
+    goes_on: bool,
+    number: u64,
+    client: u16,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     /// Its ready queue pairs, by number.
     ready: VecDeque<u32>,
-    /// What it may still spend; below zero, what it has spent too much.
-    credit: i64,
+    clock: u128,
     in_line: bool,
     /// How many shares it has more than one.
     more: u16,
 }
 
-impl Client {
-    /// What the client gets in a round in which others get `credit`.
-    fn credit(&self, credit: u32) -> i64 {
-        i64::from(credit.max(1)) * (i64::from(self.more) + 1)
-    }
-}
-
 impl Shares {
-    /// Notes that a queue pair of `client` is ready. A client that comes into line gets `credit`.
+    /// Notes that a queue pair of `client` is ready.
     #[inline(never)]
-    pub(crate) fn push(&mut self, client: u16, qpn: u32, credit: u32) {
+    pub(crate) fn push(&mut self, client: u16, qpn: u32) {
         let of = self.of(client);
         of.ready.push_back(qpn);
-        if !of.in_line {
-            of.in_line = true;
-            of.credit += of.credit(credit);
-            self.line.push_back(client);
-        }
+        let comes = !of.in_line;
         self.ready += 1;
+        if comes && self.current != Some(client) {
+            self.line_up(client, false);
+        }
     }
 
-    /// Takes the queue pair that has the next turn. `credit` is what a client gets each round; it
-    /// is not zero.
+    /// Takes the queue pair that has the next turn.
     #[inline(never)]
-    pub(crate) fn pop(&mut self, credit: u32) -> Option<u32> {
-        loop {
-            let &client = self.line.front()?;
-            let of = &mut self.clients[usize::from(client)];
-            if of.ready.is_empty() {
-                // Credit is for those who wait: none is saved up for later, and debts stay.
-                of.in_line = false;
-                of.credit = of.credit.min(0);
-                self.line.pop_front();
-            } else if of.credit <= 0 {
-                // A turn costs a few credits, or some dozens where they are small: this ends soon.
-                of.credit += of.credit(credit);
-                self.line.rotate_left(1);
-            } else {
-                self.ready -= 1;
-                return of.ready.pop_front();
-            }
-        }
+    pub(crate) fn pop(&mut self) -> Option<u32> {
+        self.charge(0);
+        let Reverse(Place { clock, client, .. }) = self.line.pop()?;
+        self.now = clock;
+        self.current = Some(client);
+        let of = self.of(client);
+        of.in_line = false;
+        let qpn = of.ready.pop_front()?;
+        self.ready -= 1;
+        Some(qpn)
     }
 
     /// Notes what the turn of the queue pair that was taken last has cost its client.
     pub(crate) fn charge(&mut self, cost: u32) {
-        // Between a turn and its end nothing else is taken, so that its client is still the first.
-        let client = self.line.front().and_then(|&c| self.clients.get_mut(usize::from(c)));
-        if let Some(client) = client {
-            client.credit -= i64::from(cost);
+        let Some(client) = self.current.take() else { return };
+        let of = self.of(client);
+        of.clock += u128::from(cost) * TICKS / (u128::from(of.more) + 1);
+        if !of.ready.is_empty() {
+            self.line_up(client, true);
         }
+    }
+
+    fn line_up(&mut self, client: u16, goes_on: bool) {
+        let (now, number) = (self.now, self.taken);
+        self.taken += 1;
+        let of = self.of(client);
+        of.in_line = true;
+        of.clock = of.clock.max(now);
+        let clock = of.clock;
+        self.line.push(Reverse(Place { clock, goes_on, number, client }));
     }
 
     /// Gives a client `weight` times the share of others; 0 counts as 1.
@@ -114,7 +127,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    const CREDIT: u32 = 1000;
+    const COST: u32 = 1000;
 
     /// Gives `turns` turns to queue pairs that are always ready. A queue pair's number is its
     /// client's times 100, and more; `cost` says what its turn costs. Returns what each client has
@@ -122,11 +135,11 @@ mod tests {
     fn spent(qps: &[u32], turns: usize, cost: impl Fn(u32) -> u32) -> Vec<u32> {
         let client = |qpn: u32| (qpn / 100) as u16;
         let mut shares = Shares::default();
-        qps.iter().for_each(|&qpn| shares.push(client(qpn), qpn, CREDIT));
+        qps.iter().for_each(|&qpn| shares.push(client(qpn), qpn));
         let mut spent = vec![0; 4];
         for _ in 0..turns {
-            let qpn = shares.pop(CREDIT).unwrap();
-            shares.push(client(qpn), qpn, CREDIT);
+            let qpn = shares.pop().unwrap();
+            shares.push(client(qpn), qpn);
             shares.charge(cost(qpn));
             spent[usize::from(client(qpn))] += cost(qpn);
         }
@@ -136,8 +149,8 @@ mod tests {
     #[test]
     fn many_queue_pairs_do_not_make_a_share_larger() {
         let qps: Vec<u32> = (100..200).chain([200]).collect();
-        let spent = spent(&qps, 1000, |_| CREDIT);
-        assert_eq!(spent[1..3], [500 * CREDIT; 2]);
+        let spent = spent(&qps, 1000, |_| COST);
+        assert_eq!(spent[1..3], [500 * COST; 2]);
     }
 
     #[test]
@@ -146,22 +159,24 @@ mod tests {
         shares.set_weight(2, 3);
         shares.set_weight(3, 0);
         for qpn in [100, 200, 300] {
-            shares.push((qpn / 100) as u16, qpn, CREDIT);
+            shares.push((qpn / 100) as u16, qpn);
         }
         let mut turns = [0; 4];
         for _ in 0..5000 {
-            let qpn = shares.pop(CREDIT).unwrap();
-            shares.push((qpn / 100) as u16, qpn, CREDIT);
-            shares.charge(CREDIT);
+            let qpn = shares.pop().unwrap();
+            shares.push((qpn / 100) as u16, qpn);
+            shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
-        assert_eq!(turns, [0, 1000, 3000, 1000]);
+        for (got, share) in turns.iter().zip([0, 1000, 3000, 1000_i32]) {
+            assert!((got - share).abs() <= 2, "{turns:?}");
+        }
         shares.set_weight(2, 1);
         let before = turns[2];
         for _ in 0..3000 {
-            let qpn = shares.pop(CREDIT).unwrap();
-            shares.push((qpn / 100) as u16, qpn, CREDIT);
-            shares.charge(CREDIT);
+            let qpn = shares.pop().unwrap();
+            shares.push((qpn / 100) as u16, qpn);
+            shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
         assert!((998..=1004).contains(&(turns[2] - before)), "{}", turns[2] - before);
@@ -177,33 +192,57 @@ mod tests {
     #[test]
     fn nothing_is_saved_up_while_idle() {
         let mut shares = Shares::default();
+        shares.push(1, 100);
+        for _ in 0..1000 {
+            assert_eq!(shares.pop(), Some(100));
+            shares.push(1, 100);
+            shares.charge(COST);
+        }
+        // Client 2 was away for a thousand turns, and has one for each of the other's from now on.
+        shares.push(2, 200);
+        let mut turns = [0; 3];
+        for _ in 0..100 {
+            let qpn = shares.pop().unwrap();
+            shares.push((qpn / 100) as u16, qpn);
+            shares.charge(COST);
+            turns[(qpn / 100) as usize] += 1;
+        }
+        assert!((49..=51).contains(&turns[2]), "{turns:?}");
+    }
+
+    #[test]
+    fn who_asks_for_little_is_next() {
+        let mut shares = Shares::default();
+        (1..=16).for_each(|client| shares.push(client, u32::from(client)));
         for round in 0..1000 {
-            shares.push(1, 100, CREDIT);
-            assert_eq!(shares.pop(CREDIT), Some(100), "{round}");
-            shares.charge(1);
+            // At first all come together: each has its first turn.
+            for _ in 0..if round == 0 { 16 } else { round % 23 + 2 } {
+                let qpn = shares.pop().unwrap();
+                assert_ne!(qpn, 99, "once for each time that it asks");
+                shares.push(qpn as u16, qpn);
+                // It becomes ready while another has its turn.
+                if round % 2 == 0 {
+                    shares.charge(COST);
+                } else {
+                    shares.charge(COST - 300 + qpn * 7);
+                }
+            }
+            shares.push(99, 99);
+            assert_eq!(shares.pop(), Some(99), "{round}");
+            shares.charge(64);
         }
-        // Expect: client 1 has one round's credit, and not a thousand's.
-        shares.push(1, 100, CREDIT);
-        shares.push(2, 200, CREDIT);
-        let mut first = 0;
-        while shares.pop(CREDIT) == Some(100) {
-            shares.push(1, 100, CREDIT);
-            shares.charge(100);
-            first += 100;
-        }
-        assert!(first <= 2 * CREDIT, "{first}");
     }
 
     #[test]
     fn all_that_are_ready_have_their_turn() {
         let mut shares = Shares::default();
         let qps = [(3, 30), (0, 1), (3, 31), (65_535, 9), (0, 2)];
-        qps.iter().for_each(|&(client, qpn)| shares.push(client, qpn, CREDIT));
+        qps.iter().for_each(|&(client, qpn)| shares.push(client, qpn));
         assert_eq!((shares.len(), shares.iter().count()), (5, 5));
-        let mut taken: Vec<u32> = core::iter::from_fn(|| shares.pop(CREDIT)).collect();
+        let mut taken: Vec<u32> = core::iter::from_fn(|| shares.pop()).collect();
         taken.sort_unstable();
         assert_eq!(taken, [1, 2, 9, 30, 31]);
-        assert_eq!((shares.len(), shares.pop(CREDIT)), (0, None));
+        assert_eq!((shares.len(), shares.pop()), (0, None));
         shares.charge(5);
     }
 }

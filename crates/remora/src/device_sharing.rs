@@ -42,6 +42,11 @@ pub enum ImportError {
          both (remora nic)"
     )]
     Embedded,
+    /// The device is of another card than this one.
+    #[error(
+        "the device is one of another daemon’s card: start both programs with the same REMORA_NIC"
+    )]
+    OtherCard,
     /// The card's process refuses, or has ended.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -62,7 +67,7 @@ impl Device {
         let guid = self.limits().cm.ca_guid;
         match &*self.live.lock() {
             Driver::Own(_) => Letter::Card(guid),
-            Driver::Attached(attached) => Letter::Session(attached.join()),
+            Driver::Attached(attached) => Letter::Session(attached.join(), guid),
         }
     }
 
@@ -78,8 +83,12 @@ impl Device {
         if letter == self.own_letter() {
             return Ok(Imported::Same);
         }
+        let own = self.limits().cm.ca_guid;
         let begun = match (&*self.live.lock(), letter) {
-            (Driver::Attached(host), Letter::Session(join)) => Begun::guest(host, join),
+            (Driver::Attached(_), Letter::Session(_, guid)) if guid != own => {
+                return Err(ImportError::OtherCard);
+            }
+            (Driver::Attached(host), Letter::Session(join, _)) => Begun::guest(host, join),
             _ => return Err(ImportError::Embedded),
         };
         let ways = Ways::from_environment().map_err(OpenError::from)?;

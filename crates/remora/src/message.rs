@@ -1,7 +1,8 @@
 //! What a client and the daemon say to each other over a Unix socket.
 //!
 //! One message is one packet: a request, and one answer to it. The first request is [`Hello`], in a
-//! form that every version can read ([`greeting`]); all others are [`Request`]s. A
+//! form that every version can read ([`greeting`]), and so is the answer to one of another version
+//! (`of_other_version`); all others are [`Request`]s. A
 //! [`Farewell`](Answer::Farewell) comes unasked, in the place of an answer or behind the last one, and
 //! ends the session.
 //!
@@ -340,12 +341,17 @@ pub enum MessageError {
     /// They do not begin as a greeting does.
     #[error("this is no client of a card: the first message is no greeting")]
     NoGreeting,
-    /// Another version.
+    /// The two ends are of different versions.
     #[error(
-        "the client speaks version {0}, and this daemon version {VERSION}: start the daemon and \
-         the program from the same release of Remora"
+        "the program speaks version {client} to the card’s process, which speaks version {daemon}: \
+         start the daemon and the program from the same release of Remora"
     )]
-    Version(u16),
+    Version {
+        /// That of the client.
+        client: u16,
+        /// That of the daemon.
+        daemon: u16,
+    },
     /// They cannot be read.
     #[error("the message cannot be read")]
     Malformed,
@@ -368,7 +374,27 @@ pub fn parse_greeting(bytes: &[u8]) -> Result<Hello, MessageError> {
     let (version, rest) = rest.split_first_chunk().ok_or(MessageError::NoGreeting)?;
     match u16::from_le_bytes(*version) {
         VERSION => decode(rest),
-        other => Err(MessageError::Version(other)),
+        client => Err(MessageError::Version { client, daemon: VERSION }),
+    }
+}
+
+/// What a daemon says to a client of another version, in a form that every version can read: a
+/// mark, and its own version.
+pub(crate) fn of_other_version() -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend(VERSION.to_le_bytes());
+    bytes
+}
+
+/// What came as the answer to a greeting.
+///
+/// # Errors
+/// The daemon is of another version ([`of_other_version`]), or the bytes are no answer.
+pub(crate) fn parse_answer_to_greeting(bytes: &[u8]) -> Result<Answer<'_>, MessageError> {
+    let version = bytes.strip_prefix(&MAGIC).and_then(<[u8]>::first_chunk);
+    match version.map(|version| u16::from_le_bytes(*version)) {
+        Some(daemon) => Err(MessageError::Version { client: VERSION, daemon }),
+        None => decode(bytes),
     }
 }
 
@@ -399,7 +425,13 @@ mod tests {
         assert_eq!(parse_greeting(&bytes), Ok(hello));
         let mut newer = bytes.clone();
         newer[4] = 9;
-        assert_eq!(parse_greeting(&newer[..6]), Err(MessageError::Version(9)));
+        let other = Err(MessageError::Version { client: 9, daemon: VERSION });
+        assert_eq!(parse_greeting(&newer[..6]), other);
+        assert_eq!(
+            parse_answer_to_greeting(&of_other_version()),
+            Err(MessageError::Version { client: VERSION, daemon: VERSION })
+        );
+        assert_eq!(parse_answer_to_greeting(&encode(&Answer::Done)), Ok(Answer::Done));
         assert_eq!(parse_greeting(&bytes[..5]), Err(MessageError::NoGreeting));
         assert_eq!(parse_greeting(b"GET / HTTP/1.1"), Err(MessageError::NoGreeting));
         assert_eq!(parse_greeting(&bytes[..bytes.len() - 1]), Err(MessageError::Malformed));

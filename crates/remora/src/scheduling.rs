@@ -60,6 +60,14 @@ fn ask_for_short_turns() {
     }
 }
 
+/// Does the calling thread have real-time priority, so that no ordinary thread runs on a core while
+/// it wants it?
+pub(crate) fn is_first() -> bool {
+    // SAFETY: the call takes a number only, and concerns this thread.
+    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
+}
+
 /// Puts the calling thread before every ordinary thread of the machine: it runs as soon as it has
 /// work. (A larger share of the processor is not enough: even with a niceness of -15, a thread
 /// waits for milliseconds until the turn of another thread ends.)

@@ -43,6 +43,11 @@ impl Yielding {
         Yielding { empty, every: AtomicU32::new(FIRST), judged, attached }
     }
 
+    /// Is the card another process's?
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached
+    }
+
     /// Notes how many polls in a row have found no packet.
     #[inline(always)]
     pub(crate) fn note(&self, empty: u32) {

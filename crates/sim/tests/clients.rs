@@ -39,10 +39,15 @@ impl Flow {
 
     /// Posts WRITEs until the ring is full.
     fn post(&self, t: &mut Pair) {
+        while self.post_one(t) {}
+    }
+
+    /// Posts a WRITE; returns whether there was room for it.
+    fn post_one(&self, t: &mut Pair) -> bool {
         let op = SendOp::Write { to: self.to, imm: None };
         let (sges, flags) = ([self.from], SendFlags::empty());
         let request = SendRequest { wr_id: 0, op, data: Data::Sges(&sges), flags };
-        while self.end.post_send(&mut t.world, &request).is_ok() {}
+        self.end.post_send(&mut t.world, &request).is_ok()
     }
 
     fn bytes(&self) -> u64 {
@@ -260,4 +265,45 @@ fn long_messages_within_the_card_are_paid_for_in_full() {
     assert_eq!((batch.len(), t.world.hosts[A].nic.counters().local_packets), (0, 0));
     let share = flows[0].bytes() as f64 / flows[1].bytes() as f64;
     assert!((0.97..1.03).contains(&share), "{share}");
+}
+
+#[test]
+fn a_small_request_waits_for_a_piece_of_others_long_messages() {
+    let config = |config: &mut remora_nic::Config| config.local_shortcut = true;
+    let mut t = Pair::new(&PairOptions { config, ..PairOptions::default() });
+    let pd = t.ends[A].pd;
+    let mut flow = |client: u16, len: u32| {
+        let queues = QueueOptions { client, signal_all: true, ..QueueOptions::default() };
+        let [end, peer] =
+            [(); 2].map(|()| Endpoint::create(&mut t.world, (A, pd), Transport::Rc, &queues, None));
+        let psns = (Psn::new(5), Psn::new(9));
+        connect(&mut t.world, (&end, &peer), &ConnectOptions::default(), psns);
+        Flow { end, from: t.sge(A, 0, len), to: t.remote(A, 1 << 19), done: 0 }
+    };
+    let mut hungry: Vec<Flow> = (1..=16).map(|client| flow(client, 400_000)).collect();
+    let mut modest = flow(17, 8);
+    let (now, mut batch, mut asked) = (t.world.now, remora_nic::TransmitBatch::new(), 0);
+    for poll in 0..1000 {
+        for flow in &mut hungry {
+            flow.post(&mut t);
+            flow.done += Endpoint::drain(&mut t.world, A, flow.end.send_cq).len();
+        }
+        // At first all have come together, and the first one is the first.
+        if poll > 10 && poll % 3 == 0 {
+            assert!(modest.post_one(&mut t));
+            asked += 1;
+        }
+        let host = &mut t.world.hosts[A];
+        host.nic.poll_transmit(now, &mut host.memory, &mut batch, 64);
+        modest.done += Endpoint::drain(&mut t.world, A, modest.end.send_cq).len();
+        assert_eq!(modest.done, asked, "each is done by the next poll");
+    }
+    assert_eq!((batch.len(), t.world.hosts[A].nic.counters().local_packets), (0, 0));
+    // A poll takes some microseconds, and the long messages lose nothing by that.
+    let bytes: u64 = hungry.iter().map(Flow::bytes).sum();
+    let polled = bytes / 1000;
+    assert!((50_000..=80_000).contains(&polled), "{polled} bytes in each poll");
+    let [least, most] =
+        [u64::min, u64::max].map(|pick| hungry.iter().map(Flow::bytes).reduce(pick));
+    assert!(most.unwrap() - least.unwrap() <= 400_000, "{least:?} {most:?}");
 }

@@ -179,7 +179,7 @@ impl Rig {
         let lkey = self.key(dice, pair, s);
         let rkey = self.key(dice, pair, 1 - s);
         let mtu = u64::from(self.connect.mtu.bytes());
-        let longest = if transport == Transport::Ud { mtu } else { 12 << 10 };
+        let longest = if transport == Transport::Ud { mtu } else { 40 << 10 };
         let len = dice.pick(&[0, 1, 8, 200, mtu, mtu + 1, longest]).min(longest);
         let (own, peer) = (self.sides[pair][s].region.iova, self.sides[pair][1 - s].region.iova);
         let mut at = |part: u64, len: u64| dice.below((PART - len) / 8) * 8 + part;

@@ -42,6 +42,15 @@ impl Nic {
         self.card.scheduler.set_weight(client, weight);
     }
 
+    /// Makes a queue pair a client's from now on: what it does counts as that client's. Nothing
+    /// happens if there is no such queue pair.
+    pub fn set_qp_client(&mut self, qpn: u32, client: u16) {
+        if let Some(qp) = self.qps.get_mut(qpn) {
+            qp.client = client;
+            qp.note_limits(&self.card);
+        }
+    }
+
     /// Lets queue pairs go on that the rates of their clients have held.
     pub(super) fn wake_clients(&mut self, now: Time) {
         while let Some(qpn) = self.card.clients.wake(now) {

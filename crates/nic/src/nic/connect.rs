@@ -58,12 +58,19 @@ impl Nic {
     /// The reliable connections that can receive: the client of each ([`crate::QpInit::client`]),
     /// the address of its peer, and what it speaks.
     pub fn speaking(&self) -> impl Iterator<Item = (u16, IpAddr, Dialect)> {
-        let connected = |qp: &&Qp| {
-            qp.transport == Transport::Rc
-                && matches!(qp.state, State::Rtr | State::Rts | State::Sqd)
-        };
-        self.qps.iter().filter(connected).map(|qp| (qp.client, qp.path.dst, qp.dialect))
+        let connected = self.qps.iter().filter(|qp| is_connected(qp));
+        connected.map(|qp| (qp.client, qp.path.dst, qp.dialect))
     }
+
+    /// The dialect of a queue pair's reliable connection; `None` if it has none.
+    pub fn speaks(&self, qpn: u32) -> Option<Dialect> {
+        self.qps.get(qpn).filter(|qp| is_connected(qp)).map(|qp| qp.dialect)
+    }
+}
+
+/// Is the queue pair an end of a reliable connection?
+fn is_connected(qp: &Qp) -> bool {
+    qp.transport == Transport::Rc && matches!(qp.state, State::Rtr | State::Rts | State::Sqd)
 }
 
 /// Can the queue pair not receive yet, so that what it speaks is open?

@@ -6,7 +6,8 @@
 //! a queue pair may change between both at any time. What is saved is the way to the network and
 //! back: system calls, checksums, the network itself.
 //!
-//! Most SENDs and WRITEs need not even packets: see `qp/direct.rs`.
+//! Most SENDs and WRITEs need not even packets: see `qp/direct.rs`. Long ones are cut: after some
+//! bytes the driver looks for packets and doorbells, and others have their turns.
 //!
 //! Loop-back (`qp/loop_back.rs`) is another thing: its queue pairs are made for chains, and have no
 //! packets.
@@ -15,17 +16,18 @@ use super::Nic;
 use crate::chain::Mode;
 use crate::env::Env;
 use crate::memory::{Memory, MemoryFault};
-use crate::qp::{Qp, direct_turn, loop_back_turn};
+use crate::qp::{Qp, Ran, direct_turn, loop_back_turn};
 use crate::scheduler::Round;
 use crate::staging::Staging;
 use crate::time::Time;
 use crate::transmit::{Datagram, PayloadRef, Transmit, TransmitBatch};
 use crate::wire::{Packet, ROCE_PORT};
 
-/// What a packet and a direct message cost of a round, in elements of loop-back queue pairs: the
-/// driver must receive again soon.
+/// What a packet and a direct message cost of a round, in elements of loop-back queue pairs, and
+/// how many bytes of a message cost one more: the driver must receive again soon.
 const PACKET_COST: u32 = 16;
 const MESSAGE_COST: u32 = 8;
+const BYTES_OF_ONE: u32 = 256;
 
 /// Room for the packets that are handed over, which is used again and again.
 #[derive(Debug, Default)]
@@ -60,8 +62,11 @@ impl Nic {
             let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
             round.spend_in_card(ran);
             again
-        } else if let ran @ 1.. = direct_turn(&mut self.qps, &mut env, qpn) {
-            round.spend_in_card(ran.saturating_mul(MESSAGE_COST));
+        } else if let Ran { messages: messages @ 1.., bytes } =
+            direct_turn(&mut self.qps, &mut env, qpn)
+        {
+            let by_messages = messages.saturating_mul(MESSAGE_COST);
+            round.spend_in_card(by_messages.saturating_add(bytes / BYTES_OF_ONE));
             self.qps.get(qpn).is_some_and(Qp::has_more)
         } else {
             let Some(qp) = self.qps.get_mut(qpn) else { return };

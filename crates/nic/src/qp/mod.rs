@@ -49,7 +49,7 @@ pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 
-pub(crate) use direct::turn as direct_turn;
+pub(crate) use direct::{Ran, turn as direct_turn};
 pub(crate) use incoming::Incoming;
 pub(crate) use limits::SendLimits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};

@@ -244,7 +244,7 @@ impl Qp {
     }
 
     /// Checks one element and gives it its PSNs.
-    fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
+    pub(super) fn issue(&mut self, env: &mut Env<'_>, raw: &[u8]) -> Option<Stop> {
         let index = self.sq.fetched;
         let over = self.may_run(env).err();
         if over == Some(OverLimit::Rate) {

@@ -4,8 +4,8 @@
 //!
 //! A write by another thread between the copy and the mapping would be lost. So writers wait
 //! meanwhile ([`guard`](super::guard)), where the system permits that; elsewhere memory is converted
-//! only while no thread but the calling one runs code of the program, with signals blocked. Children
-//! of a fork get copies of their own ([`fork`](super::fork)).
+//! only while no thread but the calling one runs code of the program, with signals blocked.
+//! Children of a fork get copies of their own ([`fork`](super::fork)).
 
 use std::fs;
 use std::io;

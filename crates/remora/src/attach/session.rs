@@ -15,6 +15,7 @@ use crate::live::DeviceInfo;
 use crate::message::{
     Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
     MessageSocket, OpenXrcd, Opened, Request, Ticket, Welcome, XrcdError, decode, encode, greeting,
+    parse_answer_to_greeting,
 };
 use crate::shared::{Arena, ArenaError};
 
@@ -107,7 +108,7 @@ impl Begun {
         let mut bytes = Vec::new();
         let came = socket.receive(&mut bytes).map_err(|error| silent(error.to_string()))?;
         let came = came.ok_or_else(|| silent("it has ended the connection".into()))?;
-        let welcome = match decode::<Answer<'_>>(&bytes)? {
+        let welcome = match parse_answer_to_greeting(&bytes)? {
             Answer::Welcome(welcome) => welcome,
             Answer::Refused(reason) | Answer::Farewell(reason) => {
                 return Err(AttachError::Refused(reason.into()));

@@ -1,10 +1,11 @@
 //! What the daemon answers to a client's requests.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use remora_nic::Nic;
 use remora_nic::wire::Dialect;
 
 use super::clients::Then;
@@ -23,8 +24,9 @@ use crate::driver::Own;
 use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, Hello, KernelAnswer, Loan, NAME_MAX, Object, Request, SessionStatus,
-    SessionToken, StatusPage, Welcome, decode, encode, parse_greeting,
+    Answer, CardInfo, Hello, KernelAnswer, Loan, MessageError, NAME_MAX, Object, Request,
+    SessionStatus, SessionToken, StatusPage, Welcome, decode, encode, of_other_version,
+    parse_greeting,
 };
 use crate::shared::Arena;
 
@@ -47,7 +49,14 @@ impl Server {
     pub(super) fn greet(&mut self, number: u32, message: &[u8]) -> Then {
         let hello = match parse_greeting(message) {
             Ok(hello) => hello,
-            Err(error) => return Then::Drop(error.to_string()),
+            Err(error) => {
+                if let (MessageError::Version { .. }, Some(client)) =
+                    (error, self.clients.get(number))
+                {
+                    client.socket.send(&of_other_version(), &[]).ok();
+                }
+                return Then::Drop(error.to_string());
+            }
         };
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.greet_by = None;
@@ -373,14 +382,12 @@ impl Server {
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
         let sessions = live.command_own(|driver| {
-            let lossy = lossy_connections(driver);
-            let engine = driver.engine.as_deref_mut();
-            let Some(engine) = engine else { return Vec::new() };
+            let Own { engine: Some(engine), nic, .. } = driver else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
             page.filter_map(|held| {
-                let rule = policy.rule(held.uid);
-                let lossy = lossy.get(&client_of(held.slot)).copied().unwrap_or(0);
-                let status = describe(rule, held, engine.session(held.slot)?, now);
+                let of = engine.session(held.slot)?;
+                let lossy = of.sides.keys().filter(|qpn| speaks_lossy(nic, **qpn)).count() as u32;
+                let status = describe(policy.rule(held.uid), held, of, now);
                 Some(SessionStatus { lossy, ..status })
             })
             .collect()
@@ -427,13 +434,9 @@ pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
     }
 }
 
-/// How many connections of each client speak the lossy dialect.
-fn lossy_connections(driver: &Own) -> HashMap<u16, u32> {
-    let lossy = driver.nic.speaking().filter(|(_, _, what)| what.contains(Dialect::LOSSY));
-    lossy.fold(HashMap::new(), |mut counts, (client, ..)| {
-        *counts.entry(client).or_insert(0) += 1;
-        counts
-    })
+/// Does the queue pair have a connection that speaks the lossy dialect?
+fn speaks_lossy(nic: &Nic, qpn: u32) -> bool {
+    nic.speaks(qpn).is_some_and(|what| what.contains(Dialect::LOSSY))
 }
 
 /// What a session is and uses, without its connections.

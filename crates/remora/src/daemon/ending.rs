@@ -7,6 +7,7 @@ use remora_nic::RateLimits;
 use remora_nic::kernel::Bound;
 
 use super::running::{SessionKernels, client_of};
+use super::xrc::leave;
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::message::Object;
@@ -55,7 +56,7 @@ impl Ending {
     }
 
     fn destroy(&self, driver: &mut Own, object: Object) {
-        if driver.engine.as_deref_mut().is_some_and(|engine| engine.leave(self.session, object)) {
+        if leave(driver, self.session, object) {
             return;
         }
         let destroyed = destroy(driver, self.session, object);

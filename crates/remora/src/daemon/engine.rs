@@ -452,18 +452,17 @@ impl Engine {
         }
     }
 
-    /// The session holds the object no more; returns whether others do, so that it stays.
-    pub(crate) fn leave(&mut self, session: u16, object: Object) -> bool {
-        let Some(of) = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut) else {
-            return false;
-        };
-        let Some(owner) = self.objects.leave(session, &mut of.usage, object) else { return false };
+    /// The session holds the object no more; returns whose it is now, if others hold it, so that
+    /// it stays.
+    pub(crate) fn leave(&mut self, session: u16, object: Object) -> Option<u16> {
+        let of = self.sessions.get_mut(usize::from(session)).and_then(Option::as_mut)?;
+        let owner = self.objects.leave(session, &mut of.usage, object)?;
         if let Object::Qp(qpn) = object {
             // A target, which has no queues. Its events go to the new owner.
             of.sides.remove(&qpn);
             self.add_qp(owner, qpn, None, None);
         }
-        true
+        Some(owner)
     }
 
     /// Adds memory that a session lends; returns its number, which no other session's has.

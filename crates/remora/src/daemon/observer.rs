@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::message::{
     Answer, CardInfo, DaemonPlace, Hello, MessageError, MessageSocket, Request, SessionStatus,
-    decode, encode, greeting, place,
+    encode, greeting, parse_answer_to_greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -153,7 +153,7 @@ impl Observer {
         if self.socket.receive(&mut bytes).map_err(system)?.is_none() {
             return Err(ObserveError::Refused("it has ended".into()));
         }
-        match decode(&bytes)? {
+        match parse_answer_to_greeting(&bytes)? {
             Answer::Refused(reason) | Answer::Farewell(reason) => {
                 Err(ObserveError::Refused(reason.into()))
             }

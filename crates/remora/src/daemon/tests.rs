@@ -21,8 +21,8 @@ use crate::commands::{Bytes, Command, Commands, Place, QpMade, Stubs, Wire};
 use crate::event::Event;
 use crate::memory::Buffer;
 use crate::message::{
-    Answer, Hello, Keep, Loan, MessageSocket, Object, Request, RingPlace, StatusPage, Welcome,
-    decode, encode, greeting,
+    Answer, Hello, Keep, Loan, MessageError, MessageSocket, Object, Request, RingPlace, StatusPage,
+    VERSION, Welcome, decode, encode, greeting, parse_answer_to_greeting,
 };
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
@@ -584,7 +584,12 @@ fn what_is_no_client_is_sent_away() {
     says(b"GET / HTTP/1.1\r\n", "no greeting");
     let mut newer = greeting(&Hello::default());
     newer[4] = 200;
-    says(&newer, "version 200");
+    let other = connect();
+    other.send(&newer, &[]);
+    let (said, reason) = (other.receive().0, other.farewell());
+    let versions = MessageError::Version { client: VERSION, daemon: VERSION };
+    assert_eq!(parse_answer_to_greeting(&said), Err(versions), "whatever the version");
+    assert!(reason.contains("version 200"), "{reason}");
     says(&greeting(&Hello::default())[..8], "cannot be read");
     let long = "x".repeat(65);
     says(&greeting(&Hello { name: Some(long), ..Hello::default() }), "64 bytes");

@@ -13,8 +13,10 @@ use super::answers::NO_SESSION;
 use super::guarded::Guarded;
 use super::named::FileId;
 use super::objects::Ask;
+use super::running::client_of;
 use super::server::Server;
 use crate::commands::{Commands, SrqMade};
+use crate::driver::Own;
 use crate::message::{Object, OpenXrcd, RingPlace, XrcdError};
 
 impl Server {
@@ -35,6 +37,17 @@ impl Server {
         });
         opened.flatten().ok_or_else(|| NO_SESSION.to_owned())
     }
+}
+
+/// A session holds an object no more; returns whether others do, so that it stays. A target is its
+/// new owner's from then on, with its share of the card and its rates.
+pub(super) fn leave(driver: &mut Own, session: u16, object: Object) -> bool {
+    let Some(engine) = driver.engine.as_deref_mut() else { return false };
+    let Some(owner) = engine.leave(session, object) else { return false };
+    if let Object::Qp(qpn) = object {
+        driver.nic.set_qp_client(qpn, client_of(owner));
+    }
+    true
 }
 
 impl Guarded<'_> {
@@ -60,8 +73,7 @@ impl Guarded<'_> {
 
     /// The session holds the object no more, and others do.
     pub(super) fn leaves(&mut self, object: Object) -> bool {
-        let session = self.session;
-        self.has(object) && self.engine().leave(session, object)
+        self.has(object) && leave(self.driver, self.session, object)
     }
 
     /// As [`Guarded::leaves`], for a domain in which the session must have nothing left.

@@ -25,8 +25,8 @@ pub struct Join {
 pub enum Letter {
     /// A card in a process, by its GUID: no other process can use it.
     Card(u64),
-    /// A session.
-    Session(Join),
+    /// A session, and the card's GUID, by which a process knows whether its daemon is the one.
+    Session(Join, u64),
 }
 
 /// How an XRC domain is opened by a file.

@@ -47,7 +47,7 @@ fn import(fd: c_int) -> Result<*mut ibv_context> {
                 why = match error {
                     ImportError::Foreign(_) => EINVAL,
                     ImportError::Embedded => EOPNOTSUPP,
-                    ImportError::Open(_) => ENODEV,
+                    ImportError::OtherCard | ImportError::Open(_) => ENODEV,
                 };
                 continue;
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use remora_store::replica::{Event, NodeId, Request};
 
 use crate::address::Address;
-use crate::group::{Group, now_ns};
+use crate::group::Group;
 
 /// How long the thread waits for the service at a time, at most: requests wait as long.
 const TICK: Duration = Duration::from_millis(2);
@@ -37,15 +37,14 @@ pub trait Coordinator: Send {
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String>;
 }
 
-/// Keeps a node's lease, and carries requests and news to and fro, until the node stops.
+/// Carries requests and news to and fro, until the node stops.
 pub(crate) fn run(
     group: &Arc<Group>,
     mut coordinator: Box<dyn Coordinator>,
     requests: &Receiver<Request>,
 ) {
-    let mut renewed_ns = None;
     while !group.is_stopping() {
-        let outcome = step(group, &mut *coordinator, requests, &mut renewed_ns);
+        let outcome = step(group, &mut *coordinator, requests);
         let mut state = group.lock();
         if state.service.is_none()
             && let Err(reason) = &outcome
@@ -64,15 +63,8 @@ fn step(
     group: &Group,
     coordinator: &mut dyn Coordinator,
     requests: &Receiver<Request>,
-    renewed_ns: &mut Option<u64>,
 ) -> Result<(), String> {
-    let every = group.lock().lease.renew_every_ns();
-    let sent_ns = now_ns();
-    if renewed_ns.is_none_or(|last| sent_ns >= last + every) {
-        *renewed_ns = Some(sent_ns);
-        coordinator.submit(Request::KeepAlive { sent_ns })?;
-    }
-    while let Ok(request) = requests.try_recv() {
+    for request in without_old_renewals(requests.try_iter().collect()) {
         coordinator.submit(request)?;
     }
     let mut timeout = TICK;
@@ -90,4 +82,30 @@ fn step(
         timeout = Duration::ZERO;
     }
     Ok(())
+}
+
+/// Requests in their order, with only the last of the renewals: many wait where the service was
+/// away, and the last one says what the others would.
+fn without_old_renewals(mut requests: Vec<Request>) -> Vec<Request> {
+    let is_renewal = |request: &Request| matches!(request, Request::KeepAlive { .. });
+    let mut later = requests.iter().filter(|request| is_renewal(request)).count();
+    requests.retain(|request| {
+        later -= usize::from(is_renewal(request));
+        !is_renewal(request) || later == 0
+    });
+    requests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_renewals_that_wait_the_last_is_sent() {
+        let renewal = |sent_ns| Request::KeepAlive { sent_ns };
+        let waiting = vec![renewal(1), Request::Resign, renewal(2), renewal(3), Request::Resign];
+        let sent = [Request::Resign, renewal(3), Request::Resign];
+        assert_eq!(without_old_renewals(waiting), sent);
+        assert_eq!(without_old_renewals(vec![]), []);
+    }
 }

@@ -63,7 +63,7 @@ impl Door {
                 let answer = |incoming| self.answer(&mut state, incoming);
                 let more = arrivals.poll(context, LINKS_MAX, answer, &mut ended);
                 for end in ended.drain(..) {
-                    arrive(&mut state, end);
+                    arrive(&self.group, &mut state, end);
                 }
                 self.receive(&mut state);
                 self.begin_calls(&mut state, &mut calls);
@@ -94,7 +94,7 @@ impl Door {
             }
         };
         // A new connection ends the one before.
-        state.lose(hello.node);
+        state.lose(&self.group, hello.node);
         let queue_pair = parts.0.clone();
         let guest = Guest { node: hello.node, qpn: queue_pair.qpn() };
         state.links.insert(hello.node, Link::new(hello.epoch, parts, hello.region));
@@ -134,7 +134,7 @@ impl Door {
             .filter_map(|(node, link)| link.receive().err().map(|error| (*node, error)));
         for (node, error) in failed.collect::<Vec<_>>() {
             tracing::info!("the link to {node} takes no messages: {error}");
-            state.lose(node);
+            state.lose(&self.group, node);
         }
     }
 
@@ -216,21 +216,21 @@ impl Door {
         let mut state = self.group.lock();
         let over = state.links.iter().filter(|(_, link)| link.is_over());
         for node in over.map(|(node, _)| *node).collect::<Vec<_>>() {
-            state.lose(node);
+            state.lose(&self.group, node);
         }
         state.carry_out(&self.group);
     }
 }
 
 /// A node has completed its connection, or has not.
-fn arrive(state: &mut State, end: Ended<Guest>) {
+fn arrive(group: &Group, state: &mut State, end: Ended<Guest>) {
     let Guest { node, qpn } = end.about;
     let Some(link) = state.links.get_mut(&node).filter(|link| link.qpn() == qpn) else { return };
     match end.connection {
         Ok(connection) => link.keep(connection),
         Err(error) => {
             tracing::debug!("{node} does not come: {error}");
-            state.lose(node);
+            state.lose(group, node);
         }
     }
 }

@@ -125,7 +125,7 @@ impl<M: Memory + 'static> Drive<M> {
         let Some(link) = state.links.get_mut(&from) else { return Ok(state) };
         let Some((snapshot, records)) = link.incoming.finish() else {
             tracing::warn!("{from} sends a copy that cannot be understood");
-            state.lose(from);
+            state.lose(group, from);
             return Ok(state);
         };
         if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
@@ -176,7 +176,7 @@ fn send_copy<M: Memory>(sender: Sender, store: &Store<M, GroupLog>) {
         tracing::info!("no copy of the store for {to}: {interrupted}");
         let mut state = group.lock();
         if state.links.get(&to).is_some_and(|link| link.epoch == epoch) {
-            state.lose(to);
+            state.lose(&group, to);
             state.carry_out(&group);
         }
     }

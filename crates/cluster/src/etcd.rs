@@ -296,9 +296,6 @@ impl Inner {
         match request {
             Request::KeepAlive { sent_ns } => self.keep_alive(sent_ns).await,
             Request::Resign => {
-                // Renewals from before the end do not count.
-                let lease = |news: &News| matches!(news, News::Event(Event::Lease { .. }));
-                self.news.retain(|news| !lease(news));
                 if let Some(held) = self.held.take() {
                     self.client.lease_revoke(held.id).await?;
                 }
@@ -388,7 +385,11 @@ impl Inner {
                 let is_renewed = matches!(&answer, Ok(Some(answer)) if answer.ttl() > 0);
                 match held.sent.pop_front().filter(|_| is_renewed) {
                     Some(sent_ns) => {
-                        self.news.push_back(News::Event(Event::Lease { sent_ns }));
+                        // Nobody has taken over since the configuration was looked up, under
+                        // this lease: this node's key was there all the time.
+                        let epoch = self.latest.as_ref().map_or(0, |(latest, _)| latest.epoch);
+                        let lease = Event::Lease { epoch, sent_ns };
+                        self.news.push_back(News::Event(lease));
                     }
                     // The lease has ended: the next renewal gets another one.
                     None => self.held = None,

@@ -1,6 +1,6 @@
 //! A node's part in a group, as its threads share it.
 //!
-//! One lock guards the replica, its links and its lease. Whoever changes something under it carries
+//! One lock guards the replica and its links. Whoever changes something under it carries
 //! out what the replica wants before the lock is released ([`State::carry_out`]). What takes time
 //! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
 //! service to `coordinator`.
@@ -25,8 +25,8 @@ use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::journal::{Journal, JournalError, Record};
 use remora_store::log::Position;
 use remora_store::replica::{
-    AppendError, ChangeError, Configuration, Counters, Event, Fate, Lease, MEMBERS_MAX, Mark,
-    Message, NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
+    AppendError, ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, Message,
+    NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
 };
 use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
@@ -171,7 +171,6 @@ pub(crate) struct Wanted {
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) replica: Replica,
-    pub(crate) lease: Lease,
     pub(crate) links: BTreeMap<NodeId, Link>,
     pub(crate) addresses: BTreeMap<NodeId, Address>,
     pub(crate) wanted: BTreeMap<NodeId, Wanted>,
@@ -232,12 +231,13 @@ impl Group {
             ring_bytes: ring,
             salt: options.salt,
             patience_ns: options.patience.as_nanos() as u64,
+            lease_ns: options.lease.as_nanos() as u64,
+            drift_ppm: options.drift_ppm,
             waits_for_disk: false,
         };
         let (sender, requests) = mpsc::channel();
         let state = State {
             replica: Replica::new(options.me, replica),
-            lease: Lease::new(options.lease.as_nanos() as u64, options.drift_ppm),
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -314,7 +314,6 @@ impl Group {
     pub(crate) fn fail(&self, reason: String) {
         tracing::error!("the node {} ends: {reason}", self.options.me);
         let mut state = self.lock();
-        state.lease.end();
         state.failure.get_or_insert(reason);
         drop(state);
         self.stop();
@@ -400,7 +399,7 @@ impl Group {
             me: replica.me(),
             configuration: replica.configuration().cloned(),
             standing: replica.standing(),
-            has_lease: state.lease.holds(now_ns()),
+            has_lease: state.failure.is_none() && replica.holds_lease(replica.epoch(), now_ns()),
             last: replica.last(),
             committed: replica.committed(),
             applied: replica.applied(),
@@ -419,7 +418,7 @@ impl State {
         if let Some(reason) = &self.failure {
             return Err(NotServing::Failed(reason.clone()));
         }
-        if self.is_open() && self.lease.holds(now_ns()) {
+        if self.is_open() && self.replica.holds_lease(self.replica.epoch(), now_ns()) {
             return Ok(());
         }
         match self.replica.primary().filter(|node| *node != self.replica.me()) {
@@ -439,9 +438,6 @@ impl State {
 
     /// The service has said something.
     pub(crate) fn hear(&mut self, group: &Group, event: Event) {
-        if let Event::Lease { sent_ns, .. } = event {
-            self.lease.renew(sent_ns);
-        }
         self.replica.handle_event(&group.region, event, now_ns());
         self.carry_out(group);
     }
@@ -458,7 +454,7 @@ impl State {
             Ok(Done::Frame(bytes)) => return self.take_frame(group, node, &bytes),
             Err(broken) => {
                 tracing::info!("the link to {node} is broken: {broken}");
-                self.lose(node);
+                self.lose(group, node);
             }
         }
         None
@@ -479,16 +475,16 @@ impl State {
         };
         if !is_taken {
             tracing::warn!("{from} sends what cannot be understood: is it of another version?");
-            self.lose(from);
+            self.lose(group, from);
         }
         None
     }
 
     /// The link to a node is gone.
-    pub(crate) fn lose(&mut self, node: NodeId) {
+    pub(crate) fn lose(&mut self, group: &Group, node: NodeId) {
         if self.drop_link(node) {
             self.broken += 1;
-            self.replica.handle_disconnected(node);
+            self.replica.handle_disconnected(&group.region, node);
         }
     }
 
@@ -511,7 +507,7 @@ impl State {
             });
             let Some((node, broken)) = broken else { break };
             tracing::info!("the link to {node} is broken: {broken}");
-            self.lose(node);
+            self.lose(group, node);
         }
         let now = (self.replica.committed(), self.replica.epoch());
         if self.told != now {
@@ -523,9 +519,6 @@ impl State {
     fn carry_out_one(&mut self, group: &Group, output: Output) {
         match output {
             Output::Request(request) => {
-                if request == Request::Resign {
-                    self.lease.end();
-                }
                 // Without its thread, the node is ending.
                 let _ = self.requests.send(request);
             }

@@ -67,16 +67,11 @@ impl InProcess {
 }
 
 impl Inner {
-    /// Hands out what the registry says: a lease that is new counts after what happened before it.
+    /// Hands out what the registry says.
     fn hand_out(&mut self, now_ns: u64) {
-        let mut leases = Vec::new();
         while let Some((node, event)) = self.registry.poll(now_ns) {
-            match event {
-                Event::Lease { .. } => leases.push((node, event)),
-                event => self.tell(node, event),
-            }
+            self.tell(node, event);
         }
-        leases.into_iter().for_each(|(node, event)| self.tell(node, event));
     }
 
     fn tell(&mut self, node: NodeId, event: Event) {

@@ -152,7 +152,9 @@ mod tests {
         let mark = Mark { position: Position::from_number(u64::MAX), offset: u64::MAX };
         let position = mark.position;
         let ends = vec![mark; 32];
-        let answer = Answer { ends, first_offset: u64::MAX, applied: mark, committed: position };
+        let applied = mark;
+        let (first_offset, free_until, committed) = (u64::MAX, u64::MAX, position);
+        let answer = Answer { ends, first_offset, applied, committed, free_until };
         let members = (0..MEMBERS_MAX as u64).map(|n| NodeId(u64::MAX - n)).collect::<Vec<_>>();
         let mut epoch = Configuration::first(members[0], members).unwrap();
         epoch.epoch = Position::MAX_EPOCH;

@@ -10,8 +10,9 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::fork::while_no_fork;
 use super::guard::Guard;
 use crate::memory::{Buffer, memfd};
 use crate::threads::without_signals;
@@ -23,6 +24,21 @@ const OWN_THREAD: &str = "remora";
 /// The name of the files that take the place of private memory, by which mappings of them are told
 /// from others.
 pub(super) const NAME: &str = "remora-converted";
+
+/// Held while memory is converted, and from before a fork until it is over.
+static ALONE: Mutex<()> = Mutex::new(());
+/// This process, or one that has forked it, has converted memory.
+static HAS_CONVERTED: AtomicBool = AtomicBool::new(false);
+
+/// While this is held, memory is not converted, and the process does not fork.
+pub(super) fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Has this process, or one that has forked it, converted memory?
+pub(super) fn has_converted() -> bool {
+    HAS_CONVERTED.load(Ordering::Relaxed)
+}
 
 /// Memory that was converted.
 pub(super) struct Converted {
@@ -43,7 +59,9 @@ pub(super) fn convert(addr: u64, len: u64) -> io::Result<Option<Converted>> {
     let Some(end) = addr.checked_add(len).and_then(|end| end.checked_next_multiple_of(page)) else {
         return Ok(None);
     };
-    match while_no_fork(|| convert_pages(start, end)) {
+    let _alone = alone();
+    HAS_CONVERTED.store(true, Ordering::Relaxed);
+    match convert_pages(start, end) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(None),
         converted => converted,
     }

@@ -7,32 +7,15 @@
 //! goes to the file, on top of what the card has written there. The child's memory stays private.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 use std::{fmt, fs};
 
-use super::convert::{hold_writers, mapped_files};
+use super::convert::{alone, has_converted, hold_writers, mapped_files};
 use crate::memory::Buffer;
 use crate::threads::without_signals;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 4096;
-
-/// Held while memory is converted, and from before a fork until it is over.
-static ALONE: Mutex<()> = Mutex::new(());
-/// This process, or one that has forked it, has converted memory.
-static HAS_CONVERTED: AtomicBool = AtomicBool::new(false);
-
-/// Converts memory (`convert`) while the process does not fork.
-pub(super) fn while_no_fork<R>(convert: impl FnOnce() -> R) -> R {
-    let _alone = alone();
-    HAS_CONVERTED.store(true, Ordering::Relaxed);
-    convert()
-}
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The process forks: until this ends, converted memory is private.
 pub struct Forking {
@@ -47,7 +30,7 @@ impl Forking {
     /// Memory that cannot be made private stays shared with the child, and the log says so.
     pub fn begin() -> Forking {
         let _alone = alone();
-        let apart = match HAS_CONVERTED.load(Ordering::Relaxed) {
+        let apart = match has_converted() {
             true => set_apart(),
             false => Vec::new(),
         };

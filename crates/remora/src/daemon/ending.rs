@@ -7,7 +7,6 @@ use remora_nic::RateLimits;
 use remora_nic::kernel::Bound;
 
 use super::running::{SessionKernels, client_of};
-use super::xrc::leave;
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::message::Object;
@@ -169,4 +168,15 @@ fn end_kernels(driver: &mut Own, slot: u16) {
     for (number, to) in taps {
         remove_tap(driver, number, to);
     }
+}
+
+/// A session holds an object no more; returns whether others do, so that it stays. A target is its
+/// new owner's from then on, with its share of the card and its rates.
+pub(super) fn leave(driver: &mut Own, session: u16, object: Object) -> bool {
+    let Some(engine) = driver.engine.as_deref_mut() else { return false };
+    let Some(owner) = engine.leave(session, object) else { return false };
+    if let Object::Qp(qpn) = object {
+        driver.nic.set_qp_client(qpn, client_of(owner));
+    }
+    true
 }

@@ -10,13 +10,12 @@ use remora_nic::queue::RingInit;
 use remora_nic::{CreateError, DestroyError, Pd, Xrcd};
 
 use super::answers::NO_SESSION;
+use super::ending::leave;
 use super::guarded::Guarded;
 use super::named::FileId;
 use super::objects::Ask;
-use super::running::client_of;
 use super::server::Server;
 use crate::commands::{Commands, SrqMade};
-use crate::driver::Own;
 use crate::message::{Object, OpenXrcd, RingPlace, XrcdError};
 
 impl Server {
@@ -37,17 +36,6 @@ impl Server {
         });
         opened.flatten().ok_or_else(|| NO_SESSION.to_owned())
     }
-}
-
-/// A session holds an object no more; returns whether others do, so that it stays. A target is its
-/// new owner's from then on, with its share of the card and its rates.
-pub(super) fn leave(driver: &mut Own, session: u16, object: Object) -> bool {
-    let Some(engine) = driver.engine.as_deref_mut() else { return false };
-    let Some(owner) = engine.leave(session, object) else { return false };
-    if let Object::Qp(qpn) = object {
-        driver.nic.set_qp_client(qpn, client_of(owner));
-    }
-    true
 }
 
 impl Guarded<'_> {

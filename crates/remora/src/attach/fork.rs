@@ -8,6 +8,7 @@
 
 use std::io;
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 use std::{fmt, fs};
 
 use super::convert::{alone, has_converted, hold_writers, mapped_files};

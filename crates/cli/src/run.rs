@@ -1,4 +1,5 @@
-//! `remora run`: starts a verbs program on Remora's card.
+//! `remora run`: starts a verbs program on Remora's card, with the variables of
+//! [`crate::verbs::environment`].
 //!
 //! `exec` replaces this process by the program, so process id, standard streams, signals and exit
 //! status are the program's own. Only the environment tells it of Remora.
@@ -7,8 +8,7 @@
 //! does not for one with an RPATH, nor for one that brings a renamed libibverbs along (Python
 //! wheels do), perhaps in a library that it loads later. So the library is always preloaded too,
 //! and its symbols go before those of any other copy. A program without verbs does not notice,
-//! because no code of the library runs until it is called. [`crate::verbs::environment`] makes the
-//! variables.
+//! because no code of the library runs until it is called.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;

@@ -1,4 +1,7 @@
 //! `remora dma`: a card's memory, and the ways between it and applications' memory.
+//!
+//! A file for each command: `copy`, `channels`, `paths`, `files`; `application` is a process whose
+//! memory they reach.
 
 pub(crate) mod application;
 mod channels;

@@ -1,4 +1,5 @@
-//! Reads world files, shows the mistakes in them, and runs what they say.
+//! Opens world files, shows the mistakes in them, runs what they say, and writes figures and pages.
+//! [`remora_sim::experiment`] parses what a file says.
 
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read};

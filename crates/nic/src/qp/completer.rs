@@ -1,6 +1,5 @@
-//! The completer: what answers from the peer, and their absence, do to outstanding requests.
-//!
-//! The time-out of an acknowledge, the retries and their counts are here, too.
+//! The completer: what answers from the peer, and their absence, do to outstanding requests:
+//! completions, and retransmission behind a NAK or a time-out, with its counts of retries.
 //!
 //! Every answer acknowledges all requests before its PSN. An answer that passes a READ or atomic
 //! without its response shows that the response was lost: an implied NAK, and the requester goes

@@ -2,7 +2,7 @@
 //!
 //! READs and atomics wait here while as many are outstanding as the peer takes (`max_rd_atomic`).
 //!
-//! An element is fetched and checked once. Its copy is in the card's Multi-Queue until it is
+//! Once issued, an element is not read again. Its copy is in the card's Multi-Queue until it is
 //! acknowledged, and packets are always made from that copy, both the first time and again. Going
 //! back N (InfiniBand volume 1, chapter 9, Transport Layer) means to set the cursor back. Answers,
 //! NAKs, time-outs and retries are in [`super::completer`], which sets it back.

@@ -9,7 +9,8 @@
 //! function does what that function of soft-RoCE does (Linux, `drivers/infiniband/sw/rxe/`, here
 //! `rxe_resp.c`). StRoM §4.1 describes the same checks in hardware. READs, atomics and FLUSHes are
 //! in [`super::answers`], receive elements in [`super::receive`], acknowledges in
-//! [`super::acknowledge`].
+//! [`super::acknowledge`]. Requests of the lossy dialect come in by
+//! [`super::lossy`], which carries them out with the same functions.
 
 use super::Qp;
 use super::acknowledge::{HeldAck, Owed};

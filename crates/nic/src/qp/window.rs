@@ -1,7 +1,7 @@
 //! The congestion window: how many packets a requester may have outstanding.
 //!
-//! [`super::requester`] sends no more than that. Acknowledges open the window and losses shrink it
-//! in [`super::completer`], notifications in [`super::congestion`].
+//! [`super::requester`] sends no more than that. The policies of [`super::congestion`] open
+//! and shrink it; [`super::completer`] tells them of acknowledges and losses.
 
 use crate::psn::Psn;
 

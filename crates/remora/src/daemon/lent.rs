@@ -1,4 +1,5 @@
-//! Memory that clients lend to the card: what the daemon accepts, and how it reaches it.
+//! Memory that clients lend to the card: what the daemon accepts, and how it reaches it. `answers`
+//! hands it in, as far as quotas allow.
 //!
 //! A hostile client may lend anything. What could end the daemon by a signal, or block it, is
 //! refused here:

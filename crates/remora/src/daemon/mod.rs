@@ -13,7 +13,9 @@
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
-//!   (`fd_store`), by their `record`; [`Observer`] asks it from another process.
+//!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
+//! - `join` lets forked children and other processes use a session; `xrc` shares domains among
+//!   sessions, by the files that name them (`named`).
 
 mod answers;
 mod by_number;

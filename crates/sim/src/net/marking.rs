@@ -1,4 +1,5 @@
 //! When a switch marks packets for congestion (ECN): by a step, as DCTCP has it, or as RED does.
+//! `engine` sets the mark in the packet.
 
 use crate::dice::Mix;
 

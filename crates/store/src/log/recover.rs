@@ -1,4 +1,8 @@
-//! A store from what a directory has: the newest snapshot, and the log from there on.
+//! Recovery: makes a store from what a directory has after a stop or a crash, which is the newest
+//! snapshot and the log from there on.
+//!
+//! `replay` reads the log and decides where it ends (a torn tail, or corruption); here its records
+//! are carried out; `reopen` goes on writing behind the last one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -18,11 +18,15 @@ use wasmtime::{InstancePre, Store, Trap, TypedFunc, ValRaw};
 
 use super::error::{Again, Ended};
 use super::guest::Guest;
-use super::limits::{STEP_INSTRUCTIONS, TURN_INSTRUCTIONS};
 use super::linked::Linked;
 use super::loan::Loan;
 use crate::kernel::context::{begin_trial, current, end_trial, end_turn};
 use crate::kernel::{CallStatus, Context};
+
+/// Instructions that a guest may run before other invocations get their turn.
+pub const TURN_INSTRUCTIONS: u64 = 1 << 16;
+/// Instructions for each step of the budget.
+pub(super) const STEP_INSTRUCTIONS: u64 = 64;
 
 /// How an invocation ended, for its instance.
 pub(super) enum End {

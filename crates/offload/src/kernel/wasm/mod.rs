@@ -45,7 +45,8 @@ mod tap;
 
 pub use error::LoadError;
 pub use guest::TOTAL_MEMORY;
-pub use limits::{MODULE_MAX, ModuleLimits, TURN_INSTRUCTIONS};
+pub use instance::TURN_INSTRUCTIONS;
+pub use limits::{MODULE_MAX, ModuleLimits};
 pub use module::Module;
 pub use program::ModuleProgram;
 pub use tap::{ModuleTap, PAYLOAD_STEPS};

@@ -1,4 +1,10 @@
 //! The commands, by what they are about.
+//!
+//! - on keys: `keys`, `expiry` (when they end), `scan` (walks over all of them); `options` are what
+//!   several of them share;
+//! - on values: `strings`, `numbers`, `bits`;
+//! - on the connection: `connection`, and `transaction`;
+//! - on the server: `server`, `info`, `config`, `cluster`.
 
 pub(crate) mod bits;
 pub(crate) mod cluster;

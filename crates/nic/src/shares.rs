@@ -215,8 +215,8 @@ mod tests {
         let mut shares = Shares::default();
         (1..=16).for_each(|client| shares.push(client, u32::from(client)));
         for round in 0..1000 {
-            // At first all come together: each has its first turn.
-            for _ in 0..if round == 0 { 16 } else { round % 23 + 2 } {
+            // Each of the others has a turn before it asks again, at least.
+            for _ in 0..round % 23 + 16 {
                 let qpn = shares.pop().unwrap();
                 assert_ne!(qpn, 99, "once for each time that it asks");
                 shares.push(qpn as u16, qpn);

@@ -23,8 +23,8 @@
 //!
 //! Limits: a turn runs a few elements, a poll a few hundred. [`ChainLimits`] gives a send queue a
 //! rate, its WAITs a longest duration, and all queues of a chain a common budget. A WAIT that never
-//! ends takes no time of the card's. `qp/limits.rs` charges them and holds a queue that has spent its
-//! share; `nic/chains.rs` sets them.
+//! ends takes no time of the card's. `qp/limits.rs` charges them and holds a queue that has spent
+//! its share; `nic/chains.rs` sets them.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -15,8 +15,8 @@ use remora_nic::kernel::{Call, Header};
 
 use super::error::LoadError;
 use super::guest::Guest;
-use super::instance::{Plain, cause};
 use super::instance::STEP_INSTRUCTIONS;
+use super::instance::{Plain, cause};
 use super::linked::Linked;
 use crate::kernel::context::poll_with;
 use crate::kernel::invocation::{Invocation, Pool};

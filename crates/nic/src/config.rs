@@ -62,7 +62,7 @@ pub struct Config {
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
     /// What decides how many packets queue pairs have outstanding that choose nothing else
-    /// ([`crate::QpAttr::congestion`]).
+    /// ([`crate::qp::QpAttr::congestion`]).
     pub congestion: Congestion,
     /// The rate of the link in bits per second, at which [`Congestion::Dcqcn`] begins.
     pub link_bits_per_second: u64,

@@ -1,6 +1,6 @@
 //! Schemes of loss recovery beside each other: at a given loss, over paths of unequal delay, and
 //! when a last packet is lost. [`goodput`](mod@crate::goodput) has the link and the messages. The
-//! card's own schemes run on cards; others' are models ([`selective`](crate::selective)).
+//! card's own schemes run on cards; others' are models ([`crate::selective`]).
 
 use core::time::Duration;
 

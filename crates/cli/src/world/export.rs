@@ -48,7 +48,7 @@ pub(super) struct Export {
     /// The packets that passed a cable, as pcapng; payload that does not exist is zeros
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
-    /// The ends of that cable [default: what the world's [record] captures]
+    /// The ends of that cable [default: those that the world's section record captures]
     #[arg(long, value_names = ["NODE", "NODE"], num_args = 2)]
     cable: Vec<String>,
 }

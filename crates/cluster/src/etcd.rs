@@ -32,13 +32,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone, Debug)]
-pub struct EtcdOptions {
-    /// Its members, as URLs.
+pub struct EtcdGroup {
+    /// etcd's members, as URLs.
     pub endpoints: Vec<String>,
     /// A user and a password, where etcd asks for them.
     pub user: Option<(String, String)>,
-    /// The group's name.
+    /// The group's name, without slashes.
     pub name: String,
+}
+
+/// How a node takes part in a group of etcd's.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// The group.
+    pub group: EtcdGroup,
     /// For how long a lease holds. etcd counts in whole seconds, and may give more.
     pub lease: Duration,
     /// How many members the group begins with: whoever comes first waits for the others.
@@ -129,13 +136,13 @@ impl std::fmt::Debug for Etcd {
 type Answer<T> = Result<T, etcd_client::Error>;
 
 /// Connects, and answers the client and the prefix of the group's keys.
-async fn client_of(options: &EtcdOptions) -> Answer<(Client, String)> {
+async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     let mut how = ConnectOptions::new().with_timeout(PATIENCE).with_connect_timeout(PATIENCE);
-    if let Some((name, password)) = &options.user {
+    if let Some((name, password)) = &group.user {
         how = how.with_user(name, password);
     }
-    let client = Client::connect(&options.endpoints, Some(how)).await?;
-    Ok((client, format!("/remora/{}/", options.name)))
+    let client = Client::connect(&group.endpoints, Some(how)).await?;
+    Ok((client, format!("/remora/{}/", group.name)))
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -146,15 +153,15 @@ fn runtime() -> std::io::Result<Runtime> {
 ///
 /// # Errors
 /// See [`EtcdError`].
-pub fn overview(options: &EtcdOptions) -> Result<Overview, EtcdError> {
+pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
     let failed = |reason: String| EtcdError {
-        endpoints: options.endpoints.join(", "),
+        endpoints: group.endpoints.join(", "),
         what: "looking at the group",
         reason,
     };
     let runtime = runtime().map_err(|error| failed(error.to_string()))?;
     let asked = runtime.block_on(async {
-        let (mut client, prefix) = client_of(options).await?;
+        let (mut client, prefix) = client_of(group).await?;
         let all = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await?;
         let mut overview = Overview { configuration: None, nodes: BTreeMap::new() };
         for pair in all.kvs() {
@@ -179,13 +186,13 @@ impl Etcd {
     /// See [`EtcdError`].
     pub fn connect(options: &EtcdOptions, me: NodeId) -> Result<(Etcd, Terms), EtcdError> {
         let failed = |reason: String| EtcdError {
-            endpoints: options.endpoints.join(", "),
+            endpoints: options.group.endpoints.join(", "),
             what: "joining the group",
             reason,
         };
         let runtime = runtime().map_err(|error| failed(error.to_string()))?;
         let joined = runtime.block_on(async {
-            let (client, prefix) = client_of(options).await?;
+            let (client, prefix) = client_of(&options.group).await?;
             let mut inner = Inner {
                 client,
                 prefix,

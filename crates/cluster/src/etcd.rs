@@ -145,6 +145,17 @@ async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     Ok((client, format!("/remora/{}/", group.name)))
 }
 
+/// An error as people read it.
+fn words_of(error: &etcd_client::Error) -> String {
+    match error {
+        etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
+            "nobody answers there: is it running, and is that its address?".to_owned()
+        }
+        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
+        other => other.to_string(),
+    }
+}
+
 fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
@@ -175,7 +186,7 @@ pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
         }
         Ok(overview)
     });
-    asked.map_err(|error: etcd_client::Error| failed(error.to_string()))
+    asked.map_err(|error| failed(words_of(&error)))
 }
 
 impl Etcd {
@@ -212,8 +223,7 @@ impl Etcd {
             inner.client.lease_revoke(granted.id()).await?;
             Ok((inner, agreed))
         });
-        let (inner, agreed) =
-            joined.map_err(|error: etcd_client::Error| failed(error.to_string()))?;
+        let (inner, agreed) = joined.map_err(|error| failed(words_of(&error)))?;
         let token = Token::new(agreed.token);
         let terms = Terms {
             salt: agreed.salt,
@@ -235,7 +245,7 @@ impl Etcd {
 impl Coordinator for Etcd {
     fn submit(&mut self, request: Request) -> Result<(), String> {
         let inner = &mut self.inner;
-        self.runtime.block_on(inner.submit(request)).map_err(|error| error.to_string())
+        self.runtime.block_on(inner.submit(request)).map_err(|error| words_of(&error))
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
@@ -245,13 +255,15 @@ impl Coordinator for Etcd {
         }
         let heard = self.runtime.block_on(async {
             let next = tokio::time::timeout(timeout, inner.hear());
-            next.await.unwrap_or(Ok(()))
+            // Only waiting may be cut short: a request that is dropped half-way is lost.
+            let has_changed = next.await.unwrap_or(Ok(false))?;
+            if has_changed { inner.found().await } else { Ok(()) }
         });
         if heard.is_err() {
             // What was missed is asked for anew.
             inner.watch = None;
         }
-        heard.map_err(|error| error.to_string())?;
+        heard.map_err(|error| words_of(&error))?;
         Ok(inner.news.pop_front())
     }
 }
@@ -373,8 +385,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits for the next word of etcd, and takes note of it.
-    async fn hear(&mut self) -> Answer<()> {
+    /// Waits for the next word of etcd, and takes note of it: whether the group has changed.
+    async fn hear(&mut self) -> Answer<bool> {
         let (Some(watch), Some(held)) = (&mut self.watch, &mut self.held) else {
             // The next renewal begins both anew.
             return std::future::pending().await;
@@ -386,7 +398,7 @@ impl Inner {
                 for change in changes.events() {
                     self.take(change)?;
                 }
-                self.found().await
+                Ok(true)
             }
             answer = held.answers.message() => {
                 let is_renewed = matches!(&answer, Ok(Some(answer)) if answer.ttl() > 0);
@@ -401,7 +413,7 @@ impl Inner {
                     // The lease has ended: the next renewal gets another one.
                     None => self.held = None,
                 }
-                answer.map(|_| ())
+                answer.map(|_| false)
             }
         }
     }

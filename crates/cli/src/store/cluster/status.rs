@@ -1,6 +1,7 @@
 //! How a group's nodes are: what etcd has of them, and what they say themselves.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{IsTerminal, stdout};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -68,6 +69,12 @@ impl Watch {
     }
 }
 
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.headline(), self.table())
+    }
+}
+
 impl Look {
     /// Asks etcd for the group, then its nodes.
     ///
@@ -128,7 +135,7 @@ impl Look {
         if as_json {
             return output::json_line(&self.to_json());
         }
-        println!("{}\n{}", self.headline(), self.table());
+        println!("{self}");
         Ok(())
     }
 

@@ -99,6 +99,8 @@ impl Try {
                 node.process.id()
             );
         }
+        let more = format!("remora store serve --cluster {NAME} --etcd {url} --redis 0");
+        println!("     {more}        a node in its place");
         println!("Stop: Ctrl-C");
         Ok(())
     }
@@ -127,7 +129,9 @@ fn wait_for_primary(group: &EtcdGroup, stop: &AtomicBool) -> Result<Option<Strin
         if let Ok(Some((primary, _))) = look.as_ref().map(Look::serving) {
             return Ok(Some(primary.to_string()));
         }
-        ensure!(start.elapsed() < PATIENCE, "no node serves after {PATIENCE:?}: {look:#?}");
+        if start.elapsed() > PATIENCE {
+            bail!("no node serves after {PATIENCE:?}: {}", look?);
+        }
         std::thread::sleep(LOOK);
     }
     Ok(None)

@@ -69,7 +69,7 @@ mod with_clusters {
             let mut by = None;
             until(&format!("{ask}: {wanted:?}"), || {
                 let fronts = self.fronts();
-                by = fronts.into_iter().find(|at| redis(at, ask, wanted.len()) == wanted);
+                by = fronts.into_iter().find(|at| redis(at, ask) == wanted);
                 by.is_some()
             });
             by.unwrap().to_owned()
@@ -111,15 +111,17 @@ mod with_clusters {
         (child, serde_json::from_str(&line).unwrap())
     }
 
-    /// The first lines of a node's answer; fewer if it is gone.
-    fn redis(at: &str, command: &str, lines: usize) -> Vec<String> {
+    /// The lines of a node's answer; none if it is gone.
+    fn redis(at: &str, command: &str) -> Vec<String> {
         let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        if stream.write_all(format!("{command}\r\n").as_bytes()).is_err() {
+        if stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).is_err() {
             return Vec::new();
         }
-        let lines = BufReader::new(&stream).lines().take(lines);
-        lines.map_while(Result::ok).collect()
+        let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
+        // That of QUIT.
+        lines.pop();
+        lines
     }
 
     fn node<'v>(status: &'v Value, name: &Value) -> Option<&'v Value> {
@@ -139,7 +141,7 @@ mod with_clusters {
             primary = trial.answered("SET foo 1", &["+OK"]);
             let moved = format!("-MOVED 12182 {primary}");
             let others = trial.fronts().into_iter().filter(|at| *at != primary);
-            others.map(|at| redis(at, "GET foo", 1)).all(|answer| answer == [moved.as_str()])
+            others.map(|at| redis(at, "GET foo")).all(|answer| answer == [moved.as_str()])
         });
         let killed = trial.node_at(&primary).clone();
         let pid = i32::try_from(killed["process"].as_u64().unwrap()).unwrap();

@@ -177,10 +177,12 @@ stage_cluster() {
             return "$skipped"
         fi
     done
-    cargo clippy "${locked[@]}" --quiet -p remora-cluster --features etcd --all-targets -- \
-        -D warnings || fail "clippy has found something"
-    cargo test "${locked[@]}" --quiet -p remora-cluster --features etcd ||
-        fail "a group of nodes failed" "docs/cluster.md says what it promises."
+    local features=(-p remora-cluster -p remora-cli --features remora-cluster/etcd
+        --features remora-cli/cluster)
+    cargo clippy "${locked[@]}" --quiet "${features[@]}" --all-targets -- -D warnings ||
+        fail "clippy has found something"
+    cargo test "${locked[@]}" --quiet "${features[@]}" --lib --bins --test group --test etcd \
+        --test cluster || fail "a group of nodes failed" "docs/cluster.md says what it promises."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.
@@ -273,7 +275,7 @@ stage_features() {
     cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
 
     # 3. What the command can read beyond that costs only those who ask for it.
-    heavy=$(crates_built -p remora-cli | grep -E '^parquet' || true)
+    heavy=$(crates_built -p remora-cli | grep -E '^(parquet|etcd-client|tokio)' || true)
     [[ -z $heavy ]] || fail "the command depends by default on:" "$heavy"
     cargo check "${locked[@]}" --quiet -p remora-cli --features parquet --all-targets ||
         fail "the command does not compile with Parquet"

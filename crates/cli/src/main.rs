@@ -2,7 +2,8 @@
 //!
 //! A command is the module of its name. The others: `verbs` is shared by `run`, `doctor` and
 //! `bench verbs`, and `ways` by `demo` and `bench`; `remote` has the options of commands that
-//! connect to a node, `child` starts other processes of this program, `draws` makes random numbers.
+//! connect to a node, `child` starts other processes of this program, `draws` makes random numbers,
+//! `folder` has temporary files.
 
 mod bench;
 mod chain;
@@ -12,6 +13,7 @@ mod devinfo;
 mod dma;
 mod doctor;
 mod draws;
+mod folder;
 mod kernel;
 mod mem;
 mod nic;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::channel::WaitError;
 use remora::nic::queue::Completion;
@@ -69,7 +69,7 @@ impl<M: Memory + 'static> Drive<M> {
         state = self.apply(state, batch)?;
         let opens = state.replica.is_serving() && !state.is_open();
         if opens {
-            state.open = Some(state.replica.epoch());
+            state.open = Some((state.replica.epoch(), Instant::now()));
             tracing::info!("{} serves in epoch {}", group.options.me, state.replica.epoch());
         }
         self.start_copies(&mut state)?;

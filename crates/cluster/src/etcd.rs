@@ -32,13 +32,20 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone, Debug)]
-pub struct EtcdOptions {
-    /// Its members, as URLs.
+pub struct EtcdGroup {
+    /// etcd's members, as URLs.
     pub endpoints: Vec<String>,
     /// A user and a password, where etcd asks for them.
     pub user: Option<(String, String)>,
-    /// The group's name.
+    /// The group's name, without slashes.
     pub name: String,
+}
+
+/// How a node takes part in a group of etcd's.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// The group.
+    pub group: EtcdGroup,
     /// For how long a lease holds. etcd counts in whole seconds, and may give more.
     pub lease: Duration,
     /// How many members the group begins with: whoever comes first waits for the others.
@@ -129,13 +136,24 @@ impl std::fmt::Debug for Etcd {
 type Answer<T> = Result<T, etcd_client::Error>;
 
 /// Connects, and answers the client and the prefix of the group's keys.
-async fn client_of(options: &EtcdOptions) -> Answer<(Client, String)> {
+async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     let mut how = ConnectOptions::new().with_timeout(PATIENCE).with_connect_timeout(PATIENCE);
-    if let Some((name, password)) = &options.user {
+    if let Some((name, password)) = &group.user {
         how = how.with_user(name, password);
     }
-    let client = Client::connect(&options.endpoints, Some(how)).await?;
-    Ok((client, format!("/remora/{}/", options.name)))
+    let client = Client::connect(&group.endpoints, Some(how)).await?;
+    Ok((client, format!("/remora/{}/", group.name)))
+}
+
+/// An error as people read it.
+fn words_of(error: &etcd_client::Error) -> String {
+    match error {
+        etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
+            "nobody answers there: is it running, and is that its address?".to_owned()
+        }
+        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
+        other => other.to_string(),
+    }
 }
 
 fn runtime() -> std::io::Result<Runtime> {
@@ -146,15 +164,15 @@ fn runtime() -> std::io::Result<Runtime> {
 ///
 /// # Errors
 /// See [`EtcdError`].
-pub fn overview(options: &EtcdOptions) -> Result<Overview, EtcdError> {
+pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
     let failed = |reason: String| EtcdError {
-        endpoints: options.endpoints.join(", "),
+        endpoints: group.endpoints.join(", "),
         what: "looking at the group",
         reason,
     };
     let runtime = runtime().map_err(|error| failed(error.to_string()))?;
     let asked = runtime.block_on(async {
-        let (mut client, prefix) = client_of(options).await?;
+        let (mut client, prefix) = client_of(group).await?;
         let all = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await?;
         let mut overview = Overview { configuration: None, nodes: BTreeMap::new() };
         for pair in all.kvs() {
@@ -168,7 +186,7 @@ pub fn overview(options: &EtcdOptions) -> Result<Overview, EtcdError> {
         }
         Ok(overview)
     });
-    asked.map_err(|error: etcd_client::Error| failed(error.to_string()))
+    asked.map_err(|error| failed(words_of(&error)))
 }
 
 impl Etcd {
@@ -179,13 +197,13 @@ impl Etcd {
     /// See [`EtcdError`].
     pub fn connect(options: &EtcdOptions, me: NodeId) -> Result<(Etcd, Terms), EtcdError> {
         let failed = |reason: String| EtcdError {
-            endpoints: options.endpoints.join(", "),
+            endpoints: options.group.endpoints.join(", "),
             what: "joining the group",
             reason,
         };
         let runtime = runtime().map_err(|error| failed(error.to_string()))?;
         let joined = runtime.block_on(async {
-            let (client, prefix) = client_of(options).await?;
+            let (client, prefix) = client_of(&options.group).await?;
             let mut inner = Inner {
                 client,
                 prefix,
@@ -205,8 +223,7 @@ impl Etcd {
             inner.client.lease_revoke(granted.id()).await?;
             Ok((inner, agreed))
         });
-        let (inner, agreed) =
-            joined.map_err(|error: etcd_client::Error| failed(error.to_string()))?;
+        let (inner, agreed) = joined.map_err(|error| failed(words_of(&error)))?;
         let token = Token::new(agreed.token);
         let terms = Terms {
             salt: agreed.salt,
@@ -228,7 +245,7 @@ impl Etcd {
 impl Coordinator for Etcd {
     fn submit(&mut self, request: Request) -> Result<(), String> {
         let inner = &mut self.inner;
-        self.runtime.block_on(inner.submit(request)).map_err(|error| error.to_string())
+        self.runtime.block_on(inner.submit(request)).map_err(|error| words_of(&error))
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
@@ -238,13 +255,15 @@ impl Coordinator for Etcd {
         }
         let heard = self.runtime.block_on(async {
             let next = tokio::time::timeout(timeout, inner.hear());
-            next.await.unwrap_or(Ok(()))
+            // Only waiting may be cut short: a request that is dropped half-way is lost.
+            let has_changed = next.await.unwrap_or(Ok(false))?;
+            if has_changed { inner.found().await } else { Ok(()) }
         });
         if heard.is_err() {
             // What was missed is asked for anew.
             inner.watch = None;
         }
-        heard.map_err(|error| error.to_string())?;
+        heard.map_err(|error| words_of(&error))?;
         Ok(inner.news.pop_front())
     }
 }
@@ -366,8 +385,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits for the next word of etcd, and takes note of it.
-    async fn hear(&mut self) -> Answer<()> {
+    /// Waits for the next word of etcd, and takes note of it: whether the group has changed.
+    async fn hear(&mut self) -> Answer<bool> {
         let (Some(watch), Some(held)) = (&mut self.watch, &mut self.held) else {
             // The next renewal begins both anew.
             return std::future::pending().await;
@@ -379,7 +398,7 @@ impl Inner {
                 for change in changes.events() {
                     self.take(change)?;
                 }
-                self.found().await
+                Ok(true)
             }
             answer = held.answers.message() => {
                 let is_renewed = matches!(&answer, Ok(Some(answer)) if answer.ttl() > 0);
@@ -394,7 +413,7 @@ impl Inner {
                     // The lease has ended: the next renewal gets another one.
                     None => self.held = None,
                 }
-                answer.map(|_| ())
+                answer.map(|_| false)
             }
         }
     }

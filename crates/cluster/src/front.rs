@@ -5,12 +5,25 @@ use std::sync::Arc;
 
 use remora_store::front::keyspace::{Cluster, ClusterNode, Keeper};
 use remora_store::log::Position;
+use remora_store::replica::Standing;
 
 use crate::group::Group;
 
 /// A group, as the fronts' keeper.
 #[derive(Clone, Debug)]
 pub struct GroupKeeper(pub Arc<Group>);
+
+/// What a node does, in a word for `INFO`.
+fn word_of(standing: Standing) -> &'static str {
+    match standing {
+        Standing::Idle => "idle",
+        Standing::Fencing => "fences",
+        Standing::Backup(true) => "follows",
+        Standing::Backup(false) => "waits",
+        Standing::Recovering => "recovers",
+        Standing::Serving => "serves",
+    }
+}
 
 impl Keeper for GroupKeeper {
     fn is_awaited(&self) -> bool {
@@ -34,15 +47,23 @@ impl Keeper for GroupKeeper {
 
     fn entries(&self) -> Vec<(&'static str, String)> {
         let status = self.0.status();
-        vec![
-            ("cluster_standing", format!("{:?}", status.standing)),
+        let epoch = status.configuration.map_or(0, |latest| latest.epoch);
+        let mut entries = vec![
+            ("cluster_node", status.me.to_string()),
+            ("cluster_standing", word_of(status.standing).to_owned()),
+            ("cluster_epoch", epoch.to_string()),
             ("cluster_has_lease", u8::from(status.has_lease).to_string()),
             ("cluster_last", status.last.position.to_string()),
             ("cluster_committed", status.committed.to_string()),
             ("cluster_applied", status.applied.position.to_string()),
+            ("cluster_log_bytes", status.last.offset.to_string()),
+            ("cluster_applied_bytes", status.applied.offset.to_string()),
             ("cluster_broken_links", status.broken.to_string()),
             ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
-        ]
+        ];
+        let serving = status.serving.map(|time| time.as_secs().to_string());
+        entries.extend(serving.map(|seconds| ("cluster_serving_s", seconds)));
+        entries
     }
 
     fn seen(&self) -> u64 {

@@ -147,6 +147,8 @@ pub struct Status {
     pub committed: Position,
     /// Up to where its store has carried out the log.
     pub applied: Mark,
+    /// For how long it has served in this epoch, if it serves.
+    pub serving: Option<Duration>,
     /// The nodes that it is connected to.
     pub links: Vec<NodeId>,
     /// Where nodes are, as the service knows.
@@ -180,8 +182,9 @@ pub(crate) struct State {
     pub(crate) copies: BTreeMap<NodeId, u32>,
     /// The threads that send them.
     pub(crate) copiers: Vec<JoinHandle<()>>,
-    /// The epoch in which the store has all that the log has, so that changes can be made.
-    pub(crate) open: Option<u32>,
+    /// The epoch in which the store has all that the log has, so that changes can be made, and
+    /// since when.
+    pub(crate) open: Option<(u32, Instant)>,
     /// The last flush of each tablespace in this life as a primary: see `copy`.
     pub(crate) flushes: BTreeMap<u16, Position>,
     pub(crate) requests: mpsc::Sender<Request>,
@@ -403,6 +406,7 @@ impl Group {
             last: replica.last(),
             committed: replica.committed(),
             applied: replica.applied(),
+            serving: state.open.filter(|_| state.is_open()).map(|(_, since)| since.elapsed()),
             links: state.links.keys().copied().collect(),
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
@@ -433,7 +437,8 @@ impl State {
 
     /// Whether changes can be made.
     pub(crate) fn is_open(&self) -> bool {
-        self.open == Some(self.replica.epoch()) && self.replica.is_serving()
+        let epoch = self.replica.epoch();
+        self.open.is_some_and(|(open, _)| open == epoch) && self.replica.is_serving()
     }
 
     /// The service has said something.

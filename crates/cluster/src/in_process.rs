@@ -81,6 +81,18 @@ impl Inner {
     }
 }
 
+/// A node that ends has no address any more; its lease ends by itself.
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut inner = self.service.lock();
+        inner.addresses.remove(&self.me);
+        inner.news.remove(&self.me);
+        for news in inner.news.values_mut() {
+            news.push_back(News::Address(self.me, None));
+        }
+    }
+}
+
 impl Coordinator for Member {
     fn submit(&mut self, request: Request) -> Result<(), String> {
         let mut inner = self.service.lock();

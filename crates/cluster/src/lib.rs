@@ -8,6 +8,7 @@
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
+//! - `members`: nodes that are there take the places of those that are lost.
 //! - `front`: what Redis' and memcached's clients get of it.
 //! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
 //!   it says of nodes.
@@ -29,6 +30,7 @@ mod group;
 mod in_process;
 mod incoming;
 mod link;
+mod members;
 mod node;
 mod wire;
 

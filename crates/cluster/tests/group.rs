@@ -238,3 +238,25 @@ fn a_node_that_is_lost_is_replaced() {
     assert_eq!(contents(&trial.nodes[&new]), expected);
     assert_eq!(expected.len(), 501);
 }
+
+/// A node that comes takes the place of one that was lost, without a word from anybody.
+#[test]
+fn the_members_are_tended_to() {
+    let mut trial = Trial::new(3, 1 << 16);
+    trial.put("a", "1");
+    let primary = trial.primary().group().status().me;
+    let lost = *trial.nodes.keys().find(|node| **node != primary).unwrap();
+    trial.nodes.remove(&lost);
+    let new = NodeId(4);
+    trial.start(new, 1 << 16);
+    until("the new node has the lost one's place", || {
+        trial.nodes.values().for_each(|node| node.group().tend(3));
+        let latest = trial.primary().group().status().configuration?;
+        let is_replaced = latest.members.contains(&new) && !latest.members.contains(&lost);
+        (is_replaced && latest.members.len() == 3 && latest.is_established()).then_some(())
+    });
+    trial.put("b", "2");
+    trial.settle();
+    assert_eq!(get(&trial.nodes[&new], "a").unwrap(), "1");
+    assert_eq!(get(&trial.nodes[&new], "b").unwrap(), "2");
+}

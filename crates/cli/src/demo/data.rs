@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use crate::folder::Folder;
 use crate::output;
 
 /// Folders that hold real data on any machine.
@@ -23,31 +24,6 @@ pub(super) struct DataFile {
     pub(super) story: String,
     /// The folder, if the demo has made the file; removed with this value.
     _folder: Option<Folder>,
-}
-
-/// A folder that is removed on drop.
-#[derive(Debug)]
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    /// An empty one, for files that the demo makes.
-    pub(super) fn new(purpose: &str) -> Result<Folder> {
-        let name = format!("remora-demo-{purpose}-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Folder(folder))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // If it cannot be removed, the system cleans temporary folders up.
-        fs::remove_dir_all(&self.0).ok();
-    }
 }
 
 impl DataFile {
@@ -77,7 +53,7 @@ impl DataFile {
             "--size must lie between 1 byte and {}",
             output::bytes(BYTES_MAX)
         );
-        let folder = Folder::new("file")?;
+        let folder = Folder::new("demo-file")?;
         let path = folder.path().join("data");
         let file =
             File::create_new(&path).with_context(|| format!("cannot make {}", path.display()))?;

@@ -20,9 +20,10 @@ use remora_store::select::selection::{Output, Selection};
 use remora_store::way::connect::ClientOptions;
 use serde::{Deserialize, Serialize};
 
-use super::data::{self, Folder};
+use super::data;
 use super::figures::Latency;
 use crate::child::Helper;
+use crate::folder::Folder;
 use crate::output;
 use crate::store::load::flight::{self, Item};
 
@@ -76,7 +77,7 @@ pub(super) struct Way {
 /// Loads, reads, selects, kills; checks every row. Tells `say` of each step, whose first number is
 /// `step`.
 pub(super) fn run(step: usize, say: impl Fn(&str)) -> Result<Measured> {
-    let folder = Folder::new("store")?;
+    let folder = Folder::new("demo-store")?;
     let rows = rows()?;
     let (served, ready) = start(folder.path())?;
     let device = Device::open()?;

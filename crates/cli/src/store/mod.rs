@@ -2,8 +2,10 @@
 //!
 //! `serve` is the server; `keys` gets, puts and deletes single keys; `scan` selects rows; `load`
 //! and `dump` move files in and out; `tablespace` makes and drops tablespaces; `info` shows what
-//! the store says of itself. `progress` shows how far a long command is.
+//! the store says of itself. `cluster` is a store on several machines. `progress` shows how far a
+//! long command is.
 
+mod cluster;
 mod dump;
 mod info;
 mod keys;
@@ -37,6 +39,7 @@ Examples:
   remora store get 127.0.0.2 greeting           read it, by a kernel on the store's card
   remora store load 127.0.0.2 orders.csv --schema orders.schema --key id
   remora store info 127.0.0.2                   hits, latencies, memory
+  remora store cluster try                      a store on three nodes, to try (docs/cluster.md)
 
 NODE is the address that `remora store serve` prints. A store beyond loopback needs its token: pass
 it by --token, or set REMORA_TOKEN.")]
@@ -65,6 +68,8 @@ enum What {
     Tablespace(tablespace::Tablespace),
     /// Show hits, misses, latencies, memory and slow operations
     Info(info::Info),
+    /// Show the nodes of a store on several machines, or start one on loopback to try it
+    Cluster(cluster::Cluster),
 }
 
 impl Store {
@@ -79,6 +84,7 @@ impl Store {
             What::Dump(command) => command.run(),
             What::Tablespace(command) => command.run(),
             What::Info(command) => command.run(),
+            What::Cluster(command) => command.run(),
         }
     }
 }

@@ -20,6 +20,7 @@ use remora_store::tablespace::{Eviction, TablespaceOptions};
 use remora_store::way::door::PORT;
 use serde_json::json;
 
+use super::cluster::{self, NodeArgs};
 use crate::{output, stop};
 
 /// How often the command looks whether to stop.
@@ -32,6 +33,8 @@ Examples:
   remora store serve                                  over the card, for this machine
   remora store serve --redis --memcached              for redis-cli and memcached's clients, too
   remora store serve --memory 4G --evict --tablespace orders:1G:lz4
+  remora store serve --cluster orders --etcd http://10.0.0.1:2379 --bind 10.0.0.2 \\
+    --redis 10.0.0.2:6379 --password SECRET           a node of a group (docs/cluster.md)
 
 Redis' database 0, memcached and the card's clients see the same keys: the tablespace db0. Every
 user of this machine can connect to a loopback address. Beyond loopback, clients over the card need
@@ -75,6 +78,8 @@ pub(super) struct Serve {
     /// The password of Redis' and memcached's clients
     #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
     password: Option<String>,
+    #[command(flatten)]
+    group: NodeArgs,
     /// Print a line of JSON when the store serves
     #[arg(long)]
     json: bool,
@@ -130,16 +135,23 @@ impl FromStr for Space {
 impl Serve {
     pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
+        let group = self.group.name()?;
         let device = self.device.open()?;
+        if self.until_eof {
+            stop::on_end_of_input(stop.clone())?;
+        }
+        if let Some(name) = group {
+            let options = self.options(None)?;
+            cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
+            self.device.finish(&device);
+            return Ok(ExitCode::SUCCESS);
+        }
         let token = match self.token {
             None if !device.info().address.is_loopback() => Some(random::token()?),
             given => given,
         };
         let service = Service::start(&device, &self.options(token)?)?;
         self.announce(&service, token)?;
-        if self.until_eof {
-            stop::on_end_of_input(stop.clone())?;
-        }
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {
             std::thread::sleep(LOOK);
         }

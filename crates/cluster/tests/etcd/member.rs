@@ -49,7 +49,7 @@ impl Etcd {
     /// Waits until the members answer.
     fn wait(&self) {
         let (options, start) = (super::node::options(self.endpoints.clone()), Instant::now());
-        while let Err(reason) = overview(&options) {
+        while let Err(reason) = overview(&options.group) {
             assert!(start.elapsed() < PATIENCE, "{reason}");
             std::thread::sleep(Duration::from_millis(100));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora::Device;
-use remora_cluster::etcd::{Etcd, EtcdOptions};
+use remora_cluster::etcd::{Etcd, EtcdGroup, EtcdOptions};
 use remora_cluster::{Address, Group, GroupKeeper, GroupLog, GroupOptions, Node, NodeId};
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
@@ -21,9 +21,7 @@ const LIMIT: u64 = 16 << 20;
 /// The group, as etcd is to know it.
 pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions {
-        endpoints,
-        user: None,
-        name: "trial".to_owned(),
+        group: EtcdGroup { endpoints, user: None, name: "trial".to_owned() },
         lease: Duration::from_secs(2),
         size: 3,
         ring_bytes: 1 << 16,

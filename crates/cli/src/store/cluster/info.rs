@@ -1,0 +1,131 @@
+//! What a node says of itself, by Redis' `INFO`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use remora_cluster::NodeId;
+
+/// How long a node may take for each step.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest reply, in bytes.
+const REPLY_MAX: u64 = 64 << 10;
+
+/// What a node says of its part in its group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    /// What it does, in a word: `follows`, `serves`, …
+    pub(super) standing: String,
+    /// The latest epoch that it has heard of.
+    pub(super) epoch: u32,
+    /// Where its log ends, in bytes.
+    pub(super) log_bytes: u64,
+    /// Up to where its store has carried out the log, in bytes.
+    pub(super) applied_bytes: u64,
+    /// For how long it has served, if it serves.
+    pub(super) serving_s: Option<u64>,
+    /// Links to other nodes that broke.
+    pub(super) broken_links: u64,
+    /// `ok`, or what it hears of etcd instead.
+    pub(super) service: String,
+}
+
+impl Told {
+    /// Asks the node that is to be at this address.
+    ///
+    /// # Errors
+    /// It does not answer, or is none, or another one.
+    pub(super) fn ask(node: NodeId, at: SocketAddr, password: Option<&str>) -> Result<Told> {
+        let stream = TcpStream::connect_timeout(&at, PATIENCE).context("it cannot be reached")?;
+        stream.set_read_timeout(Some(PATIENCE)).and(stream.set_write_timeout(Some(PATIENCE)))?;
+        let mut replies = BufReader::new(&stream);
+        if let Some(password) = password {
+            send(&stream, &["AUTH", password])?;
+            reply(&mut replies).context("it does not take the password")?;
+        }
+        send(&stream, &["INFO", "persistence"])?;
+        let text = reply(&mut replies)?;
+        Told::read(node, &text)
+    }
+
+    fn read(node: NodeId, text: &str) -> Result<Told> {
+        let entries: BTreeMap<_, _> =
+            text.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
+        let found = entries.get("cluster_node").context("it is no node of a group")?;
+        ensure!(*found == node.to_string(), "another node is there: {}", remora::printable(found));
+        Ok(Told {
+            standing: entry(&entries, "cluster_standing")?,
+            epoch: entry(&entries, "cluster_epoch")?,
+            log_bytes: entry(&entries, "cluster_log_bytes")?,
+            applied_bytes: entry(&entries, "cluster_applied_bytes")?,
+            serving_s: entry(&entries, "cluster_serving_s").ok(),
+            broken_links: entry(&entries, "cluster_broken_links")?,
+            service: entry(&entries, "cluster_service")?,
+        })
+    }
+}
+
+fn entry<T: FromStr>(entries: &BTreeMap<&str, &str>, name: &str) -> Result<T> {
+    let value = entries.get(name).and_then(|value| value.parse().ok());
+    value.with_context(|| format!("it does not say {name}: is it of another version?"))
+}
+
+/// Sends a command.
+fn send(mut stream: &TcpStream, words: &[&str]) -> Result<()> {
+    let mut bytes = format!("*{}\r\n", words.len());
+    words.iter().for_each(|word| bytes += &format!("${}\r\n{word}\r\n", word.len()));
+    stream.write_all(bytes.as_bytes()).context("it takes no command")
+}
+
+/// Reads a reply that is a line or a text.
+fn reply(stream: &mut impl BufRead) -> Result<String> {
+    let mut line = String::new();
+    stream.take(REPLY_MAX).read_line(&mut line).context("it does not answer")?;
+    let line = line.trim_end();
+    if let Some(length) = line.strip_prefix('$') {
+        let length: u64 = length.parse().context("it answers what is none of Redis’ replies")?;
+        ensure!(length <= REPLY_MAX, "its answer is too long: {length} bytes");
+        let mut bytes = vec![0; length as usize + 2];
+        stream.read_exact(&mut bytes).context("its answer breaks off")?;
+        return Ok(String::from_utf8_lossy(&bytes[..length as usize]).into_owned());
+    }
+    match line.strip_prefix('+') {
+        Some(said) => Ok(said.to_owned()),
+        None if line.is_empty() => bail!("it has ended the connection"),
+        None => bail!("it answers: {}", remora::printable(line)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const INFO: &str = "# Persistence\r\ncluster_node:n7\r\ncluster_standing:follows\r\n\
+                        cluster_epoch:3\r\ncluster_log_bytes:96\r\ncluster_applied_bytes:64\r\n\
+                        cluster_broken_links:1\r\ncluster_service:ok\r\n";
+
+    #[test]
+    fn what_a_node_says_is_read() {
+        let told = Told::read(NodeId(7), INFO).unwrap();
+        assert_eq!((told.standing.as_str(), told.epoch), ("follows", 3));
+        assert_eq!((told.log_bytes, told.applied_bytes, told.serving_s), (96, 64, None));
+        let error = |node, text: &str| Told::read(NodeId(node), text).unwrap_err().to_string();
+        assert_eq!(error(8, INFO), "another node is there: n7");
+        assert!(error(7, "loading:0\r\n").contains("no node"));
+        assert!(error(7, &INFO.replace("_epoch:3", "_epoch:x")).contains("cluster_epoch"));
+    }
+
+    #[test]
+    fn replies_are_texts_lines_or_reasons() {
+        let read = |bytes: &[u8]| reply(&mut &bytes[..]).map_err(|error| error.to_string());
+        assert_eq!(read(b"$2\r\nab\r\n").unwrap(), "ab");
+        assert_eq!(read(b"+OK\r\n").unwrap(), "OK");
+        assert_eq!(read(b"-NOAUTH no\r\n").unwrap_err(), "it answers: -NOAUTH no");
+        for wrong in [&b""[..], b"$2\r\na", b"$-1\r\n", b"$99999999\r\n", b"*1\r\n", b"\xff\n"] {
+            assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! `remora store cluster`, and `remora store serve --cluster`: a store on several machines.
+//!
+//! `node` is a node of a group. `status` shows and watches a group, whose nodes `info` asks.
+//! `trial` starts a group on loopback. All need the feature `cluster`; without it, the options are
+//! there and say so.
+#![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
+
+#[cfg(feature = "cluster")]
+mod info;
+#[cfg(feature = "cluster")]
+mod node;
+#[cfg(feature = "cluster")]
+mod status;
+#[cfg(feature = "cluster")]
+mod trial;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Subcommand};
+use remora_cli::node::protocol::is_name;
+use remora_cli::node::spec::parse_size;
+
+#[cfg(feature = "cluster")]
+pub(super) use self::node::serve;
+
+/// What a build without clusters says.
+#[cfg(not(feature = "cluster"))]
+const MISSING: &str = "this build of remora has no clusters: `cargo build --release -p remora-cli \
+                       --features cluster` makes one that has, and needs protoc (Debian: \
+                       protobuf-compiler)";
+/// Where etcd is if nobody says.
+const ETCD: &str = "http://127.0.0.1:2379";
+/// The longest ring, in bytes.
+const RING_MAX: u64 = 1 << 30;
+/// The shortest ring, in bytes: it takes records of a quarter of it.
+const RING_MIN: u64 = 1 << 16;
+
+/// `remora store cluster`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  remora store cluster try                          three nodes on loopback, until Ctrl-C
+  remora store cluster status orders --etcd http://10.0.0.1:2379
+  remora store cluster watch orders --etcd http://10.0.0.1:2379 --every 5
+
+A node of a group is started by `remora store serve --cluster NAME --etcd URL --redis`.")]
+pub(super) struct Cluster {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show a group: who is the primary and for how long, and how far the others are
+    Status(Status),
+    /// Show it again and again
+    Watch(Watch),
+    /// Start etcd and some nodes on loopback, to try; all of it goes with Ctrl-C
+    Try(Try),
+}
+
+/// `remora store cluster status`.
+#[derive(Debug, Args)]
+struct Status {
+    #[command(flatten)]
+    group: GroupArgs,
+    /// Print a line of JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// `remora store cluster watch`.
+#[derive(Debug, Args)]
+struct Watch {
+    #[command(flatten)]
+    group: GroupArgs,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    every: u64,
+    /// Print a line of JSON each time
+    #[arg(long)]
+    json: bool,
+}
+
+/// `remora store cluster try`.
+#[derive(Debug, Args)]
+struct Try {
+    /// How many nodes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
+    nodes: u8,
+    /// Print a line of JSON when the group serves
+    #[arg(long)]
+    json: bool,
+    /// Stop when standard input closes (for a parent process)
+    #[arg(long, hide = true)]
+    until_eof: bool,
+}
+
+/// A group that is there, and who asks for it.
+#[derive(Debug, Args)]
+struct GroupArgs {
+    /// The group's name
+    #[arg(value_parser = group_name)]
+    name: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+    /// The password of the nodes' Redis clients
+    #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
+    password: Option<String>,
+}
+
+/// A node of a group.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "A store on several machines")]
+pub(super) struct NodeArgs {
+    /// Be a node of this group: its nodes hold the same keys, and its primary serves them. Clients
+    /// come by Redis' and memcached's protocols, and not over the card
+    #[arg(long, value_name = "NAME", value_parser = group_name, requires = "redis",
+          conflicts_with_all = ["dir", "evict"])]
+    cluster: Option<String>,
+    /// How many members the group has: it begins when as many nodes are there, and a node more
+    /// takes the place of one that is lost
+    #[arg(long, default_value_t = 3, requires = "cluster",
+          value_parser = clap::value_parser!(u8).range(1..=15))]
+    nodes: u8,
+    /// For how long the primary may serve without a word from etcd, in seconds: after that, another
+    /// node takes over
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, requires = "cluster",
+          value_parser = clap::value_parser!(u64).range(1..=600))]
+    lease: u64,
+    /// The bytes of changes that a node may be behind before it gets a copy of everything. The node
+    /// that comes first decides; no change is longer than a quarter of it
+    #[arg(long, value_name = "SIZE", default_value = "64M", requires = "cluster",
+          value_parser = ring_size)]
+    ring: u64,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+/// Which etcd, and who asks it.
+#[derive(Clone, Debug, Args)]
+struct EtcdArgs {
+    /// Members of etcd [default: http://127.0.0.1:2379]
+    #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = etcd_url)]
+    etcd: Vec<String>,
+    /// The user, if etcd asks for one
+    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    etcd_user: Option<String>,
+    /// The file that holds the user's password
+    #[arg(long, value_name = "FILE", requires = "etcd_user")]
+    etcd_password_file: Option<PathBuf>,
+}
+
+impl Cluster {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        #[cfg(feature = "cluster")]
+        match self.what {
+            What::Status(command) => command.run()?,
+            What::Watch(command) => command.run()?,
+            What::Try(command) => command.run()?,
+        }
+        #[cfg(not(feature = "cluster"))]
+        anyhow::bail!(MISSING);
+        #[cfg(feature = "cluster")]
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl NodeArgs {
+    /// The group's name, if the store is to be a node of one.
+    pub(super) fn name(&self) -> Result<Option<&str>> {
+        let is_alone = self.cluster.is_none();
+        let has_etcd = !self.etcd.etcd.is_empty() || self.etcd.etcd_user.is_some();
+        ensure!(!(is_alone && has_etcd), "--etcd is for a node of a group: add --cluster NAME");
+        #[cfg(not(feature = "cluster"))]
+        ensure!(is_alone, MISSING);
+        Ok(self.cluster.as_deref())
+    }
+}
+
+/// Without clusters, [`NodeArgs::name`] lets nobody come here.
+#[cfg(not(feature = "cluster"))]
+pub(super) fn serve(
+    _device: &remora::Device,
+    _name: &str,
+    _args: &NodeArgs,
+    _options: &remora_store::service::ServiceOptions,
+    _json: bool,
+    _stop: &std::sync::atomic::AtomicBool,
+) -> Result<()> {
+    anyhow::bail!(MISSING)
+}
+
+#[cfg(feature = "cluster")]
+impl EtcdArgs {
+    /// The group of this name in the etcd that was named.
+    fn group(&self, name: &str) -> Result<remora_cluster::etcd::EtcdGroup> {
+        use anyhow::Context;
+        let mut endpoints = self.etcd.clone();
+        if endpoints.is_empty() {
+            endpoints.push(ETCD.to_owned());
+        }
+        let user = match (&self.etcd_user, &self.etcd_password_file) {
+            (Some(user), Some(file)) => {
+                let password = std::fs::read_to_string(file)
+                    .with_context(|| format!("cannot read etcd’s password: {}", file.display()))?;
+                Some((user.clone(), password.trim_end_matches(['\r', '\n']).to_owned()))
+            }
+            _ => None,
+        };
+        Ok(remora_cluster::etcd::EtcdGroup { endpoints, user, name: name.to_owned() })
+    }
+}
+
+/// A group's name: it is a part of the names of its keys in etcd.
+fn group_name(text: &str) -> Result<String, String> {
+    if is_name(text) && !text.starts_with('@') {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "`{text}` is no name for a group: use 1 to 32 letters, digits, dots, dashes and underscores"
+    ))
+}
+
+fn etcd_url(text: &str) -> Result<String, String> {
+    match text.strip_prefix("http://") {
+        Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
+        _ if text.starts_with("https://") => {
+            Err("etcd is reached without TLS only: write http://HOST:PORT".to_owned())
+        }
+        _ => Err(format!("`{text}` is no URL of etcd: write http://HOST:2379")),
+    }
+}
+
+/// Bytes of a ring: a multiple of 8.
+fn ring_size(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    if (RING_MIN..=RING_MAX).contains(&bytes) {
+        return Ok(bytes & !7);
+    }
+    Err(format!("a ring of {bytes} bytes cannot be: it has 64K to 1G"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_is_refused_with_a_reason() {
+        assert_eq!(group_name("orders-1").unwrap(), "orders-1");
+        for wrong in ["", "a/b", "@a", "a b"] {
+            assert!(group_name(wrong).unwrap_err().contains("no name"), "{wrong}");
+        }
+        assert_eq!(etcd_url("http://10.0.0.1:2379").unwrap(), "http://10.0.0.1:2379");
+        assert!(etcd_url("https://a:2379").unwrap_err().contains("TLS"));
+        assert!(etcd_url("10.0.0.1:2379").unwrap_err().contains("http://"));
+        assert_eq!(ring_size("1000001"), Ok(1_000_000));
+        assert!(ring_size("1K").is_err() && ring_size("2G").is_err());
+    }
+}

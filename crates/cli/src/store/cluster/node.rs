@@ -1,0 +1,158 @@
+//! A node of a group: a store that follows the others, or that the others follow.
+
+use std::iter;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use remora::Device;
+use remora::memory::Buffer;
+use remora::nic::Access;
+use remora_cli::{output, random};
+use remora_cluster::etcd::{Etcd, EtcdOptions};
+use remora_cluster::{
+    Address, Group, GroupKeeper, GroupLog, GroupOptions, Node, NodeId, NotServing,
+};
+use remora_store::front::served::Served;
+use remora_store::front::server::Server;
+use remora_store::service::{FIRST, ServiceOptions};
+use remora_store::store::{self, Store};
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::kernel::now_ms;
+use remora_store::way::region::Region;
+use serde_json::json;
+
+use super::NodeArgs;
+
+/// How often the house is kept: what has expired goes, memory is tidied.
+const HOUSE: Duration = Duration::from_millis(10);
+/// Buckets that are looked at each time.
+const HOUSE_BUCKETS: u32 = 4096;
+/// The members are looked after once in so many times.
+const TEND_EVERY: u32 = 25;
+/// By how many millionths clocks gain or lose at most.
+const DRIFT_PPM: u32 = 500;
+/// Numbers of nodes are drawn of so many bits: readers of JSON take them for what they are.
+const NUMBER_BITS: u32 = 53;
+
+/// A node that serves. Its clients go first.
+struct Member {
+    fronts: Server,
+    node: Node<Region>,
+}
+
+/// Serves a node until `stop`, or until a client ends it.
+///
+/// # Errors
+/// It cannot start, or it has ended by itself.
+pub(in crate::store) fn serve(
+    device: &Device,
+    name: &str,
+    args: &NodeArgs,
+    options: &ServiceOptions,
+    json: bool,
+    stop: &AtomicBool,
+) -> Result<()> {
+    let member = Member::start(device, name, args, options)?;
+    member.announce(name, args, json)?;
+    member.run(args.nodes.into(), stop)
+}
+
+impl Member {
+    fn start(
+        device: &Device,
+        name: &str,
+        args: &NodeArgs,
+        options: &ServiceOptions,
+    ) -> Result<Member> {
+        // A node keeps everything in its memory: in its next life it is another one.
+        let me = NodeId(u64::from_ne_bytes(random::bytes()?) >> (u64::BITS - NUMBER_BITS));
+        let lease = Duration::from_secs(args.lease);
+        let (group, size, ring_bytes) = (args.etcd.group(name)?, args.nodes.into(), args.ring);
+        let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
+        let own = GroupOptions {
+            me,
+            port: options.door.port,
+            ring_bytes: terms.ring_bytes,
+            salt: terms.salt,
+            token: terms.token,
+            lease: terms.lease,
+            drift_ppm: DRIFT_PPM,
+            patience: terms.lease,
+        };
+        let group = Group::new(device, own)?;
+        let own = store::Options::new(options.limit, options.seed);
+        let memory = memory(device, own.memory_len())?;
+        let store = Arc::new(Store::new(memory, GroupLog(group.clone()), own)?);
+        let served = Served::new(store.clone(), options.limit, options.defaults.clone());
+        let keeper = Arc::new(GroupKeeper(group.clone()));
+        let fronts = Server::start(&options.fronts, Arc::new(served), keeper)?;
+        let card = group.address();
+        let redis = fronts.redis().first().map(|at| reachable(*at, card.ip()));
+        let etcd = etcd.announce(Address { card, redis });
+        let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
+        let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
+        let node = Node::start(store, spaces, Box::new(etcd))?;
+        Ok(Member { fronts, node })
+    }
+
+    fn announce(&self, name: &str, args: &NodeArgs, json: bool) -> Result<()> {
+        let group = self.node.group();
+        let (me, card) = (group.status().me, group.address());
+        let (redis, memcached) = (self.fronts.redis(), self.fronts.memcached());
+        if json {
+            return output::json_line(&json!({
+                "cluster": name, "node": me.to_string(), "card": card.to_string(),
+                "redis": redis, "memcached": memcached,
+            }));
+        }
+        println!("Node {me} of the group {name}: its card is at {card}.");
+        redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
+        memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
+        let urls = args.etcd.group(name)?.endpoints.join(",");
+        println!("Try: remora store cluster status {name} --etcd {urls}        Stop: Ctrl-C");
+        Ok(())
+    }
+
+    /// Keeps the house until the node is to end.
+    fn run(&self, size: usize, stop: &AtomicBool) -> Result<()> {
+        let mut turn = 0u32;
+        while !stop.load(Ordering::Relaxed) && !self.fronts.is_stopping() {
+            if let Err(NotServing::Failed(reason)) = self.node.group().check() {
+                bail!("the node has ended: {reason}; start it again, and it gets a copy");
+            }
+            self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
+            if turn.is_multiple_of(TEND_EVERY) {
+                self.node.group().tend(size);
+            }
+            turn = turn.wrapping_add(1);
+            std::thread::sleep(HOUSE);
+        }
+        Ok(())
+    }
+}
+
+/// Memory for a store, which nobody reaches over the network.
+fn memory(device: &Device, bytes: u64) -> Result<Region> {
+    let buffer = Buffer::new(usize::try_from(bytes)?)
+        .with_context(|| format!("there is no address space for {bytes} bytes: ask for less"))?;
+    let region = device.alloc_pd()?.register(buffer, Access::LOCAL_WRITE)?;
+    Region::new(region).context("a region that has lost its buffer")
+}
+
+/// Where clients of other nodes are sent: a front that listens at every address is reached where
+/// the card is.
+fn reachable(front: SocketAddr, card: IpAddr) -> SocketAddr {
+    if front.ip().is_unspecified() {
+        return (card, front.port()).into();
+    }
+    if front.ip().is_loopback() && !card.is_loopback() {
+        tracing::warn!(
+            "clients that other nodes send to {front} reach it from this machine only: serve them \
+             at an address of this machine’s, as in --redis {card}:6379"
+        );
+    }
+    front
+}

@@ -1,0 +1,199 @@
+//! A group on loopback, with an etcd of its own, to try.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use remora_cli::{failure, output, stop};
+use remora_cluster::etcd::{EtcdGroup, overview};
+use serde::Deserialize;
+use serde_json::json;
+
+use super::Try;
+use super::status::Look;
+use crate::child::Helper;
+use crate::folder::Folder;
+
+/// The group's name.
+const NAME: &str = "try";
+/// How long etcd, and then the group, may take to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often is looked whether something has come about.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// etcd, which ends with this value, or with this process.
+struct Etcd {
+    process: Child,
+    folder: Folder,
+    url: String,
+}
+
+/// A node, which ends with this value, or with this process.
+struct Node {
+    process: Helper,
+    ready: Ready,
+}
+
+/// What a node prints when it is there.
+#[derive(Deserialize)]
+struct Ready {
+    node: String,
+    redis: Vec<String>,
+    memcached: Vec<String>,
+}
+
+impl Try {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        if self.until_eof {
+            stop::on_end_of_input(stop.clone())?;
+        }
+        let mut etcd = Etcd::start()?;
+        etcd.wait(&stop)?;
+        let nodes = start_nodes(&etcd.url, self.nodes)?;
+        let Some(primary) = wait_for_primary(&etcd.group(), &stop)? else { return Ok(()) };
+        self.announce(&etcd, &nodes, &primary)?;
+        while !stop.load(Ordering::Relaxed) {
+            etcd.check()?;
+            std::thread::sleep(LOOK);
+        }
+        // Of nodes that were killed meanwhile nothing more is to be said.
+        drop(nodes);
+        Ok(())
+    }
+
+    fn announce(&self, etcd: &Etcd, nodes: &[Node], primary: &str) -> Result<()> {
+        if self.json {
+            let node = |node: &Node| {
+                let Ready { node: name, redis, memcached } = &node.ready;
+                json!({
+                    "node": name, "process": node.process.id(), "redis": redis[0],
+                    "memcached": memcached[0], "is_primary": name == primary,
+                })
+            };
+            return output::json_line(&json!({
+                "group": NAME,
+                "etcd": etcd.url,
+                "folder": etcd.folder.path(),
+                "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+            }));
+        }
+        let mut table = output::table(["node", "process", "Redis’ clients", "memcached’s", ""]);
+        for node in nodes {
+            let part = if node.ready.node == primary { "primary" } else { "" };
+            let process = node.process.id().to_string();
+            let Ready { node, redis, memcached } = &node.ready;
+            table.add_row([node, &process, &redis[0], &memcached[0], part]);
+        }
+        let (url, folder) = (&etcd.url, etcd.folder.path().display());
+        println!("A group of {} nodes, and etcd at {url} with its data in {folder}:", nodes.len());
+        println!("{table}");
+        let first = nodes.iter().find(|node| node.ready.node == primary);
+        if let Some(node) = first {
+            let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
+            println!("Try: redis-cli -c -p {port} set greeting hello");
+            println!("     remora store cluster watch {NAME} --etcd {url}");
+            println!(
+                "     kill -9 {}        the primary: another node takes over",
+                node.process.id()
+            );
+        }
+        let more = format!("remora store serve --cluster {NAME} --etcd {url} --redis 0");
+        println!("     {more}        a node in its place");
+        println!("Stop: Ctrl-C");
+        Ok(())
+    }
+}
+
+fn start_nodes(url: &str, count: u8) -> Result<Vec<Node>> {
+    let nodes = count.to_string();
+    let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", "64M"];
+    args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", "4M"]);
+    args.extend(["--cluster", NAME, "--etcd", url, "--nodes", &nodes, "--lease", "2"]);
+    let started: Vec<_> = (0..count).map(|_| Helper::start(&args)).collect::<Result<_>>()?;
+    let ready = |mut process: Helper| {
+        let line = process.line_within(PATIENCE)?;
+        let ready: Ready = serde_json::from_str(&line).context("a node says what is no JSON")?;
+        ensure!(!ready.redis.is_empty() && !ready.memcached.is_empty(), "a node without fronts");
+        Ok(Node { process, ready })
+    };
+    started.into_iter().map(ready).collect()
+}
+
+/// Waits until a primary serves: which one. `None` if the user has had enough.
+fn wait_for_primary(group: &EtcdGroup, stop: &AtomicBool) -> Result<Option<String>> {
+    let start = Instant::now();
+    while !stop.load(Ordering::Relaxed) {
+        let look = Look::at(group, None);
+        if let Ok(Some((primary, _))) = look.as_ref().map(Look::serving) {
+            return Ok(Some(primary.to_string()));
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("no node serves after {PATIENCE:?}: {}", look?);
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(None)
+}
+
+impl Etcd {
+    /// Starts Debian's etcd at an address of loopback that no other process has.
+    fn start() -> Result<Etcd> {
+        let there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
+        there.context("etcd cannot be started: install it (Debian: apt install etcd-server)")?;
+        let folder = Folder::new("cluster-try")?;
+        let pid = std::process::id();
+        let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 128, pid >> 8 & 255, pid & 255);
+        let [url, peer] = [2379, 2380].map(|port| format!("http://{host}:{port}"));
+        // If this process is killed, the system ends etcd, too. Ctrl-C is not for it.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "etcd", "--name", "e", "--data-dir"]);
+        command.arg(folder.path().join("etcd"));
+        command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &format!("e={peer}")]);
+        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+        command.args(["--logger", "zap", "--log-level", "fatal"]);
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let process = process.context("cannot start etcd by setpriv, of Debian's util-linux")?;
+        Ok(Etcd { process, folder, url })
+    }
+
+    fn group(&self) -> EtcdGroup {
+        EtcdGroup { endpoints: vec![self.url.clone()], user: None, name: NAME.to_owned() }
+    }
+
+    /// Waits until it answers, or the user has had enough.
+    fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
+        let (group, start) = (self.group(), Instant::now());
+        while let Err(error) = overview(&group) {
+            self.check()?;
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+            let told = || failure::told(&error.into());
+            ensure!(start.elapsed() < PATIENCE, "etcd does not begin: {}", told());
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// It has ended.
+    fn check(&mut self) -> Result<()> {
+        if let Some(status) = self.process.try_wait().context("cannot look after etcd")? {
+            bail!("etcd has ended ({status}); if it said why, that is above");
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // Both calls fail only if it has ended already.
+        self.process.kill().ok();
+        self.process.wait().ok();
+    }
+}

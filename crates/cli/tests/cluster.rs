@@ -1,0 +1,199 @@
+//! A store on several machines, from the command: `remora store cluster`.
+
+mod support;
+
+/// The options are there, and say what is missing.
+#[cfg(not(feature = "cluster"))]
+#[test]
+fn a_build_without_clusters_says_how_to_get_one() {
+    let serve = ["store", "serve", "--redis", "0", "--cluster", "orders"];
+    for command in [&serve[..], &["store", "cluster", "status", "orders"]] {
+        let told = support::fail(command);
+        assert!(told.contains("--features cluster") && told.contains("protoc"), "{told}");
+    }
+}
+
+#[cfg(feature = "cluster")]
+mod with_clusters {
+    use std::io::{BufRead, BufReader, Write};
+    use std::net::TcpStream;
+    use std::path::Path;
+    use std::process::{Child, Stdio};
+
+    use rustix::process::{Pid, Signal, kill_process};
+    use serde_json::Value;
+
+    use crate::support::verbs::installed;
+    use crate::support::{PATIENCE, command, fail, succeed, until};
+
+    /// `remora store cluster try`, and a node more.
+    struct Trial {
+        child: Child,
+        ready: Value,
+        more: Option<Child>,
+    }
+
+    impl Trial {
+        fn start() -> Trial {
+            let args = ["store", "cluster", "try", "--nodes", "3", "--json", "--until-eof"];
+            let (child, ready) = begin(&args);
+            Trial { child, ready, more: None }
+        }
+
+        fn text(&self, name: &str) -> &str {
+            self.ready[name].as_str().unwrap()
+        }
+
+        /// What the group says of itself.
+        fn status(&self) -> Value {
+            let (group, etcd) = (self.text("group"), self.text("etcd"));
+            let told = succeed(["store", "cluster", "status", group, "--etcd", etcd, "--json"]);
+            serde_json::from_str(&told).unwrap()
+        }
+
+        /// Where Redis' clients of each node are.
+        fn fronts(&self) -> Vec<&str> {
+            let nodes = self.ready["nodes"].as_array().unwrap();
+            nodes.iter().map(|node| node["redis"].as_str().unwrap()).collect()
+        }
+
+        /// The node whose clients are at this address.
+        fn node_at(&self, front: &str) -> &Value {
+            let nodes = self.ready["nodes"].as_array().unwrap();
+            nodes.iter().find(|node| node["redis"] == front).unwrap()
+        }
+
+        /// Asks each node until one of them answers this. Which? (On a busy machine, the primary
+        /// may change at any time.)
+        fn answered(&self, ask: &str, wanted: &[&str]) -> String {
+            let mut by = None;
+            until(&format!("{ask}: {wanted:?}"), || {
+                let fronts = self.fronts();
+                by = fronts.into_iter().find(|at| redis(at, ask) == wanted);
+                by.is_some()
+            });
+            by.unwrap().to_owned()
+        }
+
+        /// Ends it in good order: by the end of its input.
+        fn finish(mut self) {
+            self.more.take().map(end);
+            let folder = self.text("folder").to_owned();
+            assert!(Path::new(&folder).exists());
+            drop(self.child.stdin.take());
+            assert!(self.child.wait().unwrap().success());
+            assert!(!Path::new(&folder).exists(), "{folder} is left");
+            let told = fail(["store", "cluster", "status", "try", "--etcd", self.text("etcd")]);
+            assert!(told.contains("nobody answers"), "etcd is left: {told}");
+            assert!(self.fronts().iter().all(|at| TcpStream::connect(at).is_err()));
+        }
+    }
+
+    impl Drop for Trial {
+        fn drop(&mut self) {
+            self.more.take().map(end);
+            self.child.kill().ok();
+            self.child.wait().ok();
+        }
+    }
+
+    fn end(mut child: Child) {
+        child.kill().ok();
+        child.wait().ok();
+    }
+
+    /// Starts a command, and waits for its line of JSON.
+    fn begin(args: &[&str]) -> (Child, Value) {
+        let mut command = command(args);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        (child, serde_json::from_str(&line).unwrap())
+    }
+
+    /// The lines of a node's answer; none if it is gone.
+    fn redis(at: &str, command: &str) -> Vec<String> {
+        let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        if stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).is_err() {
+            return Vec::new();
+        }
+        let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
+        // That of QUIT.
+        lines.pop();
+        lines
+    }
+
+    fn node<'v>(status: &'v Value, name: &Value) -> Option<&'v Value> {
+        status["nodes"].as_array()?.iter().find(|node| node["node"] == *name)
+    }
+
+    #[test]
+    fn a_group_outlives_its_primary_and_gets_another_node() {
+        let programs = [("etcd", "etcd-server"), ("setpriv", "util-linux")];
+        if !installed(&programs) {
+            return;
+        }
+        let mut trial = Trial::start();
+        let mut primary = trial.answered("SET foo 1", &["+OK"]);
+        // A backup sends clients to the primary.
+        until("a backup names the primary", || {
+            primary = trial.answered("SET foo 1", &["+OK"]);
+            let moved = format!("-MOVED 12182 {primary}");
+            let others = trial.fronts().into_iter().filter(|at| *at != primary);
+            others.map(|at| redis(at, "GET foo")).all(|answer| answer == [moved.as_str()])
+        });
+        let killed = trial.node_at(&primary).clone();
+        let pid = i32::try_from(killed["process"].as_u64().unwrap()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        // Another node serves, and has what was acknowledged.
+        let next = trial.answered("SET bar 2", &["+OK"]);
+        assert_ne!(next, primary);
+        trial.answered("GET foo", &["$1", "1"]);
+        until("the group says who is lost", || {
+            let status = trial.status();
+            let lost = node(&status, &killed["node"]).unwrap();
+            lost["has_lease"] == false && status["serving_s"].is_u64()
+        });
+        // A node that comes takes its place, with a copy of everything.
+        let (more, ready) = begin(&[
+            "store",
+            "serve",
+            "--json",
+            "--until-eof",
+            "--memory",
+            "64M",
+            "--redis",
+            "127.0.0.1:0",
+            "--cluster",
+            trial.text("group"),
+            "--etcd",
+            trial.text("etcd"),
+        ]);
+        trial.more = Some(more);
+        until("the node has the lost one's place", || {
+            let status = trial.status();
+            let new = node(&status, &ready["node"]);
+            node(&status, &killed["node"]).is_none()
+                && status["is_established"] == true
+                && new.is_some_and(|new| new["part"] != "spare" && new["behind_bytes"] == 0)
+        });
+        trial.finish();
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_told_in_words() {
+        // Nobody has this port of an address of loopback that is this test's.
+        let [a, b, c, d] = crate::support::address();
+        let etcd = format!("http://{a}.{b}.{c}.{d}:2379");
+        let told = fail(["store", "cluster", "status", "orders", "--etcd", &etcd]);
+        assert!(told.contains(&etcd) && told.contains("is it running"), "{told}");
+        let serve = ["store", "serve", "--cluster", "orders", "--etcd", &etcd];
+        assert!(fail(serve).contains("--redis"));
+        let told = fail(serve.into_iter().chain(["--redis", "0"]));
+        assert!(told.contains("joining the group") && told.contains(&etcd), "{told}");
+        assert!(fail(["store", "serve", "--etcd", &etcd]).contains("--cluster NAME"));
+        let told = fail(["store", "cluster", "status", "a/b", "--etcd", &etcd]);
+        assert!(told.contains("no name for a group"), "{told}");
+    }
+}

@@ -1,0 +1,80 @@
+//! Nodes that are there take the places of members that are lost.
+
+use std::collections::BTreeMap;
+
+use remora_store::replica::{Configuration, NodeId};
+
+use crate::address::Address;
+use crate::group::Group;
+
+/// A change of the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Join(NodeId),
+    Leave(NodeId),
+}
+
+impl Group {
+    /// One step towards `size` members that all hold a lease, if this node serves: where a member
+    /// is lost, a node that is there and has no vote is brought up; once it is a member, the lost
+    /// one is none any more. To be called again and again, on every node.
+    pub fn tend(&self, size: usize) {
+        let mut state = self.lock();
+        if state.check().is_err() {
+            return;
+        }
+        let configuration = state.replica.configuration().filter(|latest| latest.is_established());
+        let step = configuration.and_then(|latest| next_step(latest, &state.addresses, size));
+        let Some(step) = step else { return };
+        let asked = match step {
+            Step::Join(node) => state.replica.join(node),
+            Step::Leave(node) => state.replica.leave(node),
+        };
+        if let Err(reason) = asked {
+            tracing::info!("the members stay as they are for now: {reason}");
+        }
+        state.carry_out(self);
+    }
+}
+
+/// The vote of a lost member goes only after another node has one.
+fn next_step(
+    latest: &Configuration,
+    there: &BTreeMap<NodeId, Address>,
+    size: usize,
+) -> Option<Step> {
+    let members = &latest.members;
+    let is_lost = |node: &&NodeId| **node != latest.primary && !there.contains_key(*node);
+    let lost = members.iter().find(is_lost).copied();
+    if members.len() > size {
+        return lost.map(Step::Leave);
+    }
+    if members.len() == size && lost.is_none() {
+        return None;
+    }
+    there.keys().find(|node| !members.contains(node)).copied().map(Step::Join)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_member_goes_after_another_node_has_come() {
+        let address = Address { card: ([127, 0, 0, 1], 7490).into(), redis: None };
+        let node = |number: u64| NodeId(number);
+        let step = |members: &[u64], there: &[u64]| {
+            let members = members.iter().copied().map(node).collect();
+            let latest = Configuration::first(node(1), members).unwrap();
+            let there = there.iter().map(|number| (node(*number), address)).collect();
+            next_step(&latest, &there, 3)
+        };
+        assert_eq!(step(&[1, 2, 3], &[1, 2, 3, 4]), None);
+        assert_eq!(step(&[1, 2, 3], &[1, 2]), None, "there is nobody to come");
+        assert_eq!(step(&[1, 2, 3], &[1, 2, 4, 5]), Some(Step::Join(node(4))));
+        assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 4, 5]), Some(Step::Leave(node(3))));
+        assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 3, 4]), None, "nobody is lost");
+        assert_eq!(step(&[1, 2], &[1, 2, 3]), Some(Step::Join(node(3))));
+        assert_eq!(step(&[1, 2, 3], &[2, 3]), None, "the primary is there: it asks");
+    }
+}

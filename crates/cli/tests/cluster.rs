@@ -77,7 +77,7 @@ mod with_clusters {
 
         /// Ends it in good order: by the end of its input.
         fn finish(mut self) {
-            self.more.take().map(end);
+            self.more.take().into_iter().for_each(end);
             let folder = self.text("folder").to_owned();
             assert!(Path::new(&folder).exists());
             drop(self.child.stdin.take());
@@ -91,7 +91,7 @@ mod with_clusters {
 
     impl Drop for Trial {
         fn drop(&mut self) {
-            self.more.take().map(end);
+            self.more.take().into_iter().for_each(end);
             self.child.kill().ok();
             self.child.wait().ok();
         }
@@ -124,6 +124,10 @@ mod with_clusters {
         lines
     }
 
+    fn has_role(at: &str, role: &str) -> bool {
+        redis(at, "INFO replication").contains(&format!("role:{role}"))
+    }
+
     fn node<'v>(status: &'v Value, name: &Value) -> Option<&'v Value> {
         status["nodes"].as_array()?.iter().find(|node| node["node"] == *name)
     }
@@ -140,8 +144,9 @@ mod with_clusters {
         until("a backup names the primary", || {
             primary = trial.answered("SET foo 1", &["+OK"]);
             let moved = format!("-MOVED 12182 {primary}");
-            let others = trial.fronts().into_iter().filter(|at| *at != primary);
-            others.map(|at| redis(at, "GET foo")).all(|answer| answer == [moved.as_str()])
+            let mut others = trial.fronts().into_iter().filter(|at| *at != primary);
+            others.all(|at| redis(at, "GET foo") == [moved.as_str()] && has_role(at, "slave"))
+                && has_role(&primary, "master")
         });
         let killed = trial.node_at(&primary).clone();
         let pid = i32::try_from(killed["process"].as_u64().unwrap()).unwrap();

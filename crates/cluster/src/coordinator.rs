@@ -1,4 +1,8 @@
-//! The way to the configuration service.
+//! The way to the configuration service: requests go there, and its news come back.
+//!
+//! Who becomes the primary is not decided here. The rules are those of
+//! [`Registry`](remora_store::replica::Registry); `etcd` and `in_process` keep them; a node proposes
+//! itself in its [`Replica`](remora_store::replica::Replica).
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

@@ -39,11 +39,12 @@ pub(crate) struct Drive<M: Memory> {
 impl<M: Memory + 'static> Drive<M> {
     /// Serves until the node stops.
     pub(crate) fn run(self) {
-        let mut batch = Batch::default();
+        let (mut batch, mut made_in) = (Batch::default(), None);
         while !self.group.is_stopping() {
             if let Err(reason) = self.turn(&mut batch) {
                 return self.group.fail(reason);
             }
+            self.make_spaces(&mut made_in);
         }
     }
 
@@ -67,17 +68,11 @@ impl<M: Memory + 'static> Drive<M> {
             group.wake_all();
         }
         state = self.apply(state, batch)?;
-        let opens = state.replica.is_serving() && !state.is_open();
-        if opens {
+        if state.replica.is_serving() && !state.is_open() {
             state.open = Some((state.replica.epoch(), Instant::now()));
             tracing::info!("{} serves in epoch {}", group.options.me, state.replica.epoch());
         }
-        self.start_copies(&mut state)?;
-        drop(state);
-        if opens {
-            self.make_spaces();
-        }
-        Ok(())
+        self.start_copies(&mut state)
     }
 
     /// Waits for completions, for a tick at most.
@@ -156,15 +151,24 @@ impl<M: Memory + 'static> Drive<M> {
         Ok(())
     }
 
-    /// Makes the tablespaces that the group lacks.
-    fn make_spaces(&self) {
+    /// Makes the tablespaces that the group lacks, in each epoch in which this node serves. It
+    /// tries again where it cannot: the lease may end meanwhile.
+    fn make_spaces(&self, made_in: &mut Option<u32>) {
+        let state = self.group.lock();
+        let epoch = state.replica.epoch();
+        if *made_in == Some(epoch) || state.check().is_err() {
+            return;
+        }
+        // A journal takes this lock behind the store's.
+        drop(state);
         for space in &self.spaces {
             if self.store.tablespace(&space.name).is_none()
                 && let Err(error) = self.store.create_tablespace(space)
             {
-                tracing::warn!("the tablespace {} is not there yet: {error}", space.name);
+                return tracing::debug!("no tablespace {} yet: {error}", space.name);
             }
         }
+        *made_in = Some(epoch);
     }
 }
 

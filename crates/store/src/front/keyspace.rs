@@ -208,6 +208,13 @@ pub struct Cluster {
     pub nodes: Vec<ClusterNode>,
 }
 
+impl Cluster {
+    /// The primary, if this node is not the primary itself.
+    pub(crate) fn leader(&self) -> Option<&ClusterNode> {
+        self.nodes.iter().find(|node| node.is_primary && !node.is_me)
+    }
+}
+
 /// A node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClusterNode {

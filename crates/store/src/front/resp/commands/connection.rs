@@ -128,6 +128,10 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Done {
 
 fn greet(call: &mut Call<'_>) {
     let id = call.state.client.id as i64;
+    let cluster = call.turn.world.keeper.cluster();
+    let mode: &[u8] = if cluster.is_some() { b"cluster" } else { b"standalone" };
+    let is_led = cluster.is_some_and(|cluster| cluster.leader().is_some());
+    let role: &[u8] = if is_led { b"replica" } else { b"master" };
     let reply = &mut call.reply;
     reply.map(7);
     reply.bulk(b"server");
@@ -139,9 +143,9 @@ fn greet(call: &mut Call<'_>) {
     reply.bulk(b"id");
     reply.integer(id);
     reply.bulk(b"mode");
-    reply.bulk(b"standalone");
+    reply.bulk(mode);
     reply.bulk(b"role");
-    reply.bulk(b"master");
+    reply.bulk(role);
     reply.bulk(b"modules");
     reply.array(0);
 }

@@ -17,9 +17,7 @@ const SECTIONS: &[Section] = &[
     ("Memory", true, memory),
     ("Persistence", true, persistence),
     ("Stats", true, stats),
-    ("Replication", true, |_, text| {
-        text.push_str("role:master\r\nconnected_slaves:0\r\n");
-    }),
+    ("Replication", true, replication),
     ("Commandstats", false, operations),
     ("Latencystats", false, latencies),
     ("Cluster", true, |world, text| {
@@ -60,7 +58,8 @@ fn server(world: &World, text: &mut String) {
     let uptime = world.uptime().as_secs();
     line(text, format_args!("redis_version:{REDIS_VERSION}"));
     line(text, format_args!("remora_version:{}", env!("CARGO_PKG_VERSION")));
-    line(text, format_args!("redis_mode:standalone"));
+    let mode = if world.keeper.cluster().is_some() { "cluster" } else { "standalone" };
+    line(text, format_args!("redis_mode:{mode}"));
     line(text, format_args!("os:{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(text, format_args!("arch_bits:{}", usize::BITS));
     line(text, format_args!("multiplexing_api:epoll"));
@@ -69,6 +68,20 @@ fn server(world: &World, text: &mut String) {
     line(text, format_args!("tcp_port:{}", world.ports.get().map_or(0, |ports| ports.0)));
     line(text, format_args!("uptime_in_seconds:{uptime}"));
     line(text, format_args!("uptime_in_days:{}", uptime / 86_400));
+}
+
+fn replication(world: &World, text: &mut String) {
+    let cluster = world.keeper.cluster().unwrap_or_default();
+    if let Some(leader) = cluster.leader() {
+        line(text, format_args!("role:slave"));
+        if let Some(at) = leader.address {
+            line(text, format_args!("master_host:{}", at.ip()));
+            line(text, format_args!("master_port:{}", at.port()));
+        }
+        return;
+    }
+    line(text, format_args!("role:master"));
+    line(text, format_args!("connected_slaves:{}", cluster.nodes.len().saturating_sub(1)));
 }
 
 fn clients(world: &World, text: &mut String) {

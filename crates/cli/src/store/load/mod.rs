@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::csv::ByteRecord;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use super::progress::Progress;
@@ -146,7 +146,7 @@ fn open_parquet(file: File) -> Result<Box<dyn Rows>> {
 
 #[cfg(not(feature = "parquet"))]
 fn open_parquet(_: File) -> Result<Box<dyn Rows>> {
-    bail!(
+    anyhow::bail!(
         "it is Parquet, which this program was built without: build it with \
          `cargo build --release -p remora-cli --features parquet`, or convert the file to CSV"
     )

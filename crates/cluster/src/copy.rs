@@ -88,14 +88,7 @@ impl Sender {
         let mut cursor = Cursor::START;
         loop {
             cursor = store.scan(space, cursor, now_ms(), STEP, &mut |item| {
-                let record = Record::Put {
-                    tablespace: item.tablespace,
-                    key: item.key,
-                    stored: item.stored,
-                    codec: item.codec,
-                    flags: item.flags,
-                    expires_ms: item.expires_ms,
-                };
+                let record = Record::of_item(item);
                 self.add(&record, Position::from_number(item.version), bytes);
                 ControlFlow::Continue(())
             });

@@ -98,7 +98,7 @@ pub struct Overview {
 }
 
 /// A lease of this node's.
-struct Held {
+struct HeldLease {
     id: i64,
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
@@ -119,7 +119,7 @@ struct Inner {
     address: Option<Address>,
     size: usize,
     ttl_s: i64,
-    held: Option<Held>,
+    held: Option<HeldLease>,
     watch: Option<WatchStream>,
     /// The latest configuration, and the revision that it was written in.
     latest: Option<(Configuration, i64)>,
@@ -307,7 +307,7 @@ impl Inner {
             let value = serde_json::to_vec(address).expect("texts");
             self.client.put(key, value, Some(how)).await?;
         }
-        self.held = Some(Held { id, keeper, answers, sent: VecDeque::new() });
+        self.held = Some(HeldLease { id, keeper, answers, sent: VecDeque::new() });
         Ok(())
     }
 

@@ -49,7 +49,7 @@ enum Posting {
 
 /// What is free again, or there, when a request is done.
 #[derive(Debug)]
-enum Held {
+enum HeldUntil {
     Slot(usize),
     LastRead,
 }
@@ -91,7 +91,7 @@ pub(crate) struct Link {
     slots: MemoryRegion,
     is_receiving: bool,
     waiting: VecDeque<Posting>,
-    held: VecDeque<(u64, Held)>,
+    held: VecDeque<(u64, HeldUntil)>,
     free: Vec<usize>,
     posted: u64,
     done: u64,
@@ -241,7 +241,7 @@ impl Link {
                 (SendOp::Write { to, imm }, None, Sge::default(), Some(&bytes[..*len]))
             }
             Posting::Read { at, len, is_last } => {
-                let held = is_last.then_some(Held::LastRead);
+                let held = is_last.then_some(HeldUntil::LastRead);
                 let from = self.there(*at, *len)?;
                 (SendOp::Read { from }, held, own(region, *at, *len), None)
             }
@@ -249,7 +249,7 @@ impl Link {
                 let slot = self.free.pop().expect("flush looked for one");
                 self.slots.write_at(slot * FRAME, bytes)?;
                 let sge = self.slots.sge((slot * FRAME) as u64, bytes.len() as u32);
-                (SendOp::Send { imm: None, to: None }, Some(Held::Slot(slot)), sge, None)
+                (SendOp::Send { imm: None, to: None }, Some(HeldUntil::Slot(slot)), sge, None)
             }
         };
         self.posted += 1;
@@ -294,8 +294,8 @@ impl Link {
         let mut done = Done::Nothing;
         while self.held.front().is_some_and(|(number, _)| *number <= until) {
             match self.held.pop_front() {
-                Some((_, Held::Slot(slot))) => self.free.push(slot),
-                Some((_, Held::LastRead)) => done = Done::Read,
+                Some((_, HeldUntil::Slot(slot))) => self.free.push(slot),
+                Some((_, HeldUntil::LastRead)) => done = Done::Read,
                 None => {}
             }
         }

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 pub use self::error::JournalError;
 use crate::codec::Codec;
+use crate::item::Item;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 
 /// A change, as it is logged. Records of one key come in the order of its changes.
@@ -59,6 +60,15 @@ pub enum Record<'a> {
         /// Its number.
         tablespace: TablespaceId,
     },
+}
+
+impl<'a> Record<'a> {
+    /// The change that writes an item.
+    #[must_use]
+    pub fn of_item(item: &Item<'a>) -> Record<'a> {
+        let Item { tablespace, key, stored, codec, flags, expires_ms, .. } = *item;
+        Record::Put { tablespace, key, stored, codec, flags, expires_ms }
+    }
 }
 
 /// What hears of every change, under the key's lock and before others see the change.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// How many bits of a position are the counter.
 const COUNTER_BITS: u32 = 40;
 const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
@@ -12,17 +14,7 @@ const COUNTER_MASK: u64 = (1 << COUNTER_BITS) - 1;
 /// The counter is 1 for the first record and goes up by one with each, across epochs too, so that a
 /// record that is missing shows. The epoch never goes down. Positions are ordered as their numbers.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Position(u64);
 

@@ -1,5 +1,6 @@
 //! What a group agrees on outside of its data path: its members, its primary, its epoch.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::log::Position;
@@ -10,17 +11,7 @@ pub const MEMBERS_MAX: usize = 16;
 /// A node, in one of its lives: a node whose memory is lost comes back under another number. Its
 /// votes for what it has forgotten would be lies.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct NodeId(pub u64);
 
@@ -31,7 +22,7 @@ impl std::fmt::Display for NodeId {
 }
 
 /// A group's configuration in one epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Configuration {
     /// Counts configurations, from 1 on.
     pub epoch: u32,

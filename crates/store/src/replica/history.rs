@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use super::region::pieces;
 use crate::log::{Fields, HEADER, NoRecord, Position};
 use crate::memory::Memory;
@@ -12,17 +14,7 @@ const EPOCHS_MAX: usize = 32;
 
 /// Where a record ends.
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    serde::Serialize,
-    serde::Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Mark {
     /// The record's position.

@@ -1,5 +1,7 @@
 //! What nodes tell each other, and what a replica wants done.
 
+use serde::{Deserialize, Serialize};
+
 use super::configuration::{Configuration, NodeId};
 use super::history::{Mark, are_in_order};
 use super::requests::Requests;
@@ -7,7 +9,7 @@ use super::service::Request;
 use crate::log::Position;
 
 /// What a node has, as it tells a new primary.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Answer {
     /// Where the last record of each epoch ends.
     pub ends: Vec<Mark>,
@@ -44,7 +46,7 @@ impl Answer {
 }
 
 /// What nodes send each other besides the log, over the same ordered connection.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// A primary to each node: this is the configuration; fence all that came before, and say what
     /// you have. The first message of every connection.
@@ -84,7 +86,7 @@ pub enum Message {
 }
 
 /// What belongs to a copy of the store that is sent to another node.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Snapshot {
     /// In which epoch it is sent.
     pub epoch: u32,

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::log::{Fields, Operation, Position};
@@ -16,7 +17,7 @@ pub const CLIENTS_MAX: usize = 1 << 16;
 pub const ANSWER_MAX: usize = 1 << 10;
 
 /// Which request of which client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RequestId {
     /// The client: a random number.
     pub client: u64,
@@ -45,14 +46,14 @@ pub enum NoRequest {
 }
 
 /// Which request of which client, as it is logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Asker {
     client: u64,
     sequence: u64,
 }
 
 /// A client's last request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 struct Done {
     sequence: u64,
     position: Position,
@@ -60,7 +61,7 @@ struct Done {
 }
 
 /// The last request of each client. It follows from the log alone.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Requests {
     done: BTreeMap<u64, Done>,
     by_age: BTreeMap<Position, u64>,

@@ -66,14 +66,7 @@ impl<'s, M: Memory, D: Disk> Walk<'s, M, D> {
         let (file, items) = (&mut self.file, &mut self.items);
         let mut written = Ok(());
         self.cursor = self.store.scan(*space, self.cursor, now_ms, STEP, &mut |item| {
-            let record = Record::Put {
-                tablespace: item.tablespace,
-                key: item.key,
-                stored: item.stored,
-                codec: item.codec,
-                flags: item.flags,
-                expires_ms: item.expires_ms,
-            };
+            let record = Record::of_item(item);
             // The visitor is called for the rest of a hash after it broke: the first error counts.
             if written.is_ok() {
                 let version = Position::from_number(item.version);

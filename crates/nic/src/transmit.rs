@@ -152,6 +152,7 @@ impl Transmit {
     }
 
     /// Length of the UDP payload: headers, payload, pad and ICRC.
+    #[inline]
     pub fn datagram_len(&self) -> usize {
         usize::from(self.header_len) + self.payload_len() + self.pad() + crate::wire::ICRC_LEN
     }
@@ -216,6 +217,7 @@ impl TransmitBatch {
     }
 
     /// Is there nothing to send?
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -2,16 +2,15 @@
 //!
 //! `live.rs` has what its threads share, and `driver.rs` the steps that move it forward.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
-use std::time::Duration;
-use std::{env, io, thread};
+use std::{io, thread};
 
 use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::{Congestion, Mtu};
-use remora_nic::{CreateError, Nic, Time};
+use remora_nic::{CreateError, Time};
 use remora_offload::cpu;
 use thiserror::Error;
 
@@ -23,48 +22,32 @@ use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::counters::DeviceCounters;
 use crate::device_events::DeviceEvents;
-use crate::dialect::{self, BadDialect, DialectChoice};
+use crate::dialect::{BadDialect, DialectChoice};
 use crate::dma::Piece;
-use crate::driver::{Clock, Own};
+use crate::driver::Clock;
 use crate::either::Driver;
 use crate::event::Event;
-use crate::fabric::{Fabric, FabricChoice, UnknownFabric};
-use crate::impair::source::Wish;
+use crate::fabric::{FabricChoice, UnknownFabric};
 use crate::impair::{BadImpairment, Direction, Impairments};
-use crate::interface::{self, Interface, InterfaceError};
-use crate::kernel::{Executor, ExecutorLimits};
+use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
-use crate::memory::{Buffer, HostMemory};
+use crate::memory::Buffer;
 use crate::message::{BadKeep, DaemonPlace, Hello, Keep, Kept, SessionToken, place, session_name};
 use crate::news::{Concerned, News};
-use crate::own::PAGE_SHIFT;
 use crate::own_memory::OwnMemory;
-use crate::pcap::{Capture, Recorder};
 use crate::region::ProtectionDomain;
 use crate::scheduling;
-use crate::socket::{self, BindError, Socket};
+use crate::socket::BindError;
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
 use crate::yielding::Yielding;
 
+mod open_own;
+
 /// The environment variable that names a capture file for any process; `%p` in it becomes the
 /// process id. Cards beyond the first write to `FILE-2`, `FILE-3` and so on.
 pub const PCAP_VARIABLE: &str = "REMORA_PCAP";
-
-/// The shortest wait for an acknowledge. A peer's process may be without a processor for
-/// milliseconds. Programs that ask for less (one library's default is 65 µs) assume hardware.
-const MIN_ACK_TIMEOUT: Duration = Duration::from_millis(10);
-
-/// The shortest wait for news until the last packet of a lossy connection is sent again.
-const PROBE_FLOOR: Duration = Duration::from_millis(1);
-
-/// What a message takes on a busy machine, to its peer and back. Thousands of queue pairs that send
-/// at once wait for each other's packets, which must not look like a loss.
-const MESSAGE_TIME: Duration = Duration::from_micros(10);
-
-/// Bytes of the card's own memory.
-const DEVICE_MEMORY: usize = 1 << 20;
 
 /// How to open a [`Device`].
 ///
@@ -363,107 +346,12 @@ impl DeviceOptions {
         }
         Device::of_session(begun, ways, |attached| attached).map(Some)
     }
-
-    /// Opens a device with a card of its own.
-    fn open_own(self) -> Result<Device, OpenError> {
-        let choice = self.fabric.map_or_else(FabricChoice::from_environment, Ok)?;
-        let spoken = self.dialect.map_or_else(DialectChoice::from_environment, Ok)?;
-        let paths = self.paths.map_or_else(dialect::paths_from_environment, Ok)?;
-        let congestion = self.congestion.map_or_else(dialect::congestion_from_environment, Ok)?;
-        let tos = remora_nic::Config::default().ecn as u8;
-        // Nothing on the loopback interface marks packets.
-        let with = |marks| socket::Config { tos, marks, ..socket::Config::default() };
-        let (socket, link) = match &self.bind {
-            None => (Socket::bind_loopback(with(false))?, Mtu::B4096),
-            Some(wanted) => {
-                let interface = Interface::find(wanted)?;
-                (interface.bind(with(!interface.addr.is_loopback()))?, interface.path_mtu())
-            }
-        };
-        let mtu = self.mtu.map_or(link, |mtu| mtu.min(link));
-        let name = socket.addr().to_string();
-        let capture = match (self.capture, capture_from_environment()) {
-            (Some(path), _) => Some(Capture::create(&path, &name).map_err(|error| (path, error))),
-            (None, Some(path)) => Some(Capture::create_beside(&path, &name)),
-            (None, None) => None,
-        };
-        let capture =
-            capture.transpose().map_err(|(path, source)| OpenError::Capture { path, source })?;
-        let bytes = match &self.device_memory {
-            Some(piece) => piece.map()?,
-            None => Buffer::new(DEVICE_MEMORY)?,
-        };
-        let own_memory = OwnMemory { bytes, piece: self.device_memory };
-        let mut config = remora_nic::Config::new(socket.addr());
-        config.device_memory = own_memory.range();
-        config.neighbours = interface::addresses().unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot list this machine's addresses: another process may \
-                pretend to be the card at one of them");
-            Vec::new()
-        });
-        config.page_shift = PAGE_SHIFT;
-        let (neighbours, captures) = (config.neighbours.clone(), capture.is_some());
-        (config.min_ack_timeout, config.message_time) = (MIN_ACK_TIMEOUT, MESSAGE_TIME);
-        (config.paths, config.probe_floor) = (paths, PROBE_FLOOR);
-        config.congestion = congestion;
-        config.cm.offers = spoken.offers();
-        config.window_packets = self.window.unwrap_or_else(|| window_for(&socket, mtu));
-        config.set_guid(u64::from_ne_bytes(random()?));
-        let wish = match self.impairments {
-            Some(impairments) => Wish { impairments, watch: None },
-            None => Wish::from_environment()?,
-        };
-        let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
-        let async_ready = Arc::new(Event::new()?);
-        // SAFETY: the card passes only addresses of its own memory, of rings and of registered
-        // regions. The first lives in `Shared` beside the driver; rings and regions are `Buffer`s
-        // that their owners keep until they are destroyed on the card, or ranges for which the
-        // caller of `ProtectionDomain::register_raw` has promised the same.
-        let memory = unsafe { HostMemory::new() };
-        let mut nic = Nic::new(config, random()?);
-        nic.set_kernels(Box::new(Executor::new(ExecutorLimits::default())));
-        let wake = Arc::new(Event::new()?);
-        let wakes = Arc::new(Wakes::new(wake.clone()));
-        let recorder = Recorder::new(capture);
-        let news = News::new(async_ready, wakes);
-        let fabric = match choice {
-            // Damage is seen by the ICRC.
-            FabricChoice::Auto => {
-                let sums = captures || !wish.is_nothing();
-                Fabric::with_rings(socket, neighbours.clone(), sums)
-            }
-            FabricChoice::Udp => Fabric::udp(socket),
-        };
-        let mut own = Own::new(nic, memory, fabric.beside(neighbours), recorder, news);
-        own.dialect = spoken;
-        own.fabric.spread(paths);
-        own.choose_offers();
-        own.wish_impairments(wish, u64::from_ne_bytes(random()?));
-        let socket = own.fabric.udp.as_fd().try_clone_to_owned()?;
-        let clock = own.clock;
-        let parts = Parts { driver: Driver::Own(own), clock, wake, socket, info };
-        Device::start(parts, Some(own_memory), self.real_time)
-    }
 }
 
 fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes)
-}
-
-/// The window in packets: a quarter of the socket's buffer, so that one queue pair alone does not
-/// overflow the peer's, if that is as large as ours. The kernel counts its bookkeeping too, which
-/// is about as much again for small packets.
-fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
-    let buffer = socket.recv_buffer().unwrap_or(212_992);
-    let packets = buffer / 4 / (mtu.bytes() as usize + 256);
-    packets.clamp(16, 256) as u16
-}
-
-fn capture_from_environment() -> Option<PathBuf> {
-    let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
-    Some(name.replace("%p", &std::process::id().to_string()).into())
 }
 
 /// What a device is made of.

@@ -32,6 +32,7 @@ pub struct Wire {
 
 impl Wire {
     /// The datagram, as the card receives it.
+    #[inline]
     pub fn datagram(&self) -> Datagram<'_> {
         Datagram {
             src: self.src,

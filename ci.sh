@@ -23,8 +23,7 @@ usage() {
   core     the card has no clock, socket, thread, file or random source
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
-  test     every test, with overflow checks
-  cluster  a store on three nodes with etcd, under faults
+  test     every test, with overflow checks; those of clusters where etcd and protoc are installed
   daemon   verbs programs again, on one card that a daemon shares among them
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   cost     the instructions of hot paths, beside those of scripts/cost.json
@@ -47,8 +46,8 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test cluster daemon symbols
-    cost fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test daemon symbols cost
+    fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk. Release builds stay
@@ -133,6 +132,19 @@ stage_setup() {
     say "Rust $(rustc --version | cut -d' ' -f2), $(tshark --version 2>/dev/null | head -n1)"
 }
 
+can_cluster() {
+    have etcd && have protoc
+}
+
+# Cargo for the whole workspace, with all that this machine can build: etcd's client needs a
+# compiler of Protocol Buffers. Cargo chooses the features of shared crates by what is built
+# together, and builds them again for another choice, so all stages that build tests do it so.
+whole() {
+    local features=()
+    if can_cluster; then features=(--features remora-cli/cluster); fi
+    cargo "$1" "${locked[@]}" --quiet --workspace "${features[@]}" "${@:2}"
+}
+
 stage_fmt() {
     cargo fmt --all --check || fail "some files are not formatted" "Run: cargo fmt --all"
 }
@@ -144,46 +156,27 @@ stage_clippy() {
     else
         say "Rust is newer than $lints_known_to: its warnings are shown, and are not errors"
     fi
-    cargo clippy "${locked[@]}" --quiet --workspace --all-targets "${flags[@]}" ||
+    whole clippy --all-targets "${flags[@]}" ||
         fail "clippy objects" "Mend it, or allow the lint on that item and say why in a comment."
 }
 
 stage_check() {
-    cargo check "${locked[@]}" --quiet --workspace --all-targets || fail "it does not compile"
+    whole check --all-targets || fail "it does not compile"
 }
 
 # Tests run in the dev profile: optimised a little, and with overflow checks, which a release
 # build lacks.
 stage_test() {
-    cargo test "${locked[@]}" --quiet --no-fail-fast --workspace ||
+    can_cluster || say "etcd or protoc is missing: clusters are not tested (./ci.sh setup)"
+    whole test --no-fail-fast ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
 }
 
 # Builds the command and the libraries that tests load, of what the tests have built already.
-#
-# Cargo chooses the features of shared crates by what is built together, and builds them again for
-# another choice. So stages that build tests build the whole workspace. (Examples, like tests, have
-# the features of dev-dependencies.)
+# (Examples, like tests, have the features of dev-dependencies.)
 build_as_tested() {
-    cargo build "${locked[@]}" --quiet --workspace --lib --bins --examples ||
+    whole build --lib --bins --examples ||
         fail "the build failed"
-}
-
-# etcd's client needs a compiler of Protocol Buffers, which nothing else here does.
-stage_cluster() {
-    local program
-    for program in etcd protoc; do
-        if ! command -v "$program" >/dev/null; then
-            say "$program is not installed; ./ci.sh setup installs it"
-            return "$skipped"
-        fi
-    done
-    local features=(-p remora-cluster -p remora-cli --features remora-cluster/etcd
-        --features remora-cli/cluster)
-    cargo clippy "${locked[@]}" --quiet "${features[@]}" --all-targets -- -D warnings ||
-        fail "clippy has found something"
-    cargo test "${locked[@]}" --quiet "${features[@]}" --lib --bins --test group --test etcd \
-        --test cluster || fail "a group of nodes failed" "docs/cluster.md says what it promises."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.
@@ -197,7 +190,7 @@ stage_daemon() {
         [[ -S $folder/nic.sock ]] && break
         sleep 0.1
     done
-    REMORA_NIC=$folder/nic.sock cargo test "${locked[@]}" --quiet --workspace \
+    REMORA_NIC=$folder/nic.sock whole test \
         --test verbs_programs --test verbs_frameworks --test ranks || status=1
     kill "$daemon"
     wait "$daemon" || status=1
@@ -208,7 +201,7 @@ stage_daemon() {
 # A program that needs a symbol that is not there does not load.
 stage_symbols() {
     local list=crates/verbs/tests/symbols/rdma-core.txt
-    cargo test "${locked[@]}" --quiet --workspace --test library symbols ||
+    whole test --test library symbols ||
         fail "the verbs library lacks symbols: they stand above" \
             "Export them in crates/verbs/src/*/symbols.rs."
     say "all $(grep -vc '^#' "$list") symbols; the list is that of"
@@ -232,7 +225,7 @@ stage_cost() {
 stage_doc() {
     local deny=""
     if lints_are_errors; then deny="-D warnings"; fi
-    RUSTDOCFLAGS=$deny cargo doc "${locked[@]}" --quiet --workspace --no-deps --lib ||
+    RUSTDOCFLAGS=$deny whole doc --no-deps --lib ||
         fail "rustdoc objects" "Read it with: cargo doc --no-deps --open"
 }
 
@@ -406,7 +399,7 @@ stage_tidy() {
 stage_fuzz() {
     local target seconds=${FUZZ_SECONDS:-0}
     REMORA_FUZZ_ROUNDS=${FUZZ_ROUNDS:-200000} REMORA_FUZZ_SEED=${FUZZ_SEED:-1} \
-        cargo test "${locked[@]}" --quiet --workspace --test replay ||
+        whole test --test replay ||
         fail "a fuzz target failed"
     ((seconds > 0)) || return 0
     if ! cargo +nightly fuzz --version >/dev/null 2>&1; then
@@ -466,7 +459,7 @@ stage_rxe() {
     # Two ends on this host exchange packets as those in the machine do, too.
     REMORA_FABRIC=udp \
         REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
-        cargo test "${locked[@]}" --quiet --workspace --test rxe -- \
+        whole test --test rxe -- \
         "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
         "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"
 }

@@ -7,6 +7,8 @@
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 const WORD: u64 = 8;
+#[cfg(target_arch = "x86_64")]
+const LINE: u64 = 64;
 
 /// Foreign memory, shared among threads by reference. Places are offsets in bytes from its begin.
 ///
@@ -44,6 +46,11 @@ pub trait Memory: Send + Sync {
     /// Copies bytes to `at` and on. A thread that sees one of them also sees what was stored
     /// earlier.
     fn write(&self, at: u64, src: &[u8]);
+
+    /// Asks the processor for bytes that are soon read. The default lets the read wait for them.
+    fn prefetch(&self, at: u64, len: u64) {
+        let _ = (at, len);
+    }
 
     /// Says that the bytes are of no more use, so that the machine may have them back. They read as
     /// anything afterwards. The default keeps them.
@@ -84,6 +91,24 @@ impl<M: Memory + ?Sized> Memory for &M {
     fn give_back(&self, at: u64, len: u64) {
         (**self).give_back(at, len);
     }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: u64) {
+        (**self).prefetch(at, len);
+    }
+}
+
+/// Asks the processor for the cache lines of `len` bytes from `at` on, whose words `word` leads to.
+#[inline]
+pub(crate) fn prefetch_lines<'a>(at: u64, len: u64, word: impl Fn(u64) -> Option<&'a AtomicU64>) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (at & !(LINE - 1)..at + len).step_by(LINE as usize) {
+        if let Some(word) = word(line) {
+            safe_arch::prefetch_t0(word);
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (at, len, word);
 }
 
 /// Memory of the process's heap, as atomic words: for tests, and where nobody else has access.
@@ -159,6 +184,11 @@ impl Memory for Heap {
             last.copy_from_slice(&bytes[..last.len()]);
         }
         fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: u64) {
+        prefetch_lines(at, len, |at| self.words.get((at / WORD) as usize));
     }
 
     #[inline]

@@ -17,6 +17,9 @@ use crate::tablespace::TablespaceId;
 pub const BATCH_MAX: usize = 1024;
 /// Items are copied under a lock until they have so many bytes together.
 const COPY_MAX: usize = 128 << 10;
+/// Items are asked for so many places before they are copied: their hashes' order is no order in
+/// memory, so that the next one is in no cache.
+const AHEAD: usize = 12;
 /// Partitions of a call in which nothing is found.
 const EMPTY_MAX: usize = 64;
 const PARTITION_SHIFT: u32 = 48;
@@ -138,7 +141,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
         slots.sort_unstable_by_key(|slot| slot.hash.id());
         let mut reached = 0;
-        for slot in slots.iter() {
+        for (index, slot) in slots.iter().enumerate() {
+            if let Some(later) = slots.get(index + AHEAD) {
+                self.prefetch_item(later);
+            }
             let id = slot.hash.id();
             if (copies.ends.len() >= at_most || copies.bytes.len() >= COPY_MAX) && reached != id {
                 return Some(reached);

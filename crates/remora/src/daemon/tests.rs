@@ -28,6 +28,7 @@ use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQue
 use crate::{Device, DeviceOptions};
 
 mod crashes;
+mod meetings;
 mod notices;
 mod polls;
 mod restore;
@@ -70,7 +71,11 @@ impl Daemon {
 
     /// Waits until all that sessions have made is gone from the card.
     fn wait_until_empty(&self) {
-        while self.device.in_use() != InUse::default() {
+        let connections = || {
+            let uses = self.device.memory_use().unwrap();
+            uses.iter().find(|part| part.name == "connections").map(|part| part.count)
+        };
+        while self.device.in_use() != InUse::default() || connections() != Some(0) {
             std::thread::sleep(Duration::from_millis(1));
         }
         while self.observer().status().iter().any(|page| !page.sessions.is_empty()) {

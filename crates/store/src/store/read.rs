@@ -196,6 +196,14 @@ impl<M: Memory, J: Journal> Store<M, J> {
         at.is_some_and(|at| Live(self.table.memory.load(at)).is_expired(now))
     }
 
+    /// Asks the processor for a slot's item, if it is short.
+    #[inline]
+    pub(crate) fn prefetch_item(&self, slot: &Slot) {
+        if let Some(at) = self.item_at(slot) {
+            self.table.memory.prefetch(at, u64::from(slot.len).min(FIRST as u64));
+        }
+    }
+
     /// Appends a copy of a slot's item, under the partition's lock, unless it is gone or expired.
     pub(crate) fn copy_item(&self, slot: &Slot, now: u64, out: &mut Vec<u8>) -> bool {
         let Some(at) = self.item_at(slot) else {

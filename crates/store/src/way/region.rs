@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use remora::MemoryRegion;
 use remora::memory::Buffer;
 
-use crate::memory::Memory;
+use crate::memory::{Memory, prefetch_lines};
 
 /// A region with a buffer of its own.
 #[derive(Clone, Debug)]
@@ -61,6 +61,12 @@ impl Memory for Region {
     fn read(&self, at: u64, dst: &mut [u8]) {
         self.buffer().read_at(at as usize, dst).expect(INSIDE);
         std::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: u64) {
+        let buffer = self.buffer();
+        prefetch_lines(at, len, |at| buffer.word(at as usize).ok());
     }
 
     #[inline]

@@ -4,7 +4,7 @@
 use super::*;
 
 /// A step at which a client ends.
-type Step = fn(&Daemon);
+pub(super) type Step = fn(&Daemon);
 
 fn asker(daemon: &Daemon) -> Asker {
     Asker { socket: MessageSocket::connect(&daemon.path).unwrap() }
@@ -165,10 +165,14 @@ const STEPS: [Step; 15] = [
     has_windows_and_handles,
 ];
 
+fn all_steps() -> impl Iterator<Item = Step> {
+    STEPS.into_iter().chain(meetings::STEPS)
+}
+
 #[test]
 fn a_client_that_ends_at_any_step_leaves_nothing() {
     let daemon = Daemon::start();
-    for step in STEPS {
+    for step in all_steps() {
         step(&daemon);
         daemon.wait_until_empty();
     }
@@ -177,7 +181,7 @@ fn a_client_that_ends_at_any_step_leaves_nothing() {
     let lkey = local(&client, &one);
     for round in 0..5 {
         std::thread::scope(|scope| {
-            for step in STEPS {
+            for step in all_steps() {
                 let daemon = &daemon;
                 scope.spawn(move || step(daemon));
             }
@@ -192,7 +196,7 @@ fn a_client_that_ends_at_any_step_leaves_nothing() {
 
 #[test]
 fn a_daemon_that_ends_at_any_step_ends() {
-    for step in STEPS {
+    for step in all_steps() {
         let daemon = Daemon::start();
         step(&daemon);
         drop(daemon);

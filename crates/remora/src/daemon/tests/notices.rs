@@ -6,14 +6,14 @@ use remora_nic::{Rate, RateLimits};
 use super::*;
 
 /// The next event, if there is one.
-fn event(client: &Client, events: &mut EventConsumer) -> Option<CardEvent> {
+pub(super) fn event(client: &Client, events: &mut EventConsumer) -> Option<CardEvent> {
     let mut event = Vec::new();
     events.next(&client.arena, &mut event)?;
     Some(decode(&event).unwrap())
 }
 
 /// A queue pair that is connected to itself, with a region of card memory.
-fn looped(client: &Client) -> (Queues, u32) {
+pub(super) fn looped(client: &Client) -> (Queues, u32) {
     let queues = client.queues();
     client.card().loop_back(queues.made.qpn, queues.made.qpn, Access::all()).unwrap();
     let at = client.card().alloc_dm(4096).unwrap();

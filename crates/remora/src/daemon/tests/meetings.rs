@@ -1,0 +1,183 @@
+//! Clients that end while the connection manager waits for one of them, or while their chains run.
+
+use remora_nic::Psn;
+use remora_nic::cm::service::ServiceId;
+use remora_nic::cm::{AcceptParams, AddressScope, CmEvent, ConnId, ConnectRequest, ListenerId};
+
+use super::crashes::Step;
+use super::notices::{event, looped};
+use super::*;
+
+/// A client with its events.
+struct Party {
+    events: EventConsumer,
+    client: Client,
+    qpn: u32,
+}
+
+impl Party {
+    fn of(daemon: &Daemon) -> Party {
+        let client = daemon.client();
+        let (events, qpn) = (EventConsumer::new(&client.arena), client.queues().made.qpn);
+        Party { events, client, qpn }
+    }
+
+    fn card(&self) -> Stubs<&Asker> {
+        self.client.card()
+    }
+
+    /// Waits for the next event of the connection manager.
+    fn told(&mut self) -> CmEvent {
+        loop {
+            match event(&self.client, &mut self.events) {
+                Some(CardEvent::Cm(told)) => return told,
+                _ => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+/// Two clients, one of which has asked the other for a connection.
+struct Meeting {
+    active: Party,
+    passive: Party,
+    listener: ListenerId,
+    asks: ConnId,
+    asked: ConnId,
+}
+
+impl Meeting {
+    fn begin(daemon: &Daemon) -> Meeting {
+        static SERVICE: AtomicU32 = AtomicU32::new(0);
+        let service = ServiceId(u64::from(SERVICE.fetch_add(1, Ordering::Relaxed)) | 1 << 40);
+        let (active, mut passive) = (Party::of(daemon), Party::of(daemon));
+        let listener = passive.card().listen(service, AddressScope::All).unwrap();
+        let to = passive.client.address();
+        let asks = active.card().connect(ConnectRequest::new(to, service, active.qpn)).unwrap();
+        let told = passive.told();
+        let CmEvent::ConnectRequest(request) = told else { panic!("{told:?}") };
+        Meeting { active, passive, listener, asks, asked: request.conn }
+    }
+
+    /// The passive client has accepted, and the active one knows.
+    fn replied(daemon: &Daemon) -> Meeting {
+        let mut meeting = Meeting::begin(daemon);
+        let params = AcceptParams {
+            qpn: meeting.passive.qpn,
+            starting_psn: Psn::new(0),
+            responder_resources: 1,
+            initiator_depth: 1,
+            target_ack_delay: 0,
+            rnr_retry_count: 7,
+            srq: false,
+            flow_control: false,
+            private_data: &[],
+        };
+        meeting.passive.card().accept(meeting.asked, params).unwrap();
+        let told = meeting.active.told();
+        assert!(matches!(told, CmEvent::Replied(_)), "{told:?}");
+        meeting
+    }
+
+    /// The connection stands.
+    fn established(daemon: &Daemon) -> Meeting {
+        let mut meeting = Meeting::replied(daemon);
+        meeting.active.card().establish(meeting.asks, &[]).unwrap();
+        let told = meeting.passive.told();
+        assert!(matches!(told, CmEvent::Established { .. }), "{told:?}");
+        meeting
+    }
+}
+
+fn asks_and_is_not_answered(daemon: &Daemon) {
+    drop(Meeting::begin(daemon).active);
+}
+
+fn is_asked_and_does_not_answer(daemon: &Daemon) {
+    drop(Meeting::begin(daemon).passive);
+}
+
+fn stops_to_listen_between(daemon: &Daemon) {
+    let meeting = Meeting::begin(daemon);
+    assert!(meeting.passive.card().unlisten(meeting.listener));
+    drop(meeting.active);
+}
+
+fn accepts_and_goes(daemon: &Daemon) {
+    drop(Meeting::replied(daemon).passive);
+}
+
+fn is_accepted_and_goes(daemon: &Daemon) {
+    drop(Meeting::replied(daemon).active);
+}
+
+/// The end of one client is told to the other as the end of the connection.
+fn is_connected_and_goes(daemon: &Daemon) {
+    let mut meeting = Meeting::established(daemon);
+    drop(meeting.active);
+    let told = meeting.passive.told();
+    assert!(matches!(told, CmEvent::Disconnected { .. }), "{told:?}");
+}
+
+fn wants_the_end_and_goes(daemon: &Daemon) {
+    let meeting = Meeting::established(daemon);
+    meeting.active.card().disconnect(meeting.asks, &[]).unwrap();
+    drop(meeting.active);
+}
+
+fn is_told_of_the_end_and_does_not_reply(daemon: &Daemon) {
+    let mut meeting = Meeting::established(daemon);
+    meeting.active.card().disconnect(meeting.asks, &[]).unwrap();
+    let told = meeting.passive.told();
+    assert!(matches!(told, CmEvent::Disconnected { .. }), "{told:?}");
+    drop(meeting.passive);
+}
+
+/// An element without data.
+fn bare(opcode: u8, remote: u64, key: u32) -> [u8; 64] {
+    let mut element = [0; 64];
+    element[0] = opcode;
+    element[8] = 1;
+    element[12..16].copy_from_slice(&key.to_le_bytes());
+    element[16..24].copy_from_slice(&remote.to_le_bytes());
+    element
+}
+
+const NO_OP: u8 = 16;
+const WAIT: u8 = 17;
+
+fn waits_for_what_never_comes(daemon: &Daemon) {
+    let client = daemon.client();
+    let (mut queues, _key) = looped(&client);
+    client.post(&mut queues, &bare(NO_OP, 0, 0));
+    assert_eq!(client.completion(&mut queues).status, Status::Success);
+    let never = u64::MAX / 2;
+    let cq = queues.cq;
+    client.post(&mut queues, &bare(WAIT, never, cq));
+    client.post(&mut queues, &bare(NO_OP, 0, 0));
+}
+
+fn has_used_up_its_budget(daemon: &Daemon) {
+    let client = daemon.client();
+    let (mut queues, _key) = looped(&client);
+    let budget = client.card().create_budget(1).unwrap();
+    let limits = remora_nic::ChainLimits { budget: Some(budget), ..Default::default() };
+    client.card().set_chain_limits(queues.made.qpn, limits).unwrap();
+    for _ in 0..3 {
+        client.post(&mut queues, &bare(NO_OP, 0, 0));
+    }
+    assert_eq!(client.completion(&mut queues).status, Status::Success);
+}
+
+pub(super) const STEPS: [Step; 10] = [
+    asks_and_is_not_answered,
+    is_asked_and_does_not_answer,
+    stops_to_listen_between,
+    accepts_and_goes,
+    is_accepted_and_goes,
+    is_connected_and_goes,
+    wants_the_end_and_goes,
+    is_told_of_the_end_and_does_not_reply,
+    waits_for_what_never_comes,
+    has_used_up_its_budget,
+];

@@ -9,10 +9,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
-use remora::message::{KEEP_VARIABLE, SOCKET_VARIABLE};
+use remora::message::{KEEP_VARIABLE, Keep, Object, SOCKET_VARIABLE};
 use remora::nic::Psn;
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::*;
+use rustix::process::{Pid, Signal};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -56,8 +57,13 @@ struct Program {
 
 impl Program {
     fn start(daemon: &Daemon, keep: &str) -> Program {
+        Program::of_test("serve_a_chain", daemon, keep)
+    }
+
+    /// The program of the test `name`, whose session is kept.
+    fn of_test(name: &str, daemon: &Daemon, keep: &str) -> Program {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "serve_a_chain", "--nocapture"]);
+        command.args(["--ignored", "--exact", name, "--nocapture"]);
         command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
         Program::spawn(command)
     }
@@ -86,6 +92,10 @@ impl Program {
         // The line may stand behind what the test's harness writes.
         let rest = |line: String| line.split_once("chain ").map(|(_, rest)| rest.to_owned());
         self.lines.find_map(rest).expect("the program goes on")
+    }
+
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     fn kill(&mut self) {
@@ -151,6 +161,61 @@ fn call_a_chain() {
     }
     // The session lasts until the test has looked at it.
     std::io::stdin().read_line(&mut line).unwrap();
+}
+
+/// Writes rising numbers to card memory, until it is refused; then says so.
+#[test]
+#[ignore = "a program for other tests"]
+fn write_until_fenced() {
+    let device = DeviceOptions::new().open().unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let kept = domain.alloc_device_memory(64, Access::all()).unwrap();
+    let writer = domain.create_qp(&QueuePairOptions::new()).unwrap();
+    writer.loop_back(&writer, Access::all()).unwrap();
+    let there = Remote { addr: kept.addr(), rkey: kept.key(), len: 8 };
+    for number in 1u64.. {
+        if writer.write(&number.to_le_bytes(), there).wait(LONG).is_err() {
+            break;
+        }
+        if number == 1 {
+            println!("chain {} {} {}", there.addr, there.rkey, device.ticket().unwrap());
+        }
+    }
+    assert!(device.alloc_pd().is_err(), "a session that was taken over makes nothing");
+    println!("chain fenced");
+    thread::sleep(LONG * 10);
+}
+
+#[test]
+fn a_program_that_was_stopped_while_its_session_was_taken_over_is_fenced() {
+    let daemon = Daemon::start();
+    let mut program = Program::of_test("write_until_fenced", &daemon, "numbers:10m");
+    let line = program.line();
+    let mut words = line.splitn(3, ' ');
+    let addr: u64 = words.next().unwrap().parse().unwrap();
+    let there = Remote { addr, rkey: words.next().unwrap().parse().unwrap(), len: 8 };
+    program.signal(Signal::STOP);
+
+    let taker = DeviceOptions::new()
+        .attach(&daemon.socket)
+        .take_over(words.next().unwrap().parse().unwrap(), Keep::Forever)
+        .open()
+        .unwrap();
+    let domain = taker.taken().iter().find_map(|object| match object {
+        Object::Pd(pd) => taker.adopt_pd(*pd),
+        _ => None,
+    });
+    let domain = domain.unwrap();
+    let holder = domain.create_qp(&QueuePairOptions::new()).unwrap();
+    holder.loop_back(&holder, Access::all()).unwrap();
+    program.signal(Signal::CONT);
+    assert_eq!(program.line(), "fenced");
+    // What it was posting when it was stopped has been carried out before it knew.
+    holder.write(&0u64.to_le_bytes(), there).wait(LONG).unwrap();
+    program.kill();
+    let memory = domain.alloc(64, Access::all()).unwrap();
+    holder.read(memory.slice(..8), there).wait(LONG).unwrap();
+    assert_eq!(memory.slice(..8).to_vec().unwrap(), [0; 8], "a fenced program has written");
 }
 
 #[test]

@@ -13,9 +13,12 @@ use crate::tablespace::TablespaceId;
 const LOOKS: usize = 8;
 /// Bytes that are read of an item at once.
 const FIRST: usize = 128;
+/// Values of this length and more, in bytes, are read and written without the lock: who changes
+/// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
+pub(crate) const LONG: usize = 64 << 10;
 
 /// An item that a slot refers to and whose key is the one wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
     pub(super) at: u64,
     pub(super) head: Head,
@@ -23,7 +26,22 @@ pub(super) struct Seen {
     pub(super) codec: Codec,
 }
 
+/// Whether it takes long to read a value that is stored in so many bytes.
+pub(crate) fn is_long(stored: usize, codec: Codec) -> bool {
+    match codec {
+        Codec::None => stored >= LONG,
+        // A byte of LZ4 becomes 255 at most.
+        Codec::Lz4 { .. } => stored >= LONG / 16,
+        _ => true,
+    }
+}
+
 impl Seen {
+    /// Whether it takes long to read the value.
+    pub(super) fn is_long(&self) -> bool {
+        is_long(self.head.stored, self.codec)
+    }
+
     pub(super) fn found(&self) -> Found {
         Found {
             version: self.head.version,

@@ -190,9 +190,9 @@ impl<'v> Unwritten<'v> {
     /// The long value that a change puts, if it does.
     fn of(change: &Change<'v>) -> Option<Unwritten<'v>> {
         match *change {
-            Change::Put { value: Value::Given(value), flags, .. } => (LONG..=VALUE_MAX)
-                .contains(&value.len())
-                .then_some(Unwritten { value, flags }),
+            Change::Put { value: Value::Given(value), flags, .. } => {
+                (LONG..=VALUE_MAX).contains(&value.len()).then_some(Unwritten { value, flags })
+            }
             _ => None,
         }
     }
@@ -251,10 +251,10 @@ fn item_of<'a>(tablespace: TablespaceId, key: &'a [u8], put: &Put<'a>) -> Item<'
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Changes a key, depending on what it is: the one primitive of change.
     ///
-    /// `decide` sees the item and says what becomes of it, and the item is the key's when that is
-    /// done. It is lent an empty buffer, in which it may make the new value. It must not call the store, and
-    /// is asked again if memory had to be freed for its answer, or a long value to be written; and
-    /// where the item is long, if it was changed meanwhile, since then it is read without the lock.
+    /// `decide` sees the item and says what becomes of it; the item is still the key's when that is
+    /// done. It is lent an empty buffer, in which it may make the new value. It must not call the
+    /// store. It is asked again if memory had to be freed for its answer, if a long value had to be
+    /// written, and if a long item, which it sees without the lock, was changed meanwhile.
     /// Increments, appends, conditional writes are all calls of this function.
     ///
     /// # Errors
@@ -387,7 +387,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 }
                 (Some((_, _, seen)), _) => self.ask(&seen, decide, scratch),
             };
-            if written.is_none() && let Some(long) = Unwritten::of(&change) {
+            if written.is_none()
+                && let Some(long) = Unwritten::of(&change)
+            {
                 return Ok(Attempt::Write(long));
             }
             let (items, at_hand) = ((current, alive), AtHand { scratch, written });

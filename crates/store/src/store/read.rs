@@ -17,6 +17,15 @@ const FIRST: usize = 128;
 /// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
 pub(crate) const LONG: usize = 64 << 10;
 
+/// What a short look at a value came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Short {
+    /// The value was read.
+    Read(Found),
+    /// It takes long to read, and was not.
+    Long,
+}
+
 /// An item that a slot refers to and whose key is the one wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
@@ -74,7 +83,7 @@ impl Seen {
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Where a slot's item is, if it can be there.
-    pub(super) fn item_at(&self, slot: &Slot) -> Option<u64> {
+    pub(crate) fn item_at(&self, slot: &Slot) -> Option<u64> {
         let geometry = &self.table.geometry;
         let at = slot.address.checked_sub(self.table.memory.base())?;
         let end = at.checked_add(slot.len.into())?;
@@ -136,6 +145,29 @@ impl<M: Memory, J: Journal> Store<M, J> {
             value.truncate(start);
         }
         seen.map(|seen| seen.found())
+    }
+
+    /// As [`Store::get`], of a value that does not take long to read.
+    pub(crate) fn get_short(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Short> {
+        let start = value.len();
+        let seen = self.look(space, key, now, &mut |seen| {
+            value.truncate(start);
+            seen.is_long() || seen.append_value(&self.table.memory, value)
+        });
+        match seen {
+            Some(seen) if seen.is_long() => Some(Short::Long),
+            Some(seen) => Some(Short::Read(seen.found())),
+            None => {
+                value.truncate(start);
+                None
+            }
+        }
     }
 
     /// The key's item, which `body` reads. `body` says whether what it read can be; it is called
@@ -231,6 +263,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
         out.resize(start + slot.len as usize, 0);
         memory.read(at, &mut out[start..]);
         true
+    }
+
+    /// Replaces `out` by a copy of an item to which a slot led since the caller's pin was made. It
+    /// may have been replaced since then, and is copied as it was. False if it has expired or was
+    /// flushed.
+    pub(crate) fn copy_pinned(&self, slot: &Slot, now: u64, out: &mut Vec<u8>) -> bool {
+        let Some(at) = self.item_at(slot) else {
+            self.count_damage();
+            return false;
+        };
+        out.resize(slot.len as usize, 0);
+        self.table.memory.read(at, out);
+        let (words, _) = out.as_chunks_mut();
+        let [live, version, shape, ..] = words else { return false };
+        let [version, shape] = [version, shape].map(|word| u64::from_le_bytes(*word));
+        // Its expiry may be changing.
+        let alive = Live(self.table.memory.load(at)).alive();
+        *live = alive.0.to_le_bytes();
+        let head = Head::from_words([alive.0, version, shape]);
+        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
+        let gone = head.live.is_expired(now) || head.version <= flushed;
+        !gone && head.item_len() == slot.len as usize && head.tablespace == slot.tablespace
     }
 
     pub(super) fn count_damage(&self) {

@@ -9,6 +9,8 @@
 //!      24  base   u64   the address of the store's first byte
 //!      32  for each partition u32: how many buckets it has
 //! ```
+//!
+//! The answer's flags say whether clients may see what is not on the store's disk.
 
 use std::fmt;
 

@@ -69,6 +69,11 @@ impl Live {
         Live(self.0 | DEAD)
     }
 
+    /// The word as it was before that.
+    pub fn alive(self) -> Live {
+        Live(self.0 & !DEAD)
+    }
+
     /// Whether the item has been replaced or deleted.
     pub fn is_dead(self) -> bool {
         self.0 & DEAD != 0

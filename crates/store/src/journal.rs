@@ -71,6 +71,15 @@ impl<'a> Record<'a> {
     }
 }
 
+/// What a journal has made of a record before it is appended: all that needs no position.
+#[derive(Clone, Debug, Default)]
+pub struct Prepared {
+    /// The checksum of the contents.
+    pub(crate) sum: u64,
+    /// The contents as the journal keeps them, if they are long.
+    pub(crate) contents: Vec<u8>,
+}
+
 /// What hears of every change, under the key's lock and before others see the change.
 pub trait Journal: Send + Sync {
     /// Takes a record. The answer is its position, which becomes the change's version: positions
@@ -79,17 +88,75 @@ pub trait Journal: Send + Sync {
     /// # Errors
     /// The record cannot be logged. The change is not made then.
     fn append(&self, record: &Record<'_>) -> Result<u64, JournalError>;
+
+    /// Does the part of an append that needs no position: for a long record, before its key's lock
+    /// is taken. `None` if there is no such part.
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        let _ = record;
+        None
+    }
+
+    /// As [`Journal::append`], of a record that was prepared here. Expiry and flags may differ from
+    /// those that it had then.
+    ///
+    /// # Errors
+    /// See [`Journal::append`].
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        let _ = prepared;
+        self.append(record)
+    }
+
+    /// Whether readers are not told of changes before these are on a disk.
+    fn holds_back(&self) -> bool {
+        false
+    }
 }
 
 impl<J: Journal + ?Sized> Journal for &J {
     fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
         (**self).append(record)
     }
+
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        (**self).prepare(record)
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        (**self).append_prepared(record, prepared)
+    }
+
+    fn holds_back(&self) -> bool {
+        (**self).holds_back()
+    }
 }
 
 impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
     fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
         (**self).append(record)
+    }
+
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        (**self).prepare(record)
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        (**self).append_prepared(record, prepared)
+    }
+
+    fn holds_back(&self) -> bool {
+        (**self).holds_back()
     }
 }
 

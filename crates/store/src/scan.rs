@@ -14,12 +14,12 @@ use crate::table::Slot;
 use crate::tablespace::TablespaceId;
 
 /// The most items of one call.
-pub const BATCH_MAX: usize = 1024;
-/// Items are copied under a lock until they have so many bytes together.
-const COPY_MAX: usize = 128 << 10;
-/// Items are asked for so many places before they are copied: their hashes' order is no order in
-/// memory, so that the next one is in no cache.
-const AHEAD: usize = 12;
+pub const BATCH_MAX: usize = 2048;
+/// Bytes of items after which a call ends.
+const READ_MAX: usize = 1 << 20;
+/// Items that are fetched together: their hashes' order is no order in memory, so that each of them
+/// is in no cache.
+const AHEAD: usize = 16;
 /// Partitions of a call in which nothing is found.
 const EMPTY_MAX: usize = 64;
 const PARTITION_SHIFT: u32 = 48;
@@ -56,8 +56,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ///
     /// A key that is there from the scan's begin to its end is visited exactly once, whatever
     /// happens to other keys; one that comes or goes meanwhile at most once each time it comes.
-    /// Each item is as it is at one moment of the call that visits it. No lock is held during
-    /// visits.
+    /// Each item is as it is at one moment of the call that visits it. No lock is held while items
+    /// are read and visited.
     ///
     /// A call visits fewer items, or none, if it has walked or copied much. It visits more than
     /// `at_most`, or some after the visitor breaks, if keys have the same hash: a cursor cannot
@@ -88,100 +88,96 @@ impl<M: Memory, J: Journal> Store<M, J> {
         at_most: usize,
         visit: &mut dyn FnMut(&Item<'_>) -> Visited,
     ) -> Cursor {
+        let went = self.scan_short(space, cursor, now, (at_most, usize::MAX), visit);
+        went.expect("no item is longer")
+    }
+
+    /// As [`Store::scan_while`], up to the first item of more than `longest` bytes. `None` if that
+    /// is the next one, which was not read.
+    pub(crate) fn scan_short(
+        &self,
+        space: TablespaceId,
+        cursor: Cursor,
+        now: u64,
+        (at_most, longest): (usize, usize),
+        visit: &mut dyn FnMut(&Item<'_>) -> Visited,
+    ) -> Option<Cursor> {
         let at_most = at_most.clamp(1, BATCH_MAX);
         let partitions = self.table().geometry.partitions;
         let (mut partition, mut last) = (cursor.0 >> PARTITION_SHIFT, cursor.0 & ID);
-        let mut copies = Copies::default();
+        let (mut slots, mut item) = (Vec::new(), Vec::new());
+        // What a slot led to stays as it is, so that it can be read without the lock.
+        let _pin = self.pin();
         for _ in 0..EMPTY_MAX {
             if partition >= partitions {
-                return Cursor::END;
+                return Some(Cursor::END);
             }
-            let more = self.copy_items((space, now), (partition, last), at_most, &mut copies);
-            let (mut broke_at, mut before) = (None, last);
-            for (id, bytes) in copies.iter() {
-                if broke_at.is_some_and(|at| at != id) {
-                    return cursor_at(partition, broke_at.unwrap_or(0));
+            let more = self.next_slots(space, (partition, last), at_most, &mut slots);
+            let (mut left, mut bytes, mut broke_at) = (at_most, READ_MAX, None);
+            for (index, slot) in slots.iter().enumerate() {
+                let (id, len) = (slot.hash.id(), slot.len as usize);
+                let ends = left == 0 || bytes == 0 || broke_at.is_some();
+                if ends && id != last {
+                    return Some(cursor_at(partition, last));
                 }
-                match Item::parse(bytes).map_or(Visited::Next, |item| visit(&item)) {
-                    Visited::Next => {}
-                    Visited::Last => broke_at = Some(id),
-                    Visited::NotTaken => return cursor_at(partition, before.min(id - 1)),
+                if len > longest {
+                    let visited = left < at_most;
+                    return visited.then(|| cursor_at(partition, last.min(id - 1)));
                 }
-                before = id;
+                if index % AHEAD == 0 {
+                    let next = &slots[index..slots.len().min(index + AHEAD)];
+                    next.iter().for_each(|slot| self.prefetch_item(slot));
+                }
+                if self.copy_pinned(slot, now, &mut item) {
+                    (left, bytes) = (left.saturating_sub(1), bytes.saturating_sub(len));
+                    match Item::parse(&item).map_or(Visited::Next, |item| visit(&item)) {
+                        Visited::Next => {}
+                        Visited::Last => broke_at = Some(id),
+                        Visited::NotTaken => return Some(cursor_at(partition, last.min(id - 1))),
+                    }
+                }
+                last = id;
+            }
+            if broke_at.is_some() {
+                return Some(cursor_at(partition, last));
             }
             (partition, last) = more.map_or((partition + 1, 0), |reached| (partition, reached));
-            if !copies.ends.is_empty() {
+            if left < at_most {
                 break;
             }
         }
-        if partition >= partitions { Cursor::END } else { cursor_at(partition, last) }
+        Some(if partition >= partitions { Cursor::END } else { cursor_at(partition, last) })
     }
 
-    /// Copies the items of a partition that come next after the hash `last`. Returns the hash up to
-    /// which it has come, if that is not the partition's end.
-    fn copy_items(
+    /// Finds the slots of a partition that come next after the hash `last`, in order. Returns the
+    /// hash up to which it has come, if that is not the partition's end.
+    fn next_slots(
         &self,
-        (space, now): (TablespaceId, u64),
+        space: TablespaceId,
         (partition, last): (u64, u64),
         at_most: usize,
-        copies: &mut Copies,
+        slots: &mut Vec<Slot>,
     ) -> Option<u64> {
-        copies.clear();
+        slots.clear();
         let locked = self.table().lock(partition);
         let wanted = |slot: &Slot| slot.tablespace == space && slot.hash.id() > last;
         let stashed = locked.stashed();
         let all = (0..locked.count()).flat_map(|bucket| locked.slots_of(bucket)).chain(stashed);
-        let slots = &mut copies.slots;
         slots.extend(all.map(|(_, slot)| slot).filter(wanted));
-        let mut cut = false;
+        drop(locked);
+        let mut reached = None;
         if slots.len() > 2 * at_most {
             let (.., &mut middle, _) = slots.select_nth_unstable_by_key(at_most, |s| s.hash.id());
             slots.retain(|slot| slot.hash.id() <= middle.hash.id());
-            cut = true;
+            reached = Some(middle.hash.id());
         }
         slots.sort_unstable_by_key(|slot| slot.hash.id());
-        let mut reached = 0;
-        for (index, slot) in slots.iter().enumerate() {
-            if let Some(later) = slots.get(index + AHEAD) {
-                self.prefetch_item(later);
-            }
-            let id = slot.hash.id();
-            if (copies.ends.len() >= at_most || copies.bytes.len() >= COPY_MAX) && reached != id {
-                return Some(reached);
-            }
-            if self.copy_item(slot, now, &mut copies.bytes) {
-                copies.ends.push((id, copies.bytes.len()));
-            }
-            reached = id;
-        }
-        cut.then_some(reached)
+        reached
     }
 }
 
 fn cursor_at(partition: u64, id: u64) -> Cursor {
     Cursor(partition << PARTITION_SHIFT | id)
-}
-
-/// Items that were copied under a lock.
-#[derive(Default)]
-struct Copies {
-    slots: Vec<Slot>,
-    bytes: Vec<u8>,
-    /// The hash of each copied item, and where its copy ends.
-    ends: Vec<(u64, usize)>,
-}
-
-impl Copies {
-    fn clear(&mut self) {
-        self.slots.clear();
-        self.bytes.clear();
-        self.ends.clear();
-    }
-
-    fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().map(|&(_, end)| end));
-        self.ends.iter().zip(starts).map(|(&(id, end), start)| (id, &self.bytes[start..end]))
-    }
 }
 
 #[cfg(test)]

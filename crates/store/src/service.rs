@@ -31,7 +31,7 @@ use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
 use crate::way::kernel::{deploy, now_ms, undeploy};
-use crate::way::payload::PayloadRoom;
+use crate::way::long::LongCalls;
 use crate::way::region::Region;
 
 /// The tablespace that all ways lead to unless they say another: Redis' database 0.
@@ -142,6 +142,7 @@ pub struct Service {
     fronts: Option<Server>,
     stats: Arc<Stats>,
     recovery: Option<Recovery>,
+    long: Arc<LongCalls>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     // After what appends to it.
@@ -188,11 +189,12 @@ impl Service {
         let places = Places::new(device, options.limit, own.memory_len())?;
         let region = places.region.clone();
         let room = (options.limit / PAYLOAD_PART).min(PAYLOAD_MAX);
-        let room = Arc::new(PayloadRoom::new(room));
+        let long = Arc::new(LongCalls::start(room)?);
         let Some(keep) = &options.keep else {
             let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
-            deploy(device, &store, &options.fronts.stats, &room)?;
-            let served = Service::serve(device, places, store, Arc::new(Forgetful), options);
+            deploy(device, &store, &options.fronts.stats, &long)?;
+            let keeper = Arc::new(Forgetful);
+            let served = Service::serve(device, places, store, keeper, (long, options));
             return served.inspect_err(|_| undeploy(device));
         };
         let disk = Arc::new(Directory::open(&keep.directory)?);
@@ -203,8 +205,9 @@ impl Service {
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
-        deploy(device, &kept, &options.fronts.stats, &room)?;
-        let mut service = Service::serve(device, places, kept.store.clone(), kept.clone(), options)
+        deploy(device, &kept, &options.fronts.stats, &long)?;
+        let (store, keeper) = (kept.store.clone(), kept.clone());
+        let mut service = Service::serve(device, places, store, keeper, (long, options))
             .inspect_err(|_| undeploy(device))?;
         service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
         (service.log, service.recovery) = (Some(log), Some(recovery));
@@ -217,7 +220,7 @@ impl Service {
         places: Places,
         store: Arc<Store<Region, J>>,
         keeper: Arc<dyn Keeper>,
-        options: &ServiceOptions,
+        (long, options): (Arc<LongCalls>, &ServiceOptions),
     ) -> Result<Service, ServiceError> {
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         for space in std::iter::once(&first).chain(&options.tablespaces) {
@@ -228,6 +231,7 @@ impl Service {
         let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
         let door =
             Arc::new(Door::open(device, options.door.clone(), places.for_clients, Some(chains))?);
+        let counts = options.fronts.stats.thread();
         let address = SocketAddr::new(device.info().address, options.door.port);
         let keyspace: Arc<dyn Keyspace> =
             Arc::new(Served::new(store.clone(), options.limit, options.defaults.clone()));
@@ -244,12 +248,13 @@ impl Service {
             fronts,
             stats: options.fronts.stats.clone(),
             recovery: None,
+            long,
             stop: Arc::default(),
             threads: Vec::new(),
             log: None,
         };
         service.spawn("store door", move |stop| {
-            if let Err(error) = door.serve(&|| stop.load(Ordering::Relaxed)) {
+            if let Err(error) = door.serve(&counts, &|| stop.load(Ordering::Relaxed)) {
                 tracing::error!("no clients are let in any more: {error}");
             }
             stop.store(true, Ordering::Relaxed);
@@ -314,9 +319,10 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        // Both append to the log until they end.
+        // All append to the log until they end.
         self.fronts = None;
         undeploy(&self.device);
+        self.long.end();
         for thread in self.threads.drain(..) {
             // A thread that has panicked has said so.
             let _ = thread.join();

@@ -238,6 +238,11 @@ counts! {
     /// Keys that clients have read one-sided, as they tell with every 64th read, which goes by a
     /// kernel.
     one_sided_hits,
+    /// Looks at a bucket by chains, which answer gets: one a get, or two where the key is not where
+    /// the client saw it last.
+    chain_lookups,
+    /// Calls of kernels that a thread has carried out, since they took long.
+    long_calls,
     /// Commands that were carried out.
     commands,
     /// Commands that answered with an error.

@@ -19,6 +19,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 
 pub use self::change::{Change, Changed, Old, UpdateError, Updated, Value};
+pub(crate) use self::read::{LONG, Short, is_long};
 pub use self::reclaim::Located;
 use self::reclaim::Sweeper;
 pub use self::spaces::ReplayError;
@@ -253,6 +254,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
 #[cfg(test)]
 mod churn_tests;
+#[cfg(test)]
+mod long_tests;
 #[cfg(test)]
 mod race_tests;
 #[cfg(test)]

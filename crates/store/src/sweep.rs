@@ -30,9 +30,9 @@ pub struct Swept {
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Does a bounded piece of the work that nobody waits for: removes expired items of the next
-    /// `buckets` buckets, frees blocks that nobody sees any more, evicts where the limit is near,
-    /// and empties sparse pages. For a thread that calls it again and again; two calls at once are
-    /// one.
+    /// `buckets` buckets, of all at most; frees blocks that nobody sees any more, evicts where the
+    /// limit is near, and empties sparse pages. For a thread that calls it again and again; two
+    /// calls at once are one.
     pub fn sweep(&self, now: u64, buckets: u32) -> Swept {
         self.note_time(now);
         let mut swept = Swept { expired: self.expire(now, buckets), ..Swept::default() };
@@ -54,8 +54,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return 0,
         };
-        let (mut left, mut expired) = (buckets, 0);
-        while left > 0 {
+        let partitions = self.table().geometry.partitions;
+        let (mut left, mut ended, mut expired) = (buckets, 0, 0);
+        // At most a lap, and the partition again in which it began.
+        while left > 0 && ended <= partitions {
             let mut locked = self.table().lock(sweeper.partition);
             let end = locked.count().min(sweeper.bucket + BUCKETS_LOCKED.min(left));
             left -= (end - sweeper.bucket).max(1);
@@ -71,8 +73,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 }
                 locked.unstash();
                 self.free_retired(&mut locked, FREED_MAX);
+                ended += 1;
                 sweeper.bucket = 0;
-                sweeper.partition = (sweeper.partition + 1) % self.table().geometry.partitions;
+                sweeper.partition = (sweeper.partition + 1) % partitions;
             }
         }
         expired

@@ -4,6 +4,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,14 @@ use remora::kernel::CallFailure;
 use remora::{Device, DeviceOptions, wait_for};
 use remora_store::client::{About, AsyncStoreClient, Put, StoreClient, StoreError};
 use remora_store::codec::Codec;
+use remora_store::front::keyspace::{Change, Seen};
 use remora_store::service::{FIRST, Service, ServiceOptions};
 use remora_store::stats::{Op, Way};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
-use remora_store::way::call::{Condition, Refused};
+use remora_store::way::call::{Condition, Placement, Refused};
 use remora_store::way::connect::ClientOptions;
 use remora_store::way::door::DoorOptions;
+use remora_store::way::kernel::now_ms;
 
 /// How long anything may take here.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -110,6 +113,83 @@ fn what_is_read_one_sided_is_counted_too() {
     let count = |wanted| counts.iter().find(|(name, _)| name == wanted).map(|(_, count)| *count);
     // One in 64 goes by a kernel, and tells of the others.
     assert_eq!((count("hits"), count("one_sided_hits")), (Some(10), Some(630)));
+}
+
+#[test]
+fn what_chains_were_asked_is_counted_by_the_card() {
+    let service = serve(|_| {});
+    let mut watcher = client(&service);
+    let mut look_ups = |least: u64| {
+        in_time(|| {
+            let counts = watcher.counts().unwrap();
+            let count = counts.iter().find(|(name, _)| name == "chain_lookups").unwrap().1;
+            (count >= least).then_some(count)
+        })
+    };
+    assert_eq!(look_ups(0), 0);
+    let mut reader = client(&service);
+    reader.put(b"key", b"value").unwrap();
+    for _ in 0..50 {
+        reader.get_by_chain(b"key", &mut Vec::new()).unwrap().unwrap();
+    }
+    let first = look_ups(50);
+    assert!(first <= 51, "one may have looked at the wrong bucket: {first}");
+    // What a client's chain has answered stays when the client has gone.
+    drop(reader);
+    let mut reader = client(&service);
+    for _ in 0..10 {
+        reader.get_by_chain(b"key", &mut Vec::new()).unwrap().unwrap();
+    }
+    assert!(look_ups(first + 10) <= first + 11);
+}
+
+/// A long put waits for a lock that the test holds. The card goes on: it is not the one who waits.
+#[test]
+fn the_card_serves_others_while_a_long_call_is_carried_out() {
+    let service = serve(|_| {});
+    let store = service.keyspace().clone();
+    let space = store.tablespace(FIRST).unwrap();
+    let ((entered, is_entered), (open, is_open)) = (channel(), channel());
+    let mut other = client(&service);
+    other.put(b"other", b"value").unwrap();
+    let count = |client: &mut StoreClient, wanted: &str| {
+        let counts = client.counts().unwrap();
+        counts.iter().find(|(name, _)| name == wanted).unwrap().1
+    };
+    std::thread::scope(|scope| {
+        let store = &store;
+        scope.spawn(move || {
+            let mut hold = |_: Option<Seen<'_>>, _: &mut Vec<u8>| {
+                entered.send(()).unwrap();
+                is_open.recv().unwrap();
+                Change::Keep
+            };
+            store.update(space, b"long", now_ms(), &mut hold).unwrap();
+        });
+        is_entered.recv().unwrap();
+        let putting = scope.spawn(|| client(&service).put(b"long", &vec![7; 1 << 20]));
+        in_time(|| (count(&mut other, "payload_bytes") > 1 << 20).then_some(()));
+        for _ in 0..100 {
+            assert!(other.get(b"other", &mut Vec::new()).unwrap().is_some());
+        }
+        assert!(other.get(b"long", &mut Vec::new()).unwrap().is_none());
+        open.send(()).unwrap();
+        putting.join().unwrap().unwrap();
+    });
+    let mut value = Vec::new();
+    other.get(b"long", &mut value).unwrap().unwrap();
+    assert!(value == vec![7; 1 << 20]);
+    let put = |condition, placement| Put { condition, placement, ..Put::default() };
+    assert_eq!(count(&mut other, "long_calls"), 1, "a long value is read in pieces by the card");
+    // All of these look at the long value.
+    let append = put(Condition::Value(&value), Placement::Append);
+    assert!(other.put_with(b"long", b"more", &append).unwrap().is_some());
+    assert!(other.put_with(b"long", b"", &append).unwrap().is_none(), "it has another value");
+    assert!(other.count(b"long", 1).is_err());
+    assert_eq!(count(&mut other, "long_calls"), 4);
+    let mut long = 0;
+    other.items(|key, _, value| long = long.max(key.len() + value.len())).unwrap();
+    assert_eq!(long, 4 + (1 << 20) + 4);
 }
 
 #[test]

@@ -314,6 +314,35 @@ fn one_key_is_the_same_by_all_five_ways() {
     check(&mut client, "by memcached");
 }
 
+/// Under `--fsync always` a reader without a kernel takes only what it knows to be on the disk; a
+/// kernel, which waits for the disk, tells it of the rest.
+#[test]
+fn readers_by_the_card_alone_are_shown_what_is_on_the_disk() {
+    let name = format!("remora-store-shown-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    for fsync in [Fsync::Always, Fsync::EverySecond] {
+        let keep = KeepOptions { directory: directory.clone(), fsync };
+        let served = Served::with(|options| options.keep = Some(keep));
+        let (mut client, mut reader) = (served.client(), served.client());
+        let holds_back = u64::from(fsync == Fsync::Always);
+        for round in 1..=5u64 {
+            client.put(b"key", &round.to_le_bytes()).unwrap();
+            for _ in 0..3 {
+                assert_eq!(get_one_sided(&mut reader, b"key").unwrap(), round.to_le_bytes());
+                let mut value = Vec::new();
+                reader.get_by_chain(b"key", &mut value).unwrap().unwrap();
+                assert_eq!(value, round.to_le_bytes());
+            }
+            // Of three reads of a value, the first is by a kernel, if it has to be.
+            let counters = reader.one_sided_counters();
+            assert_eq!(counters.left, round * holds_back, "{fsync}: {counters:?}");
+            assert_eq!(counters.warm + counters.cold, round * (3 - holds_back), "{counters:?}");
+        }
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
+}
+
 #[test]
 fn what_was_acknowledged_is_there_after_a_restart() {
     let directory = std::env::temp_dir().join(format!("remora-store-{}", std::process::id()));

@@ -9,8 +9,8 @@ use crate::select::selection::{Output, Selection};
 use crate::stats::Slow;
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
 use crate::way::call::{
-    ANSWER_LEN, AnswerHead, Call, Condition, EVICTS, EXPIRY_KEPT, Operation, Placement, Refused,
-    VALUE_MAX, WITH_HEADS,
+    ANSWER_LEN, AnswerHead, Call, Condition, EVICTS, EXPIRY_KEPT, HOLDS_BACK, Operation, Placement,
+    Refused, VALUE_MAX, WITH_HEADS,
 };
 use crate::way::chain::{Asks, ChainReader};
 use crate::way::index::Index;
@@ -184,7 +184,10 @@ pub(super) async fn get_one_sided<C: Caller, R: Reads>(
             return Ok(Some(found));
         }
     }
-    get_asked(caller, Call { key, limit: reader.tell(), ..Call::default() }, out).await
+    let asked = Call { key, limit: reader.tell(), ..Call::default() };
+    let found = get_asked(caller, asked, out).await?;
+    found.inspect(|found| reader.index_mut().learn(found.version));
+    Ok(found)
 }
 
 /// Reads by a chain; by a kernel what cannot be read so.
@@ -200,9 +203,12 @@ pub(super) async fn get_by_chain<C: Caller, A: Asks>(
         return Ok(Some(found));
     }
     let found = get_if(caller, key, Condition::None, out).await?;
-    if found.is_some() {
-        // It is in the stash, or its partition has grown.
-        chain.set_index(index(caller).await?);
+    if let Some(found) = &found {
+        if chain.index_mut().is_shown(found.version) {
+            // It is in the stash, or its partition has grown.
+            chain.set_index(index(caller).await?);
+        }
+        chain.index_mut().learn(found.version);
     }
     Ok(found)
 }
@@ -217,9 +223,13 @@ fn take(item: &Item<'_>, out: &mut Vec<u8>) -> Option<About> {
 /// What the store says of its index.
 pub(super) async fn index<C: Caller>(caller: &mut C) -> Result<Index, StoreError> {
     let mut answer = Vec::new();
-    call(caller, Operation::Describe, &Call::default(), &mut answer).await?;
+    let head = call(caller, Operation::Describe, &Call::default(), &mut answer).await?;
     let index = answer.get(ANSWER_LEN..).and_then(Index::parse);
-    index.ok_or(StoreError::OneSided(OneSidedError::Layout))
+    let mut index = index.ok_or(StoreError::OneSided(OneSidedError::Layout))?;
+    if head.flags & HOLDS_BACK != 0 {
+        index.hold_back();
+    }
+    Ok(index)
 }
 
 pub(super) async fn put<C: Caller>(

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
+use crate::select::selection::Selection;
+
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -106,6 +108,9 @@ pub type Decide<'d, 'v> = &'d mut dyn FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> C
 /// What a scan shows: a key and its end; false ends the scan.
 pub type Visit<'d> = &'d mut dyn FnMut(&[u8], &Found) -> bool;
 
+/// What a selection shows: a key and its row; false ends the walk.
+pub type Row<'d> = &'d mut dyn FnMut(&[u8], &[u8]) -> bool;
+
 /// A store, by its operations. Each is linearizable per key, with all other ways in.
 pub trait Keyspace: Send + Sync + Debug {
     /// Appends the key's value to `value`, if there is one.
@@ -130,6 +135,21 @@ pub trait Keyspace: Send + Sync + Debug {
     /// a whole walk is shown at least once. The answer is where to go on; 0 is the end.
     fn scan(&self, ts: TablespaceId, cursor: u64, budget: usize, now: u64, visit: Visit<'_>)
     -> u64;
+
+    /// Shows the rows that a selection selects, as [`Keyspace::scan`] shows keys: it looks at about
+    /// `budget` items, or at fewer if they are long. Aggregates and limits are not its matter.
+    ///
+    /// # Errors
+    /// The selection asks for more than is allowed.
+    fn select(
+        &self,
+        ts: TablespaceId,
+        cursor: u64,
+        budget: usize,
+        now: u64,
+        selection: &Selection,
+        visit: Row<'_>,
+    ) -> Result<u64, Refused>;
 
     /// A place where a walk may begin, chosen by `seed`.
     fn somewhere(&self, seed: u64) -> u64;
@@ -182,8 +202,13 @@ pub trait Keeper: Send + Sync + Debug {
     /// What `INFO persistence` shows, as names and values.
     fn entries(&self) -> Vec<(&'static str, String)>;
 
-    /// What an answer about the store as it is now has to wait for, as a version. 0: for nothing.
+    /// What an answer about keys as they are now has to wait for, as a version. 0: for nothing.
     fn seen(&self) -> u64 {
+        0
+    }
+
+    /// The same of an answer about a whole database.
+    fn walked(&self) -> u64 {
         0
     }
 

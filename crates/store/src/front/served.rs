@@ -5,16 +5,23 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::front::keyspace::{Change, Decide, Found, Keyspace, Refused, Seen, Visit};
-use crate::item::{CHECKSUM, EXTENSION, HEAD, KEY_MAX, VALUE_MAX};
+use crate::front::keyspace::{Change, Decide, Found, Keyspace, Refused, Row, Seen, Visit};
+use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::scan::Cursor;
+use crate::select::plan::Plan;
+use crate::select::rows::Span;
+use crate::select::selection::Selection;
+use crate::select::sieve::{Sieve, Stored};
 use crate::store::{self, Changed, Store, UpdateError, Value};
 use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Buffers of values up to this size are kept for the next change, in bytes.
 const KEPT_BYTES: usize = 64 * 1024;
+
+/// Bytes of values, as they are stored, after which a step of a selection ends.
+const SELECTED_FROM: usize = 16 << 20;
 
 /// Calls of the store's for one step of a walk.
 const CALLS: usize = 256;
@@ -42,6 +49,30 @@ impl<M: Memory, J: Journal> Served<M, J> {
     /// these options, but for the name.
     pub fn new(store: Arc<Store<M, J>>, limit: u64, options: TablespaceOptions) -> Served<M, J> {
         Served { store, limit, options }
+    }
+
+    /// See [`Keyspace::scan`].
+    fn walk(
+        &self,
+        ts: TablespaceId,
+        cursor: u64,
+        budget: usize,
+        now: u64,
+        visit: &mut dyn FnMut(&Item<'_>) -> bool,
+    ) -> u64 {
+        let (mut cursor, mut left, mut goes_on) = (Cursor(cursor), budget, true);
+        // A call of the store's stays within one part of the index, which may have few keys.
+        for _ in 0..CALLS {
+            cursor = self.store.scan(ts, cursor, now, left, &mut |item| {
+                goes_on = visit(item);
+                left = left.saturating_sub(1);
+                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            if cursor == Cursor::END || left == 0 || !goes_on {
+                break;
+            }
+        }
+        cursor.0
     }
 }
 
@@ -130,20 +161,35 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         now: u64,
         visit: Visit<'_>,
     ) -> u64 {
-        let (mut cursor, mut left, mut goes_on) = (Cursor(cursor), budget, true);
-        // A call of the store's stays within one part of the index, which may have few keys.
-        for _ in 0..CALLS {
-            cursor = self.store.scan(ts, cursor, now, left, &mut |item| {
-                let (version, flags, expires_ms) = (item.version, item.flags, item.expires_ms);
-                goes_on = visit(item.key, &Found { version, flags, expires_ms });
-                left = left.saturating_sub(1);
-                if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-            });
-            if cursor == Cursor::END || left == 0 || !goes_on {
-                break;
-            }
-        }
-        cursor.0
+        self.walk(ts, cursor, budget, now, &mut |item| {
+            let (version, flags, expires_ms) = (item.version, item.flags, item.expires_ms);
+            visit(item.key, &Found { version, flags, expires_ms })
+        })
+    }
+
+    fn select(
+        &self,
+        ts: TablespaceId,
+        cursor: u64,
+        budget: usize,
+        now: u64,
+        selection: &Selection,
+        visit: Row<'_>,
+    ) -> Result<u64, Refused> {
+        let plan = Plan::new(selection).map_err(|error| Refused::Other(error.to_string()))?;
+        let (mut sieve, mut bytes) = (Sieve::new(selection), 0);
+        Ok(self.walk(ts, cursor, budget, now, &mut |item| {
+            let mut goes_on = true;
+            let (spans, codecs) =
+                ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
+            let value_max = VALUE_MAX;
+            let value = Stored { bytes: item.stored, spans: &spans, codecs: &codecs, value_max };
+            // Only a limit ends it, and the selection has none.
+            let _: ControlFlow<()> =
+                sieve.values(&plan, &value, |_, row| goes_on = visit(item.key, row));
+            bytes += item.stored.len();
+            goes_on && bytes < SELECTED_FROM
+        }))
     }
 
     fn somewhere(&self, seed: u64) -> u64 {

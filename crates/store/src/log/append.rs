@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::batch::{Batch, LONG};
 use super::record::HEADER;
 use super::{Fields, Operation, Position};
+use crate::journal::Prepared;
 
 /// How many buffers are kept to be used again, and how large they may be.
 const SPARES: usize = 4;
@@ -145,6 +147,9 @@ struct Shared {
     state: Mutex<State>,
     /// The number of the last position that is on the disk.
     durable: AtomicU64,
+    /// The numbers of the last position that was given, and of the last change of an expiry.
+    last: AtomicU64,
+    touched: AtomicU64,
     /// There is work for the committer, which sleeps.
     work: Condvar,
     /// Something became durable, or cannot, or there is room again.
@@ -159,8 +164,8 @@ struct State {
     /// The last position that was given.
     last: Position,
     epoch: u32,
-    /// A place for a mark, and the records that nobody has written yet, if there are any.
-    waiting: Vec<u8>,
+    /// The records that nobody has written yet, if there are any.
+    waiting: Batch,
     waiting_first: Position,
     waiting_records: usize,
     /// Buffers to use again.
@@ -189,9 +194,9 @@ enum Mode {
     Closed,
 }
 
-/// What the committer takes: a place for a mark, and the records from `first` to `last`.
+/// What the committer takes: the records from `first` to `last`.
 pub(crate) struct Group {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) batch: Batch,
     pub(crate) first: Position,
     pub(crate) records: usize,
     pub(crate) last: Position,
@@ -205,7 +210,7 @@ impl Log {
             mode: Mode::Opening,
             last: Position::NONE,
             epoch: options.epoch,
-            waiting: Vec::new(),
+            waiting: Batch::default(),
             waiting_first: Position::NONE,
             waiting_records: 0,
             spare: VecDeque::new(),
@@ -220,6 +225,8 @@ impl Log {
             options,
             state: Mutex::new(state),
             durable: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            touched: AtomicU64::new(0),
             work: Condvar::new(),
             news: Condvar::new(),
             listeners: Mutex::new(Vec::new()),
@@ -248,6 +255,19 @@ impl Log {
         state.last = last;
         state.epoch = state.epoch.max(last.epoch());
         self.shared.durable.store(last.number(), Ordering::Release);
+        self.shared.last.store(last.number(), Ordering::Release);
+    }
+
+    /// Does the part of an append that needs no position, and so no lock.
+    pub(crate) fn prepare(&self, fields: &Fields<'_>) -> Prepared {
+        let sum = fields.checksum_contents(self.shared.options.salt);
+        let mut contents = Vec::new();
+        let len = fields.length() - HEADER;
+        if len >= LONG && fields.fits() {
+            contents.reserve_exact(len);
+            fields.append_contents(&mut contents);
+        }
+        Prepared { sum, contents }
     }
 
     /// Appends a record, and answers its position. It is on the disk once [`Log::durable`] is as
@@ -257,11 +277,19 @@ impl Log {
     ///
     /// [`LogError`]: the record is not in the log, and will not be.
     pub fn append(&self, fields: &Fields<'_>) -> Result<Position, LogError> {
+        self.append_prepared(fields, self.prepare(fields))
+    }
+
+    /// Appends a record that was prepared ([`Log::prepare`]).
+    pub(crate) fn append_prepared(
+        &self,
+        fields: &Fields<'_>,
+        Prepared { sum, contents }: Prepared,
+    ) -> Result<Position, LogError> {
         if !fields.fits() {
             let (key_bytes, value_bytes) = (fields.key.len(), fields.value.len());
             return Err(LogError::TooLong { key_bytes, value_bytes });
         }
-        let contents = fields.checksum_contents(self.shared.options.salt);
         let mut state = self.lock();
         match &state.mode {
             Mode::Open => {}
@@ -282,14 +310,23 @@ impl Log {
         }
         let position = state.last.next(state.epoch).ok_or(LogError::Exhausted)?;
         if state.waiting_records == 0 {
-            state.waiting.resize(HEADER, 0);
+            state.waiting.begin();
             state.waiting_first = position;
         }
-        fields.encode(position, contents, &mut state.waiting);
+        if contents.is_empty() {
+            fields.encode(position, sum, &mut state.waiting.short);
+        } else {
+            state.waiting.short.extend_from_slice(&fields.encode_header(position, sum));
+            state.waiting.push_long(contents);
+        }
+        if fields.operation == Operation::Touch {
+            self.shared.touched.store(position.number(), Ordering::Release);
+        }
         if fields.operation == Operation::Flush {
             state.flushes.insert(fields.tablespace, position);
         }
         state.last = position;
+        self.shared.last.store(position.number(), Ordering::Release);
         state.waiting_records += 1;
         state.stats.records += 1;
         state.stats.bytes += fields.length() as u64;
@@ -309,7 +346,15 @@ impl Log {
     /// The last position that was given.
     #[must_use]
     pub fn last(&self) -> Position {
-        self.lock().last
+        Position::from_number(self.shared.last.load(Ordering::Acquire))
+    }
+
+    /// What has to be durable before somebody may be told of an item of this version; or without
+    /// one, of anything else that there is or is not. An item's expiry may be younger than it.
+    #[must_use]
+    pub fn seen(&self, version: Option<Position>) -> Position {
+        let touched = || Position::from_number(self.shared.touched.load(Ordering::Acquire));
+        version.map_or_else(|| self.last(), |version| version.max(touched()))
     }
 
     /// How the log is kept.
@@ -430,21 +475,22 @@ impl Log {
         if state.waiting_records == 0 {
             return None;
         }
-        let spare = state.spare.pop_front().unwrap_or_default();
-        let bytes = std::mem::replace(&mut state.waiting, spare);
+        let spare = Batch::reusing(state.spare.pop_front().unwrap_or_default());
+        let batch = std::mem::replace(&mut state.waiting, spare);
         let records = std::mem::take(&mut state.waiting_records);
-        Some(Group { bytes, records, first: state.waiting_first, last: state.last })
+        Some(Group { batch, records, first: state.waiting_first, last: state.last })
     }
 
     /// All up to `last` is on the disk, and these groups need not be kept.
-    pub(crate) fn made_durable(&self, last: Position, groups: impl Iterator<Item = Group>) {
+    pub(crate) fn made_durable(&self, last: Position, groups: &mut Vec<Group>) {
         {
             let mut state = self.lock();
-            for mut group in groups {
-                // A buffer that one large value made large goes back to the allocator.
-                if state.spare.len() < SPARES && group.bytes.capacity() <= SPARE_BYTES {
-                    group.bytes.clear();
-                    state.spare.push_back(group.bytes);
+            for Group { batch, .. } in &mut *groups {
+                // A buffer that many records made large goes back to the allocator.
+                if state.spare.len() < SPARES && batch.short.capacity() <= SPARE_BYTES {
+                    let mut spare = std::mem::take(&mut batch.short);
+                    spare.clear();
+                    state.spare.push_back(spare);
                 }
             }
             self.shared.durable.store(last.number(), Ordering::Release);
@@ -452,6 +498,8 @@ impl Log {
                 state.mode = Mode::Open;
             }
         }
+        // To give back much memory takes time, and nobody waits for it here.
+        groups.clear();
         self.tell();
     }
 

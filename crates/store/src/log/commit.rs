@@ -105,7 +105,7 @@ impl<D: Disk> Committer<D> {
         let group = self.log.take();
         let fresh = group.is_some();
         if let Some(group) = group {
-            self.unsynced_bytes += group.bytes.len();
+            self.unsynced_bytes += group.batch.len();
             self.unsynced.push(group);
         }
         let done = if self.retry_ms.is_some() {
@@ -144,16 +144,16 @@ impl<D: Disk> Committer<D> {
     /// Writes the last group; answers how many records that made durable.
     fn write(&mut self, now_ms: u64) -> io::Result<usize> {
         let Some(group) = self.unsynced.last_mut() else { return Ok(0) };
-        group.bytes[..HEADER].copy_from_slice(&mark(&self.log));
-        let length = group.bytes.len() as u64;
+        group.batch.set_mark(&mark(&self.log));
+        let length = group.batch.len() as u64;
         let limit = self.log.options().segment_bytes;
         let Some(segment) = self.segment.as_mut().filter(|s| s.end + length <= limit) else {
             return self.next_segment(now_ms);
         };
-        segment.file.write_at(segment.end, &group.bytes)?;
+        group.batch.write_to(&mut segment.file, segment.end)?;
         segment.end += length;
         self.log.count(|stats| stats.commits += 1);
-        if self.log.options().fsync == Fsync::Always && group.bytes.len() <= AHEAD_FOR {
+        if self.log.options().fsync == Fsync::Always && group.batch.len() <= AHEAD_FOR {
             segment.write_ahead(limit)?;
         }
         Ok(0)
@@ -169,7 +169,7 @@ impl<D: Disk> Committer<D> {
         {
             // All of a segment is on the disk before the next one begins.
             let synced = self.sync(now_ms);
-            self.unsynced_bytes += group.bytes.len();
+            self.unsynced_bytes += group.batch.len();
             self.unsynced.push(group);
             records = synced?;
         }
@@ -182,7 +182,7 @@ impl<D: Disk> Committer<D> {
     fn begin_segment(&mut self, now_ms: u64) -> io::Result<usize> {
         self.segment = None;
         let Some(group) = self.unsynced.last_mut() else { return Ok(self.synced(now_ms)) };
-        group.bytes[..HEADER].copy_from_slice(&mark(&self.log));
+        group.batch.set_mark(&mark(&self.log));
         let first = self.unsynced[0].first;
         let name = segment_name(first);
         let temporary = format!("{name}{TEMPORARY}");
@@ -192,8 +192,8 @@ impl<D: Disk> Committer<D> {
         file.write_at(0, &header.encode(LOG_MAGIC))?;
         let mut end = SEGMENT_HEADER as u64;
         for group in &self.unsynced {
-            file.write_at(end, &group.bytes)?;
-            end += group.bytes.len() as u64;
+            group.batch.write_to(&mut file, end)?;
+            end += group.batch.len() as u64;
         }
         file.sync()?;
         self.disk.rename(&temporary, &name)?;
@@ -222,7 +222,7 @@ impl<D: Disk> Committer<D> {
         let records = self.unsynced.iter().map(|group| group.records).sum();
         let last = self.unsynced.last().map_or(self.log.durable(), |group| group.last);
         self.log.count(|stats| stats.syncs += 1);
-        self.log.made_durable(last, self.unsynced.drain(..));
+        self.log.made_durable(last, &mut self.unsynced);
         records
     }
 

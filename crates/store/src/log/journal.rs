@@ -1,8 +1,8 @@
 //! Changes of the store as records of the log, and back.
 
-use super::{Fields, Log, Operation, Position};
+use super::{Fields, Fsync, Log, LogError, Operation, Position};
 use crate::codec::Codec;
-use crate::journal::{Journal, JournalError, Record};
+use crate::journal::{Journal, JournalError, Prepared, Record};
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
 
 /// The length of a tablespace's options in bytes.
@@ -10,12 +10,28 @@ const OPTIONS: usize = 24;
 
 impl Journal for Log {
     fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
-        let mut options = [0; OPTIONS];
-        let fields = fields(record, &mut options);
-        let position =
-            Log::append(self, &fields).map_err(|error| JournalError(error.to_string()))?;
-        Ok(position.number())
+        number(with_fields(record, |fields| Log::append(self, fields)))
     }
+
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        Some(with_fields(record, |fields| Log::prepare(self, fields)))
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        number(with_fields(record, |fields| Log::append_prepared(self, fields, prepared)))
+    }
+
+    fn holds_back(&self) -> bool {
+        self.options().fsync == Fsync::Always
+    }
+}
+
+fn number(appended: Result<Position, LogError>) -> Result<u64, JournalError> {
+    appended.map(Position::number).map_err(|error| JournalError(error.to_string()))
 }
 
 /// Gives `then` the fields of a change's record.

@@ -2,12 +2,13 @@
 //!
 //! - [`Position`]: where a record is; the version of what it wrote.
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
-//! - [`Log`] appends, and waits as [`Fsync`] asks (`append`); [`Committer`] writes, in groups
-//!   (`commit`); [`CommitThread`] is its thread.
+//! - [`Log`] appends, and waits as [`Fsync`] asks (`append`), to a `batch`; [`Committer`] writes,
+//!   in groups (`commit`); [`CommitThread`] is its thread.
 //! - [`replay`] reads the log back; [`open_log`] goes on from there (`reopen`).
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
 
 mod append;
+mod batch;
 mod commit;
 mod journal;
 mod position;

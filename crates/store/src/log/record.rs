@@ -154,6 +154,13 @@ impl<'a> Fields<'a> {
     ///
     /// If key or value is beyond the limits ([`Fields::fits`]).
     pub fn encode(&self, position: Position, contents: u64, bytes: &mut Vec<u8>) {
+        bytes.reserve(self.length());
+        bytes.extend_from_slice(&self.encode_header(position, contents));
+        self.append_contents(bytes);
+    }
+
+    /// What comes before the key.
+    pub(super) fn encode_header(&self, position: Position, contents: u64) -> [u8; HEADER] {
         assert!(self.fits(), "a record's key or value is too long");
         let mut header = [0; HEADER];
         header[8..16].copy_from_slice(&position.number().to_le_bytes());
@@ -166,9 +173,12 @@ impl<'a> Fields<'a> {
         header[32..40].copy_from_slice(&self.expires_ms.to_le_bytes());
         let checksum = finish(contents, &header);
         header[..8].copy_from_slice(&checksum.to_le_bytes());
-        let end = bytes.len() + self.length();
-        bytes.reserve(self.length());
-        bytes.extend_from_slice(&header);
+        header
+    }
+
+    /// Appends what comes behind the header: key, value and padding.
+    pub(super) fn append_contents(&self, bytes: &mut Vec<u8>) {
+        let end = bytes.len() + self.length() - HEADER;
         bytes.extend_from_slice(self.key);
         bytes.extend_from_slice(self.value);
         bytes.resize(end, 0);

@@ -555,3 +555,43 @@ fn who_waits_is_told_when_the_disk_refuses() {
     assert!(thread.close().unwrap_err().contains("could not be written"));
     assert_eq!(log.wait(position), Err(LogError::Closed));
 }
+
+#[test]
+fn long_records_are_not_copied_while_others_wait_and_come_back() {
+    let mut world = World::new(Faulty::new(5), options(Fsync::Always));
+    let lengths = [10, 70_000, 200_000, 3, 65_536];
+    lengths.into_iter().for_each(|length| world.append(length));
+    {
+        // Another log with the same records, to look at what waits.
+        let other = World::new(Faulty::new(6), options(Fsync::Always));
+        let values = &world.appended;
+        for value in values {
+            other.log.append(&put(value)).unwrap();
+        }
+        let batch = other.log.take().unwrap().batch;
+        let headers = (values.len() + 1) * HEADER;
+        let short: usize = values.iter().map(Vec::len).filter(|len| *len < 65_536).sum();
+        assert!(batch.short.len() < headers + short + 64, "{}", batch.short.len());
+        assert!(batch.len() > lengths.iter().sum::<usize>());
+    }
+    assert_eq!(world.turn(), Turn::Synced(lengths.len()));
+    let World { disk, appended, .. } = world;
+    assert_eq!(values(&disk, Position::NONE).unwrap().0, appended);
+}
+
+#[test]
+fn a_reader_waits_for_what_it_is_told_of_and_for_no_more() {
+    let mut world = World::new(Faulty::new(5), options(Fsync::Always));
+    world.append(1);
+    world.turn();
+    world.append(2);
+    let at = |counter| Position::new(0, counter);
+    let log = world.log.clone();
+    assert_eq!(
+        (log.seen(Some(at(1))), log.seen(Some(at(2))), log.seen(None)),
+        (at(1), at(2), at(2))
+    );
+    let touch = Fields { key: b"key", ..Fields::of(Operation::Touch) };
+    assert_eq!(log.append(&touch).unwrap(), at(3));
+    assert_eq!(log.seen(Some(at(1))), at(3), "its expiry may be that young");
+}

@@ -15,7 +15,7 @@ use crate::memory::Memory;
 use crate::snapshot::Snapshots;
 use crate::store::Store;
 use crate::way::call::{Operation, Refused};
-use crate::way::execute::execute;
+use crate::way::execute::{Effort, execute_with};
 use crate::way::info::SpaceInfo;
 use crate::way::kernel::{Served, now_ms};
 
@@ -31,6 +31,19 @@ pub(super) struct Logged<M: Memory, D: Disk = Directory> {
 impl<M: Memory, D: Disk> Logged<M, D> {
     fn log(&self) -> &Log {
         self.store.journal()
+    }
+
+    /// What an answer about an item of this version, or about what else there is, waits for. 0 for
+    /// nothing: that is on the disk, or answers do not wait, or the disk refuses. What is only in
+    /// memory then is shown, since nobody knows how long that lasts.
+    fn unsynced(&self, version: Option<Position>) -> u64 {
+        let log = self.log();
+        if log.options().fsync != Fsync::Always {
+            return 0;
+        }
+        let seen = log.seen(version);
+        let waits = seen > log.durable() && log.read_only().is_none();
+        if waits { seen.number() } else { 0 }
     }
 }
 
@@ -60,13 +73,17 @@ impl<M: Memory, D: Disk> fmt::Debug for Logged<M, D> {
 impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, D> {
     fn execute(
         &self,
+        effort: Effort,
         operation: Operation,
         bytes: &[u8],
-        now: u64,
-        room: usize,
+        place: (u64, usize),
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus> {
-        execute(&*self.store, operation, bytes, now, room, out)
+        execute_with(effort, &*self.store, operation, bytes, place, out)
+    }
+
+    fn seen(&self, version: Option<u64>) -> u64 {
+        self.unsynced(version.map(Position::from_number))
     }
 
     fn is_durable(&self, position: u64) -> Result<bool, CallStatus> {
@@ -109,6 +126,14 @@ where
         self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
     }
 
+    fn seen(&self) -> u64 {
+        self.unsynced(None)
+    }
+
+    fn walked(&self) -> u64 {
+        self.unsynced(None)
+    }
+
     fn save(&self, background: bool) -> Result<(), String> {
         let done = if background {
             self.snapshots.save_in_background(&self.store, now_ms).map(drop)
@@ -141,5 +166,72 @@ where
             ("log_syncs", stats.syncs.to_string()),
             ("log_errors", stats.errors.to_string()),
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Faulty;
+    use crate::log::{self, Committer, Recovered};
+    use crate::memory::Heap;
+    use crate::store;
+    use crate::tablespace::{TablespaceId, TablespaceOptions};
+
+    type World = (Logged<Heap, Faulty>, Committer<Faulty>, TablespaceId, Arc<Faulty>);
+
+    fn logged(fsync: Fsync) -> World {
+        let own = store::Options::new(8 << 20, 7);
+        let (disk, memory) = (Arc::new(Faulty::new(1)), Heap::new(own.memory_len()));
+        let options = log::Options { fsync, salt: 3, ..log::Options::default() };
+        let Recovered { store, mut committer, recovery } =
+            log::open(&disk, memory, own, options, 1).unwrap();
+        let space = store.create_tablespace(&TablespaceOptions::new("test")).unwrap();
+        committer.finish(1);
+        let snapshots = Arc::new(Snapshots::new(&disk, &recovery, 1));
+        (Logged { store: Arc::new(store), snapshots }, committer, space, disk)
+    }
+
+    fn seen(kept: &Logged<Heap, Faulty>, version: Option<u64>) -> u64 {
+        crate::way::kernel::Served::seen(kept, version)
+    }
+
+    #[test]
+    fn under_always_nobody_is_told_of_what_a_crash_would_take_back() {
+        let (kept, mut committer, space, _) = logged(Fsync::Always);
+        let store = &kept.store;
+        let old = store.put(space, b"old", b"value", 0, None, 1).unwrap().version;
+        committer.turn(1);
+        assert_eq!((seen(&kept, Some(old)), seen(&kept, None)), (0, 0));
+        let new = store.put(space, b"new", b"value", 0, None, 1).unwrap().version;
+        // Readers of what is on the disk do not wait, all others do.
+        assert_eq!((seen(&kept, Some(old)), seen(&kept, Some(new))), (0, new));
+        assert_eq!((seen(&kept, None), Keeper::seen(&kept), kept.walked()), (new, new, new));
+        assert_eq!(kept.is_durable(new), Ok(false));
+        committer.turn(2);
+        assert_eq!((seen(&kept, Some(new)), seen(&kept, None), kept.walked()), (0, 0, 0));
+        // Of a key that is gone nothing is left to look at.
+        let gone = store.delete(space, b"new", 1).unwrap().version;
+        assert_eq!((seen(&kept, Some(old)), seen(&kept, None)), (0, gone));
+    }
+
+    #[test]
+    fn under_the_other_policies_nobody_waits() {
+        for fsync in [Fsync::EverySecond, Fsync::No] {
+            let (kept, _committer, space, _) = logged(fsync);
+            let new = kept.store.put(space, b"new", b"value", 0, None, 1).unwrap().version;
+            assert_eq!((seen(&kept, Some(new)), seen(&kept, None), kept.walked()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn while_the_disk_refuses_the_store_can_be_read() {
+        let (kept, mut committer, space, disk) = logged(Fsync::Always);
+        let new = kept.store.put(space, b"new", b"value", 0, None, 1).unwrap().version;
+        disk.limit(0);
+        committer.turn(1);
+        assert!(kept.log().read_only().is_some());
+        assert_eq!((seen(&kept, Some(new)), seen(&kept, None)), (0, 0));
+        assert_eq!(kept.is_durable(new), Err(Refused::ReadOnly.status()), "its writer is told");
     }
 }

@@ -2,12 +2,12 @@
 
 use thiserror::Error;
 
-use super::read::Seen;
+use super::read::{LONG, Seen};
 use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{CHECKSUM, Item, KEY_MAX, Live, VALUE_MAX};
-use crate::journal::{Journal, JournalError, Record};
+use crate::journal::{Journal, JournalError, Prepared, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
 use crate::table::{Crowded, Hash, Locked, Slot, SlotPlace};
@@ -17,9 +17,6 @@ use crate::tablespace::{Space, TablespaceId};
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
 const RETRIES: usize = 8;
-/// Values of this length and more, in bytes, are written to memory before the lock is taken: who
-/// changes other keys, or walks, waits for the lock meanwhile.
-const LONG: usize = 64 << 10;
 
 /// The item that a key has before a change.
 pub struct Old<'a> {
@@ -168,6 +165,8 @@ struct Written<'v> {
     codec: Codec,
     /// The value as it is stored, if that is another.
     encoded: Vec<u8>,
+    /// What the journal has made of it.
+    prepared: Option<Prepared>,
 }
 
 impl Written<'_> {
@@ -187,11 +186,41 @@ struct Unwritten<'v> {
     flags: u32,
 }
 
+impl<'v> Unwritten<'v> {
+    /// The long value that a change puts, if it does.
+    fn of(change: &Change<'v>) -> Option<Unwritten<'v>> {
+        match *change {
+            Change::Put { value: Value::Given(value), flags, .. } => {
+                (LONG..=VALUE_MAX).contains(&value.len()).then_some(Unwritten { value, flags })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// What an attempt at a change came to.
 enum Attempt<'v> {
     Done(Updated),
     /// Nothing was changed yet: this is to be written first.
     Write(Unwritten<'v>),
+    /// Nothing was decided yet: the item is long, and is to be looked at without the lock.
+    Look,
+}
+
+/// A decision that was made without the lock.
+struct Decided<'v> {
+    /// The item that it was made on. While the key has this one it holds.
+    on: Seen,
+    change: Change<'v>,
+}
+
+/// Where a change is decided on.
+#[derive(Clone, Copy)]
+enum Decision<'a, 'v> {
+    /// Under the lock, unless the item is long.
+    First,
+    /// Under the lock, unless this decision holds.
+    Again(Option<&'a Decided<'v>>),
 }
 
 /// The key that an operation is about.
@@ -222,9 +251,10 @@ fn item_of<'a>(tablespace: TablespaceId, key: &'a [u8], put: &Put<'a>) -> Item<'
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Changes a key, depending on what it is: the one primitive of change.
     ///
-    /// `decide` sees the item and says what becomes of it, while nobody else can change the key. It
-    /// is lent an empty buffer, in which it may make the new value. It must not call the store, and
-    /// is asked again if memory had to be freed for its answer, or a long value to be written.
+    /// `decide` sees the item and says what becomes of it; the item is still the key's when that is
+    /// done. It is lent an empty buffer, in which it may make the new value. It must not call the
+    /// store. It is asked again if memory had to be freed for its answer, if a long value had to be
+    /// written, and if a long item, which it sees without the lock, was changed meanwhile.
     /// Increments, appends, conditional writes are all calls of this function.
     ///
     /// # Errors
@@ -252,7 +282,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// Changes a key, with a long value written before the lock is taken.
+    /// Changes a key, with long values read and written before the lock is taken.
     fn update_once<'v>(
         &self,
         space: TablespaceId,
@@ -260,13 +290,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
         now: u64,
         decide: &mut Decide<'_, 'v>,
     ) -> Result<Updated, UpdateError> {
+        let (mut scratch, mut decided) = (Vec::new(), None);
+        let mut unwritten =
+            match self.try_update(space, subject, now, decide, Decision::First, &mut None)? {
+                Attempt::Done(updated) => return Ok(updated),
+                Attempt::Write(value) => Some(value),
+                Attempt::Look => {
+                    decided = self.decide_unlocked(space, subject.0, now, decide, &mut scratch);
+                    decided.as_ref().and_then(|decided| Unwritten::of(&decided.change))
+                }
+            };
         let mut written = None;
         loop {
-            let done = match self.try_update(space, subject, now, decide, &mut written) {
+            if let Some(value) = unwritten {
+                written = Some(self.write(space, subject.0, value)?);
+            }
+            let again = Decision::Again(decided.as_ref());
+            let done = match self.try_update(space, subject, now, decide, again, &mut written) {
                 Ok(Attempt::Write(value)) => {
-                    written = Some(self.write(space, subject.0, value)?);
+                    unwritten = Some(value);
                     continue;
                 }
+                Ok(Attempt::Look) => unreachable!("it was looked at"),
                 Ok(Attempt::Done(updated)) => Ok(updated),
                 Err(error) => Err(error),
             };
@@ -278,14 +323,53 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    fn try_update<'v>(
+    /// Decides on an item without its lock, since to read it takes long.
+    fn decide_unlocked<'s, 'v: 's>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        decide: &mut Decide<'_, 'v>,
+        scratch: &'s mut Vec<u8>,
+    ) -> Option<Decided<'s>> {
+        let _pin = self.pin();
+        let on = self.look(space, key, now, &mut |_| true)?;
+        let change = match self.ask(&on, decide, scratch) {
+            Change::Put { value: Value::Scratch, flags, expires_ms } => {
+                Change::Put { value: Value::Given(scratch), flags, expires_ms }
+            }
+            change => change,
+        };
+        Some(Decided { on, change })
+    }
+
+    /// Asks what becomes of an item.
+    fn ask<'v>(
+        &self,
+        seen: &Seen,
+        decide: &mut Decide<'_, 'v>,
+        scratch: &mut Vec<u8>,
+    ) -> Change<'v> {
+        let reader = |out: &mut Vec<u8>, decoded: bool| {
+            if decoded {
+                return seen.append_value(&self.table.memory, out);
+            }
+            seen.append_stored(&self.table.memory, out);
+            true
+        };
+        let old = Old { found: seen.found(), reader: &reader, stored: seen.head.stored };
+        decide(Some(&old), scratch)
+    }
+
+    fn try_update<'v: 'w, 'w>(
         &self,
         space: TablespaceId,
         (key, hash): (&[u8], Hash),
         now: u64,
         decide: &mut Decide<'_, 'v>,
-        written: &mut Option<Written<'v>>,
-    ) -> Result<Attempt<'v>, UpdateError> {
+        decision: Decision<'_, 'w>,
+        written: &mut Option<Written<'w>>,
+    ) -> Result<Attempt<'w>, UpdateError> {
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
         let subject = Subject { id: space, space: place, key, hash };
@@ -293,25 +377,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let current = self.current(&mut locked, &subject);
         let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
         with_scratch(|scratch| {
-            let change = match alive {
-                None => decide(None, scratch),
-                Some((_, _, seen)) => {
-                    let reader = |out: &mut Vec<u8>, decoded: bool| {
-                        if decoded {
-                            return seen.append_value(&self.table.memory, out);
-                        }
-                        seen.append_stored(&self.table.memory, out);
-                        true
-                    };
-                    let stored = seen.head.stored;
-                    decide(Some(&Old { found: seen.found(), reader: &reader, stored }), scratch)
+            let change: Change<'w> = match (alive, decision) {
+                (None, _) => decide(None, scratch),
+                (Some((_, _, seen)), Decision::First) if seen.is_long() => {
+                    return Ok(Attempt::Look);
                 }
+                (Some((_, _, seen)), Decision::Again(Some(decided))) if decided.on == seen => {
+                    decided.change
+                }
+                (Some((_, _, seen)), _) => self.ask(&seen, decide, scratch),
             };
-            if let Change::Put { value: Value::Given(value), flags, .. } = change
-                && (LONG..=VALUE_MAX).contains(&value.len())
-                && written.is_none()
+            if written.is_none()
+                && let Some(long) = Unwritten::of(&change)
             {
-                return Ok(Attempt::Write(Unwritten { value, flags }));
+                return Ok(Attempt::Write(long));
             }
             let (items, at_hand) = ((current, alive), AtHand { scratch, written });
             let done = self.carry_out(&mut locked, &subject, items, now, change, at_hand);
@@ -331,7 +410,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if codec != Codec::None {
             codec = codec.encode(value, &mut encoded);
         }
-        let mut written = Written { at: 0, sum: 0, value, flags, codec, encoded };
+        let prepared = None;
+        let mut written = Written { at: 0, sum: 0, value, flags, codec, encoded, prepared };
         let put = Put { stored: written.stored(), codec, flags, expires_ms: None };
         let item = item_of(space, key, &put);
         let at = self.allocate(space, place, item.len() as u64)?;
@@ -340,7 +420,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             self.table.memory.write(at, bytes);
             sum
         });
-        (written.at, written.sum) = (at, sum);
+        let prepared = self.journal.prepare(&Record::of_item(&item));
+        (written.at, written.sum, written.prepared) = (at, sum, prepared);
         Ok(written)
     }
 
@@ -408,10 +489,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 let expires_ms = expires_ms.or_else(|| subject.space.default_expiry(now));
                 let written = written.take_if(|written| written.is(value, flags));
                 let version = match (written, subject.space.codec()) {
-                    (Some(written), _) => {
+                    (Some(mut written), _) => {
+                        let prepared = written.prepared.take();
                         let (stored, codec) = (written.stored(), written.codec);
                         let put = Put { stored, codec, flags, expires_ms };
-                        self.put_item(locked, subject, current, &put, Some(&written))
+                        let written = Some((&written, prepared));
+                        self.put_item(locked, subject, current, &put, written)
                     }
                     (None, Codec::None) => {
                         let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
@@ -463,7 +546,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         subject: &Subject<'_>,
         current: Current,
         put: &Put<'_>,
-        written: Option<&Written<'_>>,
+        written: Option<(&Written<'_>, Option<Prepared>)>,
     ) -> Result<u64, UpdateError> {
         let record = Record::Put {
             tablespace: subject.id,
@@ -473,7 +556,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             flags: put.flags,
             expires_ms: put.expires_ms,
         };
-        let log = || self.journal.append(&record);
+        let (written, prepared) = written.unzip();
+        let log = || match prepared.flatten() {
+            Some(prepared) => self.journal.append_prepared(&record, prepared),
+            None => self.journal.append(&record),
+        };
         self.put_logged(locked, subject, current, (put, written), log)
     }
 

@@ -210,6 +210,7 @@ fn a_cache_under_threads_stays_whole() {
     });
     assert_eq!(store.damaged(), 0);
     store.drop_tablespace(space).unwrap();
-    store.sweep(1 << 20, 1 << 16);
+    // A lap frees a part of what was retired.
+    (0..64).for_each(|_| _ = store.sweep(1 << 20, u32::MAX));
     assert!(store.classes(space).iter().all(|class| class.used == 0), "{:?}", store.classes(space));
 }

@@ -13,9 +13,23 @@ use crate::tablespace::TablespaceId;
 const LOOKS: usize = 8;
 /// Bytes that are read of an item at once.
 const FIRST: usize = 128;
+/// Bytes of an item that are fetched before it is read.
+const FETCHED: u64 = 512;
+/// Values of this length and more, in bytes, are read and written without the lock: who changes
+/// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
+pub(crate) const LONG: usize = 64 << 10;
+
+/// What a short look at a value came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Short {
+    /// The value was read.
+    Read(Found),
+    /// It takes long to read, and was not.
+    Long,
+}
 
 /// An item that a slot refers to and whose key is the one wanted.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Seen {
     pub(super) at: u64,
     pub(super) head: Head,
@@ -23,7 +37,22 @@ pub(super) struct Seen {
     pub(super) codec: Codec,
 }
 
+/// Whether it takes long to read a value that is stored in so many bytes.
+pub(crate) fn is_long(stored: usize, codec: Codec) -> bool {
+    match codec {
+        Codec::None => stored >= LONG,
+        // A byte of LZ4 becomes 255 at most.
+        Codec::Lz4 { .. } => stored >= LONG / 16,
+        _ => true,
+    }
+}
+
 impl Seen {
+    /// Whether it takes long to read the value.
+    pub(super) fn is_long(&self) -> bool {
+        is_long(self.head.stored, self.codec)
+    }
+
     pub(super) fn found(&self) -> Found {
         Found {
             version: self.head.version,
@@ -56,7 +85,7 @@ impl Seen {
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Where a slot's item is, if it can be there.
-    pub(super) fn item_at(&self, slot: &Slot) -> Option<u64> {
+    pub(crate) fn item_at(&self, slot: &Slot) -> Option<u64> {
         let geometry = &self.table.geometry;
         let at = slot.address.checked_sub(self.table.memory.base())?;
         let end = at.checked_add(slot.len.into())?;
@@ -118,6 +147,29 @@ impl<M: Memory, J: Journal> Store<M, J> {
             value.truncate(start);
         }
         seen.map(|seen| seen.found())
+    }
+
+    /// As [`Store::get`], of a value that does not take long to read.
+    pub(crate) fn get_short(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Short> {
+        let start = value.len();
+        let seen = self.look(space, key, now, &mut |seen| {
+            value.truncate(start);
+            seen.is_long() || seen.append_value(&self.table.memory, value)
+        });
+        match seen {
+            Some(seen) if seen.is_long() => Some(Short::Long),
+            Some(seen) => Some(Short::Read(seen.found())),
+            None => {
+                value.truncate(start);
+                None
+            }
+        }
     }
 
     /// The key's item, which `body` reads. `body` says whether what it read can be; it is called
@@ -196,11 +248,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         at.is_some_and(|at| Live(self.table.memory.load(at)).is_expired(now))
     }
 
-    /// Asks the processor for a slot's item, if it is short.
+    /// Asks the processor for the first bytes of a slot's item.
     #[inline]
     pub(crate) fn prefetch_item(&self, slot: &Slot) {
         if let Some(at) = self.item_at(slot) {
-            self.table.memory.prefetch(at, u64::from(slot.len).min(FIRST as u64));
+            self.table.memory.prefetch(at, u64::from(slot.len).min(FETCHED));
         }
     }
 
@@ -221,6 +273,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
         out.resize(start + slot.len as usize, 0);
         memory.read(at, &mut out[start..]);
         true
+    }
+
+    /// Replaces `out` by a copy of an item to which a slot led since the caller's pin was made. It
+    /// may have been replaced since then, and is copied as it was. False if it has expired or was
+    /// flushed.
+    pub(crate) fn copy_pinned(&self, slot: &Slot, now: u64, out: &mut Vec<u8>) -> bool {
+        let Some(at) = self.item_at(slot) else {
+            self.count_damage();
+            return false;
+        };
+        out.resize(slot.len as usize, 0);
+        self.table.memory.read(at, out);
+        let (words, _) = out.as_chunks_mut();
+        let [live, version, shape, ..] = words else { return false };
+        let [version, shape] = [version, shape].map(|word| u64::from_le_bytes(*word));
+        // Its expiry may be changing.
+        let alive = Live(self.table.memory.load(at)).alive();
+        *live = alive.0.to_le_bytes();
+        let head = Head::from_words([alive.0, version, shape]);
+        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
+        let gone = head.live.is_expired(now) || head.version <= flushed;
+        !gone && head.item_len() == slot.len as usize && head.tablespace == slot.tablespace
     }
 
     pub(super) fn count_damage(&self) {

@@ -46,6 +46,8 @@ pub const EXPIRY_KEPT: u64 = u64::MAX;
 /// Flag of a Scan: each row's value has an [`AnswerHead`] before it, and a row that is longer than
 /// an answer comes without its value, whose length the head has.
 pub const WITH_HEADS: u32 = 1;
+/// The flag of an answer to Describe: clients are not to see what is not on the store's disk.
+pub const HOLDS_BACK: u32 = 1;
 /// Flag of a Create: the tablespace lets go what was not used for some time.
 pub const EVICTS: u32 = 1 << 16;
 /// The first of the store's op-codes: `store` in ASCII.

@@ -232,6 +232,11 @@ impl<A: Asks> ChainReader<A> {
         ChainReader { asks, index, second: vec![0; HINTS / 64], bytes: Vec::new() }
     }
 
+    /// What is known of the store's index.
+    pub(crate) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
     /// The store has another index now: partitions have grown.
     pub(crate) fn set_index(&mut self, index: Index) {
         self.index = index;
@@ -260,6 +265,9 @@ impl<A: Asks> ChainReader<A> {
                 item.tablespace == space && item.key == key && lives
             };
             if let Some(item) = Item::parse(&self.bytes).filter(ours) {
+                if !self.index.is_shown(item.version) {
+                    return Ok(None);
+                }
                 match second {
                     true => self.second[word] |= bit,
                     false => self.second[word] &= !bit,

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ use remora::connection::token::Token;
 use remora::nic::Access;
 use remora::nic::cm::ListenError;
 use remora::nic::queue::{Completion, PollCqError};
-use remora::offload::chain::program::Program;
+use remora::offload::chain::element::QueueId;
+use remora::offload::chain::program::{Kind, Program, Queue};
 use remora::{
     Chain, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener, MemoryRegion,
     QueuePair, QueuePairOptions, Remote,
@@ -27,6 +29,7 @@ use remora::{
 use thiserror::Error;
 
 use super::hello::{BadGreeting, Hello, Purpose, Welcome};
+use crate::stats::Counts;
 
 /// The port, in RDMA CM's TCP port space, on which a store listens by default.
 pub const PORT: u16 = 7480;
@@ -96,11 +99,30 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
+/// A chain, and the queue of its client's messages.
+struct Asked {
+    chain: Chain,
+    requests: QueueId,
+}
+
+impl Asked {
+    /// How often the chain was asked: its card counts the messages that have come.
+    fn look_ups(&self) -> u64 {
+        self.chain.completions(self.requests)
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked").field("look_ups", &self.look_ups()).finish_non_exhaustive()
+    }
+}
+
 /// What is kept for a client as long as it is connected.
 struct Guest {
     /// Of a chain: the ticket of the connection to which it belongs.
     ticket: u64,
-    chain: Option<Chain>,
+    chain: Option<Arc<Asked>>,
 }
 
 impl fmt::Debug for Guest {
@@ -113,7 +135,7 @@ impl fmt::Debug for Guest {
 #[derive(Debug)]
 struct Owner {
     address: IpAddr,
-    has_chain: bool,
+    chain: Option<Arc<Asked>>,
 }
 
 /// All clients, those that are arriving included.
@@ -122,6 +144,9 @@ struct Guests {
     roster: Roster<Guest>,
     owners: BTreeMap<u64, Owner>,
     chains: usize,
+    /// Look-ups by chains that are gone, and those of all chains that were counted.
+    looked_up: u64,
+    counted: u64,
 }
 
 impl Guests {
@@ -129,15 +154,24 @@ impl Guests {
     /// Returns those of its connections that end with this one.
     fn forget(&mut self, guest: &Guest) -> Vec<Departed<Guest>> {
         let ticket = guest.ticket;
-        if guest.chain.is_none() {
+        let Some(chain) = &guest.chain else {
             self.owners.remove(&ticket);
             return self.roster.end(|other| other.ticket == ticket);
-        }
+        };
         self.chains -= 1;
+        self.looked_up += chain.look_ups();
         if let Some(owner) = self.owners.get_mut(&ticket) {
-            owner.has_chain = false;
+            owner.chain = None;
         }
         Vec::new()
+    }
+
+    /// Counts what chains have answered since the last call.
+    fn count_look_ups(&mut self, counts: &Counts) {
+        let chains = self.owners.values().filter_map(|owner| owner.chain.as_deref());
+        let all = self.looked_up + chains.map(Asked::look_ups).sum::<u64>();
+        counts.chain_lookups.add(all.saturating_sub(self.counted));
+        self.counted = self.counted.max(all);
     }
 }
 
@@ -202,11 +236,12 @@ impl Door {
         &self.counters
     }
 
-    /// Admits clients until `stopped` says so.
+    /// Admits clients until `stopped` says so. What they do without a kernel is added to `counts`,
+    /// which the calling thread alone writes.
     ///
     /// # Errors
     /// The process that has the card has ended.
-    pub fn serve(&self, stopped: &dyn Fn() -> bool) -> Result<(), PollCqError> {
+    pub fn serve(&self, counts: &Counts, stopped: &dyn Fn() -> bool) -> Result<(), PollCqError> {
         let mut arrivals = Arrivals::new(&self.listener);
         let (mut guests, mut ended) = (Guests::default(), Vec::new());
         while !stopped() {
@@ -221,6 +256,7 @@ impl Door {
             });
             remora::wait_for(step, TICK);
             self.look_after(&mut guests)?;
+            guests.count_look_ups(counts);
         }
         Ok(())
     }
@@ -234,7 +270,7 @@ impl Door {
     ) {
         // Its connection for calls may have ended meanwhile.
         let owned = guests.owners.contains_key(&guest.ticket);
-        let started = guest.chain.as_ref().is_none_or(|chain| chain.start().is_ok());
+        let started = guest.chain.as_ref().is_none_or(|asked| asked.chain.start().is_ok());
         match connection {
             Ok(connection) if started && owned => {
                 count(&self.counters.admitted);
@@ -301,7 +337,7 @@ impl Door {
                 let made = self.memory.domain().create_qp(&options);
                 let queue_pair = made.map_err(|error| Refusal::Card(error.to_string()))?;
                 let ticket = ticket()?;
-                guests.owners.insert(ticket, Owner { address: from, has_chain: false });
+                guests.owners.insert(ticket, Owner { address: from, chain: None });
                 Ok((queue_pair, Guest { ticket, chain: None }))
             }
             Purpose::Chain => self.chain(from, hello.ticket, guests),
@@ -317,17 +353,21 @@ impl Door {
     ) -> Result<(QueuePair, Guest), Refusal> {
         let (memory, make) = self.chains.as_ref().ok_or(Refusal::NoChains)?;
         let owner = guests.owners.get_mut(&ticket);
-        let owner = owner.filter(|owner| owner.address == from && !owner.has_chain);
+        let owner = owner.filter(|owner| owner.address == from && owner.chain.is_none());
         let owner = owner.ok_or(Refusal::Owner)?;
         if guests.chains >= self.options.chains_max {
             return Err(Refusal::Chains(guests.chains));
         }
         let imports = [memory.clone(), memory.clone()];
-        let loaded = memory.domain().load_chain(&make(), &imports);
+        let program = make();
+        let is_requests = |queue: &Queue| queue.kind == Kind::Receive;
+        let requests = program.queues().iter().position(is_requests).ok_or(Refusal::NoChains)?;
+        let loaded = memory.domain().load_chain(&program, &imports);
         let chain = loaded.map_err(|error| Refusal::Card(error.to_string()))?;
         let queue_pair = chain.client().cloned().ok_or(Refusal::NoChains)?;
+        let chain = Arc::new(Asked { chain, requests: QueueId::from_index(requests) });
         guests.chains += 1;
-        owner.has_chain = true;
+        owner.chain = Some(chain.clone());
         Ok((queue_pair, Guest { ticket, chain: Some(chain) }))
     }
 

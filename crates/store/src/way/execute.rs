@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use remora::kernel::CallStatus;
 
 use super::call::{
-    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EVICTS, EXPIRY_KEPT, Operation, Placement,
-    Refused, VALUE_MAX, WITH_HEADS,
+    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EVICTS, EXPIRY_KEPT, HOLDS_BACK, Operation,
+    Placement, Refused, VALUE_MAX, WITH_HEADS,
 };
 use super::index::Index;
 use super::row;
@@ -20,12 +20,29 @@ use crate::scan::{BATCH_MAX, Cursor, Visited};
 use crate::select::plans::{Planned, Plans};
 use crate::select::rows::Span;
 use crate::select::sieve::{Sieve, Stored};
-use crate::store::{Change, Changed, Found, Old, Store, UpdateError, Value};
+use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
 /// hold up the card's other work for longer than some hundred microseconds.
 const LOOKED_MAX: u32 = 2048;
+/// Bytes of values that it looks at, at most about.
+const LOOKED_BYTES: usize = 4 << 20;
+/// A byte of a compressed value counts as so many.
+const DECODED: usize = 8;
+
+/// What a call that takes long ends with under [`Effort::Short`]. No client sees it.
+pub(super) const LATER: CallStatus = CallStatus(u8::MAX);
+
+/// How much work a call may make.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effort {
+    /// What a card does between two packets. A call that is about long values, and so takes
+    /// milliseconds, changes nothing and is to be carried out elsewhere.
+    Short,
+    /// As much as it takes.
+    Any,
+}
 
 /// Carries out a call whose answer may have `room` bytes; appends the answer to `out`. Returns the
 /// position in the log that has to be durable before the answer may leave, or 0.
@@ -40,21 +57,36 @@ pub fn execute<M: Memory, J: Journal>(
     room: usize,
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
+    execute_with(Effort::Any, store, operation, bytes, (now, room), out)
+}
+
+/// As [`execute`]. A call that would take long ends with [`LATER`] if there is little time.
+pub(crate) fn execute_with<M: Memory, J: Journal>(
+    effort: Effort,
+    store: &Store<M, J>,
+    operation: Operation,
+    bytes: &[u8],
+    (now, room): (u64, usize),
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
+    if effort == Effort::Short && bytes.len() >= LONG {
+        return Err(LATER);
+    }
     let call = Call::parse(bytes).map_err(|bad| match bad {
         BadCall::TooLong => Refused::TooLarge.status(),
         _ => CallStatus::BAD_PARAMS,
     })?;
     let room = room.checked_sub(ANSWER_LEN).ok_or(CallStatus::TOO_LONG)?;
     match operation {
-        Operation::Get => get(store, &call, now, room, out),
-        Operation::Put => change(store, &call, now, out, &put),
-        Operation::Delete => change(store, &call, now, out, &|_, _, _| Ok(Change::Delete)),
-        Operation::Touch => change(store, &call, now, out, &|call, old, _| {
+        Operation::Get => get(effort, store, &call, (now, room), out),
+        Operation::Put => change(effort, store, &call, now, out, &put),
+        Operation::Delete => change(effort, store, &call, now, out, &|_, _, _| Ok(Change::Delete)),
+        Operation::Touch => change(effort, store, &call, now, out, &|call, old, _| {
             let _ = old.ok_or(CallStatus::NOT_FOUND)?;
             Ok(Change::Touch { expires_ms: (call.expires_ms != 0).then_some(call.expires_ms) })
         }),
-        Operation::Count => count(store, &call, now, out),
-        Operation::Scan => scan(store, &call, now, room, out),
+        Operation::Count => count(effort, store, &call, now, out),
+        Operation::Scan => scan(effort, store, &call, (now, room), out),
         Operation::Flush => {
             let flushed = store.flush(TablespaceId(call.tablespace));
             let version = flushed.map_err(|error| status_of(&error))?;
@@ -72,7 +104,8 @@ pub fn execute<M: Memory, J: Journal>(
             answer(AnswerHead::default(), out);
             Index::describe(store, out);
             let value_len = (out.len() - start - ANSWER_LEN) as u32;
-            let head = AnswerHead { value_len, ..AnswerHead::default() };
+            let flags = if store.journal().holds_back() { HOLDS_BACK } else { 0 };
+            let head = AnswerHead { value_len, flags, ..AnswerHead::default() };
             out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
             if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
         }
@@ -167,23 +200,31 @@ fn holds(
 }
 
 fn get<M: Memory, J: Journal>(
+    effort: Effort,
     store: &Store<M, J>,
     call: &Call<'_>,
-    now: u64,
-    room: usize,
+    (now, room): (u64, usize),
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
-    let whole = matches!(call.condition, Condition::Value(_) | Condition::Predicate(_));
-    if call.argument > 0
-        && !whole
-        && let Some(position) = get_piece(store, call, now, room, out)?
-    {
-        return Ok(position);
-    }
-    let start = out.len();
+    let (space, start) = (TablespaceId(call.tablespace), out.len());
     answer(AnswerHead::default(), out);
     let at = out.len();
-    let found = store.get(TablespaceId(call.tablespace), call.key, now, out);
+    let found = match store.get_short(space, call.key, now, out) {
+        Some(Short::Read(found)) => Some(found),
+        Some(Short::Long) => {
+            let whole = matches!(call.condition, Condition::Value(_) | Condition::Predicate(_));
+            out.truncate(start);
+            if !whole && let Some(position) = get_piece(store, call, now, room, out)? {
+                return Ok(position);
+            }
+            if effort == Effort::Short {
+                return Err(LATER);
+            }
+            answer(AnswerHead::default(), out);
+            store.get(space, call.key, now, out)
+        }
+        None => None,
+    };
     let found = found.ok_or(CallStatus::NOT_FOUND)?;
     if !holds(call.condition, found.version, |is| is(&out[at..]))? {
         return Err(Refused::Condition.status());
@@ -194,10 +235,10 @@ fn get<M: Memory, J: Journal>(
     out.truncate(at + room);
     let head = head_of(&found, value_len);
     out[start..at].copy_from_slice(&head.to_bytes());
-    Ok(0)
+    Ok(found.version)
 }
 
-/// A later piece of a long value, without a copy of the whole; `None` if it is stored in another
+/// A piece of a long value, without a copy of the whole; `None` if it is stored in another
 /// form than the client sees.
 fn get_piece<M: Memory, J: Journal>(
     store: &Store<M, J>,
@@ -220,7 +261,7 @@ fn get_piece<M: Memory, J: Journal>(
     let at = out.len();
     out.resize(at + room.min((located.stored - first) as usize), 0);
     store.memory().read(located.value_at + first, &mut out[at..]);
-    Ok(Some(0))
+    Ok(Some(located.found.version))
 }
 
 fn head_of(found: &Found, value_len: usize) -> AnswerHead {
@@ -249,6 +290,7 @@ type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> D
 
 /// Changes a key, if the call's condition holds.
 fn change<M: Memory, J: Journal>(
+    effort: Effort,
     store: &Store<M, J>,
     call: &Call<'_>,
     now: u64,
@@ -256,13 +298,15 @@ fn change<M: Memory, J: Journal>(
     decide: &Decide<'_>,
 ) -> Result<u64, CallStatus> {
     let mut refused = None;
+    let long = |old: &Old<'_>| is_long(old.stored_len(), old.found.codec);
     let updated =
         store.update(TablespaceId(call.tablespace), call.key, now, &mut |old, scratch| {
-            let change = may_change(call, old).and_then(|()| decide(call, old, scratch));
-            change.unwrap_or_else(|status| {
-                refused = Some(status);
-                Change::Keep
-            })
+            let change = match old {
+                Some(old) if effort == Effort::Short && long(old) => Err(LATER),
+                old => may_change(call, old).and_then(|()| decide(call, old, scratch)),
+            };
+            refused = change.err();
+            change.unwrap_or(Change::Keep)
         });
     let updated = updated.map_err(|error| status_of(&error))?;
     if let Some(status) = refused {
@@ -332,6 +376,7 @@ fn read(old: &Old<'_>, into: &mut Vec<u8>) -> Result<(), CallStatus> {
 
 /// Adds to a decimal number; the answer has the sum's digits behind its head.
 fn count<M: Memory, J: Journal>(
+    effort: Effort,
     store: &Store<M, J>,
     call: &Call<'_>,
     now: u64,
@@ -339,7 +384,7 @@ fn count<M: Memory, J: Journal>(
 ) -> Result<u64, CallStatus> {
     let digits = RefCell::new(Vec::new());
     let start = out.len();
-    let version = change(store, call, now, out, &|call, old, scratch| {
+    let version = change(effort, store, call, now, out, &|call, old, scratch| {
         if let Some(old) = old {
             read(old, scratch)?;
         }
@@ -372,10 +417,10 @@ fn count<M: Memory, J: Journal>(
 /// next call begins with it. A row that is longer than a whole answer is refused as too long; where
 /// rows have heads, it comes without its value.
 fn scan<M: Memory, J: Journal>(
+    effort: Effort,
     store: &Store<M, J>,
     call: &Call<'_>,
-    now: u64,
-    room: usize,
+    (now, room): (u64, usize),
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
     let with_heads = match call.flags {
@@ -384,7 +429,7 @@ fn scan<M: Memory, J: Journal>(
         _ => return Err(CallStatus::BAD_PARAMS),
     };
     if call.value.is_empty() {
-        return walk(store, call, now, room, out, &mut |item, out| {
+        return walk(effort, store, call, (now, room), out, &mut |item, out| {
             let head = out.len();
             if with_heads {
                 out.extend_from_slice(&[0; ANSWER_LEN]);
@@ -407,7 +452,7 @@ fn scan<M: Memory, J: Journal>(
     with_plan(call.value, |Planned { selection, plan }| {
         let mut sieve = Sieve::new(selection);
         let start = out.len();
-        let done = walk(store, call, now, room, out, &mut |item, out| {
+        let done = walk(effort, store, call, (now, room), out, &mut |item, out| {
             let (spans, codecs) =
                 ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
             let value_max = VALUE_MAX;
@@ -432,10 +477,10 @@ fn scan<M: Memory, J: Journal>(
 /// Walks over items from the call's cursor on. `take` appends what is wanted of an item, and says
 /// whether that is anything.
 fn walk<M: Memory, J: Journal>(
+    effort: Effort,
     store: &Store<M, J>,
     call: &Call<'_>,
-    now: u64,
-    room: usize,
+    (now, room): (u64, usize),
     out: &mut Vec<u8>,
     take: &mut dyn FnMut(&Item<'_>, &mut Vec<u8>) -> bool,
 ) -> Result<u64, CallStatus> {
@@ -443,14 +488,20 @@ fn walk<M: Memory, J: Journal>(
     let start = out.len();
     answer(AnswerHead::default(), out);
     let first = out.len();
-    let (mut rows, mut looked_at, mut full) = (0, 0, false);
+    let (mut rows, mut looked_at, mut bytes) = (0, 0, 0);
+    let (mut full, mut later) = (false, false);
     let space = TablespaceId(call.tablespace);
     let mut cursor = Cursor(call.argument);
+    let short = effort == Effort::Short;
+    let longest = if short { LONG } else { usize::MAX };
     loop {
-        cursor = store.scan_while(space, cursor, now, BATCH_MAX, &mut |item| {
-            if rows == limit {
+        let went = store.scan_short(space, cursor, now, (BATCH_MAX, longest), &mut |item| {
+            later |= short && is_long(item.stored.len(), item.codec);
+            if later || rows == limit {
                 return Visited::NotTaken;
             }
+            let decoded = if item.codec == Codec::None { 1 } else { DECODED };
+            bytes += item.stored.len() * decoded;
             let row = row::begin(item.key, out);
             let selected = take(item, out);
             full = selected && out.len() - first > room;
@@ -463,9 +514,15 @@ fn walk<M: Memory, J: Journal>(
             (rows, looked_at) = (rows + 1, looked_at + 1);
             Visited::Next
         });
-        if full || rows == limit || looked_at >= LOOKED_MAX || cursor == Cursor::END {
+        later |= went.is_none();
+        cursor = went.unwrap_or(cursor);
+        let much = looked_at >= LOOKED_MAX || bytes >= LOOKED_BYTES;
+        if full || later || much || rows == limit || cursor == Cursor::END {
             break;
         }
+    }
+    if later && looked_at == 0 {
+        return Err(LATER);
     }
     if full && rows == 0 {
         return Err(CallStatus::TOO_LONG);

@@ -9,6 +9,8 @@
 //!      24  base   u64   the address of the store's first byte
 //!      32  for each partition u32: how many buckets it has
 //! ```
+//!
+//! The answer's flags say whether clients may see what is not on the store's disk.
 
 use std::fmt;
 
@@ -30,6 +32,9 @@ pub struct Index {
     geometry: Geometry,
     base: u64,
     counts: Vec<u32>,
+    /// Changes up to this position are known to be on the store's disk, if clients are not to see
+    /// others.
+    durable: Option<u64>,
 }
 
 impl fmt::Debug for Index {
@@ -66,11 +71,28 @@ impl Index {
             return None;
         }
         let hasher = Hasher::new(seed);
-        let mut index = Index { hasher, geometry, base, counts: vec![2; counts.len()] };
+        let mut index =
+            Index { hasher, geometry, base, counts: vec![2; counts.len()], durable: None };
         for (partition, count) in (0..).zip(counts) {
             index.set_count(partition, u32::from_le_bytes(*count).into());
         }
         Some(index)
+    }
+
+    /// The store shows clients nothing that is not on its disk.
+    pub(crate) fn hold_back(&mut self) {
+        self.durable = Some(0);
+    }
+
+    /// Whether a reader may take an item of this version. If not, it asks a kernel, which waits for
+    /// the disk.
+    pub(crate) fn is_shown(&self, version: u64) -> bool {
+        self.durable.is_none_or(|durable| version <= durable)
+    }
+
+    /// A kernel has shown an item of this version: the disk has it, and all before.
+    pub(crate) fn learn(&mut self, version: u64) {
+        self.durable = self.durable.map(|durable| durable.max(version));
     }
 
     /// The hash of a key.

@@ -8,9 +8,10 @@ use remora::Device;
 use remora::kernel::{CallStatus, Context, DeployError, Deployment};
 
 use super::call::{Call, LIMIT_AT, Operation, Refused};
-use super::execute::execute;
+use super::execute::{Effort, LATER, execute_with};
 use super::info::{self, SpaceInfo};
-use super::payload::{PayloadRoom, gather};
+use super::long::LongCalls;
+use super::payload::{Gathered, gather};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::stats::{Counts, Op, Stats, Way};
@@ -25,16 +26,17 @@ const DURABLE_LOOK: Duration = Duration::from_micros(20);
 
 /// A store that kernels serve.
 pub trait Served: Send + Sync + 'static {
-    /// Carries out a call at `now`, in ms of Unix time: see [`execute`].
+    /// Carries out a call at a time in ms of Unix time, whose answer may have so many bytes: see
+    /// [`execute`](super::execute::execute).
     ///
     /// # Errors
     /// The status that the client gets.
     fn execute(
         &self,
+        effort: Effort,
         operation: Operation,
         bytes: &[u8],
-        now: u64,
-        room: usize,
+        place: (u64, usize),
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus>;
 
@@ -43,6 +45,10 @@ pub trait Served: Send + Sync + 'static {
     /// # Errors
     /// It will not be, since the log cannot be written.
     fn is_durable(&self, position: u64) -> Result<bool, CallStatus>;
+
+    /// The position that has to be durable before a client may be told of an item of this version,
+    /// or, without one, of what else there is or is not. 0 if nothing has to be.
+    fn seen(&self, version: Option<u64>) -> u64;
 
     /// What the store counts, with names.
     fn counts(&self) -> Vec<(&'static str, u64)>;
@@ -55,13 +61,17 @@ pub trait Served: Send + Sync + 'static {
 impl<M: Memory + 'static, J: Journal + 'static> Served for Store<M, J> {
     fn execute(
         &self,
+        effort: Effort,
         operation: Operation,
         bytes: &[u8],
-        now: u64,
-        room: usize,
+        place: (u64, usize),
         out: &mut Vec<u8>,
     ) -> Result<u64, CallStatus> {
-        execute(self, operation, bytes, now, room, out)
+        execute_with(effort, self, operation, bytes, place, out)
+    }
+
+    fn seen(&self, _: Option<u64>) -> u64 {
+        0
     }
 
     fn is_durable(&self, _: u64) -> Result<bool, CallStatus> {
@@ -100,11 +110,11 @@ struct StoreKernels<S> {
     stats: Arc<Stats>,
     /// Kernels of a card run one at a time, whichever thread drives it.
     counts: Arc<Counts>,
-    room: Arc<PayloadRoom>,
+    long: Arc<LongCalls>,
 }
 
-/// Deploys a kernel for each operation. What they do is counted in `stats`, and the bytes of their
-/// calls have `room`.
+/// Deploys a kernel for each operation. What they do is counted in `stats`; what takes long is left
+/// to `long`.
 ///
 /// # Errors
 /// An op-code is taken, or the card has no room. Kernels that were deployed stay.
@@ -112,10 +122,10 @@ pub fn deploy(
     device: &Device,
     store: &Arc<impl Served>,
     stats: &Arc<Stats>,
-    room: &Arc<PayloadRoom>,
+    long: &Arc<LongCalls>,
 ) -> Result<(), DeployError> {
-    let (store, stats, room, counts) = (store.clone(), stats.clone(), room.clone(), stats.thread());
-    let kernels = Arc::new(StoreKernels { store, stats, counts, room });
+    let (store, stats, long, counts) = (store.clone(), stats.clone(), long.clone(), stats.thread());
+    let kernels = Arc::new(StoreKernels { store, stats, counts, long });
     for operation in Operation::ALL {
         let kernels = kernels.clone();
         let deployment = Deployment::new(format!("store {}", operation.name()), []);
@@ -147,17 +157,37 @@ async fn serve<S: Served>(
         room.copy_from_slice(params);
         Ok(params.len())
     });
-    let long;
-    let bytes = match len.await? {
-        0 => {
-            long = gather(&context, &kernels.room).await?;
-            long.bytes()
-        }
-        len => &short[..len],
+    let len = len.await?;
+    let gathered = match len {
+        0 => Some(Arc::new(gather(&context, &kernels.long.room).await?)),
+        _ => None,
     };
-    let done = kernels.carry_out(operation, &context, bytes, ms_of(began)).await;
-    kernels.note(operation, &context, bytes, done, began);
+    let bytes = Bytes { short: &short[..len], gathered };
+    let done = kernels.carry_out(operation, &context, &bytes, ms_of(began)).await;
+    kernels.note(operation, &context, bytes.get(), done, began);
     done
+}
+
+/// The bytes of a call.
+struct Bytes<'a> {
+    /// Where they came as parameters.
+    short: &'a [u8],
+    /// Where they came as payload.
+    gathered: Option<Arc<Gathered>>,
+}
+
+impl Bytes<'_> {
+    fn get(&self) -> &[u8] {
+        self.gathered.as_ref().map_or(self.short, |gathered| gathered.bytes())
+    }
+
+    /// The same, for another thread.
+    fn share(&self) -> Arc<dyn AsRef<[u8]> + Send + Sync> {
+        match &self.gathered {
+            Some(gathered) => gathered.clone(),
+            None => Arc::new(self.short.to_vec()),
+        }
+    }
 }
 
 impl<S: Served> StoreKernels<S> {
@@ -166,22 +196,72 @@ impl<S: Served> StoreKernels<S> {
         &self,
         operation: Operation,
         context: &Context,
-        bytes: &[u8],
+        bytes: &Bytes<'_>,
         now: u64,
     ) -> Result<(), CallStatus> {
-        let room = (context.max_len() as usize).min(ANSWER_MAX);
-        let answered = context.output(|out| match operation {
+        let place = (now, (context.max_len() as usize).min(ANSWER_MAX));
+        let executed = context.output(|out| match operation {
             Operation::Info => {
-                let call = Call::parse(bytes).map_err(|_| CallStatus::BAD_PARAMS)?;
-                info::answer(self, &call, room, out).map(|()| 0)
+                let call = Call::parse(bytes.get()).map_err(|_| CallStatus::BAD_PARAMS)?;
+                info::answer(self, &call, place.1, out).map(|()| 0)
             }
-            operation => self.store.execute(operation, bytes, now, room, out),
+            operation => {
+                let start = out.len();
+                let short = Effort::Short;
+                let executed = self.store.execute(short, operation, bytes.get(), place, out);
+                executed.inspect_err(|_| out.truncate(start))
+            }
         });
-        let position = answered.await??;
-        while position != 0 && !self.store.is_durable(position)? {
-            context.pause(DURABLE_LOOK).await?;
+        let executed = match executed.await? {
+            Err(LATER) => self.carry_out_long(operation, context, bytes, place).await,
+            executed => executed,
+        };
+        self.wait_for_log(operation, context, executed).await?;
+        executed.map(drop)
+    }
+
+    /// Lets a thread carry out a call.
+    async fn carry_out_long(
+        &self,
+        operation: Operation,
+        context: &Context,
+        bytes: &Bytes<'_>,
+        place: (u64, usize),
+    ) -> Result<u64, CallStatus> {
+        let (store, bytes) = (self.store.clone(), bytes.share());
+        let call = move || {
+            let mut out = Vec::new();
+            let bytes = (*bytes).as_ref();
+            let executed = store.execute(Effort::Any, operation, bytes, place, &mut out);
+            executed.map(|position| (position, out))
+        };
+        self.counts.long_calls.add(1);
+        let (position, answer) = self.long.carry_out(context, call).await?;
+        context.output(|out| out.extend_from_slice(&answer)).await?;
+        Ok(position)
+    }
+
+    /// Waits until the disk has what an answer tells of: a change, the item that was read, or all
+    /// changes there are. While the disk refuses, changes are refused and nothing else is.
+    async fn wait_for_log(
+        &self,
+        operation: Operation,
+        context: &Context,
+        executed: Result<u64, CallStatus>,
+    ) -> Result<(), CallStatus> {
+        let changed = executed.is_ok() && operation.changes();
+        let position = match executed {
+            Ok(position) if changed => position,
+            Ok(version) if operation == Operation::Get => self.store.seen(Some(version)),
+            _ => self.store.seen(None),
+        };
+        loop {
+            match self.store.is_durable(position) {
+                Ok(true) => return Ok(()),
+                Ok(false) => context.pause(DURABLE_LOOK).await?,
+                Err(status) => return if changed { Err(status) } else { Ok(()) },
+            }
         }
-        Ok(())
     }
 
     /// Counts a call, and lists it if it took long. The clock is the one that the call needs
@@ -224,7 +304,8 @@ impl<S: Served> StoreKernels<S> {
 
 impl<S: Served> info::Source for StoreKernels<S> {
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let room = [("payload_bytes", self.room.held()), ("payload_refused", self.room.refused())];
+        let room = &self.long.room;
+        let room = [("payload_bytes", room.held()), ("payload_refused", room.refused())];
         self.store.counts().into_iter().chain(room).collect()
     }
 

@@ -3,7 +3,7 @@
 //! - [`call`]: the bytes of an operation and of its answer, one op-code an operation.
 //! - [`execute`]: what an operation does to a store; [`kernel`]: the same on the card.
 //! - [`row`]: rows of an answer; [`info`]: what a store says of itself.
-//! - [`payload`]: memory for the bytes of long calls.
+//! - [`long`]: calls that take long; [`payload`]: memory for their bytes.
 //! - [`index`]: what a reader of buckets has to know.
 //! - [`one_sided`]: READs of cached locations.
 //! - [`chain`]: gets by work requests.
@@ -21,6 +21,7 @@ pub mod hello;
 pub mod index;
 pub mod info;
 pub mod kernel;
+pub mod long;
 pub mod one_sided;
 pub(crate) mod patience;
 pub mod payload;

@@ -161,6 +161,11 @@ impl<R: Reads> OneSided<R> {
         u32::try_from(untold).unwrap_or(u32::MAX)
     }
 
+    /// What is known of the store's index.
+    pub(crate) fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
     /// How often each way of reading was taken.
     pub(crate) fn counters(&self) -> OneSidedCounters {
         self.counters
@@ -183,21 +188,31 @@ impl<R: Reads> OneSided<R> {
         let known = self.locations[place];
         if known.id == hash.id() {
             if self.read_item(known.address, known.len, space, key, now).await? {
-                self.counters.warm += 1;
-                return Ok(Item::parse(&self.bytes).as_ref().map(take));
+                let taken = self.shown(take);
+                self.counters.warm += u64::from(taken.is_some());
+                return Ok(taken);
             }
             self.counters.stale += 1;
             self.locations[place] = Location::default();
         }
         for Slot { address, len, .. } in self.find(hash, space).await?.into_iter().flatten() {
             if self.read_item(address, len, space, key, now).await? {
-                self.counters.cold += 1;
                 self.locations[place] = Location { id: hash.id(), address, len };
-                return Ok(Item::parse(&self.bytes).as_ref().map(take));
+                let taken = self.shown(take);
+                self.counters.cold += u64::from(taken.is_some());
+                return Ok(taken);
             }
         }
         self.counters.left += 1;
         Ok(None)
+    }
+
+    /// Lets `take` have the item that was read, unless the store may not show it yet.
+    fn shown<T>(&mut self, take: impl FnOnce(&Item<'_>) -> T) -> Option<T> {
+        let shown = |item: &Item<'_>| self.index.is_shown(item.version);
+        let item = Item::parse(&self.bytes).filter(shown);
+        self.counters.left += u64::from(item.is_none());
+        item.as_ref().map(take)
     }
 
     /// Reads an item; returns whether it is the key's, whole and alive.

@@ -115,6 +115,12 @@ impl Gathered {
     }
 }
 
+impl AsRef<[u8]> for Gathered {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// Takes the payload of a call, as it comes.
 ///
 /// # Errors

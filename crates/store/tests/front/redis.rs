@@ -211,6 +211,8 @@ fn other_machines_need_a_password() {
 struct Disk {
     waited: AtomicU64,
     fails: AtomicBool,
+    /// What is not on the disk yet, and by whom it can be seen: keys, walks.
+    unsynced: [AtomicU64; 2],
 }
 
 impl Keeper for Disk {
@@ -221,6 +223,14 @@ impl Keeper for Disk {
     fn wait(&self, version: u64) -> Result<(), String> {
         self.waited.fetch_max(version, SeqCst);
         if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(()) }
+    }
+
+    fn seen(&self) -> u64 {
+        self.unsynced[0].load(SeqCst)
+    }
+
+    fn walked(&self) -> u64 {
+        self.unsynced[1].load(SeqCst)
     }
 
     fn save(&self, _: bool) -> Result<(), String> {
@@ -245,7 +255,19 @@ fn answers_wait_for_the_log() {
     let first = disk.waited.load(SeqCst);
     assert!(first > 0);
     client.ask("GET k\r\nLASTSAVE\r\nSAVE\r\n", "$1\r\n1\r\n:42\r\n-ERR no directory\r\n");
-    assert_eq!(disk.waited.load(SeqCst), first, "a read waits for nothing");
+    assert_eq!(disk.waited.load(SeqCst), first, "a read of what is on the disk waits for nothing");
+    // Another client's change is not on the disk: nobody is told of it before.
+    disk.unsynced[0].store(first + 10, SeqCst);
+    client.ask("PING\r\nSCAN 0 MATCH no\r\n", "+PONG\r\n*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(disk.waited.load(SeqCst), first);
+    client.ask("GET k\r\n", "$1\r\n1\r\n");
+    assert_eq!(disk.waited.load(SeqCst), first + 10);
+    disk.unsynced[1].store(first + 20, SeqCst);
+    client.ask("SCAN 0 MATCH no\r\n", "*2\r\n$1\r\n0\r\n*0\r\n");
+    assert_eq!(disk.waited.load(SeqCst), first + 20);
+    disk.unsynced[0].store(first + 30, SeqCst);
+    Client::memcached(&server).ask("get none\r\n", "END\r\n");
+    assert_eq!(disk.waited.load(SeqCst), first + 30);
     disk.fails.store(true, SeqCst);
     client.ask("SET k 2\r\n", "-MISCONF the log cannot be written: the disk is full\r\n");
     client.expect_end("");
@@ -293,4 +315,106 @@ fn operations_are_counted_and_slow_ones_listed() {
         latencies += &client.line();
     }
     assert!(latencies.contains("latency_percentiles_usec_redis_get:p50="), "{latencies}");
+}
+
+/// A request, as an array of bulk strings.
+fn request(arguments: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        bytes.extend_from_slice(argument);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+const ORDERS: &[u8] = b"id u32 # a comment\nprice decimal(9, 2)\ncomment text";
+
+#[test]
+fn rows_are_selected_next_to_the_data() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    for (id, cents, comment) in [(1u32, 2350u32, "one special"), (2, 2400, "two"), (3, 99, "three")]
+    {
+        let row = [&id.to_le_bytes()[..], &cents.to_le_bytes(), comment.as_bytes()].concat();
+        client.ask(request(&[b"SET", format!("k{id}").as_bytes(), &row]), "+OK\r\n");
+    }
+    client.ask("SET short x\r\n", "+OK\r\n");
+    let mut scan = |more: &[&[u8]], answer: &str| {
+        let begin: &[&[u8]] = &[b"REMORA.SCAN", b"db0", b"0", b"SCHEMA", ORDERS];
+        client.ask(request(&[begin, more].concat()), answer);
+    };
+    let one = "*4\r\n$2\r\nk1\r\n$1\r\n1\r\n$5\r\n23.50\r\n$11\r\none special\r\n";
+    let both: &[u8] = b"price < 24 and comment like '%special%'";
+    scan(&[b"WHERE", both], &format!("*2\r\n$1\r\n0\r\n*1\r\n{one}"));
+    let three = "*2\r\n$1\r\n0\r\n*1\r\n*3\r\n$2\r\nk3\r\n$5\r\nthree\r\n$4\r\n0.99\r\n";
+    let select: &[u8] = b"comment, price";
+    scan(&[b"select", select, b"where", b"price < $1", b"parameters", b"1", b"1.5"], three);
+    scan(&[b"WHERE", b"false", b"COUNT", b"1000000000"], "*2\r\n$1\r\n0\r\n*0\r\n");
+    for (more, error) in [
+        (
+            &[b"WHERE", &b"prise < 2"[..]] as &[&[u8]],
+            "where:1:1: there is no column `prise`; the schema has id, price, comment",
+        ),
+        (&[b"WHERE", b"price <"], "where:1:8: "),
+        (&[b"SELECT", b"count"], "a step of a walk has no aggregates"),
+        (&[b"SELECT", b"id, none"], "select:1:5: there is no column `none`"),
+        (&[b"SCHEMA", b"id u32\nname what"], "schema:2:6: "),
+        (&[b"WHERE", b"comment matches 'a.{30}$'"], ""),
+        (&[b"WHERE", b"\xff"], "a name or a text is not UTF-8"),
+        (&[b"PARAMETERS", b"9", b"x"], "syntax error"),
+        (&[b"LIMIT", b"9"], "syntax error"),
+        (&[b"COUNT", b"0"], "syntax error"),
+    ] {
+        let begin: &[&[u8]] = &[b"REMORA.SCAN", b"db0", b"0", b"SCHEMA", ORDERS];
+        let mut client = Client::redis(&server);
+        client.send(request(&[begin, more].concat()));
+        let line = client.line();
+        assert!(line.starts_with("-ERR ") && line.contains(error), "{line} not {error}");
+        client.ask("PING\r\n", "+PONG\r\n");
+    }
+    let mut client = Client::redis(&server);
+    client.ask("REMORA.SCAN none 0 SCHEMA x\r\n", "-ERR there is no tablespace `none`\r\n");
+    client.ask("REMORA.SCAN db0 x SCHEMA x\r\n", "-ERR invalid cursor\r\n");
+    client.ask(
+        "REMORA.SCAN db0 0 WHERE true\r\n",
+        "-ERR SCHEMA is missing: it says what a row's bytes mean\r\n",
+    );
+}
+
+/// Each row comes once, whatever the steps are.
+#[test]
+fn a_selection_is_walked_in_steps() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    for key in 0..500u32 {
+        let set = request(&[b"SET", format!("k{key}").as_bytes(), &key.to_le_bytes()]);
+        client.ask(set, "+OK\r\n");
+    }
+    let (mut cursor, mut rows, mut steps) = ("0".to_owned(), Vec::new(), 0);
+    while steps == 0 || cursor != "0" {
+        client.send(request(&[
+            b"REMORA.SCAN",
+            b"db0",
+            cursor.as_bytes(),
+            b"SCHEMA",
+            b"n u32",
+            b"WHERE",
+            b"n < 100",
+            b"COUNT",
+            b"20",
+        ]));
+        assert_eq!(client.line(), "*2\r\n");
+        client.line();
+        cursor = client.line().trim().to_owned();
+        let count: usize = client.line()[1..].trim().parse().unwrap();
+        for _ in 0..count {
+            let row: Vec<String> = (0..5).map(|_| client.line()).collect();
+            rows.push(row[4].trim().parse::<u32>().unwrap());
+        }
+        steps += 1;
+    }
+    rows.sort_unstable();
+    assert_eq!(rows, (0..100).collect::<Vec<_>>());
+    assert!(steps >= 10, "{steps}");
 }

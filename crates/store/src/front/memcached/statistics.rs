@@ -37,6 +37,8 @@ fn general(call: &Call<'_>) -> Vec<(String, String)> {
         ("cmd_touch", sums.cmd_touch),
         ("get_hits", sums.hits),
         ("get_misses", sums.misses),
+        ("one_sided_hits", sums.one_sided_hits),
+        ("chain_lookups", sums.chain_lookups),
         ("delete_misses", sums.delete_misses),
         ("delete_hits", sums.delete_hits),
         ("incr_misses", sums.incr_misses),

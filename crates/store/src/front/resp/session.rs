@@ -229,7 +229,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let world = call.turn.world.clone();
         let touches = transaction.requests.iter().any(|(row, _)| TABLE[*row].has(READ | WRITE));
         let done = world.enter(true, || exec(call, transaction));
-        see(call.turn, touches);
+        see(call.turn, touches, true);
         call.state.watched.clear();
         call.state.publish();
         return done;
@@ -241,14 +241,16 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let world = world.clone();
         world.enter(command.has(ALONE), || (command.run)(call))
     };
-    see(call.turn, touches && command.keys.0 > 0);
+    see(call.turn, touches, command.keys.0 > 0);
     done
 }
 
 /// The turn's answers wait until what they say of keys is so for good.
-fn see(turn: &mut Turn, touches: bool) {
+fn see(turn: &mut Turn, touches: bool, names_keys: bool) {
     if touches {
-        turn.version = turn.version.max(turn.world.keeper.seen());
+        let keeper = &turn.world.keeper;
+        let seen = if names_keys { keeper.seen() } else { keeper.walked() };
+        turn.version = turn.version.max(seen);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::front::resp::command::{
     ADMIN, ALONE, AT_ONCE, CONTAINER, Command, FAST, GROWS, NO_MULTI, READ, STRANGER, WRITE,
 };
 use crate::front::resp::commands::{
-    bits, cluster, config, connection, expiry, info, keys, numbers, scan, server, strings,
+    bits, cluster, config, connection, expiry, info, keys, numbers, scan, select, server, strings,
     transaction,
 };
 use crate::stats::Op;
@@ -121,6 +121,8 @@ table! {
         "generic": "Returns how long a key will be there, in milliseconds.", expiry::pttl;
     "randomkey" 1 READ, NO_KEYS, Scan,
         "generic": "Returns some key.", scan::randomkey;
+    "remora.scan" -5 READ, NO_KEYS, Scan,
+        "generic": "Walks over rows of a tablespace that a predicate selects.", select::scan;
     "rename" 3 WRITE | ALONE, TWO, Put,
         "generic": "Renames a key.", keys::rename;
     "renamenx" 3 WRITE | FAST | ALONE, TWO, Put,

@@ -129,6 +129,8 @@ fn stats(world: &World, text: &mut String) {
     line(text, format_args!("keyspace_hits:{}", sums.hits));
     line(text, format_args!("keyspace_misses:{}", sums.misses));
     line(text, format_args!("one_sided_hits:{}", sums.one_sided_hits));
+    line(text, format_args!("chain_lookups:{}", sums.chain_lookups));
+    line(text, format_args!("long_calls:{}", sums.long_calls));
     line(text, format_args!("total_error_replies:{}", sums.errors));
     line(text, format_args!("acl_access_denied_auth:{}", sums.auth_refused));
     line(text, format_args!("protocol_errors:{}", sums.protocol_errors));

@@ -16,6 +16,7 @@ pub(crate) mod keys;
 pub(crate) mod numbers;
 pub(crate) mod options;
 pub(crate) mod scan;
+pub(crate) mod select;
 pub(crate) mod server;
 pub(crate) mod strings;
 pub(crate) mod transaction;

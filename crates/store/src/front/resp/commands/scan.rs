@@ -7,7 +7,7 @@ use crate::front::resp::request::decimal;
 /// Keys that one step of a whole walk shows.
 const STEP: usize = 1024;
 /// Keys that one `SCAN` shows at most.
-const MOST: usize = 100_000;
+pub(crate) const MOST: usize = 100_000;
 
 /// `KEYS pattern`.
 pub(crate) fn keys(call: &mut Call<'_>) -> Done {

@@ -1,0 +1,136 @@
+//! `REMORA.SCAN`: a walk that shows only the rows that a predicate selects (docs/selection.md).
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::resp::commands::scan::MOST;
+use crate::front::resp::request::decimal;
+use crate::select::Predicate;
+use crate::select::condition::Condition;
+use crate::select::mistake::Mistake;
+use crate::select::schema::{Column, Schema};
+use crate::select::selection::{Output, Selection};
+
+/// Rows that one call looks at unless it says otherwise.
+const COUNT: usize = 1000;
+/// What a row takes in a reply beside its bytes, at most about.
+const AROUND: u64 = 32;
+
+/// The options of a call, as they are written.
+struct Asked<'a> {
+    schema: Option<&'a str>,
+    condition: Option<&'a str>,
+    parameters: Vec<&'a str>,
+    columns: &'a str,
+    count: usize,
+}
+
+/// `REMORA.SCAN tablespace cursor SCHEMA schema [WHERE predicate] [PARAMETERS count value …]
+/// [SELECT columns] [COUNT count]`. The reply is the cursor to go on from, and for each row its
+/// key and the columns' values.
+pub(crate) fn scan(call: &mut Call<'_>) -> Done {
+    let name = text(call.at(1))?;
+    let ts = call.turn.world.keyspace.known(name);
+    let ts = ts.ok_or_else(|| Wrong::says(format!("ERR there is no tablespace `{name:.128}`")))?;
+    let cursor: Option<u64> = text(call.at(2))?.parse().ok();
+    let cursor = cursor.ok_or(Wrong::Is("ERR invalid cursor"))?;
+    let asked = Asked::read(call)?;
+    let told =
+        asked.schema.ok_or(Wrong::Is("ERR SCHEMA is missing: it says what a row's bytes mean"))?;
+    let schema = Schema::parse(told).map_err(|mistake| wrong("schema", told, &mistake))?;
+    let (selection, columns) = asked.selection(&schema)?;
+    let limit = call.turn.world.settings.output_bytes.load(Relaxed);
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    let keyspace = call.turn.world.keyspace.clone();
+    let now = call.turn.now;
+    let next = keyspace.select(ts, cursor, asked.count, now, &selection, &mut |key, row| {
+        let values: Vec<String> =
+            columns.iter().map(|column| column.show(row).to_string()).collect();
+        bytes += values.iter().map(|value| value.len() as u64 + AROUND).sum::<u64>();
+        bytes += key.len() as u64 + AROUND;
+        rows.push((key.to_vec(), values));
+        bytes <= limit
+    })?;
+    if bytes > limit {
+        return call.overflow();
+    }
+    call.reply.array(2);
+    call.reply.bulk(next.to_string().as_bytes());
+    call.reply.array(rows.len());
+    for (key, values) in rows {
+        call.reply.array(1 + values.len());
+        call.reply.bulk(&key);
+        values.iter().for_each(|value| call.reply.bulk(value.as_bytes()));
+    }
+    Ok(())
+}
+
+impl<'a> Asked<'a> {
+    fn read(call: &Call<'a>) -> Result<Asked<'a>, Wrong> {
+        let mut asked =
+            Asked { schema: None, condition: None, parameters: vec![], columns: "*", count: COUNT };
+        let mut index = 3;
+        while index < call.len() {
+            if call.is(index, "schema") {
+                asked.schema = Some(text(call.after(&mut index)?)?);
+            } else if call.is(index, "where") {
+                asked.condition = Some(text(call.after(&mut index)?)?);
+            } else if call.is(index, "select") {
+                asked.columns = text(call.after(&mut index)?)?;
+            } else if call.is(index, "parameters") {
+                let count = decimal(call.after(&mut index)?).ok_or(NOT_INTEGER)?;
+                asked.parameters.clear();
+                for _ in 0..count {
+                    asked.parameters.push(text(call.after(&mut index)?)?);
+                }
+            } else if call.is(index, "count") {
+                let count = decimal(call.after(&mut index)?).ok_or(NOT_INTEGER)?;
+                asked.count = usize::try_from(count).unwrap_or(0).min(MOST);
+                if count < 1 {
+                    return Err(SYNTAX);
+                }
+            } else {
+                return Err(SYNTAX);
+            }
+            index += 1;
+        }
+        Ok(asked)
+    }
+
+    /// What is selected, and the columns that are shown.
+    fn selection(&self, schema: &Schema) -> Result<(Selection, Vec<Column>), Wrong> {
+        let condition = match self.condition {
+            None => Condition::ALWAYS,
+            Some(text) => Predicate::parse(text)
+                .and_then(|predicate| predicate.bind(schema, &self.parameters))
+                .map_err(|mistake| wrong("where", text, &mistake))?,
+        };
+        let output = Output::parse(self.columns, schema);
+        let columns = match output.map_err(|mistake| wrong("select", self.columns, &mistake))? {
+            Output::Whole => schema.columns().to_vec(),
+            Output::Columns(_) => {
+                let names = self.columns.split(',').map(str::trim);
+                names.filter_map(|name| schema.column(name).cloned()).collect()
+            }
+            Output::Aggregates(_) => {
+                return Err(Wrong::Is(
+                    "ERR a step of a walk has no aggregates: use `remora store scan` for them",
+                ));
+            }
+        };
+        let row_least = schema.fixed();
+        let output = Output::Whole;
+        Ok((Selection { row_least, condition, output, limit: u64::MAX }, columns))
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str, Wrong> {
+    std::str::from_utf8(bytes).map_err(|_| Wrong::Is("ERR a name or a text is not UTF-8"))
+}
+
+/// A mistake in a text, in one line.
+fn wrong(name: &str, text: &str, mistake: &Mistake) -> Wrong {
+    let (line, column) = mistake.line_column(text);
+    let says = mistake.says.replace(['\r', '\n'], " ");
+    Wrong::says(format!("ERR {name}:{line}:{column}: {says}"))
+}

@@ -25,6 +25,7 @@ usage() {
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks
   cluster  a store on three nodes with etcd, under faults
+  porcupine  histories of the store, and of the cluster, are linearizable, as porcupine judges
   daemon   verbs programs again, on one card that a daemon shares among them
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   cost     the instructions of hot paths, beside those of scripts/cost.json
@@ -47,8 +48,8 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test cluster daemon symbols
-    cost fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test cluster porcupine daemon
+    symbols cost fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk.
@@ -105,6 +106,11 @@ stage_setup() {
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
     need_command prove "what memcached's tests run on" perl
+    if have go; then
+        scripts/porcupine.sh || say "  going on without porcupine, a judge of the store's histories"
+    else
+        say "  no Go here: porcupine will not judge the store's histories"
+    fi
     scripts/store-suites.sh ||
         say "  going on without the suites of Redis and memcached (scripts/store-suites.sh)"
     local programs=(ibv_devinfo:ibverbs-utils ib_write_lat:perftest ucmatose:rdmacm-utils
@@ -169,20 +175,47 @@ build_as_tested() {
 }
 
 # etcd's client needs a compiler of Protocol Buffers, which nothing else here does.
-stage_cluster() {
+has_etcd() {
     local program
     for program in etcd protoc; do
         if ! command -v "$program" >/dev/null; then
             say "$program is not installed; ./ci.sh setup installs it"
-            return "$skipped"
+            return 1
         fi
     done
-    local features=(-p remora-cluster -p remora-cli --features remora-cluster/etcd
-        --features remora-cli/cluster)
+}
+
+cluster_features=(-p remora-cluster -p remora-cli --features remora-cluster/etcd
+    --features remora-cli/cluster)
+
+stage_cluster() {
+    has_etcd || return "$skipped"
+    local features=("${cluster_features[@]}")
     cargo clippy "${locked[@]}" --quiet "${features[@]}" --all-targets -- -D warnings ||
         fail "clippy has found something"
     cargo test "${locked[@]}" --quiet "${features[@]}" --lib --bins --test group --test etcd \
         --test cluster || fail "a group of nodes failed" "docs/cluster.md says what it promises."
+}
+
+# The judge is judged first: it has to refuse histories that cannot be.
+stage_porcupine() {
+    if ! have go; then
+        say "Go is not installed: install Debian's golang, or that of go.dev"
+        return "$skipped"
+    fi
+    (cd scripts/porcupine && go test -mod=readonly .) || fail "the judge of histories is wrong"
+    local folder
+    folder=$(cd "$(target_dir)" && pwd)/histories
+    rm -rf "$folder"
+    export REMORA_HISTORIES=$folder
+    cargo test "${locked[@]}" --quiet --workspace --test histories ||
+        fail "the store's test of histories failed"
+    if has_etcd; then
+        cargo test "${locked[@]}" --quiet "${cluster_features[@]}" --test etcd ||
+            fail "a group of nodes failed" "docs/cluster.md says what it promises."
+    fi
+    scripts/porcupine.sh "$folder"/*.jsonl ||
+        fail "a history is not linearizable" "docs/testing.md says what its lines mean."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.

@@ -123,6 +123,7 @@ impl Trial {
         all.sort_unstable();
         let all = all.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
         until("the group is whole", || {
+            self.nodes.values_mut().for_each(|node| _ = node.ask("tend"));
             let members = self.ask("members");
             if members == all { Ok(()) } else { Err(format!("{members}, not {all}")) }
         });

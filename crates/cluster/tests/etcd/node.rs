@@ -69,6 +69,10 @@ pub(crate) fn run(endpoints: Vec<String>) {
             ["digest"] => Ok(digest(&node)),
             ["applied"] => Ok(node.group().status().applied.position.to_string()),
             ["members"] => members(&node),
+            ["tend"] => {
+                node.group().tend(3);
+                Ok("ok".to_owned())
+            }
             ["redis"] => Ok(server.redis()[0].to_string()),
             ["status"] => Ok(format!("{:?}", node.group().status())),
             _ => panic!("an unknown command: {line}"),

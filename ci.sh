@@ -24,6 +24,7 @@ usage() {
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks; those of clusters where etcd and protoc are installed
+  porcupine  histories of the store, and of the cluster, are linearizable, as porcupine judges
   daemon   verbs programs again, on one card that a daemon shares among them
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   cost     the instructions of hot paths, beside those of scripts/cost.json
@@ -46,8 +47,8 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test daemon symbols cost
-    fuzz sim rxe)
+all_stages=(setup tidy circles fmt clippy features core deny doc test porcupine daemon symbols
+    cost fuzz sim rxe)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk. Release builds stay
@@ -105,6 +106,11 @@ stage_setup() {
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
     need_command prove "what memcached's tests run on" perl
+    if have go; then
+        scripts/porcupine.sh || say "  going on without porcupine, a judge of the store's histories"
+    else
+        say "  no Go here: porcupine will not judge the store's histories"
+    fi
     scripts/store-suites.sh ||
         say "  going on without the suites of Redis and memcached (scripts/store-suites.sh)"
     local programs=(ibv_devinfo:ibverbs-utils ib_write_lat:perftest ucmatose:rdmacm-utils
@@ -177,6 +183,24 @@ stage_test() {
 build_as_tested() {
     whole build --lib --bins --examples ||
         fail "the build failed"
+}
+
+# The judge is judged first: it has to refuse histories that cannot be.
+stage_porcupine() {
+    if ! have go; then
+        say "Go is not installed: install Debian's golang, or that of go.dev"
+        return "$skipped"
+    fi
+    (cd scripts/porcupine && go test -mod=readonly .) || fail "the judge of histories is wrong"
+    local folder
+    folder=$(cd "$(target_dir)" && pwd)/histories
+    rm -rf "$folder"
+    export REMORA_HISTORIES=$folder
+    local tests=(--test histories)
+    if can_cluster; then tests+=(--test etcd); fi
+    whole test "${tests[@]}" || fail "a test of histories failed" "docs/testing.md says what they do."
+    scripts/porcupine.sh "$folder"/*.jsonl ||
+        fail "a history is not linearizable" "docs/testing.md says what its lines mean."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.

@@ -5,7 +5,11 @@
 //! This program is both: without arguments it is the judge, which starts etcd and the nodes; with
 //! `node` it is a node, which carries out the commands that come on its standard input.
 
+#[path = "../../store/tests/history/mod.rs"]
+mod history;
+
 mod etcd {
+    pub(super) mod histories;
     pub(super) mod judge;
     pub(super) mod member;
     pub(super) mod node;

@@ -42,6 +42,10 @@ fn add(totals: &mut BTreeMap<String, u64>, report: &remora_sim::Report) {
         ("packets lost", report.tally.lost),
         ("packets corrupted", report.tally.corrupted),
         ("packets sent again", report.retransmitted),
+        ("store: ended", report.stores.ended),
+        ("store: open", report.stores.open),
+        ("store: lives", report.stores.lives),
+        ("store: snapshots", report.stores.saved),
     ];
     let rest = rest.map(|(name, n)| (name.to_owned(), n));
     for (name, n) in verbs.chain(failed).chain(rest) {

@@ -14,8 +14,9 @@ use crate::world::{Host, World};
 
 /// The size of a region's pages, as a power of two.
 const PAGE: u32 = 12;
-/// Errors that a counting completion queue keeps.
-const ERRORS: usize = 16;
+/// Errors that a counting completion queue keeps: more than a program's rings have elements, all of
+/// which are flushed when its client has gone.
+const ERRORS: usize = 1024;
 
 /// A program that is loaded on a host's card.
 #[derive(Debug)]

@@ -19,12 +19,13 @@ use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
 };
 use remora_nic::wire::Transport;
-use remora_nic::{Access, Key, Pd, Psn, QpFlags, RateLimits};
+use remora_nic::{Access, Pd, Psn, QpFlags, RateLimits};
 
 use crate::check::{Violation, demand};
 use crate::dice::{Dice, pattern};
 use crate::endpoint::{ConnectOptions, Endpoint, Half, connect, ring};
 use crate::memory::{Layout, Region};
+use crate::objects::Object;
 use crate::world::{Host, World};
 
 const CHECKER: &str = "guests";
@@ -112,15 +113,6 @@ struct Line {
     /// The number of the next message from the peer.
     next: u64,
     failed: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Object {
-    Qp(u32),
-    Region(Key),
-    Srq(u32),
-    Cq(u32),
-    Pd(Pd),
 }
 
 /// What the `n`-th message of every queue pair is.
@@ -305,15 +297,7 @@ impl Guest {
 
     fn destroy_next(&mut self, world: &mut World) -> Result<(), Violation> {
         let Some(object) = self.left.as_mut().and_then(Vec::pop) else { return Ok(()) };
-        let nic = &mut world.hosts[self.host].nic;
-        let refused = match object {
-            Object::Qp(qpn) => nic.destroy_qp(qpn).err().map(|e| e.to_string()),
-            Object::Region(key) => nic.dereg_mr(key).err().map(|e| e.to_string()),
-            Object::Srq(srq) => nic.destroy_srq(srq).err().map(|e| e.to_string()),
-            Object::Cq(cq) => nic.destroy_cq(cq).err().map(|e| e.to_string()),
-            Object::Pd(pd) => nic.dealloc_pd(pd).err().map(|e| e.to_string()),
-        };
-        demand(refused.is_none(), CHECKER, || format!("{object:?} stays: {refused:?}"))
+        object.destroy(world, self.host, CHECKER)
     }
 
     fn post_receives(&self, world: &mut World) {

@@ -19,9 +19,10 @@
 //! 2. [`packet`]: packets as bytes. [`net`]: the network. [`faults`], [`link_faults`]: what
 //!    goes wrong.
 //! 3. [`host`], [`world`]: hosts, and the clock. `stage`: cards whose hardware takes time.
-//!    [`hollow`]: memory without bytes. [`endpoint`]: queue pairs, and connecting them.
+//!    [`hollow`]: memory without bytes; [`shared_memory`]: memory that a program changes.
+//!    [`endpoint`]: queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
-//!    that stop at any step. [`check`]: its judges.
+//!    that stop at any step. `stores`: stores that crash, and their clients. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 //! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files.
 //!    [`experiment`]: all of it from a world file.
@@ -46,13 +47,16 @@ pub mod kernel;
 pub mod link_faults;
 pub mod memory;
 pub mod net;
+mod objects;
 pub mod options;
 pub mod packet;
 pub mod pair;
 pub mod run;
 pub mod schemes;
 pub mod selective;
+pub mod shared_memory;
 mod stage;
+mod stores;
 mod traffic;
 pub mod world;
 
@@ -62,4 +66,5 @@ pub use link_faults::LinkOptions;
 pub use options::Options;
 pub use pair::{A, B, Pair, PairOptions};
 pub use run::{Failure, Report, run};
+pub use stores::{StoreOptions, StoreTally};
 pub use world::World;

@@ -6,6 +6,7 @@ use remora_nic::{Access, Key, Memory, MemoryFault, MrInit, PageTable};
 
 use crate::dice::Dice;
 use crate::hollow::{HOLLOW, Hollow};
+use crate::shared_memory::{SHARED, SharedAreas};
 
 /// The value of bytes that have never been written.
 pub const UNTOUCHED: u8 = 0xA5;
@@ -18,6 +19,8 @@ pub struct SimMemory {
     faulty: Vec<Range<u64>>,
     /// Buffers without bytes.
     pub hollow: Hollow,
+    /// Buffers that programs change by themselves.
+    pub shared: SharedAreas,
 }
 
 impl SimMemory {
@@ -84,6 +87,9 @@ impl SimMemory {
 
 impl Memory for SimMemory {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        if (SHARED..HOLLOW).contains(&addr) {
+            return self.shared.read(addr, dst);
+        }
         if addr >= HOLLOW {
             dst.fill(0);
             let there = self.hollow.holds(addr, dst.len() as u64);

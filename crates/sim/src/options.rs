@@ -18,6 +18,7 @@ use crate::hardware::port::Bus;
 use crate::hardware::{Link, PortTerms};
 use crate::link_faults::LinkOptions;
 use crate::memory::Layout;
+use crate::stores::StoreOptions;
 use crate::world::DriverOptions;
 
 /// The most clients of a card, besides its owner.
@@ -194,6 +195,8 @@ pub struct Options {
     pub local_shortcut: bool,
     /// The programs that share the cards with the applications.
     pub guests: Vec<GuestOptions>,
+    /// The stores, whose clients are on the same hosts.
+    pub stores: Vec<StoreOptions>,
 }
 
 /// How cards run kernels.
@@ -224,6 +227,7 @@ impl Options {
         let (groups, restless) = groups(seed, &mut connections);
         let kernels = kernels(seed, &mut connections);
         let guests = guests(seed, &plan, &mut connections);
+        let stores = stores(seed, &plan);
         let paths = lossy(seed, &mut connections);
         congestion(seed, &mut connections);
         let mut options = Options {
@@ -257,6 +261,7 @@ impl Options {
             restless,
             local_shortcut: Dice::new(seed ^ 0x006C_6F63_616C).coin(),
             guests,
+            stores,
         };
         let mut guests = core::mem::take(&mut options.guests);
         for guest in &mut guests {
@@ -467,6 +472,17 @@ fn guests(seed: u64, plan: &Plan, connections: &mut [ConnectionOptions]) -> Vec<
     (0..=clients).map(guest).collect()
 }
 
+/// A store, in a third of all worlds. Uses a stream of chance of its own, as [`kernels`] does.
+fn stores(seed: u64, plan: &Plan) -> Vec<StoreOptions> {
+    let mut dice = Dice::new(seed ^ 0x0073_746F_7265);
+    if !dice.chance(0.35) {
+        return Vec::new();
+    }
+    let mtu = dice.pick(&[Mtu::B256, Mtu::B1024, Mtu::B4096]);
+    let timeout = timeout(&mut dice, plan, mtu);
+    vec![StoreOptions::draw(&mut dice, plan.hosts, mtu, timeout)]
+}
+
 /// Removes the verbs that the connection's service does not support.
 fn keep_verbs(dice: &mut Dice, connection: &mut ConnectionOptions) {
     let all = Verb::of(connection.transport);
@@ -654,6 +670,7 @@ impl Options {
                 hosts[0], hosts[1], clients[0], clients[1]
             )?;
         }
+        self.stores.iter().try_for_each(|store| write!(f, "{store}"))?;
         if let Some(KernelOptions { limits, port }) = &self.kernels {
             writeln!(
                 f,

@@ -12,6 +12,7 @@ use crate::check::{Violation, counters, demand};
 use crate::guests::Guests;
 use crate::link_faults::Tally;
 use crate::options::{Options, Verb};
+use crate::stores::{StoreTally, Stores};
 use crate::traffic::Traffic;
 use crate::world::{Step, World};
 
@@ -45,6 +46,8 @@ pub struct Report {
     pub congested: u64,
     /// Guests that stopped before the end.
     pub stopped: usize,
+    /// What stores and their clients have done.
+    pub stores: StoreTally,
     /// Queue pairs that failed in ways that the options allow, by status.
     pub failed: BTreeMap<String, u64>,
     /// Packets sent again.
@@ -94,6 +97,7 @@ struct Run {
     world: World,
     traffic: Traffic,
     guests: Guests,
+    stores: Stores,
     phase: &'static str,
     /// By host: the number of ticks in a row in which it had nothing to do.
     idle: Vec<u32>,
@@ -101,9 +105,10 @@ struct Run {
 
 impl Run {
     fn new(options: Options) -> Run {
-        let (world, traffic, guests) = Traffic::set_up(&options);
+        let (mut world, traffic, guests) = Traffic::set_up(&options);
+        let stores = Stores::set_up(&mut world, &options.stores, options.seed);
         let idle = vec![0; options.hosts];
-        Run { options, world, traffic, guests, phase: "safety", idle }
+        Run { options, world, traffic, guests, stores, phase: "safety", idle }
     }
 
     fn phases(&mut self) -> Result<[Duration; 2], Violation> {
@@ -117,10 +122,12 @@ impl Run {
         let healed = self.world.now;
         self.phase = "liveness";
         self.world.heal();
+        self.stores.heal();
         self.traffic.healed = true;
         self.work_until(healed + LIVENESS)?;
         demand(self.traffic.is_done(), "liveness", || self.traffic.unfinished(&self.world))?;
         demand(self.guests.is_done(), "liveness", || self.guests.unfinished())?;
+        demand(self.stores.is_done(), "liveness", || self.stores.unfinished())?;
         let end = self.world.now;
         self.phase = "closing";
         self.close()?;
@@ -129,13 +136,14 @@ impl Run {
 
     /// Runs all hosts until all work is done, or until `end`.
     fn work_until(&mut self, end: Time) -> Result<(), Violation> {
-        while !(self.traffic.is_done() && self.guests.is_done()) && self.world.now < end {
+        while !self.is_done() && self.world.now < end {
             match self.world.step() {
                 Some(Step::Alarm(host)) => self.tick(host as usize)?,
                 Some(_) => {}
                 None => break,
             }
             self.guests.step(&mut self.world)?;
+            self.stores.step(&mut self.world)?;
             self.events()?;
             if self.world.steps.is_multiple_of(20_000) {
                 self.traffic.check_memory(&self.world)?;
@@ -144,11 +152,17 @@ impl Run {
         Ok(())
     }
 
+    fn is_done(&self) -> bool {
+        self.traffic.is_done() && self.guests.is_done() && self.stores.is_done()
+    }
+
     fn tick(&mut self, host: usize) -> Result<(), Violation> {
-        let activity = |run: &Run| run.traffic.activity() + run.guests.activity();
+        let activity =
+            |run: &Run| run.traffic.activity() + run.guests.activity() + run.stores.activity();
         let before = activity(self);
         self.traffic.tick(&mut self.world, host)?;
         self.guests.tick(&mut self.world, host)?;
+        self.stores.tick(&mut self.world, host)?;
         let is_idle = activity(self) == before;
         let idle = &mut self.idle[host];
         *idle = if is_idle { *idle + 1 } else { 0 };
@@ -178,6 +192,7 @@ impl Run {
 
     /// Closes all connections and checks what is left.
     fn close(&mut self) -> Result<(), Violation> {
+        self.stores.settle();
         self.quiesce()?;
         self.traffic.settle(&self.world)?;
         self.traffic.check_memory(&self.world)?;
@@ -189,9 +204,11 @@ impl Run {
         self.traffic.check_buffers(&self.world)?;
         self.traffic.check_memory(&self.world)?;
         self.traffic.check_words(&self.world)?;
-        let may_stray = self.traffic.may_stray() || self.guests.stopped > 0;
+        let may_stray =
+            self.traffic.may_stray() || self.guests.stopped > 0 || !self.stores.is_empty();
         counters::check(&self.world, may_stray)?;
         self.guests.close(&mut self.world)?;
+        self.stores.close(&mut self.world)?;
         self.traffic.tear_down(&mut self.world)?;
         counters::check_leaks(&self.world)
     }
@@ -210,6 +227,7 @@ impl Run {
             answered: stats.answered,
             congested: stats.congested,
             stopped: self.guests.stopped,
+            stores: self.stores.tally(),
             failed: stats.failed,
             retransmitted: again,
             phases,
@@ -237,6 +255,13 @@ impl fmt::Display for Report {
         )?;
         if !self.options.guests.is_empty() {
             writeln!(f, "  guests  {} of {} stopped", self.stopped, 2 * self.options.guests.len())?;
+        }
+        if !self.options.stores.is_empty() {
+            let StoreTally { ended, open, lives, saved } = self.stores;
+            writeln!(
+                f,
+                "  store   {ended} operations ended, {open} open; {lives} lives, {saved} snapshots"
+            )?;
         }
         for (status, n) in &self.failed {
             writeln!(f, "  failed  {n} queue pairs: {status}")?;

@@ -5,9 +5,11 @@
 //! call is one round trip; a value that is longer than the client's buffer comes in pieces of one
 //! version.
 //!
-//! `operations` has the operations, once for both; `polled` and `awaited` carry the calls.
+//! `operations` has the operations, once for all; `polled` and `awaited` carry the calls, and
+//! [`carried`] leaves that to others: to simulated worlds.
 
 mod awaited;
+pub mod carried;
 mod error;
 mod operations;
 mod permits;
@@ -36,7 +38,7 @@ use crate::way::chain::{ChainReader, PolledAsks};
 use crate::way::connect::{ClientOptions, ConnectError, greet, in_time};
 use crate::way::hello::{Hello, Purpose, Welcome};
 use crate::way::info::{LatencyInfo, SpaceInfo};
-use crate::way::one_sided::{OneSided, OneSidedCounters, PolledReads};
+use crate::way::one_sided::{OneSided, OneSidedCounters, PolledReads, landing};
 
 /// The most bytes of a call that travel as its parameters: with the header they fit the smallest
 /// path MTU of 256 bytes.
@@ -216,7 +218,7 @@ impl StoreClient {
                 let (queue_pair, cq) = (queue_pair.clone(), calls.sends.clone());
                 let (timeout, is_owed) = (options.timeout, false);
                 let reads = PolledReads { queue_pair, cq, timeout, is_owed };
-                none.insert(OneSided::new(domain, reads, known, options.locations)?)
+                none.insert(OneSided::new((reads, landing(domain)?), known, options.locations))
             }
         };
         now(operations::get_one_sided(calls, reader, &mut self.reads, key, out))

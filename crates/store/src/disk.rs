@@ -35,7 +35,7 @@ pub trait Disk: Send + Sync {
     /// What the operating system says, such as a full disk.
     fn create(&self, name: &str) -> io::Result<Self::File>;
 
-    /// The file called `name`, to read and to sync.
+    /// The file called `name`, to read, to write and to sync.
     ///
     /// # Errors
     ///

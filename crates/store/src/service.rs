@@ -17,7 +17,7 @@ use remora::threads::without_signals;
 use remora::{Device, MemoryRegion, RegisterError};
 use thiserror::Error;
 
-use self::keep::Logged;
+pub use self::keep::Logged;
 use crate::disk::{Directory, DirectoryError};
 use crate::front::keyspace::{Forgetful, Keeper, Keyspace};
 use crate::front::served::Served;
@@ -204,7 +204,7 @@ impl Service {
             log::open(&disk, region, own, logged, now_ms())?;
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
-        let kept = Arc::new(Logged { store: Arc::new(store), snapshots });
+        let kept = Arc::new(Logged::new(Arc::new(store), snapshots));
         deploy(device, &kept, &options.fronts.stats, &long)?;
         let (store, keeper) = (kept.store.clone(), kept.clone());
         let mut service = Service::serve(device, places, store, keeper, (long, options))

@@ -6,14 +6,19 @@
 //! nobody saw stays open: it takes effect at any later time, or never.
 //!
 //! Each round has keys of its own, so that histories stay short: a judge takes long for long ones.
+//! The histories are written for porcupine, too, where `REMORA_HISTORIES` says to which folder.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+mod history;
+
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use history::course::{Client, Course, KEYS, name_of};
+use history::redis::{Line, Redis};
+use history::value::{bytes_of, value_of};
+use history::{Event, Op, Record, Ret};
 use remora::kernel::CallFailure;
 use remora::{Device, DeviceOptions, wait_for};
 use remora_store::client::{About, AsyncStoreClient, Put, StoreClient, StoreError};
@@ -27,26 +32,8 @@ use stateright::semantics::{ConsistencyTester, LinearizabilityTester, Sequential
 /// How long anything may take here.
 const LIMIT: Duration = Duration::from_secs(120);
 const ROUNDS: usize = 400;
-const KEYS: u64 = 3;
 /// Operations of a client in a round.
 const OPERATIONS: usize = 10;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Op {
-    Get,
-    Set(u32),
-    Delete,
-    /// Sets the second if the value is the first.
-    Swap(u32, u32),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Ret {
-    Value(Option<u32>),
-    Done,
-    /// Whether there was a value to delete, or the one to swap.
-    Did(bool),
-}
 
 /// A key, as one copy of it behaves. Values are numbers that nobody sets twice.
 #[derive(Clone, Debug, Default)]
@@ -71,16 +58,6 @@ impl SequentialSpec for Key {
             }
         }
     }
-}
-
-/// An operation of a history: when it began, and how and when it ended, as far as anybody knows.
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    client: usize,
-    key: u64,
-    op: Op,
-    began: u64,
-    ended: Option<(u64, Ret)>,
 }
 
 /// Whether one copy of a key could have answered so.
@@ -117,27 +94,6 @@ fn judge(round: usize, key: u64, history: Vec<Event>) {
         "round {round}, key {key}: no order was found ({verdict:?}):\n{}",
         lines.join("\n"),
     );
-}
-
-/// A client, by whichever way.
-trait Client: Send {
-    /// Carries out an operation; `None` if its end is not known.
-    fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret>;
-}
-
-/// A value's bytes: of lengths that take blocks of several sizes.
-fn bytes_of(value: u32) -> Vec<u8> {
-    let mut bytes = format!("{value} ").into_bytes();
-    bytes.resize(bytes.len() + value as usize * 37 % 500, b'.');
-    bytes
-}
-
-/// The value of these bytes, every one of which is looked at.
-fn value_of(bytes: &[u8]) -> u32 {
-    let end = bytes.iter().position(|byte| *byte == b' ').expect("a space behind the number");
-    let value = std::str::from_utf8(&bytes[..end]).unwrap().parse().unwrap();
-    assert_eq!(bytes, bytes_of(value));
-    value
 }
 
 type Get = fn(&mut StoreClient, &[u8], &mut Vec<u8>) -> Result<Option<About>, StoreError>;
@@ -225,69 +181,10 @@ impl Client for Dropping {
     }
 }
 
-/// A connection over TCP.
-struct Line(BufReader<TcpStream>);
-
-impl Line {
-    fn new(at: SocketAddr) -> Line {
-        let stream = TcpStream::connect(at).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        Line(BufReader::new(stream))
-    }
-
-    fn ask(&mut self, request: &[u8]) -> String {
-        self.0.get_mut().write_all(request).unwrap();
-        self.line()
-    }
-
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.0.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
-    }
-
-    /// The value of so many bytes that follows, with the end of its line.
-    fn value(&mut self, len: &str) -> u32 {
-        let mut bytes = vec![0; len.parse::<usize>().unwrap() + 2];
-        self.0.read_exact(&mut bytes).unwrap();
-        value_of(&bytes[..bytes.len() - 2])
-    }
-}
-
-struct Redis(Line);
-
-impl Redis {
-    fn command(&mut self, words: &[&[u8]]) -> String {
-        let mut request = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words {
-            request.extend(format!("${}\r\n", word.len()).bytes());
-            request.extend_from_slice(word);
-            request.extend(b"\r\n");
-        }
-        self.0.ask(&request)
-    }
-}
-
 impl Client for Redis {
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
-        let key = key.as_bytes();
-        let answer = match op {
-            Op::Get => self.command(&[b"GET", key]),
-            Op::Set(value) => self.command(&[b"SET", key, &bytes_of(value)]),
-            Op::Delete => self.command(&[b"DEL", key]),
-            Op::Swap(old, new) => {
-                self.command(&[b"SET", key, &bytes_of(new), b"IFEQ", &bytes_of(old)])
-            }
-        };
-        Some(match (op, answer.as_str()) {
-            (Op::Get, "$-1") => Ret::Value(None),
-            (Op::Get, len) => Ret::Value(Some(self.0.value(len.strip_prefix('$').expect(len)))),
-            (Op::Set(_), "+OK") => Ret::Done,
-            (Op::Delete, ":1") | (Op::Swap(..), "+OK") => Ret::Did(true),
-            (Op::Delete, ":0") | (Op::Swap(..), "$-1") => Ret::Did(false),
-            (op, answer) => panic!("{op:?}: {answer}"),
-        })
+        let ended = self.ask(key, op).expect("it is served");
+        Some(ended.unwrap_or_else(|answer| panic!("{op:?}: {answer}")))
     }
 }
 
@@ -296,13 +193,13 @@ struct Memcached(Line);
 impl Memcached {
     /// The value, and the number by which a `cas` knows it.
     fn gets(&mut self, key: &str) -> Option<(u32, String)> {
-        let answer = self.0.ask(format!("gets {key}\r\n").as_bytes());
+        let answer = self.ask(format!("gets {key}\r\n").as_bytes());
         if answer == "END" {
             return None;
         }
         let words: Vec<&str> = answer.split(' ').collect();
-        let value = self.0.value(words[3]);
-        assert_eq!(self.0.line(), "END");
+        let value = self.0.value(words[3]).unwrap();
+        assert_eq!(self.0.line().unwrap(), "END");
         Some((value, words[4].to_owned()))
     }
 
@@ -311,7 +208,11 @@ impl Memcached {
         let mut request = format!("{head} 0 0 {}{tail}\r\n", bytes.len()).into_bytes();
         request.extend(bytes);
         request.extend(b"\r\n");
-        self.0.ask(&request)
+        self.ask(&request)
+    }
+
+    fn ask(&mut self, request: &[u8]) -> String {
+        self.0.ask(request).unwrap()
     }
 }
 
@@ -320,7 +221,7 @@ impl Client for Memcached {
         let answer = match op {
             Op::Get => return Some(Ret::Value(self.gets(key).map(|(value, _)| value))),
             Op::Set(value) => self.store(&format!("set {key}"), value, ""),
-            Op::Delete => self.0.ask(format!("delete {key}\r\n").as_bytes()),
+            Op::Delete => self.ask(format!("delete {key}\r\n").as_bytes()),
             // What has another number has another value: values are set once.
             Op::Swap(old, new) => match self.gets(key) {
                 Some((value, cas)) if value == old => {
@@ -335,56 +236,6 @@ impl Client for Memcached {
             (Op::Delete | Op::Swap(..), "NOT_FOUND") | (Op::Swap(..), "EXISTS") => Ret::Did(false),
             (op, answer) => panic!("{op:?}: {answer}"),
         })
-    }
-}
-
-/// What all clients of a test share: the order of what happens, and the next value.
-#[derive(Default)]
-struct Course {
-    clock: AtomicU64,
-    value: AtomicU32,
-}
-
-impl Course {
-    fn now(&self) -> u64 {
-        self.clock.fetch_add(1, SeqCst)
-    }
-
-    /// Carries out a round's operations of one client.
-    fn run(&self, client: usize, round: usize, act: &mut dyn Client) -> Vec<Event> {
-        let (mut seen, mut events) = ([0; KEYS as usize], Vec::new());
-        let mut random = random_numbers(client as u64 * 1_000_003 + round as u64);
-        for _ in 0..OPERATIONS {
-            let key = random() % KEYS;
-            let new = || self.value.fetch_add(1, SeqCst);
-            let op = match random() % 8 {
-                0..4 => Op::Get,
-                4 | 5 => Op::Set(new()),
-                6 => Op::Swap(seen[key as usize], new()),
-                _ => Op::Delete,
-            };
-            let began = self.now();
-            let ended = act.carry_out(&format!("key-{round}-{key}"), op);
-            let ended = ended.map(|ret| (self.now(), ret));
-            if let (Op::Set(value), _) | (_, Some((_, Ret::Value(Some(value))))) = (op, ended) {
-                seen[key as usize] = value;
-            }
-            // A read whose answer nobody saw says nothing.
-            if ended.is_some() || op != Op::Get {
-                events.push(Event { client, key, op, began, ended });
-            }
-        }
-        events
-    }
-}
-
-/// SplitMix64.
-fn random_numbers(mut state: u64) -> impl FnMut() -> u64 {
-    move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
     }
 }
 
@@ -410,12 +261,13 @@ fn clients(service: &Service) -> Vec<Box<dyn Client>> {
     let connecting = AsyncStoreClient::connect(&device, service.address(), &options);
     let client = wait_for(connecting, LIMIT).expect("a connection in time").unwrap();
     let fronts = service.fronts().unwrap();
+    let line = |at| Line::new(at, LIMIT).expect("a connection");
     vec![
         polling(StoreClient::get),
         polling(StoreClient::get_one_sided),
         polling(StoreClient::get_by_chain),
-        Box::new(Redis(Line::new(fronts.redis()[0]))),
-        Box::new(Memcached(Line::new(fronts.memcached()[0]))),
+        Box::new(Redis(line(fronts.redis()[0]))),
+        Box::new(Memcached(line(fronts.memcached()[0]))),
         Box::new(Dropping { client, turn: 0 }),
     ]
 }
@@ -424,6 +276,7 @@ fn clients(service: &Service) -> Vec<Box<dyn Client>> {
 fn all_ways_in_together_are_linearizable() {
     let service = serve();
     let (mut clients, course) = (clients(&service), Course::default());
+    let mut record = Record::create("store");
     let mut ended = vec![0; clients.len()];
     let mut open = 0;
     for round in 0..ROUNDS {
@@ -431,13 +284,16 @@ fn all_ways_in_together_are_linearizable() {
         let events: Vec<Event> = thread::scope(|scope| {
             let mut threads = Vec::new();
             for (index, client) in clients.iter_mut().enumerate() {
-                threads.push(scope.spawn(move || course.run(index, round, client.as_mut())));
+                threads.push(
+                    scope.spawn(move || course.run(index, round, OPERATIONS, client.as_mut())),
+                );
             }
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
         for event in &events {
             ended[event.client] += u32::from(event.ended.is_some());
             open += u32::from(event.ended.is_none());
+            record.add(&name_of(round, event.key), event);
         }
         for key in 0..KEYS {
             judge(round, key, events.iter().filter(|event| event.key == key).copied().collect());
@@ -449,7 +305,7 @@ fn all_ways_in_together_are_linearizable() {
 /// An event in a few words: client, operation, when it began, and how it ended.
 type Said = (usize, Op, u64, Option<(u64, Ret)>);
 
-fn history(events: &[Said]) -> Vec<Event> {
+fn events(events: &[Said]) -> Vec<Event> {
     let event = |&(client, op, began, ended)| Event { client, key: 0, op, began, ended };
     events.iter().map(event).collect()
 }
@@ -459,14 +315,14 @@ fn the_judge_knows_what_cannot_be() {
     let set = (0, Op::Set(1), 0, Some((1, Ret::Done)));
     let open = (0, Op::Set(2), 2, None);
     let get = |began, value| (1, Op::Get, began, Some((began + 1, Ret::Value(value))));
-    assert!(is_linearizable(&history(&[set, get(2, Some(1))])));
-    assert!(!is_linearizable(&history(&[set, get(2, None)])), "an old value");
+    assert!(is_linearizable(&events(&[set, get(2, Some(1))])));
+    assert!(!is_linearizable(&events(&[set, get(2, None)])), "an old value");
     // A change whose end nobody saw happens late, or never, and not twice.
-    assert!(is_linearizable(&history(&[set, open, get(3, Some(1)), get(5, Some(2))])));
-    assert!(is_linearizable(&history(&[set, open, get(3, Some(1)), get(5, Some(1))])));
+    assert!(is_linearizable(&events(&[set, open, get(3, Some(1)), get(5, Some(2))])));
+    assert!(is_linearizable(&events(&[set, open, get(3, Some(1)), get(5, Some(1))])));
     let back = [set, open, get(3, Some(2)), get(5, Some(1))];
-    assert!(!is_linearizable(&history(&back)), "a value that goes back");
+    assert!(!is_linearizable(&events(&back)), "a value that goes back");
     let swap = (2, Op::Swap(1, 3), 4, Some((9, Ret::Did(true))));
-    assert!(is_linearizable(&history(&[set, swap, get(5, Some(1)), get(7, Some(3))])));
-    assert!(!is_linearizable(&history(&[set, swap, get(5, Some(3)), get(7, Some(1))])));
+    assert!(is_linearizable(&events(&[set, swap, get(5, Some(1)), get(7, Some(3))])));
+    assert!(!is_linearizable(&events(&[set, swap, get(5, Some(3)), get(7, Some(1))])));
 }

@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::histories;
 use super::member::Etcd;
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 /// How long the client waits for an answer before it asks another node.
 const ANSWER: Duration = Duration::from_millis(3000);
 
 /// A node, as a process.
-struct Node {
+pub(super) struct Node {
     process: Child,
     commands: ChildStdin,
     answers: Receiver<String>,
@@ -42,8 +43,13 @@ impl Node {
         Node { process, commands, answers, asked: 0 }
     }
 
-    fn pid(&self) -> Pid {
+    pub(super) fn pid(&self) -> Pid {
         Pid::from_child(&self.process)
+    }
+
+    /// Its number in the group.
+    pub(super) fn number(&self) -> u64 {
+        u64::from(self.process.id())
     }
 
     /// Sends a command; answers its number.
@@ -67,7 +73,7 @@ impl Node {
         }
     }
 
-    fn ask(&mut self, command: &str) -> Option<String> {
+    pub(super) fn ask(&mut self, command: &str) -> Option<String> {
         let number = self.send(command);
         self.answer(number, ANSWER)
     }
@@ -81,17 +87,17 @@ impl Drop for Node {
     }
 }
 
-struct Trial {
-    nodes: BTreeMap<usize, Node>,
+pub(super) struct Trial {
+    pub(super) nodes: BTreeMap<usize, Node>,
     written: u64,
     /// Who took the last write.
-    primary: usize,
+    pub(super) primary: usize,
 }
 
 impl Trial {
     /// Writes until `wanted` more writes are acknowledged, by whichever node takes them. The answer
     /// is how long the longest wait for one was.
-    fn write(&mut self, wanted: u64) -> Duration {
+    pub(super) fn write(&mut self, wanted: u64) -> Duration {
         let mut longest = Duration::ZERO;
         for _ in 0..wanted {
             let start = Instant::now();
@@ -105,7 +111,7 @@ impl Trial {
     }
 
     /// The group's answer: that of the node that takes the command, which is tried at all.
-    fn ask(&mut self, command: &str) -> String {
+    pub(super) fn ask(&mut self, command: &str) -> String {
         let start = Instant::now();
         loop {
             let first = self.primary;
@@ -137,32 +143,32 @@ impl Trial {
 
     /// All nodes have the same.
     fn compare(&mut self) {
-        let start = Instant::now();
-        loop {
+        until("the nodes are alike", || {
             let mut ask = |command| -> Vec<_> {
                 self.nodes.values_mut().map(|node| node.ask(command)).collect()
             };
             let (applied, digests) = (ask("applied"), ask("digest"));
             let are_alike = |all: &[Option<String>]| all.windows(2).all(|pair| pair[0] == pair[1]);
-            if are_alike(&applied) && are_alike(&digests) {
-                return;
-            }
-            assert!(start.elapsed() < PATIENCE, "nodes differ: {applied:?} {digests:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            let is_so = are_alike(&applied) && are_alike(&digests);
+            if is_so { Ok(()) } else { Err(format!("{applied:?} {digests:?}")) }
+        });
     }
 }
 
 pub(crate) fn run() {
     let etcd = Etcd::start();
-    let start = |name| (name, Node::start(&etcd.endpoints));
-    let mut trial = Trial { nodes: (0..3).map(start).collect(), written: 0, primary: 0 };
+    let start = || Node::start(&etcd.endpoints);
+    let nodes = (0..3).map(|name| (name, start())).collect();
+    let mut trial = Trial { nodes, written: 0, primary: 0 };
     trial.write(300);
     trial.compare();
     redirect(&mut trial);
     for round in 0..2 {
         stop_and_go_on(&mut trial, round);
     }
+    trial.compare();
+    histories::run(&mut trial, &start);
+    trial.check();
     trial.compare();
     let killed = trial.primary;
     trial.nodes.remove(&killed);
@@ -191,6 +197,15 @@ fn stop_and_go_on(trial: &mut Trial, round: u32) {
     trial.nodes.insert(stopped, node);
     trial.write(50);
     trial.check();
+}
+
+/// Looks until it is so.
+pub(super) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+    let start = Instant::now();
+    while let Err(wrong) = look() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Redis' clients are served by the primary, and sent to it by the others.

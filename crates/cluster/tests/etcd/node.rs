@@ -68,6 +68,11 @@ pub(crate) fn run(endpoints: Vec<String>) {
             ["get", key] => get(&node, key),
             ["digest"] => Ok(digest(&node)),
             ["applied"] => Ok(node.group().status().applied.position.to_string()),
+            ["members"] => members(&node),
+            ["tend"] => {
+                node.group().tend(3);
+                Ok("ok".to_owned())
+            }
             ["redis"] => Ok(server.redis()[0].to_string()),
             ["status"] => Ok(format!("{:?}", node.group().status())),
             _ => panic!("an unknown command: {line}"),
@@ -95,6 +100,18 @@ fn get(node: &Node<Heap>, key: &str) -> Result<String, String> {
     };
     let value = node.group().read(look).map_err(|error| error.to_string())?;
     Ok(value.map_or("none".to_owned(), |value| String::from_utf8(value).unwrap()))
+}
+
+/// The group's members, once they hold all that was acknowledged.
+fn members(node: &Node<Heap>) -> Result<String, String> {
+    node.group().check().map_err(|reason| reason.to_string())?;
+    let configuration = node.group().status().configuration.ok_or("there is none")?;
+    if !configuration.is_established() {
+        return Err("it is not established".to_owned());
+    }
+    let mut members: Vec<_> = configuration.members.iter().map(|node| node.0).collect();
+    members.sort_unstable();
+    Ok(members.iter().map(u64::to_string).collect::<Vec<_>>().join(","))
 }
 
 /// The sum of all that the store has, in any order, and how many items these are.

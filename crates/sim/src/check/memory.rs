@@ -41,7 +41,7 @@ pub struct MemoryModel {
 }
 
 impl MemoryModel {
-    /// A model of the memory as it is now. It does not check `ignored`.
+    /// A model of the memory as it is now. It does not check `ignored`, nor what is added later.
     pub fn new(host: usize, memory: &SimMemory, ignored: Vec<Range<u64>>) -> MemoryModel {
         MemoryModel { host, expected: memory.bytes().to_vec(), ignored, changing: BTreeMap::new() }
     }
@@ -147,7 +147,7 @@ impl MemoryModel {
             }
         }
         skipped.sort_by_key(|r| r.start);
-        let end = memory.bytes().len() as u64;
+        let end = self.expected.len() as u64;
         skipped.push(end..end);
         let mut at = 0;
         for skip in skipped {

@@ -19,7 +19,7 @@ use crate::way::call::{ANSWER_LEN, Call, Condition, Operation};
 use crate::way::chain::{AwaitedAsks, ChainReader};
 use crate::way::connect::{ClientOptions, ConnectError};
 use crate::way::info::{LatencyInfo, SpaceInfo};
-use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters};
+use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters, landing};
 
 /// The most bytes of memory for long calls that is kept for the next one.
 const KEPT_MAX: u64 = 1 << 20;
@@ -228,7 +228,8 @@ impl AsyncStoreClient {
                 let link = &calls.shared.link;
                 let known = (link.welcome.memory, operations::index(&mut calls).await?);
                 let reads = AwaitedReads { queue_pair: link.queue_pair.clone() };
-                none.insert(OneSided::new(&link.domain, reads, known, link.options.locations)?)
+                let reads = (reads, landing(&link.domain)?);
+                none.insert(OneSided::new(reads, known, link.options.locations))
             }
         };
         operations::get_one_sided(&mut calls, reader, &mut self.reads, key, out).await

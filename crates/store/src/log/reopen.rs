@@ -6,7 +6,10 @@ use std::sync::Arc;
 use super::replay::segments;
 use super::segment::{TEMPORARY, segment_name};
 use super::{Committer, Fields, Log, Position, ReplayError, Replayed, replay};
-use crate::disk::{Disk, File};
+use crate::disk::{Disk, File, read_full};
+
+/// Bytes that are written again at a time.
+const PIECE: usize = 1 << 20;
 
 /// Reads the log back, giving `visit` every record after `from`, and lets `log` go on after the
 /// last one; answers what writes it. `log` is a new one.
@@ -21,14 +24,16 @@ pub fn open_log<D: Disk>(
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Replayed), ReplayError> {
     let replayed = replay(&**disk, from, visit)?;
-    settle(&**disk)?;
+    settle(&**disk, replayed.unsure)?;
     log.begin(replayed.last);
     Ok((Committer::new(Arc::clone(disk), log.clone()), replayed))
 }
 
 /// What was read back may be in the memory of the operating system only, if the store's process
-/// ended and the machine did not. It is on the disk before anybody sees it.
-fn settle<D: Disk>(disk: &D) -> Result<(), ReplayError> {
+/// ended and the machine did not: since it was never synced, or since a sync has failed, after
+/// which the next ones say nothing. So what is not known to be on the disk is written again, and is
+/// there before anybody sees it.
+fn settle<D: Disk>(disk: &D, unsure: u64) -> Result<(), ReplayError> {
     let failed = |file: &str, source: io::Error| ReplayError::Io {
         place: disk.place(),
         file: file.to_owned(),
@@ -36,7 +41,7 @@ fn settle<D: Disk>(disk: &D) -> Result<(), ReplayError> {
     };
     if let Some(last) = segments(disk)?.last() {
         let name = segment_name(*last);
-        let file = disk.open(&name).and_then(|mut file| file.sync());
+        let file = disk.open(&name).and_then(|mut file| write_again(&mut file, unsure));
         file.map_err(|source| failed(&name, source))?;
     }
     for name in disk.list().map_err(|source| failed(".", source))? {
@@ -46,6 +51,19 @@ fn settle<D: Disk>(disk: &D) -> Result<(), ReplayError> {
         }
     }
     disk.sync().map_err(|source| failed(".", source))
+}
+
+/// Writes the bytes of a file again, from this one on, and syncs them.
+fn write_again<F: File>(file: &mut F, mut from: u64) -> io::Result<()> {
+    let mut piece = vec![0; PIECE];
+    loop {
+        let len = read_full(file, from, &mut piece)?;
+        if len == 0 {
+            return file.sync();
+        }
+        file.write_at(from, &piece[..len])?;
+        from += len as u64;
+    }
 }
 
 /// Removes the segments of which a snapshot up to `position` has everything.

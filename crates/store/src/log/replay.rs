@@ -28,6 +28,8 @@ pub struct Replayed {
     pub bytes: u64,
     /// Where the log was cut off, if it did not end cleanly.
     pub torn: Option<Torn>,
+    /// From which byte of the last segment on nothing says that its records are on the disk.
+    pub unsure: u64,
 }
 
 /// A torn tail: what a crash left of a write that nobody was told of.
@@ -212,10 +214,15 @@ impl<D: Disk> OneSegment<'_, D> {
     ) -> Result<(), ReplayError> {
         let mut reader = self.open(replayed)?;
         replayed.segments += 1;
+        replayed.unsure = reader.offset();
         loop {
             let at = reader.offset();
             match reader.next().map_err(|source| self.io(source))? {
-                Next::Record(_, fields) if fields.operation == Operation::Synced => {}
+                Next::Record(synced, fields) if fields.operation == Operation::Synced => {
+                    if synced >= replayed.last {
+                        replayed.unsure = at;
+                    }
+                }
                 Next::Record(position, _) if self.superseded(position) => {
                     return self.complete(replayed, at, "the next segment begins later");
                 }

@@ -96,6 +96,33 @@ impl World {
     }
 }
 
+/// A sync has failed, and what it was for is in the memory of the operating system, which takes it
+/// for written. The process ends, and the next one shows it to readers: from then on it is kept.
+#[test]
+fn what_was_read_back_outlives_the_machine() {
+    let mut failed = 0;
+    for (seed, step) in (0..20).flat_map(|seed| (0..4).map(move |step| (seed, step))) {
+        let mut world = World::new(Faulty::new(seed), options(Fsync::Always));
+        world.append(10);
+        world.turn();
+        world.append(20);
+        let (before, fault) = (world.disk.steps(), world.disk.steps() + step);
+        world.disk.fault_at(fault, Fault::Error);
+        world.turn();
+        if world.disk.steps() <= fault {
+            continue; // There were no so many steps.
+        }
+        failed += 1;
+        let durable = world.log.durable().counter();
+        let next = World::open(world.disk, options(Fsync::Always), world.appended, durable);
+        let World { disk, appended, .. } = next.unwrap();
+        disk.restart();
+        let (left, _) = values(&disk, Position::NONE).unwrap();
+        assert_eq!(left, appended, "seed {seed}, step {step} after {before}");
+    }
+    assert!(failed >= 40, "{failed}");
+}
+
 struct Random(u64);
 
 impl Random {

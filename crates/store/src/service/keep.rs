@@ -12,7 +12,7 @@ use crate::disk::{Directory, Disk};
 use crate::front::keyspace::Keeper;
 use crate::log::{Fsync, Log, Position};
 use crate::memory::Memory;
-use crate::snapshot::Snapshots;
+use crate::snapshot::{SaveError, Saved, Snapshots};
 use crate::store::Store;
 use crate::way::call::{Operation, Refused};
 use crate::way::execute::{Effort, execute_with};
@@ -22,13 +22,31 @@ use crate::way::kernel::{Served, now_ms};
 /// How often the length of the log is looked at.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// A store with its log.
-pub(super) struct Logged<M: Memory, D: Disk = Directory> {
+/// A store with its log, as kernels and fronts serve it.
+pub struct Logged<M: Memory, D: Disk = Directory> {
     pub(super) store: Arc<Store<M, Log>>,
-    pub(super) snapshots: Arc<Snapshots<D>>,
+    snapshots: Arc<Snapshots<D>>,
 }
 
 impl<M: Memory, D: Disk> Logged<M, D> {
+    /// A store that was read back, with the snapshots of its directory.
+    pub fn new(store: Arc<Store<M, Log>>, snapshots: Arc<Snapshots<D>>) -> Logged<M, D> {
+        Logged { store, snapshots }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Store<M, Log>> {
+        &self.store
+    }
+
+    /// Makes a snapshot; `now_ms` answers the Unix time in ms.
+    ///
+    /// # Errors
+    /// See [`SaveError`].
+    pub fn save(&self, now_ms: &dyn Fn() -> u64) -> Result<Saved, SaveError> {
+        self.snapshots.save(&self.store, now_ms)
+    }
+
     fn log(&self) -> &Log {
         self.store.journal()
     }
@@ -55,7 +73,7 @@ where
     pub(super) fn keep_short(&self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             if self.snapshots.is_due(self.log())
-                && let Err(error) = self.snapshots.save(&self.store, &now_ms)
+                && let Err(error) = self.save(&now_ms)
             {
                 tracing::warn!("{error}");
             }
@@ -138,7 +156,7 @@ where
         let done = if background {
             self.snapshots.save_in_background(&self.store, now_ms).map(drop)
         } else {
-            self.snapshots.save(&self.store, &now_ms).map(drop)
+            self.save(&now_ms).map(drop)
         };
         done.map_err(|error| error.to_string())
     }

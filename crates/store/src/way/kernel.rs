@@ -105,13 +105,17 @@ fn ms_of(time: SystemTime) -> u64 {
 }
 
 /// What the kernels of a store share.
-struct StoreKernels<S> {
+pub struct StoreKernels<S> {
     store: Arc<S>,
     stats: Arc<Stats>,
     /// Kernels of a card run one at a time, whichever thread drives it.
     counts: Arc<Counts>,
     long: Arc<LongCalls>,
+    clock: Box<Clock>,
 }
+
+/// Says what time it is.
+type Clock = dyn Fn() -> SystemTime + Send + Sync;
 
 /// Deploys a kernel for each operation. What they do is counted in `stats`; what takes long is left
 /// to `long`.
@@ -124,16 +128,21 @@ pub fn deploy(
     stats: &Arc<Stats>,
     long: &Arc<LongCalls>,
 ) -> Result<(), DeployError> {
-    let (store, stats, long, counts) = (store.clone(), stats.clone(), long.clone(), stats.thread());
-    let kernels = Arc::new(StoreKernels { store, stats, counts, long });
+    let kernels = Arc::new(StoreKernels::new(store, stats, long, SystemTime::now));
     for operation in Operation::ALL {
         let kernels = kernels.clone();
-        let deployment = Deployment::new(format!("store {}", operation.name()), []);
-        device.deploy(operation.opcode(), deployment, move |context| {
-            serve(kernels.clone(), operation, context)
+        device.deploy(operation.opcode(), operation.deployment(), move |context| {
+            kernels.clone().serve(operation, context)
         })?;
     }
     Ok(())
+}
+
+impl Operation {
+    /// What its kernel is deployed with.
+    pub fn deployment(self) -> Deployment {
+        Deployment::new(format!("store {}", self.name()), [])
+    }
 }
 
 /// Ends the kernels. A kernel holds the store, whose memory holds the device: until they are ended,
@@ -143,29 +152,6 @@ pub fn undeploy(device: &Device) {
         // One that was not deployed need not be ended.
         _ = device.undeploy(operation.opcode());
     }
-}
-
-async fn serve<S: Served>(
-    kernels: Arc<StoreKernels<S>>,
-    operation: Operation,
-    context: Context,
-) -> Result<(), CallStatus> {
-    let began = SystemTime::now();
-    let mut short = [0; SHORT];
-    let len = context.params(|params| {
-        let room = short.get_mut(..params.len()).ok_or(CallStatus::BAD_PARAMS)?;
-        room.copy_from_slice(params);
-        Ok(params.len())
-    });
-    let len = len.await?;
-    let gathered = match len {
-        0 => Some(Arc::new(gather(&context, &kernels.long.room).await?)),
-        _ => None,
-    };
-    let bytes = Bytes { short: &short[..len], gathered };
-    let done = kernels.carry_out(operation, &context, &bytes, ms_of(began)).await;
-    kernels.note(operation, &context, bytes.get(), done, began);
-    done
 }
 
 /// The bytes of a call.
@@ -191,6 +177,46 @@ impl Bytes<'_> {
 }
 
 impl<S: Served> StoreKernels<S> {
+    /// Kernels for a store on any card, live or simulated: see [`deploy`]. `clock` says what time
+    /// it is.
+    pub fn new(
+        store: &Arc<S>,
+        stats: &Arc<Stats>,
+        long: &Arc<LongCalls>,
+        clock: impl Fn() -> SystemTime + Send + Sync + 'static,
+    ) -> StoreKernels<S> {
+        let (store, stats, long) = (store.clone(), stats.clone(), long.clone());
+        let counts = stats.thread();
+        StoreKernels { store, stats, counts, long, clock: Box::new(clock) }
+    }
+
+    /// The kernel of an operation.
+    ///
+    /// # Errors
+    /// The status that the client gets.
+    pub async fn serve(
+        self: Arc<Self>,
+        operation: Operation,
+        context: Context,
+    ) -> Result<(), CallStatus> {
+        let began = (self.clock)();
+        let mut short = [0; SHORT];
+        let len = context.params(|params| {
+            let room = short.get_mut(..params.len()).ok_or(CallStatus::BAD_PARAMS)?;
+            room.copy_from_slice(params);
+            Ok(params.len())
+        });
+        let len = len.await?;
+        let gathered = match len {
+            0 => Some(Arc::new(gather(&context, &self.long.room).await?)),
+            _ => None,
+        };
+        let bytes = Bytes { short: &short[..len], gathered };
+        let done = self.carry_out(operation, &context, &bytes, ms_of(began)).await;
+        self.note(operation, &context, bytes.get(), done, began);
+        done
+    }
+
     /// Carries out a call, with the answer in the kernel's results.
     async fn carry_out(
         &self,
@@ -274,7 +300,7 @@ impl<S: Served> StoreKernels<S> {
         done: Result<(), CallStatus>,
         began: SystemTime,
     ) {
-        let took = began.elapsed().unwrap_or_default();
+        let took = (self.clock)().duration_since(began).unwrap_or_default();
         let counts = &self.counts;
         counts.commands.add(1);
         counts.latencies(Way::Kernel, kind(operation, bytes)).record(took.as_nanos() as u64);

@@ -20,12 +20,19 @@ type Work = Box<dyn FnOnce() + Send>;
 /// What a call came to: the position that has to be durable before it is answered, and the answer.
 pub(super) type Done = Result<(u64, Vec<u8>), CallStatus>;
 
+/// Who carries out long calls.
+#[derive(Debug)]
+enum Worker {
+    Thread(Sender<Work>),
+    Caller,
+    Nobody,
+}
+
 /// A thread for long calls, and room for their bytes.
 #[derive(Debug)]
 pub struct LongCalls {
     pub(super) room: Arc<PayloadRoom>,
-    /// The way to the thread, until it is to end.
-    work: Mutex<Option<Sender<Work>>>,
+    worker: Mutex<Worker>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -40,12 +47,18 @@ impl LongCalls {
         let carry_out = move || waiting.into_iter().for_each(|work| work());
         let thread = Mutex::new(Some(without_signals(|| named.spawn(carry_out))?));
         let room = Arc::new(PayloadRoom::new(room));
-        Ok(LongCalls { room, work: Mutex::new(Some(work)), thread })
+        Ok(LongCalls { room, worker: Mutex::new(Worker::Thread(work)), thread })
+    }
+
+    /// Without a thread: the kernel carries out long calls itself, as simulated cards need it.
+    pub fn without_thread(room: u64) -> LongCalls {
+        let room = Arc::new(PayloadRoom::new(room));
+        LongCalls { room, worker: Mutex::new(Worker::Caller), thread: Mutex::new(None) }
     }
 
     /// Takes no more calls, and waits until those that were taken are done.
     pub fn end(&self) {
-        drop(self.work.lock().unwrap_or_else(PoisonError::into_inner).take());
+        *self.worker.lock().unwrap_or_else(PoisonError::into_inner) = Worker::Nobody;
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread {
             // A thread that has panicked has said so.
@@ -76,8 +89,11 @@ impl LongCalls {
         let (tell, done) = mpsc::sync_channel(1);
         // A kernel that has ended meanwhile needs no answer.
         let work: Work = Box::new(move || _ = tell.send(call()));
-        let queue = self.work.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.as_ref()?.send(work).ok()?;
+        match &*self.worker.lock().unwrap_or_else(PoisonError::into_inner) {
+            Worker::Thread(queue) => queue.send(work).ok()?,
+            Worker::Caller => work(),
+            Worker::Nobody => return None,
+        }
         Some(done)
     }
 }

@@ -8,8 +8,7 @@ use remora::nic::queue::{
 };
 use remora::nic::{Access, PostError};
 use remora::{
-    CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, RegisterError, Remote, Request,
-    RequestError,
+    CompletionQueue, ProtectionDomain, QueuePair, RegisterError, Remote, Request, RequestError,
 };
 use thiserror::Error;
 
@@ -82,17 +81,32 @@ pub struct OneSidedCounters {
 
 /// A piece that is read: of the store's memory from an address on, to a place in the landing
 /// region, so many bytes.
-pub(crate) type Piece = (u64, u64, u32);
+pub type Piece = (u64, u64, u32);
 
 /// How READs are carried out.
 pub(crate) trait Reads {
+    /// Where what is read lands.
+    type Landing: Memory;
+
     /// READs pieces of the store's memory into `landing`, in this order, and waits for all.
     async fn read(
         &mut self,
         memory: Remote,
-        landing: &MemoryRegion,
+        landing: &Self::Landing,
         pieces: &[Piece],
     ) -> Result<(), OneSidedError>;
+}
+
+/// Bytes of the memory in which READs land.
+pub(crate) const LANDING_LEN: usize = ITEM_AT as usize + ONE_SIDED_MAX;
+
+/// Registered memory for READs to land in.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn landing(domain: &ProtectionDomain) -> Result<Region, OneSidedError> {
+    let landing = domain.alloc(LANDING_LEN, Access::LOCAL_WRITE)?;
+    Region::new(landing).ok_or(OneSidedError::Layout)
 }
 
 /// READs by polling.
@@ -116,10 +130,10 @@ pub(crate) struct AwaitedReads {
 
 /// Reads a store's memory.
 #[derive(Debug)]
-pub(crate) struct OneSided<R> {
+pub(crate) struct OneSided<R: Reads> {
     reads: R,
     memory: Remote,
-    landing: Region,
+    landing: R::Landing,
     index: Index,
     /// By hash; a location takes the place of an older one.
     locations: Vec<Location>,
@@ -130,23 +144,17 @@ pub(crate) struct OneSided<R> {
 }
 
 impl<R: Reads> OneSided<R> {
-    /// A reader of the store's `memory`, which has this index. It keeps `locations` locations
-    /// (rounded up to a power of two, 24 bytes each).
-    ///
-    /// # Errors
-    /// See [`OneSidedError`].
+    /// A reader of the store's `memory`, which has this index. What is read lands in `landing`, of
+    /// [`LANDING_LEN`] bytes. It keeps `locations` locations (rounded up to a power of two, 24
+    /// bytes each).
     pub(crate) fn new(
-        domain: &ProtectionDomain,
-        reads: R,
+        (reads, landing): (R, R::Landing),
         (memory, index): (Remote, Index),
         locations: usize,
-    ) -> Result<OneSided<R>, OneSidedError> {
-        let room = ITEM_AT as usize + ONE_SIDED_MAX;
-        let landing = domain.alloc(room, Access::LOCAL_WRITE)?;
-        let landing = Region::new(landing).ok_or(OneSidedError::Layout)?;
+    ) -> OneSided<R> {
         let locations = vec![Location::default(); locations.max(1).next_power_of_two()];
         let (bytes, counters) = (Vec::new(), OneSidedCounters::default());
-        Ok(OneSided { reads, memory, landing, index, locations, bytes, counters, told: 0 })
+        OneSided { reads, memory, landing, index, locations, bytes, counters, told: 0 }
     }
 
     /// How READs are carried out.
@@ -282,17 +290,20 @@ impl<R: Reads> OneSided<R> {
     }
 
     async fn read(&mut self, pieces: &[Piece]) -> Result<(), OneSidedError> {
-        self.reads.read(self.memory, self.landing.region(), pieces).await
+        self.reads.read(self.memory, &self.landing, pieces).await
     }
 }
 
 impl Reads for PolledReads {
+    type Landing = Region;
+
     async fn read(
         &mut self,
         memory: Remote,
-        landing: &MemoryRegion,
+        landing: &Region,
         pieces: &[Piece],
     ) -> Result<(), OneSidedError> {
+        let landing = landing.region();
         if self.is_owed {
             self.wait()?;
         }
@@ -331,12 +342,15 @@ impl PolledReads {
 }
 
 impl Reads for AwaitedReads {
+    type Landing = Region;
+
     async fn read(
         &mut self,
         memory: Remote,
-        landing: &MemoryRegion,
+        landing: &Region,
         pieces: &[Piece],
     ) -> Result<(), OneSidedError> {
+        let landing = landing.region();
         let begin = |&(from, to, len): &Piece| {
             let from = Remote { addr: from, len: len.into(), rkey: memory.rkey };
             self.queue_pair.read(landing.slice(to as usize..to as usize + len as usize), from)

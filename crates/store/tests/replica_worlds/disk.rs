@@ -1,15 +1,13 @@
 //! What of a node outlives its process: the log, and the store as of some place in it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use remora_store::log::Fields;
 use remora_store::memory::{Heap, Memory};
 use remora_store::replica::{Mark, Replica, Snapshot, region_bytes};
 
+use super::kept::Table;
 use super::node::RING;
-
-/// Keys and values.
-pub(crate) type Table = BTreeMap<u8, u64>;
 
 /// A store as of a place in the log.
 #[derive(Clone)]

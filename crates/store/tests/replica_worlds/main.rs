@@ -11,6 +11,7 @@ mod clients;
 mod dice;
 mod disk;
 mod faults;
+mod kept;
 mod linearizable;
 mod network;
 mod node;
@@ -47,7 +48,7 @@ fn check_digests(world: &World) -> Result<(), String> {
     let members = &world.registry.latest().expect("a configuration").members;
     let states: BTreeMap<_, _> = members
         .iter()
-        .map(|name| (*name, (world.nodes[name].replica.applied(), &world.nodes[name].table)))
+        .map(|name| (*name, (world.nodes[name].replica.applied(), world.nodes[name].kept.table())))
         .collect();
     let first = states.values().next().expect("a member");
     if states.values().all(|state| state == first) && *members == sorted(&world.machines) {

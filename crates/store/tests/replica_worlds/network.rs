@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use remora_store::replica::{Message, NodeId, Snapshot};
 
-use super::disk::Table;
+use super::kept::Table;
 
 /// The most bytes of a WRITE or of a READ's answer that arrive at once.
 pub(crate) const PACKET: u64 = 64;

@@ -10,7 +10,8 @@ use remora_store::replica::{
 };
 
 use super::dice::Clock;
-use super::disk::{Copy, Disk, Table};
+use super::disk::{Copy, Disk};
+use super::kept::{Kept, Table, number};
 use super::linearizable::Kind;
 
 /// The bytes of a ring: little, so that it is full often.
@@ -58,7 +59,7 @@ pub(crate) struct Looked {
 pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) region: Heap,
-    pub(crate) table: Table,
+    pub(crate) kept: Kept,
     pub(crate) disk: Option<Disk>,
     pub(crate) clock: Clock,
     pub(crate) is_up: bool,
@@ -84,7 +85,7 @@ impl Node {
         Node {
             replica,
             region: Heap::new(region_bytes(RING)),
-            table: Table::new(),
+            kept: Kept::new(&Table::new()),
             disk,
             clock,
             is_up: true,
@@ -118,16 +119,14 @@ impl Node {
         let Some(disk) = &self.disk else { return };
         let (region, snapshot, table) = disk.recover();
         self.replica = Replica::recovered(self.replica.me(), self.options, &snapshot, &region);
-        (self.region, self.table, self.is_up) = (region, table, true);
+        (self.region, self.kept, self.is_up) = (region, Kept::new(&table), true);
         assert_eq!(self.replica.last().offset, disk.written().offset, "the disk has kept it");
     }
 
     /// What there is to do: the next output, once the store has carried out what it may.
     pub(crate) fn poll(&mut self) -> Option<Output> {
         while let Some((position, fields)) = self.replica.poll_apply(&self.region) {
-            if fields.operation == Operation::Put {
-                self.table.insert(fields.key[0], number(fields.value));
-            }
+            self.kept.apply(position, &fields);
             assert!(position <= self.replica.committed(), "only what is committed is carried out");
             self.checkpoint();
         }
@@ -137,7 +136,7 @@ impl Node {
     fn checkpoint(&mut self) {
         let at = self.replica.applied();
         let Some(disk) = &mut self.disk else { return };
-        let (snapshot, table) = (self.replica.snapshot(), self.table.clone());
+        let (snapshot, table) = (self.replica.snapshot(), self.kept.table());
         disk.checkpoint(Copy { at, snapshot, table });
     }
 
@@ -146,7 +145,7 @@ impl Node {
         if !self.replica.handle_snapshot(&self.region, from, snapshot) {
             return;
         }
-        self.table = table.clone();
+        self.kept = Kept::new(table);
         let at = self.replica.applied();
         if let Some(disk) = &mut self.disk {
             disk.replace(Copy { at, snapshot: snapshot.clone(), table: table.clone() });
@@ -168,7 +167,7 @@ impl Node {
         if !self.replica.is_serving() {
             return Err(Reply::Elsewhere(self.replica.primary()));
         }
-        let value = self.table.get(&ask.key).copied().unwrap_or_default();
+        let value = self.kept.number(ask.key);
         let answer = match ask.kind {
             Kind::Get => {
                 let (epoch, position) = (self.replica.epoch(), self.replica.last().position);
@@ -191,7 +190,7 @@ impl Node {
             }
             Ok(None) => match self.replica.append_request(&self.region, ask.id, &bytes, &fields) {
                 Ok(position) => {
-                    self.table.insert(ask.key, answer);
+                    self.kept.apply(position, &fields);
                     self.checkpoint();
                     self.pending.push(Pending { ask, position, answer });
                 }
@@ -212,8 +211,8 @@ impl Node {
     pub(crate) fn change_unasked(&mut self, value: &[u8]) {
         let fields = Fields { key: &[UNASKED], value, ..Fields::of(Operation::Put) };
         match self.replica.append(&self.region, &fields) {
-            Ok(_) => {
-                self.table.insert(UNASKED, number(value));
+            Ok(position) => {
+                self.kept.apply(position, &fields);
                 self.checkpoint();
             }
             Err(AppendError::NoMajority) => {}
@@ -249,8 +248,4 @@ impl Node {
         self.region.read(at, &mut bytes);
         bytes
     }
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    u64::from_le_bytes(*bytes.first_chunk().expect("eight bytes"))
 }

@@ -281,7 +281,7 @@ impl World {
             }
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
             Output::Snapshot { to } => {
-                let store = Box::new((node.replica.snapshot(), node.table.clone()));
+                let store = Box::new((node.replica.snapshot(), node.kept.table()));
                 self.post(name, to, Packet::Store(store));
             }
             Output::Truncated { to } => {

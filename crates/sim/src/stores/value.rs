@@ -1,0 +1,26 @@
+//! Keys and values: numbers that nobody sets twice, as bytes of all lengths.
+
+use crate::dice::pattern;
+
+/// The bytes of a key.
+pub(super) fn key_of(key: usize) -> Vec<u8> {
+    format!("key {key}").into_bytes()
+}
+
+/// The bytes of a value, at most about `longest`.
+pub(super) fn bytes_of(value: u32, longest: usize) -> Vec<u8> {
+    let mut bytes = value.to_le_bytes().to_vec();
+    bytes.extend(pattern(value.into(), value as usize * 37 % longest));
+    bytes
+}
+
+/// The value of these bytes.
+///
+/// # Panics
+/// If they are those of no value: a reader has seen parts of several.
+pub(super) fn value_of(bytes: &[u8], longest: usize) -> u32 {
+    let number = bytes.first_chunk().expect("a value begins with its number");
+    let value = u32::from_le_bytes(*number);
+    assert_eq!(bytes, bytes_of(value, longest), "the value is torn");
+    value
+}

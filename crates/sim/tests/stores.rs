@@ -1,0 +1,68 @@
+//! Stores in random worlds, and whether their judge sees what is wrong.
+
+use remora_sim::run::run_world;
+use remora_sim::{Failure, Options, Report, StoreTally};
+
+/// Runs the worlds of these seeds that have stores, after a change of their options.
+fn worlds(
+    seeds: std::ops::Range<u64>,
+    change: impl Fn(&mut Options),
+) -> Vec<Result<Report, Failure>> {
+    let drawn = seeds.map(Options::draw).filter(|options| !options.stores.is_empty());
+    let changed = drawn.map(|mut options| {
+        change(&mut options);
+        options
+    });
+    changed.map(run_world).collect()
+}
+
+#[test]
+fn stores_keep_what_they_acknowledge() {
+    let mut total = StoreTally::default();
+    for report in worlds(1..150, |_| {}) {
+        let StoreTally { ended, open, lives, saved } =
+            report.unwrap_or_else(|e| panic!("{e}")).stores;
+        total.ended += ended;
+        total.open += open;
+        total.lives += lives;
+        total.saved += saved;
+    }
+    // All of it happens somewhere.
+    let StoreTally { ended, open, lives, saved } = total;
+    assert!(ended > 500 && open > 20 && lives > 100 && saved > 20, "{total:?}");
+}
+
+/// A store that answers before its log is on the disk loses what it has acknowledged.
+#[test]
+fn a_store_that_does_not_wait_for_its_disk_is_found_out() {
+    let hasty = |options: &mut Options| {
+        for store in &mut options.stores {
+            store.waits_for_disk = false;
+            store.commit = 0.3;
+        }
+    };
+    let failed = worlds(1..150, hasty).into_iter().filter_map(Result::err);
+    let reasons: Vec<String> = failed.map(|failure| failure.to_string()).collect();
+    assert!(reasons.iter().any(|reason| reason.contains("has no order")), "{reasons:?}");
+}
+
+/// The world of a seed is the same each time.
+#[test]
+fn a_seed_determines_what_stores_do() {
+    let run = || -> Vec<_> {
+        let told = |report: Result<Report, Failure>| {
+            report.map_or_else(|e| e.to_string(), |r| r.to_string())
+        };
+        worlds(1..30, |_| {}).into_iter().map(told).collect()
+    };
+    assert_eq!(run(), run());
+}
+
+/// Worlds that have shown errors: what a process had read back behind a sync that had failed was
+/// lost with the machine.
+#[test]
+fn worlds_that_have_failed() {
+    for seed in [2684] {
+        remora_sim::run(seed).unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}

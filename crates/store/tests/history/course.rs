@@ -1,0 +1,75 @@
+//! Clients who do anything to a few keys at once.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+
+use super::{Event, Op, Ret};
+
+/// The keys of a round.
+pub(crate) const KEYS: u64 = 3;
+
+/// A client, by whichever way.
+pub(crate) trait Client: Send {
+    /// Carries out an operation; `None` if its end is not known.
+    fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret>;
+}
+
+/// A key of a round, by its number.
+pub(crate) fn name_of(round: usize, key: u64) -> String {
+    format!("key-{round}-{key}")
+}
+
+/// What all clients of a test share: the order of what happens, and the next value.
+#[derive(Default)]
+pub(crate) struct Course {
+    clock: AtomicU64,
+    value: AtomicU32,
+}
+
+impl Course {
+    fn now(&self) -> u64 {
+        self.clock.fetch_add(1, SeqCst)
+    }
+
+    /// Carries out so many operations of one client on a round's keys.
+    pub(crate) fn run(
+        &self,
+        client: usize,
+        round: usize,
+        operations: usize,
+        act: &mut dyn Client,
+    ) -> Vec<Event> {
+        let (mut seen, mut events) = ([0; KEYS as usize], Vec::new());
+        let mut random = random_numbers(client as u64 * 1_000_003 + round as u64);
+        for _ in 0..operations {
+            let key = random() % KEYS;
+            let new = || self.value.fetch_add(1, SeqCst);
+            let op = match random() % 8 {
+                0..4 => Op::Get,
+                4 | 5 => Op::Set(new()),
+                6 => Op::Swap(seen[key as usize], new()),
+                _ => Op::Delete,
+            };
+            let began = self.now();
+            let ended = act.carry_out(&name_of(round, key), op);
+            let ended = ended.map(|ret| (self.now(), ret));
+            if let (Op::Set(value), _) | (_, Some((_, Ret::Value(Some(value))))) = (op, ended) {
+                seen[key as usize] = value;
+            }
+            // A read whose answer nobody saw says nothing.
+            if ended.is_some() || op != Op::Get {
+                events.push(Event { client, key, op, began, ended });
+            }
+        }
+        events
+    }
+}
+
+/// SplitMix64.
+pub(crate) fn random_numbers(mut state: u64) -> impl FnMut() -> u64 {
+    move || {
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ z >> 31
+    }
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// A line of a history: one operation of one client, as docs/testing.md describes it.
+type line struct {
+	Key    string `json:"key"`
+	Client int    `json:"client"`
+	Op     string `json:"op"`
+	// What a set or a swap writes, and what a swap wants to find.
+	Value *int64 `json:"value"`
+	Old   *int64 `json:"old"`
+	// The order of beginnings and ends. No end: nobody saw the answer.
+	Invoke *int64 `json:"invoke"`
+	Return *int64 `json:"return"`
+	// What a get found; nothing if the key was not there.
+	Found *int64 `json:"found"`
+	// Whether a delete or a swap did something.
+	Did *bool `json:"did"`
+}
+
+// check says what is wrong with a line, if anything.
+func (l *line) check() error {
+	isOpen := l.Return == nil
+	switch {
+	case l.Invoke == nil:
+		return errors.New("it has no \"invoke\"")
+	case !isOpen && *l.Return < *l.Invoke:
+		return errors.New("it ends before it begins")
+	case (l.Op == "set" || l.Op == "swap") && l.Value == nil:
+		return errors.New("it has no \"value\"")
+	case l.Op == "swap" && l.Old == nil:
+		return errors.New("it has no \"old\"")
+	case (l.Op == "delete" || l.Op == "swap") && !isOpen && l.Did == nil:
+		return errors.New("it has ended and does not say whether it \"did\" something")
+	}
+	switch l.Op {
+	case "get", "set", "delete", "swap":
+		return nil
+	}
+	return fmt.Errorf("%q is no operation: get, set, delete and swap are", l.Op)
+}
+
+// operation is the line as porcupine takes it. What nobody saw the end of ends after all others:
+// it may take effect at any time, or be the last, when nobody looks.
+func (l *line) operation() porcupine.Operation {
+	end := int64(math.MaxInt64)
+	if l.Return != nil {
+		end = *l.Return
+	}
+	return porcupine.Operation{ClientId: l.Client, Input: l, Output: l, Call: *l.Invoke, Return: end}
+}
+
+// histories reads lines, and returns each key's operations.
+func histories(from io.Reader) (map[string][]porcupine.Operation, error) {
+	all := make(map[string][]porcupine.Operation)
+	decoder := json.NewDecoder(from)
+	decoder.DisallowUnknownFields()
+	for number := 1; ; number++ {
+		l := new(line)
+		err := decoder.Decode(l)
+		if err == io.EOF {
+			return all, nil
+		}
+		if err == nil {
+			err = l.check()
+		}
+		if err != nil {
+			return nil, fmt.Errorf("operation %d: %w", number, err)
+		}
+		all[l.Key] = append(all[l.Key], l.operation())
+	}
+}
+
+// The state of a key: its value, if it is there.
+type state struct {
+	isThere bool
+	value   int64
+}
+
+func (s state) is(value *int64) bool {
+	if value == nil {
+		return !s.isThere
+	}
+	return s.isThere && s.value == *value
+}
+
+// step says whether one copy of the key could have answered so, and what the key is afterwards.
+func (l *line) step(s state) (bool, state) {
+	isOpen := l.Return == nil
+	switch l.Op {
+	case "get":
+		return isOpen || s.is(l.Found), s
+	case "set":
+		return true, state{true, *l.Value}
+	case "delete":
+		return isOpen || *l.Did == s.isThere, state{}
+	default:
+		after, does := s, s.is(l.Old)
+		if does {
+			after = state{true, *l.Value}
+		}
+		return isOpen || *l.Did == does, after
+	}
+}
+
+var key = porcupine.Model{
+	Init: func() interface{} { return state{} },
+	Step: func(before, input, _ interface{}) (bool, interface{}) {
+		return input.(*line).step(before.(state))
+	},
+}
+
+func (l *line) String() string {
+	bytes, err := json.Marshal(l)
+	if err != nil {
+		return err.Error()
+	}
+	return string(bytes)
+}

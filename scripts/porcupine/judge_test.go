@@ -1,0 +1,64 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const (
+	set1     = `{"key":"k","client":0,"op":"set","value":1,"invoke":0,"return":1}` + "\n"
+	openSet2 = `{"key":"k","client":0,"op":"set","value":2,"invoke":2}` + "\n"
+	swap13   = `{"key":"k","client":2,"op":"swap","old":1,"value":3,"invoke":4,"return":9,"did":true}` +
+		"\n"
+	openDelete = `{"key":"k","client":3,"op":"delete","invoke":2}` + "\n"
+)
+
+func get(invoke, end, found string) string {
+	if found != "" {
+		found = `,"found":` + found
+	}
+	return `{"key":"k","client":1,"op":"get","invoke":` + invoke + `,"return":` + end + found + "}\n"
+}
+
+func TestVerdicts(t *testing.T) {
+	for _, trial := range []struct {
+		what, history string
+		status        int
+	}{
+		{"a value that was set", set1 + get("2", "3", "1"), 0},
+		{"an old value", set1 + get("2", "3", ""), 1},
+		{"a value that nobody set", set1 + get("2", "3", "7"), 1},
+		{"an open change, late", set1 + openSet2 + get("3", "4", "1") + get("5", "6", "2"), 0},
+		{"an open change, never", set1 + openSet2 + get("3", "4", "1") + get("5", "6", "1"), 0},
+		{"a value that goes back", set1 + openSet2 + get("3", "4", "2") + get("5", "6", "1"), 1},
+		{"an open delete", set1 + openDelete + get("3", "4", ""), 0},
+		{"a swap", set1 + swap13 + get("5", "6", "1") + get("7", "8", "3"), 0},
+		{"a swap that goes back", set1 + swap13 + get("5", "6", "3") + get("7", "8", "1"), 1},
+		{"a swap of nothing", swap13, 1},
+		{"another key's value", set1 + strings.ReplaceAll(get("2", "3", "1"), `"k"`, `"j"`), 1},
+		{"no operation", "", 2},
+		{"no JSON", set1 + "what?", 2},
+		{"an unknown operation", strings.ReplaceAll(set1, "set", "seat"), 2},
+		{"an unknown field", strings.ReplaceAll(set1, "client", "guest"), 2},
+		{"an end before the beginning", get("5", "4", ""), 2},
+		{"a swap without its old value", strings.ReplaceAll(swap13, `"old":1,`, ""), 2},
+		{"a delete without its answer", strings.ReplaceAll(openDelete, "2}", `2,"return":3}`), 2},
+		{"a line without its beginning", strings.ReplaceAll(openDelete, `,"invoke":2`, ""), 2},
+	} {
+		var said strings.Builder
+		if status := judge("trial", strings.NewReader(trial.history), &said); status != trial.status {
+			t.Errorf("%s: status %d, not %d:\n%s", trial.what, status, trial.status, said.String())
+		}
+	}
+}
+
+// A wrong history is shown as it came.
+func TestShown(t *testing.T) {
+	var said strings.Builder
+	judge("trial", strings.NewReader(set1+get("2", "3", "")), &said)
+	for _, part := range []string{"k is not linearizable", `"op":"get"`, `"return":3`} {
+		if !strings.Contains(said.String(), part) {
+			t.Errorf("%q is not in:\n%s", part, said.String())
+		}
+	}
+}

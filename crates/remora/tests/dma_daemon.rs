@@ -2,6 +2,8 @@
 
 mod daemon;
 
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +13,9 @@ use remora::daemon::{DmaChannel, DmaClient, DmaError};
 use remora::dma::path::{Application, Kind as PathKind, Path};
 use remora::dma::*;
 use remora::memory::Buffer;
+use remora::message::{
+    Answer, DmaRequest, Hello, Loan, MessageSocket, Request, decode, encode, greeting,
+};
 
 /// How long anything may take. Only a hang takes that long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -231,4 +236,105 @@ fn channels_learn_that_the_daemon_has_ended() {
     assert!(client.status().is_err());
     // The card's memory stays mapped.
     client.memory().store_u64(0, 1).unwrap();
+}
+
+/// A client that speaks the protocol by hand.
+struct Raw(MessageSocket);
+
+impl Raw {
+    fn connect(daemon: &Daemon) -> Raw {
+        let raw = Raw(MessageSocket::connect(&daemon.socket).unwrap());
+        let hello = Hello { observer: true, ..Hello::default() };
+        assert_eq!(raw.exchange(&greeting(&hello), &[]), "Done");
+        raw
+    }
+
+    /// Sends a message; returns the answer as text. What comes with it is closed.
+    fn exchange(&self, message: &[u8], with: &[BorrowedFd<'_>]) -> String {
+        self.0.send(message, with).unwrap();
+        assert!(self.0.wait(Some(PATIENCE)).unwrap(), "no answer");
+        let mut bytes = Vec::new();
+        self.0.receive(&mut bytes).unwrap().expect("the daemon has hung up");
+        format!("{:?}", decode::<Answer<'_>>(&bytes).unwrap())
+    }
+}
+
+/// Descriptors of every wrong kind, and some of the right one.
+fn descriptors() -> Vec<OwnedFd> {
+    let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
+    let (reader, writer) = std::io::pipe().unwrap();
+    let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let unsealed = rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::empty()).unwrap();
+    let sealed = remora::memory::memfd::sealed("sealed", 4096).unwrap();
+    let [directory, null, zero, own] = ["/", "/dev/null", "/dev/zero", "/proc/self/mem"].map(open);
+    vec![
+        directory,
+        null,
+        zero,
+        own,
+        reader.into(),
+        writer.into(),
+        one.into(),
+        other.into(),
+        unsealed,
+        sealed,
+    ]
+}
+
+#[test]
+fn requests_of_every_wrong_kind_are_answered_and_leave_nothing() {
+    let daemon = Daemon::start();
+    let honest = client(&daemon);
+    let raw = Raw::connect(&daemon);
+    let too_soon = DmaRequest::Alloc { near: true, len: 1 };
+    assert!(raw.exchange(&encode(&Request::Dma(too_soon)), &[]).contains("was not opened"));
+    assert!(raw.exchange(&encode(&Request::Dma(DmaRequest::Open)), &[]).contains("Card"));
+    let files = descriptors();
+    let mut draw = 1_u64;
+    let mut next = |below: u64| {
+        draw = draw.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        (draw >> 33) % below
+    };
+    let lengths = [0, 1, 4096, 4097, 1 << 30, 1 << 47, u64::MAX];
+    let loans = [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile];
+    let (mut refused, mut done) = (0, 0);
+    for _ in 0..3000 {
+        let len = lengths[next(7) as usize];
+        let request = match next(7) {
+            0 => DmaRequest::Grant {
+                loan: loans[next(4) as usize],
+                addr: lengths[next(7) as usize],
+                len,
+                writable: next(2) == 0,
+            },
+            1 => DmaRequest::Revoke(next(70_000) as u16),
+            2 => DmaRequest::Channel {
+                to_host: next(2) == 0,
+                stream: (next(2) == 0).then(|| next(70) as u16),
+                interrupt: next(2) == 0,
+                depth: [0, 1, 2, 3, 64, 1 << 15, 1 << 16, u32::MAX][next(8) as usize],
+            },
+            3 => DmaRequest::Close(next(80) as u32),
+            4 => DmaRequest::Alloc { near: next(2) == 0, len },
+            5 => DmaRequest::Free(next(3) * 4096),
+            _ => DmaRequest::List(next(100) as u32),
+        };
+        let count = [0, 0, 1, 1, 1, 3][next(6) as usize];
+        let with: Vec<_> = (0..count).map(|_| files[next(10) as usize].as_fd()).collect();
+        let answer = raw.exchange(&encode(&Request::Dma(request)), &with);
+        match answer.split('(').next() {
+            Some("Refused") => refused += 1,
+            Some("Dma") => done += 1,
+            _ => panic!("{answer}"),
+        }
+    }
+    assert!(refused > 500 && done > 500, "{refused} refused, {done} done");
+    drop(raw);
+    until("its channels are closed", || honest.status().unwrap().channels.is_empty());
+    let near = honest.sizes().near;
+    until("its pieces are free", || honest.alloc(Kind::Near, near).is_ok());
+    let (mut h2c, _) = both(&honest);
+    h2c.fill(3, Address::Card(0), 8, Flags::empty()).unwrap();
+    h2c.submit();
+    assert_eq!(outcome(&mut h2c).status, Status::Done);
 }

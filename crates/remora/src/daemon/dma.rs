@@ -5,8 +5,8 @@
 //! side, as they do on a card in hardware; those of other users see others. Channels, regions and
 //! pieces belong to a client's connection, and end with it.
 //!
-//! The engine judges what stands in rings ([`crate::dma::engine`]). Here is judged what comes by the
-//! socket: which memory may be granted is decided as for memory that sessions lend (`lent`).
+//! The engine judges what stands in rings ([`crate::dma::engine`]). Here is judged what comes by
+//! the socket: which memory may be granted is decided as for memory that sessions lend (`lent`).
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};

@@ -159,6 +159,8 @@ impl Observer {
         let system = |source| ObserveError::System { path: self.path.clone(), source };
         self.socket.send(message, descriptors).map_err(system)?;
         if !self.socket.wait(Some(PATIENCE)).map_err(system)? {
+            // An answer that comes later would be taken for that to another request.
+            rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).ok();
             return Err(ObserveError::Silent(self.path.clone()));
         }
         let mut bytes = Vec::new();

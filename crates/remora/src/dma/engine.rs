@@ -216,7 +216,8 @@ impl Engine {
         Ok(RegionId(free as u16))
     }
 
-    /// [`Engine::grant`] for a buffer of this process, and channels that are [opened][Engine::open].
+    /// [`Engine::grant`] for a buffer of this process, to channels that are
+    /// [opened](Engine::open) here.
     ///
     /// # Errors
     /// Too many regions are granted.

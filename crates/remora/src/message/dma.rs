@@ -25,8 +25,8 @@ pub enum DmaRequest {
     },
     /// Takes a grant back. Answer: [`DmaAnswer::Done`].
     Revoke(u16),
-    /// Opens a channel. Answer: [`DmaAnswer::Channel`], with the ring's descriptor, and for channels
-    /// with interrupts the reading end of the pipe by which the client is woken.
+    /// Opens a channel. Answer: [`DmaAnswer::Channel`], with the ring's descriptor, and for
+    /// channels with interrupts the reading end of the pipe by which the client is woken.
     Channel {
         /// Card to host, and not host to card.
         to_host: bool,
@@ -48,7 +48,8 @@ pub enum DmaRequest {
     },
     /// Gives a piece back, by its first card address. Answer: [`DmaAnswer::Done`].
     Free(u64),
-    /// The channels of all clients of this user from this place on. Answer: [`DmaAnswer::Channels`].
+    /// The channels of all clients of this user from this place on. Answer:
+    /// [`DmaAnswer::Channels`].
     List(u32),
 }
 

@@ -3,10 +3,13 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
+use std::process::{Child, ChildStdin, Stdio};
 
+use remora::daemon::DmaClient;
 use serde_json::Value;
 use support::nic::Daemon;
-use support::{command, pattern};
+use support::{command, pattern, until};
 
 #[test]
 fn bytes_stay_on_the_card_between_commands() {
@@ -53,6 +56,47 @@ fn paths_and_channels_of_a_daemon_are_told() {
     assert_eq!(again["open"]["counters"]["failed"], 0);
     let text = daemon.succeed(&["dma", "channels"]);
     assert!(text.contains("No program has a channel open"), "{text}");
+}
+
+/// A copy to the card by the engine, whose first MiB is there, and which waits for more.
+fn half_a_copy(daemon: &Daemon, card: &DmaClient) -> (Child, ChildStdin) {
+    let mut copy = command(["dma", "copy", "-", "card:0", "--path", "engine"]);
+    copy.env("REMORA_NIC", daemon.folder.path("nic.sock"));
+    let mut copy = copy.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut input = copy.stdin.take().unwrap();
+    let data = pattern(1 << 20);
+    input.write_all(&data).unwrap();
+    let last = u64::from_le_bytes(data[data.len() - 8..].try_into().unwrap());
+    until("the first part is on the card", || card.memory().load_u64((1 << 20) - 8) == Ok(last));
+    (copy, input)
+}
+
+#[test]
+fn a_program_that_is_killed_leaves_its_bytes_and_no_channel() {
+    let daemon = Daemon::start();
+    let card = DmaClient::connect(Some(&daemon.folder.path("nic.sock"))).unwrap();
+    let (mut copy, _input) = half_a_copy(&daemon, &card);
+    assert_eq!(card.status().unwrap().channels.len(), 2);
+    copy.kill().unwrap();
+    copy.wait().unwrap();
+    until("its channels are closed", || card.status().unwrap().channels.is_empty());
+    let out = daemon.run(&["dma", "copy", "card:0", "-", "--len", "1M"]);
+    assert!(out.stdout == pattern(1 << 20));
+}
+
+#[test]
+fn a_copy_says_that_the_daemon_was_killed() {
+    let daemon = Daemon::start();
+    let card = DmaClient::connect(Some(&daemon.folder.path("nic.sock"))).unwrap();
+    let (copy, mut input) = half_a_copy(&daemon, &card);
+    drop(daemon);
+    // The copy may have ended before it has read all of it.
+    input.write_all(&[1; 100]).ok();
+    drop(input);
+    let ended = copy.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success() && said.contains("engine has stopped"), "{said}");
+    assert!(card.status().is_err());
 }
 
 #[cfg(not(feature = "fuse"))]

@@ -1,8 +1,8 @@
 //! What stands behind a file: a channel of the engine, and a thread that feeds it.
 //!
 //! Bytes pass through a stage, memory that the engine may reach: from the file system to the stage,
-//! and by a descriptor from there to the card. A thread of each channel's own lets a reader wait for
-//! a stream while others work.
+//! and by a descriptor from there to the card. Each channel has a thread of its own, so that a
+//! reader may wait for a stream while others work.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! `remora dma mount`: a directory of files behind which is a DMA engine, as XDMA's driver has them.
+//! `remora dma mount`: a directory of files as XDMA's driver has them, with a DMA engine behind
+//! them.
 //!
 //! `tree` is the file system (FUSE); `channel` is what stands behind each file: a thread that turns
 //! reads and writes into descriptors.

@@ -9,6 +9,7 @@
 //! the socket: which memory may be granted is decided as for memory that sessions lend (`lent`).
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -92,13 +93,10 @@ impl DmaCards {
 
     /// Opens the user's card memory for a client.
     fn open(&mut self, who: Asker, rule: &Rule) -> Answered {
-        if !self.cards.contains_key(&who.uid) {
-            let memory = CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
-            let service = Service::start(Engine::new(memory.clone()))
-                .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
-            self.cards.insert(who.uid, UserCard { memory, service, clients: BTreeMap::new() });
-        }
-        let card = self.cards.get_mut(&who.uid).ok_or("the daemon has no such card")?;
+        let card = match self.cards.entry(who.uid) {
+            Entry::Occupied(card) => card.into_mut(),
+            Entry::Vacant(place) => place.insert(UserCard::new(rule)?),
+        };
         let is_new = !card.clients.contains_key(&who.client);
         if is_new && card.clients.len() + who.sessions >= rule.sessions as usize {
             return Err("the user has as many clients as the daemon’s policy allows".into());
@@ -124,6 +122,13 @@ impl DmaCards {
 }
 
 impl UserCard {
+    fn new(rule: &Rule) -> Result<UserCard, Refusal> {
+        let memory = CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
+        let service = Service::start(Engine::new(memory.clone()))
+            .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
+        Ok(UserCard { memory, service, clients: BTreeMap::new() })
+    }
+
     fn answer(
         &mut self,
         who: Asker,

@@ -19,7 +19,7 @@ usage() {
   clippy   every crate, with tests and examples; warnings are errors
   check    only: does everything compile? (quick; clippy covers it)
   features the command and the workspace share one build; the plain card needs few crates;
-           the command reads Parquet where it is asked to
+           the command reads Parquet and mounts file systems where it is asked to
   core     the card has no clock, socket, thread, file or random source
   deny     licences and sources of what we depend on, by cargo-deny
   doc      rustdoc; warnings are errors
@@ -293,10 +293,12 @@ stage_features() {
     cargo check "${locked[@]}" --quiet -p remora || fail "the plain card does not compile"
 
     # 3. What the command can read beyond that costs only those who ask for it.
-    heavy=$(crates_built -p remora-cli | grep -E '^(parquet|etcd-client|tokio)' || true)
+    heavy=$(crates_built -p remora-cli | grep -E '^(parquet|etcd-client|tokio|fuser)' || true)
     [[ -z $heavy ]] || fail "the command depends by default on:" "$heavy"
     cargo check "${locked[@]}" --quiet -p remora-cli --features parquet --all-targets ||
         fail "the command does not compile with Parquet"
+    cargo test "${locked[@]}" --quiet -p remora-cli --features fuse --test dma_mount ||
+        fail "the files of remora dma mount failed" "docs/memory.md says what they promise."
 }
 
 # --- core --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use remora::dma::engine::Counters;
 use remora::dma::path::{Application, Mapping};
 use remora::dma::{
-    Address, CardMemory, ChannelOptions, Direction, Engine, Flags, RegionId, Ring, Sizes,
+    Address, CardMemory, ChannelOptions, Direction, Engine, Flags, Owner, RegionId, Ring, Sizes,
 };
 use remora::memory::Buffer;
 
@@ -19,6 +19,8 @@ const DEPTH: u32 = 8;
 const REGION: usize = 8192;
 /// What the region holds that is granted for reading only.
 const UNTOUCHED: u8 = 7;
+/// The one who has the ring and the regions.
+const OWNER: Owner = Owner(0);
 /// The regions: one to write, one to read only, and the ring itself.
 const WRITABLE: RegionId = RegionId(0);
 const READ_ONLY: RegionId = RegionId(1);
@@ -59,8 +61,8 @@ impl World {
         let itself = Mapping::of(&itself).expect("a ring can be mapped");
         assert_eq!(engine.grant_own(buffer(), true).ok(), Some(WRITABLE));
         assert_eq!(engine.grant_own(read_only.clone(), false).ok(), Some(READ_ONLY));
-        assert_eq!(engine.grant(Box::new(itself), true).ok(), Some(RING));
-        engine.serve(served, options, None).expect("a place for a channel");
+        assert_eq!(engine.grant(OWNER, Box::new(itself), true).ok(), Some(RING));
+        engine.serve(OWNER, served, options, None).expect("a place for a channel");
         World { engine, ring, read_only }
     }
 
@@ -138,7 +140,7 @@ fn play(data: &[u8]) -> Option<World> {
                     world.run();
                 }
             }
-            4 => _ = world.engine.revoke(RegionId(u16::from(command >> 3) % 3)),
+            4 => _ = world.engine.revoke(OWNER, RegionId(u16::from(command >> 3) % 3)),
             _ => world.run(),
         }
     }

@@ -90,6 +90,13 @@ impl Event {
     }
 }
 
+impl From<OwnedFd> for Event {
+    /// The event of a descriptor that another process has made.
+    fn from(descriptor: OwnedFd) -> Event {
+        Event { file: descriptor.into() }
+    }
+}
+
 impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()

@@ -143,6 +143,7 @@ mod text;
 pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod wake_pipe;
 mod wakes;
 mod yielding;
 

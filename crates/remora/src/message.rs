@@ -10,6 +10,7 @@
 //! daemon listens, `keep.rs` whether the environment wants a session kept, and `ticket.rs` is what
 //! entitles to one.
 
+mod dma;
 mod keep;
 mod kernels;
 mod place;
@@ -24,6 +25,7 @@ use remora_nic::{Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use dma::{DmaAnswer, DmaChannelRow, DmaRequest};
 pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
@@ -35,7 +37,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -196,6 +198,8 @@ pub enum Request<'a> {
     Impair(&'a str),
     /// Asks something of the card's kernels. Answer: [`Answer::Kernel`].
     Kernel(KernelRequest),
+    /// Asks something of the card's DMA engine. Answer: [`Answer::Dma`].
+    Dma(DmaRequest),
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
@@ -228,6 +232,8 @@ pub enum Answer<'a> {
     Status(StatusPage),
     /// To [`Request::Kernel`].
     Kernel(KernelAnswer),
+    /// To [`Request::Dma`].
+    Dma(DmaAnswer),
     /// It is done.
     Done,
     /// It is not done, for this reason.

@@ -187,7 +187,9 @@ fn each_mistake_has_its_status_and_the_channel_goes_on() {
     assert_eq!(statuses(&mut h2c), expected);
     assert_eq!(statuses(&mut c2h), [Status::ReadOnly, Status::Unsupported]);
 
-    assert!(engine.revoke(region) && !engine.revoke(region));
+    let owner = Owner::default();
+    assert!(engine.revoke(Owner(1), region).is_none(), "another owner's");
+    assert!(engine.revoke(owner, region).is_some() && engine.revoke(owner, region).is_none());
     h2c.copy(region.at(0), card(0), 8, Flags::empty()).unwrap();
     h2c.submit();
     run(&mut engine);
@@ -374,7 +376,7 @@ fn a_path_behind_a_channel_fails_by_its_descriptors() {
     let (application, memory) = Application::of_this_process(8192).unwrap();
     memory.write_at(0, &pattern(5, 8192)).unwrap();
     let path: Box<dyn Path> = remora::dma::choose::open(PathKind::Memfd, &application).unwrap();
-    let region = engine.grant(path, true).unwrap();
+    let region = engine.grant(Owner::default(), path, true).unwrap();
     let mut h2c = engine.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
     let mut c2h = engine.open(ChannelOptions::new(Direction::CardToHost)).unwrap();
     h2c.copy(region.at(1), Address::Card(0), 8191, Flags::empty()).unwrap();

@@ -56,10 +56,10 @@ fn engine_of_the_other_process() {
     let card = CardMemory::new(Sizes { near: LEN as u64, far: LEN as u64 }).unwrap();
     let mut engine = Engine::new(card);
     let host = Buffer::map(of_parent(&told[0]).as_fd(), 0, LEN).unwrap();
-    engine.grant(Box::new(Mapping::own(Arc::new(host))), true).unwrap();
+    engine.grant(Owner::default(), Box::new(Mapping::own(Arc::new(host))), true).unwrap();
     for (place, direction) in [(1, Direction::HostToCard), (2, Direction::CardToHost)] {
         let ring = Ring::map(of_parent(&told[place]), 16).unwrap();
-        engine.serve(ring, ChannelOptions::new(direction), None).unwrap();
+        engine.serve(Owner::default(), ring, ChannelOptions::new(direction), None).unwrap();
     }
     let until = Instant::now() + TIMEOUT;
     while Instant::now() < until {

@@ -13,6 +13,7 @@
 mod chains;
 mod cost;
 mod daemon;
+mod daemon_process;
 mod event_server;
 mod figure;
 mod kernels;

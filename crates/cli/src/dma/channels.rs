@@ -1,19 +1,24 @@
 //! `remora dma channels`: what the channels of an engine can do, and how fast they are here.
 
+use std::collections::BTreeMap;
 use std::hint;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
+use remora::daemon::{DmaClient, DmaStatus};
 use remora::dma::choose::cost_of;
+use remora::dma::path::Application;
 use remora::dma::{
-    Address, Capabilities, CardMemory, Channel, ChannelOptions, Direction, Engine, Flags,
-    Interface, Kind, Mode, Service, Sizes,
+    Address, Capabilities, Channel, ChannelOptions, Direction, Flags, Interface, Mode, RegionId,
+    Sizes,
 };
 use remora::memory::Buffer;
+use remora::message::DmaChannelRow;
 use serde::Serialize;
 
+use super::daemon::{CardEngine, DaemonArgs, place_for};
 use crate::output;
 
 /// The size of a large copy in bytes.
@@ -22,10 +27,14 @@ const LARGE: u32 = 1 << 20;
 const SMALL: u32 = 4 << 10;
 /// The longest wait for a completion.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The stream that is measured: the last, which others will hardly have.
+const STREAM: u16 = 63;
 
 /// `remora dma channels`.
 #[derive(Debug, Args)]
 pub(super) struct Channels {
+    #[command(flatten)]
+    daemon: DaemonArgs,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -46,22 +55,37 @@ struct Row {
 struct Output {
     channels: Vec<Row>,
     capabilities: Capabilities,
+    /// Those that programs of this user have open at a daemon's engine, and what it has counted.
+    open: Option<DmaStatusRow>,
+}
+
+#[derive(Serialize)]
+struct DmaStatusRow {
+    channels: Vec<DmaChannelRow>,
+    counters: BTreeMap<String, u64>,
 }
 
 impl Channels {
     pub(super) fn run(self) -> Result<()> {
+        let card = self.daemon.card()?;
+        let status = card.as_ref().map(DmaClient::status).transpose()?;
+        let bed = Bed::new(card)?;
         let mut rows = Vec::new();
         for direction in [Direction::HostToCard, Direction::CardToHost] {
-            for interface in [Interface::MemoryMapped, Interface::Streaming(0)] {
+            for interface in [Interface::MemoryMapped, Interface::Streaming(STREAM)] {
                 for mode in [Mode::Polled, Mode::Interrupt] {
                     let options = ChannelOptions { direction, interface, mode, depth: 64 };
-                    rows.push(measure(options)?);
+                    rows.push(measure(&bed, options)?);
                 }
             }
         }
         let capabilities = Capabilities::of_engine();
         if self.json {
-            return output::json_line(&Output { channels: rows, capabilities });
+            let open = status.map(|DmaStatus { channels, counters }| DmaStatusRow {
+                channels,
+                counters: counters.into_iter().collect(),
+            });
+            return output::json_line(&Output { channels: rows, capabilities, open });
         }
         let headings = ["channel", "card’s end", "completions", "4 KiB, µs", "1 MiB, GB/s"];
         let mut table = output::table(headings);
@@ -81,8 +105,37 @@ impl Channels {
              a stream’s figure has both of its ends"
         );
         show(capabilities);
+        if let Some(status) = status {
+            show_open(&status);
+        }
         Ok(())
     }
+}
+
+/// The channels that programs have open.
+fn show_open(status: &DmaStatus) {
+    if status.channels.is_empty() {
+        println!("No program has a channel open at the daemon’s engine.");
+        return;
+    }
+    let mut table =
+        output::table(["process", "channel", "card’s end", "completions", "ring", "done", "state"]);
+    for row in &status.channels {
+        table.add_row([
+            row.pid.to_string(),
+            if row.to_host { "c2h" } else { "h2c" }.into(),
+            row.stream.map_or("memory".into(), |number| format!("stream {number}")),
+            if row.interrupt { "interrupt" } else { "polled" }.into(),
+            row.depth.to_string(),
+            output::grouped(row.completed),
+            row.halted.clone().unwrap_or_else(|| "served".into()),
+        ]);
+    }
+    output::align_right(&mut table, [0, 4, 5]);
+    println!("{table}");
+    let counters: Vec<_> =
+        status.counters.iter().map(|(name, value)| format!("{name} {value}")).collect();
+    println!("the engine has counted: {}", counters.join(", "));
 }
 
 fn show(can: Capabilities) {
@@ -105,23 +158,40 @@ fn show(can: Capabilities) {
     println!("{table}");
 }
 
-/// A channel of this kind to an engine of its own; for a stream, its other end too.
-fn measure(options: ChannelOptions) -> Result<Row> {
-    let sizes = Sizes { near: 2 * u64::from(LARGE), far: 1 };
-    let card = CardMemory::new(sizes).context("no memory for a card")?;
-    let service = Service::start(Engine::new(card.clone())).context("cannot start an engine")?;
-    let host = Arc::new(Buffer::new(2 * LARGE as usize)?);
-    host.fill(1);
-    let region = service.engine().grant_own(host, true)?;
-    let mut channel = service.open(options)?;
+/// What is measured: an engine, memory that it may reach, and a place on the card.
+struct Bed {
+    engine: CardEngine,
+    region: RegionId,
+    place: u64,
+    _memory: Arc<Buffer>,
+}
+
+impl Bed {
+    fn new(daemon: Option<DmaClient>) -> Result<Bed> {
+        let len = 2 * LARGE as usize;
+        let (application, memory) = Application::of_this_process(len)?;
+        memory.fill(1);
+        let engine = CardEngine::new(daemon, Sizes { near: len as u64, far: 1 })?;
+        let region = engine.grant(&application, &memory)?;
+        let place = match &engine {
+            CardEngine::Own(_) => engine.sizes().far,
+            CardEngine::Daemons(card) => place_for(card, LARGE as usize)?.0,
+        };
+        Ok(Bed { engine, region, place, _memory: memory })
+    }
+}
+
+/// A channel of this kind; for a stream, its other end too.
+fn measure(bed: &Bed, options: ChannelOptions) -> Result<Row> {
+    let mut channel = bed.engine.open(options)?;
     let other = match options.direction {
         Direction::HostToCard => Direction::CardToHost,
         Direction::CardToHost => Direction::HostToCard,
     };
     let other = ChannelOptions { direction: other, mode: Mode::Polled, ..options };
     let is_stream = options.interface != Interface::MemoryMapped;
-    let mut other = if is_stream { Some(service.open(other)?) } else { None };
-    let near = Address::Card(card.range(Kind::Near).start);
+    let mut other = if is_stream { Some(bed.engine.open(other)?) } else { None };
+    let (region, near) = (bed.region, Address::Card(bed.place));
     let (ours, theirs) = match options.direction {
         Direction::HostToCard => ((region.at(0), near), (near, region.at(LARGE.into()))),
         Direction::CardToHost => ((near, region.at(0)), (region.at(LARGE.into()), near)),
@@ -137,7 +207,7 @@ fn measure(options: ChannelOptions) -> Result<Row> {
             channel.wait(PATIENCE)?;
         }
         take(&mut channel)?;
-        other.as_mut().map_or(Ok(()), take)
+        other.as_mut().map_or(Ok(()), |other| take(other))
     };
     let small = cost_of(|| once(SMALL), SMALL as usize)?;
     let large = cost_of(|| once(LARGE), LARGE as usize)?;
@@ -161,6 +231,9 @@ fn take(channel: &mut Channel) -> Result<()> {
                 return Ok(());
             }
             hint::spin_loop();
+        }
+        if let Some(halt) = channel.halted() {
+            return Err(halt.into());
         }
         ensure!(start.elapsed() < PATIENCE, "the engine’s thread does not answer");
         std::thread::yield_now();

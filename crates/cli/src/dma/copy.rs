@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use remora::daemon::DmaClient;
 use remora::dma::Kind as MemoryKind;
 use remora::dma::choose::{Bench, chosen, open};
 use remora::dma::path::{Application, Kind, Path};
@@ -17,6 +18,7 @@ use remora::memory::Buffer;
 use remora_cli::node::spec::parse_size;
 use serde::Serialize;
 
+use super::daemon::{self, DaemonArgs};
 use super::files::CARD;
 use crate::output;
 
@@ -36,6 +38,8 @@ pub(super) struct Copy {
     /// The card whose memory is meant: the directory that `remora dma files` was given
     #[arg(long, value_name = "DIR", env = "REMORA_DMA_CARD")]
     card: Option<PathBuf>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
     /// The way between host and card [default: the best here; see `remora dma paths`]
     #[arg(long, value_name = "NAME")]
     path: Option<Kind>,
@@ -106,14 +110,14 @@ struct Report {
 impl Copy {
     pub(super) fn run(self) -> Result<()> {
         let bench = Bench::new(PIECE).context("cannot set up a card to copy through")?;
-        let other = self.card.as_deref().map(card_of).transpose()?;
-        let on_card = |place: &CopyEnd| matches!(place, CopyEnd::Card(_));
-        ensure!(
-            other.is_some() || !(on_card(&self.from) || on_card(&self.to)),
-            "no card is named: pass --card DIR, with the directory of `remora dma files DIR`"
-        );
-        let card = other.as_ref().unwrap_or(bench.card().bytes());
-        let (mut source, mut sink) = (self.source(&bench)?, self.sink(&bench)?);
+        let target = self.target()?;
+        let card = match &target {
+            Target::Own => bench.card().bytes(),
+            Target::Files(bytes) => bytes,
+            Target::Daemon(card) => card.memory(),
+        };
+        let paths = Paths { bench: &bench, target: &target };
+        let (mut source, mut sink) = (self.source(&paths)?, self.sink(&paths)?);
         let mut len = self.len.unwrap_or(u64::MAX);
         if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
             bail!("how many bytes of {} shall be copied? Pass --len", self.from);
@@ -182,38 +186,48 @@ impl Copy {
         Ok(())
     }
 
-    fn source(&self, bench: &Bench) -> Result<End> {
+    /// The card that is meant: one is needed where an end lies on it.
+    fn target(&self) -> Result<Target> {
+        let on_card = |place: &CopyEnd| matches!(place, CopyEnd::Card(_));
+        if let Some(folder) = &self.card {
+            ensure!(!self.daemon.is_named(), "--card names another card than --socket: pass one");
+            return Ok(Target::Files(card_of(folder)?));
+        }
+        if !on_card(&self.from) && !on_card(&self.to) {
+            return Ok(Target::Own);
+        }
+        let card = self.daemon.card()?.context(
+            "no card is named, and no daemon runs: start one (remora nic), or pass --card DIR, \
+             with the directory of `remora dma files DIR`",
+        )?;
+        Ok(Target::Daemon(card))
+    }
+
+    fn source(&self, paths: &Paths<'_>) -> Result<End> {
         let unreadable = || format!("cannot read {}", self.from);
         let stream: Option<Box<dyn Read>> = match &self.from {
             CopyEnd::Standard => Some(Box::new(io::stdin().lock())),
             CopyEnd::File(path) => Some(Box::new(File::open(path).with_context(unreadable)?)),
             CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
-        Ok(End { path: self.path_of(&self.from, bench)?, read: stream, write: None })
+        Ok(End { path: self.path_of(&self.from, paths)?, read: stream, write: None })
     }
 
-    fn sink(&self, bench: &Bench) -> Result<End> {
+    fn sink(&self, paths: &Paths<'_>) -> Result<End> {
         let unwritable = || format!("cannot write {}", self.to);
         let stream: Option<Box<dyn Write>> = match &self.to {
             CopyEnd::Standard => Some(Box::new(io::stdout().lock())),
             CopyEnd::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
             CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
-        Ok(End { path: self.path_of(&self.to, bench)?, read: None, write: stream })
+        Ok(End { path: self.path_of(&self.to, paths)?, read: None, write: stream })
     }
 
     /// The path between a place and the card, for places that are not on the card.
-    fn path_of(&self, place: &CopyEnd, bench: &Bench) -> Result<Option<Box<dyn Path>>> {
+    fn path_of(&self, place: &CopyEnd, paths: &Paths<'_>) -> Result<Option<Box<dyn Path>>> {
         match *place {
             CopyEnd::Card(_) => Ok(None),
-            CopyEnd::Standard | CopyEnd::File(_) => {
-                let mut kind = chosen(self.path)?;
-                if kind == Kind::Engine && self.card.is_some() {
-                    ensure!(self.path.is_none(), "the engine’s path reaches its own card only");
-                    kind = Kind::Mapping;
-                }
-                Ok(Some(bench.open(kind).with_context(|| format!("no path {kind}"))?))
-            }
+            CopyEnd::Standard | CopyEnd::File(_) => Ok(Some(paths.open(self.path)?)),
             CopyEnd::Process { pid, addr } => {
                 let len = u64::MAX >> 8;
                 let application = Application { pid, addr, len, file: None };
@@ -222,6 +236,38 @@ impl Copy {
                 Ok(Some(path.with_context(|| format!("no path {kind} to {place}"))?))
             }
         }
+    }
+}
+
+/// The card that bytes are copied to, from, or through.
+enum Target {
+    /// That of this process.
+    Own,
+    /// That behind the files of another command.
+    Files(Buffer),
+    /// A daemon's.
+    Daemon(DmaClient),
+}
+
+/// The paths between this process's memory and the card that is meant.
+struct Paths<'a> {
+    bench: &'a Bench,
+    target: &'a Target,
+}
+
+impl Paths<'_> {
+    /// The path that was asked for, or the best.
+    fn open(&self, forced: Option<Kind>) -> Result<Box<dyn Path>> {
+        if let Target::Daemon(card) = self.target {
+            let kind = daemon::chosen(card, forced)?;
+            return daemon::open(card, self.bench, kind).with_context(|| format!("no path {kind}"));
+        }
+        let mut kind = chosen(forced)?;
+        if kind == Kind::Engine && matches!(self.target, Target::Files(_)) {
+            ensure!(forced.is_none(), "the engine’s path reaches its own card only");
+            kind = Kind::Mapping;
+        }
+        self.bench.open(kind).with_context(|| format!("no path {kind}"))
     }
 }
 

@@ -21,20 +21,11 @@ use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
 use serde::Serialize;
 
 use super::SizeArgs;
+use super::registers::{self, registers};
 use crate::{output, stop};
 
 /// The name of the file that is the card's memory.
 pub(super) const CARD: &str = "xdma0_card";
-
-/// Bytes of the registers.
-const CONTROL: usize = 64 << 10;
-/// What the first register of a channel says: this is a channel of XDMA.
-const CHANNEL_ID: u32 = 0x1fc0_0000;
-/// A bit of the same register: the channel is a streaming one.
-const STREAMS: u32 = 1 << 15;
-/// Where the registers of `c2h` channels begin, and how far apart those of two channels are.
-const C2H_REGISTERS: usize = 0x1000;
-const CHANNEL_REGISTERS: usize = 0x100;
 
 /// `remora dma files`.
 #[derive(Debug, Args)]
@@ -189,18 +180,12 @@ impl Files {
         Ok(())
     }
 
-    /// The registers, as a file of memory: for each channel one that says that it is one.
+    /// The registers, as a file of memory.
     fn control(&self) -> Result<OwnedFd> {
-        let file = memfd::sealed("remora-control", CONTROL as u64).context("no memory")?;
-        let registers = Buffer::map(file.as_fd(), 0, CONTROL)?;
-        let streams = if self.streaming { STREAMS } else { 0 };
-        for number in 0..self.channels {
-            for (start, kind) in [(0, 0), (C2H_REGISTERS, 1 << 16)] {
-                let value = CHANNEL_ID | kind | streams | number << 8;
-                let at = start + number as usize * CHANNEL_REGISTERS;
-                registers.write_at(at, &value.to_le_bytes())?;
-            }
-        }
+        let len = registers::BYTES;
+        let file = memfd::sealed("remora-control", len as u64).context("no memory")?;
+        let memory = Buffer::map(file.as_fd(), 0, len)?;
+        memory.write_at(0, &registers(self.channels, self.streaming))?;
         Ok(file)
     }
 }

@@ -1,13 +1,20 @@
 //! `remora dma`: a card's memory, and the ways between it and applications' memory.
 //!
-//! A file for each command: `copy`, `channels`, `paths`, `files`; `application` is a process whose
-//! memory they reach.
+//! A file for each command: `copy`, `channels`, `paths`, `files`, `mount`; `application` is a
+//! process whose memory they reach, and `daemon` the card of another.
 
 pub(crate) mod application;
 mod channels;
 mod copy;
+mod daemon;
 mod files;
+#[cfg(feature = "fuse")]
+mod mount;
+#[cfg(not(feature = "fuse"))]
+#[path = "no_mount.rs"]
+mod mount;
 mod paths;
+mod registers;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -20,13 +27,15 @@ use remora_cli::node::spec::parse_size;
 Examples:
   remora dma paths                                    ways between an application and the card
   remora dma channels                                 what channels can do, and how fast
+  remora dma copy image.bin card:0x1000               a file to the card of a daemon (remora nic)
+  remora dma copy card:0x1000 - --len 4K              and back, to standard output
+  remora dma copy pid:4711:0x7f0012340000 page --len 4K   memory of a process to a file
   remora dma files DIR                                a card’s memory as files: DIR/xdma0_h2c_0 …
   remora dma copy image.bin card:0x1000 --card DIR    a file to that card’s memory
-  remora dma copy card:0x1000 - --len 4K --card DIR   and back, to standard output
-  remora dma copy pid:4711:0x7f0012340000 page --len 4K   memory of a process to a file
+  remora dma mount DIR                                the same names, with the engine behind them
 
-A card’s memory lives as long as the process that made it. Without --card, copy makes a card of its
-own, and moves the bytes through that.")]
+A card’s memory lives as long as the process that made it: a daemon, or `remora dma files`. The
+commands use a daemon’s card where one runs, and else one of their own.")]
 pub(crate) struct Dma {
     #[command(subcommand)]
     what: What,
@@ -42,6 +51,8 @@ enum What {
     Paths(paths::Paths),
     /// Offer a card’s memory and channels as files, which Xilinx’s tools, dd and fio can use
     Files(files::Files),
+    /// Mount a directory of files behind which is a card’s DMA engine
+    Mount(mount::Mount),
     /// Memory for another process of this program to reach
     #[command(hide = true)]
     Application(application::Serve),
@@ -54,6 +65,7 @@ impl Dma {
             What::Channels(command) => command.run(),
             What::Paths(command) => command.run(),
             What::Files(command) => command.run(),
+            What::Mount(command) => command.run(),
             What::Application(command) => command.run(),
         }
     }

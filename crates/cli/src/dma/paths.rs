@@ -2,10 +2,11 @@
 
 use anyhow::Result;
 use clap::Args;
-use remora::dma::choose::{Cost, Measured, SIZES, chosen, measured};
+use remora::dma::choose::{Cost, Measured, SIZES, choose, measured, or_environment};
 use remora::dma::path::Kind;
 use serde::Serialize;
 
+use super::daemon::{self, DaemonArgs};
 use crate::output;
 
 /// `remora dma paths`.
@@ -14,6 +15,8 @@ pub(super) struct Paths {
     /// Force a path by its name, as REMORA_DMA_PATH does
     #[arg(long, value_name = "NAME")]
     path: Option<Kind>,
+    #[command(flatten)]
+    daemon: DaemonArgs,
     /// Print one line of JSON
     #[arg(long)]
     json: bool,
@@ -57,8 +60,13 @@ impl Row {
 
 impl Paths {
     pub(super) fn run(self) -> Result<()> {
-        let best = chosen(self.path)?;
-        let rows: Vec<Row> = measured().iter().map(|path| Row::of(path, best)).collect();
+        let card = self.daemon.card()?;
+        let measured = match &card {
+            Some(card) => daemon::measured(card)?,
+            None => measured().to_vec(),
+        };
+        let best = choose(&measured, or_environment(self.path)?)?;
+        let rows: Vec<Row> = measured.iter().map(|path| Row::of(path, best)).collect();
         if self.json {
             return output::json_line(&rows);
         }
@@ -82,7 +90,8 @@ impl Paths {
         }
         output::align_right(&mut table, 1..5);
         println!("{table}");
-        println!("host to card; µs: the best of several copies; GB/s: the middle one");
+        let whose = if card.is_some() { "a daemon’s card" } else { "a card of this process" };
+        println!("{whose}, host to card; µs: the best of several copies; GB/s: the middle one");
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+pub(crate) mod nic;
 pub(crate) mod verbs;
 
 /// How long anything may take. Only a hang takes that long: nothing is concluded from time.

@@ -9,6 +9,7 @@ use remora_nic::Nic;
 use remora_nic::wire::Dialect;
 
 use super::clients::Then;
+use super::dma::Asker;
 use super::fd_store::Part;
 use super::guarded::Guarded;
 use super::lent::{Lender, Lent};
@@ -18,17 +19,17 @@ use super::running::client_of;
 use super::server::Server;
 use super::session_queues::SessionQueues;
 use super::sessions::Session;
-use super::wake::Wake;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, Hello, KernelAnswer, Loan, MessageError, NAME_MAX, Object, Request,
-    SessionStatus, SessionToken, StatusPage, Welcome, decode, encode, of_other_version,
+    Answer, CardInfo, DmaRequest, Hello, KernelAnswer, Loan, MessageError, NAME_MAX, Object,
+    Request, SessionStatus, SessionToken, StatusPage, Welcome, decode, encode, of_other_version,
     parse_greeting,
 };
 use crate::shared::Arena;
+use crate::wake_pipe::Wake;
 
 /// Sessions in one answer.
 const PAGE: usize = 64;
@@ -251,6 +252,7 @@ impl Server {
                 Some(done) => done.map(Answer::Kernel),
                 None => return Then::Stay,
             },
+            Request::Dma(request) => return self.dma(number, request, descriptors),
             Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
             Request::Impair(text) => self.impair(number, text).map(|()| Answer::Done),
         };
@@ -348,6 +350,21 @@ impl Server {
             self.unstore(session, Part::Lent(lent));
         }
         Ok(())
+    }
+
+    /// Answers a request to the DMA engine of the client's user.
+    fn dma(&mut self, number: u32, request: DmaRequest, with: Vec<OwnedFd>) -> Then {
+        let Some(client) = self.clients.get(number) else { return Then::Stay };
+        let (uid, pid) = (client.uid, client.pid);
+        let sessions = self.sessions.values().filter(|held| held.uid == uid).count();
+        let who = Asker { client: number, uid, pid, sessions };
+        match self.dma.answer(who, self.policy.rule(uid), request, with) {
+            Ok((answer, descriptors)) => {
+                let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+                self.send(number, &Answer::Dma(answer), &descriptors)
+            }
+            Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
+        }
     }
 
     fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {

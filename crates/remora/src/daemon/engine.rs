@@ -29,13 +29,13 @@ use super::running::SessionKernels;
 use super::session_queues::{
     Completions, Of, Queue, SessionCounters, SessionQueues, Sides, Work, ring as ring_doorbell,
 };
-use super::wake::Wake;
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
 use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
+use crate::wake_pipe::Wake;
 
 /// The queues of all sessions.
 #[derive(Debug)]

@@ -7,13 +7,13 @@ use remora_nic::wire::Transport;
 use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
-use super::wake::Wake;
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::memory::HostMemory;
 use crate::message::Quotas;
 use crate::shared::Arena;
 use crate::shared::arena::{DATA, PAGE};
+use crate::wake_pipe::Wake;
 
 /// Steps that one input makes at most.
 const STEPS: usize = 512;

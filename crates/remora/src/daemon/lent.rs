@@ -154,7 +154,7 @@ fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
 }
 
 /// A regular file of a local file system.
-fn local(file: OwnedFd) -> Result<File, LentError> {
+pub(super) fn local(file: OwnedFd) -> Result<File, LentError> {
     let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
     let file = File::from(file);
     let is_regular = file.metadata()?.file_type().is_file();
@@ -162,7 +162,7 @@ fn local(file: OwnedFd) -> Result<File, LentError> {
 }
 
 /// A file `/proc/PID/mem`, which the kernel alone makes: a regular file of that name.
-fn process_file(file: OwnedFd) -> Result<File, LentError> {
+pub(super) fn process_file(file: OwnedFd) -> Result<File, LentError> {
     use std::os::fd::AsRawFd;
     let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;

@@ -9,11 +9,13 @@
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
-//!   (`compiler`); `wake` is how a client that sleeps is woken;
+//!   (`compiler`);
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
 //!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
+//! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
+//!   the other end;
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
 //!   sessions, by the files that name them (`named`).
 
@@ -21,6 +23,8 @@ mod answers;
 mod by_number;
 mod clients;
 mod compiler;
+mod dma;
+mod dma_client;
 mod ending;
 pub(crate) mod engine;
 mod fd_store;
@@ -39,9 +43,9 @@ mod running;
 pub mod server;
 mod session_queues;
 mod sessions;
-mod wake;
 mod xrc;
 
+pub use dma_client::{DmaChannel, DmaClient, DmaError, DmaStatus};
 pub use fd_store::{FdStore, is_stored};
 #[doc(hidden)]
 pub use hostile::hostile_arena;

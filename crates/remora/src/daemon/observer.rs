@@ -1,6 +1,7 @@
 //! Asking a daemon what it serves, and ending sessions, without a session of one's own.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -144,20 +145,39 @@ impl Observer {
         message: &[u8],
         read: impl FnOnce(Answer<'_>) -> Option<R>,
     ) -> Result<R, ObserveError> {
+        Ok(self.exchange_with(message, &[], read)?.0)
+    }
+
+    /// Asks, with descriptors; returns what `read` makes of the answer, and the descriptors that
+    /// came with it.
+    pub(super) fn exchange_with<R>(
+        &self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+        read: impl FnOnce(Answer<'_>) -> Option<R>,
+    ) -> Result<(R, Vec<OwnedFd>), ObserveError> {
         let system = |source| ObserveError::System { path: self.path.clone(), source };
-        self.socket.send(message, &[]).map_err(system)?;
+        self.socket.send(message, descriptors).map_err(system)?;
         if !self.socket.wait(Some(PATIENCE)).map_err(system)? {
+            // An answer that comes later would be taken for that to another request.
+            rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).ok();
             return Err(ObserveError::Silent(self.path.clone()));
         }
         let mut bytes = Vec::new();
-        if self.socket.receive(&mut bytes).map_err(system)?.is_none() {
-            return Err(ObserveError::Refused("it has ended".into()));
-        }
+        let ended = || ObserveError::Refused("it has ended".into());
+        let came = self.socket.receive(&mut bytes).map_err(system)?.ok_or_else(ended)?;
         match parse_answer_to_greeting(&bytes)? {
             Answer::Refused(reason) | Answer::Farewell(reason) => {
                 Err(ObserveError::Refused(reason.into()))
             }
-            answer => Ok(read(answer).ok_or(MessageError::Malformed)?),
+            answer => Ok((read(answer).ok_or(MessageError::Malformed)?, came)),
         }
+    }
+}
+
+impl AsFd for Observer {
+    /// The socket, which hangs up when the daemon ends.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }

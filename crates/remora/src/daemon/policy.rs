@@ -15,6 +15,10 @@
 //! [users.alice.quotas]      # what one session may use; what is not said stays as it is
 //! arena_bytes = 268435456
 //! memory_bytes = 8589934592
+//!
+//! [users.alice.card_memory] # the user's part of the card's memory, see `dma`
+//! near_bytes = 4194304
+//! far_bytes = 4294967296
 //! ```
 
 use std::collections::BTreeMap;
@@ -26,6 +30,7 @@ use thiserror::Error;
 
 use remora_nic::{Rate, RateLimits};
 
+use crate::dma::Sizes;
 use crate::message::{Keep, Quotas};
 
 /// Who may attach. By default, the daemon's own user and root may.
@@ -50,6 +55,8 @@ pub(crate) struct Rule {
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
     pub(crate) lend_process_memory: bool,
     pub(crate) quotas: Quotas,
+    /// Card memory that the user's programs have together.
+    pub(crate) card_memory: Sizes,
     /// How fast each session may be.
     pub(crate) rates: RateLimits,
     /// How many shares of the card each session has.
@@ -117,6 +124,8 @@ struct Entry {
     rates: Rates,
     #[serde(default)]
     quotas: QuotasEntry,
+    #[serde(default)]
+    card_memory: CardMemoryEntry,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -156,6 +165,13 @@ struct QuotasEntry {
     others: Option<u32>,
 }
 
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CardMemoryEntry {
+    near_bytes: Option<u64>,
+    far_bytes: Option<u64>,
+}
+
 impl Default for Policy {
     fn default() -> Policy {
         let own = rustix::process::geteuid().as_raw();
@@ -177,13 +193,14 @@ impl Rule {
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
+            card_memory: Sizes::default(),
             rates: RateLimits::default(),
             weight: 1,
         }
     }
 
     fn of(entry: &Entry, attach: bool) -> Rule {
-        let Rule { quotas: usual, .. } = Rule::new(attach);
+        let Rule { quotas: usual, card_memory: Sizes { near, far }, .. } = Rule::new(attach);
         let QuotasEntry { arena_bytes, memory_bytes, regions, queue_pairs, .. } = entry.quotas;
         let QuotasEntry { completion_queues, entries, others, .. } = entry.quotas;
         Rule {
@@ -193,6 +210,10 @@ impl Rule {
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
             rates: entry.rates.limits(),
             weight: entry.weight.unwrap_or(1),
+            card_memory: Sizes {
+                near: entry.card_memory.near_bytes.unwrap_or(near),
+                far: entry.card_memory.far_bytes.unwrap_or(far),
+            },
             quotas: Quotas {
                 arena_bytes: arena_bytes.unwrap_or(usual.arena_bytes),
                 memory_bytes: memory_bytes.unwrap_or(usual.memory_bytes),

@@ -20,13 +20,13 @@ use super::policy::Rule;
 use super::record::{Entry, Head, Record};
 use super::server::Server;
 use super::sessions::Session;
-use super::wake::Wake;
 use crate::commands::Place;
 use crate::driver::Own;
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{Keep, Loan, Object};
 use crate::shared::Arena;
+use crate::wake_pipe::Wake;
 
 /// What a daemon has given back to its clients.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

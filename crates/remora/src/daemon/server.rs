@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::clients::{Client, Clients, Then};
 use super::compiler::Compiler;
+use super::dma::DmaCards;
 use super::ending::Ending;
 use super::engine::Engine;
 use super::fd_store::FdStore;
@@ -99,6 +100,7 @@ pub struct Server {
     pub(super) store: Option<FdStore>,
     endings: Vec<Ending>,
     pub(super) compiler: Compiler,
+    pub(super) dma: DmaCards,
     /// No connections are accepted before this time.
     pause_until: Option<Instant>,
 }
@@ -162,6 +164,7 @@ impl Server {
             store: None,
             endings: Vec::new(),
             compiler,
+            dma: DmaCards::default(),
             pause_until: None,
         })
     }
@@ -314,6 +317,7 @@ impl Server {
             client.socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
         }
         epoll::delete(&self.poll, &client.socket).ok();
+        self.dma.end(number);
         let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;
         };

@@ -14,7 +14,6 @@ use super::lent::Lent;
 use super::objects::Usage;
 use super::record::Record;
 use super::running::SessionKernels;
-use super::wake::Wake;
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{Quotas, encode};
@@ -23,6 +22,7 @@ use crate::shared::completions::ring_len;
 use crate::shared::{
     Arena, CompletionProducer, Doorbells, EventProducer, Notice, Parts, WorkQueue, WorkQueueState,
 };
+use crate::wake_pipe::Wake;
 
 /// Completions that are moved at a time.
 const BATCH: usize = 16;

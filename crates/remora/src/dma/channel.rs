@@ -4,18 +4,19 @@
 //! the doorbell; completions are polled, or an event tells of them.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use thiserror::Error;
 
 use super::descriptor::{Address, Descriptor, Flags, LEN_MAX, Op, Outcome, Status};
 use super::ring::{DEPTH_MAX, Halt, Ring};
 use crate::event::{Event, wake};
+use crate::wake_pipe::drain;
 
 /// Which way a channel moves bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,22 +243,32 @@ pub struct Channel {
     submitted: u64,
     reported: u64,
     doorbell: Option<Arc<Event>>,
-    interrupt: Option<Arc<Event>>,
+    interrupt: Option<OwnedFd>,
+    /// A socket that hangs up when the process of the engine ends.
+    socket: Option<OwnedFd>,
 }
 
 impl Channel {
-    /// The application's end of a new ring, whose other side an engine [serves][1], perhaps
-    /// in another process. The doorbell wakes the engine if it
-    /// sleeps; the interrupt is what the engine notifies.
+    /// The application's end of a new ring, whose other side an engine [serves][1], perhaps in
+    /// another process. The doorbell wakes the engine if it sleeps; the interrupt is the reading
+    /// end of the pipe by which the engine [wakes](super::Wake) the application.
     ///
     /// [1]: super::Engine::serve
     pub fn new(
         ring: Ring,
         options: ChannelOptions,
         doorbell: Option<Arc<Event>>,
-        interrupt: Option<Arc<Event>>,
+        interrupt: Option<OwnedFd>,
     ) -> Channel {
-        Channel { ring, options, next: 0, submitted: 0, reported: 0, doorbell, interrupt }
+        let (next, submitted, reported, socket) = (0, 0, 0, None);
+        Channel { ring, options, next, submitted, reported, doorbell, interrupt, socket }
+    }
+
+    /// With a socket that hangs up when the engine's process ends: [`Channel::halted`] looks there,
+    /// since an engine that was killed cannot say so in the ring.
+    #[must_use]
+    pub fn served_over(self, socket: OwnedFd) -> Channel {
+        Channel { socket: Some(socket), ..self }
     }
 
     /// What the channel is.
@@ -415,9 +426,15 @@ impl Channel {
         (count as usize, self.reported.checked_sub(1).map(Index))
     }
 
-    /// Why the engine serves the channel no more, if so.
+    /// Why the engine serves the channel no more, if so. Where the engine is another process, this
+    /// is a system call: callers that poll ask now and then.
     pub fn halted(&self) -> Option<Halt> {
-        self.ring.halt()
+        let hangs_up = |socket: &OwnedFd| {
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(socket, PollFlags::RDHUP)], Some(&now)).is_ok_and(|n| n > 0)
+        };
+        let has_gone = || self.socket.as_ref().is_some_and(hangs_up).then_some(Halt::Stopped);
+        self.ring.halt().or_else(has_gone)
     }
 
     /// Sleeps until a completion can be taken.
@@ -439,12 +456,15 @@ impl Channel {
                 return Err(WaitError::TimedOut);
             }
             let left = left.try_into().map_err(|_| WaitError::System(Errno::INVAL))?;
-            let mut ready = [PollFd::new(&**event, PollFlags::IN)];
+            let mut ready = [PollFd::new(event, PollFlags::IN)];
             match poll(&mut ready, Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(WaitError::System(error)),
             }
-            event.drain().map_err(|_| WaitError::System(Errno::IO))?;
+            let lives = drain(event.as_fd()).map_err(|_| WaitError::System(Errno::IO))?;
+            if !lives && self.ready() == 0 {
+                return Err(self.ring.halt().unwrap_or(Halt::Stopped).into());
+            }
         }
         self.ring.arm(0);
         Ok(())

@@ -107,6 +107,11 @@ impl Bench {
         &self.memory
     }
 
+    /// The application's memory, as a card's process is told of it.
+    pub fn application(&self) -> &Application {
+        &self.application
+    }
+
     /// Sets up a path from this process's own memory to the card's.
     ///
     /// # Errors
@@ -148,7 +153,10 @@ pub fn open(kind: Kind, application: &Application) -> io::Result<Box<dyn Path>> 
 pub fn measured() -> &'static [Measured] {
     static MEASURED: OnceLock<Vec<Measured>> = OnceLock::new();
     MEASURED.get_or_init(|| match Bench::new(SIZES[1]) {
-        Ok(bench) => Kind::ALL.map(|kind| measure(&bench, kind)).into(),
+        Ok(bench) => {
+            let at = bench.card.range(MemoryKind::Near).start as usize;
+            measure_all((bench.card.bytes(), at), |kind| bench.open(kind))
+        }
         Err(error) => {
             let why = error.to_string();
             Kind::ALL.map(|kind| Measured { kind, costs: Err(why.clone()) }).into()
@@ -161,12 +169,19 @@ pub fn measured() -> &'static [Measured] {
 /// # Errors
 /// The path that is forced is not possible, or none is.
 pub fn chosen(forced: Option<Kind>) -> Result<Kind, NoPath> {
+    choose(measured(), or_environment(forced)?)
+}
+
+/// The path that was asked for, or else the one that the environment forces, if it does.
+///
+/// # Errors
+/// The environment names no path.
+pub fn or_environment(forced: Option<Kind>) -> Result<Option<Kind>, NoPath> {
     let named = || std::env::var(PATH_VARIABLE).ok().filter(|name| !name.is_empty());
-    let forced = match (forced, named()) {
+    Ok(match (forced, named()) {
         (None, Some(name)) => Some(name.parse()?),
         (forced, _) => forced,
-    };
-    choose(measured(), forced)
+    })
 }
 
 /// The path that is forced, if it is possible; or else the one whose times, each as a multiple of
@@ -203,16 +218,22 @@ pub fn choose(measured: &[Measured], forced: Option<Kind>) -> Result<Kind, NoPat
         .ok_or(NoPath::None)
 }
 
-fn measure(bench: &Bench, kind: Kind) -> Measured {
-    let at = bench.card.range(MemoryKind::Near).start as usize;
-    let costs = bench.open(kind).map_err(|error| error.to_string()).and_then(|mut path| {
-        let mut cost = |len| {
-            cost_of(|| path.to_card(0, bench.card.bytes(), at, len), len)
-                .map_err(|error| error.to_string())
-        };
-        Ok([cost(SIZES[0])?, cost(SIZES[1])?])
-    });
-    Measured { kind, costs }
+/// Measures all paths that `open` sets up from an application's memory to the card's bytes from an
+/// offset on, which are overwritten.
+pub fn measure_all(
+    (card, at): (&Buffer, usize),
+    open: impl Fn(Kind) -> io::Result<Box<dyn Path>>,
+) -> Vec<Measured> {
+    let measure = |kind| {
+        let costs = open(kind).map_err(|error| error.to_string()).and_then(|mut path| {
+            let mut cost = |len| {
+                cost_of(|| path.to_card(0, card, at, len), len).map_err(|error| error.to_string())
+            };
+            Ok([cost(SIZES[0])?, cost(SIZES[1])?])
+        });
+        Measured { kind, costs }
+    };
+    Kind::ALL.map(measure).into()
 }
 
 /// Copies `len` bytes again and again for a while; the first copy, which may have to fault pages

@@ -16,8 +16,9 @@ use super::descriptor::{Address, Descriptor, Flags, Op, Outcome, RegionId, Statu
 use super::path::{Mapping, Path};
 use super::ring::{Halt, Ring, RingError};
 use super::stream::{Run, Stream};
-use crate::event::{Event, wake};
+use crate::event::Event;
 use crate::memory::{AllocError, Buffer};
+use crate::wake_pipe::Wake;
 
 /// The most bytes that a channel moves in a step.
 pub const PIECE: usize = 256 << 10;
@@ -95,15 +96,22 @@ impl Counters {
     }
 }
 
+/// Whose a channel or a region is. Channels reach their owner's regions only, all of them the
+/// card's memory and the streams.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Owner(pub u32);
+
 /// A channel of an engine, by its place.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct ChannelId(usize);
+pub struct ChannelId(pub u32);
 
 /// What an engine tells about one of its channels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ChannelState {
     /// Which it is.
     pub id: ChannelId,
+    /// Whose it is.
+    pub owner: Owner,
     /// What it is.
     pub options: ChannelOptions,
     /// Descriptors that are complete.
@@ -115,6 +123,7 @@ pub struct ChannelState {
 /// Memory of an application that the engine may reach.
 #[derive(Debug)]
 struct Region {
+    owner: Owner,
     path: Box<dyn Path>,
     /// The bytes, where the path is a mapping.
     mapped: Option<Arc<Buffer>>,
@@ -124,9 +133,10 @@ struct Region {
 /// The engine's side of a channel. All that it decides by is here, and not in the ring.
 #[derive(Debug)]
 struct Served {
+    owner: Owner,
     ring: Ring,
     options: ChannelOptions,
-    interrupt: Option<Arc<Event>>,
+    interrupt: Option<Wake>,
     /// Descriptors that were taken up and have ended, and of these told.
     ended: u64,
     told: u64,
@@ -181,13 +191,18 @@ impl Engine {
         self.reach.counters
     }
 
-    /// Lets the engine reach an application's memory by `path`, and write it if `writable`. A path
-    /// that waits for its application (a pipe, datagrams) holds up all channels meanwhile: an
-    /// engine that serves several applications takes no such path.
+    /// Lets the owner's channels reach an application's memory by `path`, and write it if
+    /// `writable`. A path that waits for its application (a pipe, datagrams) holds up all channels
+    /// meanwhile: an engine that serves several applications takes no such path.
     ///
     /// # Errors
     /// Too many regions are granted.
-    pub fn grant(&mut self, path: Box<dyn Path>, writable: bool) -> Result<RegionId, EngineError> {
+    pub fn grant(
+        &mut self,
+        owner: Owner,
+        path: Box<dyn Path>,
+        writable: bool,
+    ) -> Result<RegionId, EngineError> {
         let regions = &mut self.reach.regions;
         let free = regions.iter().position(Option::is_none).unwrap_or(regions.len());
         if free == REGIONS_MAX {
@@ -197,11 +212,12 @@ impl Engine {
             regions.push(None);
         }
         let mapped = path.mapped();
-        regions[free] = Some(Region { path, mapped, writable });
+        regions[free] = Some(Region { owner, path, mapped, writable });
         Ok(RegionId(free as u16))
     }
 
-    /// [`Engine::grant`] for a buffer of this process.
+    /// [`Engine::grant`] for a buffer of this process, to channels that are
+    /// [opened](Engine::open) here.
     ///
     /// # Errors
     /// Too many regions are granted.
@@ -210,14 +226,27 @@ impl Engine {
         buffer: Arc<Buffer>,
         writable: bool,
     ) -> Result<RegionId, EngineError> {
-        self.grant(Box::new(Mapping::own(buffer)), writable)
+        self.grant(Owner::default(), Box::new(Mapping::own(buffer)), writable)
     }
 
-    /// Takes a grant back. Descriptors that name the region fail from now on. Returns whether there
-    /// was one.
-    pub fn revoke(&mut self, region: RegionId) -> bool {
-        let region = self.reach.regions.get_mut(usize::from(region.0));
-        region.is_some_and(|region| region.take().is_some())
+    /// Takes a grant of this owner back. Descriptors that name the region fail from now on. Returns
+    /// the bytes that it had; `None` if there was no such grant.
+    pub fn revoke(&mut self, owner: Owner, region: RegionId) -> Option<u64> {
+        let region = self.reach.regions.get_mut(usize::from(region.0))?;
+        let gone = region.take_if(|region| region.owner == owner)?;
+        Some(gone.path.len())
+    }
+
+    /// Closes all channels of an owner, and takes back all that was granted to it.
+    pub fn end(&mut self, owner: Owner) {
+        for place in &mut self.channels {
+            if let Some(mut gone) = place.take_if(|served| served.owner == owner) {
+                gone.stop(Halt::Stopped);
+            }
+        }
+        for region in &mut self.reach.regions {
+            region.take_if(|region| region.owner == owner);
+        }
     }
 
     /// Opens a channel to this engine, for an application in the same process.
@@ -234,24 +263,27 @@ impl Engine {
         doorbell: Option<Arc<Event>>,
     ) -> Result<Channel, EngineError> {
         let ring = Ring::new(options.depth)?;
-        let interrupt = match options.mode {
+        let wake = match options.mode {
             Mode::Polled => None,
-            Mode::Interrupt => Some(Arc::new(Event::new().map_err(EngineError::Event)?)),
+            Mode::Interrupt => Some(Wake::new().map_err(EngineError::Event)?),
         };
-        self.serve(ring.other_side()?, options, interrupt.clone())?;
-        Ok(Channel::new(ring, options, doorbell, interrupt))
+        let reader = wake.as_ref().map(|wake| wake.reader().try_clone_to_owned()).transpose();
+        let reader = reader.map_err(EngineError::Event)?;
+        self.serve(Owner::default(), ring.other_side()?, options, wake)?;
+        Ok(Channel::new(ring, options, doorbell, reader))
     }
 
-    /// Serves a ring, which another process may have made. `interrupt` is notified as the
-    /// application asks for it.
+    /// Serves a ring, which another process may have made. `interrupt` wakes the application as it
+    /// asks for it.
     ///
     /// # Errors
     /// There are too many channels, or no such stream.
     pub fn serve(
         &mut self,
+        owner: Owner,
         ring: Ring,
         options: ChannelOptions,
-        interrupt: Option<Arc<Event>>,
+        interrupt: Option<Wake>,
     ) -> Result<ChannelId, EngineError> {
         if let Interface::Streaming(number) = options.interface {
             self.reach.need_stream(number)?;
@@ -265,14 +297,15 @@ impl Engine {
         }
         let (current, skips, halted) = (None, false, None);
         let options = ChannelOptions { depth: ring.depth(), ..options };
-        let served = Served { ring, options, interrupt, ended: 0, told: 0, current, skips, halted };
-        self.channels[free] = Some(served);
-        Ok(ChannelId(free))
+        let (ended, told) = (0, 0);
+        self.channels[free] =
+            Some(Served { owner, ring, options, interrupt, ended, told, current, skips, halted });
+        Ok(ChannelId(free as u32))
     }
 
     /// Serves a channel no more; its application is told. Returns whether there was one.
     pub fn close(&mut self, channel: ChannelId) -> bool {
-        let served = self.channels.get_mut(channel.0).and_then(Option::take);
+        let served = self.channels.get_mut(channel.0 as usize).and_then(Option::take);
         served.map(|mut served| served.stop(Halt::Stopped)).is_some()
     }
 
@@ -281,8 +314,8 @@ impl Engine {
         let places = self.channels.iter().enumerate();
         places.filter_map(|(place, served)| {
             let served = served.as_ref()?;
-            let (id, options) = (ChannelId(place), served.options);
-            Some(ChannelState { id, options, completed: served.ended, halted: served.halted })
+            let Served { owner, options, halted, ended: completed, .. } = *served;
+            Some(ChannelState { id: ChannelId(place as u32), owner, options, completed, halted })
         })
     }
 
@@ -379,7 +412,7 @@ impl Served {
             self.tell(&mut reach.counters);
             fence(Ordering::SeqCst);
         }
-        let turn = match reach.carry_out(self.options, descriptor, done) {
+        let turn = match reach.carry_out(self.owner, self.options, descriptor, done) {
             Ok(turn) => turn,
             Err(status) => Turn::Ended(Outcome { bytes: done, ..Outcome::failed(status) }),
         };
@@ -423,7 +456,7 @@ impl Served {
             let armed = self.ring.armed();
             if armed > self.told && armed <= self.ended {
                 counters.interrupts += 1;
-                wake(interrupt);
+                interrupt.wake();
             }
         }
         self.told = self.ended;
@@ -433,7 +466,7 @@ impl Served {
         self.halted = Some(halt);
         self.ring.set_halt(halt);
         if let Some(interrupt) = &self.interrupt {
-            wake(interrupt);
+            interrupt.wake();
         }
     }
 }
@@ -465,12 +498,13 @@ impl Reach {
     #[inline]
     fn carry_out(
         &mut self,
+        owner: Owner,
         options: ChannelOptions,
         descriptor: Descriptor,
         done: u32,
     ) -> Result<Turn, Status> {
         let piece = (descriptor.len - done).min(PIECE as u32) as usize;
-        let span = Span { len: u64::from(descriptor.len), from: done, piece };
+        let span = Span { owner, len: u64::from(descriptor.len), from: done, piece };
         match (descriptor.op, options.interface) {
             (Op::Copy { src, dst }, Interface::MemoryMapped) => {
                 let onto_card = match options.direction {
@@ -550,9 +584,11 @@ impl Reach {
     }
 }
 
-/// The part of a descriptor that is moved now: `piece` bytes behind the first `from` of `len`.
+/// The part of an owner's descriptor that is moved now: `piece` bytes behind the first `from` of
+/// `len`.
 #[derive(Clone, Copy)]
 struct Span {
+    owner: Owner,
     len: u64,
     from: u32,
     piece: usize,
@@ -615,6 +651,9 @@ fn card_end(card: &CardMemory, at: u64, span: Span) -> Result<End<'_>, Status> {
 
 #[inline]
 fn host_end(region: &mut Region, at: u64, writes: bool, span: Span) -> Result<End<'_>, Status> {
+    if region.owner != span.owner {
+        return Err(Status::OutOfRange);
+    }
     need_within(at, span.len, region.path.len())?;
     if writes && !region.writable {
         return Err(Status::ReadOnly);

@@ -34,6 +34,8 @@ pub use channel::{
     Segment, WaitError,
 };
 pub use descriptor::{Address, Flags, Outcome, RegionId, Status};
-pub use engine::{Engine, EngineError};
+pub use engine::{Engine, EngineError, Owner};
 pub use ring::{Halt, Ring};
 pub use service::Service;
+
+pub use crate::wake_pipe::Wake;

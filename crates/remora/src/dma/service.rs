@@ -1,13 +1,13 @@
 //! An engine with a thread of its own, as a daemon has.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{hint, io};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::epoll;
 
 use super::channel::{Channel, ChannelOptions};
 use super::engine::{Engine, EngineError};
@@ -46,7 +46,14 @@ pub struct Service {
 #[derive(Debug)]
 struct Shared {
     engine: Mutex<Engine>,
+    /// Callers that want the engine for a command. Its thread lets them go first: a lock that is
+    /// taken again at once would keep them waiting.
+    wanted: AtomicU32,
+    /// That of the channels of this process.
     doorbell: Arc<Event>,
+    /// All doorbells, to sleep on: by edges, so that nobody needs to take what was rung, and what
+    /// another process does to its doorbell harms only itself.
+    doorbells: OwnedFd,
     stop: AtomicBool,
 }
 
@@ -57,8 +64,14 @@ impl Service {
     /// The system starts no more threads, or has no more descriptors.
     pub fn start(engine: Engine) -> io::Result<Service> {
         let doorbell = Arc::new(Event::new()?);
-        let engine = Mutex::new(engine);
-        let shared = Arc::new(Shared { engine, doorbell, stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            engine: Mutex::new(engine),
+            wanted: AtomicU32::new(0),
+            doorbell,
+            doorbells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            stop: AtomicBool::new(false),
+        });
+        shared.watch(&shared.doorbell)?;
         let named = thread::Builder::new().name("remora-dma".into());
         let of_thread = shared.clone();
         let thread = without_signals(|| named.spawn(move || of_thread.run()))?;
@@ -71,20 +84,33 @@ impl Service {
     /// See [`EngineError`].
     pub fn open(&self, options: ChannelOptions) -> Result<Channel, EngineError> {
         let opened = self.engine().open_with(options, Some(self.shared.doorbell.clone()));
-        // It may sleep, and the new ring says that it does not.
-        wake(&self.shared.doorbell);
+        self.wake();
         opened
     }
 
-    /// The engine, for its commands. Its thread waits meanwhile.
+    /// The engine, for its commands. Its thread waits meanwhile. A caller that has the engine serve
+    /// a ring [wakes](Service::wake) the thread behind that.
     pub fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.shared.lock()
+        self.shared.wanted.fetch_add(1, Ordering::SeqCst);
+        let engine = self.shared.lock();
+        self.shared.wanted.fetch_sub(1, Ordering::SeqCst);
+        engine
     }
 
-    /// What wakes the thread: a writer to a ring of another process notifies it while the
-    /// engine sleeps.
-    pub fn doorbell(&self) -> &Arc<Event> {
-        &self.shared.doorbell
+    /// Wakes the thread: it may sleep, and a new ring says that it does not.
+    pub fn wake(&self) {
+        wake(&self.shared.doorbell);
+    }
+
+    /// A doorbell for another process, whose channels notify it while the engine sleeps. It is
+    /// watched until nobody has it open.
+    ///
+    /// # Errors
+    /// The process or the system has too many open files.
+    pub fn new_doorbell(&self) -> io::Result<Event> {
+        let doorbell = Event::new()?;
+        self.shared.watch(&doorbell)?;
+        Ok(doorbell)
     }
 }
 
@@ -101,6 +127,11 @@ impl Drop for Service {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Engine> {
         self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, doorbell: &Event) -> io::Result<()> {
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        Ok(epoll::add(&self.doorbells, doorbell, data, flags | epoll::EventFlags::ET)?)
     }
 
     fn run(&self) {
@@ -121,6 +152,9 @@ impl Shared {
     /// Takes steps; returns whether there was work in any of them.
     fn looks(&self) -> bool {
         for _ in 0..LOOKS {
+            while self.wanted.load(Ordering::SeqCst) > 0 {
+                thread::yield_now();
+            }
             if self.lock().step() {
                 return true;
             }
@@ -137,20 +171,10 @@ impl Shared {
             engine.step()
         };
         if !works && !self.stop.load(Ordering::Acquire) {
-            let mut rung = [PollFd::new(&self.doorbell, PollFlags::IN)];
+            let mut rung = Vec::with_capacity(16);
             // An interrupted wait only ends the sleep early.
-            poll(&mut rung, None).ok();
+            epoll::wait(&self.doorbells, rustix::buffer::spare_capacity(&mut rung), None).ok();
         }
         self.lock().set_asleep(false);
-        if let Err(error) = self.doorbell.drain() {
-            tracing::error!(%error, "the doorbell of a DMA engine cannot be read");
-        }
-    }
-}
-
-impl AsFd for Service {
-    /// The doorbell's descriptor, for another process.
-    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.shared.doorbell.as_fd()
     }
 }

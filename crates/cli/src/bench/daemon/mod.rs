@@ -6,7 +6,7 @@
 //! - [`victim`]: one client beside others that want all of the card;
 //! - [`takeover`]: a session whose process is killed, and which another takes over; [`holder`] is
 //!   either process;
-//! - [`served`]: the daemon, and `remora perf` on it.
+//! - [`served`]: `remora perf` between clients of daemons.
 //!
 //! The DMA engine's rows are those of `remora bench memory`. Every process that is started has a
 //! limit in time, and a run that was disturbed is repeated.

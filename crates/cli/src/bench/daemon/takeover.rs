@@ -13,9 +13,10 @@ use remora::message::{Object, SessionStatus};
 use remora::offload::chain::offload::list;
 use remora::{Device, DeviceOptions};
 
+use super::super::daemon_process::Daemon;
 use super::super::row::{Case, Row, Target};
 use super::holder::{self, Serving, Taken};
-use super::served::{Daemon, attached};
+use super::served::attached;
 use super::{PATIENCE, Wanted, again};
 use crate::child::Helper;
 

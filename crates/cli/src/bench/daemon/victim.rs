@@ -16,8 +16,8 @@ use remora::{
     QueuePairOptions,
 };
 
+use super::super::daemon_process::Daemon;
 use super::super::row::{Case, Row, Target};
-use super::served::Daemon;
 use super::{PATIENCE, Wanted, again, spare_core};
 use crate::child;
 use crate::percentile::percentile;

@@ -3,8 +3,9 @@
 
 use anyhow::Result;
 
+use super::super::daemon_process::Daemon;
 use super::super::row::{Case, Row, Run, Target};
-use super::served::{Daemon, PerfServer, embedded, perf};
+use super::served::{PerfServer, embedded, perf};
 use super::{Wanted, again, cores, spare_core};
 
 const NAMES: [&str; 2] = ["daemon_write_lat_8B", "daemon_write_bw_1MiB"];

@@ -3,10 +3,11 @@
 
 use anyhow::Result;
 
+use super::super::daemon_process::Daemon;
 use super::super::memory::live::{best_memcpy, ucx};
 use super::super::row::{Case, Row, Run, Target};
 use super::super::verbs::perftest_with;
-use super::served::{Daemon, PerfServer, attached};
+use super::served::{PerfServer, attached};
 use super::{Wanted, again, spare_core};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;

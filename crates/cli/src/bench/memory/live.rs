@@ -1,11 +1,14 @@
 //! The paths of this machine, live: by size, beside each other, beside the `memcpy` of one core,
 //! and beside UCX's transports.
 //!
-//! This process is the card's, pinned to the first core. The application is another process, with
-//! its memory; where a path needs a thread there (the engine's, or a courier), that is on the
-//! second core. All that is copied begins at a page on both sides: on some processors the library's
-//! `memcpy` takes twenty times as long for other distances, and ratios would be those of luck.
+//! For paths, this process is the card's, pinned to the first core. The application is another
+//! process, with its memory; where a path needs a thread there (the engine's, or a courier), that
+//! is on the second core. For channels, this process is the application, and the card is a daemon's
+//! on the second core. All that is copied begins at a page on both sides: on some processors the
+//! library's `memcpy` takes twenty times as long for other distances, and ratios would be those of
+//! luck.
 
+mod attached;
 pub(in crate::bench) mod ucx;
 
 use std::hint;
@@ -27,6 +30,7 @@ use super::super::report::Options;
 use super::super::row::{Case, Row, Run, Target, measure};
 use crate::child::{self, Helper};
 use crate::{dma, output};
+use attached::Attached;
 use ucx::{Transport, What};
 
 /// What a user chooses about live measurements.
@@ -61,6 +65,9 @@ impl Live {
             return Ok(Vec::new());
         }
         let runs = if options.quick { 3 } else { 15 };
+        let through_daemon =
+            NAMES.iter().any(|name| is_wanted(name) && !name.ends_with("one_core"));
+        let attached = through_daemon.then(|| Attached::start(1 << 20)).transpose()?;
         let sides = Sides::new()?;
         let mut rows = Vec::new();
         for name in NAMES.into_iter().filter(|name| is_wanted(name)) {
@@ -68,6 +75,10 @@ impl Live {
             let to_card = name.contains("h2c");
             let direction = if to_card { Direction::HostToCard } else { Direction::CardToHost };
             let alone = name.ends_with("one_core");
+            let ours = match &attached {
+                Some(attached) if !alone => attached.stream(direction, len)?,
+                _ => sides.stream(direction, len, alone)?,
+            };
             let target = if alone { Target::Any } else { Target::AtLeast(0.7) };
             rows.push(measure(
                 Case {
@@ -75,7 +86,7 @@ impl Live {
                     unit: "GB/s",
                     peer: "memcpy of one core",
                     target,
-                    ours: sides.stream(direction, len, alone)?,
+                    ours,
                     theirs: best_memcpy(len),
                 },
                 runs,
@@ -262,14 +273,23 @@ impl Sides {
             Direction::CardToHost => (near, host),
         };
         Ok(Box::new(move || {
-            let mut best = 0.0_f64;
-            for _ in 0..WINDOWS {
-                let turn = || if alone { own.step() } else { false };
-                best = best.max(window(&mut channel, ends, len, turn)?);
-            }
-            Ok(best)
+            best_windows(&mut channel, ends, len, || if alone { own.step() } else { false })
         }))
     }
+}
+
+/// The best of some short windows; GB/s.
+fn best_windows(
+    channel: &mut Channel,
+    ends: (Address, Address),
+    len: usize,
+    mut turn: impl FnMut() -> bool,
+) -> Result<f64> {
+    let mut best = 0.0_f64;
+    for _ in 0..WINDOWS {
+        best = best.max(window(channel, ends, len, &mut turn)?);
+    }
+    Ok(best)
 }
 
 /// Keeps a channel's ring full for a short while; GB/s.

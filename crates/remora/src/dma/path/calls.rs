@@ -5,6 +5,9 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
 use super::sys::{self, Part};
 use super::{Application, Kind, Path, PathError};
 use crate::memory::{AccessError, Buffer};
@@ -13,6 +16,8 @@ use crate::memory::{AccessError, Buffer};
 #[derive(Debug)]
 pub struct ProcessVm {
     pid: i32,
+    /// Says whether the number still is that of the process.
+    process: OwnedFd,
     addr: u64,
     len: u64,
 }
@@ -34,11 +39,22 @@ impl ProcessVm {
     /// The system does not permit to read it.
     pub fn of(application: &Application) -> io::Result<ProcessVm> {
         let Application { pid, addr, len, .. } = *application;
-        let path = ProcessVm { pid, addr, len };
+        let number = Pid::from_raw(pid).ok_or(ErrorKind::InvalidInput)?;
+        let process = pidfd_open(number, PidfdFlags::empty())?;
+        let path = ProcessVm { pid, process, addr, len };
         let probe = Buffer::new(1).map_err(io::Error::other)?;
         let part = Part::new(&probe, 0, 1).map_err(io::Error::other)?;
         whole(part, |part, _| sys::read_process(pid, addr, part))?;
         Ok(path)
+    }
+
+    /// An error if the process has ended: another one may have its number then.
+    fn need_alive(&self) -> io::Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&now)) {
+            Ok(0) => Ok(()),
+            _ => Err(io::Error::from(rustix::io::Errno::SRCH)),
+        }
     }
 }
 
@@ -53,6 +69,13 @@ impl ByFile {
         let file = Arc::new(OwnedFd::from(file));
         let Application { addr, len, .. } = *application;
         Ok(ByFile { kind: Kind::ProcMem, file, base: addr, len })
+    }
+
+    /// The application's `/proc/self/mem`, which it has opened and passed on: it stays bound to the
+    /// memory that the application had then.
+    pub fn of_opened(application: &Application) -> io::Result<ByFile> {
+        let path = ByFile::of_memory(application)?;
+        Ok(ByFile { kind: Kind::ProcMem, base: application.addr, ..path })
     }
 
     /// The file of the application's memory.
@@ -86,6 +109,8 @@ impl Path for ProcessVm {
         whole(Part::new(card, at, len)?, |part, done| {
             sys::read_process(self.pid, first.wrapping_add(done), part)
         })
+        // What was read of another process is of no use to anybody: the copy has failed.
+        .and_then(|()| self.need_alive())
         .map_err(|error| self.kind().failed(error))
     }
 
@@ -97,10 +122,11 @@ impl Path for ProcessVm {
         len: usize,
     ) -> Result<(), PathError> {
         let first = self.addr.wrapping_add(within(at, len, self.len)?);
-        whole(Part::new(card, from, len)?, |part, done| {
-            sys::write_process(self.pid, first.wrapping_add(done), part)
-        })
-        .map_err(|error| self.kind().failed(error))
+        let part = Part::new(card, from, len)?;
+        let write =
+            |part: Part<'_>, done| sys::write_process(self.pid, first.wrapping_add(done), part);
+        let written = self.need_alive().and_then(|()| whole(part, write));
+        written.map_err(|error| self.kind().failed(error))
     }
 }
 

@@ -1,12 +1,13 @@
 //! The path through the engine: post, let its thread copy, poll the completion.
 
+use std::borrow::BorrowMut;
+use std::fmt::Debug;
 use std::hint;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Kind, Path, PathError};
-use crate::dma::card_memory::CardMemory;
 use crate::dma::channel::{Channel, ChannelOptions, Direction};
 use crate::dma::descriptor::{Address, Flags, LEN_MAX, Outcome, RegionId, Status};
 use crate::dma::service::Service;
@@ -19,10 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A pair of channels to an engine, and a region that is granted to it.
 #[derive(Debug)]
-pub struct Through {
-    card: Arc<CardMemory>,
-    h2c: Channel,
-    c2h: Channel,
+pub struct Through<C = Channel> {
+    /// The path by which the engine reaches the region.
+    kind: Kind,
+    /// Where the card's memory is mapped in this process.
+    card: u64,
+    h2c: C,
+    c2h: C,
     region: RegionId,
     len: u64,
 }
@@ -39,13 +43,26 @@ impl Through {
             |direction| service.open(ChannelOptions::new(direction)).map_err(io::Error::other);
         let (h2c, c2h) = (open(Direction::HostToCard)?, open(Direction::CardToHost)?);
         let card = service.engine().card().clone();
-        Ok(Through { card, h2c, c2h, region, len })
+        Ok(Through::over(Kind::Engine, card.bytes(), (h2c, c2h), (region, len)))
     }
 }
 
-impl Path for Through {
+impl<C> Through<C> {
+    /// By channels to the engine of the card whose memory is `card`, one each way, and a region of
+    /// `len` bytes that is granted to it, which it reaches by `kind`.
+    pub fn over(
+        kind: Kind,
+        card: &Buffer,
+        (h2c, c2h): (C, C),
+        (region, len): (RegionId, u64),
+    ) -> Self {
+        Through { kind, card: card.addr(), h2c, c2h, region, len }
+    }
+}
+
+impl<C: BorrowMut<Channel> + Debug + Send> Path for Through<C> {
     fn kind(&self) -> Kind {
-        Kind::Engine
+        self.kind
     }
 
     fn len(&self) -> u64 {
@@ -59,8 +76,8 @@ impl Path for Through {
         at: usize,
         len: usize,
     ) -> Result<(), PathError> {
-        need_own(&self.card, card)?;
-        carry(&mut self.h2c, self.region.at(from), Address::Card(at as u64), len)
+        need_own(self.card, card)?;
+        carry(self.h2c.borrow_mut(), self.region.at(from), Address::Card(at as u64), len)
     }
 
     fn to_host(
@@ -70,14 +87,14 @@ impl Path for Through {
         at: u64,
         len: usize,
     ) -> Result<(), PathError> {
-        need_own(&self.card, card)?;
-        carry(&mut self.c2h, Address::Card(from as u64), self.region.at(at), len)
+        need_own(self.card, card)?;
+        carry(self.c2h.borrow_mut(), Address::Card(from as u64), self.region.at(at), len)
     }
 }
 
 /// The engine reaches the memory of its own card only.
-fn need_own(card: &CardMemory, asked: &Buffer) -> Result<(), PathError> {
-    if card.bytes().addr() == asked.addr() {
+fn need_own(card: u64, asked: &Buffer) -> Result<(), PathError> {
+    if card == asked.addr() {
         return Ok(());
     }
     Err(Kind::Engine.failed(io::Error::new(ErrorKind::InvalidInput, "not this engine’s card")))

@@ -1,4 +1,4 @@
-//! How a client that sleeps is woken.
+//! How a client that sleeps is woken: a session's, or one of a DMA channel.
 //!
 //! The two ends of a pipe are two open files: the client has the reading one, and nothing that it
 //! does to it (a change of its flags, an empty or a full pipe) lets a write of the daemon wait. An
@@ -16,16 +16,18 @@ const ROOM: usize = 4096;
 
 /// A pipe whose reading end wakes a client.
 #[derive(Debug)]
-pub(crate) struct Wake {
+pub struct Wake {
     /// Kept, so that a write never finds a pipe without a reader.
     reader: OwnedFd,
     writer: OwnedFd,
 }
 
 impl Wake {
+    /// An empty pipe.
+    ///
     /// # Errors
     /// The process or the system has too many open files.
-    pub(crate) fn new() -> io::Result<Wake> {
+    pub fn new() -> io::Result<Wake> {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         // A user's pipes have so many pages in all; where the system keeps its size, so be it.
         fcntl_setpipe_size(&writer, ROOM).ok();
@@ -33,15 +35,32 @@ impl Wake {
     }
 
     /// The client's end.
-    pub(crate) fn reader(&self) -> BorrowedFd<'_> {
+    pub fn reader(&self) -> BorrowedFd<'_> {
         self.reader.as_fd()
     }
 
     /// Wakes the client. A pipe that is full is readable already.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         match rustix::io::write(&self.writer, &[1]) {
             Ok(_) | Err(Errno::AGAIN) => {}
             Err(error) => tracing::error!(%error, "cannot wake a client"),
+        }
+    }
+}
+
+/// Takes all wake-ups out of a pipe's reading end, which does not block. Returns whether anybody
+/// has the writing end still.
+///
+/// # Errors
+/// The descriptor is none of a pipe.
+pub(crate) fn drain(reader: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut bytes = [0; 64];
+    loop {
+        match rustix::io::read(reader, &mut bytes) {
+            Ok(0) => return Ok(false),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return Ok(true),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -64,5 +83,15 @@ mod tests {
         assert!(rustix::io::read(&reader, &mut bytes).unwrap() > 0);
         drop(reader);
         wake.wake();
+    }
+
+    #[test]
+    fn a_client_learns_that_nobody_will_wake_it() {
+        let wake = Wake::new().unwrap();
+        let reader = wake.reader().try_clone_to_owned().unwrap();
+        wake.wake();
+        assert!(drain(reader.as_fd()).unwrap());
+        drop(wake);
+        assert!(!drain(reader.as_fd()).unwrap());
     }
 }

@@ -1,0 +1,231 @@
+//! `remora dma mount`: the files of XDMA's driver, with the engine behind them.
+#![cfg(feature = "fuse")]
+
+mod support;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::nic::Daemon;
+use support::{Folder, pattern, until};
+
+/// Can this process mount a file system, in a namespace of its own?
+fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["-Urm", "test", "-c", "/dev/fuse"]).output();
+    let can = tried.is_ok_and(|tried| tried.status.success())
+        && File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !can {
+        eprintln!("left out: no file system can be mounted here");
+    }
+    can
+}
+
+/// `remora dma mount` at work in a namespace of its own, until it is dropped.
+struct Mounted {
+    child: Child,
+    /// The mount, as other processes find it: by the root of the namespace.
+    dir: PathBuf,
+    told: Value,
+}
+
+impl Mounted {
+    fn start(folder: &Folder, options: &[&str], socket: Option<PathBuf>) -> Mounted {
+        let dir = folder.path("mounted");
+        fs::create_dir_all(&dir).unwrap();
+        let remora = env!("CARGO_BIN_EXE_remora");
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-Urm", remora, "dma", "mount", "--json"]).arg(&dir);
+        unshare.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
+        unshare.env("REMORA_NIC", socket.unwrap_or_else(|| "off".into()));
+        let mut child = unshare.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let told = serde_json::from_str(&line).expect("the mount did not come about");
+        let root = PathBuf::from(format!("/proc/{}/root", child.id()));
+        let dir = root.join(dir.strip_prefix("/").unwrap());
+        Mounted { child, dir, told }
+    }
+
+    fn open(&self, name: &str) -> File {
+        File::options().read(true).write(true).open(self.dir.join(name)).unwrap()
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.join(name).to_str().unwrap().to_owned()
+    }
+
+    fn stop(mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[test]
+fn a_file_is_a_channel_of_the_engine() {
+    if !can_mount() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let socket = daemon.folder.path("nic.sock");
+    let files = Folder::new();
+    let mounted = Mounted::start(&files, &["--channels", "2"], Some(socket));
+    assert_eq!(mounted.told["daemon"], true);
+    assert_eq!(mounted.told["files"].as_array().unwrap().len(), 5);
+    let mut names: Vec<_> = fs::read_dir(&mounted.dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(names[..3], ["xdma0_c2h_0", "xdma0_c2h_1", "xdma0_control"]);
+
+    let data = pattern(5_300_001);
+    mounted.open("xdma0_h2c_0").write_all_at(&data, 0x1003).unwrap();
+    let mut back = vec![0; data.len()];
+    mounted.open("xdma0_c2h_1").read_exact_at(&mut back, 0x1003).unwrap();
+    assert!(back == data);
+    // It is the daemon's card.
+    let out = daemon.run(&["dma", "copy", "card:0x1003", "-", "--len", "5300001"]);
+    assert!(out.stdout == data);
+    let told = daemon.json(&["dma", "channels", "--json"]);
+    assert_eq!(told["open"]["channels"].as_array().unwrap().len(), 4);
+
+    // The daemon goes: readers and writers are told, and nobody hangs.
+    let channel = mounted.open("xdma0_h2c_0");
+    drop(daemon);
+    until("the file says that the card has gone", || channel.write_at(b"x", 0).is_err());
+    drop(channel);
+    mounted.stop();
+}
+
+#[test]
+fn files_end_where_the_card_does_and_have_one_direction() {
+    if !can_mount() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted::start(&folder, &["--far", "64M", "--channels", "2"], None);
+    let (to, from) = (mounted.open("xdma0_h2c_0"), mounted.open("xdma0_c2h_0"));
+    assert_eq!(to.read_at(&mut [0; 8], 0).unwrap_err().raw_os_error(), Some(22));
+    assert_eq!(from.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(22));
+    let end = mounted.told["near_address"].as_u64().unwrap()
+        + mounted.told["near_bytes"].as_u64().unwrap();
+    assert_eq!(to.write_at(&[0; 8], end - 4).unwrap_err().raw_os_error(), Some(28));
+    assert_eq!(from.read_at(&mut [0; 8], end - 4).unwrap(), 4);
+    assert_eq!(from.read_at(&mut [0; 8], end).unwrap(), 0);
+    assert!(File::create(mounted.dir.join("other")).is_err());
+    // Cut, as by a shell, it stays as long as it was.
+    File::create(mounted.dir.join("xdma0_h2c_1")).unwrap();
+    assert_eq!(from.metadata().unwrap().len(), end);
+    let control = mounted.open("xdma0_control");
+    let mut registers = vec![0; 0x1200];
+    control.read_exact_at(&mut registers, 0).unwrap();
+    assert_eq!(registers[0x1100..0x1104], 0x1fc1_0100_u32.to_le_bytes());
+    assert!(control.write_at(b"x", 0).is_err());
+    drop((to, from, control));
+    mounted.stop();
+}
+
+#[test]
+fn packets_pass_through_streaming_files() {
+    if !can_mount() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted::start(&folder, &["--streaming", "--far", "2M"], None);
+    assert_eq!(mounted.told["daemon"], false);
+    let (mut to, mut from) = (mounted.open("xdma0_h2c_3"), mounted.open("xdma0_c2h_3"));
+    let mut buffer = vec![0; 1 << 16];
+    to.write_all(&pattern(3000)).unwrap();
+    to.write_all(&pattern(5)).unwrap();
+    assert_eq!(from.read(&mut buffer).unwrap(), 3000, "a packet is what was written at a time");
+    assert!(buffer[..3000] == pattern(3000));
+    assert_eq!(from.read(&mut buffer[..2]).unwrap(), 2);
+    assert_eq!(from.read(&mut buffer).unwrap(), 3, "the rest of the packet");
+    // A reader that comes first waits, and others' files work meanwhile.
+    let reader = std::thread::spawn(move || {
+        let mut bytes = vec![0; 100];
+        let count = from.read(&mut bytes).unwrap();
+        bytes[..count].to_vec()
+    });
+    let (mut other_to, mut other_from) = (mounted.open("xdma0_h2c_1"), mounted.open("xdma0_c2h_1"));
+    other_to.write_all(b"other").unwrap();
+    assert_eq!(other_from.read(&mut buffer).unwrap(), 5);
+    to.write_all(b"late").unwrap();
+    assert_eq!(reader.join().unwrap(), b"late");
+    drop((to, other_to, other_from));
+    mounted.stop();
+}
+
+/// The instruments of *In-Network Memory Access* §6, as they are called there.
+#[test]
+fn dd_and_fio_move_bytes_by_the_engine() {
+    if !can_mount() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted::start(&folder, &["--far", "64M"], None);
+    let data = folder.file("data", 1 << 20);
+    let (h2c, c2h) = (mounted.path("xdma0_h2c_0"), mounted.path("xdma0_c2h_0"));
+    let back = folder.path("back");
+    let dd = |args: &[String]| {
+        let done = Command::new("dd").args(args).stderr(Stdio::null()).status().unwrap();
+        assert!(done.success(), "{args:?}");
+    };
+    // Without conv=notrunc, as with a device.
+    let (of, skip) = (format!("of={h2c}"), "skip=3".to_owned());
+    dd(&[format!("if={}", data.display()), of, "bs=64K".into(), "seek=3".into()]);
+    let (input, output) = (format!("if={c2h}"), format!("of={}", back.display()));
+    dd(&[input, output, "bs=64K".into(), skip, "count=16".into()]);
+    assert!(fs::read(&back).unwrap() == pattern(1 << 20));
+
+    for (file, rw) in [(&h2c, "randwrite"), (&c2h, "randread")] {
+        let aux = format!("--aux-path={}", folder.path("").display());
+        let fio = Command::new("fio")
+            .args(["--name=card", &format!("--rw={rw}"), "--bs=16k", "--size=16M"])
+            .args([format!("--filename={file}"), aux])
+            .stdout(Stdio::null())
+            .status();
+        match fio {
+            Ok(done) => assert!(done.success(), "{rw}"),
+            Err(error) => eprintln!("fio is left out: {error}; ./ci.sh setup installs it"),
+        }
+    }
+    mounted.stop();
+}
+
+/// What Xilinx's `dma_to_device` and `dma_from_device` do, call by call: open for reading and
+/// writing, seek to the address, move blocks of a size, again and again.
+#[test]
+fn programs_seek_and_move_blocks() {
+    if !can_mount() {
+        return;
+    }
+    let folder = Folder::new();
+    let mounted = Mounted::start(&folder, &["--far", "64M"], None);
+    let block = pattern(8192);
+    let mut to = mounted.open("xdma0_h2c_0");
+    let mut from = mounted.open("xdma0_c2h_0");
+    for round in 0..50_u64 {
+        let address = 4096 * round + round;
+        assert_eq!(to.seek(SeekFrom::Start(address)).unwrap(), address);
+        assert_eq!(to.write(&block).unwrap(), block.len());
+        assert_eq!(from.seek(SeekFrom::Start(address)).unwrap(), address);
+        let mut back = vec![0; block.len()];
+        assert_eq!(from.read(&mut back).unwrap(), back.len());
+        assert!(back == block, "round {round}");
+    }
+    drop((to, from));
+    mounted.stop();
+}

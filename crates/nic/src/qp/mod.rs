@@ -411,7 +411,7 @@ impl Qp {
         let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => {
-                (sends || self.is_lossy()) && self.send_requests(env, batch, &mut budget)
+                (sends || self.has_lossy_work()) && self.send_requests(env, batch, &mut budget)
             }
             State::Error | State::Sqe => self.flush(env, &mut budget),
             _ => false,

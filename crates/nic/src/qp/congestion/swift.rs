@@ -179,8 +179,7 @@ mod tests {
             |swift, window| swift.measured(window, (US(32), US(10)), Psn::new(100));
         let very_late: fn(&mut Swift, &mut Window) =
             |swift, window| swift.measured(window, (US(90), US(10)), Psn::new(100));
-        let lost: fn(&mut Swift, &mut Window) =
-            |swift, window| swift.lost(window, Psn::new(100));
+        let lost: fn(&mut Swift, &mut Window) = |swift, window| swift.lost(window, Psn::new(100));
         assert!((240..256).contains(&cut(&[late])));
         for signs in [[late, very_late], [very_late, late], [late, lost], [lost, very_late]] {
             assert_eq!(cut(&signs), 128);

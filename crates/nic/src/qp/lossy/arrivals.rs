@@ -150,12 +150,7 @@ impl Arrivals {
     }
 
     #[inline(never)]
-    fn join_any(
-        &mut self,
-        expected: Psn,
-        packet: &Packet<'_>,
-        leth: Leth,
-    ) -> Result<bool, Stray> {
+    fn join_any(&mut self, expected: Psn, packet: &Packet<'_>, leth: Leth) -> Result<bool, Stray> {
         let (position, operation) = (packet.op.position, packet.op.operation);
         let Leth { ssn, offset, .. } = leth;
         let reth = if operation == Operation::Write { packet.ext.reth } else { Reth::default() };

@@ -43,19 +43,26 @@ impl Qp {
 
     #[inline(never)]
     fn note_life(&mut self, env: &mut Env<'_>) {
+        if self.lossy().dormant {
+            return self.wake(env);
+        }
         let waits = self.tx.una == self.tx.high;
         let retry_cnt = self.retry_cnt;
         let lossy = self.lossy_mut();
-        if core::mem::take(&mut lossy.dormant) {
-            (lossy.quiet_since, lossy.probes, lossy.probe) = (env.now, 0, true);
-            self.tx.retries_left = retry_cnt;
-            return self.schedule(env.card);
-        }
         // While packets are under way, only their acknowledges count.
         if waits && !lossy.asks.is_empty() {
             (lossy.quiet_since, lossy.probes) = (env.now, 0);
             self.tx.retries_left = retry_cnt;
         }
+    }
+
+    /// Has a responder that has given its answers up send again, and count retries anew.
+    pub(super) fn wake(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        (lossy.dormant, lossy.quiet_since, lossy.probes, lossy.probe) = (false, now, 0, true);
+        self.tx.retries_left = self.retry_cnt;
+        self.schedule(env.card);
     }
 
     /// An acknowledge or NAK.

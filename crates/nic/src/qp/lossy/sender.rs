@@ -47,6 +47,12 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> Option<Stop> {
+        // Unlike answers, requests must find out whether the peer is there.
+        let has_requests = self.sq.waiting() > 0 || self.has_posted() || self.waits_for_peer();
+        if self.lossy().dormant && has_requests {
+            self.wake(env);
+            self.arm_lossy(env);
+        }
         loop {
             if budget.is_spent() {
                 return Some(Stop::Spent);

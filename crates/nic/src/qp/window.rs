@@ -133,8 +133,8 @@ impl Window {
         matches!(self.recover, Recover::Until { .. })
     }
 
-    /// As [`Window::shrink_to`]. While a decrease is under way, the window goes down to this part of
-    /// what it was `before` that, and the decrease begins anew.
+    /// As [`Window::shrink_to`]. While a decrease is under way, the window goes down to this part
+    /// of what it was `before` that, and the decrease begins anew.
     pub(super) fn shrink_from(&mut self, before: u16, part: u32, high: Psn) {
         let size = part_of(before, part);
         if !self.is_shrinking() {

@@ -19,7 +19,20 @@ impl Time {
 
     /// The time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Time) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        Duration::from_nanos(self.ns_since(earlier))
+    }
+
+    /// As [`Time::since`], in nanoseconds. (Arithmetic of durations takes divisions, which every
+    /// packet would pay.)
+    #[inline]
+    pub(crate) fn ns_since(self, earlier: Time) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+
+    /// The moment so many nanoseconds later.
+    #[inline]
+    pub(crate) fn plus_ns(self, ns: u64) -> Time {
+        Time(self.0.saturating_add(ns))
     }
 }
 

@@ -97,24 +97,21 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     seconds.saturating_add(duration.subsec_nanos().into())
 }
 
-/// The local ACK timeout: 4.096 µs · 2^`code`; code 0 means that there is none.
-pub(crate) fn ack_timeout(code: u8) -> Option<Duration> {
-    ack_timeout_ns(code).map(Duration::from_nanos)
-}
-
-/// As [`ack_timeout`], in nanoseconds.
+/// The local ACK timeout in nanoseconds: 4.096 µs · 2^`code`; code 0 means that there is none.
 #[inline]
 pub(crate) fn ack_timeout_ns(code: u8) -> Option<u64> {
     (code != 0).then(|| 4096 << code.min(31))
 }
 
-/// The wait for an acknowledge after `vain` retries in a row without an answer. A requester may
+/// The wait for an acknowledge after `vain` retries in a row without an answer, if one without such
+/// retries is `wait_ns`: in nanoseconds. A requester may
 /// wait for one to four times the local ACK timeout (InfiniBand volume 1, chapter 9, Transport
 /// Layer). After two retries, which a loss may take, more and more of that is used, so that a busy
 /// peer is not given up early. Waits of a second are long enough as they are.
-pub(crate) fn wait_again(wait: Duration, vain: u8) -> Duration {
-    const LONG: Duration = Duration::from_secs(1);
-    (wait * (1 << vain.saturating_sub(2).min(2))).min(wait.max(LONG))
+#[inline]
+pub(crate) fn wait_again_ns(wait_ns: u64, vain: u8) -> u64 {
+    const LONG_NS: u64 = 1_000_000_000;
+    wait_ns.saturating_mul(1 << vain.saturating_sub(2).min(2)).min(wait_ns.max(LONG_NS))
 }
 
 /// The RNR retry count that means "without limit" (InfiniBand volume 1, chapter 9, Transport
@@ -164,10 +161,10 @@ mod tests {
 
     #[test]
     fn durations_are_those_of_the_specification() {
-        assert_eq!(ack_timeout(0), None);
-        assert_eq!(ack_timeout(14), Some(Duration::from_nanos(67_108_864)));
-        let ms = Duration::from_millis;
-        let waits = |wait| [2, 3, 4, 7].map(|vain| wait_again(ms(wait), vain));
+        assert_eq!(ack_timeout_ns(0), None);
+        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
+        let ms = |ms: u64| ms * 1_000_000;
+        let waits = |wait| [2, 3, 4, 7].map(|vain| wait_again_ns(ms(wait), vain));
         assert_eq!(waits(67), [67, 134, 268, 268].map(ms));
         assert_eq!(waits(400), [400, 800, 1000, 1000].map(ms));
         assert_eq!(waits(4300), [4300; 4].map(ms));

@@ -3,6 +3,17 @@
 
 use std::env;
 
+/// Worlds that showed a bug.
+#[test]
+fn worlds_that_failed_once() {
+    // A lossy responder that had given its answers up posted requests, which never ended.
+    for seed in [3504] {
+        if let Err(failure) = remora_sim::run(seed) {
+            panic!("{}{failure}", failure.options);
+        }
+    }
+}
+
 #[test]
 fn random_worlds() {
     let number = |name, default| env::var(name).map_or(default, |v| v.parse().unwrap());

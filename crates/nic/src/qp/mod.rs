@@ -67,6 +67,7 @@ use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::List;
 use crate::numbered::Numbered;
+use crate::prefetch::prefetch;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
@@ -220,6 +221,18 @@ impl Qp {
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
         card.scheduler.schedule(self.qpn, self.client, &mut self.queued);
+    }
+
+    /// Has the processor fetch the hot state.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sq);
+        prefetch(&self.rq);
+        prefetch(&self.tx);
+        prefetch(&self.tx.timer);
+        prefetch(&self.rx);
+        prefetch(&self.path);
+        prefetch(&self.cold);
     }
 
     /// This queue pair as a user of keys.
@@ -411,7 +424,7 @@ impl Qp {
         let before = batch.len();
         let again = match self.state {
             State::Rts | State::Sqd => {
-                (sends || self.is_lossy()) && self.send_requests(env, batch, &mut budget)
+                (sends || self.has_lossy_work()) && self.send_requests(env, batch, &mut budget)
             }
             State::Error | State::Sqe => self.flush(env, &mut budget),
             _ => false,

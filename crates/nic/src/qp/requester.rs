@@ -7,8 +7,6 @@
 //! back N (InfiniBand volume 1, chapter 9, Transport Layer) means to set the cursor back. Answers,
 //! NAKs, time-outs and retries are in [`super::completer`], which sets it back.
 
-use core::time::Duration;
-
 use super::limits::OverLimit;
 use super::refusal::Failure;
 use super::window::Window;
@@ -27,7 +25,6 @@ use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::scheduler::Budget;
-use crate::time::Time;
 use crate::timers;
 use crate::timers::Timer;
 use crate::transmit::{Ecn, Path, Segment, TransmitBatch};
@@ -450,17 +447,15 @@ impl Qp {
         };
         // Each message that is sent comes here, and arithmetic of durations takes divisions.
         let wait = wait.max(env.card.least_wait_ns());
-        let deadline = Time(env.now.0.saturating_add(wait));
-        env.card.timers.arm(&mut self.tx.timer, self.qpn, deadline);
+        env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
     }
 
-    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_again`].
+    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_again_ns`].
     pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
-        if let Some(wait) = timers::ack_timeout(self.timeout) {
-            let least = Duration::from_nanos(env.card.least_wait_ns());
-            let wait = timers::wait_again(wait.max(least), vain);
-            env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + wait);
+        if let Some(wait) = timers::ack_timeout_ns(self.timeout) {
+            let wait = timers::wait_again_ns(wait.max(env.card.least_wait_ns()), vain);
+            env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
         }
     }
 

@@ -128,6 +128,22 @@ impl Window {
         }
     }
 
+    /// Is a decrease under way?
+    pub(crate) fn is_shrinking(&self) -> bool {
+        matches!(self.recover, Recover::Until { .. })
+    }
+
+    /// As [`Window::shrink_to`]. While a decrease is under way, the window goes down to this part
+    /// of what it was `before` that, and the decrease begins anew.
+    pub(super) fn shrink_from(&mut self, before: u16, part: u32, high: Psn) {
+        let size = part_of(before, part);
+        if !self.is_shrinking() {
+            self.shrink_to(part, high);
+        } else if size < self.size {
+            (self.size, self.acked, self.recover) = (size, 0, Recover::until(high));
+        }
+    }
+
     /// As [`Window::shrink`], after a timeout, and even if a decrease is under way: it was not
     /// enough, as the packets sent since may still be in a queue of the network.
     pub(crate) fn shrink_again(&mut self, high: Psn) {
@@ -136,13 +152,17 @@ impl Window {
         }
     }
 
-    // Never to less than half: see `ask_every`.
     fn cut(&mut self, part: u32, high: Psn) {
-        let size = u32::from(self.size) * part.clamp(ONE / 2, ONE) / ONE;
-        self.size = (size as u16).max(LEAST);
+        self.size = part_of(self.size, part);
         self.acked = 0;
         self.recover = Recover::until(high);
     }
+}
+
+/// A part of a window, never less than half of it: see [`Window::ask_every`].
+fn part_of(size: u16, part: u32) -> u16 {
+    let size = u32::from(size) * part.clamp(ONE / 2, ONE) / ONE;
+    (size as u16).max(LEAST)
 }
 
 #[cfg(test)]
@@ -207,6 +227,21 @@ mod tests {
             w.shrink_to(0, Psn::new(9));
             assert_eq!(w.size(), (left / 2).max(LEAST));
         }
+    }
+
+    #[test]
+    fn a_decrease_under_way_goes_deeper_and_to_half_at_most() {
+        let mut w = Window::new(64);
+        for (part, left) in [(ONE * 9 / 10, 57), (ONE, 57), (ONE * 3 / 4, 48), (0, 32), (0, 32)] {
+            w.shrink_from(64, part, Psn::new(9));
+            assert_eq!(w.size(), left);
+        }
+        w.end_decrease(Psn::new(9));
+        w.shrink_from(32, 0, Psn::new(19));
+        assert_eq!((w.size(), w.is_shrinking()), (16, true));
+        let mut fixed = Window::fixed(64);
+        fixed.shrink_from(64, 0, Psn::new(9));
+        assert_eq!(fixed.size(), 64);
     }
 
     #[test]

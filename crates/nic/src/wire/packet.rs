@@ -90,9 +90,10 @@ impl<'a> Packet<'a> {
         let end = datagram.len().checked_sub(ICRC_LEN).ok_or(Malformed::TooShort)?;
         let rest = datagram.get(Bth::LEN..end).ok_or(Malformed::TooShort)?;
         let mut ext = Extensions::default();
-        let rest = match op.follows.intersects(RARE) {
-            false => ext.read::<false>(op, rest)?,
-            true => ext.read_any(op, rest)?,
+        let rest = match op.follows {
+            follows if ORDINARY.contains(follows) => ext.read::<{ ORDINARY.bits() }>(op, rest)?,
+            follows if LOSSY.contains(follows) => ext.read_lossy(op, rest)?,
+            _ => ext.read_any(op, rest)?,
         };
         // The pad is part of what follows the headers, and cannot be longer than that.
         let payload = rest
@@ -113,67 +114,68 @@ impl<'a> Packet<'a> {
     pub fn emit_headers(bth: &Bth, op: &Op, ext: &Extensions, out: &mut [u8; MAX_HEADER]) -> usize {
         let mut rest = &mut out[..];
         Bth { opcode: op.code, ..*bth }.emit(put(&mut rest));
-        let left = match op.follows.intersects(RARE) {
-            false => ext.write::<false>(op, rest),
-            true => ext.write_any(op, rest),
+        let left = match op.follows {
+            follows if ORDINARY.contains(follows) => ext.write::<{ ORDINARY.bits() }>(op, rest),
+            follows if LOSSY.contains(follows) => ext.write::<{ LOSSY.bits() }>(op, rest),
+            _ => ext.write_any(op, rest),
         };
         MAX_HEADER - left
     }
 }
 
-/// The headers that SENDs, WRITEs, READs and acknowledges of an ordinary connection do not have.
-/// Packets without them are spared a look for each.
-const RARE: Follows = Follows::XRCETH
-    .union(Follows::DETH)
-    .union(Follows::FETH)
-    .union(Follows::ATOMIC)
-    .union(Follows::ATOMIC_ACK)
-    .union(Follows::LETH)
-    .union(Follows::SACK);
+/// The headers that SENDs, WRITEs, READs and acknowledges of an ordinary connection have. Packets
+/// with no others are spared a look for each.
+const ORDINARY: Follows = Follows::RETH
+    .union(Follows::AETH)
+    .union(Follows::IMM)
+    .union(Follows::IETH)
+    .union(Follows::PAYLOAD);
+/// The same of a connection of the lossy dialect.
+const LOSSY: Follows = ORDINARY.union(Follows::LETH).union(Follows::SACK);
 
-/// Does `op` call for a header? Where `ANY` is false, it is known to call for no [`RARE`] one.
+/// Does `op` call for a header? It is known to call for none that is not `AMONG` these.
 #[inline(always)]
-fn has<const ANY: bool>(op: &Op, header: Follows) -> bool {
-    (ANY || !RARE.contains(header)) && op.follows.contains(header)
+fn has<const AMONG: u16>(op: &Op, header: Follows) -> bool {
+    Follows::from_bits_retain(AMONG).contains(header) && op.follows.contains(header)
 }
 
 impl Extensions {
     /// Reads the headers that `op` calls for; returns what follows them. A packet too short for one
     /// is malformed.
     #[inline(always)]
-    fn read<'a, const ANY: bool>(
+    fn read<'a, const AMONG: u16>(
         &mut self,
         op: &Op,
         mut rest: &'a [u8],
     ) -> Result<&'a [u8], Malformed> {
-        if has::<ANY>(op, Follows::XRCETH) {
+        if has::<AMONG>(op, Follows::XRCETH) {
             self.xrceth = Xrceth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::DETH) {
+        if has::<AMONG>(op, Follows::DETH) {
             self.deth = Deth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::FETH) {
+        if has::<AMONG>(op, Follows::FETH) {
             self.feth = Feth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::RETH) {
+        if has::<AMONG>(op, Follows::RETH) {
             self.reth = Reth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::ATOMIC) {
+        if has::<AMONG>(op, Follows::ATOMIC) {
             self.atomic = AtomicEth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::AETH) {
+        if has::<AMONG>(op, Follows::AETH) {
             self.aeth = Aeth::parse(take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::ATOMIC_ACK) {
+        if has::<AMONG>(op, Follows::ATOMIC_ACK) {
             self.atomic_ack = u64::from_be_bytes(*take(&mut rest)?);
         }
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
             self.imm_or_key = u32::from_be_bytes(*take(&mut rest)?);
         }
-        if has::<ANY>(op, Follows::LETH) {
+        if has::<AMONG>(op, Follows::LETH) {
             self.leth = Some(Leth::parse(take(&mut rest)?));
         }
-        if has::<ANY>(op, Follows::SACK) {
+        if has::<AMONG>(op, Follows::SACK) {
             self.sack = Some(Sack::parse(take(&mut rest)?));
         }
         Ok(rest)
@@ -182,40 +184,46 @@ impl Extensions {
     /// As [`Extensions::read`], for every op-code.
     #[inline(never)]
     fn read_any<'a>(&mut self, op: &Op, rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
-        self.read::<true>(op, rest)
+        self.read::<{ Follows::all().bits() }>(op, rest)
+    }
+
+    /// As [`Extensions::read`], for SENDs, WRITEs, READs and acknowledges of the lossy dialect.
+    #[inline(never)]
+    fn read_lossy<'a>(&mut self, op: &Op, rest: &'a [u8]) -> Result<&'a [u8], Malformed> {
+        self.read::<{ LOSSY.bits() }>(op, rest)
     }
 
     /// Writes the headers that `op` calls for; returns how many bytes of room are left.
     #[inline(always)]
-    fn write<const ANY: bool>(&self, op: &Op, mut rest: &mut [u8]) -> usize {
-        if has::<ANY>(op, Follows::XRCETH) {
+    fn write<const AMONG: u16>(&self, op: &Op, mut rest: &mut [u8]) -> usize {
+        if has::<AMONG>(op, Follows::XRCETH) {
             self.xrceth.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::DETH) {
+        if has::<AMONG>(op, Follows::DETH) {
             self.deth.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::FETH) {
+        if has::<AMONG>(op, Follows::FETH) {
             self.feth.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::RETH) {
+        if has::<AMONG>(op, Follows::RETH) {
             self.reth.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::ATOMIC) {
+        if has::<AMONG>(op, Follows::ATOMIC) {
             self.atomic.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::AETH) {
+        if has::<AMONG>(op, Follows::AETH) {
             self.aeth.emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::ATOMIC_ACK) {
+        if has::<AMONG>(op, Follows::ATOMIC_ACK) {
             *put(&mut rest) = self.atomic_ack.to_be_bytes();
         }
         if op.follows.intersects(Follows::IMM.union(Follows::IETH)) {
             *put(&mut rest) = self.imm_or_key.to_be_bytes();
         }
-        if has::<ANY>(op, Follows::LETH) {
+        if has::<AMONG>(op, Follows::LETH) {
             self.leth.unwrap_or_default().emit(put(&mut rest));
         }
-        if has::<ANY>(op, Follows::SACK) {
+        if has::<AMONG>(op, Follows::SACK) {
             self.sack.unwrap_or_default().emit(put(&mut rest));
         }
         rest.len()
@@ -224,7 +232,7 @@ impl Extensions {
     /// As [`Extensions::write`], for every op-code.
     #[inline(never)]
     fn write_any(&self, op: &Op, rest: &mut [u8]) -> usize {
-        self.write::<true>(op, rest)
+        self.write::<{ Follows::all().bits() }>(op, rest)
     }
 }
 

@@ -139,21 +139,21 @@ impl Qp {
 
     /// Packets were lost.
     pub(super) fn note_loss(&mut self, now: Time) {
-        self.control_loss(now);
-        self.tx.window.shrink(self.tx.high);
+        let (window, high) = (&mut self.tx.window, self.tx.high);
+        match self.cold.control.as_deref_mut() {
+            Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(now),
+            Some(Control::Swift(swift)) => swift.lost(window, high),
+            Some(Control::Dctcp(_)) | None => window.shrink(high),
+        }
     }
 
     /// Nothing has been heard for a time-out.
     pub(super) fn note_silence(&mut self, now: Time) {
-        self.control_loss(now);
-        self.tx.window.shrink_again(self.tx.high);
-    }
-
-    fn control_loss(&mut self, now: Time) {
+        let (window, high) = (&mut self.tx.window, self.tx.high);
         match self.cold.control.as_deref_mut() {
             Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(now),
-            Some(Control::Swift(swift)) => swift.lost(),
-            Some(Control::Dctcp(_)) | None => {}
+            Some(Control::Swift(swift)) => swift.silent(window, high),
+            Some(Control::Dctcp(_)) | None => window.shrink_again(high),
         }
     }
 }

@@ -28,6 +28,8 @@ const STRENGTH: u64 = ONE as u64 * 4 / 5;
 pub(crate) struct Swift {
     /// The latest round trip was within the target: the window may grow.
     in_time: bool,
+    /// The window when the decrease began that is under way.
+    before: u16,
     /// The shortest round trip, where the sender measures itself.
     least: Option<Duration>,
     /// A packet whose acknowledge is awaited, and when it left.
@@ -58,8 +60,18 @@ impl Swift {
             let ns = |time: Duration| time.as_nanos().min(1 << 40) as u64;
             let cut = STRENGTH * ns(beyond - target) / ns(took).max(1);
             let cut = u32::try_from(cut).unwrap_or(ONE);
-            window.shrink_to(ONE.saturating_sub(cut), high);
+            self.shrink(window, ONE.saturating_sub(cut), high);
         }
+    }
+
+    /// Shrinks the window to this part of what it was before the decrease that is under way, if one
+    /// is. A queue that grows shows first by a delay just beyond the target. If that ended the
+    /// decreases of its round trip, the losses behind it would go unheeded.
+    fn shrink(&mut self, window: &mut Window, part: u32, high: Psn) {
+        if !window.is_shrinking() {
+            self.before = window.size();
+        }
+        window.shrink_from(self.before, part, high);
     }
 
     /// Notes that a turn has sent all before `high` of what it could, and that the peer was asked
@@ -70,9 +82,17 @@ impl Swift {
         }
     }
 
-    /// Packets are sent again: their acknowledge does not say which copy it is for (RFC 6298 §3).
-    pub(super) fn lost(&mut self) {
+    /// Packets were lost: the window halves. They are sent again, and their acknowledge does not
+    /// say which copy it is for (RFC 6298 §3).
+    pub(super) fn lost(&mut self, window: &mut Window, high: Psn) {
         self.timed = None;
+        self.shrink(window, ONE / 2, high);
+    }
+
+    /// Nothing has been heard for a time-out: the window halves, whatever is under way.
+    pub(super) fn silent(&mut self, window: &mut Window, high: Psn) {
+        (self.timed, self.before) = (None, window.size());
+        window.shrink_again(high);
     }
 
     /// Notes that all before `una` is acknowledged. The window grows while round trips are within
@@ -141,8 +161,33 @@ mod tests {
         swift.acknowledged(&mut window, (8, Psn::new(8)), (64, Psn::new(16)), Time(10_000));
         assert_eq!(swift.least, Some(US(10)));
         swift.sent(Psn::new(8), Psn::new(16), Time(11_000));
-        swift.lost();
+        swift.lost(&mut window, Psn::new(16));
         swift.acknowledged(&mut window, (8, Psn::new(16)), (64, Psn::new(16)), Time(500_000));
-        assert_eq!((swift.least, window.size()), (Some(US(10)), 64));
+        assert_eq!((swift.least, window.size()), (Some(US(10)), 32));
+    }
+
+    /// Of all delays and losses of a round trip, the worst counts, and it counts once.
+    #[test]
+    fn the_worst_of_a_round_trip_counts() {
+        let high = Psn::new(100);
+        let cut = |signs: &[fn(&mut Swift, &mut Window)]| {
+            let (mut swift, mut window) = (Swift::default(), Window::new(256));
+            signs.iter().for_each(|sign| sign(&mut swift, &mut window));
+            window.size()
+        };
+        let late: fn(&mut Swift, &mut Window) =
+            |swift, window| swift.measured(window, (US(32), US(10)), Psn::new(100));
+        let very_late: fn(&mut Swift, &mut Window) =
+            |swift, window| swift.measured(window, (US(90), US(10)), Psn::new(100));
+        let lost: fn(&mut Swift, &mut Window) = |swift, window| swift.lost(window, Psn::new(100));
+        assert!((240..256).contains(&cut(&[late])));
+        for signs in [[late, very_late], [very_late, late], [late, lost], [lost, very_late]] {
+            assert_eq!(cut(&signs), 128);
+        }
+        let (mut swift, mut window) = (Swift::default(), Window::new(256));
+        lost(&mut swift, &mut window);
+        swift.silent(&mut window, high);
+        lost(&mut swift, &mut window);
+        assert_eq!(window.size(), 64, "a silence is a sign of its own");
     }
 }

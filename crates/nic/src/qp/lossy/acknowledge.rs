@@ -25,7 +25,7 @@ impl Qp {
         // The bitmap ends with the packet that arrived last, so that each is told of many times.
         let ahead = Some(last.distance_from(expected)).filter(|ahead| *ahead < AHEAD);
         let from = ahead.unwrap_or(0).saturating_sub(63);
-        let held = env.now.since(at).as_nanos() as u64 / Sack::HELD_UNIT;
+        let held = env.now.ns_since(at) / Sack::HELD_UNIT;
         let echo_flag = if any { Sack::ECHO } else { 0 };
         let copy_flag = if copy { Sack::COPY } else { 0 };
         let sack = Sack {

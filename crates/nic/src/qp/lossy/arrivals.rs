@@ -113,12 +113,44 @@ impl Arrivals {
     /// Makes a packet part of its message, if it agrees with all that other packets have said: what
     /// the message does and where, which receive element it takes, and where it begins and ends.
     /// Returns whether it is the first packet of the message that has arrived.
+    #[inline]
     pub(super) fn join(
         &mut self,
         expected: Psn,
         packet: &Packet<'_>,
         leth: Leth,
     ) -> Result<bool, Stray> {
+        match self.join_usual(expected, packet, leth) {
+            Some(begins) => Ok(begins),
+            None => self.join_any(expected, packet, leth),
+        }
+    }
+
+    /// As [`Arrivals::join`], for what comes as long as nothing is missing: a message of one packet
+    /// while none is under way, and the next packet of the only one that is. `None` for any other.
+    #[inline]
+    fn join_usual(&mut self, expected: Psn, packet: &Packet<'_>, leth: Leth) -> Option<bool> {
+        let (psn, position) = (packet.bth.psn, packet.op.position);
+        let Some(message) = self.messages.front_mut() else {
+            let is_whole = position.begins() && position.ends() && leth.offset == 0;
+            return (is_whole && psn == expected).then_some(true);
+        };
+        let is_next = !position.begins() && !message.ended && leth.offset == message.known;
+        let agrees = message.operation == packet.op.operation
+            && message.ssn == leth.ssn
+            && (message.operation != Operation::Write || message.reth == packet.ext.reth);
+        let fits = is_next && agrees && psn == message.first.plus(leth.offset);
+        if !fits || self.messages.len() > 1 {
+            return None;
+        }
+        let message = self.messages.front_mut()?;
+        message.known += 1;
+        message.ended = position.ends();
+        Some(false)
+    }
+
+    #[inline(never)]
+    fn join_any(&mut self, expected: Psn, packet: &Packet<'_>, leth: Leth) -> Result<bool, Stray> {
         let (position, operation) = (packet.op.position, packet.op.operation);
         let Leth { ssn, offset, .. } = leth;
         let reth = if operation == Operation::Write { packet.ext.reth } else { Reth::default() };

@@ -68,7 +68,15 @@ impl Bitmap {
     }
 
     /// Moves the base forward; the bits before it are forgotten.
+    #[inline]
     pub(crate) fn advance(&mut self, by: u32) {
+        if self.ones > 0 {
+            self.advance_bits(by);
+        }
+    }
+
+    #[inline(never)]
+    fn advance_bits(&mut self, by: u32) {
         let mut left = by;
         while left > 0 && self.ones > 0 {
             let step = left.min(64 - self.shift);

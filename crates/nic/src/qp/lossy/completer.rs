@@ -9,6 +9,7 @@ use core::time::Duration;
 
 use super::departures::Patience;
 use super::paths::Slowest;
+use crate::chain::Mode;
 use crate::env::Env;
 use crate::incident::{Cause, LossSign};
 use crate::psn::Psn;
@@ -17,35 +18,51 @@ use crate::qp::requester::Recovery;
 use crate::qp::{Qp, State};
 use crate::queue::{Opcode, Status};
 use crate::time::Time;
-use crate::timers::{RNR_FOR_EVER, ack_timeout, rnr_delay, wait_again};
+use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_again_ns};
 use crate::wire::{Packet, Sack, Syndrome};
 
 /// The most quarters of a round trip that a packet may be late: it grows by one after each packet
 /// that was sent again for nothing (RFC 8985 §7.2 bounds it by the round trip).
-const QUARTERS_MAX: u32 = 16;
+const QUARTERS_MAX: u64 = 16;
 /// After so many recoveries without such a packet it is one quarter again (RFC 8985 §7.2).
 const GENEROUS: u8 = 16;
 /// The wait for a first sign of life before any round trip is known.
-const FIRST_WAIT: Duration = Duration::from_millis(1);
+const FIRST_WAIT_NS: u64 = 1_000_000;
 /// Probes are at most so far apart when the queue pair has no time-out.
-const PROBE_MAX: Duration = Duration::from_secs(1);
+const PROBE_MAX_NS: u64 = 1_000_000_000;
 
 impl Qp {
     /// Notes that the peer shows life.
+    #[inline]
     pub(super) fn heard(&mut self, env: &mut Env<'_>) {
+        let lossy = self.lossy();
+        if lossy.dormant || !lossy.asks.is_empty() {
+            self.note_life(env);
+        }
+    }
+
+    #[inline(never)]
+    fn note_life(&mut self, env: &mut Env<'_>) {
+        if self.lossy().dormant {
+            return self.wake(env);
+        }
         let waits = self.tx.una == self.tx.high;
         let retry_cnt = self.retry_cnt;
         let lossy = self.lossy_mut();
-        if core::mem::take(&mut lossy.dormant) {
-            (lossy.quiet_since, lossy.probes, lossy.probe) = (env.now, 0, true);
-            self.tx.retries_left = retry_cnt;
-            return self.schedule(env.card);
-        }
         // While packets are under way, only their acknowledges count.
         if waits && !lossy.asks.is_empty() {
             (lossy.quiet_since, lossy.probes) = (env.now, 0);
             self.tx.retries_left = retry_cnt;
         }
+    }
+
+    /// Has a responder that has given its answers up send again, and count retries anew.
+    pub(super) fn wake(&mut self, env: &mut Env<'_>) {
+        let now = env.now;
+        let lossy = self.lossy_mut();
+        (lossy.dormant, lossy.quiet_since, lossy.probes, lossy.probe) = (false, now, 0, true);
+        self.tx.retries_left = self.retry_cnt;
+        self.schedule(env.card);
     }
 
     /// An acknowledge or NAK.
@@ -113,17 +130,15 @@ impl Qp {
         if counted {
             (lossy.peer_received, lossy.peer_marked) = (sack.received, sack.marked);
         }
-        let held = Duration::from_nanos(u64::from(sack.held) * Sack::HELD_UNIT);
-        let ago = (now.0 as u32).wrapping_sub(sack.echo);
-        let took = Duration::from_nanos(ago.into());
-        let plausible = sack.flags & Sack::ECHO != 0 && ago < 1 << 31 && took >= held;
+        let held_ns = u64::from(sack.held) * Sack::HELD_UNIT;
+        let ago_ns = u64::from((now.0 as u32).wrapping_sub(sack.echo));
+        let plausible = sack.flags & Sack::ECHO != 0 && ago_ns < 1 << 31 && ago_ns >= held_ns;
         if plausible {
-            lossy.held = held.max(lossy.held * 7 / 8);
-            lossy.paths.measured(sack.path, took - held);
-            let sent = Time(now.0.saturating_sub(ago.into()));
+            lossy.held_ns = held_ns.max(lossy.held_ns * 7 / 8);
+            lossy.paths.measured(sack.path, ago_ns - held_ns);
+            let sent = Time(now.0.saturating_sub(ago_ns));
             lossy.paths.delivered(sack.path, sent, None);
         }
-        let least = plausible.then(|| lossy.paths.least(sack.path));
         // A probe of a packet that had arrived says nothing about the order of packets.
         if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
             lossy.quarters = (lossy.quarters + 1).min(QUARTERS_MAX);
@@ -133,8 +148,9 @@ impl Qp {
         if counted {
             self.note_marks(now, received, marked);
         }
-        if let Some(least) = least {
-            self.note_round_trip(took - held, least);
+        if plausible && self.mode.contains(Mode::CONTROLLED) {
+            let least = Duration::from_nanos(self.lossy().paths.least_ns(sack.path));
+            self.note_round_trip(Duration::from_nanos(ago_ns - held_ns), least);
         }
     }
 
@@ -275,17 +291,21 @@ impl Qp {
         }
     }
 
-    /// Counts packets as lost that are by now.
+    /// Counts packets as lost that are by now. Returns when the next may be.
+    #[inline]
     fn find_lost(&mut self, env: &mut Env<'_>) -> Time {
+        if self.lossy().departures.is_troubled() { self.find_late(env) } else { Time::NEVER }
+    }
+
+    #[inline(never)]
+    fn find_late(&mut self, env: &mut Env<'_>) -> Time {
         let (una, high, now) = (self.tx.una, self.tx.high, env.now);
         let lossy = self.lossy_mut();
-        if !lossy.departures.is_troubled() {
-            return Time::NEVER;
-        }
-        let slowest = lossy.paths.slowest().map_or(FIRST_WAIT, |slowest| slowest.smoothed);
+        let slowest = lossy.paths.slowest();
+        let slowest_ns = slowest.map_or(FIRST_WAIT_NS, |slowest| slowest.smoothed_ns);
         let quarters = lossy.quarters;
-        let other_paths = slowest * (4 + quarters) / 4 + lossy.held;
-        let patience = Patience { quarters, other_paths, first: other_paths * 4 };
+        let other_paths_ns = slowest_ns * (4 + quarters) / 4 + lossy.held_ns;
+        let patience = Patience { quarters, other_paths_ns, first_ns: other_paths_ns * 4 };
         let sent = high.distance_from(una);
         let found = lossy.departures.find_lost((una, sent), now, &mut lossy.paths, patience);
         let (lost, next) = found;
@@ -300,24 +320,28 @@ impl Qp {
     }
 
     /// How long after the last packet or probe it is sent again (RFC 8985 §7.5.1): for each
-    /// further probe twice as long.
-    fn probe_after(&self, env: &Env<'_>) -> Duration {
+    /// further probe twice as long. `silence_ns` is [`Qp::silence_ns`].
+    fn probe_after_ns(
+        &self,
+        env: &Env<'_>,
+        slowest: Option<Slowest>,
+        silence_ns: Option<u64>,
+    ) -> u64 {
         let lossy = self.lossy();
-        let wait = match lossy.paths.slowest() {
+        let wait = slowest.map_or(FIRST_WAIT_NS, |slowest| {
             // Twice the round trip, if that were always the same.
-            Some(Slowest { smoothed, deviation, least }) => smoothed + least.max(deviation * 2),
-            None => FIRST_WAIT,
-        };
-        let wait = wait.max(env.card.config.probe_floor) + lossy.held;
-        let most = self.silence(env).unwrap_or(PROBE_MAX).max(wait);
+            slowest.smoothed_ns + slowest.least_ns.max(slowest.deviation_ns * 2)
+        });
+        let wait = wait.max(nanos(env.card.config.probe_floor)) + lossy.held_ns;
+        let most = silence_ns.unwrap_or(PROBE_MAX_NS).max(wait);
         wait.saturating_mul(1 << lossy.probes.saturating_sub(1).min(16)).min(most)
     }
 
-    /// How long the peer may be silent before that counts as a time-out.
-    fn silence(&self, env: &Env<'_>) -> Option<Duration> {
+    /// How long the peer may be silent before that counts as a time-out, in nanoseconds.
+    fn silence_ns(&self, env: &Env<'_>) -> Option<u64> {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
-        let least = Duration::from_nanos(env.card.least_wait_ns());
-        ack_timeout(self.timeout).map(|wait| wait_again(wait.max(least), vain))
+        let least = env.card.least_wait_ns();
+        ack_timeout_ns(self.timeout).map(|wait| wait_again_ns(wait.max(least), vain))
     }
 
     /// The peer's silence counts from now on.
@@ -327,16 +351,18 @@ impl Qp {
     }
 
     /// When the last packet is sent again unless there are news before.
-    fn probe_at(&self, env: &Env<'_>) -> Time {
-        let (lossy, wait) = (self.lossy(), self.probe_after(env));
-        let after_news = match lossy.paths.slowest() {
+    fn probe_at(&self, env: &Env<'_>, silence_ns: Option<u64>) -> Time {
+        let lossy = self.lossy();
+        let slowest = lossy.paths.slowest();
+        let wait = self.probe_after_ns(env, slowest, silence_ns);
+        let after_news = match slowest {
             // News come several times in a round trip while packets are under way. An answer may
             // take the peer longer.
-            Some(slowest) if self.tx.una != self.tx.high => slowest.smoothed / 4 + lossy.held,
+            Some(slowest) if self.tx.una != self.tx.high => slowest.smoothed_ns / 4 + lossy.held_ns,
             _ => wait,
         };
         let last = lossy.departures.last_left().max(lossy.probed_at);
-        (last + wait).max(lossy.quiet_since + after_news)
+        last.plus_ns(wait).max(lossy.quiet_since.plus_ns(after_news))
     }
 
     /// Sets the timer for what is due next.
@@ -349,8 +375,9 @@ impl Qp {
             return self.tx.timer.disarm();
         }
         let late = self.find_lost(env);
-        let probe = self.probe_at(env);
-        let silence = self.silence(env).map(|wait| self.lossy().quiet_since + wait);
+        let silence_ns = self.silence_ns(env);
+        let probe = self.probe_at(env, silence_ns);
+        let silence = silence_ns.map(|wait| self.lossy().quiet_since.plus_ns(wait));
         let due = late.min(probe).min(silence.unwrap_or(Time::NEVER));
         env.card.timers.arm(&mut self.tx.timer, self.qpn, due.max(env.now));
     }
@@ -365,12 +392,11 @@ impl Qp {
         if self.tx.una == self.tx.high && self.lossy().asks.is_empty() {
             return;
         }
-        if let Some(wait) = self.silence(env)
-            && env.now.since(self.lossy().quiet_since) >= wait
-        {
+        let silence_ns = self.silence_ns(env);
+        if silence_ns.is_some_and(|wait| env.now.ns_since(self.lossy().quiet_since) >= wait) {
             return self.give_up_or_retry(env);
         }
-        if env.now >= self.probe_at(env) {
+        if env.now >= self.probe_at(env, silence_ns) {
             let now = env.now;
             let lossy = self.lossy_mut();
             lossy.probe = true;

@@ -3,7 +3,6 @@
 //!
 //! While nothing is missing, that is one entry for each moment at which packets left.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::bitmap::Bitmap;
@@ -41,11 +40,11 @@ pub(super) struct Lost {
 pub(super) struct Patience {
     /// Beyond its path's round trip, when the path has delivered a later packet. In quarters of the
     /// path's shortest round trip.
-    pub(super) quarters: u32,
+    pub(super) quarters: u64,
     /// Beyond the moment it was sent, when only other paths have delivered later packets.
-    pub(super) other_paths: Duration,
+    pub(super) other_paths_ns: u64,
     /// The same for a path that has delivered nothing yet: it may be much longer than others.
-    pub(super) first: Duration,
+    pub(super) first_ns: u64,
 }
 
 /// A packet that is lost again and again, as it may be that a receiver has no room for it, is sent
@@ -205,15 +204,15 @@ impl Departures {
             let passed = measured.newest.is_some_and(|(at, by)| {
                 at > left || at == left && by.is_some_and(|by| by.is_after(psn))
             });
-            let wait = if passed {
-                measured.latest + paths.least(path) * patience.quarters / 4
+            let wait_ns = if passed {
+                measured.latest_ns + paths.least_ns(path) * patience.quarters / 4
             } else if newest > left {
                 let is_new = measured.newest.is_none();
-                if is_new { patience.first } else { patience.other_paths }
+                if is_new { patience.first_ns } else { patience.other_paths_ns }
             } else {
                 continue;
             };
-            let due = left + wait.max(Duration::from_micros(1 << tries.min(TRIES_MAX)) / 2);
+            let due = left.plus_ns(wait_ns.max(500 << tries.min(TRIES_MAX)));
             if due <= now {
                 found += u32::from(self.lose(una, psn));
                 paths.lost(path);

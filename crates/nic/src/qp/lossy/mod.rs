@@ -22,7 +22,6 @@ mod paths;
 mod receiver;
 mod sender;
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use super::Qp;
@@ -67,11 +66,11 @@ pub(crate) struct Lossy {
     probed_at: Time,
     /// A packet must be sent again at once, whatever the window says.
     probe: bool,
-    /// The longest that the peer has held an acknowledge lately.
-    held: Duration,
+    /// The longest that the peer has held an acknowledge lately, in nanoseconds.
+    held_ns: u64,
     /// How late a packet may be before it counts as lost, in quarters of a round trip; more after
     /// packets were taken for lost that were not.
-    quarters: u32,
+    quarters: u64,
     /// Recoveries left until that goes back.
     generous: u8,
     /// Where the present recovery ends.
@@ -120,7 +119,7 @@ impl Lossy {
             dormant: false,
             probed_at: Time::ZERO,
             probe: false,
-            held: Duration::ZERO,
+            held_ns: 0,
             quarters: 1,
             generous: 0,
             recover: None,
@@ -134,6 +133,16 @@ impl Lossy {
         while card.outstanding.pop(&mut self.answers).is_some() {}
         self.answer = Cursor::NONE;
         self.owed.clear();
+    }
+
+    /// Are there answers to send, begun or not?
+    fn has_answers_to_send(&self) -> bool {
+        !self.answer.is_none() || !self.owed.is_empty()
+    }
+
+    /// Is there a packet to send again?
+    fn has_lost(&self) -> bool {
+        self.probe || self.departures.to_send > 0
     }
 
     /// Has the peer asked for something that it has not got whole?
@@ -156,6 +165,13 @@ impl Qp {
 
     fn lossy_mut(&mut self) -> &mut Lossy {
         self.cold.lossy.as_deref_mut().expect("a queue pair of the lossy dialect has its state")
+    }
+
+    /// Has a queue pair of the lossy dialect something to send besides requests?
+    #[inline]
+    pub(super) fn has_lossy_work(&self) -> bool {
+        let lossy = self.cold.lossy.as_ref();
+        lossy.is_some_and(|lossy| lossy.has_lost() || lossy.has_answers_to_send())
     }
 
     /// Makes the state anew, if the queue pair is one of the dialect; removes it otherwise.

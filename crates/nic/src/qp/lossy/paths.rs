@@ -7,7 +7,6 @@
 //! others. After a rest it is tried again, and rests for twice as long if it still loses. At least
 //! half of the paths stay, so losses that all paths have retire none for long.
 
-use core::time::Duration;
 use std::collections::VecDeque;
 
 use crate::psn::Psn;
@@ -48,19 +47,19 @@ const LOST_MOST: u32 = 1 << 16;
 /// Losses count half after so many acknowledged packets for each path.
 const HALVED_AFTER: u32 = 256;
 /// The first rest of a path, at least, and how often it is doubled at most.
-const REST: Duration = Duration::from_millis(1);
-const REST_ROUND_TRIPS: u32 = 32;
+const REST_NS: u64 = 1_000_000;
+const REST_ROUND_TRIPS: u64 = 32;
 const REST_DOUBLED: u8 = 10;
 
 /// What is known of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
     /// The smoothed round-trip time and its mean deviation (RFC 6298 §2), the shortest one, and the
-    /// latest one; zero before the first.
-    smoothed: Duration,
-    deviation: Duration,
-    least: Duration,
-    pub(super) latest: Duration,
+    /// latest one; zero before the first. In nanoseconds, since each acknowledge counts with them.
+    smoothed_ns: u64,
+    deviation_ns: u64,
+    least_ns: u64,
+    pub(super) latest_ns: u64,
     /// When the packet was sent that was sent last of all that have been delivered on this path,
     /// and its PSN if it is known. What was sent before it on the same path and has not been
     /// delivered is lost, if the path keeps order.
@@ -74,11 +73,11 @@ pub(super) struct Measured {
 }
 
 /// The greatest of all paths' round-trip times: smoothed, their deviation, and the shortest ones.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Slowest {
-    pub(super) smoothed: Duration,
-    pub(super) deviation: Duration,
-    pub(super) least: Duration,
+    pub(super) smoothed_ns: u64,
+    pub(super) deviation_ns: u64,
+    pub(super) least_ns: u64,
 }
 
 impl Paths {
@@ -162,11 +161,12 @@ impl Paths {
         if lost < LOST_LEAST || lost * others < LOST_TIMES * (all - lost + others) {
             return false;
         }
-        let round_trip = self.slowest().map_or(Duration::ZERO, |slowest| slowest.smoothed);
+        let round_trip_ns = self.slowest().map_or(0, |slowest| slowest.smoothed_ns);
         let path = &mut self.paths[worst];
-        let rest = REST.max(round_trip * REST_ROUND_TRIPS) * (1 << path.rests.min(REST_DOUBLED));
+        let rest_ns = REST_NS.max(round_trip_ns * REST_ROUND_TRIPS);
+        let rest_ns = rest_ns << path.rests.min(REST_DOUBLED);
         path.rests = path.rests.saturating_add(1);
-        path.until = Some(now + rest);
+        path.until = Some(now.plus_ns(rest_ns));
         self.begin(next, takes & !(1 << worst));
         true
     }
@@ -215,31 +215,34 @@ impl Paths {
         }
     }
 
-    /// Notes a round trip on `path`.
-    pub(super) fn measured(&mut self, path: u8, took: Duration) {
+    /// Notes a round trip on `path`, in nanoseconds.
+    pub(super) fn measured(&mut self, path: u8, took_ns: u64) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else { return };
-        path.latest = took;
-        if path.smoothed.is_zero() {
-            (path.smoothed, path.deviation, path.least) = (took, took / 2, took);
+        path.latest_ns = took_ns;
+        if path.smoothed_ns == 0 {
+            (path.smoothed_ns, path.deviation_ns, path.least_ns) = (took_ns, took_ns / 2, took_ns);
             return;
         }
-        let off = took.abs_diff(path.smoothed);
-        path.deviation = (path.deviation * 3 + off) / 4;
-        path.smoothed = (path.smoothed * 7 + took) / 8;
-        path.least = path.least.min(took);
+        let off = took_ns.abs_diff(path.smoothed_ns);
+        path.deviation_ns = (path.deviation_ns * 3 + off) / 4;
+        path.smoothed_ns = (path.smoothed_ns * 7 + took_ns) / 8;
+        path.least_ns = path.least_ns.min(took_ns);
     }
 
     /// The greatest round-trip times of all paths; `None` before the first measurement.
     pub(super) fn slowest(&self) -> Option<Slowest> {
-        let most = |time: fn(&Measured) -> Duration| self.paths.iter().map(time).max();
-        let smoothed = most(|path| path.smoothed)?;
-        let (deviation, least) = (most(|path| path.deviation)?, most(|path| path.least)?);
-        (!smoothed.is_zero()).then_some(Slowest { smoothed, deviation, least })
+        let slower = |slowest: Slowest, path: &Measured| Slowest {
+            smoothed_ns: slowest.smoothed_ns.max(path.smoothed_ns),
+            deviation_ns: slowest.deviation_ns.max(path.deviation_ns),
+            least_ns: slowest.least_ns.max(path.least_ns),
+        };
+        let slowest = self.paths.iter().fold(Slowest::default(), slower);
+        (slowest.smoothed_ns > 0).then_some(slowest)
     }
 
-    /// The shortest round trip on a path.
-    pub(super) fn least(&self, path: u8) -> Duration {
-        self.get(path).least
+    /// The shortest round trip on a path, in nanoseconds.
+    pub(super) fn least_ns(&self, path: u8) -> u64 {
+        self.paths.get(usize::from(path)).map_or(0, |path| path.least_ns)
     }
 
     /// When the packet was sent that was sent last of all that have been delivered.
@@ -292,16 +295,16 @@ mod tests {
         let after = uses(&paths, 1024);
         assert!(after[5] == 0 && after.iter().sum::<u32>() == 64, "{after:?}");
         assert!(after.iter().enumerate().all(|(at, count)| at == 5 || *count >= 8), "{after:?}");
-        paths.revive(Psn::new(2048), Time(1) + REST / 2);
+        paths.revive(Psn::new(2048), Time(1 + REST_NS / 2));
         assert_eq!(uses(&paths, 2048)[5], 0, "it rests");
-        paths.revive(Psn::new(2048), Time(1) + REST);
+        paths.revive(Psn::new(2048), Time(1 + REST_NS));
         assert_eq!(uses(&paths, 2048), uses(&paths, 0), "it is tried again");
         // One more loss is enough, and the rest is twice as long.
         paths.lost(5);
-        assert!(paths.retire(Psn::new(3072), Time(2) + REST));
-        paths.revive(Psn::new(4096), Time(2) + REST * 2);
+        assert!(paths.retire(Psn::new(3072), Time(2 + REST_NS)));
+        paths.revive(Psn::new(4096), Time(2 + REST_NS * 2));
         assert_eq!(uses(&paths, 4096)[5], 0);
-        paths.revive(Psn::new(4096), Time(2) + REST * 3);
+        paths.revive(Psn::new(4096), Time(2 + REST_NS * 3));
         assert!(uses(&paths, 4096)[5] > 0);
         paths.advance(Psn::new(4096), 4096);
         assert_eq!(paths.eras.len(), 1);
@@ -333,14 +336,15 @@ mod tests {
     fn round_trips_are_smoothed() {
         let mut paths = Paths::new(1, 1024);
         assert_eq!(paths.slowest(), None);
-        let us = Duration::from_micros;
+        let us = |us: u64| us * 1000;
         paths.measured(0, us(8));
         let slowest = |smoothed, deviation| {
-            Some(Slowest { smoothed: us(smoothed), deviation: us(deviation), least: us(8) })
+            let (smoothed_ns, deviation_ns) = (us(smoothed), us(deviation));
+            Some(Slowest { smoothed_ns, deviation_ns, least_ns: us(8) })
         };
         assert_eq!(paths.slowest(), slowest(8, 4));
         paths.measured(0, us(16));
         assert_eq!(paths.slowest(), slowest(9, 5));
-        assert_eq!((paths.least(0), paths.get(0).latest), (us(8), us(16)));
+        assert_eq!((paths.least_ns(0), paths.get(0).latest_ns), (us(8), us(16)));
     }
 }

@@ -191,14 +191,19 @@ impl Qp {
             Taken::Placed(len) => Some(len),
             Taken::Whole => None,
         };
+        let ends = packet.op.position.ends();
+        // A packet in the middle of a message has no effect but its payload's.
+        if len.is_some() && !ends {
+            return Ok(true);
+        }
         if ahead == 0 {
             self.effect(env, packet, len.unwrap_or(0))?;
             return Ok(true);
         }
-        // A packet in the middle of a message, or the end of a plain WRITE, has no further effect.
+        // Nor has the end of a plain WRITE.
         let tells =
             packet.op.operation == Operation::Send || packet.op.follows.contains(Follows::IMM);
-        if len.is_some() && !(packet.op.position.ends() && tells) {
+        if len.is_some() && !tells {
             return Ok(true);
         }
         let arrivals = &mut self.lossy_mut().arrivals;
@@ -303,6 +308,12 @@ impl Qp {
             self.write_through_tap(env, &to, (offset as u32, total), packet.payload)?;
         } else {
             self.write_payload(env, &to, packet.payload)?;
+        }
+        if !packet.op.position.ends() {
+            // The next packet's place can be fetched while this one is finished.
+            let next = (u64::from(total) - end).min(len.into()) as u32;
+            let key = (rkey, self.scope());
+            env.prefetch(key, to.addr.wrapping_add(len.into()), next, Access::REMOTE_WRITE);
         }
         Ok(Taken::Placed(total))
     }

@@ -47,29 +47,31 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> Option<Stop> {
+        // Unlike answers, requests must find out whether the peer is there.
+        let has_requests = self.sq.waiting() > 0 || self.has_posted() || self.waits_for_peer();
+        if self.lossy().dormant && has_requests {
+            self.wake(env);
+            self.arm_lossy(env);
+        }
         loop {
             if budget.is_spent() {
                 return Some(Stop::Spent);
             }
             let waits = self.tx.recovery == Recovery::RnrWait;
-            if !waits {
-                match self.send_lost(env, batch, budget) {
-                    Some(true) => continue,
-                    Some(false) => return Some(Stop::Blocked),
-                    None => {}
+            let left = match self.lossy() {
+                lossy if !waits && lossy.has_lost() => self.send_lost(env, batch, budget),
+                _ => None,
+            };
+            let left = match self.lossy() {
+                lossy if left.is_none() && lossy.has_answers_to_send() => {
+                    self.send_lossy_answer(env, batch, budget, waits)
                 }
-            }
-            let answer = self.lossy().answer;
-            if let Some(&work) = env.card.outstanding.get(answer) {
-                // Answers leave while the peer is not ready for a SEND.
-                if !self.has_lossy_room() {
-                    return Some(Stop::Blocked);
-                }
-                self.send_first(env, batch, budget, (answer, &work));
-                continue;
-            }
-            if !self.is_turn_of_request(env, waits) && self.begin_answer(env) {
-                continue;
+                _ => left,
+            };
+            match left {
+                Some(true) => continue,
+                Some(false) => return Some(Stop::Blocked),
+                None => {}
             }
             let Some(&work) = env.card.outstanding.get(self.tx.cursor) else {
                 // If no request can be issued after all, the next turn is an answer's.
@@ -99,6 +101,29 @@ impl Qp {
         }
     }
 
+    /// Sends a packet of an answer, or begins one. Returns whether something was done, or had to
+    /// wait; `None` if the turn is a request's.
+    #[inline(never)]
+    fn send_lossy_answer(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut Budget,
+        waits: bool,
+    ) -> Option<bool> {
+        let answer = self.lossy().answer;
+        let Some(&work) = env.card.outstanding.get(answer) else {
+            let begun = !self.is_turn_of_request(env, waits) && self.begin_answer(env);
+            return begun.then_some(true);
+        };
+        // Answers leave while the peer is not ready for a SEND.
+        if !self.has_lossy_room() {
+            return Some(false);
+        }
+        self.send_first(env, batch, budget, (answer, &work));
+        Some(true)
+    }
+
     /// Requests and answers take turns. Is it a request's, and can one leave?
     fn is_turn_of_request(&mut self, env: &Env<'_>, waits: bool) -> bool {
         if waits || !core::mem::take(&mut self.lossy_mut().answered) {
@@ -114,6 +139,7 @@ impl Qp {
 
     /// Sends one lost packet again, or a probe. Returns whether it left, or had to stay; `None` if
     /// there is none.
+    #[inline(never)]
     fn send_lost(
         &mut self,
         env: &mut Env<'_>,
@@ -229,15 +255,14 @@ impl Qp {
             (lossy.quiet_since, lossy.probes) = (now, 0);
         }
         lossy.departures.left(psn, now);
+        lossy.answered = work.is_answer();
         self.tx.next = psn.plus(1);
         self.tx.high = self.tx.next;
         let next = env.card.outstanding.next(at);
         let ends = self.tx.next == work.end();
         if work.is_answer() {
-            let lossy = self.lossy_mut();
-            lossy.answered = true;
             if ends {
-                lossy.answer = next;
+                self.lossy_mut().answer = next;
             }
         } else {
             if work.element.opcode.wants_response() {
@@ -270,12 +295,11 @@ impl Qp {
             offset: psn.distance_from(work.psn),
             sent: env.now.0 as u32,
         };
-        let ext = Extensions { leth: Some(leth), ..Extensions::default() };
-        let bare = self.bare_request(work);
-        let (operation, with, part, ext) = match bare {
-            Some((operation, bare)) => {
+        let mut ext = Extensions { leth: Some(leth), ..Extensions::default() };
+        let (operation, with, part) = match bare_request(work, &mut ext) {
+            Some(operation) => {
                 let part = Part { k: 0, offset: 0, len: 0, position: Position::Only, again };
-                (operation, Follows::empty(), part, Extensions { leth: Some(leth), ..bare })
+                (operation, Follows::empty(), part)
             }
             None => {
                 let part = self.part(work, psn, again);
@@ -284,9 +308,9 @@ impl Qp {
                     Origin::Answer(_) => (Operation::ReadResponse, Follows::empty()),
                     _ => element.opcode.on_wire(),
                 };
-                let (addr, rkey, len) = (element.remote, element.key, element.len);
-                let (reth, imm_or_key) = (Reth { addr, rkey, len }, element.imm());
-                (operation, with, part, Extensions { reth, imm_or_key, ..ext })
+                ext.reth = Reth { addr: element.remote, rkey: element.key, len: element.len };
+                ext.imm_or_key = element.imm();
+                (operation, with, part)
             }
         };
         let mark = batch.mark();
@@ -323,35 +347,6 @@ impl Qp {
         }
     }
 
-    /// The operation and the headers of a message that is one packet without payload from memory.
-    fn bare_request(&self, work: &Outstanding) -> Option<(Operation, Extensions)> {
-        let element = &work.element;
-        let (addr, rkey, len) = (element.remote, element.key, element.len);
-        let (none, reth) = (Extensions::default(), Reth { addr, rkey, len });
-        Some(match (work.origin, element.opcode) {
-            (Origin::Answer(Answering::Read), _) => return None,
-            (Origin::Answer(Answering::Done), _) => (Operation::ReadResponse, none),
-            (Origin::Answer(Answering::Atomic), _) => {
-                let atomic_ack = element.operand;
-                (Operation::AtomicAcknowledge, Extensions { atomic_ack, ..none })
-            }
-            (_, Opcode::Read) => (Operation::ReadRequest, Extensions { reth, ..none }),
-            (_, Opcode::Flush) => {
-                (Operation::Flush, Extensions { reth, feth: element.feth(), ..none })
-            }
-            (_, opcode) if opcode.is_atomic() => {
-                let (operation, compare) = match (opcode, opcode.calc()) {
-                    (Opcode::CompareSwap, _) => (Operation::CompareSwap, element.compare),
-                    (_, None | Some(Calc::Add)) => (Operation::FetchAdd, 0),
-                    (_, Some(calc)) => (Operation::Calculate, calc as u64),
-                };
-                let atomic = AtomicEth { addr, rkey, swap_add: element.operand, compare };
-                (operation, Extensions { atomic, ..none })
-            }
-            _ => return None,
-        })
-    }
-
     /// Gathers the segments of memory that a packet's bytes are in: the application's own, or for
     /// an answer those that the peer may read.
     fn gather_lossy(
@@ -381,4 +376,38 @@ impl Qp {
             path => Path { src_port: PATH_PORTS.start - 1 + u16::from(path), ..self.path },
         }
     }
+}
+
+/// The operation of a message that is one packet without payload from memory, and its headers;
+/// `None` for another message.
+fn bare_request(work: &Outstanding, ext: &mut Extensions) -> Option<Operation> {
+    let element = &work.element;
+    let (addr, rkey, len) = (element.remote, element.key, element.len);
+    let reth = Reth { addr, rkey, len };
+    Some(match (work.origin, element.opcode) {
+        (Origin::Answer(Answering::Read), _) => return None,
+        (Origin::Answer(Answering::Done), _) => Operation::ReadResponse,
+        (Origin::Answer(Answering::Atomic), _) => {
+            ext.atomic_ack = element.operand;
+            Operation::AtomicAcknowledge
+        }
+        (_, Opcode::Read) => {
+            ext.reth = reth;
+            Operation::ReadRequest
+        }
+        (_, Opcode::Flush) => {
+            (ext.reth, ext.feth) = (reth, element.feth());
+            Operation::Flush
+        }
+        (_, opcode) if opcode.is_atomic() => {
+            let (operation, compare) = match (opcode, opcode.calc()) {
+                (Opcode::CompareSwap, _) => (Operation::CompareSwap, element.compare),
+                (_, None | Some(Calc::Add)) => (Operation::FetchAdd, 0),
+                (_, Some(calc)) => (Operation::Calculate, calc as u64),
+            };
+            ext.atomic = AtomicEth { addr, rkey, swap_add: element.operand, compare };
+            operation
+        }
+        _ => return None,
+    })
 }

@@ -182,7 +182,8 @@ stage_cluster() {
     cargo clippy "${locked[@]}" --quiet "${features[@]}" --all-targets -- -D warnings ||
         fail "clippy has found something"
     cargo test "${locked[@]}" --quiet "${features[@]}" --lib --bins --test group --test etcd \
-        --test cluster || fail "a group of nodes failed" "docs/cluster.md says what it promises."
+        --test cluster --test bench_cluster ||
+        fail "a group of nodes failed" "docs/cluster.md says what it promises."
 }
 
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::member::Etcd;
+use super::node::LEASE;
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -163,6 +164,7 @@ pub(crate) fn run() {
     for round in 0..2 {
         stop_and_go_on(&mut trial, round);
     }
+    leave_without_etcd(&mut trial, &etcd);
     trial.compare();
     let killed = trial.primary;
     trial.nodes.remove(&killed);
@@ -190,6 +192,26 @@ fn stop_and_go_on(trial: &mut Trial, round: u32) {
     assert!(is_right, "a primary of the past answers {answer}");
     trial.nodes.insert(stopped, node);
     trial.write(50);
+    trial.check();
+}
+
+/// etcd stands still for several leases: the primary stops serving, and somebody serves again
+/// afterwards. What an answer says meanwhile is right.
+fn leave_without_etcd(trial: &mut Trial, etcd: &Etcd) {
+    etcd.signal(Signal::STOP);
+    let (start, last) = (Instant::now(), trial.written - 1);
+    while start.elapsed() < 4 * LEASE {
+        for node in trial.nodes.values_mut() {
+            let answer = node.ask(&format!("get key{last}")).unwrap_or_else(|| "no: late".into());
+            let is_right = answer.starts_with("no:") || answer == format!("value{last}");
+            assert!(is_right, "without etcd, a node answers {answer}");
+        }
+    }
+    let serves = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));
+    assert!(!trial.nodes.values_mut().any(serves), "a lease lasts although nobody renews it");
+    etcd.signal(Signal::CONT);
+    let took = trial.write(50);
+    println!("etcd stood still: after it went on, the next write after {took:?}");
     trial.check();
 }
 

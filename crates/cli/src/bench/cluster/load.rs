@@ -129,7 +129,7 @@ impl Load {
         for _ in 0..turns {
             let mut expected = Vec::with_capacity(self.streams.len());
             for stream in 0..self.streams.len() {
-                let mut draw = |draws: &mut Draws| {
+                let draw = |draws: &mut Draws| {
                     let ask = if draws.happens(asks.2) { asks.1 } else { asks.0 };
                     (ask, draws.next() % work.keys)
                 };

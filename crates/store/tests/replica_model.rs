@@ -146,7 +146,7 @@ enum Action {
     Write(NodeId),
     /// A lease's time passes without a sign of the primary.
     Expire,
-    /// A renewal that a node has sent at a time reaches the service.
+    /// A renewal that a node has sent at a time, perhaps long ago, reaches the service.
     Renew(NodeId, u64),
     /// A node is lost with its memory.
     Crash(NodeId),
@@ -357,12 +357,10 @@ impl State {
                 node.replica.poll_memory(&node.region.0);
             }),
             Action::Hear(name) => {
-                let now_ns = self.now_ns;
-                self.with(name, |node| {
-                    if let Some(event) = node.events.pop_front() {
-                        node.replica.handle_event(&node.region.0, event, now_ns);
-                    }
-                });
+                let node = self.nodes.get_mut(&name);
+                if let Some(event) = node.and_then(|node| node.events.pop_front()) {
+                    self.hear(name, event, self.now_ns);
+                }
             }
             Action::Write(name) => self.write(name),
             Action::Renew(name, sent_ns) => {
@@ -387,29 +385,25 @@ impl State {
         }
     }
 
-    /// The others have looked a moment ago, if they have heard all that was said; then a lease's
-    /// time passes, and they look again.
+    fn hear(&mut self, name: NodeId, event: Event, now_ns: u64) {
+        self.with(name, |node| node.replica.handle_event(&node.region.0, event, now_ns));
+    }
+
+    /// Who has heard all that was said looks once more; a lease's time passes; all others look.
     fn expire(&mut self) {
         self.expired += 1;
-        let (before_ns, primary) = (self.now_ns, self.primary());
-        self.now_ns += LEASE_NS;
-        let now_ns = self.now_ns;
+        let primary = self.registry.latest().map(|latest| latest.primary);
+        let (before_ns, now_ns) = (self.now_ns, self.now_ns + LEASE_NS);
+        self.now_ns = now_ns;
         let others: Vec<_> =
             self.nodes.keys().copied().filter(|name| Some(*name) != primary).collect();
         for name in others {
             if self.nodes[&name].events.is_empty() {
                 let latest = Event::Latest(self.registry.entry().cloned());
-                self.with(name, |node| {
-                    node.replica.handle_event(&node.region.0, latest, before_ns);
-                });
+                self.hear(name, latest, before_ns);
             }
             self.with(name, |node| node.replica.handle_time(now_ns));
         }
-    }
-
-    /// The primary of the latest epoch.
-    fn primary(&self) -> Option<NodeId> {
-        self.registry.latest().map(|latest| latest.primary)
     }
 
     fn cut(&mut self, one: NodeId, other: NodeId) {
@@ -468,7 +462,6 @@ impl Model for Group {
                 actions.push(Action::Write(*name));
             }
             if state.renewed < self.renewals && node.replica.primary() == Some(*name) {
-                // It may have been on its way for long.
                 let sent: BTreeSet<_> =
                     [state.now_ns.saturating_sub(LEASE_NS), state.now_ns].into();
                 actions.extend(sent.into_iter().map(|sent_ns| Action::Renew(*name, sent_ns)));

@@ -1,5 +1,5 @@
-//! `remora bench cluster`: groups of three and five nodes beside one node, Redis with a replica, and
-//! Caribou's figures (§6) on replication.
+//! `remora bench cluster`: groups of three and five nodes beside one node, Redis with a replica,
+//! and Caribou's figures (§6) on replication.
 //!
 //! - [`bed`]: groups on loopback, and what they are compared with. [`load`]: their clients.
 //! - [`rows`], [`failover`]: the rows. [`figures`]: the figures.

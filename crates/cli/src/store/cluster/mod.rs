@@ -28,9 +28,9 @@ pub(super) use self::node::serve;
 
 /// What a build without clusters says.
 #[cfg(not(feature = "cluster"))]
-pub(crate) const MISSING: &str = "this build of remora has no clusters: `cargo build --release -p remora-cli \
-                       --features cluster` makes one that has, and needs protoc (Debian: \
-                       protobuf-compiler)";
+pub(crate) const MISSING: &str = "this build of remora has no clusters: \
+                                  `cargo build --release -p remora-cli --features cluster` makes \
+                                  one that has, and needs protoc (Debian: protobuf-compiler)";
 /// Where etcd is if nobody says.
 const ETCD: &str = "http://127.0.0.1:2379";
 /// The longest ring, in bytes.

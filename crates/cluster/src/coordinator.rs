@@ -61,6 +61,12 @@ pub(crate) fn run(
             std::thread::sleep(TICK);
         }
     }
+    // What the node said last: that it gives its lease up.
+    for request in requests.try_iter() {
+        if let Err(reason) = coordinator.submit(request) {
+            return tracing::debug!("the configuration service is not told of the end: {reason}");
+        }
+    }
 }
 
 fn step(
@@ -88,14 +94,14 @@ fn step(
     Ok(())
 }
 
-/// Requests in their order, with only the last of the renewals: many wait where the service was
-/// away, and the last one says what the others would.
+/// Requests in their order, with only the last of the renewals and of the looks: many wait where
+/// the service was away, and the last one says what the others would.
 fn without_old_renewals(mut requests: Vec<Request>) -> Vec<Request> {
-    let is_renewal = |request: &Request| matches!(request, Request::KeepAlive { .. });
-    let mut later = requests.iter().filter(|request| is_renewal(request)).count();
+    let kind = |request: &Request| matches!(request, Request::Renew { .. } | Request::Look);
+    let mut later = requests.iter().filter(|request| kind(request)).count();
     requests.retain(|request| {
-        later -= usize::from(is_renewal(request));
-        !is_renewal(request) || later == 0
+        later -= usize::from(kind(request));
+        !kind(request) || later == 0
     });
     requests
 }
@@ -106,10 +112,10 @@ mod tests {
 
     #[test]
     fn of_renewals_that_wait_the_last_is_sent() {
-        let renewal = |sent_ns| Request::KeepAlive { sent_ns };
-        let waiting = vec![renewal(1), Request::Resign, renewal(2), renewal(3), Request::Resign];
-        let sent = [Request::Resign, renewal(3), Request::Resign];
-        assert_eq!(without_old_renewals(waiting), sent);
+        let renewal = |sent_ns| Request::Renew { epoch: 1, sent_ns };
+        let resign = || Request::Resign { epoch: 1 };
+        let waiting = vec![renewal(1), resign(), Request::Look, renewal(3), resign()];
+        assert_eq!(without_old_renewals(waiting), [resign(), renewal(3), resign()]);
         assert_eq!(without_old_renewals(vec![]), []);
     }
 }

@@ -1,25 +1,26 @@
 //! The configuration service in etcd.
 //!
 //! ```text
-//! /remora/NAME/group            what all nodes agree on: secrets, the ring's length
-//! /remora/NAME/configuration    the latest configuration, as JSON
-//! /remora/NAME/nodes/NUMBER     where a node is; the key belongs to the node's lease
+//! /remora/NAME/group            what all nodes agree on: secrets, the ring's length, the term
+//! /remora/NAME/configuration    the group's entry: the latest configuration, as JSON
+//! /remora/NAME/nodes/NUMBER     where a node is; the key belongs to a lease of etcd's
 //! ```
 //!
-//! A node holds a lease as long as its key is there. Each request of the protocol is one
-//! transaction, whose conditions are those of [`Request`](remora_store::replica::Request): that the
-//! configuration is still the one that the asker knows, that its primary's key is gone, that the
-//! asker's key is there and of its present lease.
+//! The primary renews its lease by writing the entry again: etcd's own leases last whole seconds,
+//! some seconds at least. They only say who is there: a node whose key is gone is lost. Each
+//! request of the protocol is one transaction, whose conditions are those of
+//! [`Request`](remora_store::replica::Request): the revision of the entry.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Event as Change, EventType, GetOptions, KeyValue,
-    LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp, WatchOptions, WatchStream,
+    Client, Compare, CompareOp, ConnectOptions, Event as Change, EventType, GetOptions,
+    GetResponse, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp,
+    TxnOpResponse, WatchOptions, WatchStream,
 };
 use remora::connection::token::Token;
-use remora_store::replica::{Configuration, Event, NodeId, Request};
+use remora_store::replica::{Configuration, Entry, Event, NodeId, Request};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
@@ -29,6 +30,13 @@ use crate::coordinator::{Coordinator, News};
 
 /// How long etcd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// For how long a node is taken to be there without a word of it, in seconds. etcd may give more.
+const PRESENCE_S: i64 = 5;
+/// How often etcd is told that a node is there.
+const PRESENT_EVERY: Duration = Duration::from_millis(1000);
+/// What a renewal's compare-and-swap is tried with: the revision that is known, and then, where the
+/// answer to an earlier one was lost, the one that is there.
+const TRIES: usize = 2;
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone, Debug)]
@@ -46,7 +54,8 @@ pub struct EtcdGroup {
 pub struct EtcdOptions {
     /// The group.
     pub group: EtcdGroup,
-    /// For how long a lease holds. etcd counts in whole seconds, and may give more.
+    /// How long others wait for a sign of the primary before they take over, for the node that
+    /// comes first; in whole milliseconds.
     pub lease: Duration,
     /// How many members the group begins with: whoever comes first waits for the others.
     pub size: usize,
@@ -60,6 +69,16 @@ struct Agreed {
     salt: u64,
     token: [u8; 16],
     ring_bytes: u64,
+    lease_ms: u64,
+}
+
+/// The entry as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+struct Written {
+    #[serde(flatten)]
+    configuration: Configuration,
+    #[serde(default)]
+    is_free: bool,
 }
 
 /// What a node needs to know of its group, as etcd has it: see
@@ -72,7 +91,7 @@ pub struct Terms {
     pub token: Token,
     /// The ring's bytes.
     pub ring_bytes: u64,
-    /// For how long etcd gives leases.
+    /// How long nodes wait for a sign of the primary.
     pub lease: Duration,
 }
 
@@ -93,17 +112,16 @@ pub struct EtcdError {
 pub struct Overview {
     /// The latest configuration.
     pub configuration: Option<Configuration>,
-    /// The nodes that hold a lease, and where they are.
+    /// The nodes that are there, and where they are.
     pub nodes: BTreeMap<NodeId, Address>,
 }
 
-/// A lease of this node's.
-struct HeldLease {
-    id: i64,
+/// That this node is there: a lease of etcd's, to which its key belongs.
+struct Presence {
     keeper: LeaseKeeper,
     answers: LeaseKeepAliveStream,
-    /// When the renewals were sent that were not answered yet.
-    sent: VecDeque<u64>,
+    /// When etcd last answered.
+    heard: Instant,
 }
 
 /// A node's way to etcd.
@@ -118,11 +136,13 @@ struct Inner {
     me: NodeId,
     address: Option<Address>,
     size: usize,
-    ttl_s: i64,
-    held: Option<HeldLease>,
+    /// How long a request of the protocol may take.
+    patience: Duration,
+    presence: Option<Presence>,
+    /// When etcd was last told that this node is there, or when that was tried.
+    told: Option<Instant>,
     watch: Option<WatchStream>,
-    /// The latest configuration, and the revision that it was written in.
-    latest: Option<(Configuration, i64)>,
+    latest: Option<Entry>,
     nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
@@ -210,17 +230,17 @@ impl Etcd {
                 me,
                 address: None,
                 size: options.size,
-                ttl_s: options.lease.as_millis().div_ceil(1000).max(1) as i64,
-                held: None,
+                patience: PATIENCE,
+                presence: None,
+                told: None,
                 watch: None,
                 latest: None,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
-            let agreed = inner.agree(options.ring_bytes).await?;
-            let granted = inner.client.lease_grant(inner.ttl_s, None).await?;
-            inner.ttl_s = granted.ttl().max(inner.ttl_s);
-            inner.client.lease_revoke(granted.id()).await?;
+            let agreed = inner.agree(options.ring_bytes, options.lease).await?;
+            // So that a member of etcd's that hangs does not cost the lease.
+            inner.patience = PATIENCE.min(Duration::from_millis(agreed.lease_ms) / 2);
             Ok((inner, agreed))
         });
         let (inner, agreed) = joined.map_err(|error| failed(words_of(&error)))?;
@@ -229,12 +249,12 @@ impl Etcd {
             salt: agreed.salt,
             token: token.ok_or_else(|| failed("the group's token is zero".to_owned()))?,
             ring_bytes: agreed.ring_bytes,
-            lease: Duration::from_secs(inner.ttl_s as u64),
+            lease: Duration::from_millis(agreed.lease_ms),
         };
         Ok((Etcd { runtime, inner }, terms))
     }
 
-    /// Says where the others will reach the node, from its first lease on.
+    /// Says where the others will reach the node.
     #[must_use]
     pub fn announce(mut self, address: Address) -> Etcd {
         self.inner.address = Some(address);
@@ -245,7 +265,12 @@ impl Etcd {
 impl Coordinator for Etcd {
     fn submit(&mut self, request: Request) -> Result<(), String> {
         let inner = &mut self.inner;
-        self.runtime.block_on(inner.submit(request)).map_err(|error| words_of(&error))
+        let submitted = self.runtime.block_on(inner.submit(request));
+        if submitted.is_err() {
+            // What became of it is asked for anew.
+            inner.watch = None;
+        }
+        submitted.map_err(|error| words_of(&error))
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
@@ -254,6 +279,7 @@ impl Coordinator for Etcd {
             return Ok(Some(news));
         }
         let heard = self.runtime.block_on(async {
+            inner.be_present().await?;
             let next = tokio::time::timeout(timeout, inner.hear());
             // Only waiting may be cut short: a request that is dropped half-way is lost.
             let has_changed = next.await.unwrap_or(Ok(false))?;
@@ -278,12 +304,13 @@ impl Inner {
     }
 
     /// What all nodes agree on; drawn if nobody has been here.
-    async fn agree(&mut self, ring_bytes: u64) -> Answer<Agreed> {
+    async fn agree(&mut self, ring_bytes: u64, lease: Duration) -> Answer<Agreed> {
         let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| etcd_client::Error::IoError(error.into()))?;
         let (salt, token) = random.split_first_chunk().expect("24 bytes");
-        let mut own = Agreed { salt: u64::from_le_bytes(*salt), token: [0; 16], ring_bytes };
+        let (salt, lease_ms) = (u64::from_le_bytes(*salt), lease.as_millis().max(1) as u64);
+        let mut own = Agreed { salt, token: [0; 16], ring_bytes, lease_ms };
         own.token.copy_from_slice(token);
         let key = self.key("group");
         let value = serde_json::to_vec(&own).expect("numbers");
@@ -295,52 +322,61 @@ impl Inner {
         agreed.ok_or_else(|| unreadable("what the group agrees on"))
     }
 
-    /// Gets a new lease, and writes the node's key under it.
-    async fn grant(&mut self) -> Answer<()> {
-        self.held = None;
-        let granted = self.client.lease_grant(self.ttl_s, None).await?;
-        let (id, key) = (granted.id(), self.key_of_node(self.me));
-        self.ttl_s = granted.ttl().max(self.ttl_s);
-        let (keeper, answers) = self.client.lease_keep_alive(id).await?;
-        let how = PutOptions::new().with_lease(id);
+    /// Tells etcd that this node is there, and where, when it is time to.
+    async fn be_present(&mut self) -> Answer<()> {
+        if self.told.is_some_and(|told| told.elapsed() < PRESENT_EVERY) {
+            return Ok(());
+        }
+        self.told = Some(Instant::now());
+        let silent = |presence: &Presence| presence.heard.elapsed().as_secs() >= PRESENCE_S as u64;
+        if self.presence.as_ref().is_none_or(silent) {
+            self.presence = None;
+            self.presence = Some(self.arrive().await?);
+        }
+        let Some(presence) = &mut self.presence else { return Ok(()) };
+        let told = presence.keeper.keep_alive().await;
+        if told.is_err() {
+            self.presence = None;
+        }
+        told
+    }
+
+    /// Writes where this node is, for as long as it keeps its presence alive.
+    async fn arrive(&mut self) -> Answer<Presence> {
+        let granted = self.client.lease_grant(PRESENCE_S, None).await?;
         if let Some(address) = &self.address {
             let value = serde_json::to_vec(address).expect("texts");
-            self.client.put(key, value, Some(how)).await?;
+            let how = PutOptions::new().with_lease(granted.id());
+            self.client.put(self.key_of_node(self.me), value, Some(how)).await?;
         }
-        self.held = Some(HeldLease { id, keeper, answers, sent: VecDeque::new() });
-        Ok(())
+        let (keeper, answers) = self.client.lease_keep_alive(granted.id()).await?;
+        Ok(Presence { keeper, answers, heard: Instant::now() })
     }
 
     async fn submit(&mut self, request: Request) -> Answer<()> {
-        match request {
-            Request::KeepAlive { sent_ns } => self.keep_alive(sent_ns).await,
-            Request::Resign => {
-                if let Some(held) = self.held.take() {
-                    self.client.lease_revoke(held.id).await?;
-                }
-                Ok(())
-            }
-            Request::Propose(next) => self.propose(next).await,
-            Request::Establish { epoch } => self.establish(epoch).await,
-        }
-    }
-
-    async fn keep_alive(&mut self, sent_ns: u64) -> Answer<()> {
-        if self.held.is_none() {
-            self.grant().await?;
-            // The latest configuration comes before the lease counts.
-            self.watch = None;
-        }
+        let is_look = request == Request::Look;
         if self.watch.is_none() {
             self.begin_watch().await?;
         }
-        let Some(held) = &mut self.held else { return Ok(()) };
-        held.sent.push_back(sent_ns);
-        let sent = held.keeper.keep_alive().await;
-        if sent.is_err() {
-            self.held = None;
+        let patience = self.patience;
+        let done = tokio::time::timeout(patience, self.carry_out(request)).await;
+        done.unwrap_or_else(|_| Err(late(patience)))?;
+        if is_look { self.found().await } else { Ok(()) }
+    }
+
+    async fn carry_out(&mut self, request: Request) -> Answer<()> {
+        match request {
+            Request::Look => self.look().await,
+            Request::Renew { epoch, sent_ns } => self.renew(epoch, sent_ns).await,
+            Request::Resign { epoch } => self.amend(epoch, |entry| entry.is_free = true).await,
+            Request::Propose { next, over } => self.propose(next, over).await,
+            Request::Establish { epoch } => {
+                let establish = |entry: &mut Entry| {
+                    entry.configuration.established = entry.configuration.members.clone();
+                };
+                self.amend(epoch, establish).await
+            }
         }
-        sent
     }
 
     /// Learns how things are, and hears of every change from there on.
@@ -357,22 +393,31 @@ impl Inner {
             self.news.push_back(News::Address(node, None));
         }
         if self.latest.is_none() {
-            self.news.push_back(News::Event(Event::Configuration(None)));
+            self.tell();
         }
-        self.look_for_vacancy();
         let from = WatchOptions::new().with_prefix().with_start_revision(revision + 1);
         self.watch = Some(self.client.watch(self.prefix.clone(), Some(from)).await?);
-        self.found().await
+        Ok(())
+    }
+
+    /// Tells this node how things are.
+    fn tell(&mut self) {
+        self.news.push_back(News::Event(Event::Latest(self.latest.clone())));
     }
 
     /// Takes note of a key as it is now.
     fn note(&mut self, pair: &KeyValue) -> Answer<()> {
         match key_of(&self.prefix, pair) {
             Some(Key::Configuration) => {
-                let latest: Configuration =
+                let revision = pair.mod_revision() as u64;
+                // What comes by the watch may be older than what was looked at.
+                if self.latest.as_ref().is_some_and(|latest| latest.revision > revision) {
+                    return Ok(());
+                }
+                let Written { configuration, is_free } =
                     parse(pair).ok_or_else(|| unreadable("the group's configuration"))?;
-                self.news.push_back(News::Event(Event::Configuration(Some(latest.clone()))));
-                self.latest = Some((latest, pair.mod_revision()));
+                self.latest = Some(Entry { configuration, revision, is_free });
+                self.tell();
             }
             Some(Key::Node(node)) => {
                 let address =
@@ -387,8 +432,8 @@ impl Inner {
 
     /// Waits for the next word of etcd, and takes note of it: whether the group has changed.
     async fn hear(&mut self) -> Answer<bool> {
-        let (Some(watch), Some(held)) = (&mut self.watch, &mut self.held) else {
-            // The next renewal begins both anew.
+        let (Some(watch), Some(presence)) = (&mut self.watch, &mut self.presence) else {
+            // The next request begins both anew.
             return std::future::pending().await;
         };
         tokio::select! {
@@ -400,18 +445,12 @@ impl Inner {
                 }
                 Ok(true)
             }
-            answer = held.answers.message() => {
-                let is_renewed = matches!(&answer, Ok(Some(answer)) if answer.ttl() > 0);
-                match held.sent.pop_front().filter(|_| is_renewed) {
-                    Some(sent_ns) => {
-                        // Nobody has taken over since the configuration was looked up, under
-                        // this lease: this node's key was there all the time.
-                        let epoch = self.latest.as_ref().map_or(0, |(latest, _)| latest.epoch);
-                        let lease = Event::Lease { epoch, sent_ns };
-                        self.news.push_back(News::Event(lease));
-                    }
-                    // The lease has ended: the next renewal gets another one.
-                    None => self.held = None,
+            answer = presence.answers.message() => {
+                if matches!(&answer, Ok(Some(answer)) if answer.ttl() > 0) {
+                    presence.heard = Instant::now();
+                } else {
+                    // The next request gets another lease.
+                    self.presence = None;
                 }
                 answer.map(|_| false)
             }
@@ -426,18 +465,29 @@ impl Inner {
         if let Some(Key::Node(node)) = key_of(&self.prefix, pair) {
             self.nodes.remove(&node);
             self.news.push_back(News::Address(node, None));
-            self.look_for_vacancy();
+            if node == self.me {
+                // It was taken for lost.
+                self.presence = None;
+            }
         }
         Ok(())
     }
 
-    /// Says so if the primary holds no lease.
-    fn look_for_vacancy(&mut self) {
-        if let Some((latest, _)) = &self.latest
-            && latest.primary != self.me
-            && !self.nodes.contains_key(&latest.primary)
-        {
-            self.news.push_back(News::Event(Event::Vacant { epoch: latest.epoch }));
+    /// Looks at the entry, and tells this node of it in any case: that it is still the same says
+    /// something, too.
+    async fn look(&mut self) -> Answer<()> {
+        let there = self.client.get(self.key("configuration"), None).await?;
+        self.see(&there)
+    }
+
+    fn see(&mut self, there: &GetResponse) -> Answer<()> {
+        self.latest = None;
+        match there.kvs().first() {
+            Some(pair) => self.note(pair),
+            None => {
+                self.tell();
+                Ok(())
+            }
         }
     }
 
@@ -450,72 +500,88 @@ impl Inner {
         }
         let members = self.nodes.keys().copied().take(self.size).collect();
         match Configuration::first(self.me, members) {
-            Ok(first) => self.propose(first).await,
+            Ok(first) => self.propose(first, 0).await,
             Err(error) => Err(etcd_client::Error::InvalidArgs(error.to_string())),
         }
     }
 
-    async fn propose(&mut self, next: Configuration) -> Answer<()> {
+    /// Puts the entry in its own place, and so gives it another revision.
+    async fn renew(&mut self, epoch: u32, sent_ns: u64) -> Answer<()> {
+        for _ in 0..TRIES {
+            let is_its = |entry: &&Entry| self.is_mine(entry, epoch) && !entry.is_free;
+            let Some(entry) = self.latest.as_ref().filter(is_its).cloned() else { break };
+            if self.replace(entry.revision, entry).await? {
+                self.news.push_back(News::Event(Event::Lease { epoch, sent_ns }));
+                self.tell();
+                return Ok(());
+            }
+        }
+        self.look().await
+    }
+
+    /// Writes a primary's word into its entry, if its epoch is the latest.
+    async fn amend(&mut self, epoch: u32, change: impl Fn(&mut Entry)) -> Answer<()> {
+        for _ in 0..TRIES {
+            let is_its = |entry: &&Entry| self.is_mine(entry, epoch);
+            let Some(mut entry) = self.latest.as_ref().filter(is_its).cloned() else { break };
+            change(&mut entry);
+            if self.replace(entry.revision, entry).await? {
+                self.tell();
+                return Ok(());
+            }
+        }
+        self.look().await
+    }
+
+    fn is_mine(&self, entry: &Entry, epoch: u32) -> bool {
+        (entry.configuration.primary, entry.configuration.epoch) == (self.me, epoch)
+    }
+
+    async fn propose(&mut self, next: Configuration, over: u64) -> Answer<()> {
         let epoch = next.epoch;
-        let Some(mut conditions) = self.conditions(&next) else {
-            return self.refuse(epoch).await;
-        };
-        let (me, lease) = (self.key_of_node(self.me), self.held.as_ref().map_or(0, |held| held.id));
-        conditions.push(Compare::create_revision(me.clone(), CompareOp::Greater, 0));
-        conditions.push(Compare::lease(me, CompareOp::Equal, lease));
-        if self.replace(conditions, &next).await? { Ok(()) } else { self.refuse(epoch).await }
-    }
-
-    /// What must hold for this configuration to be the next; `None` if it cannot be.
-    fn conditions(&self, next: &Configuration) -> Option<Vec<Compare>> {
-        if next.primary != self.me {
-            return None;
+        if let Some(revision) = self.revision_before(&next, over) {
+            let entry = Entry { configuration: next, revision, is_free: false };
+            if self.replace(revision, entry).await? {
+                self.tell();
+                return Ok(());
+            }
         }
-        let key = self.key("configuration");
-        let Some((latest, revision)) = &self.latest else {
-            let is_new = Compare::create_revision(key, CompareOp::Equal, 0);
-            return (next.epoch == 1).then(|| vec![is_new]);
-        };
-        if next.epoch != latest.epoch + 1 || next.established != latest.established {
-            return None;
-        }
-        let mut conditions = vec![Compare::mod_revision(key, CompareOp::Equal, *revision)];
-        if latest.primary != self.me {
-            let primary = self.key_of_node(latest.primary);
-            conditions.push(Compare::create_revision(primary, CompareOp::Equal, 0));
-        }
-        Some(conditions)
-    }
-
-    /// Puts a configuration in the place of the latest; whether the conditions held.
-    async fn replace(&mut self, when: Vec<Compare>, next: &Configuration) -> Answer<bool> {
-        let value = serde_json::to_vec(next).expect("numbers");
-        let put = TxnOp::put(self.key("configuration"), value, None);
-        let done = self.client.txn(Txn::new().when(when).and_then([put])).await?;
-        Ok(done.succeeded())
-    }
-
-    /// A proposal is not the next configuration. Its proposer may have missed what it lost to.
-    async fn refuse(&mut self, epoch: u32) -> Answer<()> {
+        // Its proposer may have missed what it lost to.
         self.news.push_back(News::Event(Event::Refused { epoch }));
-        self.begin_watch_again().await
+        self.look().await
     }
 
-    async fn begin_watch_again(&mut self) -> Answer<()> {
-        self.watch = None;
-        Box::pin(self.begin_watch()).await
+    /// The revision in whose place this configuration may come, 0 for none; `None` if it cannot
+    /// be the next one.
+    fn revision_before(&self, next: &Configuration, over: u64) -> Option<u64> {
+        let Some(Entry { configuration: latest, revision, .. }) = &self.latest else {
+            return (next.epoch == 1 && next.primary == self.me).then_some(0);
+        };
+        let follows = next.epoch == latest.epoch + 1 && next.established == latest.established;
+        let before = if latest.primary == self.me { *revision } else { over };
+        (follows && next.primary == self.me).then_some(before)
     }
 
-    async fn establish(&mut self, epoch: u32) -> Answer<()> {
-        let Some((latest, revision)) = &self.latest else { return Ok(()) };
-        if latest.epoch != epoch {
-            return Ok(());
-        }
-        let mut next = latest.clone();
-        next.established = next.members.clone();
+    /// Writes the entry in the place of a revision, 0 for none; whether that was the latest. If
+    /// not, the latest is known now.
+    async fn replace(&mut self, revision: u64, next: Entry) -> Answer<bool> {
         let key = self.key("configuration");
-        let when = vec![Compare::mod_revision(key, CompareOp::Equal, *revision)];
-        if self.replace(when, &next).await? { Ok(()) } else { self.begin_watch_again().await }
+        let Entry { configuration, is_free, .. } = next;
+        let written = Written { configuration, is_free };
+        let value = serde_json::to_vec(&written).expect("numbers");
+        let is_latest = Compare::mod_revision(key.clone(), CompareOp::Equal, revision as i64);
+        let put = TxnOp::put(key.clone(), value, None);
+        let look = TxnOp::get(key, None);
+        let txn = Txn::new().when([is_latest]).and_then([put]).or_else([look]);
+        let done = self.client.txn(txn).await?;
+        if done.succeeded() {
+            let revision = done.header().map_or(0, |header| header.revision() as u64);
+            let Written { configuration, is_free } = written;
+            self.latest = Some(Entry { configuration, revision, is_free });
+        } else if let Some(TxnOpResponse::Get(there)) = done.op_responses().first() {
+            self.see(there)?;
+        }
+        Ok(done.succeeded())
     }
 }
 
@@ -537,6 +603,10 @@ fn key_of(prefix: &str, pair: &KeyValue) -> Option<Key> {
 
 fn parse<T: serde::de::DeserializeOwned>(pair: &KeyValue) -> Option<T> {
     serde_json::from_slice(pair.value()).ok()
+}
+
+fn late(patience: Duration) -> etcd_client::Error {
+    etcd_client::Error::WatchError(format!("no answer within {patience:?}"))
 }
 
 fn unreadable(what: &str) -> etcd_client::Error {

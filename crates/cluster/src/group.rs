@@ -53,7 +53,8 @@ pub struct GroupOptions {
     pub salt: u64,
     /// What nodes show each other, the same on all; clients do not know it.
     pub token: Token,
-    /// For how long the service gives a lease.
+    /// How long nodes wait for a sign of the primary before one of them takes over, the same on
+    /// all.
     pub lease: Duration,
     /// By how many millionths clocks gain or lose at most.
     pub drift_ppm: u32,
@@ -305,8 +306,10 @@ impl Group {
     }
 
     pub(crate) fn stop(&self) {
-        self.is_stopping.store(true, Ordering::Release);
         let mut state = self.lock();
+        state.replica.resign();
+        state.carry_out(self);
+        self.is_stopping.store(true, Ordering::Release);
         state.links.values().for_each(Link::fence);
         state.links.clear();
         state.door.take().into_iter().for_each(Waker::wake);

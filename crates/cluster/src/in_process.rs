@@ -10,7 +10,6 @@ use remora_store::replica::{
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
-use crate::group::now_ns;
 
 /// The configuration service of one group, as a value that its nodes share. It has no copy: who
 /// ends the process ends it.
@@ -33,10 +32,10 @@ struct Member {
 }
 
 impl InProcess {
-    /// A service that gives leases for `lease`, with the group's first configuration.
+    /// A service with the group's first configuration.
     #[must_use]
-    pub fn new(lease: Duration, first: Configuration) -> InProcess {
-        let registry = Registry::new(lease.as_nanos() as u64, Some(first));
+    pub fn new(first: Configuration) -> InProcess {
+        let registry = Registry::new(Some(first));
         let inner = Inner { registry, news: BTreeMap::new(), addresses: BTreeMap::new() };
         InProcess { inner: Arc::new(Mutex::new(inner)) }
     }
@@ -68,8 +67,8 @@ impl InProcess {
 
 impl Inner {
     /// Hands out what the registry says.
-    fn hand_out(&mut self, now_ns: u64) {
-        while let Some((node, event)) = self.registry.poll(now_ns) {
+    fn hand_out(&mut self) {
+        while let Some((node, event)) = self.registry.poll() {
             self.tell(node, event);
         }
     }
@@ -81,7 +80,7 @@ impl Inner {
     }
 }
 
-/// A node that ends has no address any more; its lease ends by itself.
+/// A node that ends has no address any more.
 impl Drop for Member {
     fn drop(&mut self) {
         let mut inner = self.service.lock();
@@ -96,15 +95,15 @@ impl Drop for Member {
 impl Coordinator for Member {
     fn submit(&mut self, request: Request) -> Result<(), String> {
         let mut inner = self.service.lock();
-        inner.registry.submit(self.me, request, now_ns());
-        inner.hand_out(now_ns());
+        inner.registry.submit(self.me, request);
+        inner.hand_out();
         Ok(())
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
         let next = || {
             let mut inner = self.service.lock();
-            inner.hand_out(now_ns());
+            inner.hand_out();
             inner.news.get_mut(&self.me).and_then(VecDeque::pop_front)
         };
         if let Some(news) = next() {

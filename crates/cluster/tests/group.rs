@@ -46,7 +46,7 @@ impl Trial {
     fn new(nodes: u64, ring_bytes: u64) -> Trial {
         let names: Vec<_> = (1..=nodes).map(NodeId).collect();
         let first = Configuration::first(names[0], names.clone()).unwrap();
-        let mut trial = Trial { service: InProcess::new(LEASE, first), nodes: BTreeMap::new() };
+        let mut trial = Trial { service: InProcess::new(first), nodes: BTreeMap::new() };
         names.into_iter().for_each(|name| trial.start(name, ring_bytes));
         trial
     }

@@ -14,8 +14,8 @@ use remora_store::replica::{
 use stateright::{Checker, Model, Property};
 
 const RING: u64 = 512;
-/// For how long a lease holds, by a node's clock and by the service's: the model has no other
-/// time than that a lease has come to its end.
+/// For how long a lease holds. The model's clocks show the same, and leap by as much at a time:
+/// there is no other time than that a lease has come to its end.
 const LEASE_NS: u64 = 3;
 const OPTIONS: Options = Options {
     ring_bytes: RING,
@@ -91,8 +91,6 @@ struct Node {
     store: Vec<(u64, u8)>,
     /// What the service has said and it has not heard.
     events: VecDeque<Event>,
-    /// Its clock.
-    now_ns: u64,
     /// Something was written into its region that it has not looked at.
     is_dirty: bool,
 }
@@ -104,14 +102,13 @@ impl Node {
             region: Region::new(),
             store: vec![],
             events: VecDeque::new(),
-            now_ns: 0,
             is_dirty: false,
         }
     }
 
     /// Whether it answers reads, as far as it knows itself.
-    fn may_answer(&self) -> bool {
-        self.replica.is_serving() && self.replica.holds_lease(self.replica.epoch(), self.now_ns)
+    fn may_answer(&self, now_ns: u64) -> bool {
+        self.replica.is_serving() && self.replica.holds_lease(self.replica.epoch(), now_ns)
     }
 }
 
@@ -120,6 +117,8 @@ struct State {
     nodes: BTreeMap<NodeId, Node>,
     links: BTreeMap<(NodeId, NodeId), Link>,
     registry: Registry,
+    /// What all clocks show.
+    now_ns: u64,
     /// The writes that were broadcast, by number: in which epoch.
     broadcast: Vec<u32>,
     /// The writes that clients were told of.
@@ -145,10 +144,10 @@ enum Action {
     Hear(NodeId),
     /// A client writes.
     Write(NodeId),
-    /// A node's lease ends, by its own clock and by the service's.
-    Expire(NodeId),
-    /// A node asks for its lease.
-    Renew(NodeId),
+    /// A lease's time passes without a sign of the primary.
+    Expire,
+    /// A renewal that a node has sent at a time, perhaps long ago, reaches the service.
+    Renew(NodeId, u64),
     /// A node is lost with its memory.
     Crash(NodeId),
     /// A link is lost, with all that is on it, and made anew.
@@ -160,8 +159,9 @@ enum Action {
 struct Group {
     nodes: u64,
     writes: usize,
+    /// After the crashes.
     expiries: u8,
-    /// Renewals besides those that a node asks for by itself.
+    /// Renewals besides those that a primary asks for by itself.
     renewals: u8,
     crashes: u8,
     cuts: u8,
@@ -176,7 +176,8 @@ impl State {
         let mut state = State {
             nodes: names.iter().map(|name| (*name, Node::new(*name))).collect(),
             links: BTreeMap::new(),
-            registry: Registry::new(LEASE_NS, Some(first)),
+            registry: Registry::new(Some(first)),
+            now_ns: 0,
             broadcast: vec![],
             acknowledged: BTreeSet::new(),
             pending: vec![],
@@ -223,7 +224,7 @@ impl State {
     }
 
     fn hand_out_events(&mut self) {
-        while let Some((name, event)) = self.registry.poll(0) {
+        while let Some((name, event)) = self.registry.poll() {
             if let Some(node) = self.nodes.get_mut(&name) {
                 node.events.push_back(event);
             }
@@ -273,7 +274,7 @@ impl State {
     fn carry_out(&mut self, name: NodeId, output: Output) {
         match output {
             Output::Request(request) => {
-                self.registry.submit(name, request, 0);
+                self.registry.submit(name, request);
                 self.hand_out_events();
             }
             Output::Fence { epoch } => {
@@ -355,29 +356,23 @@ impl State {
                 node.is_dirty = false;
                 node.replica.poll_memory(&node.region.0);
             }),
-            Action::Hear(name) => self.with(name, |node| {
-                if let Some(event) = node.events.pop_front() {
-                    node.replica.handle_event(&node.region.0, event, node.now_ns);
+            Action::Hear(name) => {
+                let node = self.nodes.get_mut(&name);
+                if let Some(event) = node.and_then(|node| node.events.pop_front()) {
+                    self.hear(name, event, self.now_ns);
                 }
-            }),
+            }
             Action::Write(name) => self.write(name),
-            Action::Renew(name) => {
+            Action::Renew(name, sent_ns) => {
                 self.renewed += 1;
-                let sent_ns = self.nodes[&name].now_ns;
-                self.registry.submit(name, Request::KeepAlive { sent_ns }, 0);
+                let epoch = self.nodes[&name].replica.epoch();
+                self.registry.submit(name, Request::Renew { epoch, sent_ns });
                 self.hand_out_events();
             }
-            Action::Expire(name) => {
-                self.expired += 1;
-                self.nodes.get_mut(&name).unwrap().now_ns += LEASE_NS;
-                self.registry.end_lease(name);
-                self.hand_out_events();
-            }
+            Action::Expire => self.expire(),
             Action::Crash(name) => {
                 self.crashed += 1;
                 self.nodes.remove(&name);
-                self.registry.end_lease(name);
-                self.hand_out_events();
                 let peers: Vec<_> = self.nodes.keys().copied().collect();
                 for peer in peers {
                     self.cut(name, peer);
@@ -387,6 +382,27 @@ impl State {
                 self.cut += 1;
                 self.cut(one, other);
             }
+        }
+    }
+
+    fn hear(&mut self, name: NodeId, event: Event, now_ns: u64) {
+        self.with(name, |node| node.replica.handle_event(&node.region.0, event, now_ns));
+    }
+
+    /// Who has heard all that was said looks once more; a lease's time passes; all others look.
+    fn expire(&mut self) {
+        self.expired += 1;
+        let primary = self.registry.latest().map(|latest| latest.primary);
+        let (before_ns, now_ns) = (self.now_ns, self.now_ns + LEASE_NS);
+        self.now_ns = now_ns;
+        let others: Vec<_> =
+            self.nodes.keys().copied().filter(|name| Some(*name) != primary).collect();
+        for name in others {
+            if self.nodes[&name].events.is_empty() {
+                let latest = Event::Latest(self.registry.entry().cloned());
+                self.hear(name, latest, before_ns);
+            }
+            self.with(name, |node| node.replica.handle_time(now_ns));
         }
     }
 
@@ -421,6 +437,11 @@ impl State {
         node.store.iter().copied().filter(move |(position, _)| *position <= committed)
     }
 
+    /// The nodes that may answer reads, as far as they know themselves.
+    fn answering(&self) -> impl Iterator<Item = &Node> {
+        self.nodes.values().filter(|node| node.may_answer(self.now_ns))
+    }
+
     fn pairs(&self) -> impl Iterator<Item = (&Node, &Node)> {
         self.nodes.values().flat_map(|one| self.nodes.values().map(move |other| (one, other)))
     }
@@ -440,16 +461,17 @@ impl Model for Group {
             if node.replica.is_serving() && state.broadcast.len() < self.writes {
                 actions.push(Action::Write(*name));
             }
-            let is_primary = state.registry.latest().is_some_and(|latest| latest.primary == *name);
-            if is_primary && state.registry.holds(*name) && state.expired < self.expiries {
-                actions.push(Action::Expire(*name));
-            }
-            if state.renewed < self.renewals {
-                actions.push(Action::Renew(*name));
+            if state.renewed < self.renewals && node.replica.primary() == Some(*name) {
+                let sent: BTreeSet<_> =
+                    [state.now_ns.saturating_sub(LEASE_NS), state.now_ns].into();
+                actions.extend(sent.into_iter().map(|sent_ns| Action::Renew(*name, sent_ns)));
             }
             if state.crashed < self.crashes {
                 actions.push(Action::Crash(*name));
             }
+        }
+        if state.expired < self.expiries && state.crashed == self.crashes {
+            actions.push(Action::Expire);
         }
         for (one, other) in state.links.keys() {
             if state.cut < self.cuts && one < other {
@@ -467,7 +489,7 @@ impl Model for Group {
     fn properties(&self) -> Vec<Property<Group>> {
         vec![
             Property::always("no acknowledged write lost", |_, state: &State| {
-                state.nodes.values().filter(|node| node.may_answer()).all(|node| {
+                state.answering().all(|node| {
                     let has = |write| node.store.iter().any(|(_, stored)| *stored == write);
                     state.acknowledged.iter().all(|write| has(*write))
                 })
@@ -506,7 +528,7 @@ impl Model for Group {
                 })
             }),
             Property::always("one node answers reads", |_, state: &State| {
-                state.nodes.values().filter(|node| node.may_answer()).count() <= 1
+                state.answering().count() <= 1
             }),
             Property::sometimes("a write of a second epoch is acknowledged", |_, state: &State| {
                 let epochs: BTreeSet<_> = state
@@ -571,7 +593,7 @@ fn a_link_that_breaks_loses_nothing() {
 /// A node is lost with its memory: the primary, or a backup.
 #[test]
 fn a_node_that_is_lost_takes_nothing_along() {
-    assert!(check(Group { writes: 2, crashes: 1, ..GROUP }) > 100);
+    assert!(check(Group { writes: 2, crashes: 1, expiries: 1, ..GROUP }) > 100);
 }
 
 /// A second change comes at any step of the first.
@@ -611,7 +633,8 @@ impl State {
     /// A node without anything registers.
     fn arrive(&mut self, name: NodeId) {
         self.nodes.insert(name, Node::new(name));
-        self.with(name, |node| node.replica.handle_time(0));
+        let now_ns = self.now_ns;
+        self.with(name, |node| node.replica.handle_time(now_ns));
         self.settle();
     }
 }
@@ -674,6 +697,7 @@ fn a_history_that_does_not_come_is_done_without() {
     state.act(&Action::Arrive(A, C));
     state.act(&Action::Look(C));
     state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
     state.holds_reads = true;
     state.settle();
     assert!(state.nodes.values().all(|node| !node.replica.is_serving()), "B waits for C's");
@@ -695,6 +719,7 @@ fn a_request_that_is_repeated_takes_effect_once() {
     });
     state.settle();
     state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
     state.settle();
     let next = state.serving();
     let found = state.nodes[&next].replica.find_request(id).unwrap();
@@ -730,7 +755,7 @@ fn without_a_majority_changes_are_refused() {
 #[test]
 fn what_was_not_acknowledged_is_forgotten_everywhere() {
     let mut state = group();
-    state.act(&Action::Expire(A));
+    state.act(&Action::Expire);
     // The others fence first, and what is written then reaches nobody.
     while state.nodes[&B].replica.epoch() < 2 || state.nodes[&C].replica.epoch() < 2 {
         state.act(&Action::Hear(B));

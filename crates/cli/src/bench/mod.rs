@@ -6,11 +6,13 @@
 //! - The benchmarks: [`transport`], [`verbs`], [`kernels`], [`chains`], all by UDP; [`local`] by
 //!   shared memory; [`daemon`]: a card that processes share; [`loss`]: bad networks; [`scale`]:
 //!   many connections; [`memory`], the paths between host and card; [`store`], the key-value store;
-//!   [`worlds`]: networks of servers, simulated; [`peers`]: plain sockets, to compare with.
+//!   [`cluster`]: the store on several nodes; [`worlds`]: networks of servers, simulated;
+//!   [`peers`]: plain sockets, to compare with.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
 mod chains;
+mod cluster;
 mod cost;
 mod daemon;
 mod daemon_process;
@@ -54,6 +56,7 @@ Examples:
   remora bench chains --only fig10 --json rows.json
   remora bench memory --simulated                 a paper's figures, in the simulator
   remora bench store --only redis                 the store beside redis-server
+  remora bench cluster --only failover            how soon another node serves
   remora bench worlds --full                      networks of 16 to 4,096 servers, simulated
   remora bench kernels --cpu v3                   as on a processor without AVX-512
 
@@ -85,6 +88,8 @@ enum What {
     Memory(memory::MemoryBench),
     /// The store in all its ways, beside Redis, memcached and DuckDB, and a page with plots
     Store(store::StoreBench),
+    /// The store on several nodes, beside one node and Redis, and a page with plots
+    Cluster(cluster::ClusterBench),
     /// Networks of up to 4,096 servers in the simulator, its speed, and a page with plots
     Worlds(worlds::Worlds),
     /// A hot path of two cards in one thread, for valgrind to count its instructions
@@ -112,6 +117,7 @@ impl Bench {
             What::Chains(chains) => chains.run(),
             What::Memory(memory) => memory.run(),
             What::Store(store) => store.run(),
+            What::Cluster(cluster) => cluster.run(),
             What::Worlds(worlds) => worlds.run(),
             What::Cost(cost) => cost.run(),
             What::Peer(peer) => peer.run(),
@@ -134,6 +140,7 @@ impl Bench {
             What::Chains(chains) => &chains.options,
             What::Memory(memory) => &memory.options,
             What::Store(store) => &store.options,
+            What::Cluster(cluster) => &cluster.options,
             What::Worlds(worlds) => &worlds.options,
             What::Cost(_) | What::Peer(_) | What::Holder(_) => return Ok(()),
         };

@@ -46,9 +46,12 @@ impl Program {
 
     /// Starts a command on the `core`-th core, as it is.
     pub(super) fn start_plain(core: usize, command: Command) -> Result<Program> {
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
-        let name = words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-        child::on_core(core, || Program::spawn(name, command))
+        child::on_core(core, || Program::start_on_any(command))
+    }
+
+    /// Starts a command on any core, as it is.
+    pub(super) fn start_on_any(command: Command) -> Result<Program> {
+        Program::spawn(name_of(&command), command)
     }
 
     fn spawn(name: String, mut command: Command) -> Result<Program> {
@@ -112,6 +115,24 @@ impl Drop for Program {
             child.wait().ok();
         }
     }
+}
+
+fn name_of(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}
+
+/// The seconds for which a process has had a processor.
+pub(super) fn cpu_s(id: u32) -> Result<f64> {
+    /// Clock ticks a second, as `/proc` counts on every Linux.
+    const TICKS: f64 = 100.0;
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).context("a server has ended")?;
+    // The name may have blanks; the fields behind it begin with the third.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+    let ticks: Vec<f64> = ticks.filter_map(|field| field.parse().ok()).collect();
+    ensure!(ticks.len() == 2, "cannot read the processor time of a server");
+    Ok((ticks[0] + ticks[1]) / TICKS)
 }
 
 pub(super) fn free_tcp_port() -> Result<u16> {

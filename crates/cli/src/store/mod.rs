@@ -5,7 +5,7 @@
 //! the store says of itself. `cluster` is a store on several machines. `progress` shows how far a
 //! long command is.
 
-mod cluster;
+pub(crate) mod cluster;
 mod dump;
 mod info;
 mod keys;

@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::histories;
 use super::member::Etcd;
+use super::node::LEASE;
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -166,6 +167,7 @@ pub(crate) fn run() {
     for round in 0..2 {
         stop_and_go_on(&mut trial, round);
     }
+    leave_without_etcd(&mut trial, &etcd);
     trial.compare();
     histories::run(&mut trial, &start);
     trial.check();
@@ -206,6 +208,26 @@ pub(super) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// etcd stands still for several leases: the primary stops serving, and somebody serves again
+/// afterwards. What an answer says meanwhile is right.
+fn leave_without_etcd(trial: &mut Trial, etcd: &Etcd) {
+    etcd.signal(Signal::STOP);
+    let (start, last) = (Instant::now(), trial.written - 1);
+    while start.elapsed() < 4 * LEASE {
+        for node in trial.nodes.values_mut() {
+            let answer = node.ask(&format!("get key{last}")).unwrap_or_else(|| "no: late".into());
+            let is_right = answer.starts_with("no:") || answer == format!("value{last}");
+            assert!(is_right, "without etcd, a node answers {answer}");
+        }
+    }
+    let serves = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));
+    assert!(!trial.nodes.values_mut().any(serves), "a lease lasts although nobody renews it");
+    etcd.signal(Signal::CONT);
+    let took = trial.write(50);
+    println!("etcd stood still: after it went on, the next write after {took:?}");
+    trial.check();
 }
 
 /// Redis' clients are served by the primary, and sent to it by the others.

@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use remora_cluster::etcd::overview;
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long they may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -44,6 +45,13 @@ impl Etcd {
         let etcd = Etcd { members, directory, endpoints: (0..3).map(client).collect() };
         etcd.wait();
         etcd
+    }
+
+    /// Sends all members a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        for member in &self.members {
+            kill_process(Pid::from_child(member), signal).unwrap();
+        }
     }
 
     /// Waits until the members answer.

@@ -15,6 +15,7 @@ use remora_store::store::{Change, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
 
+pub(crate) const LEASE: Duration = Duration::from_millis(500);
 const PORT: u16 = 7490;
 const LIMIT: u64 = 16 << 20;
 
@@ -22,7 +23,7 @@ const LIMIT: u64 = 16 << 20;
 pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions {
         group: EtcdGroup { endpoints, user: None, name: "trial".to_owned() },
-        lease: Duration::from_secs(2),
+        lease: LEASE,
         size: 3,
         ring_bytes: 1 << 16,
     }

@@ -5,12 +5,12 @@ use std::hash::{Hash, Hasher};
 
 use super::configuration::{Configuration, NodeId};
 use super::history::{History, Mark, are_in_order};
-use super::lease::Lease;
+use super::lease::{Lease, Silence};
 use super::message::{Answer, Message, Output, Snapshot};
 use super::region::COMMITTED_AT;
 use super::requests::{NoRequest, RequestId, Requests};
 use super::role::{Backup, Role};
-use super::service::{Event, Request};
+use super::service::{Entry, Event, Request};
 use crate::journal::{Journal, Record};
 use crate::log::{self, Fields, Operation, Position, with_record};
 use crate::memory::Memory;
@@ -27,9 +27,9 @@ pub struct Options {
     /// How long a primary waits for a majority before it gives up, and a node before it proposes
     /// itself again, in ns.
     pub patience_ns: u64,
-    /// For how long the service gives a lease at a time, in ns.
+    /// For how long others wait for a renewal before they take over, in ns: the same on all nodes.
     pub lease_ns: u64,
-    /// How much any clock gains or loses at most, the service's included, in millionths.
+    /// How much any node's clock gains or loses at most, in millionths.
     pub drift_ppm: u32,
     /// A record counts as held once [`Replica::handle_kept`] said so.
     pub waits_for_disk: bool,
@@ -134,13 +134,15 @@ pub struct Replica {
     pub(super) generation: u32,
     pub(super) requests: Requests,
     pub(super) role: Role,
-    /// The primary of this epoch holds no lease.
-    pub(super) is_vacant: bool,
+    /// The primary of this epoch has given its lease up.
+    pub(super) is_free: bool,
+    /// For how long another primary has not renewed its lease.
+    silence: Silence,
     /// It proposes nothing before this.
     pub(super) quiet_until_ns: u64,
     pub(super) lease: Lease,
-    /// When it asks for its lease again.
-    pub(super) renew_at_ns: u64,
+    /// When it asks the service again: for its lease, or how things are.
+    pub(super) ask_at_ns: u64,
     /// Nodes that were asked to join while this one was the primary, and are no members yet.
     pub(super) joining: BTreeSet<NodeId>,
     pub(super) outputs: VecDeque<Output>,
@@ -171,10 +173,11 @@ impl Replica {
             generation: 0,
             requests: Requests::default(),
             role: Role::Idle,
-            is_vacant: false,
+            is_free: false,
+            silence: Silence::new(options.lease_ns),
             quiet_until_ns: 0,
             lease: Lease::new(options.lease_ns, options.drift_ppm),
-            renew_at_ns: 0,
+            ask_at_ns: 0,
             joining: BTreeSet::new(),
             outputs: VecDeque::new(),
             aside: Aside::default(),
@@ -267,18 +270,28 @@ impl Replica {
         match event {
             Event::Lease { epoch, sent_ns } => self.lease.renew(epoch, sent_ns),
             Event::Refused { .. } => self.unpropose(),
-            Event::Configuration(latest) => {
+            Event::Latest(latest) => {
                 self.is_informed = true;
-                if let Some(latest) = latest {
-                    self.hear(memory, latest);
-                }
+                latest.into_iter().for_each(|entry| self.learn(memory, entry, now_ns));
                 if let Some((from, configuration)) = self.early.take() {
                     self.handle_message(memory, from, Message::Epoch(configuration));
                 }
             }
-            Event::Vacant { epoch } => self.is_vacant = epoch == self.epoch,
         }
         self.handle_time(now_ns);
+    }
+
+    /// How things are, as the service has them.
+    fn learn<M: Memory>(&mut self, memory: &M, entry: Entry, now_ns: u64) {
+        let epoch = entry.configuration.epoch;
+        self.silence.see(epoch, entry.revision, now_ns);
+        self.hear(memory, entry.configuration);
+        if epoch == self.epoch {
+            self.is_free = entry.is_free;
+        }
+        if self.silence.ends_ns() > now_ns {
+            self.ask_at_ns = self.ask_at_ns.min(self.silence.ends_ns());
+        }
     }
 
     /// A configuration, from wherever.
@@ -286,14 +299,14 @@ impl Replica {
         if latest.epoch > self.epoch {
             self.epoch = latest.epoch;
             self.configuration = Some(latest);
-            self.is_vacant = false;
+            self.is_free = false;
             self.quiet_until_ns = 0;
             let is_mine = self.primary() == Some(self.me);
             self.is_spent = is_mine && self.comes_back;
             self.comes_back = false;
             if is_mine {
                 // It serves as soon as the service has renewed its lease in this epoch.
-                self.renew_at_ns = 0;
+                self.ask_at_ns = 0;
             }
             self.role = Role::Fencing(false);
             self.outputs.push_back(Output::Fence { epoch: self.epoch });
@@ -313,20 +326,43 @@ impl Replica {
     pub fn handle_time(&mut self, now_ns: u64) {
         self.look_for_majority(now_ns);
         self.ask_again(now_ns);
-        if now_ns >= self.renew_at_ns {
-            self.renew_at_ns = now_ns.saturating_add(self.lease.renew_every_ns());
-            self.outputs.push_back(Output::Request(Request::KeepAlive { sent_ns: now_ns }));
-        }
+        self.ask(now_ns);
         let Some(configuration) = &self.configuration else { return };
         let is_member = configuration.members.contains(&self.me);
-        let is_free = self.is_vacant || self.is_spent;
-        if !(is_free && is_member && now_ns >= self.quiet_until_ns) {
+        if !(self.may_propose(now_ns) && is_member && now_ns >= self.quiet_until_ns) {
             return;
         }
         if let Ok(next) = configuration.under(self.me) {
             self.quiet_until_ns = now_ns + self.options.patience_ns;
-            self.outputs.push_back(Output::Request(Request::Propose(next)));
+            let over = self.silence.revision();
+            self.outputs.push_back(Output::Request(Request::Propose { next, over }));
         }
+    }
+
+    /// Asks the service for the lease, or how things are, when it is time to.
+    fn ask(&mut self, now_ns: u64) {
+        if now_ns < self.ask_at_ns {
+            return;
+        }
+        self.ask_at_ns = now_ns.saturating_add(self.lease.renew_every_ns());
+        let epoch = self.epoch;
+        let request = match self.is_primary() {
+            true if self.lease.has_ended(epoch) => Request::Resign { epoch },
+            true => Request::Renew { epoch, sent_ns: now_ns },
+            false => Request::Look,
+        };
+        self.outputs.push_back(Output::Request(request));
+    }
+
+    /// Whether the latest epoch's primary is this node, in this life.
+    fn is_primary(&self) -> bool {
+        self.primary() == Some(self.me) && !self.is_spent
+    }
+
+    /// Whether another epoch may begin.
+    fn may_propose(&self, now_ns: u64) -> bool {
+        let is_over = || !self.is_primary() && self.silence.is_over(self.epoch, now_ns);
+        self.is_free || self.is_spent || is_over()
     }
 
     /// Nobody can write here any more over a connection of an epoch before this one.

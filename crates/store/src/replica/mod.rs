@@ -6,7 +6,8 @@
 //! Its driver hands in what happened and carries out its [`Output`]s.
 //!
 //! - [`Configuration`]: members, primary, epoch. [`ConfigurationService`]: who decides on them;
-//!   [`Registry`]: the same as a value. [`Lease`]: until when a primary may answer.
+//!   [`Registry`]: the same as a value. [`Lease`]: until when a primary may answer; [`Silence`]:
+//!   from when others may take over.
 //! - [`History`], [`Mark`]: the end of the log in a ring. [`region_bytes`]: the memory it lies in.
 //! - [`Requests`]: retries take effect once.
 //! - [`Message`], [`Output`]: what nodes tell each other, and what a replica wants done.
@@ -27,10 +28,10 @@ mod service;
 
 pub use configuration::{Configuration, MEMBERS_MAX, NoConfiguration, NodeId};
 pub use history::{History, Mark};
-pub use lease::Lease;
+pub use lease::{Lease, Silence};
 pub use member::{Counters, Fate, Options, Replica, Standing, apply, with_fields};
 pub use message::{Answer, Message, Output, Snapshot};
 pub use primary::{AppendError, ChangeError};
 pub use region::region_bytes;
 pub use requests::{ANSWER_MAX, CLIENTS_MAX, NoRequest, RequestId, Requests};
-pub use service::{ConfigurationService, Event, Registry, Request};
+pub use service::{ConfigurationService, Entry, Event, Registry, Request};

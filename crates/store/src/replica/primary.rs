@@ -465,11 +465,17 @@ impl Replica {
         if now_ns >= since + self.options.patience_ns {
             primary.alone_since_ns = None;
             self.quiet_until_ns = now_ns + 4 * self.options.patience_ns;
-            // Somebody else may take over until then.
-            self.renew_at_ns = now_ns + self.options.patience_ns;
-            self.lease.end(now_ns);
             self.aside.counters.resigned += 1;
-            self.outputs.push_back(Output::Request(Request::Resign));
+            self.resign();
+        }
+    }
+
+    /// Gives the lease up, if this node is the primary: others may take over at once. It answers
+    /// no more in this epoch.
+    pub fn resign(&mut self) {
+        if matches!(self.role, Role::Primary(_)) {
+            self.lease.end(self.epoch);
+            self.outputs.push_back(Output::Request(Request::Resign { epoch: self.epoch }));
         }
     }
 
@@ -512,7 +518,7 @@ impl Replica {
     fn propose(&mut self, next: Configuration) {
         let Role::Primary(primary) = &mut self.role else { return };
         primary.proposed = Some(next.clone());
-        self.outputs.push_back(Output::Request(Request::Propose(next)));
+        self.outputs.push_back(Output::Request(Request::Propose { next, over: 0 }));
     }
 
     /// A learner that has caught up becomes a member.
@@ -541,7 +547,7 @@ impl Replica {
     /// A proposal was refused: another one came first, or the primary is there after all. The
     /// service says next how things are.
     pub(super) fn unpropose(&mut self) {
-        self.is_vacant = false;
+        self.is_free = false;
         if let Role::Primary(primary) = &mut self.role {
             primary.proposed = None;
         }
@@ -553,7 +559,7 @@ impl Replica {
         let Role::Primary(primary) = &mut self.role else { return };
         let request = match (primary.stage, &primary.proposed) {
             (Stage::Establishing, _) => Request::Establish { epoch: self.epoch },
-            (Stage::Serving, Some(next)) => Request::Propose(next.clone()),
+            (Stage::Serving, Some(next)) => Request::Propose { next: next.clone(), over: 0 },
             _ => {
                 primary.ask_again_ns = None;
                 return;

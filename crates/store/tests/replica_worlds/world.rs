@@ -34,7 +34,6 @@ pub(crate) enum Event {
     /// The head of a connection's lane moves.
     Move(u64, NodeId),
     Request(NodeId, Request),
-    Service,
     Operate,
     Burst,
     Fault,
@@ -57,7 +56,6 @@ pub(crate) struct World {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) net: Network,
     pub(crate) registry: Registry,
-    service_clock: Clock,
     pub(crate) clients: Vec<Client>,
     pub(crate) history: Vec<Operation>,
     /// The node of each machine that is to be a member.
@@ -76,9 +74,8 @@ impl World {
             let clock = Clock::new(&mut dice, plan.drift_ppm);
             nodes.insert(*name, Node::new(*name, plan.replica(), clock));
         }
-        let service_clock = Clock::new(&mut dice, plan.drift_ppm);
         let mut world = World {
-            registry: Registry::new(plan.lease_ns, Some(first)),
+            registry: Registry::new(Some(first)),
             clients: (0..plan.clients).map(Client::new).collect(),
             plan,
             dice,
@@ -87,14 +84,12 @@ impl World {
             scheduled: 0,
             nodes,
             net: Network::default(),
-            service_clock,
             history: vec![],
             machines: machines.clone(),
             left: None,
             is_calm: false,
         };
         machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
-        world.schedule(0, Event::Service);
         world.schedule(0, Event::Operate);
         world.schedule(0, Event::Burst);
         world.schedule(world.plan.lease_ns, Event::Fault);
@@ -149,12 +144,8 @@ impl World {
         match event {
             Event::Move(id, from) => self.move_packet(id, from),
             Event::Request(from, request) => {
-                self.registry.submit(from, request, self.service_clock.at(self.now_ns));
+                self.registry.submit(from, request);
                 self.hand_out_events();
-            }
-            Event::Service => {
-                self.hand_out_events();
-                self.schedule(200 * US, Event::Service);
             }
             Event::Operate => self.operate(),
             Event::Burst => self.burst(),
@@ -169,7 +160,7 @@ impl World {
     }
 
     fn hand_out_events(&mut self) {
-        while let Some((name, event)) = self.registry.poll(self.service_clock.at(self.now_ns)) {
+        while let Some((name, event)) = self.registry.poll() {
             let is_lost = !self.is_calm && self.dice.one_in(20);
             if is_lost || self.net.no_service.contains(&name) || !self.nodes[&name].is_up {
                 continue;

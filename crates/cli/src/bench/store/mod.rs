@@ -17,7 +17,7 @@ mod latencies;
 mod papers;
 mod rates;
 mod scans;
-mod servers;
+pub(super) mod servers;
 mod tpch;
 
 use std::path::PathBuf;

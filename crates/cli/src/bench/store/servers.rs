@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::super::running::{Program, free_tcp_port, has_tcp_listener};
+use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::bed::{key, value};
 
 /// What the rows say without their peers.
@@ -38,7 +38,7 @@ pub(super) struct Server {
 }
 
 /// Is the program on the path?
-pub(super) fn is_there(program: &str) -> bool {
+pub(in crate::bench) fn is_there(program: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
@@ -75,20 +75,6 @@ impl Server {
         .map(Some)
     }
 
-    /// The seconds for which its process has had a processor.
-    fn cpu_s(&self) -> Result<f64> {
-        /// Clock ticks a second, as `/proc` counts on every Linux.
-        const TICKS: f64 = 100.0;
-        let id = self.program.id()?;
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).context("a server has ended")?;
-        // The name may have blanks; the fields behind it begin with the third.
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
-        let ticks: Vec<f64> = ticks.filter_map(|field| field.parse().ok()).collect();
-        ensure!(ticks.len() == 2, "cannot read the processor time of a server");
-        Ok((ticks[0] + ticks[1]) / TICKS)
-    }
-
     /// Bytes of memory that its process has.
     pub(super) fn resident(&self) -> Result<f64> {
         let id = self.program.id()?;
@@ -102,9 +88,9 @@ impl Server {
     /// The rate of what `load` does, which says how many thousand requests a second it counted, of
     /// how many.
     fn rate(&self, load: impl FnOnce() -> Result<(f64, f64)>) -> Result<Rate> {
-        let before = self.cpu_s()?;
+        let before = cpu_s(self.program.id()?)?;
         let (wall, requests) = load()?;
-        let cpu_s = (self.cpu_s()? - before).max(0.01);
+        let cpu_s = (cpu_s(self.program.id()?)? - before).max(0.01);
         Ok(Rate { wall, cpu: requests / cpu_s / 1e3 })
     }
 

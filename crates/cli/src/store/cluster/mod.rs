@@ -12,10 +12,11 @@ mod node;
 #[cfg(feature = "cluster")]
 mod status;
 #[cfg(feature = "cluster")]
-mod trial;
+pub(crate) mod trial;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
@@ -27,13 +28,16 @@ pub(super) use self::node::serve;
 
 /// What a build without clusters says.
 #[cfg(not(feature = "cluster"))]
-const MISSING: &str = "this build of remora has no clusters: `cargo build --release -p remora-cli \
-                       --features cluster` makes one that has, and needs protoc (Debian: \
-                       protobuf-compiler)";
+pub(crate) const MISSING: &str = "this build of remora has no clusters: \
+                                  `cargo build --release -p remora-cli --features cluster` makes \
+                                  one that has, and needs protoc (Debian: protobuf-compiler)";
 /// Where etcd is if nobody says.
 const ETCD: &str = "http://127.0.0.1:2379";
 /// The longest ring, in bytes.
 const RING_MAX: u64 = 1 << 30;
+/// The shortest and the longest lease, in seconds: it is renewed three times, over a network.
+const LEASE_MIN_S: f64 = 0.1;
+const LEASE_MAX_S: f64 = 600.0;
 /// The shortest ring, in bytes: it takes records of a quarter of it.
 const RING_MIN: u64 = 1 << 16;
 
@@ -126,11 +130,11 @@ pub(super) struct NodeArgs {
     #[arg(long, default_value_t = 3, requires = "cluster",
           value_parser = clap::value_parser!(u8).range(1..=15))]
     nodes: u8,
-    /// For how long the primary may serve without a word from etcd, in seconds: after that, another
-    /// node takes over
-    #[arg(long, value_name = "SECONDS", default_value_t = 3, requires = "cluster",
-          value_parser = clap::value_parser!(u64).range(1..=600))]
-    lease: u64,
+    /// For how long the primary may serve without a word from etcd, in seconds, such as 0.5: after
+    /// that, another node takes over. The node that comes first decides
+    #[arg(long, value_name = "SECONDS", default_value = "3", requires = "cluster",
+          value_parser = lease)]
+    lease: Duration,
     /// The bytes of changes that a node may be behind before it gets a copy of everything. The node
     /// that comes first decides; no change is longer than a quarter of it
     #[arg(long, value_name = "SIZE", default_value = "64M", requires = "cluster",
@@ -244,6 +248,15 @@ fn ring_size(text: &str) -> Result<u64, String> {
     Err(format!("a ring of {bytes} bytes cannot be: it has 64K to 1G"))
 }
 
+/// A lease: some tenths of a second to ten minutes, in whole milliseconds.
+fn lease(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| format!("{text} is no number of seconds"))?;
+    if (LEASE_MIN_S..=LEASE_MAX_S).contains(&seconds) {
+        return Ok(Duration::from_millis((seconds * 1000.0) as u64));
+    }
+    Err(format!("a lease of {seconds} s cannot be: it has {LEASE_MIN_S} to {LEASE_MAX_S} s"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -259,5 +272,7 @@ mod tests {
         assert!(etcd_url("10.0.0.1:2379").unwrap_err().contains("http://"));
         assert_eq!(ring_size("1000001"), Ok(1_000_000));
         assert!(ring_size("1K").is_err() && ring_size("2G").is_err());
+        assert_eq!(lease("0.5"), Ok(Duration::from_millis(500)));
+        assert!(["0.01", "601", "NaN", "soon"].into_iter().all(|text| lease(text).is_err()));
     }
 }

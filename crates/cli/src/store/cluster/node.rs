@@ -69,8 +69,8 @@ impl Member {
     ) -> Result<Member> {
         // A node keeps everything in its memory: in its next life it is another one.
         let me = NodeId(u64::from_ne_bytes(random::bytes()?) >> (u64::BITS - NUMBER_BITS));
-        let lease = Duration::from_secs(args.lease);
         let (group, size, ring_bytes) = (args.etcd.group(name)?, args.nodes.into(), args.ring);
+        let lease = args.lease;
         let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
         let own = GroupOptions {
             me,

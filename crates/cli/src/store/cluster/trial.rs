@@ -1,4 +1,4 @@
-//! A group on loopback, with an etcd of its own, to try.
+//! A group on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,25 +23,45 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// etcd, which ends with this value, or with this process.
-struct Etcd {
+#[derive(Debug)]
+pub(crate) struct Etcd {
     process: Child,
     folder: Folder,
-    url: String,
+    pub(crate) url: String,
 }
 
 /// A node, which ends with this value, or with this process.
-struct Node {
-    process: Helper,
-    ready: Ready,
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) process: Helper,
+    pub(crate) ready: Ready,
 }
 
 /// What a node prints when it is there.
-#[derive(Deserialize)]
-struct Ready {
-    node: String,
-    redis: Vec<String>,
+#[derive(Debug, Deserialize)]
+pub(crate) struct Ready {
+    pub(crate) node: String,
+    /// Where Redis' clients reach it.
+    pub(crate) redis: Vec<String>,
     memcached: Vec<String>,
 }
+
+/// How a group's nodes are started.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms<'a> {
+    /// The group's name.
+    pub(crate) name: &'a str,
+    /// How many members it has.
+    pub(crate) members: u8,
+    /// Its lease in seconds, as `--lease` takes it.
+    pub(crate) lease: &'a str,
+    /// The store's memory and the ring, as `--memory` and `--ring` take them.
+    pub(crate) memory: &'a str,
+    pub(crate) ring: &'a str,
+}
+
+/// The group of `remora store cluster try`.
+const TRIAL: Terms<'_> = Terms { name: NAME, members: 3, lease: "2", memory: "64M", ring: "4M" };
 
 impl Try {
     pub(super) fn run(self) -> Result<()> {
@@ -51,7 +71,8 @@ impl Try {
         }
         let mut etcd = Etcd::start()?;
         etcd.wait(&stop)?;
-        let nodes = start_nodes(&etcd.url, self.nodes)?;
+        let terms = Terms { members: self.nodes, ..TRIAL };
+        let nodes = start_nodes(&etcd.url, terms, self.nodes)?;
         let Some(primary) = wait_for_primary(&etcd.group(), &stop)? else { return Ok(()) };
         self.announce(&etcd, &nodes, &primary)?;
         while !stop.load(Ordering::Relaxed) {
@@ -106,11 +127,16 @@ impl Try {
     }
 }
 
-fn start_nodes(url: &str, count: u8) -> Result<Vec<Node>> {
-    let nodes = count.to_string();
-    let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", "64M"];
-    args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", "4M"]);
-    args.extend(["--cluster", NAME, "--etcd", url, "--nodes", &nodes, "--lease", "2"]);
+/// Starts so many nodes of a group, and waits until they are there.
+///
+/// # Errors
+/// One of them does not start.
+pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<Node>> {
+    let members = terms.members.to_string();
+    let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", terms.memory];
+    args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", terms.ring]);
+    args.extend(["--cluster", terms.name, "--etcd", url, "--nodes", &members]);
+    args.extend(["--lease", terms.lease]);
     let started: Vec<_> = (0..count).map(|_| Helper::start(&args)).collect::<Result<_>>()?;
     let ready = |mut process: Helper| {
         let line = process.line_within(PATIENCE)?;
@@ -139,7 +165,10 @@ fn wait_for_primary(group: &EtcdGroup, stop: &AtomicBool) -> Result<Option<Strin
 
 impl Etcd {
     /// Starts Debian's etcd at an address of loopback that no other process has.
-    fn start() -> Result<Etcd> {
+    ///
+    /// # Errors
+    /// It is not there, or does not start.
+    pub(crate) fn start() -> Result<Etcd> {
         let there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         there.context("etcd cannot be started: install it (Debian: apt install etcd-server)")?;
         let folder = Folder::new("cluster-try")?;
@@ -154,6 +183,8 @@ impl Etcd {
         command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
         command.args(["--initial-cluster", &format!("e={peer}")]);
         command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+        // Primaries write their entries all the time: nobody asks for what was there before.
+        command.args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"]);
         command.args(["--logger", "zap", "--log-level", "fatal"]);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
@@ -166,7 +197,10 @@ impl Etcd {
     }
 
     /// Waits until it answers, or the user has had enough.
-    fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
+    ///
+    /// # Errors
+    /// It has ended, or does not answer.
+    pub(crate) fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
         let (group, start) = (self.group(), Instant::now());
         while let Err(error) = overview(&group) {
             self.check()?;

@@ -1,0 +1,164 @@
+//! What is measured: groups of nodes, one node alone, Redis with a replica; all on loopback.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
+use super::load::{Ask, Load, Work};
+use crate::child::Helper;
+use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};
+
+/// How long a group may take to begin.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The pause between two looks for the primary.
+const LOOK: Duration = Duration::from_millis(20);
+/// Memory of a store.
+const MEMORY: &str = "256M";
+
+/// The group that is measured: the lease is that of the row `failover_ms`.
+fn terms(members: u8) -> Terms<'static> {
+    Terms { name: "bench", members, lease: "0.5", memory: MEMORY, ring: "64M" }
+}
+
+/// Something that takes Redis' commands, and whose processes end with this value.
+pub(super) struct Bed {
+    pub(super) front: SocketAddr,
+    /// The process that serves.
+    server: u32,
+    _processes: Processes,
+}
+
+enum Processes {
+    Group(#[expect(dead_code, reason = "it is there to be dropped")] Group),
+    One(#[expect(dead_code, reason = "it is there to be dropped")] Helper),
+    Redis(#[expect(dead_code, reason = "they are there to be dropped")] [Program; 2]),
+}
+
+/// A group, with an etcd of its own.
+pub(super) struct Group {
+    pub(super) nodes: Vec<Node>,
+    members: u8,
+    etcd: Etcd,
+}
+
+impl Group {
+    /// Starts a group, and waits until it serves.
+    pub(super) fn start(members: u8) -> Result<Group> {
+        let mut etcd = Etcd::start()?;
+        etcd.wait(&AtomicBool::new(false))?;
+        let nodes = start_nodes(&etcd.url, terms(members), members)?;
+        let group = Group { nodes, members, etcd };
+        group.primary()?;
+        Ok(group)
+    }
+
+    /// Starts a node more.
+    pub(super) fn add_node(&mut self) -> Result<()> {
+        self.nodes.extend(start_nodes(&self.etcd.url, terms(self.members), 1)?);
+        Ok(())
+    }
+
+    /// Which of the nodes serves.
+    pub(super) fn primary(&self) -> Result<usize> {
+        let start = Instant::now();
+        loop {
+            for (index, node) in self.nodes.iter().enumerate() {
+                let work = Work { keys: 1, value: 1 };
+                let put = |mut load: Load| load.latency(Ask::Put, work, 0, 1);
+                // A node that does not serve says so, and one that was killed is not there.
+                if Load::connect(front(node)?, 1).and_then(put).is_ok() {
+                    return Ok(index);
+                }
+            }
+            ensure!(start.elapsed() < PATIENCE, "no node of the group serves after {PATIENCE:?}");
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Where Redis' clients reach a node.
+pub(super) fn front(node: &Node) -> Result<SocketAddr> {
+    let first = node.ready.redis.first().context("a node without a front")?;
+    first.parse().with_context(|| format!("a node’s front is at {first}"))
+}
+
+impl Bed {
+    /// A group of so many nodes.
+    pub(super) fn group(members: u8) -> Result<Bed> {
+        let group = Group::start(members)?;
+        let primary = &group.nodes[group.primary()?];
+        let (front, server) = (front(primary)?, primary.process.id());
+        Ok(Bed { front, server, _processes: Processes::Group(group) })
+    }
+
+    /// A store that is no node of a group.
+    pub(super) fn one() -> Result<Bed> {
+        #[derive(Deserialize)]
+        struct Ready {
+            redis: Vec<SocketAddr>,
+        }
+        let mut process = Helper::start([
+            "store",
+            "serve",
+            "--json",
+            "--until-eof",
+            "--memory",
+            MEMORY,
+            "--redis",
+            "127.0.0.1:0",
+        ])?;
+        let ready: Ready = serde_json::from_str(&process.line_within(PATIENCE)?)?;
+        let front = *ready.redis.first().context("a store without a front")?;
+        Ok(Bed { front, server: process.id(), _processes: Processes::One(process) })
+    }
+
+    /// `redis-server` with a replica that follows it.
+    pub(super) fn redis() -> Result<Bed> {
+        let (port, replica) = (free_tcp_port()?, free_tcp_port()?);
+        let start = |port: u16, more: &[&str]| {
+            let mut command = Command::new("redis-server");
+            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+            command.args(["--appendonly", "no", "--loglevel", "warning"]);
+            command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+            command.args(more);
+            let mut program = Program::start_on_any(command)?;
+            program.wait_until("listens", || has_tcp_listener(port))?;
+            Ok::<_, anyhow::Error>(program)
+        };
+        let first = start(port, &[])?;
+        let second = start(replica, &["--replicaof", "127.0.0.1", &port.to_string()])?;
+        let front = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let server = first.id()?;
+        let bed = Bed { front, server, _processes: Processes::Redis([first, second]) };
+        let (start, work) = (Instant::now(), Work { keys: 1, value: 1 });
+        // WAIT has an answer that is not 1 until the replica follows.
+        while bed.load(1)?.latency(Ask::PutAndWait, work, 0, 1).is_err() {
+            ensure!(start.elapsed() < PATIENCE, "Redis’ replica does not follow");
+            std::thread::sleep(LOOK);
+        }
+        Ok(bed)
+    }
+
+    /// Connects so many clients.
+    pub(super) fn load(&self, connections: usize) -> Result<Load> {
+        Load::connect(self.front, connections)
+    }
+
+    /// Thousands of requests a second of the serving process's processor time, from thousands a
+    /// second by the clock.
+    pub(super) fn rate_of_cpu(
+        &self,
+        requests: usize,
+        run: impl FnOnce() -> Result<f64>,
+    ) -> Result<(f64, f64)> {
+        let before = cpu_s(self.server)?;
+        let rate = run()?;
+        let spent = (cpu_s(self.server)? - before).max(0.01);
+        Ok((rate, requests as f64 / spent / 1e3))
+    }
+}

@@ -1,0 +1,122 @@
+//! The rows of latencies and rates.
+
+use anyhow::{Context, Result};
+
+use super::super::row::{Case, PeerSide, Row, Spread, Target, measure};
+use super::super::store::servers::is_there;
+use super::Extent;
+use super::bed::Bed;
+use super::load::{Ask, Load, Work};
+
+/// Connections of a client, and requests in flight on each.
+const CONNECTIONS: usize = 16;
+const IN_FLIGHT: usize = 8;
+/// Bytes of a value.
+const VALUE: usize = 64;
+
+const LATENCY: &str = "put_r3_latency";
+const RATES: [(&str, &str, Ask, f64); 2] =
+    [("put_r3_rate", "put_r3_rate_wall", Ask::Put, 0.7), ("get_r3", "get_r3_wall", Ask::Get, 0.97)];
+const WAIT: &str = "valkey_wait1";
+const FSYNC: &str = "put_r3_fsync";
+
+/// Measures the rows that are wanted.
+pub(super) fn measure_all(is_wanted: &dyn Fn(&str) -> bool, extent: Extent) -> Result<Vec<Row>> {
+    let mut rows = Vec::new();
+    let of_three = |(cpu, wall, ..): &(&str, &str, Ask, f64)| is_wanted(cpu) || is_wanted(wall);
+    if is_wanted(LATENCY) || RATES.iter().any(of_three) {
+        beside_one(is_wanted, extent, &mut rows)?;
+    }
+    if is_wanted(WAIT) {
+        rows.push(beside_redis(extent).context("cannot measure valkey_wait1")?);
+    }
+    if is_wanted(FSYNC) {
+        rows.push(fsync());
+    }
+    Ok(rows)
+}
+
+fn work(extent: Extent) -> Work {
+    Work { keys: extent.keys, value: VALUE }
+}
+
+/// A group of three beside one node.
+fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<Row>) -> Result<()> {
+    let (group, one) = (Bed::group(3)?, Bed::one()?);
+    for bed in [&group, &one] {
+        bed.load(1)?.fill(work(extent))?;
+    }
+    if is_wanted(LATENCY) {
+        let (mut ours, mut theirs) = (group.load(1)?, one.load(1)?);
+        let run = |load: &mut Load| load.latency(Ask::Put, work(extent), 0, extent.calls);
+        let target = Target::AtMost(2.0);
+        let (ours, theirs) = (Box::new(|| run(&mut ours)), Box::new(|| run(&mut theirs)));
+        let case = Case::latency(LATENCY, "put, one node", target, ours, theirs);
+        rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {LATENCY}"))?);
+    }
+    for (cpu, wall, ask, least) in RATES {
+        if is_wanted(cpu) || is_wanted(wall) {
+            rows.extend(rates((cpu, wall), ask, least, extent, &group, &one)?);
+        }
+    }
+    Ok(())
+}
+
+/// A rate by the processor time of the process that serves, in which cores count alike, and by the
+/// clock, in which a group's other nodes take part of the same machine.
+fn rates(
+    names: (&'static str, &'static str),
+    ask: Ask,
+    least: f64,
+    extent: Extent,
+    group: &Bed,
+    one: &Bed,
+) -> Result<[Row; 2]> {
+    let (mut walls, mut cpus) = ([vec![], vec![]], [vec![], vec![]]);
+    for _ in 0..extent.runs {
+        for (side, bed) in [group, one].into_iter().enumerate() {
+            let mut load = bed.load(CONNECTIONS)?;
+            let run = || load.rate((ask, ask, 0.0), work(extent), IN_FLIGHT, extent.requests);
+            let (wall, cpu) = bed
+                .rate_of_cpu(extent.requests, run)
+                .with_context(|| format!("cannot measure {}", names.0))?;
+            walls[side].push(wall);
+            cpus[side].push(cpu);
+        }
+    }
+    let row = |name: &'static str, unit, target, [ours, theirs]: [Vec<f64>; 2]| {
+        let (ours, spread) = (Spread::of(ours), Spread::of(theirs));
+        let ratio = ours.median / spread.median;
+        let peer = PeerSide { name: "one node".into(), spread };
+        Row { name: name.into(), unit, ours, peer, ratio, target }
+    };
+    let cpu = row(names.0, "K/CPU s", Target::AtLeast(least), cpus);
+    Ok([cpu, row(names.1, "K/s", Target::Any, walls)])
+}
+
+/// A group of two beside Redis with a replica.
+fn beside_redis(extent: Extent) -> Result<Row> {
+    let group = Bed::group(2)?;
+    let redis = if is_there("redis-server") { Some(Bed::redis()?) } else { None };
+    for bed in [Some(&group), redis.as_ref()].into_iter().flatten() {
+        bed.load(1)?.fill(work(extent))?;
+    }
+    let run = |bed: &Bed, ask| {
+        let mut load = bed.load(CONNECTIONS)?;
+        load.rate((ask, ask, 0.0), work(extent), IN_FLIGHT, extent.requests)
+    };
+    let (peer, target) = match &redis {
+        Some(_) => ("redis-server, a replica and WAIT 1", Target::AtLeast(2.0)),
+        None => ("not measured: install redis-server", Target::Any),
+    };
+    let theirs = || redis.as_ref().map_or(Ok(f64::NAN), |bed| run(bed, Ask::PutAndWait));
+    let (ours, theirs) = (Box::new(|| run(&group, Ask::Put)), Box::new(theirs));
+    measure(Case { name: WAIT, unit: "K/s", peer, target, ours, theirs }, extent.runs)
+}
+
+/// What cannot be measured yet is named all the same.
+fn fsync() -> Row {
+    let nothing = Spread::of(vec![f64::NAN]);
+    let peer = ("not measured: a group keeps no log on its nodes’ disks yet", f64::NAN);
+    Row::beside(FSYNC, "K/s", nothing, peer, Target::Any)
+}

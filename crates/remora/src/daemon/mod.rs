@@ -14,11 +14,12 @@
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
 //!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
+//! - `passes` lets sessions of one user write and read each other's memory themselves
+//!   (`pass_requests`);
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
 //!   sessions, by the files that name them (`named`).
 
 mod answers;
-mod by_number;
 mod clients;
 mod compiler;
 mod ending;
@@ -32,6 +33,8 @@ mod lent;
 mod named;
 mod objects;
 mod observer;
+mod pass_requests;
+mod passes;
 pub mod policy;
 mod record;
 mod restore;

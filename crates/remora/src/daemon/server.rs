@@ -314,6 +314,9 @@ impl Server {
             client.socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
         }
         epoll::delete(&self.poll, &client.socket).ok();
+        if let Some(session) = client.session {
+            self.end_passes_of(session);
+        }
         let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;
         };
@@ -332,6 +335,7 @@ impl Server {
 
     /// Ends a session, which no client can reach from now on.
     pub(super) fn end_session(&mut self, session: u32) {
+        self.end_passes_of(session);
         if let Some(held) = self.sessions.remove(&session) {
             tracing::info!(session, name = held.name, "the session ends");
             self.forget(&held);

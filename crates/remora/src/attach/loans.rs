@@ -6,9 +6,9 @@
 //! is safe (`convert`).
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use remora_nic::{Access, RegMrError};
 

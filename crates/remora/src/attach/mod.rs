@@ -152,8 +152,8 @@ impl Attached {
     pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
         let Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket } = begun;
         // What a session that is taken over has under way, this process does not know.
-        let shares =
-            FabricChoice::from_environment() == Ok(FabricChoice::Auto) && welcome.objects.is_empty();
+        let shares = FabricChoice::from_environment() == Ok(FabricChoice::Auto)
+            && welcome.objects.is_empty();
         Attached {
             session,
             path,

@@ -106,7 +106,7 @@ macro_rules! by_hand {
     (cq_count, $card:ident, $command:ident, $cq:ident) => {{
         let counted = $card.completion_queues.get(&$cq).map_or(0, |queue| queue.counted);
         let told: Option<u64> = $card.ask(&$command);
-        told.map(|count| count + counted)
+        told.map(|count| count.wrapping_add(counted))
     }};
     (destroy_cq, $card:ident, $command:ident, $cq:ident) => {{
         let ended = $card.ended($command);

@@ -84,7 +84,8 @@ impl Loans {
             && !gates.settle(PATIENCE)
         {
             tracing::error!(
-                "another process of this user was stopped while it wrote this one’s memory, and                  may write some bytes more when it goes on"
+                "another process of this user was stopped while it wrote this one’s memory, and \
+                 may write some bytes more when it goes on"
             );
         }
     }

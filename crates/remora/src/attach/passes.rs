@@ -178,6 +178,16 @@ impl OfQueuePair {
         self.held.iter().find(|held| held.key == key)
     }
 
+    /// Is there a pass for a key that is not over?
+    #[inline]
+    fn is_held(&mut self, key: Key) -> bool {
+        let is_open = self.held(key).map(Held::is_open);
+        if is_open == Some(false) {
+            self.sweep();
+        }
+        is_open == Some(true)
+    }
+
     fn keep(&mut self, held: Held) {
         self.held.retain(|old| old.key != held.key && old.is_open());
         if self.held.len() == PASSES {
@@ -261,7 +271,7 @@ impl Attached {
         let Some(passes) = qp.passes.as_deref_mut().filter(|_| qp.state == State::Rts) else {
             return false;
         };
-        if passes.held(remote.rkey).is_none() {
+        if !passes.is_held(remote.rkey) {
             if passes.asks.is_due() {
                 self.ask_for_pass(qpn, remote.rkey);
             }

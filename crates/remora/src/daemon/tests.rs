@@ -29,6 +29,7 @@ use crate::{Device, DeviceOptions};
 
 mod crashes;
 mod notices;
+mod passes;
 mod polls;
 mod restore;
 

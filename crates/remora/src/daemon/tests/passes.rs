@@ -73,7 +73,7 @@ fn a_pass_opens_a_gate_to_the_region_that_was_asked_for() {
     assert!(two.is_open(pass));
     two.b.card().dereg_mr(two.key).unwrap();
     assert!(!two.is_open(pass) && !two.gates.settle(Duration::ZERO), "one is within");
-    assert_eq!(two.pass(), None, "the key opens nothing");
+    assert!(two.pass().is_none(), "the key opens nothing");
     let Two { a, b, gates, lent, .. } = two;
     assert_eq!(b.asker.refusal(&Request::TakeBack(lent), &[]), None);
     drop(a);
@@ -89,15 +89,15 @@ fn passes_are_for_those_whose_queue_pair_it_is() {
     let daemon = Daemon::start();
     let two = Two::of(&daemon);
     let (stranger, qpn) = (daemon.client(), two.qa.made.qpn);
-    assert_eq!(stranger.pass(qpn, two.key), None);
+    assert!(stranger.pass(qpn, two.key).is_none());
     let own = stranger.queues();
-    assert_eq!(stranger.pass(own.made.qpn, two.key), None, "it is connected to nobody");
-    assert_eq!(two.b.pass(qpn, two.key), None);
+    assert!(stranger.pass(own.made.qpn, two.key).is_none(), "it is connected to nobody");
+    assert!(two.b.pass(qpn, two.key).is_none());
     for (qpn, key) in [(qpn, 0), (qpn, two.key ^ 0x100), (0, two.key), (u32::MAX, u32::MAX)] {
-        assert_eq!(two.a.pass(qpn, key), None);
+        assert!(two.a.pass(qpn, key).is_none());
     }
     let local = two.a.card().alloc_null_mr(two.qa.pd).unwrap();
-    assert_eq!(two.a.pass(qpn, local), None, "its own region is not its peer's");
+    assert!(two.a.pass(qpn, local).is_none(), "its own region is not its peer's");
     assert!(two.pass().is_some());
 }
 
@@ -112,9 +112,9 @@ fn memory_is_not_lent_by_passes_unasked() {
     let number = b.lend(Loan::Sealed, &file);
     let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
     let key = b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
-    assert_eq!(a.pass(qa.made.qpn, key), None);
+    assert!(a.pass(qa.made.qpn, key).is_none());
     b.share();
-    assert_eq!(a.pass(qa.made.qpn, key), None, "it was lent before");
+    assert!(a.pass(qa.made.qpn, key).is_none(), "it was lent before");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn a_second_process_of_either_session_ends_them() {
         let join = Some(crate::message::Join { session, token });
         let guest = Client::attach(&daemon, &Hello { join, ..Hello::default() }).unwrap();
         assert!(!two.is_open(pass));
-        assert_eq!(two.pass(), None);
+        assert!(two.pass().is_none());
         assert!(guest.asker.refusal(&Request::Gates, &[]).is_some());
     }
 }
@@ -151,7 +151,7 @@ fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
     assert!(gates.is_open(pass.gate, pass.mark));
     let heir = Client::attach(&daemon, &Hello { token, ..hello }).unwrap();
     assert!(!gates.is_open(pass.gate, pass.mark));
-    assert_eq!(two.a.pass(qa.made.qpn, key), None);
+    assert!(two.a.pass(qa.made.qpn, key).is_none());
     assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
     drop((two, heir));
     daemon.wait_until_empty();

@@ -68,6 +68,8 @@ pub(crate) struct Card {
     pub(crate) clients: Clients,
     /// Room for the payload of direct requests.
     pub(crate) staging: Staging,
+    /// The queue pairs whose passes are over, each once: see [`crate::nic::Pass`].
+    pub(crate) passes_ended: Vec<u32>,
 }
 
 /// An acknowledge that came with a request. The peer waits for the answer to the request, so the
@@ -125,7 +127,7 @@ impl Card {
     #[inline]
     pub(crate) fn complete_well(&mut self, now: Time, cq: u32, entry: impl FnOnce() -> Completion) {
         let Some(queue) = self.cqs.get_mut(cq) else { return };
-        if queue.count_one() {
+        if queue.count_more(1) {
             self.chains.errands.extend(queue.wake().map(Errand::Wake));
         }
         if queue.counts_only() {
@@ -139,6 +141,15 @@ impl Card {
         match pushed {
             Pushed::Quietly => self.counters.completions += 1,
             pushed => self.tell_pushed(now, cq, pushed),
+        }
+    }
+
+    /// Counts successful completions that come without entries.
+    pub(crate) fn count_completions(&mut self, cq: u32, count: u64) {
+        if let Some(queue) = self.cqs.get_mut(cq)
+            && queue.count_more(count)
+        {
+            self.chains.errands.extend(queue.wake().map(Errand::Wake));
         }
     }
 

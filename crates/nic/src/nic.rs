@@ -6,7 +6,7 @@
 //! - `shared`: doorbells, and what else an owner needs that writes and reads queues itself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
 //!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
-//! - `local`: packets from the card to itself.
+//! - `local`: packets from the card to itself; `passes`: requests that it takes no part in.
 //! - `error`: errors that several commands share.
 
 mod chains;
@@ -18,6 +18,7 @@ mod local;
 mod memory;
 mod memory_use;
 mod multicast;
+mod passes;
 mod queues;
 mod receive;
 mod restore;
@@ -32,6 +33,7 @@ pub use error::{CreateError, DestroyError};
 pub use kernels::{BindError, CallError};
 pub use memory_use::StructureUse;
 pub use multicast::McastError;
+pub use passes::{Pass, PassEnd};
 pub use queues::{ResizeSrqError, SrqInfo};
 
 use local::HandOver;
@@ -158,6 +160,7 @@ impl Nic {
                 chains: ChainState::new(config.max_budgets),
                 clients: Clients::default(),
                 staging: Staging::default(),
+                passes_ended: Vec::new(),
                 config,
             },
         }

@@ -90,6 +90,7 @@ mod commands;
 mod attach;
 mod background;
 mod block_on;
+mod by_number;
 pub mod chain;
 pub mod channel;
 mod clock;

@@ -21,7 +21,7 @@ mod ticket;
 use std::net::IpAddr;
 
 use remora_nic::cm::{ConnId, ListenerId, SidrId};
-use remora_nic::{Key, Pd, RateLimits, Xrcd};
+use remora_nic::{Access, Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -200,6 +200,44 @@ pub enum Request<'a> {
     Kernel(KernelRequest),
     /// Asks something of the card's DMA engine. Answer: [`Answer::Dma`].
     Dma(DmaRequest),
+    /// Lends memory by [`Pass`]es, too; the file of the [`Gates`](crate::shared::Gates) comes along.
+    /// Answer: [`Answer::Done`].
+    Gates,
+    /// Asks for a pass for requests of this queue pair with this key. Answer: [`Answer::Pass`].
+    Pass {
+        /// The client's queue pair.
+        qpn: u32,
+        /// The key of the peer's memory.
+        key: Key,
+    },
+    /// Tells of successful completions of requests that the client has carried out itself. Answer:
+    /// [`Answer::Done`].
+    Counted {
+        /// The completion queue.
+        cq: u32,
+        /// How many have not been told of before.
+        count: u64,
+    },
+}
+
+/// Lets a client carry out WRITEs and READs in a peer's memory itself, as long as the gate is open.
+/// With it come the files of the gates and of the memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Pass {
+    /// The gate, in the peer's [`Gates`](crate::shared::Gates).
+    pub gate: u32,
+    /// The client's line there.
+    pub sender: u32,
+    /// The mark that the gate has while it is open for this pass.
+    pub mark: u64,
+    /// Where in its file the memory begins.
+    pub offset: u64,
+    /// The address by which requests name its first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Whether it may be written, read or both.
+    pub access: Access,
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
@@ -234,6 +272,8 @@ pub enum Answer<'a> {
     Kernel(KernelAnswer),
     /// To [`Request::Dma`].
     Dma(DmaAnswer),
+    /// To [`Request::Pass`]: none, where requests have to go by the card.
+    Pass(Option<Pass>),
     /// It is done.
     Done,
     /// It is not done, for this reason.

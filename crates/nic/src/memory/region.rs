@@ -113,25 +113,23 @@ pub(super) struct Region {
     pub(super) null: bool,
     /// The kernel that WRITEs into the region pass; zero for none.
     tap: u32,
+    /// There may be passes for it ([`crate::nic::Pass`]).
+    passed: bool,
     pub(super) pages: PageTable,
 }
 
 impl Region {
+    fn new(pd: Pd, init: MrInit) -> Region {
+        let MrInit { iova, len, access, pages } = init;
+        let (windows, valid, null, tap, passed) = (0, true, false, 0, false);
+        Region { pd, iova, len, access, windows, valid, null, tap, passed, pages }
+    }
+
     /// The region of `ibv_alloc_null_mr`: it has the greatest length, and is for local use only.
     fn null(pd: Pd) -> Region {
         let pages = PageTable::new(0, 0, []);
-        let access = Access::LOCAL_WRITE;
-        Region {
-            pd,
-            iova: 0,
-            len: u64::MAX,
-            access,
-            windows: 0,
-            valid: true,
-            null: true,
-            tap: 0,
-            pages,
-        }
+        let init = MrInit { iova: 0, len: u64::MAX, access: Access::LOCAL_WRITE, pages };
+        Region { null: true, ..Region::new(pd, init) }
     }
 }
 
@@ -156,6 +154,8 @@ pub(crate) struct Regions {
     limit: usize,
     pub(super) windows: usize,
     pub(super) windows_limit: usize,
+    /// The keys of regions whose passes are over.
+    pub(crate) passes_ended: Vec<Key>,
 }
 
 /// The most regions, and the most windows: few enough that a random key is usually free.
@@ -165,7 +165,8 @@ impl Regions {
     pub(crate) fn new(entries_limit: usize, limit: usize, windows_limit: usize) -> Regions {
         let (limit, windows_limit) = (limit.min(MOST), windows_limit.min(MOST));
         let (slots, entries, windows) = (KeyTable::EMPTY, 0, 0);
-        Regions { slots, entries, entries_limit, limit, windows, windows_limit }
+        let passes_ended = Vec::new();
+        Regions { slots, entries, entries_limit, limit, windows, windows_limit, passes_ended }
     }
 
     /// Registers a region under a random key, which peers cannot guess, and which is not soon used
@@ -178,8 +179,7 @@ impl Regions {
     ) -> Result<Key, RegMrError> {
         let MrInit { iova, len, access, pages } = init;
         judge(iova, len, access, &pages)?;
-        let (windows, valid, null, tap) = (0, true, false, 0);
-        self.insert(Region { pd, iova, len, access, windows, valid, null, tap, pages }, rng)
+        self.insert(Region::new(pd, MrInit { iova, len, access, pages }), rng)
     }
 
     /// Registers a region under a key that it had before.
@@ -193,8 +193,7 @@ impl Regions {
         let MrInit { iova, len, access, pages } = init;
         judge(iova, len, access, &pages)?;
         self.room(&pages)?;
-        let (windows, valid, null, tap) = (0, true, false, 0);
-        let region = Region { pd, iova, len, access, windows, valid, null, tap, pages };
+        let region = Region::new(pd, MrInit { iova, len, access, pages });
         self.slots.insert(KeySlot { key, named: Named::Region(region) });
         Ok(())
     }
@@ -309,6 +308,7 @@ impl Regions {
         let needed = pages.entries();
         self.room_for(needed, freed)?;
         self.entries = self.entries - freed + needed;
+        self.end_passes(key);
         let region = self.region_mut(key).ok_or(RegMrError::UnknownKey)?;
         (region.access, region.valid) = (access, true);
         region.pd = change.pd.unwrap_or(from);
@@ -323,6 +323,7 @@ impl Regions {
         let region = self.region(key)?;
         let (pd, entries) = (region.pd, region.pages.entries());
         self.entries -= entries;
+        self.end_passes(key);
         self.remove_slot(key);
         Some(pd)
     }
@@ -344,7 +345,31 @@ impl Regions {
             return Err(AccessError::Permission);
         }
         region.valid = false;
+        self.end_passes(key);
         Ok(())
+    }
+
+    /// What a pass for a region opens: its first address, its length, its bus address, and what it
+    /// permits. Only for a whole region in one piece, whose WRITEs no kernel sees.
+    pub(crate) fn pass(&self, key: Key, pd: Pd) -> Option<(u64, u64, u64, Access)> {
+        let region = self.region(key).filter(|r| r.valid && r.pd == pd && r.tap == 0)?;
+        Some((region.iova, region.len, region.pages.start()?, region.access))
+    }
+
+    /// Notes that there is a pass for a region.
+    pub(crate) fn set_passed(&mut self, key: Key) {
+        if let Some(region) = self.region_mut(key) {
+            region.passed = true;
+        }
+    }
+
+    /// A region changes, or its key ends: passes for it are over.
+    fn end_passes(&mut self, key: Key) {
+        if let Some(region) = self.region_mut(key)
+            && core::mem::take(&mut region.passed)
+        {
+            self.passes_ended.push(key);
+        }
     }
 
     /// The first address that a key opens, and how many bytes it opens.

@@ -180,6 +180,7 @@ impl Nic {
         let chains = &mut self.card.chains;
         chains.steps_most = most;
         chains.steps.truncate(most);
+        self.end_all_passes();
     }
 
     /// The next step of a chain.

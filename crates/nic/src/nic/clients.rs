@@ -27,6 +27,7 @@ impl Nic {
         let waited = self.card.clients.set(now, client, some.then_some(limits));
         for qp in self.qps.iter_mut().filter(|qp| qp.client == client) {
             qp.note_limits(&self.card);
+            qp.end_passes(&mut self.card);
         }
         for qpn in waited {
             if let Some(qp) = self.qps.get_mut(qpn) {
@@ -48,6 +49,7 @@ impl Nic {
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.client = client;
             qp.note_limits(&self.card);
+            qp.end_passes(&mut self.card);
         }
     }
 

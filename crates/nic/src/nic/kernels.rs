@@ -116,6 +116,7 @@ impl Nic {
         }
         *place = tap;
         self.card.kernel.taps += 1;
+        self.end_all_passes();
         Ok(())
     }
 

@@ -43,6 +43,7 @@ impl Nic {
         self.card.config.local_shortcut = on;
         for qp in self.qps.iter_mut() {
             qp.note_path(&self.card.config);
+            qp.end_passes(&mut self.card);
         }
     }
 

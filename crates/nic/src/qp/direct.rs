@@ -271,17 +271,8 @@ impl Qp {
     fn is_in_step(&self, env: &Env<'_>, peer: &Qp) -> bool {
         let work = env.card.outstanding.get(self.tx.cursor);
         let within = work.filter(|work| work.psn != self.tx.next);
-        let connected = peer.dest_qp == self.qpn
-            && peer.qpn != self.qpn
-            && peer.transport == Transport::Rc
-            && peer.mode.contains(Mode::LOCAL)
-            && !peer.mode.contains(Mode::LOOP_BACK)
-            && peer.dialect == self.dialect
-            && peer.mtu == self.mtu
-            && peer.cold.xrcd.is_none();
         let rx = &peer.rx;
-        connected
-            && matches!(peer.state, State::Rts | State::Sqd)
+        self.is_connected_to(peer)
             && rx.expected == self.tx.next
             && rx.current == within.map(|work| work.element.opcode.on_wire().0)
             && rx.pending == 0
@@ -289,6 +280,35 @@ impl Qp {
             && rx.held == HeldAck::No
             && !rx.nak_sent
             && !rx.breaking
+    }
+
+    /// Is `peer` the other end of the connection, on this card, and does it take requests?
+    fn is_connected_to(&self, peer: &Qp) -> bool {
+        peer.dest_qp == self.qpn
+            && peer.qpn != self.qpn
+            && peer.transport == Transport::Rc
+            && peer.mode.contains(Mode::LOCAL)
+            && !peer.mode.contains(Mode::LOOP_BACK)
+            && peer.dialect == self.dialect
+            && peer.mtu == self.mtu
+            && peer.cold.xrcd.is_none()
+            && matches!(peer.state, State::Rts | State::Sqd)
+    }
+
+    /// May the owner of this end, as soon as nothing of it is under way, carry out WRITEs and READs
+    /// in the memory of `peer` itself? Both ends must agree on what has been sent, as far as it has
+    /// come.
+    pub(crate) fn may_pass_to(&self, peer: &Qp) -> bool {
+        let apart = Mode::LOOP_BACK | Mode::LIMITED | Mode::MANAGED_SEND;
+        let sent = self.tx.high.distance_from(self.tx.una);
+        self.is_connected_to(peer)
+            && self.transport == Transport::Rc
+            && self.state == State::Rts
+            && !self.is_lossy()
+            && self.mode.contains(Mode::LOCAL)
+            && !self.mode.intersects(apart)
+            && peer.rx.expected.distance_from(self.tx.una) <= sent
+            && !peer.rx.breaking
     }
 
     /// The payload of an element; `None` if it cannot be read.

@@ -17,6 +17,7 @@ impl Qp {
             return;
         }
         self.state = State::Error;
+        self.end_passes(env.card);
         self.tx.stop();
         self.drop_answers(env);
         self.stop_lossy(env.card);

@@ -55,6 +55,7 @@ impl Qp {
         }
         self.cold.limits = limits.map(|limits| Box::new(SendLimits::new(limits, now)));
         self.note_limits(card);
+        self.end_passes(card);
     }
 
     /// Notes whether the queue pair or its client has limits.

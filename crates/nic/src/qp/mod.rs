@@ -163,6 +163,8 @@ pub(crate) struct Cold {
     control: Option<Box<congestion::Control>>,
     /// The queue pair is listed among those that wait until their client may go on.
     pub(crate) waits_for_client: bool,
+    /// There may be passes for one of the two directions ([`crate::nic::Pass`]).
+    pub(crate) passes: bool,
     /// What a queue pair of the lossy dialect has besides.
     lossy: Option<Box<lossy::Lossy>>,
 }
@@ -200,6 +202,7 @@ impl Cold {
             limits: None,
             control: None,
             waits_for_client: false,
+            passes: false,
             lossy: None,
         }
     }
@@ -282,6 +285,7 @@ impl Qp {
 
     /// Takes attributes that [`state::check`] has allowed, and goes to `to`.
     pub(crate) fn modify(&mut self, env: &mut Env<'_>, to: State, attr: &QpAttr) {
+        self.end_passes(env.card);
         self.take(env, attr);
         self.restart(env, attr);
         self.enter(env, to);
@@ -463,6 +467,7 @@ impl Qp {
 
     /// Forgets all work and all sequence state (RESET, or before destruction).
     pub(crate) fn reset(&mut self, card: &mut Card, kernels: &mut Runner) {
+        self.end_passes(card);
         while let Some(work) = card.outstanding.pop(&mut self.tx.outstanding) {
             work.more.into_iter().for_each(|slot| card.sgls.release(slot));
             kernel::end_posted(kernels, &mut card.kernel, &work, Status::Flushed);

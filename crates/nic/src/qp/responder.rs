@@ -176,6 +176,7 @@ impl Qp {
     /// A request that cannot be carried out ends the connection: the answers to the requests before
     /// it leave, then a last NAK, and the queue pair goes to ERROR.
     pub(crate) fn break_connection(&mut self, env: &mut Env<'_>, nak: Nak) {
+        self.end_passes(env.card);
         self.refuse(env, Syndrome::Nak(nak));
         env.card.events.push_back(match nak {
             Nak::RemoteAccess => Event::QpAccessError(self.qpn),

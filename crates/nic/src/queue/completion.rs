@@ -380,9 +380,10 @@ impl CompletionQueue {
         self.waiting.retain(|waiting| *waiting != qpn);
     }
 
-    /// Counts a successful completion. Returns whether it is time to wake the waiting queues.
-    pub(crate) fn count_one(&mut self) -> bool {
-        self.count += 1;
+    /// Counts successful completions. Returns whether it is time to wake the waiting queues.
+    #[inline]
+    pub(crate) fn count_more(&mut self, count: u64) -> bool {
+        self.count = self.count.wrapping_add(count);
         self.count >= self.wake_at
     }
 

@@ -5,19 +5,24 @@ use std::collections::VecDeque;
 
 use remora_nic::QpFlags;
 use remora_nic::qp::State;
+use remora_nic::wire::Transport;
 
 use super::posting::Posting;
 use super::{Attached, Completions, QueuePair};
 use crate::commands::words::*;
 use crate::commands::{
-    Bytes, CardCounters, Change, Command, Commands, OrGone, QpMade, SrqMade, Wire,
+    Bytes, CardCounters, Change, Command, Commands, OrGone, Place, QpMade, SrqMade, Wire,
 };
 use crate::shared::CompletionConsumer;
 
 impl Attached {
     fn ask<R: OrGone + serde::de::DeserializeOwned>(&mut self, command: &Command<'_>) -> R {
         self.kick();
-        self.session.call(command).unwrap_or_else(R::gone)
+        let result = self.session.call(command).unwrap_or_else(R::gone);
+        // What the command has ended, nobody is within any more.
+        self.loans.settle();
+        self.sweep_passes();
+        result
     }
 
     /// The completion queue as it lies in the arena.
@@ -36,13 +41,22 @@ impl Attached {
 
     /// The bytes as the card's process can reach them.
     fn reach(&mut self, bytes: Bytes, access: Access) -> Result<Bytes, RegMrError> {
-        self.loans.reach(&mut self.session, &self.arena, bytes, access)
+        let reached = self.loans.reach(&mut self.session, &self.arena, bytes, access)?;
+        if matches!(reached.place, Place::Arena(_)) {
+            // Elements can be written as memory.
+            self.use_chains();
+        }
+        Ok(reached)
     }
 
     fn set_state(&mut self, qpn: u32, state: State) {
         let Some(qp) = self.queue_pairs.get_mut(&qpn) else { return };
         qp.state = state;
+        if let Some(passes) = &mut qp.passes {
+            passes.clear();
+        }
         if state == State::Reset {
+            qp.owed = 0;
             [&mut qp.send, &mut qp.recv].into_iter().flatten().for_each(Posting::reset);
             let cqs = qp.cqs;
             self.forget(qpn, cqs);
@@ -53,6 +67,7 @@ impl Attached {
     fn forget(&mut self, qpn: u32, cqs: [u32; 2]) {
         for cq in cqs {
             if let Some(queue) = self.completion_queues.get_mut(&cq) {
+                queue.here.retain(|entry| entry.qpn != qpn);
                 queue.flushed.retain(|entry| entry.qpn != qpn);
                 queue.consumer.forget(qpn);
             }
@@ -84,9 +99,15 @@ macro_rules! by_hand {
     (create_cq, $card:ident, $command:ident, $entries:ident) => {
         $card.create_cq_here(&$command)
     };
-    (create_counting_cq, $card:ident, $command:ident, $errors:ident) => {
+    (create_counting_cq, $card:ident, $command:ident, $errors:ident) => {{
+        $card.use_chains();
         $card.create_cq_here(&$command)
-    };
+    }};
+    (cq_count, $card:ident, $command:ident, $cq:ident) => {{
+        let counted = $card.completion_queues.get(&$cq).map_or(0, |queue| queue.counted);
+        let told: Option<u64> = $card.ask(&$command);
+        told.map(|count| count.wrapping_add(counted))
+    }};
     (destroy_cq, $card:ident, $command:ident, $cq:ident) => {{
         let ended = $card.ended($command);
         if ended.is_ok() {
@@ -143,10 +164,15 @@ macro_rules! by_hand {
         let _ = $command;
         let reached = $card.reach($bytes, $access);
         let ask = |bytes| $card.ask(&Command::RegMr { pd: $pd, bytes, access: $access });
-        reached.and_then(ask)
+        let made: Result<Key, RegMrError> = reached.and_then(ask);
+        if let Ok(key) = made {
+            $card.passes.note_region(key, $pd, $bytes, $access);
+        }
+        made
     }};
     (rereg_mr, $card:ident, $command:ident, $key:ident, $change:ident) => {{
         let _ = $command;
+        $card.passes.forget_region($key);
         let access = $change.access.unwrap_or(Access::empty());
         let bytes = $change.bytes.map(|bytes| $card.reach(bytes, access)).transpose();
         let ask = |bytes| {
@@ -189,9 +215,10 @@ macro_rules! by_hand {
     (dealloc_pd, $card:ident, $command:ident, $($arg:ident),*) => {
         $card.ended($command)
     };
-    (dereg_mr, $card:ident, $command:ident, $($arg:ident),*) => {
+    (dereg_mr, $card:ident, $command:ident, $key:ident) => {{
+        $card.passes.forget_region($key);
         $card.ended($command)
-    };
+    }};
     (dealloc_mw, $card:ident, $command:ident, $($arg:ident),*) => {
         $card.ended($command)
     };
@@ -224,7 +251,8 @@ impl Attached {
     fn create_cq_here(&mut self, command: &Command<'_>) -> Result<u32, CreateError> {
         let cq = self.ask::<Result<u32, CreateError>>(command)?;
         let consumer = self.found(cq).ok_or(CreateError::Gone)?;
-        self.completion_queues.insert(cq, Completions { consumer, flushed: VecDeque::new() });
+        let (here, flushed, counted) = (VecDeque::new(), VecDeque::new(), 0);
+        self.completion_queues.insert(cq, Completions { consumer, here, counted, flushed });
         Ok(cq)
     }
 
@@ -241,6 +269,9 @@ impl Attached {
         command: &Command<'_>,
         init: &QpInit,
     ) -> Result<QpMade, CreateError> {
+        if !init.flags.is_empty() {
+            self.use_chains();
+        }
         let made = self.ask::<Result<QpMade, CreateError>>(command)?;
         let managed = |flag| init.flags.contains(flag);
         let send = Posting::new(&self.arena, made.sq, managed(QpFlags::MANAGED_SEND));
@@ -249,8 +280,17 @@ impl Attached {
             posting.as_ref().map_or(RingInit { addr: 0, ..ring }, Posting::local)
         };
         let local = QpMade { sq: local(&send, made.sq), rq: local(&recv, made.rq), ..made };
-        let cqs = [init.send_cq, init.recv_cq];
-        self.queue_pairs.insert(made.qpn, QueuePair { state: State::Reset, send, recv, cqs });
+        let queue_pair = QueuePair {
+            state: State::Reset,
+            send,
+            recv,
+            cqs: [init.send_cq, init.recv_cq],
+            pd: init.pd,
+            signal_all: init.signal_all,
+            owed: 0,
+            passes: (init.transport == Transport::Rc).then(Box::default),
+        };
+        self.queue_pairs.insert(made.qpn, queue_pair);
         Ok(local)
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use remora_nic::{Access, RegMrError};
 
@@ -17,7 +18,7 @@ use super::ways::{Way, Ways};
 use crate::commands::{Bytes, Place};
 use crate::memory::{Buffer, memfd};
 use crate::message::Loan;
-use crate::shared::Arena;
+use crate::shared::{Arena, Gates};
 
 /// What a client has lent.
 #[derive(Debug, Default)]
@@ -33,17 +34,75 @@ pub(super) struct Loans {
     converted: BTreeMap<u64, u64>,
     /// The session outlives this process, and so must its memory.
     is_kept: bool,
+    /// By which others write and read what is in memory files themselves.
+    gates: Shared,
 }
+
+/// Are there gates for others to reach this process's memory?
+#[derive(Debug, Default)]
+enum Shared {
+    /// There shall be none.
+    #[default]
+    Never,
+    /// There will be when something is lent.
+    Later,
+    /// There are.
+    By(Gates),
+}
+
+/// How long the owner of memory waits for those that write it. Each does a piece at a time, some
+/// microseconds; so only one that is stopped in the middle takes longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Loans {
     /// Nothing is lent, by a session that may outlive this process.
-    pub(super) fn new(ways: Ways, is_kept: bool) -> Loans {
-        Loans { ways, is_kept, ..Loans::default() }
+    /// `shares`: others may be let at memory files without the card.
+    pub(super) fn new(ways: Ways, is_kept: bool, shares: bool) -> Loans {
+        let gates = if shares { Shared::Later } else { Shared::Never };
+        Loans { ways, is_kept, gates, ..Loans::default() }
+    }
+
+    /// Tells the daemon, before something is lent for the first time, by which gates others may
+    /// reach it.
+    fn share_gates(&mut self, session: &mut Session) {
+        if !matches!(self.gates, Shared::Later) {
+            return;
+        }
+        self.gates = match Gates::create() {
+            Ok((gates, file)) if session.share_gates(file.as_fd()) => Shared::By(gates),
+            Ok(_) => Shared::Never,
+            Err(error) => {
+                tracing::debug!(%error, "other processes reach this one’s memory by the card only");
+                Shared::Never
+            }
+        };
+    }
+
+    /// Waits until nobody is within the memory of this process by a gate that was shut before.
+    pub(super) fn settle(&self) {
+        if let Shared::By(gates) = &self.gates
+            && !gates.settle(PATIENCE)
+        {
+            tracing::error!(
+                "another process of this user was stopped while it wrote this one’s memory, and \
+                 may write some bytes more when it goes on"
+            );
+        }
+    }
+
+    /// The daemon has gone: nobody reaches the memory of this process any more.
+    pub(super) fn shut(&mut self) {
+        if let Shared::By(gates) = &self.gates {
+            gates.shut_all();
+            self.settle();
+        }
+        self.gates = Shared::Never;
     }
 
     /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
     /// too. Where that cannot be, the card reaches it like other memory.
     pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
+        self.share_gates(session);
         let len = buffer.len();
         let lent = memfd::sealed("remora-region", len as u64).and_then(|file| {
             buffer.move_to(file.as_fd())?;
@@ -69,6 +128,7 @@ impl Loans {
     /// was converted is private here. (Other memory files are shared with the parent.)
     pub(super) fn fork(&mut self) {
         self.processes.clear();
+        self.gates = Shared::Never;
         for start in std::mem::take(&mut self.converted).into_keys() {
             self.files.remove(&start);
         }
@@ -124,6 +184,7 @@ impl Loans {
         if self.shared(arena, addr, len).is_some() {
             return;
         }
+        self.share_gates(session);
         match convert(addr, len) {
             Ok(Some(made)) => {
                 let inode = rustix::fs::fstat(&made.file).map_or(0, |stat| stat.st_ino);

@@ -1,7 +1,8 @@
 //! A device on the card of another process (`remora nic`): the client's side.
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
-//! - [`posting`]: work queues in memory that both processes share;
+//! - [`posting`]: work queues in memory that both processes share; [`passes`]: requests that this
+//!   process carries out itself;
 //! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
 //!   [`convert`]: how private memory becomes shared; [`guard`], how writers wait meanwhile; and
 //!   [`fork`], how it is private for a child;
@@ -17,6 +18,7 @@ mod convert;
 pub(crate) mod fork;
 mod guard;
 mod loans;
+mod passes;
 mod posting;
 mod session;
 mod sharing;
@@ -31,18 +33,23 @@ use std::path::PathBuf;
 use remora_nic::cm::{CmEvent, ConnId};
 use remora_nic::qp::State;
 use remora_nic::queue::element::{encode_recv, encode_send};
-use remora_nic::queue::{Completion, PollCqError, RecvRequest, SendRequest, Status, WorkKind};
-use remora_nic::{Config, Event as CardEvent, PostError, Queue, Time};
+use remora_nic::queue::{
+    Completion, CompletionFlags, PollCqError, RecvRequest, SendFlags, SendRequest, Status, WorkKind,
+};
+use remora_nic::{Config, Event as CardEvent, Pd, PostError, Queue, Time};
 
 use self::loans::Loans;
+use self::passes::{OfQueuePair, Passes};
 use self::posting::Posting;
 pub use self::session::AttachError;
 pub(crate) use self::session::Begun;
 use self::session::Session;
 pub(crate) use self::ways::Ways;
 pub use self::ways::{MEMORY_VARIABLE, UnknownWay};
+use crate::by_number::ByNumber;
 use crate::commands::Place;
 use crate::driver::Clock;
+use crate::fabric::FabricChoice;
 use crate::memory::{Buffer, FilesFull, memfd};
 use crate::message::{Join, KernelAnswer, KernelRequest, Loan, Object, Ticket, decode};
 use crate::news::{Concerned, News};
@@ -71,12 +78,13 @@ pub(crate) struct Attached {
     events: EventConsumer,
     /// Room for an event's bytes.
     event: Vec<u8>,
-    queue_pairs: HashMap<u32, QueuePair>,
+    queue_pairs: ByNumber<QueuePair>,
     shared_receives: HashMap<u32, Posting>,
-    completion_queues: HashMap<u32, Completions>,
+    completion_queues: ByNumber<Completions>,
     /// The connections of this client, and whether they were established.
     connections: HashMap<ConnId, bool>,
     loans: Loans,
+    passes: Passes,
     pub(crate) news: News,
     ticket: Ticket,
     taken: Vec<Object>,
@@ -98,6 +106,13 @@ struct QueuePair {
     send: Option<Posting>,
     recv: Option<Posting>,
     cqs: [u32; 2],
+    pd: Pd,
+    /// All successes are reported.
+    signal_all: bool,
+    /// Requests that the card has, and whose completions the program has not polled.
+    owed: u32,
+    /// For requests that this process carries out itself, if it may.
+    passes: Option<Box<OfQueuePair>>,
 }
 
 /// A completion queue.
@@ -105,6 +120,11 @@ struct QueuePair {
 struct Completions {
     /// Its entries.
     consumer: CompletionConsumer,
+    /// Those that are before them: of requests that this process has carried out itself, and some
+    /// that it has taken from the others already.
+    here: VecDeque<Completion>,
+    /// Successes of such requests, of which the card does not know.
+    counted: u64,
     /// What was flushed when the card's process ended.
     flushed: VecDeque<Completion>,
 }
@@ -131,6 +151,9 @@ impl Attached {
     /// The client's end of a session that has begun.
     pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
         let Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket } = begun;
+        // What a session that is taken over has under way, this process does not know.
+        let shares = FabricChoice::from_environment() == Ok(FabricChoice::Auto)
+            && welcome.objects.is_empty();
         Attached {
             session,
             path,
@@ -143,11 +166,12 @@ impl Attached {
             clock: Clock::from(welcome.clock_start_ns),
             config,
             event: Vec::new(),
-            queue_pairs: HashMap::new(),
+            queue_pairs: ByNumber::default(),
             shared_receives: HashMap::new(),
-            completion_queues: HashMap::new(),
+            completion_queues: ByNumber::default(),
             connections: HashMap::new(),
-            loans: Loans::new(ways, is_kept),
+            loans: Loans::new(ways, is_kept, shares),
+            passes: Passes::new(!shares),
             news,
             ticket,
             taken: welcome.objects,
@@ -206,7 +230,11 @@ impl Attached {
         srqn: u32,
         request: &SendRequest<'_>,
     ) -> Result<(), PostError> {
-        self.post(qpn, Queue::Send, |raw| encode_send(request, srqn, raw)).map(|_| ())
+        if self.carries_out(qpn, request) {
+            return Ok(());
+        }
+        self.post(qpn, Queue::Send, request.flags, |raw| encode_send(request, srqn, raw))?;
+        Ok(())
     }
 
     /// Posts a receive request.
@@ -216,7 +244,8 @@ impl Attached {
         qpn: u32,
         request: &RecvRequest<'_>,
     ) -> Result<(), PostError> {
-        self.post(qpn, Queue::Recv, |raw| encode_recv(request, raw)).map(|_| ())
+        self.post(qpn, Queue::Recv, SendFlags::empty(), |raw| encode_recv(request, raw))?;
+        Ok(())
     }
 
     /// Writes an element's bytes into the next slot of a ring; returns its index.
@@ -226,7 +255,8 @@ impl Attached {
         queue: Queue,
         element: &[u8],
     ) -> Result<u32, PostError> {
-        self.post(qpn, queue, |raw| {
+        self.use_chains();
+        self.post(qpn, queue, SendFlags::empty(), |raw| {
             let room = raw.get_mut(..element.len());
             room.ok_or(remora_nic::queue::element::TooLong)?.copy_from_slice(element);
             Ok(element.len())
@@ -238,6 +268,7 @@ impl Attached {
         &mut self,
         qpn: u32,
         queue: Queue,
+        flags: SendFlags,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, remora_nic::queue::element::TooLong>,
     ) -> Result<u32, PostError> {
         if self.lost {
@@ -250,10 +281,12 @@ impl Attached {
         if !posting.is_managed() {
             takes?;
         }
+        let number = posting.number();
         let (index, rings) = posting.post(encode)?;
+        qp.owed += u32::from(queue == Queue::Send && qp.reports(flags));
         self.idle = 0;
         if rings {
-            self.wakes |= self.arena.ring(posting.number());
+            self.wakes |= self.arena.ring(number);
         }
         Ok(index)
     }
@@ -286,6 +319,7 @@ impl Attached {
 
     /// Lets a queue run up to `index`.
     pub(crate) fn doorbell(&mut self, qpn: u32, queue: Queue, index: u32) -> Result<(), PostError> {
+        self.use_chains();
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
         qp.check_takes(queue)?;
         let posting = qp.queue(queue).ok_or(PostError::Full)?;
@@ -302,16 +336,18 @@ impl Attached {
         out: &mut [Completion],
     ) -> Result<usize, PollCqError> {
         let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
-        let (found, waits) = queue.consumer.poll(out)?;
-        if waits && self.arena.ring(queue.consumer.number()) {
-            self.wakes = true;
+        if !queue.here.is_empty() {
+            self.idle = 0;
+            return Ok(take(&mut queue.here, out));
         }
+        let found = self.take_entries(cq, out)?;
         if found > 0 {
             self.idle = 0;
             self.kick();
             return Ok(found);
         }
         if self.lost && !out.is_empty() {
+            let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
             return queue.take_flushed(out);
         }
         if self.is_guest {
@@ -321,6 +357,33 @@ impl Attached {
             }
         }
         Ok(0)
+    }
+
+    /// Takes entries that the card's process has written.
+    #[inline]
+    fn take_entries(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
+        let queue = self.completion_queues.get_mut(&cq).ok_or(PollCqError::UnknownCq)?;
+        let (found, waits) = queue.consumer.poll(out)?;
+        if waits && self.arena.ring(queue.consumer.number()) {
+            self.wakes = true;
+        }
+        let mut ends = false;
+        for entry in &out[..found] {
+            let is_receive = entry.kind.is_receive();
+            if !is_receive && let Some(qp) = self.queue_pairs.get_mut(&entry.qpn) {
+                qp.owed = qp.owed.saturating_sub(1);
+            }
+            let invalidated = entry.flags.contains(CompletionFlags::INVALIDATED);
+            if invalidated {
+                self.passes.forget_region(entry.imm_or_key);
+            }
+            ends |= invalidated || entry.status != Status::Success;
+        }
+        if ends {
+            // Memory that no peer may reach any more is the program's from here on.
+            self.loans.settle();
+        }
+        Ok(found)
     }
 
     /// Has the next completion announced.
@@ -485,6 +548,8 @@ impl Attached {
         // What it said before it ended.
         self.dispatch_events();
         self.lost = true;
+        self.loans.shut();
+        self.end_passes();
         tracing::error!(
             reason,
             "the process that has the card is gone, and with it all connections"
@@ -527,15 +592,20 @@ impl Attached {
 impl Completions {
     /// Takes what was flushed. Behind that, the queue is of no more use.
     fn take_flushed(&mut self, out: &mut [Completion]) -> Result<usize, PollCqError> {
-        let count = out.len().min(self.flushed.len());
-        if count == 0 {
-            return Err(PollCqError::Gone);
+        match take(&mut self.flushed, out) {
+            0 => Err(PollCqError::Gone),
+            count => Ok(count),
         }
-        for (to, entry) in out.iter_mut().zip(self.flushed.drain(..count)) {
-            *to = entry;
-        }
-        Ok(count)
     }
+}
+
+/// Moves the oldest entries to `out`; returns how many.
+fn take(entries: &mut VecDeque<Completion>, out: &mut [Completion]) -> usize {
+    let count = out.len().min(entries.len());
+    for (to, entry) in out.iter_mut().zip(entries.drain(..count)) {
+        *to = entry;
+    }
+    count
 }
 
 impl Concerned for Attached {

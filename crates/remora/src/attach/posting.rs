@@ -65,6 +65,12 @@ impl Posting {
         self.written
     }
 
+    /// Are all elements done that were written? (Their completions may not have come yet.)
+    #[inline]
+    pub(super) fn is_done(&self) -> bool {
+        self.written == self.shared.retired()
+    }
+
     /// Writes an element into the next slot; returns its index, and whether it is published, so
     /// that the doorbell is to be rung.
     #[inline]

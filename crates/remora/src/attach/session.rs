@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use remora_nic::Config;
 use remora_nic::qp::Mtu;
+use remora_nic::{Config, Key};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
@@ -14,8 +14,8 @@ use crate::commands::{Command, Wire};
 use crate::live::DeviceInfo;
 use crate::message::{
     Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
-    MessageSocket, OpenXrcd, Opened, Request, Ticket, Welcome, XrcdError, decode, encode, greeting,
-    parse_answer_to_greeting,
+    MessageSocket, OpenXrcd, Opened, Pass, Request, Ticket, Welcome, XrcdError, decode, encode,
+    greeting, parse_answer_to_greeting,
 };
 use crate::shared::{Arena, ArenaError};
 
@@ -174,14 +174,27 @@ impl Session {
         descriptors: &[BorrowedFd<'_>],
         read: impl FnOnce(Answer<'_>) -> Option<R>,
     ) -> Option<R> {
+        self.ask_for(request, descriptors, |answer, _| read(answer))
+    }
+
+    /// As [`Session::ask`], with the descriptors that come with the answer.
+    fn ask_for<R>(
+        &mut self,
+        request: &Request<'_>,
+        descriptors: &[BorrowedFd<'_>],
+        read: impl FnOnce(Answer<'_>, Vec<OwnedFd>) -> Option<R>,
+    ) -> Option<R> {
         if self.over.is_some() {
             return None;
         }
         let mut bytes = encode(request);
-        if let Err(error) = self.exchange(&mut bytes, descriptors) {
-            self.end(&error.to_string());
-            return None;
-        }
+        let came = match self.exchange(&mut bytes, descriptors) {
+            Ok(came) => came,
+            Err(error) => {
+                self.end(&error.to_string());
+                return None;
+            }
+        };
         match decode::<Answer<'_>>(&bytes) {
             Ok(Answer::Farewell(reason)) => {
                 self.end(reason);
@@ -191,7 +204,7 @@ impl Session {
                 tracing::warn!(reason, "the card’s process refuses a request");
                 None
             }
-            Ok(answer) => read(answer),
+            Ok(answer) => read(answer, came),
             Err(error) => {
                 self.end(&error.to_string());
                 None
@@ -199,8 +212,13 @@ impl Session {
         }
     }
 
-    /// Sends a message, and receives the next one in its place.
-    fn exchange(&self, bytes: &mut Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// Sends a message, and receives the next one in its place; returns the descriptors that come
+    /// with it.
+    fn exchange(
+        &self,
+        bytes: &mut Vec<u8>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Vec<OwnedFd>> {
         let mut attempts = ATTEMPTS;
         while let Err(error) = self.socket.send(bytes, descriptors) {
             match error.kind() {
@@ -215,7 +233,7 @@ impl Session {
             self.socket.wait(None)?;
             match self.socket.receive(bytes) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(Some(_)) => return Ok(()),
+                Ok(Some(came)) => return Ok(came),
                 Ok(None) => return Err(io::Error::other("it has ended")),
                 Err(error) => return Err(error),
             }
@@ -258,6 +276,25 @@ impl Session {
             _ => None,
         });
         opened.unwrap_or(Err(XrcdError::Gone))
+    }
+
+    /// Lends memory by passes, too, by these gates; returns whether the daemon agrees.
+    pub(crate) fn share_gates(&mut self, gates: BorrowedFd<'_>) -> bool {
+        self.ask(&Request::Gates, &[gates], |_| Some(())).is_some()
+    }
+
+    /// Asks for a pass for requests of a queue pair with this key of its peer's, and for the files
+    /// of the gates and of the memory.
+    pub(crate) fn pass(&mut self, qpn: u32, key: Key) -> Option<(Pass, [OwnedFd; 2])> {
+        self.ask_for(&Request::Pass { qpn, key }, &[], |answer, came| match answer {
+            Answer::Pass(Some(pass)) => Some((pass, came.try_into().ok()?)),
+            _ => None,
+        })
+    }
+
+    /// Tells of successful completions of requests that this process has carried out itself.
+    pub(crate) fn counted(&mut self, cq: u32, count: u64) {
+        self.ask(&Request::Counted { cq, count }, &[], |_| Some(()));
     }
 
     /// Takes lent memory back.

@@ -40,6 +40,8 @@ impl Attached {
     /// From here on this is a guest.
     pub(crate) fn into_guest(mut self) -> Attached {
         self.is_guest = true;
+        self.loans.shut();
+        self.end_passes();
         self
     }
 
@@ -56,6 +58,7 @@ impl Attached {
         let begun = Begun::guest(self, self.join)?;
         (self.session, self.wake) = (begun.session, begun.wake);
         self.loans.fork();
+        self.end_passes();
         self.is_guest = true;
         Ok(())
     }

@@ -34,12 +34,20 @@ use crate::wake_pipe::Wake;
 /// Sessions in one answer.
 const PAGE: usize = 64;
 
+/// The most files of a session that are kept open, so that others can map them.
+const FILES: usize = 16;
+
 /// Why a request is not carried out.
 type Refusal = String;
 
 impl Server {
     /// Sends an answer. A client that does not read is dropped.
-    fn send(&mut self, number: u32, answer: &Answer<'_>, descriptors: &[BorrowedFd<'_>]) -> Then {
+    pub(super) fn send(
+        &mut self,
+        number: u32,
+        answer: &Answer<'_>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         match client.socket.send(&encode(answer), descriptors) {
             Ok(()) => Then::Stay,
@@ -70,7 +78,7 @@ impl Server {
             return self.send(number, &Answer::Done, &[]);
         }
         let session = match (hello.join, hello.token) {
-            (Some(join), _) => self.join(uid, &join),
+            (Some(join), _) => self.join(uid, &join).inspect(|of| self.end_passes_of(*of)),
             (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
             (None, None) => self.begin(number, (uid, pid), &hello),
         };
@@ -177,6 +185,7 @@ impl Server {
                 of.wake = wake;
             }
         });
+        self.end_passes_of(session);
         self.keep_stored(session);
         if old.is_some() {
             self.drop_clients(session, "another process has taken the session over");
@@ -237,6 +246,9 @@ impl Server {
                 let place = place.flatten().ok_or_else(|| "no such completion queue".to_owned());
                 place.map(Answer::CompletionQueue)
             }
+            Request::Gates => self.share_gates(number, descriptors).map(|()| Answer::Done),
+            Request::Pass { qpn, key } => return self.answer_pass(number, qpn, key),
+            Request::Counted { cq, count } => self.counted(number, cq, count),
             Request::OpenXrcd(how) => self.open_xrcd(number, how, descriptors).map(Answer::Xrcd),
             Request::Keep(keep) => match self.held(number) {
                 Some(slot) => {
@@ -315,7 +327,12 @@ impl Server {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
-            let lent = Lent::take(loan, with, lender, memory).map_err(|error| error.to_string())?;
+            let taken = Lent::take(loan, with, lender, memory);
+            let mut lent = taken.map_err(|error| error.to_string())?;
+            let files = engine.session(slot).map_or(FILES, |of| of.lent.len());
+            if files >= FILES || !engine.passes.has(slot) {
+                lent.close_file();
+            }
             let amount = lent.quota_bytes();
             if let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
                 lent.give_back(memory);
@@ -365,6 +382,16 @@ impl Server {
             }
             Err(refusal) => self.send(number, &Answer::Refused(&refusal), &[]),
         }
+    }
+
+    /// Notes completions of requests that a client has carried out itself.
+    fn counted(&mut self, number: u32, cq: u32, count: u64) -> Result<Answer<'static>, Refusal> {
+        let counted = self.with(number, |driver, slot| {
+            let engine = driver.engine.as_deref_mut()?;
+            let is_its = engine.objects.holds(slot, Object::Cq(cq));
+            is_its.then(|| driver.nic.count_completions(cq, count))
+        });
+        counted.flatten().map(|()| Answer::Done).ok_or_else(|| "no such completion queue".into())
     }
 
     fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {

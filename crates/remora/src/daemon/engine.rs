@@ -20,15 +20,16 @@ use remora_nic::queue::{Moderation, ResizeCqError};
 use remora_nic::{Event as CardEvent, Memory, Nic, Time};
 use rustix::event::epoll;
 
-use super::by_number::ByNumber;
 use super::lent::Lent;
 use super::named::Named;
 use super::objects::{Ask, Objects, Usage};
+use super::passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
     Completions, Of, Queue, SessionCounters, SessionQueues, Sides, Work, ring as ring_doorbell,
 };
+use crate::by_number::ByNumber;
 use crate::clock::Clock;
 use crate::event::Event;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
@@ -44,6 +45,7 @@ pub(crate) struct Engine {
     pub(crate) objects: Objects,
     /// XRC domains that files name.
     pub(crate) named: Named,
+    pub(crate) passes: Passes,
     /// The last number that was given to lent memory.
     last_lent: u32,
     /// Which session a completion queue of the card belongs to, and its record there.
@@ -70,6 +72,7 @@ impl Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
             named: Named::default(),
+            passes: Passes::default(),
             last_lent: 0,
             cqs: ByNumber::default(),
             qps: ByNumber::default(),
@@ -130,6 +133,7 @@ impl Engine {
     /// Removes a session, whose objects the caller has destroyed on the card.
     pub(crate) fn detach(&mut self, session: u16) {
         if let Some(gone) = self.sessions.get_mut(usize::from(session)).and_then(Option::take) {
+            self.passes.leave(session);
             self.cqs.retain(|_, (of, _)| *of != session);
             self.srqs.retain(|_, (of, _)| *of != session);
             self.qps.retain(|_, of| *of != session);
@@ -580,6 +584,7 @@ impl Engine {
         nic: &mut Nic,
         memory: &mut dyn Memory,
     ) -> bool {
+        self.end_passes(nic);
         let mut any = false;
         for session in self.sessions.iter_mut().flatten() {
             if session.doorbells.any(&session.arena) {
@@ -593,6 +598,7 @@ impl Engine {
     /// Hands completions, and slots that are free again, to the sessions. The driver has sent what
     /// it was given before, so that no packet refers to such a slot.
     pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
+        self.end_passes(nic);
         while let Some(cq) = nic.poll_completed() {
             let Some((session_of, number)) = self.cqs.get(&cq).copied() else { continue };
             if let Some(session) = self.sessions[usize::from(session_of)].as_mut() {
@@ -617,6 +623,14 @@ impl Engine {
             if !session.held.is_empty() {
                 session.tell_held(clock.now());
             }
+        }
+    }
+
+    /// Shuts the gates of passes that are over, before anybody learns what has ended them.
+    #[inline]
+    fn end_passes(&mut self, nic: &mut Nic) {
+        while let Some(end) = nic.poll_pass_end() {
+            self.passes.end(end);
         }
     }
 

@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
 use rustix::fs::{FsWord, fstatfs};
@@ -35,6 +35,8 @@ pub(crate) struct Lent {
     pub(crate) users: u32,
     /// What is mapped, as long as the loan.
     _mapping: Option<Buffer>,
+    /// The file that is mapped, for others to map, if the session has asked for that.
+    file: Option<OwnedFd>,
 }
 
 /// Why lent memory is refused.
@@ -92,9 +94,11 @@ impl Lent {
             return Err(LentError::Descriptors);
         }
         let own_user = rustix::process::geteuid().as_raw() == lender.uid;
+        let mut kept = None;
         let (base, len, mapping) = match (loan, first) {
             (Loan::Sealed, Some(file)) => {
                 let mapping = map(&file)?;
+                kept = Some(file);
                 (mapping.addr(), mapping.len() as u64, Some(mapping))
             }
             (Loan::File, Some(file)) => {
@@ -115,7 +119,7 @@ impl Lent {
             memory.remove(base);
             return Err(LentError::Empty);
         }
-        Ok(Lent { loan, base, len, users: 0, _mapping: mapping })
+        Ok(Lent { loan, base, len, users: 0, _mapping: mapping, file: kept })
     }
 
     /// Ends the loan; no region is in it any more.
@@ -123,6 +127,16 @@ impl Lent {
         if self._mapping.is_none() {
             memory.remove(self.base);
         }
+    }
+
+    /// Closes the file that is mapped: nobody else will map it.
+    pub(crate) fn close_file(&mut self) {
+        self.file = None;
+    }
+
+    /// The file that is mapped, for others to map.
+    pub(crate) fn file(&self) -> Option<BorrowedFd<'_>> {
+        self.file.as_ref().map(AsFd::as_fd)
     }
 
     /// Bytes that count for the session's quota: those that the daemon maps, or a file's.

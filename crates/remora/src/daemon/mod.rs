@@ -16,11 +16,12 @@
 //!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
 //!   the other end;
+//! - `passes` lets sessions of one user write and read each other's memory themselves
+//!   (`pass_requests`);
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
 //!   sessions, by the files that name them (`named`).
 
 mod answers;
-mod by_number;
 mod clients;
 mod compiler;
 mod dma;
@@ -36,6 +37,8 @@ mod lent;
 mod named;
 mod objects;
 mod observer;
+mod pass_requests;
+mod passes;
 pub mod policy;
 mod record;
 mod restore;

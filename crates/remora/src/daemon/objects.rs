@@ -266,6 +266,11 @@ impl Objects {
         self.owned.get(&object).map_or(0, |owned| owned.amount)
     }
 
+    /// The number of the lent memory that a region is in.
+    pub(crate) fn lent(&self, object: Object) -> Option<u32> {
+        self.owned.get(&object)?.lent
+    }
+
     /// All objects of a session, those first that others stand on least.
     pub(crate) fn of(&self, session: u16) -> Vec<Object> {
         let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);

@@ -267,7 +267,8 @@ fn make(
         }
         Entry::Lent { number, loan } => {
             let lent = Lent::take(loan, vec![file?], lender, &mut driver.memory);
-            let lent = lent.inspect_err(|error| tracing::warn!(%error, "lent memory")).ok()?;
+            let mut lent = lent.inspect_err(|error| tracing::warn!(%error, "lent memory")).ok()?;
+            lent.close_file();
             driver.engine.as_deref_mut()?.restore_lent(slot, number, lent).then_some(())?;
         }
         Entry::Region { key, pd, bytes, access } => {

@@ -318,6 +318,9 @@ impl Server {
         }
         epoll::delete(&self.poll, &client.socket).ok();
         self.dma.end(number);
+        if let Some(session) = client.session {
+            self.end_passes_of(session);
+        }
         let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;
         };
@@ -336,6 +339,7 @@ impl Server {
 
     /// Ends a session, which no client can reach from now on.
     pub(super) fn end_session(&mut self, session: u32) {
+        self.end_passes_of(session);
         if let Some(held) = self.sessions.remove(&session) {
             tracing::info!(session, name = held.name, "the session ends");
             self.forget(&held);

@@ -9,11 +9,11 @@ use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
 use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
 
-use super::by_number::ByNumber;
 use super::lent::Lent;
 use super::objects::Usage;
 use super::record::Record;
 use super::running::SessionKernels;
+use crate::by_number::ByNumber;
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{Quotas, encode};

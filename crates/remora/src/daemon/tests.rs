@@ -30,6 +30,7 @@ use crate::{Device, DeviceOptions};
 mod crashes;
 mod meetings;
 mod notices;
+mod passes;
 mod polls;
 mod restore;
 

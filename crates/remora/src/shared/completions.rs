@@ -325,6 +325,12 @@ impl CompletionConsumer {
         fence(Ordering::SeqCst);
     }
 
+    /// Does somebody wait to be notified of an entry?
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.place.word(AT_ARMED).load(Ordering::Relaxed) != 0
+    }
+
     /// Passes over all entries of queue pair `qpn`, which was destroyed.
     pub fn forget(&mut self, qpn: u32) {
         let mut index = self.consumed;

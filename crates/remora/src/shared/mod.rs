@@ -7,6 +7,8 @@
 //! - [`completions`]: a completion queue's entries;
 //! - [`events`]: the ring by which the daemon tells the client what has happened.
 //!
+//! [`gates`] are memory that three processes share, for requests that the daemon takes no part in.
+//!
 //! Both sides use the same files, so that they agree on each byte. Of two ends of a ring, the
 //! client's are called *consumer*, the daemon's *producer*.
 //!
@@ -19,6 +21,7 @@
 pub mod arena;
 pub mod completions;
 pub mod events;
+pub mod gates;
 pub mod parts;
 pub mod queue;
 
@@ -28,5 +31,6 @@ mod tests;
 pub use arena::{Arena, ArenaError, Doorbells};
 pub use completions::{CompletionConsumer, CompletionProducer, Notice};
 pub use events::{EventConsumer, EventProducer};
+pub use gates::Gates;
 pub use parts::Parts;
 pub use queue::{WorkQueue, WorkQueueState};

@@ -1,0 +1,216 @@
+//! Passes, as the daemon gives them to clients that ask by hand.
+
+use super::*;
+use crate::message::Pass;
+use crate::shared::Gates;
+
+impl Client {
+    /// Lends its memory by gates.
+    fn share(&self) -> Gates {
+        let (gates, file) = Gates::create().unwrap();
+        assert_eq!(self.asker.refusal(&Request::Gates, &[file.as_fd()]), None);
+        gates
+    }
+
+    fn pass(&self, qpn: u32, key: u32) -> Option<(Pass, Vec<OwnedFd>)> {
+        self.asker.send(&encode(&Request::Pass { qpn, key }), &[]);
+        let (bytes, came) = self.asker.receive();
+        match decode(&bytes).unwrap() {
+            Answer::Pass(pass) => pass.map(|pass| (pass, came)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// Two clients that are connected, of which the second one lends its memory.
+struct Two {
+    a: Client,
+    b: Client,
+    qa: Queues,
+    gates: Gates,
+    memory: Buffer,
+    /// The memory file's number, and the key of a region in it.
+    lent: u32,
+    key: u32,
+}
+
+impl Two {
+    fn of(daemon: &Daemon) -> Two {
+        let (a, b) = (daemon.client(), daemon.client());
+        let (qa, qb) = (a.queues(), b.queues());
+        a.connect(&qa, &qb.made);
+        b.connect(&qb, &qa.made);
+        let gates = b.share();
+        let (file, memory) = sealed(8192);
+        let lent = b.lend(Loan::Sealed, &file);
+        let bytes = Bytes { place: Place::Lent { number: lent, offset: 4096 }, iova: 16, len: 64 };
+        let key = b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+        Two { a, b, qa, gates, memory, lent, key }
+    }
+
+    fn pass(&self) -> Option<(Pass, Vec<OwnedFd>)> {
+        self.a.pass(self.qa.made.qpn, self.key)
+    }
+
+    fn is_open(&self, pass: Pass) -> bool {
+        self.gates.is_open(pass.gate, pass.mark)
+    }
+}
+
+#[test]
+fn a_pass_opens_a_gate_to_the_region_that_was_asked_for() {
+    let daemon = Daemon::start();
+    let two = Two::of(&daemon);
+    let (pass, files) = two.pass().unwrap();
+    let there = (pass.offset, pass.iova, pass.len, pass.access);
+    assert_eq!(there, (4096, 16, 64, Access::REMOTE_WRITE | Access::REMOTE_READ));
+    let [gates, memory] = <[OwnedFd; 2]>::try_from(files).unwrap();
+    assert!(Gates::open(gates.as_fd()).unwrap().enter(pass.sender, pass.gate, pass.mark));
+    Buffer::map(memory.as_fd(), 0, 8192).unwrap().store_u64(4096, 7).unwrap();
+    assert_eq!(two.memory.load_u64(4096), Ok(7));
+
+    // The answer to the command that ends the key comes behind the end of the gate.
+    assert!(two.is_open(pass));
+    two.b.card().dereg_mr(two.key).unwrap();
+    assert!(!two.is_open(pass) && !two.gates.settle(Duration::ZERO), "one is within");
+    assert!(two.pass().is_none(), "the key opens nothing");
+    let Two { a, b, gates, lent, .. } = two;
+    assert_eq!(b.asker.refusal(&Request::TakeBack(lent), &[]), None);
+    drop(a);
+    while !gates.settle(Duration::ZERO) {
+        std::thread::yield_now();
+    }
+    drop(b);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn passes_are_for_those_whose_queue_pair_it_is() {
+    let daemon = Daemon::start();
+    let two = Two::of(&daemon);
+    let (stranger, qpn) = (daemon.client(), two.qa.made.qpn);
+    assert!(stranger.pass(qpn, two.key).is_none());
+    let own = stranger.queues();
+    assert!(stranger.pass(own.made.qpn, two.key).is_none(), "it is connected to nobody");
+    assert!(two.b.pass(qpn, two.key).is_none());
+    for (qpn, key) in [(qpn, 0), (qpn, two.key ^ 0x100), (0, two.key), (u32::MAX, u32::MAX)] {
+        assert!(two.a.pass(qpn, key).is_none());
+    }
+    let local = two.a.card().alloc_null_mr(two.qa.pd).unwrap();
+    assert!(two.a.pass(qpn, local).is_none(), "its own region is not its peer's");
+    assert!(two.pass().is_some());
+}
+
+#[test]
+fn memory_is_not_lent_by_passes_unasked() {
+    let daemon = Daemon::start();
+    let (a, b) = (daemon.client(), daemon.client());
+    let (qa, qb) = (a.queues(), b.queues());
+    a.connect(&qa, &qb.made);
+    b.connect(&qb, &qa.made);
+    let (file, _) = sealed(4096);
+    let number = b.lend(Loan::Sealed, &file);
+    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
+    let key = b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+    assert!(a.pass(qa.made.qpn, key).is_none());
+    b.share();
+    assert!(a.pass(qa.made.qpn, key).is_none(), "it was lent before");
+}
+
+#[test]
+fn a_second_process_of_either_session_ends_them() {
+    let daemon = Daemon::start();
+    for of_owner in [false, true] {
+        let two = Two::of(&daemon);
+        let (pass, _) = two.pass().unwrap();
+        let host = if of_owner { &two.b } else { &two.a };
+        let (session, token) = (host.welcome.session, host.welcome.share);
+        let join = Some(crate::message::Join { session, token });
+        let guest = Client::attach(&daemon, &Hello { join, ..Hello::default() }).unwrap();
+        assert!(!two.is_open(pass));
+        assert!(two.pass().is_none());
+        assert!(guest.asker.refusal(&Request::Gates, &[]).is_some());
+    }
+}
+
+#[test]
+fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
+    let daemon = Daemon::start();
+    let hello = Hello { name: Some("kept".into()), keep: Keep::Forever, ..Hello::default() };
+    let two = Two { b: Client::attach(&daemon, &hello).unwrap(), ..Two::of(&daemon) };
+    let token = Some(two.b.welcome.token);
+    let (qa, qb) = (two.a.queues(), two.b.queues());
+    two.a.connect(&qa, &qb.made);
+    two.b.connect(&qb, &qa.made);
+    let gates = two.b.share();
+    let (file, _) = sealed(4096);
+    let number = two.b.lend(Loan::Sealed, &file);
+    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
+    let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+    let (pass, _) = two.a.pass(qa.made.qpn, key).unwrap();
+    assert!(gates.is_open(pass.gate, pass.mark));
+    let heir = Client::attach(&daemon, &Hello { token, ..hello }).unwrap();
+    assert!(!gates.is_open(pass.gate, pass.mark));
+    assert!(two.a.pass(qa.made.qpn, key).is_none());
+    assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
+    drop((two, heir));
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn gates_of_wrong_kinds_are_refused() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let null = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let (short, _) = sealed(4096);
+    let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, 1 << 20).unwrap();
+    let pipe = OwnedFd::from(std::io::pipe().unwrap().0);
+    for file in [&null, &short, &unsealed, &pipe] {
+        assert!(client.asker.refusal(&Request::Gates, &[file.as_fd()]).is_some(), "{file:?}");
+    }
+    let (long, _) = sealed(1 << 20);
+    for files in [vec![], vec![long.as_fd(), long.as_fd()]] {
+        assert!(client.asker.refusal(&Request::Gates, &files).is_some());
+    }
+    assert_eq!(client.asker.refusal(&Request::Gates, &[long.as_fd()]), None, "longer is enough");
+}
+
+#[test]
+fn an_owner_can_write_what_it_likes_into_its_gates() {
+    let daemon = Daemon::start();
+    let two = Two::of(&daemon);
+    let (gates, file) = Gates::create().unwrap();
+    let words = Buffer::map(file.as_fd(), 0, 16_384).unwrap();
+    assert_eq!(two.b.asker.refusal(&Request::Gates, &[file.as_fd()]), None);
+    words.fill(0xff);
+    let (file, _) = sealed(8192);
+    let number = two.b.lend(Loan::Sealed, &file);
+    let qb = two.b.queues();
+    let qa = two.a.queues();
+    two.a.connect(&qa, &qb.made);
+    two.b.connect(&qb, &qa.made);
+    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
+    let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+    let (pass, _) = two.a.pass(qa.made.qpn, key).unwrap();
+    assert!(gates.is_open(pass.gate, pass.mark));
+    words.fill(0xff);
+    two.b.card().dereg_mr(key).unwrap();
+    assert!(!gates.is_open(pass.gate, pass.mark));
+    drop(two);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn completions_that_are_told_of_count() {
+    let daemon = Daemon::start();
+    let (client, other) = (daemon.client(), daemon.client());
+    let queues = client.queues();
+    let told = Request::Counted { cq: queues.cq, count: 5 };
+    assert_eq!(client.asker.refusal(&told, &[]), None);
+    assert_eq!(client.card().cq_count(queues.cq), Some(5));
+    assert!(other.asker.refusal(&told, &[]).is_some(), "the queue is another's");
+    let most = Request::Counted { cq: queues.cq, count: u64::MAX };
+    assert_eq!(client.asker.refusal(&most, &[]), None);
+    assert_eq!(client.card().cq_count(queues.cq), Some(4), "as counts go");
+}

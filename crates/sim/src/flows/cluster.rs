@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::flow::FlowError;
 use super::record::RecordOptions;
-use super::transport::Transport;
+use super::transport::{How, Transport};
 use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
 use crate::net::{Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
@@ -81,6 +81,9 @@ pub enum ClusterError {
         /// How many bytes.
         missing: u64,
     },
+    /// The transport is a model, which has no cards and no payload.
+    #[error("`{0}` is a model of a transport, whose hosts have neither payload nor cards")]
+    Model(&'static str),
     /// A card has no room for what the flows need.
     #[error("host {host}: its card has no room for the flows: {what}")]
     Full {
@@ -100,6 +103,24 @@ pub(super) struct Division {
     pub(super) firsts: Vec<u32>,
     /// The least delay of a link from part to part.
     pub(super) lookahead: Ps,
+}
+
+impl Division {
+    /// How many parts there are.
+    pub(super) fn parts(&self) -> usize {
+        self.firsts.len() - 1
+    }
+
+    /// A part's first host, and the one behind its last.
+    pub(super) fn hosts(&self, part: u8) -> (u32, u32) {
+        (self.firsts[usize::from(part)], self.firsts[usize::from(part) + 1])
+    }
+
+    /// Does the part have this host?
+    #[inline]
+    pub(super) fn has(&self, part: u8, host: u32) -> bool {
+        self.of[host as usize] == part
+    }
 }
 
 impl Cluster {
@@ -127,6 +148,15 @@ impl Cluster {
         let is_host = |cable: &&Cable| [cable.a, cable.b].iter().any(|n| n.switch().is_none());
         let rates = self.topology.cables.iter().filter(is_host).map(|cable| cable.rate);
         rates.filter_map(LineRate::bits).min().unwrap_or(0)
+    }
+
+    /// Can the transport have what the cluster asks for?
+    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        let asks = self.payload == Payload::Real || self.hardware.iter().any(Option::is_some);
+        match asks && self.transport.is_model() {
+            true => Err(ClusterError::Model(self.transport.name)),
+            false => Ok(()),
+        }
     }
 
     /// One part.
@@ -208,7 +238,9 @@ impl Cluster {
         if let bits @ 1.. = self.host_bits() {
             config.link_bits_per_second = bits;
         }
-        (self.transport.config)(&mut config);
+        if let How::Card { config: change, .. } = self.transport.how {
+            change(&mut config);
+        }
         (self.config)(&mut config);
         config
     }

@@ -8,9 +8,11 @@ use remora_nic::wire::Dialect;
 use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::record::Record;
+use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{Ps, US};
 use crate::net::{Net, NetTally};
+use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
 /// What one thread has to report.
@@ -116,7 +118,7 @@ impl Report {
 
     /// Finds how long each flow would take alone.
     pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
-        let headers = Headers::of(cluster.transport.dialect);
+        let headers = Headers::of(cluster.transport.how);
         if let Ok(mut net) = cluster.build() {
             for (flow, (src, dst, bytes)) in self.flows.iter_mut().zip(&self.lengths) {
                 if *bytes > 0 {
@@ -195,13 +197,20 @@ struct Headers {
 }
 
 impl Headers {
-    fn of(dialect: Dialect) -> Headers {
+    fn of(how: How) -> Headers {
         /// BTH and ICRC; RETH; AETH; LETH; what the lossy dialect acknowledges besides.
         const BASE: u64 = 12 + 4;
         const RETH: u64 = 16;
         const AETH: u64 = 4;
         const LETH: u64 = 12;
         const SACK: u64 = 20;
+        let dialect = match how {
+            How::Card { dialect, .. } => dialect,
+            How::Published(published) => {
+                let each = published.recovery().headers();
+                return Headers { first: each, next: each, acknowledge: ACKNOWLEDGE };
+            }
+        };
         if dialect.contains(Dialect::LOSSY) {
             // Each packet says where it belongs.
             let each = BASE + LETH + RETH;

@@ -1,0 +1,350 @@
+//! Flows by cards: each host has the card that runs live, and each flow is a WRITE between two
+//! queue pairs of its own.
+
+use remora_nic::nic::QpInit;
+use remora_nic::qp::{QpAttr, State};
+use remora_nic::queue::{
+    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
+};
+use remora_nic::wire::Transport as Service;
+use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
+
+use super::carrier::{Carrier, News, Turn};
+use super::cluster::{Cluster, ClusterError, Payload};
+use super::report::Part as Outcome;
+use super::share::{Shared, locked};
+use super::transport::How;
+use crate::dice::{mix, pattern};
+use crate::hollow::{self, HOLLOW};
+use crate::net::{Net, Part, Ps};
+use crate::world::{DriverOptions, Host, Step, World};
+
+/// The address in work requests of a host's first byte.
+const IOVA: u64 = 0x1000_0000_0000;
+/// Entries of a completion queue. It is emptied after each event.
+const ENTRIES: usize = 1024;
+
+/// What the two ends of a flow must know of each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ends {
+    src_qpn: u32,
+    dst_qpn: u32,
+    dst_addr: u64,
+    dst_key: u32,
+}
+
+/// What a host has for all its flows.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    pd: Pd,
+    send_cq: u32,
+    recv_cq: u32,
+    key: u32,
+}
+
+/// The hosts of one part, with their cards.
+pub(super) struct Cards<'a> {
+    shared: &'a Shared<'a>,
+    own: u8,
+    world: World,
+    bases: Vec<Base>,
+    ends: Vec<Ends>,
+    /// By flow: the offset of its bytes at its source, and at its target, of those that are here.
+    sources: Vec<u64>,
+    targets: Vec<u64>,
+    news: Vec<News>,
+}
+
+impl<'a> Carrier<'a> for Cards<'a> {
+    fn new(shared: &'a Shared<'a>, own: u8) -> Result<Cards<'a>, ClusterError> {
+        let Shared { cluster, flows, division, .. } = *shared;
+        let mut world = World::on(&cluster.topology, &cluster.net, DriverOptions::HARDWARE)?;
+        let (first, last) = division.hosts(own);
+        if division.parts() > 1 {
+            let part = Part { of: division.of.clone(), own, leaving: Vec::new() };
+            world.set_part(first as usize, part);
+        }
+        for host in 0..cluster.topology.hosts {
+            let is_here = (first..last).contains(&host);
+            let profile = cluster.hardware.get(host as usize).copied().flatten();
+            world.place_host(u64::from(host), (cluster.card(host), profile), is_here);
+        }
+        let mut cards = Cards {
+            shared,
+            own,
+            world,
+            bases: Vec::new(),
+            ends: Vec::new(),
+            sources: vec![0; flows.len()],
+            targets: vec![0; flows.len()],
+            news: Vec::new(),
+        };
+        cards.lay_out()?;
+        cards.register((first, last))?;
+        cards.create()?;
+        Ok(cards)
+    }
+
+    /// Takes all queue pairs of this part to RTS.
+    fn connect(&mut self) {
+        self.ends = locked(&self.shared.ends).clone();
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
+            let psn = Psn::new(mix(i as u64) as u32);
+            if self.is_here(flow.src) {
+                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), psn);
+                if is_real {
+                    let at = self.sources[i];
+                    self.fill(flow.src, at, &pattern(i as u64, flow.bytes as usize));
+                }
+            }
+            if self.is_here(flow.dst) {
+                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), psn);
+                if self.shared.awaited[i] {
+                    let Host { nic, memory, .. } = &mut self.world.hosts[flow.dst as usize];
+                    let request = RecvRequest { wr_id: i as u64, sges: &[] };
+                    nic.post_recv(memory, dst_qpn, &request).expect("an empty ring has room");
+                }
+            }
+        }
+    }
+
+    fn net(&mut self) -> &mut Net {
+        self.world.net()
+    }
+
+    fn next_at(&mut self) -> Ps {
+        self.world.next_at()
+    }
+
+    fn alarm_at(&mut self, at: Ps) {
+        self.world.alarm_at(at, 0);
+    }
+
+    fn begin(&mut self, i: usize) {
+        let flow = &self.shared.flows[i];
+        let Ends { src_qpn, dst_addr, dst_key, .. } = self.ends[i];
+        let imm = self.shared.awaited[i].then_some(i as u32);
+        let lkey = self.base(flow.src).key;
+        let sge = [Sge { addr: IOVA + self.sources[i], len: flow.bytes as u32, lkey }];
+        let to = Remote { addr: dst_addr, rkey: dst_key };
+        let request = SendRequest {
+            wr_id: i as u64,
+            op: SendOp::Write { to, imm },
+            data: Data::Sges(&sge),
+            flags: SendFlags::SIGNALED,
+        };
+        let Host { nic, memory, .. } = &mut self.world.hosts[flow.src as usize];
+        nic.post_send(memory, src_qpn, &request).expect("the ring of a new queue pair has room");
+    }
+
+    #[inline]
+    fn step_until(&mut self, end: Ps) -> Option<Turn> {
+        loop {
+            match self.world.step_until(end)? {
+                Step::Alarm(_) => return Some(Turn::Alarm),
+                Step::Card(host) => self.take_completions(host),
+                Step::Arrival => {}
+            }
+            if !self.news.is_empty() {
+                return Some(Turn::News);
+            }
+        }
+    }
+
+    fn news(&mut self) -> &mut Vec<News> {
+        &mut self.news
+    }
+
+    fn finish(&mut self, outcome: &mut Outcome) {
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for (i, flow) in self.shared.flows.iter().enumerate() {
+            if !self.is_here(flow.dst) || flow.is_wait() {
+                continue;
+            }
+            let memory = &mut self.world.hosts.quietly(flow.dst as usize).memory;
+            let arrived = if is_real {
+                let bytes = memory.slice(self.targets[i], flow.bytes as usize);
+                let sent = pattern(i as u64, flow.bytes as usize);
+                bytes.iter().zip(&sent).take_while(|(a, b)| a == b).count() as u64
+            } else {
+                memory.hollow.covered(HOLLOW + self.targets[i])
+            };
+            outcome.arrived.push((i as u32, arrived));
+        }
+        outcome.trace = self.world.trace();
+        let counters = self.world.hosts.iter().map(|host| host.nic.counters());
+        outcome.retransmitted = counters.map(|c| c.tx_retransmitted).sum();
+    }
+}
+
+/// Setting up.
+impl Cards<'_> {
+    fn is_here(&self, host: u32) -> bool {
+        self.shared.division.has(self.own, host)
+    }
+
+    fn base(&self, host: u32) -> Base {
+        self.bases[(host - self.shared.division.hosts(self.own).0) as usize]
+    }
+
+    /// Gives the flows' bytes their places.
+    fn lay_out(&mut self) -> Result<(), ClusterError> {
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
+                if !self.is_here(host) {
+                    continue;
+                }
+                let memory = &mut self.world.hosts[host as usize].memory;
+                let addr = memory.hollow.alloc(flow.bytes).ok_or_else(|| full(host, "memory"))?;
+                let places = if is_source { &mut self.sources } else { &mut self.targets };
+                places[i] = addr - HOLLOW;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers each host's bytes, and makes what its flows share.
+    fn register(&mut self, (first, last): (u32, u32)) -> Result<(), ClusterError> {
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for host in first..last {
+            let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+            let len = memory.hollow.len().max(1);
+            let pages = if is_real {
+                let at = memory.alloc(len as usize, 4096);
+                PageTable::contiguous(12, at, len)
+            } else {
+                PageTable::new(hollow::SHIFT, 0, [HOLLOW])
+            };
+            let pd = nic.alloc_pd().map_err(|e| full(host, e))?;
+            let init = MrInit { iova: IOVA, len, access: Access::all(), pages };
+            let key = nic.reg_mr(pd, init).map_err(|e| full(host, e))?;
+            let send_cq = nic.create_exported_cq(ENTRIES).map_err(|e| full(host, e))?;
+            let recv_cq = nic.create_exported_cq(ENTRIES).map_err(|e| full(host, e))?;
+            self.bases.push(Base { pd, send_cq, recv_cq, key });
+        }
+        Ok(())
+    }
+
+    /// Makes the queue pairs, and tells the other part of them.
+    fn create(&mut self) -> Result<(), ClusterError> {
+        let mut made = Vec::new();
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
+                if !self.is_here(host) {
+                    continue;
+                }
+                let Base { pd, send_cq, recv_cq, key } = self.base(host);
+                let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+                let stride = RingInit::stride_for(1, 0);
+                let mut ring = RingInit { addr: 0, depth: 1, stride };
+                ring.addr = memory.alloc(ring.len(), 64);
+                let (sq, rq) = match is_source {
+                    true => (ring, RingInit::default()),
+                    false => (RingInit::default(), ring),
+                };
+                let qpn = nic.create_qp(QpInit {
+                    pd,
+                    transport: Service::Rc,
+                    send_cq,
+                    recv_cq,
+                    srq: None,
+                    sq,
+                    rq,
+                    signal_all: false,
+                    flags: QpFlags::empty(),
+                    client: 0,
+                });
+                made.push((i, is_source, qpn.map_err(|e| full(host, e))?, key));
+            }
+        }
+        let mut ends = locked(&self.shared.ends);
+        for (i, is_source, qpn, key) in made {
+            if is_source {
+                ends[i].src_qpn = qpn;
+            } else {
+                (ends[i].dst_qpn, ends[i].dst_key) = (qpn, key);
+                ends[i].dst_addr = IOVA + self.targets[i];
+            }
+        }
+        Ok(())
+    }
+
+    fn bring_up(&mut self, (host, qpn): (u32, u32), (peer, dest_qp): (u32, u32), psn: Psn) {
+        let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
+        let How::Card { dialect, congestion, .. } = transport.how else { return };
+        let path = Path::new(Cluster::address(peer), qpn.min(dest_qp));
+        let none = QpAttr::default();
+        let steps = [
+            QpAttr {
+                state: Some(State::Init),
+                access: Some(Access::all()),
+                dialect: Some(dialect),
+                congestion: Some(congestion),
+                ..none
+            },
+            QpAttr {
+                state: Some(State::Rtr),
+                path: Some(path),
+                path_mtu: Some(mtu),
+                dest_qp: Some(dest_qp),
+                rq_psn: Some(psn),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(1),
+                ..none
+            },
+            QpAttr {
+                state: Some(State::Rts),
+                sq_psn: Some(psn),
+                timeout: Some(timeout),
+                max_rd_atomic: Some(1),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..none
+            },
+        ];
+        let now = self.world.now;
+        let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+        for attr in &steps {
+            nic.modify_qp(now, memory, qpn, attr).expect("a transition of a new queue pair");
+        }
+    }
+
+    /// Fills real memory. What lies at `offset` has its place there; behind it come the rings.
+    fn fill(&mut self, host: u32, offset: u64, bytes: &[u8]) {
+        let memory = &mut self.world.hosts[host as usize].memory;
+        memory.slice_mut(offset, bytes.len()).copy_from_slice(bytes);
+    }
+}
+
+/// Running.
+impl Cards<'_> {
+    fn take_completions(&mut self, host: usize) {
+        while let Some(cq) = self.world.hosts.quietly(host).nic.poll_completed() {
+            let mut some = [Completion::default(); 16];
+            loop {
+                let polled = self.world.hosts.quietly(host).nic.poll_cq(cq, &mut some);
+                let n = polled.expect("a completion queue holds all that was posted");
+                let news = some[..n].iter().map(|completion| news_of(host, completion));
+                self.news.extend(news);
+                if n < some.len() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn news_of(host: usize, completion: &Completion) -> News {
+    let (host, flow) = (host as u32, completion.wr_id as u32);
+    match completion.status {
+        Status::Success if completion.kind.is_receive() => News::Arrived { host, flow },
+        Status::Success => News::Ended { host, flow },
+        status => News::Failed { flow, status },
+    }
+}
+
+fn full(host: u32, what: impl core::fmt::Display) -> ClusterError {
+    ClusterError::Full { host, what: what.to_string() }
+}

@@ -196,6 +196,11 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
         let code = span.div_ceil(UNIT).max(2).next_power_of_two().ilog2();
         cluster.timeout = code.min(31) as u8;
     }
+    let classes = section.place("short-first");
+    cluster.short_first = section.flag("short-first")?;
+    if let Some(at) = classes {
+        has(cluster, at)?;
+    }
     if let Some((payload, at)) = section.text("payload")? {
         cluster.payload = match payload.as_str() {
             "hollow" => Payload::Hollow,

@@ -11,6 +11,7 @@ use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
 
 use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError, Payload};
+use super::flow::Flow;
 use super::report::Part as Outcome;
 use super::share::{Shared, locked};
 use super::transport::How;
@@ -23,6 +24,9 @@ use crate::world::{DriverOptions, Host, Step, World};
 const IOVA: u64 = 0x1000_0000_0000;
 /// Entries of a completion queue. It is emptied after each event.
 const ENTRIES: usize = 1024;
+
+/// By how much a class's share of a card that many want is larger than that of the class below.
+const SHARE: u16 = 4;
 
 /// What the two ends of a flow must know of each other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,6 +56,8 @@ pub(super) struct Cards<'a> {
     /// By flow: the offset of its bytes at its source, and at its target, of those that are here.
     sources: Vec<u64>,
     targets: Vec<u64>,
+    /// By flow: its class, where shorter flows have higher ones.
+    classes: Option<Vec<u8>>,
     news: Vec<News>,
 }
 
@@ -77,6 +83,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             ends: Vec::new(),
             sources: vec![0; flows.len()],
             targets: vec![0; flows.len()],
+            classes: cluster.short_first.then(|| Flow::classes(flows)),
             news: Vec::new(),
         };
         cards.lay_out()?;
@@ -90,17 +97,18 @@ impl<'a> Carrier<'a> for Cards<'a> {
         self.ends = locked(&self.shared.ends).clone();
         let is_real = self.shared.cluster.payload == Payload::Real;
         for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            let class = self.class(i);
             let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
             let psn = Psn::new(mix(i as u64) as u32);
             if self.is_here(flow.src) {
-                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), psn);
+                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), (psn, class));
                 if is_real {
                     let at = self.sources[i];
                     self.fill(flow.src, at, &pattern(i as u64, flow.bytes as usize));
                 }
             }
             if self.is_here(flow.dst) {
-                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), psn);
+                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), (psn, class));
                 if self.shared.awaited[i] {
                     let Host { nic, memory, .. } = &mut self.world.hosts[flow.dst as usize];
                     let request = RecvRequest { wr_id: i as u64, sges: &[] };
@@ -189,6 +197,11 @@ impl Cards<'_> {
         self.bases[(host - self.shared.division.hosts(self.own).0) as usize]
     }
 
+    /// A flow's class; for queue pairs, the client of the card that it counts as.
+    fn class(&self, flow: usize) -> u8 {
+        self.classes.as_ref().map_or(0, |classes| classes[flow])
+    }
+
     /// Gives the flows' bytes their places.
     fn lay_out(&mut self) -> Result<(), ClusterError> {
         for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
@@ -217,6 +230,9 @@ impl Cards<'_> {
             } else {
                 PageTable::new(hollow::SHIFT, 0, [HOLLOW])
             };
+            if self.classes.is_some() {
+                (0..8).for_each(|class| nic.set_client_weight(class, SHARE.pow(class.into())));
+            }
             let pd = nic.alloc_pd().map_err(|e| full(host, e))?;
             let init = MrInit { iova: IOVA, len, access: Access::all(), pages };
             let key = nic.reg_mr(pd, init).map_err(|e| full(host, e))?;
@@ -236,6 +252,7 @@ impl Cards<'_> {
                     continue;
                 }
                 let Base { pd, send_cq, recv_cq, key } = self.base(host);
+                let client = self.class(i).into();
                 let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
                 let stride = RingInit::stride_for(1, 0);
                 let mut ring = RingInit { addr: 0, depth: 1, stride };
@@ -254,7 +271,7 @@ impl Cards<'_> {
                     rq,
                     signal_all: false,
                     flags: QpFlags::empty(),
-                    client: 0,
+                    client,
                 });
                 made.push((i, is_source, qpn.map_err(|e| full(host, e))?, key));
             }
@@ -271,10 +288,16 @@ impl Cards<'_> {
         Ok(())
     }
 
-    fn bring_up(&mut self, (host, qpn): (u32, u32), (peer, dest_qp): (u32, u32), psn: Psn) {
+    fn bring_up(
+        &mut self,
+        (host, qpn): (u32, u32),
+        (peer, dest_qp): (u32, u32),
+        (psn, class): (Psn, u8),
+    ) {
         let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
         let How::Card { dialect, congestion, .. } = transport.how else { return };
         let path = Path::new(Cluster::address(peer), qpn.min(dest_qp));
+        let path = Path { traffic_class: class << 5, ..path };
         let none = QpAttr::default();
         let steps = [
             QpAttr {

@@ -43,6 +43,9 @@ pub struct Cluster {
     pub mtu: Mtu,
     /// The time to wait for an acknowledge, as a code of the specification: 4.096 µs · 2^code.
     pub timeout: u8,
+    /// Shorter flows have higher classes ([`Flow::classes`](super::Flow::classes)), and larger
+    /// shares of their cards. Switches heed classes if [`NetOptions::classes`] says so.
+    pub short_first: bool,
     /// Whether payload exists.
     pub payload: Payload,
     /// What fails, slows down or comes back, and when, in picoseconds from the start of the run.
@@ -82,7 +85,7 @@ pub enum ClusterError {
         missing: u64,
     },
     /// The transport is a model, which has no cards and no payload.
-    #[error("`{0}` is a model of a transport, whose hosts have neither payload nor cards")]
+    #[error("`{0}` is a model of a transport, whose hosts have no payload, cards or classes")]
     Model(&'static str),
     /// A card has no room for what the flows need.
     #[error("host {host}: its card has no room for the flows: {what}")]
@@ -135,6 +138,7 @@ impl Cluster {
             config: |_| {},
             mtu: Mtu::B1024,
             timeout: 7,
+            short_first: false,
             payload: Payload::Hollow,
             changes: Vec::new(),
             record: None,
@@ -152,7 +156,8 @@ impl Cluster {
 
     /// Can the transport have what the cluster asks for?
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
-        let asks = self.payload == Payload::Real || self.hardware.iter().any(Option::is_some);
+        let has_cards = self.hardware.iter().any(Option::is_some);
+        let asks = has_cards || self.short_first || self.payload == Payload::Real;
         match asks && self.transport.is_model() {
             true => Err(ClusterError::Model(self.transport.name)),
             false => Ok(()),

@@ -113,6 +113,24 @@ impl Flow {
         self.src == self.dst && self.bytes == 0
     }
 
+    /// By flow a class from 0 to 7, the shorter the higher, such that the flows of each class have
+    /// about as many bytes in all (Homa, SIGCOMM 2018, §3.4).
+    pub fn classes(flows: &[Flow]) -> Vec<u8> {
+        let mut order: Vec<usize> = (0..flows.len()).collect();
+        order.sort_by_key(|flow| flows[*flow].bytes);
+        let all: u128 = flows.iter().map(|flow| u128::from(flow.bytes)).sum();
+        let mut classes = vec![0; flows.len()];
+        let (mut before, mut last) = (0, (0, 7));
+        for flow in order {
+            let bytes = flows[flow].bytes;
+            // Flows of one length have one class.
+            let class = if bytes == last.0 { last.1 } else { 7 - (before * 8 / all.max(1)) as u8 };
+            (classes[flow], last) = (class, (bytes, class));
+            before += u128::from(bytes);
+        }
+        classes
+    }
+
     /// How many flows must have ended before it begins.
     pub(super) fn needed(&self) -> u32 {
         self.needs.unwrap_or(self.after.len() as u32)
@@ -151,5 +169,26 @@ impl Flow {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_as_many_bytes_and_shorter_flows_the_higher() {
+        let flows: Vec<Flow> = (1..=1000).rev().map(|i| Flow::new(0, 1, 1000 * i, 0)).collect();
+        let classes = Flow::classes(&flows);
+        assert!(classes.is_sorted(), "the list begins with the longest");
+        let all: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        for class in 0..8 {
+            let of = flows.iter().zip(&classes).filter(|(_, own)| **own == class);
+            let bytes: u64 = of.map(|(flow, _)| flow.bytes).sum();
+            assert!((bytes as f64 / all as f64 - 0.125).abs() < 0.005, "{class}: {bytes}");
+        }
+        let alike = Flow::classes(&[Flow::new(0, 1, 5, 0), Flow::new(1, 0, 5, 0)]);
+        assert_eq!(alike, [7, 7]);
+        assert_eq!(Flow::classes(&[Flow::wait(0, vec![], 5)]), [7]);
     }
 }

@@ -152,7 +152,7 @@ fn profile(
 /// A mistake if the transport cannot have what the file says there.
 fn has(cluster: &Cluster, at: Range<usize>) -> Result<(), Mistake> {
     cluster
-        .check()
+        .check(&[])
         .map_err(|error| Mistake::new(at, error, "leave the line out, or take another transport"))
 }
 

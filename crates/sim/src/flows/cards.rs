@@ -1,17 +1,20 @@
 //! Flows by cards: each host has the card that runs live, and each flow is a WRITE between two
-//! queue pairs of its own.
+//! queue pairs of its own, or a call of a kernel ([`gets`]).
 
+use remora_nic::kernel::CallStatus;
 use remora_nic::nic::QpInit;
 use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
 };
-use remora_nic::wire::Transport as Service;
+use remora_nic::wire::{Dialect, Transport as Service};
 use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
+use remora_offload::kernel::builtin::get::Value;
 
 use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError, Payload};
 use super::flow::Flow;
+use super::gets;
 use super::report::Part as Outcome;
 use super::share::{Shared, locked};
 use super::transport::How;
@@ -56,6 +59,8 @@ pub(super) struct Cards<'a> {
     /// By flow: the offset of its bytes at its source, and at its target, of those that are here.
     sources: Vec<u64>,
     targets: Vec<u64>,
+    /// By host: how many flows fetch from it.
+    gets: Vec<u32>,
     /// By flow: its class, where shorter flows have higher ones.
     classes: Option<Vec<u8>>,
     news: Vec<News>,
@@ -83,11 +88,13 @@ impl<'a> Carrier<'a> for Cards<'a> {
             ends: Vec::new(),
             sources: vec![0; flows.len()],
             targets: vec![0; flows.len()],
+            gets: gets::counts(flows, cluster.topology.hosts),
             classes: cluster.short_first.then(|| Flow::classes(flows)),
             news: Vec::new(),
         };
         cards.lay_out()?;
         cards.register((first, last))?;
+        (first..last).try_for_each(|host| cards.serve_gets(host))?;
         cards.create()?;
         Ok(cards)
     }
@@ -102,18 +109,19 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let psn = Psn::new(mix(i as u64) as u32);
             if self.is_here(flow.src) {
                 self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), (psn, class));
-                if is_real {
-                    let at = self.sources[i];
-                    self.fill(flow.src, at, &pattern(i as u64, flow.bytes as usize));
+                if flow.fetches {
+                    self.await_one(flow.src, src_qpn, i);
                 }
             }
             if self.is_here(flow.dst) {
                 self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), (psn, class));
-                if self.shared.awaited[i] {
-                    let Host { nic, memory, .. } = &mut self.world.hosts[flow.dst as usize];
-                    let request = RecvRequest { wr_id: i as u64, sges: &[] };
-                    nic.post_recv(memory, dst_qpn, &request).expect("an empty ring has room");
+                if self.shared.awaited[i] && !flow.fetches {
+                    self.await_one(flow.dst, dst_qpn, i);
                 }
+            }
+            let from = flow.way().0;
+            if is_real && self.is_here(from) {
+                self.fill(from, self.place(i, from), &pattern(i as u64, flow.bytes as usize));
             }
         }
     }
@@ -133,6 +141,9 @@ impl<'a> Carrier<'a> for Cards<'a> {
     fn begin(&mut self, i: usize) {
         let flow = &self.shared.flows[i];
         let Ends { src_qpn, dst_addr, dst_key, .. } = self.ends[i];
+        if flow.fetches {
+            return self.call(i);
+        }
         let imm = self.shared.awaited[i].then_some(i as u32);
         let lkey = self.base(flow.src).key;
         let sge = [Sge { addr: IOVA + self.sources[i], len: flow.bytes as u32, lkey }];
@@ -168,16 +179,18 @@ impl<'a> Carrier<'a> for Cards<'a> {
     fn finish(&mut self, outcome: &mut Outcome) {
         let is_real = self.shared.cluster.payload == Payload::Real;
         for (i, flow) in self.shared.flows.iter().enumerate() {
-            if !self.is_here(flow.dst) || flow.is_wait() {
+            let to = flow.way().1;
+            if !self.is_here(to) || flow.is_wait() {
                 continue;
             }
-            let memory = &mut self.world.hosts.quietly(flow.dst as usize).memory;
+            let place = self.place(i, to);
+            let memory = &mut self.world.hosts.quietly(to as usize).memory;
             let arrived = if is_real {
-                let bytes = memory.slice(self.targets[i], flow.bytes as usize);
+                let bytes = memory.slice(place, flow.bytes as usize);
                 let sent = pattern(i as u64, flow.bytes as usize);
                 bytes.iter().zip(&sent).take_while(|(a, b)| a == b).count() as u64
             } else {
-                memory.hollow.covered(HOLLOW + self.targets[i])
+                memory.hollow.covered(HOLLOW + place)
             };
             outcome.arrived.push((i as u32, arrived));
         }
@@ -200,6 +213,12 @@ impl Cards<'_> {
     /// A flow's class; for queue pairs, the client of the card that it counts as.
     fn class(&self, flow: usize) -> u8 {
         self.classes.as_ref().map_or(0, |classes| classes[flow])
+    }
+
+    /// Where a flow's bytes are at one of its hosts.
+    fn place(&self, flow: usize, host: u32) -> u64 {
+        let is_source = self.shared.flows[flow].src == host;
+        if is_source { self.sources[flow] } else { self.targets[flow] }
     }
 
     /// Gives the flows' bytes their places.
@@ -254,12 +273,16 @@ impl Cards<'_> {
                 let Base { pd, send_cq, recv_cq, key } = self.base(host);
                 let client = self.class(i).into();
                 let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
-                let stride = RingInit::stride_for(1, 0);
-                let mut ring = RingInit { addr: 0, depth: 1, stride };
-                ring.addr = memory.alloc(ring.len(), 64);
-                let (sq, rq) = match is_source {
-                    true => (ring, RingInit::default()),
-                    false => (RingInit::default(), ring),
+                let mut ring = |inline| {
+                    let stride = RingInit::stride_for(1, inline);
+                    let ring = RingInit { addr: 0, depth: 1, stride };
+                    RingInit { addr: memory.alloc(ring.len(), 64), ..ring }
+                };
+                let (sq, rq) = match (is_source, flow.fetches) {
+                    (true, false) => (ring(0), RingInit::default()),
+                    (false, false) => (RingInit::default(), ring(0)),
+                    (true, true) => (ring(gets::CALL), ring(0)),
+                    (false, true) => (RingInit::default(), RingInit::default()),
                 };
                 let qpn = nic.create_qp(QpInit {
                     pd,
@@ -296,6 +319,9 @@ impl Cards<'_> {
     ) {
         let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
         let How::Card { dialect, congestion, .. } = transport.how else { return };
+        // Calls of kernels are no RoCE v2.
+        let calls = self.gets[host as usize] > 0 || self.gets[peer as usize] > 0;
+        let dialect = if calls { dialect | Dialect::KERNELS } else { dialect };
         let path = Path::new(Cluster::address(peer), qpn.min(dest_qp));
         let path = Path { traffic_class: class << 5, ..path };
         let none = QpAttr::default();
@@ -341,6 +367,53 @@ impl Cards<'_> {
     }
 }
 
+/// Values that are fetched.
+impl Cards<'_> {
+    /// Puts up what flows fetch from a host.
+    fn serve_gets(&mut self, host: u32) -> Result<(), ClusterError> {
+        if self.gets[host as usize] == 0 {
+            return Ok(());
+        }
+        let flows = self.shared.flows.iter().enumerate();
+        let own = flows.filter(|(_, flow)| flow.fetches && flow.dst == host);
+        let value = |(i, flow): (usize, &Flow)| {
+            let place = Value { addr: IOVA + self.targets[i], len: flow.bytes as u32 };
+            (i as u64, place)
+        };
+        let list: Vec<(u64, Value)> = own.map(value).collect();
+        let profile = self.shared.cluster.hardware.get(host as usize).copied().flatten();
+        let clients = if self.classes.is_some() { 8 } else { 1 };
+        let Base { pd, key, .. } = self.base(host);
+        let terms = (pd, key, clients);
+        let server = &mut self.world.hosts[host as usize];
+        gets::serve(server, terms, profile.map(|profile| profile.way), &list)
+            .map_err(|what| full(host, what))
+    }
+
+    /// Has the card tell of a message with an immediate.
+    fn await_one(&mut self, host: u32, qpn: u32, flow: usize) {
+        let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+        let request = RecvRequest { wr_id: flow as u64, sges: &[] };
+        nic.post_recv(memory, qpn, &request).expect("an empty ring has room");
+    }
+
+    /// Calls the kernel that sends a flow's bytes.
+    fn call(&mut self, i: usize) {
+        let Flow { src, dst, bytes, .. } = self.shared.flows[i];
+        let to = Remote { addr: IOVA + self.sources[i], rkey: self.base(src).key };
+        let call = gets::call(i as u64, self.gets[dst as usize], to, bytes as u32);
+        let request = SendRequest {
+            wr_id: i as u64,
+            op: SendOp::Rpc { opcode: gets::OPCODE },
+            data: Data::Inline(&call),
+            flags: SendFlags::empty(),
+        };
+        let Host { nic, memory, .. } = &mut self.world.hosts[src as usize];
+        let posted = nic.post_send(memory, self.ends[i].src_qpn, &request);
+        posted.expect("the ring of a new queue pair has room");
+    }
+}
+
 /// Running.
 impl Cards<'_> {
     fn take_completions(&mut self, host: usize) {
@@ -349,7 +422,8 @@ impl Cards<'_> {
             loop {
                 let polled = self.world.hosts.quietly(host).nic.poll_cq(cq, &mut some);
                 let n = polled.expect("a completion queue holds all that was posted");
-                let news = some[..n].iter().map(|completion| news_of(host, completion));
+                let flows = self.shared.flows;
+                let news = some[..n].iter().map(|done| news_of(host, done, flows));
                 self.news.extend(news);
                 if n < some.len() {
                     break;
@@ -359,11 +433,15 @@ impl Cards<'_> {
     }
 }
 
-fn news_of(host: usize, completion: &Completion) -> News {
+fn news_of(host: usize, completion: &Completion, flows: &[Flow]) -> News {
     let (host, flow) = (host as u32, completion.wr_id as u32);
     match completion.status {
-        Status::Success if completion.kind.is_receive() => News::Arrived { host, flow },
-        Status::Success => News::Ended { host, flow },
+        Status::Success if !completion.kind.is_receive() => News::Ended { host, flow },
+        Status::Success if !flows[flow as usize].fetches => News::Arrived { host, flow },
+        Status::Success => match CallStatus::from_immediate(completion.imm_or_key).0 {
+            CallStatus::OK => News::Ended { host, flow },
+            _ => News::Failed { flow, status: Status::RemoteOperation },
+        },
         status => News::Failed { flow, status },
     }
 }

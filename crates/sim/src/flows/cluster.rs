@@ -6,7 +6,7 @@ use remora_nic::Config;
 use remora_nic::qp::Mtu;
 use thiserror::Error;
 
-use super::flow::FlowError;
+use super::flow::{Flow, FlowError};
 use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
@@ -85,7 +85,9 @@ pub enum ClusterError {
         missing: u64,
     },
     /// The transport is a model, which has no cards and no payload.
-    #[error("`{0}` is a model of a transport, whose hosts have no payload, cards or classes")]
+    #[error(
+        "`{0}` is a model of a transport, whose hosts have no payload, cards, classes or kernels"
+    )]
     Model(&'static str),
     /// A card has no room for what the flows need.
     #[error("host {host}: its card has no room for the flows: {what}")]
@@ -154,10 +156,11 @@ impl Cluster {
         rates.filter_map(LineRate::bits).min().unwrap_or(0)
     }
 
-    /// Can the transport have what the cluster asks for?
-    pub(crate) fn check(&self) -> Result<(), ClusterError> {
+    /// Can the transport have what the cluster and these flows ask for?
+    pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
         let has_cards = self.hardware.iter().any(Option::is_some);
-        let asks = has_cards || self.short_first || self.payload == Payload::Real;
+        let has_kernels = flows.iter().any(|flow| flow.fetches);
+        let asks = has_cards || has_kernels || self.short_first || self.payload == Payload::Real;
         match asks && self.transport.is_model() {
             true => Err(ClusterError::Model(self.transport.name)),
             false => Ok(()),

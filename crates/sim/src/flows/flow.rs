@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use crate::net::Ps;
 
-/// A message from one host to another: a WRITE, on a connection of its own. Or, from a host to
+/// A message from one host to another: a WRITE, on a connection of its own. Or a value that the
+/// source fetches from the other by a call of its kernel GET. Or, from a host to
 /// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flow {
@@ -22,6 +23,8 @@ pub struct Flow {
     pub after: Vec<u32>,
     /// How many of those must; `None`: all.
     pub needs: Option<u32>,
+    /// The bytes are a value that `src` fetches from `dst`: they go the other way.
+    pub fetches: bool,
 }
 
 /// Why a list of flows cannot be run.
@@ -100,7 +103,17 @@ impl Flow {
 
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        Flow { src, dst, bytes, start, after: Vec::new(), needs: None }
+        Flow { src, dst, bytes, start, after: Vec::new(), needs: None, fetches: false }
+    }
+
+    /// A value that `src` fetches from `dst`; it ends when `src` has it.
+    pub fn fetch(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
+        Flow { fetches: true, ..Flow::new(src, dst, bytes, start) }
+    }
+
+    /// The host that sends the bytes, and the one that gets them.
+    pub fn way(&self) -> (u32, u32) {
+        if self.fetches { (self.dst, self.src) } else { (self.src, self.dst) }
     }
 
     /// A wait at `host` for `after`, and for `span` picoseconds more.
@@ -143,7 +156,7 @@ impl Flow {
             return Err(FlowError::TooMany { flows: flows.len(), gib });
         }
         for (flow, this) in flows.iter().enumerate() {
-            let Flow { src, dst, bytes, start, after, needs } = this;
+            let Flow { src, dst, bytes, start, after, needs, .. } = this;
             if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
                 return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
             }
@@ -163,7 +176,8 @@ impl Flow {
             }
             for other in after {
                 let before = flows[..flow].get(*other as usize);
-                if before.is_none_or(|before| before.src != *src && before.dst != *src) {
+                let ends_here = |f: &Flow| f.src == *src || f.dst == *src && !f.fetches;
+                if !before.is_some_and(ends_here) {
                     return Err(FlowError::Order { flow, other: *other });
                 }
             }

@@ -5,8 +5,8 @@
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
 //! - [`cluster`]: runs flows on a topology. `run`, `share`: its threads. `carrier`: what carries
-//!   flows; `cards` do, or `published`: models of others' transports. [`report`]: completion times
-//!   and slowdowns. [`classes`]: both by size.
+//!   flows; `cards` do, with `gets` by kernels, or `published`: models of others' transports.
+//!   [`report`]: completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
 //!   run has come.
 //!
@@ -40,6 +40,7 @@ pub mod classes;
 pub mod cluster;
 pub mod collective;
 pub mod flow;
+mod gets;
 mod published;
 pub mod record;
 pub mod report;
@@ -54,7 +55,7 @@ pub mod workload;
 
 pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Payload};
-pub use collective::{calls, halving_doubling, ring_all_reduce};
+pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
 pub use flow::{Flow, FlowError};
 pub use record::{Record, RecordOptions};
 pub use report::{Completion, Report};

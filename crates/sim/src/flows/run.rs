@@ -28,7 +28,7 @@ impl Cluster {
     pub fn run_watched(&self, flows: &[Flow], watch: &Watch) -> Result<Report, ClusterError> {
         self.topology.check()?;
         Flow::check(flows, self.topology.hosts)?;
-        self.check()?;
+        self.check(flows)?;
         let division = match self.threads {
             0 | 1 => self.whole(),
             _ => self.halves().ok_or(ClusterError::Threads)?,

@@ -16,7 +16,7 @@ use super::cluster::{Cluster, ClusterError, Payload};
 use super::flow::Flow;
 use super::gets;
 use super::report::Part as Outcome;
-use super::share::{Shared, locked};
+use super::shared::{Ends, Shared, locked};
 use super::transport::How;
 use crate::dice::{mix, pattern};
 use crate::hollow::{self, HOLLOW};
@@ -30,15 +30,6 @@ const ENTRIES: usize = 1024;
 
 /// By how much a class's share of a card that many want is larger than that of the class below.
 const SHARE: u16 = 4;
-
-/// What the two ends of a flow must know of each other.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ends {
-    src_qpn: u32,
-    dst_qpn: u32,
-    dst_addr: u64,
-    dst_key: u32,
-}
 
 /// What a host has for all its flows.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use remora_nic::queue::Status;
 
 use super::cluster::ClusterError;
 use super::report::Part as Outcome;
-use super::share::Shared;
+use super::shared::Shared;
 use crate::net::{Net, Ps};
 
 /// Why a carrier has stopped before the end that it was given.

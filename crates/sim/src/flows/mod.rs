@@ -4,9 +4,9 @@
 //! - [`flow`]: a message, when it begins, and what must happen before.
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
-//! - [`cluster`]: runs flows on a topology. `run`, `share`: its threads. `carrier`: what carries
-//!   flows; `cards` do, with `gets` by kernels, or `published`: models of others' transports.
-//!   [`report`]: completion times and slowdowns. [`classes`]: both by size.
+//! - [`cluster`]: runs flows on a topology. `run`, `share`, `shared`: its threads. `carrier`: what
+//!   carries flows; `cards` do, with `gets` by kernels, or `published`: models of others'
+//!   transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
 //!   run has come.
 //!
@@ -46,6 +46,7 @@ pub mod record;
 pub mod report;
 mod run;
 mod share;
+mod shared;
 pub mod sizes;
 #[cfg(test)]
 mod tests;

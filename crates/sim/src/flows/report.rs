@@ -239,7 +239,8 @@ fn acknowledged(net: &mut Net, (from, to): (u32, u32), headers: Headers) -> Ps {
     net.way(from, to).iter().map(|(rate, delay)| rate.time(answer) + delay).sum()
 }
 
-/// How long a WRITE takes to its target in an idle network: every packet is stored and forwarded, and no packet waits for another but on the slowest link.
+/// How long a WRITE takes to its target in an idle network: every packet is stored and forwarded,
+/// and no packet waits for another but on the slowest link.
 ///
 /// The packet that is last at the slowest link is followed from there: exact where all packets but
 /// the last are of one length, and the last is not shorter by so much that it waits behind another

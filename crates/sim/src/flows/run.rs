@@ -7,7 +7,8 @@ use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::published::Models;
 use super::report::Report;
-use super::share::{Share, Shared};
+use super::share::Share;
+use super::shared::Shared;
 use super::transport::How;
 use super::watch::Watch;
 

@@ -4,41 +4,18 @@
 //! link from part to part, so what one sends reaches the other in a later window. What carries the
 //! flows is a [`Carrier`].
 
-use core::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+use core::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::cards::Ends;
 use super::carrier::{Carrier, News, Turn};
-use super::cluster::{Cluster, ClusterError, Division};
+use super::cluster::ClusterError;
 use super::flow::Flow;
 use super::record::Recorder;
 use super::report::Part as Outcome;
-use super::watch::Watch;
-use crate::net::deadlock::{Waits, circle};
+use super::shared::{Shared, locked};
+use crate::net::Node;
+use crate::net::deadlock::circle;
 use crate::net::time::{MS, NEVER, Ps, US};
-use crate::net::{Node, Parcel};
-
-/// What all threads of a run share.
-pub(super) struct Shared<'a> {
-    pub(super) cluster: &'a Cluster,
-    pub(super) flows: &'a [Flow],
-    /// By flow: does another wait for it at its target?
-    pub(super) awaited: Vec<bool>,
-    pub(super) division: &'a Division,
-    /// By flow, where cards carry them.
-    pub(super) ends: Mutex<Vec<Ends>>,
-    pub(super) barrier: Barrier,
-    pub(super) mail: Vec<Mutex<Vec<Parcel>>>,
-    pub(super) nexts: Vec<AtomicU64>,
-    pub(super) failed: Mutex<Option<ClusterError>>,
-    /// In a look for deadlocks: what all parts have to say.
-    pub(super) paused: Mutex<Vec<(u32, u8)>>,
-    pub(super) waits: Mutex<Waits>,
-    /// The moment up to which the part that has come furthest has taken samples.
-    pub(super) sampled: AtomicU64,
-    pub(super) watch: &'a Watch,
-}
 
 /// The longest window: after each, the run tells how far it has come.
 const WINDOW: Ps = 100 * US;
@@ -63,10 +40,6 @@ pub(super) struct Share<'a, C> {
     suspects: Option<Vec<u32>>,
     recorder: Option<Recorder>,
     outcome: Outcome,
-}
-
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<'a, C: Carrier<'a>> Share<'a, C> {

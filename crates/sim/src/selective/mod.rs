@@ -10,9 +10,9 @@
 //!   sequence (Fig. 8); otherwise the exit fails, since newer packets are still on their way to
 //!   software.
 //!
-//! In worlds, models are hosts of a network ([`crate::flows`]). A model is no card: messages have no
-//! headers but their bytes, and hosts take no time. Both follow the papers' text, which leaves open
-//! how SRNIC's software finds losses: here as IRN does.
+//! In worlds, models are hosts of a network ([`crate::flows`]). A model is no card: messages have
+//! no headers but their bytes, and hosts take no time. Both follow the papers' text, which leaves
+//! open how SRNIC's software finds losses: here as IRN does.
 
 pub(crate) mod receiver;
 pub(crate) mod sender;

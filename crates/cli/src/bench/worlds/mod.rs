@@ -1,5 +1,5 @@
-//! `remora bench worlds`: networks of servers in the simulator, beside SRNIC's Fig. 12 (§6.3), pairs
-//! of hosts beside figures of other papers, and how fast the simulator is.
+//! `remora bench worlds`: networks of servers in the simulator, beside SRNIC's Fig. 12 (§6.3);
+//! pairs of hosts beside figures of other papers; and how fast the simulator is.
 //!
 //! - [`hardware`]: two hosts whose cards are hardware.
 //! - [`fig12`]: completion times and slowdowns by the number of servers, for all transports.

@@ -18,7 +18,7 @@ use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::report::Part as Outcome;
-use super::share::Shared;
+use super::shared::Shared;
 use super::transport::{How, Published};
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, US, span};

@@ -192,7 +192,6 @@ impl<'a> Carrier<'a> for Models<'a> {
 /// holds (its §3.2: BDP-FC).
 fn limits(cluster: &Cluster, flows: &[Flow], scheme: Published) -> Result<Limits, ClusterError> {
     let (mtu, bits) = (cluster.mtu.bytes(), cluster.host_bits());
-    let mtu = u32::from(mtu);
     let mut packets = cluster.window_packets;
     if scheme == Published::Irn {
         let mut idle = cluster.build()?;

@@ -43,7 +43,7 @@ impl Stage {
         (header, len): (u8, u64),
     ) -> Ps {
         let Work { is_response, begins, payload } = Work::of(header, len);
-        let mut at = self.time.sends(now, begins, payload);
+        let mut at = self.time.sends(now, begins.then_some(packet.flow), payload);
         // Requests keep their order, though the first packet of a message waits longer. Responses
         // may pass them: an acknowledge waits for no data.
         if !is_response {

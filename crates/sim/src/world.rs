@@ -591,7 +591,7 @@ impl World {
 impl Trace {
     /// Notes a packet that has arrived: its base header and its length.
     #[inline]
-    fn note(&mut self, at: Ps, host: usize, bytes: &[u8], len: usize) {
+    pub(crate) fn note(&mut self, at: Ps, host: usize, bytes: &[u8], len: usize) {
         let word = |i: usize| match bytes.get(i..i + 8).and_then(|b| b.try_into().ok()) {
             Some(bytes) => u64::from_le_bytes(bytes),
             None => 0,
@@ -613,7 +613,7 @@ fn is_hollow(packet: &Transmit, batch: &TransmitBatch) -> bool {
 
 /// What routers see of a packet with a UDP payload of `len` bytes.
 #[inline]
-fn outer((from, to): (u32, u32), src_port: u16, tos: u8, len: u32) -> Packet {
+pub(crate) fn outer((from, to): (u32, u32), src_port: u16, tos: u8, len: u32) -> Packet {
     let ports = u64::from(src_port) << 16 | u64::from(ROCE_PORT);
     let flow = mix(mix(u64::from(from) << 32 | u64::from(to)) ^ ports) as u32;
     let (bytes, class, heeds_marks) = (len + OUTER_BYTES as u32, tos >> 5, tos & 3 != 0);

@@ -44,10 +44,12 @@ mod xrc;
 
 pub use crate::congestion::Congestion;
 pub use crate::timers::rnr_delay;
+pub use congestion::{CNP_INTERVAL, Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
+pub use window::Window;
 
 pub(crate) use direct::{Ran, turn as direct_turn};
 pub(crate) use incoming::Incoming;

@@ -11,7 +11,7 @@ use crate::psn::Psn;
 /// the credit that the scheduler asks for (SRNIC §4.3.1). So a receiver with a small socket buffer
 /// is not sent more than it can hold for long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Window {
+pub struct Window {
     size: u16,
     /// Packets acknowledged since the last growth.
     acked: u16,
@@ -55,7 +55,8 @@ pub(super) const ONE: u32 = 1 << 16;
 const LEAST: u16 = 4;
 
 impl Window {
-    pub(crate) fn new(limit: u16) -> Window {
+    /// A window of `limit` packets, all of which may leave.
+    pub fn new(limit: u16) -> Window {
         Window { size: limit.max(LEAST), acked: 0, recover: Recover::No }
     }
 
@@ -70,13 +71,13 @@ impl Window {
     }
 
     /// Its size in packets.
-    pub(crate) fn size(&self) -> u16 {
+    pub fn size(&self) -> u16 {
         self.size
     }
 
     /// May another packet leave while `in_flight` are unacknowledged?
     #[inline]
-    pub(crate) fn has_room(&self, in_flight: u32) -> bool {
+    pub fn has_room(&self, in_flight: u32) -> bool {
         in_flight < u32::from(self.size)
     }
 
@@ -95,7 +96,7 @@ impl Window {
 
     /// Notes that `packets` more are acknowledged, and so all before `una`. The window grows up to
     /// `limit`.
-    pub(crate) fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
+    pub fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
         self.end_decrease(una);
         if self.size < limit {
             self.acked = self.acked.saturating_add(packets.min(1 << 14) as u16);
@@ -117,7 +118,7 @@ impl Window {
 
     /// Halves the window, as congestion or a loss was seen while packets up to `high` were
     /// outstanding.
-    pub(crate) fn shrink(&mut self, high: Psn) {
+    pub fn shrink(&mut self, high: Psn) {
         self.shrink_to(ONE / 2, high);
     }
 

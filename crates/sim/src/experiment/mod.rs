@@ -39,6 +39,8 @@ mod tests;
 mod topology;
 mod workload;
 
+use core::ops::Range;
+
 use remora_nic::qp::Mtu;
 use toml::de::DeTable;
 
@@ -46,8 +48,8 @@ use crate::flows::{Cluster, Payload, TRANSPORTS, Transport};
 use crate::format::hpcc::{HpccFlows, HpccTopology};
 use crate::hardware::{PROFILES, Profile};
 
-use section::Section;
 pub use section::{Files, Mistake};
+use section::{Found, Section};
 
 /// What the caller decides whatever the file says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -137,22 +139,31 @@ fn first_line(text: &str) -> usize {
 fn profile(
     section: &mut Section<'_>,
     key: &'static str,
-) -> Result<Option<&'static Profile>, Mistake> {
+) -> Result<Option<Found<&'static Profile>>, Mistake> {
     let Some((name, at)) = section.text(key)? else { return Ok(None) };
-    Profile::named(&name).map(Some).ok_or_else(|| {
+    let Some(profile) = Profile::named(&name) else {
         let names: Vec<String> = PROFILES.iter().map(|p| format!("`{}`", p.name)).collect();
         let help = format!("it should be {}", names.join(", "));
-        Mistake::new(at, format!("there is no card \"{name}\""), help)
-    })
+        return Err(Mistake::new(at, format!("there is no card \"{name}\""), help));
+    };
+    Ok(Some((profile, at)))
+}
+
+/// A mistake if the transport cannot have what the file says there.
+fn has(cluster: &Cluster, at: Range<usize>) -> Result<(), Mistake> {
+    cluster
+        .check(&[])
+        .map_err(|error| Mistake::new(at, error, "leave the line out, or take another transport"))
 }
 
 /// A section `[[card]]`: some hosts' cards.
 fn cards(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
     let hosts = section.hosts("hosts", cluster.topology.hosts)?;
     let found = profile(&mut section, "name")?;
-    let found = section.need("name", found)?;
+    let (found, at) = section.need("name", found)?;
     cluster.hardware.resize(cluster.topology.hosts as usize, None);
     hosts.into_iter().for_each(|host| cluster.hardware[host as usize] = Some(found));
+    has(cluster, at)?;
     section.end()
 }
 
@@ -165,8 +176,9 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
             Mistake::new(at, format!("there is no transport \"{name}\""), help)
         })?;
     }
-    if let Some(profile) = profile(&mut section, "card")? {
+    if let Some((profile, at)) = profile(&mut section, "card")? {
         cluster.hardware = vec![Some(profile); cluster.topology.hosts as usize];
+        has(cluster, at)?;
     }
     if let Some(window) = section.number("window", 1..=32_768)? {
         cluster.window_packets = window;
@@ -184,6 +196,11 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
         let code = span.div_ceil(UNIT).max(2).next_power_of_two().ilog2();
         cluster.timeout = code.min(31) as u8;
     }
+    let classes = section.place("short-first");
+    cluster.short_first = section.flag("short-first")?;
+    if let Some(at) = classes {
+        has(cluster, at)?;
+    }
     if let Some((payload, at)) = section.text("payload")? {
         cluster.payload = match payload.as_str() {
             "hollow" => Payload::Hollow,
@@ -193,6 +210,7 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
                 return Err(Mistake::new(at, message, "`hollow` (only lengths) or `real`"));
             }
         };
+        has(cluster, at)?;
     }
     section.end()
 }

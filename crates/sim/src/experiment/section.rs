@@ -63,6 +63,11 @@ impl<'a> Section<'a> {
         Some(self.entries.swap_remove(place).2)
     }
 
+    /// Where the value of this key is, if it is there.
+    pub(super) fn place(&self, key: &str) -> Option<Range<usize>> {
+        self.entries.iter().find(|(name, ..)| name == key).map(|(.., value)| value.span())
+    }
+
     /// Is this key there?
     pub(super) fn has(&self, key: &str) -> bool {
         self.entries.iter().any(|(name, ..)| name == key)

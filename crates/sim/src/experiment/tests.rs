@@ -196,3 +196,33 @@ fn files_that_a_world_names_are_read() {
     let mistake = Experiment::parse(&missing, &files, Overrides::default()).unwrap_err();
     assert_eq!(mistake.message, "there is no file flows.txt");
 }
+
+/// A model has no payload, no card, no classes; a host that serves values needs a card.
+#[test]
+fn what_a_model_has_not_is_pointed_at() {
+    let world = |host: &str, workload: &str| {
+        format!(
+            "[topology]\nshape = \"star\"\nhosts = 4\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+             [host]\n{host}\n[[workload]]\n{workload}"
+        )
+    };
+    let incast = "kind = \"incast\"\nsources = \"1..3\"\ntarget = 0\nbytes = 1000";
+    for (line, place) in [
+        ("payload = \"real\"", "\"real\""),
+        ("card = \"cx5\"", "\"cx5\""),
+        ("short-first = true", "true"),
+    ] {
+        let card = format!("transport = \"selective\"\n{line}");
+        assert!(parse(&world(&card, incast)).is_ok(), "{line}");
+        let text = world(&card.replace("selective", "srnic"), incast);
+        let mistake = parse(&text).unwrap_err();
+        assert_eq!(&text[mistake.at], place);
+        assert!(mistake.message.contains("`srnic` is a model"), "{}", mistake.message);
+    }
+    let gets = "kind = \"gets\"\nclients = \"1..3\"\nserver = 0\nsizes = \"64B\"\ncalls = 5";
+    let text = world("transport = \"irn\"", gets);
+    assert!(parse(&text).unwrap_err().message.contains("`irn` is a model"));
+    let Experiment { cluster, flows, .. } = parse(&world("", gets)).unwrap();
+    let report = cluster.run(&flows.flows).unwrap();
+    assert_eq!((report.done(), flows.flows.len()), (15, 15), "{report}");
+}

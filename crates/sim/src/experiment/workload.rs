@@ -1,16 +1,17 @@
 //! The sections `[[workload]]`: flows of a kind, or of another simulator's file.
 
 use super::section::{Files, Mistake, Section, in_file};
+use crate::dice::{Mix, mix};
 use crate::flows::{
-    Cluster, Flow, Sizes, all_to_all, calls, halving_doubling, incast, permutation, poisson,
-    ring_all_reduce,
+    Cluster, Flow, Sizes, all_to_all, calls, get_calls, halving_doubling, incast, permutation,
+    poisson, ring_all_reduce,
 };
 use crate::format::hpcc::{self, HpccFlows, HpccTopology};
 use crate::format::{goal, htsim};
 
 /// The kinds, for an error.
 const KINDS: &str = "`poisson`, `incast`, `permutation`, `all-to-all`, `ring-all-reduce`, \
-                     `halving-doubling`, `calls`, `flows`, `hpcc`, `htsim` or `goal`";
+                     `halving-doubling`, `calls`, `gets`, `flows`, `hpcc`, `htsim` or `goal`";
 
 /// Reads one section, and adds its flows to those of the sections before.
 pub(super) fn read(
@@ -78,6 +79,7 @@ fn made(
             halving_doubling(hosts, bytes).ok_or_else(|| section.mistake(why, help))?
         }
         "calls" => closed_loop(section, hosts)?,
+        "gets" => fetches(section, cluster, files)?,
         "flows" => one_by_one(section, hosts)?,
         _ => {
             let message = format!("there is no workload \"{kind}\"");
@@ -184,6 +186,23 @@ fn closed_loop(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mista
     Ok(calls(clients, server, sizes, think, count))
 }
 
+fn fetches(
+    section: &mut Section<'_>,
+    cluster: &Cluster,
+    files: Files<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let hosts = cluster.topology.hosts;
+    let clients = section.hosts("clients", hosts)?;
+    let server = host(section, "server", hosts)?;
+    let sizes = sizes(section, files)?;
+    let think = section.time("think")?.map_or(0, |found| found.0);
+    let count = section.number("calls", 1..=u32::MAX)?.unwrap_or(1);
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+    room(section, (clients.len() as u64).saturating_mul(count.into()))?;
+    let mut random = Mix::new(mix(seed));
+    Ok(get_calls(clients, server, (count, think), || sizes.draw(&mut random)))
+}
+
 fn one_by_one(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mistake> {
     let mut flows = Vec::new();
     for mut flow in section.sections("flow")? {
@@ -221,5 +240,6 @@ fn from_file(
 pub(super) fn check(flows: &[Flow], of: &Cluster, world: &Section<'_>) -> Result<(), Mistake> {
     let wrong = |error| world.mistake(error, "correct the workload");
     Flow::check(flows, of.topology.hosts).map_err(wrong)?;
-    Ok(())
+    let wrong = |error| world.mistake(error, "take another transport, or another workload");
+    of.check(flows).map_err(wrong)
 }

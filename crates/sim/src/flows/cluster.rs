@@ -6,9 +6,9 @@ use remora_nic::Config;
 use remora_nic::qp::Mtu;
 use thiserror::Error;
 
-use super::flow::FlowError;
+use super::flow::{Flow, FlowError};
 use super::record::RecordOptions;
-use super::transport::Transport;
+use super::transport::{How, Transport};
 use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
 use crate::net::{Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
@@ -43,6 +43,9 @@ pub struct Cluster {
     pub mtu: Mtu,
     /// The time to wait for an acknowledge, as a code of the specification: 4.096 µs · 2^code.
     pub timeout: u8,
+    /// Shorter flows have higher classes ([`Flow::classes`](super::Flow::classes)), and larger
+    /// shares of their cards. Switches heed classes if [`NetOptions::classes`] says so.
+    pub short_first: bool,
     /// Whether payload exists.
     pub payload: Payload,
     /// What fails, slows down or comes back, and when, in picoseconds from the start of the run.
@@ -81,6 +84,11 @@ pub enum ClusterError {
         /// How many bytes.
         missing: u64,
     },
+    /// The transport is a model, which has no cards and no payload.
+    #[error(
+        "`{0}` is a model of a transport, whose hosts have no payload, cards, classes or kernels"
+    )]
+    Model(&'static str),
     /// A card has no room for what the flows need.
     #[error("host {host}: its card has no room for the flows: {what}")]
     Full {
@@ -102,6 +110,24 @@ pub(super) struct Division {
     pub(super) lookahead: Ps,
 }
 
+impl Division {
+    /// How many parts there are.
+    pub(super) fn parts(&self) -> usize {
+        self.firsts.len() - 1
+    }
+
+    /// A part's first host, and the one behind its last.
+    pub(super) fn hosts(&self, part: u8) -> (u32, u32) {
+        (self.firsts[usize::from(part)], self.firsts[usize::from(part) + 1])
+    }
+
+    /// Does the part have this host?
+    #[inline]
+    pub(super) fn has(&self, part: u8, host: u32) -> bool {
+        self.of[host as usize] == part
+    }
+}
+
 impl Cluster {
     /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
     pub fn new(topology: Topology) -> Cluster {
@@ -114,6 +140,7 @@ impl Cluster {
             config: |_| {},
             mtu: Mtu::B1024,
             timeout: 7,
+            short_first: false,
             payload: Payload::Hollow,
             changes: Vec::new(),
             record: None,
@@ -127,6 +154,17 @@ impl Cluster {
         let is_host = |cable: &&Cable| [cable.a, cable.b].iter().any(|n| n.switch().is_none());
         let rates = self.topology.cables.iter().filter(is_host).map(|cable| cable.rate);
         rates.filter_map(LineRate::bits).min().unwrap_or(0)
+    }
+
+    /// Can the transport have what the cluster and these flows ask for?
+    pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
+        let has_cards = self.hardware.iter().any(Option::is_some);
+        let has_kernels = flows.iter().any(|flow| flow.fetches);
+        let asks = has_cards || has_kernels || self.short_first || self.payload == Payload::Real;
+        match asks && self.transport.is_model() {
+            true => Err(ClusterError::Model(self.transport.name)),
+            false => Ok(()),
+        }
     }
 
     /// One part.
@@ -208,7 +246,9 @@ impl Cluster {
         if let bits @ 1.. = self.host_bits() {
             config.link_bits_per_second = bits;
         }
-        (self.transport.config)(&mut config);
+        if let How::Card { config: change, .. } = self.transport.how {
+            change(&mut config);
+        }
         (self.config)(&mut config);
         config
     }

@@ -66,6 +66,24 @@ pub fn calls(
     flows
 }
 
+/// As [`calls`], by the server's kernel: each client fetches values of these lengths, one after the
+/// other, and waits for `think` picoseconds between two.
+pub fn gets(
+    clients: impl IntoIterator<Item = u32>,
+    server: u32,
+    (calls, think): (u32, Ps),
+    mut length: impl FnMut() -> u64,
+) -> Vec<Flow> {
+    let mut flows: Vec<Flow> = Vec::new();
+    for client in clients.into_iter().filter(|client| *client != server) {
+        for call in 0..calls {
+            let after = if call == 0 { Vec::new() } else { vec![flows.len() as u32 - 1] };
+            flows.push(Flow { after, ..Flow::fetch(client, server, length(), think) });
+        }
+    }
+    flows
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

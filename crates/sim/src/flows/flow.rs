@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use crate::net::Ps;
 
-/// A message from one host to another: a WRITE, on a connection of its own. Or, from a host to
+/// A message from one host to another: a WRITE, on a connection of its own. Or a value that the
+/// source fetches from the other by a call of its kernel GET. Or, from a host to
 /// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flow {
@@ -22,6 +23,8 @@ pub struct Flow {
     pub after: Vec<u32>,
     /// How many of those must; `None`: all.
     pub needs: Option<u32>,
+    /// The bytes are a value that `src` fetches from `dst`: they go the other way.
+    pub fetches: bool,
 }
 
 /// Why a list of flows cannot be run.
@@ -100,7 +103,17 @@ impl Flow {
 
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        Flow { src, dst, bytes, start, after: Vec::new(), needs: None }
+        Flow { src, dst, bytes, start, after: Vec::new(), needs: None, fetches: false }
+    }
+
+    /// A value that `src` fetches from `dst`; it ends when `src` has it.
+    pub fn fetch(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
+        Flow { fetches: true, ..Flow::new(src, dst, bytes, start) }
+    }
+
+    /// The host that sends the bytes, and the one that gets them.
+    pub fn way(&self) -> (u32, u32) {
+        if self.fetches { (self.dst, self.src) } else { (self.src, self.dst) }
     }
 
     /// A wait at `host` for `after`, and for `span` picoseconds more.
@@ -111,6 +124,24 @@ impl Flow {
     /// Is it a wait, and no message?
     pub fn is_wait(&self) -> bool {
         self.src == self.dst && self.bytes == 0
+    }
+
+    /// By flow a class from 0 to 7, the shorter the higher, such that the flows of each class have
+    /// about as many bytes in all (Homa, SIGCOMM 2018, §3.4).
+    pub fn classes(flows: &[Flow]) -> Vec<u8> {
+        let mut order: Vec<usize> = (0..flows.len()).collect();
+        order.sort_by_key(|flow| flows[*flow].bytes);
+        let all: u128 = flows.iter().map(|flow| u128::from(flow.bytes)).sum();
+        let mut classes = vec![0; flows.len()];
+        let (mut before, mut last) = (0, (0, 7));
+        for flow in order {
+            let bytes = flows[flow].bytes;
+            // Flows of one length have one class.
+            let class = if bytes == last.0 { last.1 } else { 7 - (before * 8 / all.max(1)) as u8 };
+            (classes[flow], last) = (class, (bytes, class));
+            before += u128::from(bytes);
+        }
+        classes
     }
 
     /// How many flows must have ended before it begins.
@@ -125,7 +156,7 @@ impl Flow {
             return Err(FlowError::TooMany { flows: flows.len(), gib });
         }
         for (flow, this) in flows.iter().enumerate() {
-            let Flow { src, dst, bytes, start, after, needs } = this;
+            let Flow { src, dst, bytes, start, after, needs, .. } = this;
             if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
                 return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
             }
@@ -145,11 +176,33 @@ impl Flow {
             }
             for other in after {
                 let before = flows[..flow].get(*other as usize);
-                if before.is_none_or(|before| before.src != *src && before.dst != *src) {
+                let ends_here = |f: &Flow| f.src == *src || f.dst == *src && !f.fetches;
+                if !before.is_some_and(ends_here) {
                     return Err(FlowError::Order { flow, other: *other });
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_have_as_many_bytes_and_shorter_flows_the_higher() {
+        let flows: Vec<Flow> = (1..=1000).rev().map(|i| Flow::new(0, 1, 1000 * i, 0)).collect();
+        let classes = Flow::classes(&flows);
+        assert!(classes.is_sorted(), "the list begins with the longest");
+        let all: u64 = flows.iter().map(|flow| flow.bytes).sum();
+        for class in 0..8 {
+            let of = flows.iter().zip(&classes).filter(|(_, own)| **own == class);
+            let bytes: u64 = of.map(|(flow, _)| flow.bytes).sum();
+            assert!((bytes as f64 / all as f64 - 0.125).abs() < 0.005, "{class}: {bytes}");
+        }
+        let alike = Flow::classes(&[Flow::new(0, 1, 5, 0), Flow::new(1, 0, 5, 0)]);
+        assert_eq!(alike, [7, 7]);
+        assert_eq!(Flow::classes(&[Flow::wait(0, vec![], 5)]), [7]);
     }
 }

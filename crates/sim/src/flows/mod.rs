@@ -4,8 +4,9 @@
 //! - [`flow`]: a message, when it begins, and what must happen before.
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
-//! - [`cluster`]: runs flows on a topology. `run`, `share`: its threads. [`report`]: completion
-//!   times and slowdowns. [`classes`]: both by size.
+//! - [`cluster`]: runs flows on a topology. `run`, `share`, `shared`: its threads. `carrier`: what
+//!   carries flows; `cards` do, with `gets` by kernels, or `published`: models of others'
+//!   transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
 //!   run has come.
 //!
@@ -33,14 +34,19 @@
 //! ```
 
 mod captured;
+mod cards;
+mod carrier;
 pub mod classes;
 pub mod cluster;
 pub mod collective;
 pub mod flow;
+mod gets;
+mod published;
 pub mod record;
 pub mod report;
 mod run;
 mod share;
+mod shared;
 pub mod sizes;
 #[cfg(test)]
 mod tests;
@@ -50,11 +56,11 @@ pub mod workload;
 
 pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Payload};
-pub use collective::{calls, halving_doubling, ring_all_reduce};
+pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
 pub use flow::{Flow, FlowError};
 pub use record::{Record, RecordOptions};
 pub use report::{Completion, Report};
 pub use sizes::{Sizes, SizesError};
-pub use transport::{TRANSPORTS, Transport};
+pub use transport::{How, Published, TRANSPORTS, Transport};
 pub use watch::Watch;
 pub use workload::{LoadError, all_to_all, incast, permutation, poisson};

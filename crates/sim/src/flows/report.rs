@@ -7,10 +7,13 @@ use remora_nic::wire::Dialect;
 
 use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
+use super::gets;
 use super::record::Record;
+use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{Ps, US};
 use crate::net::{Net, NetTally};
+use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
 /// What one thread has to report.
@@ -74,6 +77,7 @@ pub struct Report {
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
     lengths: Vec<(u32, u32, u64)>,
+    fetches: Vec<bool>,
 }
 
 impl PartialEq for Report {
@@ -95,6 +99,7 @@ impl Report {
             record: None,
             run_seconds: 0.0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
+            fetches: flows.iter().map(|flow| flow.fetches).collect(),
         }
     }
 
@@ -116,13 +121,23 @@ impl Report {
 
     /// Finds how long each flow would take alone.
     pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
-        let headers = Headers::of(cluster.transport.dialect);
+        let headers = Headers::of(cluster.transport.how);
         if let Ok(mut net) = cluster.build() {
-            for (flow, (src, dst, bytes)) in self.flows.iter_mut().zip(&self.lengths) {
-                if *bytes > 0 {
-                    let mtu = cluster.mtu.bytes().into();
-                    flow.alone = alone(&mut net, (*src, *dst), *bytes, mtu, headers);
-                }
+            let all = self.lengths.iter().zip(&self.fetches);
+            for (flow, ((src, dst, bytes), fetches)) in self.flows.iter_mut().zip(all) {
+                let mtu = cluster.mtu.bytes().into();
+                flow.alone = match (*bytes, *fetches) {
+                    (0, _) => 0,
+                    (bytes, false) => {
+                        let there = carried(&mut net, (*src, *dst), bytes, mtu, headers);
+                        there + acknowledged(&mut net, (*dst, *src), headers)
+                    }
+                    (bytes, true) => {
+                        let call = gets::CALL as u64;
+                        carried(&mut net, (*src, *dst), call, mtu, headers)
+                            + carried(&mut net, (*dst, *src), bytes, mtu, headers)
+                    }
+                };
             }
         }
         self
@@ -195,13 +210,20 @@ struct Headers {
 }
 
 impl Headers {
-    fn of(dialect: Dialect) -> Headers {
+    fn of(how: How) -> Headers {
         /// BTH and ICRC; RETH; AETH; LETH; what the lossy dialect acknowledges besides.
         const BASE: u64 = 12 + 4;
         const RETH: u64 = 16;
         const AETH: u64 = 4;
         const LETH: u64 = 12;
         const SACK: u64 = 20;
+        let dialect = match how {
+            How::Card { dialect, .. } => dialect,
+            How::Published(published) => {
+                let each = published.recovery().headers();
+                return Headers { first: each, next: each, acknowledge: ACKNOWLEDGE };
+            }
+        };
         if dialect.contains(Dialect::LOSSY) {
             // Each packet says where it belongs.
             let each = BASE + LETH + RETH;
@@ -211,15 +233,20 @@ impl Headers {
     }
 }
 
-/// How long a WRITE takes in an idle network, to its last acknowledge: every packet is stored and
-/// forwarded, and no packet waits for another but on the slowest link.
+/// How long an acknowledge takes.
+fn acknowledged(net: &mut Net, (from, to): (u32, u32), headers: Headers) -> Ps {
+    let answer = headers.acknowledge + OUTER_BYTES;
+    net.way(from, to).iter().map(|(rate, delay)| rate.time(answer) + delay).sum()
+}
+
+/// How long a WRITE takes to its target in an idle network: every packet is stored and forwarded,
+/// and no packet waits for another but on the slowest link.
 ///
 /// The packet that is last at the slowest link is followed from there: exact where all packets but
 /// the last are of one length, and the last is not shorter by so much that it waits behind another
 /// on a faster link.
-fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64, headers: Headers) -> Ps {
+fn carried(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64, headers: Headers) -> Ps {
     let way = net.way(src, dst);
-    let back = net.way(dst, src);
     let packets = bytes.div_ceil(mtu);
     let len = |payload: u64, header| payload.next_multiple_of(4) + header + OUTER_BYTES;
     // When each packet has left each link: a packet begins when it is there and the one before it
@@ -240,9 +267,7 @@ fn alone(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64, headers: H
         let payload = if i + 1 == simulated { bytes - (packets - 1) * mtu } else { mtu };
         last = send(len(payload, if i == 0 { headers.first } else { headers.next }));
     }
-    let answer = len(0, headers.acknowledge);
     last + (packets - simulated) * slowest
-        + back.iter().map(|(rate, delay)| rate.time(answer) + delay).sum::<Ps>()
 }
 
 impl fmt::Display for Report {

@@ -2,10 +2,14 @@
 
 use std::sync::{Barrier, Mutex, atomic::AtomicU64};
 
+use super::cards::Cards;
 use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
+use super::published::Models;
 use super::report::Report;
-use super::share::{Share, Shared};
+use super::share::Share;
+use super::shared::Shared;
+use super::transport::How;
 use super::watch::Watch;
 
 impl Cluster {
@@ -25,14 +29,16 @@ impl Cluster {
     pub fn run_watched(&self, flows: &[Flow], watch: &Watch) -> Result<Report, ClusterError> {
         self.topology.check()?;
         Flow::check(flows, self.topology.hosts)?;
+        self.check(flows)?;
         let division = match self.threads {
             0 | 1 => self.whole(),
             _ => self.halves().ok_or(ClusterError::Threads)?,
         };
-        let parts = division.firsts.len() - 1;
+        let parts = division.parts();
         let shared = Shared {
             cluster: self,
             flows,
+            awaited: awaited(flows),
             division: &division,
             ends: Mutex::new(vec![Default::default(); flows.len()]),
             barrier: Barrier::new(parts),
@@ -45,11 +51,15 @@ impl Cluster {
             watch,
         };
         let shared = &shared;
+        let run = match self.transport.how {
+            How::Card { .. } => Share::<Cards<'_>>::run,
+            How::Published(_) => Share::<Models<'_>>::run,
+        };
         let mut report = Report::new(flows);
         std::thread::scope(|scope| {
             let others: Vec<_> =
-                (1..parts).map(|own| scope.spawn(move || Share::run(shared, own as u8))).collect();
-            report.add(Share::run(shared, 0));
+                (1..parts).map(|own| scope.spawn(move || run(shared, own as u8))).collect();
+            report.add(run(shared, 0));
             for other in others {
                 report.add(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
@@ -60,4 +70,15 @@ impl Cluster {
             None => report.with_ideals(self).whole(),
         }
     }
+}
+
+/// By flow: does another wait for it at its target?
+fn awaited(flows: &[Flow]) -> Vec<bool> {
+    let mut awaited = vec![false; flows.len()];
+    for flow in flows {
+        for other in flow.after.iter().map(|other| *other as usize) {
+            awaited[other] |= flows[other].dst == flow.src;
+        }
+    }
+    awaited
 }

@@ -89,7 +89,8 @@ impl HpccFlows {
         free.sort_by_key(|((flow, _), _)| flow.start);
         let mut text = format!("{}\n", free.len());
         for ((flow, port), group) in free {
-            let (src, dst) = (number(flow.src), number(flow.dst));
+            let (from, to) = flow.way();
+            let (src, dst) = (number(from), number(to));
             let start = flow.start as f64 / 1e12;
             let _ = writeln!(text, "{src} {dst} {group} {port} {} {start:.12}", flow.bytes);
         }

@@ -10,11 +10,12 @@
 //!   sequence (Fig. 8); otherwise the exit fails, since newer packets are still on their way to
 //!   software.
 //!
-//! A model is no card: messages have no headers but their bytes, and hosts take no time. Both
-//! follow the papers' text, which leaves open how SRNIC's software finds losses: here as IRN does.
+//! In worlds, models are hosts of a network ([`crate::flows`]). A model is no card: messages have
+//! no headers but their bytes, and hosts take no time. Both follow the papers' text, which leaves
+//! open how SRNIC's software finds losses: here as IRN does.
 
-mod receiver;
-mod sender;
+pub(crate) mod receiver;
+pub(crate) mod sender;
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -32,7 +33,7 @@ const HEADERS: u64 = 12 + 16 + 4;
 /// What SRNIC's WRITEs have beyond that (§4.4.1: 58 bytes become 78).
 const SRNIC_HEADERS: u64 = 4;
 /// The bytes of an acknowledge: base header, its own, IRN's number of the packet, ICRC.
-const ACKNOWLEDGE: u64 = 12 + 4 + 4 + 4;
+pub(crate) const ACKNOWLEDGE: u64 = 12 + 4 + 4 + 4;
 
 /// A published scheme of selective repeat.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +122,11 @@ struct Run<'a> {
 }
 
 impl Selective {
+    /// The bytes of a packet's transport headers and ICRC.
+    pub(crate) fn headers(self) -> u64 {
+        HEADERS + if self.control_queue.is_some() { SRNIC_HEADERS } else { 0 }
+    }
+
     /// Carries the packets. The result depends only on the arguments.
     ///
     /// # Panics
@@ -217,8 +223,7 @@ impl Run<'_> {
         if !waits {
             self.arm();
         }
-        let headers = HEADERS + if self.receiver.has_software { SRNIC_HEADERS } else { 0 };
-        let bytes = u64::from(self.terms.mtu) + headers + OUTER_BYTES;
+        let bytes = u64::from(self.terms.mtu) + self.scheme.headers() + OUTER_BYTES;
         let lost = self.dice.chance(self.terms.loss) || self.terms.drop == Some(psn) && !again;
         self.outcome.lost += u64::from(lost);
         // As on the network of the cards, a lost packet takes no time of the link.

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 
 /// An acknowledge.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) struct Reply {
+pub(crate) struct Reply {
     /// All before this packet has arrived.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// The packet out of order that it is about: then it is a NACK.
-    pub(super) named: Option<u64>,
+    pub(crate) named: Option<u64>,
 }
 
 /// The receiver.
 #[derive(Debug, Default)]
-pub(super) struct Receiver {
+pub(crate) struct Receiver {
     /// The bitmaps are software's.
-    pub(super) has_software: bool,
+    pub(crate) has_software: bool,
     /// The next packet expected, as the card knows it.
     expected: u64,
     /// SRNIC's card is in its recovery state.
@@ -29,12 +29,17 @@ pub(super) struct Receiver {
 }
 
 impl Receiver {
-    pub(super) fn new(has_software: bool) -> Receiver {
+    pub(crate) fn new(has_software: bool) -> Receiver {
         Receiver { has_software, ..Receiver::default() }
     }
 
+    /// All before this packet has arrived, as far as the card knows.
+    pub(crate) fn expected(&self) -> u64 {
+        self.expected
+    }
+
     /// A packet arrives. Returns the acknowledge, and whether software must hear of it.
-    pub(super) fn arrived(&mut self, psn: u64) -> (Option<Reply>, bool) {
+    pub(crate) fn arrived(&mut self, psn: u64) -> (Option<Reply>, bool) {
         if self.has_software { self.arrived_for_software(psn) } else { (self.placed(psn), false) }
     }
 
@@ -70,7 +75,7 @@ impl Receiver {
     }
 
     /// Software takes note of a packet. Returns what it expects next, if that has changed.
-    pub(super) fn noted(&mut self, psn: u64) -> Option<u64> {
+    pub(crate) fn noted(&mut self, psn: u64) -> Option<u64> {
         if psn < self.known {
             return None;
         }
@@ -81,7 +86,7 @@ impl Receiver {
 
     /// The card takes note of what software expects. Returns an acknowledge of that, and whether
     /// the card had to stay in its recovery state.
-    pub(super) fn updated(&mut self, known: u64) -> (Option<Reply>, bool) {
+    pub(crate) fn updated(&mut self, known: u64) -> (Option<Reply>, bool) {
         if !self.recovers {
             return (None, false);
         }

@@ -13,7 +13,7 @@ const FEW: u64 = 3;
 
 /// The sender.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(crate) struct Sender {
     packets: u64,
     window: u64,
     /// All before this packet has arrived.
@@ -25,8 +25,8 @@ pub(super) struct Sender {
     recovery: Option<Recovery>,
     /// How many times the timer was armed: only the last one counts.
     armed: u64,
-    pub(super) retransmitted: u64,
-    pub(super) timeouts: u64,
+    pub(crate) retransmitted: u64,
+    pub(crate) timeouts: u64,
 }
 
 /// A recovery of losses.
@@ -41,7 +41,7 @@ struct Recovery {
 }
 
 impl Sender {
-    pub(super) fn new(packets: u64, window: u64) -> Sender {
+    pub(crate) fn new(packets: u64, window: u64) -> Sender {
         Sender {
             packets,
             window,
@@ -55,22 +55,37 @@ impl Sender {
         }
     }
 
+    /// How many packets may be outstanding from now on.
+    pub(crate) fn set_window(&mut self, window: u64) {
+        self.window = window;
+    }
+
+    /// All before this packet has arrived.
+    pub(crate) fn una(&self) -> u64 {
+        self.una
+    }
+
+    /// The packet behind the last that has left.
+    pub(crate) fn high(&self) -> u64 {
+        self.next
+    }
+
     /// Has everything arrived?
-    pub(super) fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.una == self.packets
     }
 
     /// Is an acknowledge awaited?
-    pub(super) fn is_waiting(&self) -> bool {
+    pub(crate) fn is_waiting(&self) -> bool {
         self.una < self.next
     }
 
-    pub(super) fn is_recovering(&self) -> bool {
+    pub(crate) fn is_recovering(&self) -> bool {
         self.recovery.is_some()
     }
 
     /// The next packet to leave, and whether it has left before.
-    pub(super) fn next(&mut self) -> Option<(u64, bool)> {
+    pub(crate) fn next(&mut self) -> Option<(u64, bool)> {
         if let Some(psn) = self.lost() {
             self.retransmitted += 1;
             return Some((psn, true));
@@ -94,7 +109,7 @@ impl Sender {
     }
 
     /// Takes an acknowledge. Returns whether the time-out begins anew.
-    pub(super) fn take(&mut self, reply: Reply) -> bool {
+    pub(crate) fn take(&mut self, reply: Reply) -> bool {
         let advances = reply.end > self.una;
         if advances {
             self.una = reply.end;
@@ -110,14 +125,14 @@ impl Sender {
     }
 
     /// Arms the timer. Returns the wait, and which arming this is.
-    pub(super) fn arm(&mut self) -> (Duration, u64) {
+    pub(crate) fn arm(&mut self) -> (Duration, u64) {
         self.armed += 1;
         let few = self.next.saturating_sub(self.una) < FEW;
         (if few { SHORT } else { LONG }, self.armed)
     }
 
     /// The timer has run out. Returns whether that was the one that counts.
-    pub(super) fn timed_out(&mut self, armed: u64) -> bool {
+    pub(crate) fn timed_out(&mut self, armed: u64) -> bool {
         if armed != self.armed || !self.is_waiting() {
             return false;
         }

@@ -11,7 +11,7 @@ const QUEUE_PAIRS: [u64; 8] = [128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
 const BYTES: u64 = 512;
 
 /// The bounds by the number of queue pairs.
-pub(super) fn figure() -> Figure {
+pub(in crate::bench) fn figure() -> Figure {
     let gbps = |rate: f64| Spread::of(vec![rate / 1e9]);
     let point = |queue_pairs: u64| Point {
         x: queue_pairs.to_string(),

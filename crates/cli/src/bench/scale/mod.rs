@@ -1,7 +1,7 @@
 //! `remora bench scale`: many queue pairs beside few, storms of connections, and what each
 //! structure takes of memory, beside SRNIC's figures (Fig. 2, Fig. 9, Table 1).
 
-mod caches;
+pub(super) mod caches;
 mod storm;
 
 use anyhow::Result;

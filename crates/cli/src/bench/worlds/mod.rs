@@ -1,10 +1,12 @@
-//! `remora bench worlds`: networks of servers in the simulator, beside SRNIC's Fig. 12 (§6.3), and
-//! how fast the simulator is.
+//! `remora bench worlds`: networks of servers in the simulator, beside SRNIC's Fig. 12 (§6.3);
+//! pairs of hosts beside figures of other papers; and how fast the simulator is.
 //!
+//! - [`hardware`]: two hosts whose cards are hardware.
 //! - [`fig12`]: completion times and slowdowns by the number of servers, for all transports.
 //! - [`speed`]: packets a second, threads, memory.
 
 mod fig12;
+mod hardware;
 mod speed;
 
 use std::path::PathBuf;
@@ -40,7 +42,8 @@ const WORDS: page::Words = page::Words {
     about: "SRNIC’s Figure 12 (NSDI 2023, §6.3) with the card that runs live at every server: fat \
             trees of 16 to 4,096 servers, 100 Gb/s each and 400 Gb/s between switches, 1 µs a \
             link, not over-subscribed; flows of Facebook’s Cache_Follower at a load of 0.7. \
-            Go-back-N has flow control (PFC), selective repeat has not, as in the paper. The \
+            Go-back-N has flow control (PFC), selective repeat has not, as in the paper. IRN and \
+            SRNIC as published are models on the same networks. The \
             paper does not state these: path MTU (here 1,024 B), buffers (32 MB a switch) and the \
             thresholds of flow control (1/8 of what is free), both as in HPCC’s simulator, marks \
             (above 300 KB at 100 Gb/s, in proportion at others: DCTCP in HPCC’s run.py), and how \
@@ -66,7 +69,8 @@ impl Worlds {
         }
         let found = fig12::run(&is_wanted, options.quick, *full)?;
         rows.extend(found.row(&is_wanted));
-        let figures = found.figures(&is_wanted);
+        let mut figures = found.figures(&is_wanted);
+        figures.extend(hardware::figures(&is_wanted)?);
         ensure!(
             !rows.is_empty() || !figures.is_empty(),
             "nothing is called `{}`: rows and figures have names such as `packets_1024`, \

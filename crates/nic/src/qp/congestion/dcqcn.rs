@@ -35,7 +35,7 @@ const HEADERS: u64 = 82;
 
 /// The rate of a queue pair.
 #[derive(Debug)]
-pub(crate) struct Dcqcn {
+pub struct Dcqcn {
     /// Bits per second: of the link, the target, and now.
     link: u64,
     target: u64,
@@ -59,7 +59,7 @@ pub(crate) struct Dcqcn {
 
 impl Dcqcn {
     /// A rate as high as that of the link, in bits per second.
-    pub(super) fn new(link: u64) -> Dcqcn {
+    pub fn new(link: u64) -> Dcqcn {
         let link = link.max(LEAST);
         Dcqcn {
             link,
@@ -78,12 +78,12 @@ impl Dcqcn {
     }
 
     /// When the next turn may send.
-    pub(super) fn opens(&self) -> Time {
+    pub fn opens(&self) -> Time {
         self.opens
     }
 
     /// The bytes that a turn may send now, in packets of `mtu`: one packet at least.
-    pub(super) fn turn(&mut self, mtu: u32, now: Time) -> u32 {
+    pub fn turn(&mut self, mtu: u32, now: Time) -> u32 {
         self.catch_up(now);
         let bytes = u128::from(self.rate) * u128::from(TURN) / 8_000_000_000;
         let packets = u32::try_from(bytes).unwrap_or(u32::MAX) / mtu.max(1);
@@ -91,7 +91,7 @@ impl Dcqcn {
     }
 
     /// Notes that a turn has sent so many packets with so many bytes of payload.
-    pub(super) fn sent(&mut self, packets: u64, payload: u64, now: Time) {
+    pub fn sent(&mut self, packets: u64, payload: u64, now: Time) {
         let bytes = payload + packets * HEADERS;
         let takes = u128::from(bytes) * 8_000_000_000 / u128::from(self.rate);
         let from = self.opens.0.max(now.0.saturating_sub(TURN));
@@ -105,7 +105,7 @@ impl Dcqcn {
     }
 
     /// A notification, a mark or a loss: the rate is cut.
-    pub(super) fn notified(&mut self, now: Time) {
+    pub fn notified(&mut self, now: Time) {
         self.catch_up(now);
         if self.cut.is_some_and(|at| now.since(at) < Duration::from_nanos(DECREASE)) {
             return;

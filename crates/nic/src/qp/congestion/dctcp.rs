@@ -8,7 +8,7 @@ const GAIN: u32 = 4;
 
 /// What the sender knows of marks. Shares count in parts of [`ONE`].
 #[derive(Debug)]
-pub(crate) struct Dctcp {
+pub struct Dctcp {
     /// The estimated share of marked packets, first all of them (RFC 8257 §4.2).
     share: u32,
     /// In this round trip: packets that have arrived, and those of them that were marked.
@@ -19,18 +19,14 @@ pub(crate) struct Dctcp {
 }
 
 impl Dctcp {
-    pub(super) fn new(next: Psn) -> Dctcp {
+    /// Nothing is known yet; `next` is the next PSN to send.
+    pub fn new(next: Psn) -> Dctcp {
         Dctcp { share: ONE, received: 0, marked: 0, ends: next }
     }
 
     /// Notes that so many more packets have arrived, and how many of them were marked. The window
     /// shrinks once a round trip; `high` is one past the highest PSN sent.
-    pub(super) fn received(
-        &mut self,
-        window: &mut Window,
-        (received, marked): (u32, u32),
-        high: Psn,
-    ) {
+    pub fn received(&mut self, window: &mut Window, (received, marked): (u32, u32), high: Psn) {
         self.received = self.received.saturating_add(received);
         self.marked = self.marked.saturating_add(marked);
         if marked > 0 {
@@ -47,7 +43,7 @@ impl Dctcp {
 
     /// Notes that all before `una` is acknowledged. At the end of a round trip the estimate
     /// changes; the next one ends with `high`.
-    pub(super) fn acknowledged(&mut self, una: Psn, high: Psn) {
+    pub fn acknowledged(&mut self, una: Psn, high: Psn) {
         if una.is_before(self.ends) {
             return;
         }

@@ -28,12 +28,12 @@ use crate::timers::Timers;
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
-use dcqcn::Dcqcn;
-use dctcp::Dctcp;
+pub use dcqcn::Dcqcn;
+pub use dctcp::Dctcp;
 use swift::Swift;
 
 /// The least time between two congestion notifications of a queue pair.
-pub(crate) const CNP_INTERVAL: Duration = Duration::from_micros(50);
+pub const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The state of a policy that has some.
 #[derive(Debug)]

@@ -1,0 +1,280 @@
+//! Figures of papers whose cards are hardware, in worlds of two hosts with the profiles of these
+//! cards ([`PROFILES`](remora_sim::hardware::PROFILES)): SRNIC's Figs 2 and 9, StRoM's Figs 5 and
+//! 12, RedN's Fig. 7. Flows are WRITEs; what else a figure has is not simulated.
+
+use anyhow::{Context, Result, ensure};
+use remora_sim::card_cache::{EVERYTHING, NOTHING};
+use remora_sim::flows::{Cluster, Flow, Report, calls};
+use remora_sim::hardware::Profile;
+use remora_sim::net::time::{NS, US};
+use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
+
+use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::row::Spread;
+use crate::bench::scale::caches;
+use crate::output::{bytes, grouped};
+
+/// A cable of two metres (assumed; no paper states it).
+const CABLE: Ps = 10 * NS;
+/// Queue pairs of SRNIC's Fig. 9, the bytes of its messages, and how many messages a run has.
+const QUEUE_PAIRS: [u64; 4] = [128, 1024, 4096, 10_240];
+const SEND: u64 = 512;
+const MESSAGES: u64 = 20_480;
+/// Bytes of StRoM's ping-pong, and of its streams.
+const PINGS: [u64; 5] = [64, 128, 256, 512, 1024];
+const STREAMS: [u64; 8] = [64, 256, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 128 << 10, 1 << 20];
+
+/// One of the figures, by its name.
+type Draw = fn() -> Result<Figure>;
+const FIGURES: [(&str, Draw); 7] = [
+    ("fig2", || Ok(caches::figure())),
+    ("fig9", connections),
+    ("strom5a", || pings("strom5a", &TEN)),
+    ("strom5b", || streams("strom5b", &TEN)),
+    ("strom12a", || pings("strom12a", &HUNDRED)),
+    ("strom12b", || streams("strom12b", &HUNDRED)),
+    ("redn7", verbs),
+];
+
+/// The figures that are wanted.
+pub(super) fn figures(is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Figure>> {
+    let wanted = FIGURES.into_iter().filter(|(id, _)| is_wanted(id));
+    wanted.map(|(id, draw)| draw().with_context(|| format!("cannot simulate {id}"))).collect()
+}
+
+/// Two hosts with cards of this name, and a cable between them.
+fn two(gigabits: u64, card: &str) -> Result<Cluster> {
+    let rate = LineRate::gigabits(gigabits);
+    let cable = Cable { a: Node::Host(0), b: Node::Host(1), rate, delay: CABLE };
+    let mut cluster = Cluster::new(Topology { hosts: 2, switches: 0, cables: vec![cable] });
+    let profile = Profile::named(card).with_context(|| format!("there is no card `{card}`"))?;
+    cluster.hardware = vec![Some(profile); 2];
+    Ok(cluster)
+}
+
+fn run(cluster: &Cluster, flows: &[Flow]) -> Result<Report> {
+    let report = cluster.run(flows)?;
+    ensure!(report.done() == flows.len(), "{} of {} flows ended", report.done(), flows.len());
+    Ok(report)
+}
+
+fn once(value: f64) -> Spread {
+    Spread::of(vec![value])
+}
+
+/// Half of a round trip in µs: each host writes back what has been written to it.
+fn half_trip(cluster: &Cluster, bytes: u64) -> Result<f64> {
+    let flows = calls([1], 0, (bytes, bytes), 0, 10);
+    let report = run(cluster, &flows)?;
+    let began = |flow: usize| report.flows[flow].began.unwrap_or(0);
+    let last = flows.len() - 1;
+    Ok((began(last) - began(0)) as f64 / last as f64 / US as f64)
+}
+
+/// What a stream of messages comes to: payload in Gb/s, and millions of messages a second.
+fn stream(cluster: &Cluster, flows: &[Flow]) -> Result<(f64, f64)> {
+    let report = run(cluster, flows)?;
+    let ps = report.end().max(1) as f64;
+    let payload: u64 = flows.iter().map(|flow| flow.bytes).sum();
+    Ok((payload as f64 * 8e3 / ps, flows.len() as f64 * 1e6 / ps))
+}
+
+/// SRNIC's Fig. 9.
+fn connections() -> Result<Figure> {
+    let cluster = two(100, "srnic")?;
+    let point = |queue_pairs: u64| -> Result<Point> {
+        // So many messages are under way, each on a queue pair of its own.
+        let flow = |i: u64| {
+            let after = i.checked_sub(queue_pairs).map(|before| before as u32);
+            Flow { after: after.into_iter().collect(), ..Flow::new(0, 1, SEND, 0) }
+        };
+        let flows: Vec<Flow> = (0..MESSAGES).map(flow).collect();
+        let (gigabits, _) = stream(&cluster, &flows)?;
+        let bounds = [
+            NOTHING.by_bandwidth(queue_pairs, SEND),
+            EVERYTHING.by_bandwidth(queue_pairs, SEND),
+            EVERYTHING.by_latency(queue_pairs, SEND),
+        ];
+        let bounds = bounds.map(|bits| once(bits / 1e9));
+        Ok(Point {
+            x: grouped(queue_pairs),
+            ways: [once(gigabits)].into_iter().chain(bounds).collect(),
+        })
+    };
+    let points: Vec<Point> = QUEUE_PAIRS.into_iter().map(point).collect::<Result<_>>()?;
+    let of = |point: Option<&Point>| point.map_or(0.0, |point| point.median(0));
+    let here = format!(
+        "the simulated card moves {:.1} Gb/s of payload with {} queue pairs and {:.1} with {}: \
+         flat as the paper’s, at what 32 reads in flight leave, so that it must have more",
+        of(points.first()),
+        grouped(QUEUE_PAIRS[0]),
+        of(points.last()),
+        grouped(QUEUE_PAIRS[3])
+    );
+    Ok(Figure {
+        id: "fig9",
+        origin: "SRNIC’s Figure 9, simulated",
+        title: "Connection scalability",
+        about: "Messages of 512 B, one under way on each queue pair. SRNIC’s card is simulated: 8 \
+                elements of a queue pair in a round trip of PCIe, 1.1 µs, 32 reads of 512 B in \
+                flight (a hypothesis), and no cache. The line leaves 86 Gb/s of payload, so the \
+                paper’s 97 must count headers. Of ConnectX only the bounds of a cache of 2 MB are \
+                known.",
+        x: "queue pairs",
+        y: "payload",
+        unit: "Gb/s",
+        style: Style::Lines,
+        ways: [
+            "SRNIC’s card",
+            "bound, nothing to cache",
+            "bound, cache, by bandwidth",
+            "bound, cache, by latency",
+        ]
+        .map(str::to_owned)
+        .into(),
+        points,
+        paper: "SRNIC is almost unchanged at around 97 Gb/s from 128 to 10K queue pairs; CX-5 and \
+                CX-6 drop from 256 on",
+        here,
+    })
+}
+
+/// One of StRoM's two cards.
+struct Strom {
+    gigabits: u64,
+    card: &'static str,
+    origin: [&'static str; 2],
+    paper: [&'static str; 2],
+}
+
+const TEN: Strom = Strom {
+    gigabits: 10,
+    card: "strom",
+    origin: ["StRoM’s Figure 5a, simulated", "StRoM’s Figure 5b, simulated"],
+    paper: [
+        "a curve without values in the text",
+        "9.4 Gb/s for large payloads; small messages are bound by the message rate (path MTU 1500)",
+    ],
+};
+const HUNDRED: Strom = Strom {
+    gigabits: 100,
+    card: "strom-100g",
+    origin: ["StRoM’s Figure 12a, simulated", "StRoM’s Figure 12b, simulated"],
+    paper: [
+        "less than at 10 Gb/s: cycles are less than half as long, and storing a packet to check \
+         it takes less",
+        "the whole line from 2 KB on; below, the processor’s stores that issue messages limit the \
+         rate",
+    ],
+};
+
+/// StRoM's Figs 5a and 12a.
+fn pings(id: &'static str, strom: &Strom) -> Result<Figure> {
+    let cluster = two(strom.gigabits, strom.card)?;
+    let point = |size| -> Result<Point> {
+        Ok(Point { x: bytes(size), ways: vec![once(half_trip(&cluster, size)?)] })
+    };
+    let points: Vec<Point> = PINGS.into_iter().map(point).collect::<Result<_>>()?;
+    let [first, last] = [0, points.len() - 1].map(|at| points[at].median(0));
+    Ok(Figure {
+        id,
+        origin: strom.origin[0],
+        title: "WRITE’s latency, by size",
+        about: "Half of a round trip: each host writes back what was written to it. Simulated are \
+                PCIe (1.5 µs, §6.2), the line and a cable of 10 ns (assumed), not the pipeline’s \
+                cycles. READs are not simulated.",
+        x: "payload",
+        y: "latency",
+        unit: "µs",
+        style: Style::Lines,
+        ways: vec!["WRITE".into()],
+        points,
+        paper: strom.paper[0],
+        here: format!("{first:.2} µs for 64 B, {last:.2} µs for 1 KB"),
+    })
+}
+
+/// StRoM's Figs 5b and 12b, with the message rates of 5c and 12c in words.
+fn streams(id: &'static str, strom: &Strom) -> Result<Figure> {
+    let cluster = two(strom.gigabits, strom.card)?;
+    let mut rate = 0.0;
+    let mut points = Vec::new();
+    for size in STREAMS {
+        let count = ((8 << 20) / size).clamp(8, 4096);
+        let flows: Vec<Flow> = (0..count).map(|_| Flow::new(0, 1, size, 0)).collect();
+        let (gigabits, millions) = stream(&cluster, &flows)?;
+        rate = f64::max(rate, millions);
+        points.push(Point { x: bytes(size), ways: vec![once(gigabits)] });
+    }
+    let most = points.iter().map(|point| point.median(0)).fold(0.0, f64::max);
+    Ok(Figure {
+        id,
+        origin: strom.origin[1],
+        title: "WRITE’s throughput, by size",
+        about: "Messages that are all posted at once, each on a queue pair of its own; path MTU \
+                1024. Nothing limits how fast the processor posts them; 32 reads of 512 B in \
+                flight and 16 KB fetched ahead (hypotheses) limit the card.",
+        x: "payload",
+        y: "payload",
+        unit: "Gb/s",
+        style: Style::Lines,
+        ways: vec!["WRITE".into()],
+        points,
+        paper: strom.paper[1],
+        here: format!("{most:.2} Gb/s at most, and {rate:.1} million messages a second"),
+    })
+}
+
+/// RedN's Fig. 7.
+fn verbs() -> Result<Figure> {
+    let cluster = two(100, "cx5")?;
+    let flows = [Flow::new(0, 1, 64, 0)];
+    let report = run(&cluster, &flows)?;
+    let us = report.flows[0].time().unwrap_or(0) as f64 / US as f64;
+    Ok(Figure {
+        id: "redn7",
+        origin: "RedN’s Figure 7, simulated",
+        title: "Latency of a WRITE of 64 B",
+        about: "From the card to the last acknowledge, on idle cards with a cable. Not simulated: \
+                the doorbell and the fetch of the element (the paper: a NOOP takes 1.21 µs with \
+                them), the completion, READs and atomics.",
+        x: "verb",
+        y: "latency",
+        unit: "µs",
+        style: Style::Bars,
+        ways: vec!["ConnectX-5’s profile".into()],
+        points: vec![Point { x: "WRITE".into(), ways: vec![once(us)] }],
+        paper: "WRITE 1.6 µs; READ and atomics about 1.8 µs, as they wait for a completion of \
+                PCIe; the network is 0.25 µs of it",
+        here: format!("{us:.2} µs without doorbell, element and completion"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_those_of_the_names() {
+        let of = |name: &'static str| {
+            let mut figures = figures(&|other| other == name).unwrap();
+            assert_eq!(figures.len(), 1, "{name}");
+            figures.remove(0)
+        };
+        // The rate does not depend on the number of queue pairs: 16 messages in a round trip of
+        // 1.1 µs at most, as each takes two reads.
+        let fig9 = of("fig9");
+        let rates: Vec<f64> = fig9.points.iter().map(|point| point.median(0)).collect();
+        assert!((45.0..16.0 * 4.096 / 1.1).contains(&rates[0]), "{}", fig9.here);
+        assert!(rates.iter().all(|rate| (rate - rates[0]).abs() < 0.1), "{rates:?}");
+        // 1024 of 1106 bytes are payload; 16 KB in a round trip of 1.5 µs are 87 Gb/s.
+        let last = |figure: Figure| figure.points.last().map_or(0.0, |point| point.median(0));
+        assert!((8.5..9.27).contains(&last(of("strom5b"))));
+        assert!((70.0..87.0).contains(&last(of("strom12b"))));
+        let (slow, fast) = (of("strom5a"), of("strom12a"));
+        assert!(slow.points.iter().zip(&fast.points).all(|(s, f)| s.median(0) > f.median(0)));
+        let write = of("redn7").points[0].median(0);
+        assert!((0.7..1.6).contains(&write), "{write}");
+        assert!(figures(&|_| false).unwrap().is_empty());
+    }
+}

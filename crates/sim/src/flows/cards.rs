@@ -1,0 +1,442 @@
+//! Flows by cards: each host has the card that runs live, and each flow is a WRITE between two
+//! queue pairs of its own, or a call of a kernel ([`gets`]).
+
+use remora_nic::kernel::CallStatus;
+use remora_nic::nic::QpInit;
+use remora_nic::qp::{QpAttr, State};
+use remora_nic::queue::{
+    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
+};
+use remora_nic::wire::{Dialect, Transport as Service};
+use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
+use remora_offload::kernel::builtin::get::Value;
+
+use super::carrier::{Carrier, News, Turn};
+use super::cluster::{Cluster, ClusterError, Payload};
+use super::flow::Flow;
+use super::gets;
+use super::report::Part as Outcome;
+use super::shared::{Ends, Shared, locked};
+use super::transport::How;
+use crate::dice::{mix, pattern};
+use crate::hollow::{self, HOLLOW};
+use crate::net::{Net, Part, Ps};
+use crate::world::{DriverOptions, Host, Step, World};
+
+/// The address in work requests of a host's first byte.
+const IOVA: u64 = 0x1000_0000_0000;
+/// Entries of a completion queue. It is emptied after each event.
+const ENTRIES: usize = 1024;
+
+/// By how much a class's share of a card that many want is larger than that of the class below.
+const SHARE: u16 = 4;
+
+/// What a host has for all its flows.
+#[derive(Clone, Copy, Debug)]
+struct Base {
+    pd: Pd,
+    send_cq: u32,
+    recv_cq: u32,
+    key: u32,
+}
+
+/// The hosts of one part, with their cards.
+pub(super) struct Cards<'a> {
+    shared: &'a Shared<'a>,
+    own: u8,
+    world: World,
+    bases: Vec<Base>,
+    ends: Vec<Ends>,
+    /// By flow: the offset of its bytes at its source, and at its target, of those that are here.
+    sources: Vec<u64>,
+    targets: Vec<u64>,
+    /// By host: how many flows fetch from it.
+    gets: Vec<u32>,
+    /// By flow: its class, where shorter flows have higher ones.
+    classes: Option<Vec<u8>>,
+    news: Vec<News>,
+}
+
+impl<'a> Carrier<'a> for Cards<'a> {
+    fn new(shared: &'a Shared<'a>, own: u8) -> Result<Cards<'a>, ClusterError> {
+        let Shared { cluster, flows, division, .. } = *shared;
+        let mut world = World::on(&cluster.topology, &cluster.net, DriverOptions::HARDWARE)?;
+        let (first, last) = division.hosts(own);
+        if division.parts() > 1 {
+            let part = Part { of: division.of.clone(), own, leaving: Vec::new() };
+            world.set_part(first as usize, part);
+        }
+        for host in 0..cluster.topology.hosts {
+            let is_here = (first..last).contains(&host);
+            let profile = cluster.hardware.get(host as usize).copied().flatten();
+            world.place_host(u64::from(host), (cluster.card(host), profile), is_here);
+        }
+        let mut cards = Cards {
+            shared,
+            own,
+            world,
+            bases: Vec::new(),
+            ends: Vec::new(),
+            sources: vec![0; flows.len()],
+            targets: vec![0; flows.len()],
+            gets: gets::counts(flows, cluster.topology.hosts),
+            classes: cluster.short_first.then(|| Flow::classes(flows)),
+            news: Vec::new(),
+        };
+        cards.lay_out()?;
+        cards.register((first, last))?;
+        (first..last).try_for_each(|host| cards.serve_gets(host))?;
+        cards.create()?;
+        Ok(cards)
+    }
+
+    /// Takes all queue pairs of this part to RTS.
+    fn connect(&mut self) {
+        self.ends = locked(&self.shared.ends).clone();
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            let class = self.class(i);
+            let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
+            let psn = Psn::new(mix(i as u64) as u32);
+            if self.is_here(flow.src) {
+                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), (psn, class));
+                if flow.fetches {
+                    self.await_one(flow.src, src_qpn, i);
+                }
+            }
+            if self.is_here(flow.dst) {
+                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), (psn, class));
+                if self.shared.awaited[i] && !flow.fetches {
+                    self.await_one(flow.dst, dst_qpn, i);
+                }
+            }
+            let from = flow.way().0;
+            if is_real && self.is_here(from) {
+                self.fill(from, self.place(i, from), &pattern(i as u64, flow.bytes as usize));
+            }
+        }
+    }
+
+    fn net(&mut self) -> &mut Net {
+        self.world.net()
+    }
+
+    fn next_at(&mut self) -> Ps {
+        self.world.next_at()
+    }
+
+    fn alarm_at(&mut self, at: Ps) {
+        self.world.alarm_at(at, 0);
+    }
+
+    fn begin(&mut self, i: usize) {
+        let flow = &self.shared.flows[i];
+        let Ends { src_qpn, dst_addr, dst_key, .. } = self.ends[i];
+        if flow.fetches {
+            return self.call(i);
+        }
+        let imm = self.shared.awaited[i].then_some(i as u32);
+        let lkey = self.base(flow.src).key;
+        let sge = [Sge { addr: IOVA + self.sources[i], len: flow.bytes as u32, lkey }];
+        let to = Remote { addr: dst_addr, rkey: dst_key };
+        let request = SendRequest {
+            wr_id: i as u64,
+            op: SendOp::Write { to, imm },
+            data: Data::Sges(&sge),
+            flags: SendFlags::SIGNALED,
+        };
+        let Host { nic, memory, .. } = &mut self.world.hosts[flow.src as usize];
+        nic.post_send(memory, src_qpn, &request).expect("the ring of a new queue pair has room");
+    }
+
+    #[inline]
+    fn step_until(&mut self, end: Ps) -> Option<Turn> {
+        loop {
+            match self.world.step_until(end)? {
+                Step::Alarm(_) => return Some(Turn::Alarm),
+                Step::Card(host) => self.take_completions(host),
+                Step::Arrival => {}
+            }
+            if !self.news.is_empty() {
+                return Some(Turn::News);
+            }
+        }
+    }
+
+    fn news(&mut self) -> &mut Vec<News> {
+        &mut self.news
+    }
+
+    fn finish(&mut self, outcome: &mut Outcome) {
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for (i, flow) in self.shared.flows.iter().enumerate() {
+            let to = flow.way().1;
+            if !self.is_here(to) || flow.is_wait() {
+                continue;
+            }
+            let place = self.place(i, to);
+            let memory = &mut self.world.hosts.quietly(to as usize).memory;
+            let arrived = if is_real {
+                let bytes = memory.slice(place, flow.bytes as usize);
+                let sent = pattern(i as u64, flow.bytes as usize);
+                bytes.iter().zip(&sent).take_while(|(a, b)| a == b).count() as u64
+            } else {
+                memory.hollow.covered(HOLLOW + place)
+            };
+            outcome.arrived.push((i as u32, arrived));
+        }
+        outcome.trace = self.world.trace();
+        let counters = self.world.hosts.iter().map(|host| host.nic.counters());
+        outcome.retransmitted = counters.map(|c| c.tx_retransmitted).sum();
+    }
+}
+
+/// Setting up.
+impl Cards<'_> {
+    fn is_here(&self, host: u32) -> bool {
+        self.shared.division.has(self.own, host)
+    }
+
+    fn base(&self, host: u32) -> Base {
+        self.bases[(host - self.shared.division.hosts(self.own).0) as usize]
+    }
+
+    /// A flow's class; for queue pairs, the client of the card that it counts as.
+    fn class(&self, flow: usize) -> u8 {
+        self.classes.as_ref().map_or(0, |classes| classes[flow])
+    }
+
+    /// Where a flow's bytes are at one of its hosts.
+    fn place(&self, flow: usize, host: u32) -> u64 {
+        let is_source = self.shared.flows[flow].src == host;
+        if is_source { self.sources[flow] } else { self.targets[flow] }
+    }
+
+    /// Gives the flows' bytes their places.
+    fn lay_out(&mut self) -> Result<(), ClusterError> {
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
+                if !self.is_here(host) {
+                    continue;
+                }
+                let memory = &mut self.world.hosts[host as usize].memory;
+                let addr = memory.hollow.alloc(flow.bytes).ok_or_else(|| full(host, "memory"))?;
+                let places = if is_source { &mut self.sources } else { &mut self.targets };
+                places[i] = addr - HOLLOW;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers each host's bytes, and makes what its flows share.
+    fn register(&mut self, (first, last): (u32, u32)) -> Result<(), ClusterError> {
+        let is_real = self.shared.cluster.payload == Payload::Real;
+        for host in first..last {
+            let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+            let len = memory.hollow.len().max(1);
+            let pages = if is_real {
+                let at = memory.alloc(len as usize, 4096);
+                PageTable::contiguous(12, at, len)
+            } else {
+                PageTable::new(hollow::SHIFT, 0, [HOLLOW])
+            };
+            if self.classes.is_some() {
+                (0..8).for_each(|class| nic.set_client_weight(class, SHARE.pow(class.into())));
+            }
+            let pd = nic.alloc_pd().map_err(|e| full(host, e))?;
+            let init = MrInit { iova: IOVA, len, access: Access::all(), pages };
+            let key = nic.reg_mr(pd, init).map_err(|e| full(host, e))?;
+            let send_cq = nic.create_exported_cq(ENTRIES).map_err(|e| full(host, e))?;
+            let recv_cq = nic.create_exported_cq(ENTRIES).map_err(|e| full(host, e))?;
+            self.bases.push(Base { pd, send_cq, recv_cq, key });
+        }
+        Ok(())
+    }
+
+    /// Makes the queue pairs, and tells the other part of them.
+    fn create(&mut self) -> Result<(), ClusterError> {
+        let mut made = Vec::new();
+        for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
+            for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
+                if !self.is_here(host) {
+                    continue;
+                }
+                let Base { pd, send_cq, recv_cq, key } = self.base(host);
+                let client = self.class(i).into();
+                let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+                let mut ring = |inline| {
+                    let stride = RingInit::stride_for(1, inline);
+                    let ring = RingInit { addr: 0, depth: 1, stride };
+                    RingInit { addr: memory.alloc(ring.len(), 64), ..ring }
+                };
+                let (sq, rq) = match (is_source, flow.fetches) {
+                    (true, false) => (ring(0), RingInit::default()),
+                    (false, false) => (RingInit::default(), ring(0)),
+                    (true, true) => (ring(gets::CALL), ring(0)),
+                    (false, true) => (RingInit::default(), RingInit::default()),
+                };
+                let qpn = nic.create_qp(QpInit {
+                    pd,
+                    transport: Service::Rc,
+                    send_cq,
+                    recv_cq,
+                    srq: None,
+                    sq,
+                    rq,
+                    signal_all: false,
+                    flags: QpFlags::empty(),
+                    client,
+                });
+                made.push((i, is_source, qpn.map_err(|e| full(host, e))?, key));
+            }
+        }
+        let mut ends = locked(&self.shared.ends);
+        for (i, is_source, qpn, key) in made {
+            if is_source {
+                ends[i].src_qpn = qpn;
+            } else {
+                (ends[i].dst_qpn, ends[i].dst_key) = (qpn, key);
+                ends[i].dst_addr = IOVA + self.targets[i];
+            }
+        }
+        Ok(())
+    }
+
+    fn bring_up(
+        &mut self,
+        (host, qpn): (u32, u32),
+        (peer, dest_qp): (u32, u32),
+        (psn, class): (Psn, u8),
+    ) {
+        let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
+        let How::Card { dialect, congestion, .. } = transport.how else { return };
+        // Calls of kernels are no RoCE v2.
+        let calls = self.gets[host as usize] > 0 || self.gets[peer as usize] > 0;
+        let dialect = if calls { dialect | Dialect::KERNELS } else { dialect };
+        let path = Path::new(Cluster::address(peer), qpn.min(dest_qp));
+        let path = Path { traffic_class: class << 5, ..path };
+        let none = QpAttr::default();
+        let steps = [
+            QpAttr {
+                state: Some(State::Init),
+                access: Some(Access::all()),
+                dialect: Some(dialect),
+                congestion: Some(congestion),
+                ..none
+            },
+            QpAttr {
+                state: Some(State::Rtr),
+                path: Some(path),
+                path_mtu: Some(mtu),
+                dest_qp: Some(dest_qp),
+                rq_psn: Some(psn),
+                max_dest_rd_atomic: Some(1),
+                min_rnr_timer: Some(1),
+                ..none
+            },
+            QpAttr {
+                state: Some(State::Rts),
+                sq_psn: Some(psn),
+                timeout: Some(timeout),
+                max_rd_atomic: Some(1),
+                retry_cnt: Some(7),
+                rnr_retry: Some(7),
+                ..none
+            },
+        ];
+        let now = self.world.now;
+        let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+        for attr in &steps {
+            nic.modify_qp(now, memory, qpn, attr).expect("a transition of a new queue pair");
+        }
+    }
+
+    /// Fills real memory. What lies at `offset` has its place there; behind it come the rings.
+    fn fill(&mut self, host: u32, offset: u64, bytes: &[u8]) {
+        let memory = &mut self.world.hosts[host as usize].memory;
+        memory.slice_mut(offset, bytes.len()).copy_from_slice(bytes);
+    }
+}
+
+/// Values that are fetched.
+impl Cards<'_> {
+    /// Puts up what flows fetch from a host.
+    fn serve_gets(&mut self, host: u32) -> Result<(), ClusterError> {
+        if self.gets[host as usize] == 0 {
+            return Ok(());
+        }
+        let flows = self.shared.flows.iter().enumerate();
+        let own = flows.filter(|(_, flow)| flow.fetches && flow.dst == host);
+        let value = |(i, flow): (usize, &Flow)| {
+            let place = Value { addr: IOVA + self.targets[i], len: flow.bytes as u32 };
+            (i as u64, place)
+        };
+        let list: Vec<(u64, Value)> = own.map(value).collect();
+        let profile = self.shared.cluster.hardware.get(host as usize).copied().flatten();
+        let clients = if self.classes.is_some() { 8 } else { 1 };
+        let Base { pd, key, .. } = self.base(host);
+        let terms = (pd, key, clients);
+        let server = &mut self.world.hosts[host as usize];
+        gets::serve(server, terms, profile.map(|profile| profile.way), &list)
+            .map_err(|what| full(host, what))
+    }
+
+    /// Has the card tell of a message with an immediate.
+    fn await_one(&mut self, host: u32, qpn: u32, flow: usize) {
+        let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+        let request = RecvRequest { wr_id: flow as u64, sges: &[] };
+        nic.post_recv(memory, qpn, &request).expect("an empty ring has room");
+    }
+
+    /// Calls the kernel that sends a flow's bytes.
+    fn call(&mut self, i: usize) {
+        let Flow { src, dst, bytes, .. } = self.shared.flows[i];
+        let to = Remote { addr: IOVA + self.sources[i], rkey: self.base(src).key };
+        let call = gets::call(i as u64, self.gets[dst as usize], to, bytes as u32);
+        let request = SendRequest {
+            wr_id: i as u64,
+            op: SendOp::Rpc { opcode: gets::OPCODE },
+            data: Data::Inline(&call),
+            flags: SendFlags::empty(),
+        };
+        let Host { nic, memory, .. } = &mut self.world.hosts[src as usize];
+        let posted = nic.post_send(memory, self.ends[i].src_qpn, &request);
+        posted.expect("the ring of a new queue pair has room");
+    }
+}
+
+/// Running.
+impl Cards<'_> {
+    fn take_completions(&mut self, host: usize) {
+        while let Some(cq) = self.world.hosts.quietly(host).nic.poll_completed() {
+            let mut some = [Completion::default(); 16];
+            loop {
+                let polled = self.world.hosts.quietly(host).nic.poll_cq(cq, &mut some);
+                let n = polled.expect("a completion queue holds all that was posted");
+                let flows = self.shared.flows;
+                let news = some[..n].iter().map(|done| news_of(host, done, flows));
+                self.news.extend(news);
+                if n < some.len() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+fn news_of(host: usize, completion: &Completion, flows: &[Flow]) -> News {
+    let (host, flow) = (host as u32, completion.wr_id as u32);
+    match completion.status {
+        Status::Success if !completion.kind.is_receive() => News::Ended { host, flow },
+        Status::Success if !flows[flow as usize].fetches => News::Arrived { host, flow },
+        Status::Success => match CallStatus::from_immediate(completion.imm_or_key).0 {
+            CallStatus::OK => News::Ended { host, flow },
+            _ => News::Failed { flow, status: Status::RemoteOperation },
+        },
+        status => News::Failed { flow, status },
+    }
+}
+
+fn full(host: u32, what: impl core::fmt::Display) -> ClusterError {
+    ClusterError::Full { host, what: what.to_string() }
+}

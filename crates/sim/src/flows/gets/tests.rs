@@ -1,0 +1,88 @@
+//! Whole runs in which hosts serve values.
+
+use crate::flows::{Cluster, ClusterError, Flow, Payload, Transport, get_calls, incast};
+use crate::hardware::Profile;
+use crate::net::time::US;
+use crate::net::{LeafSpine, LineRate, Star, Topology};
+
+fn star(hosts: u32) -> Cluster {
+    Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
+}
+
+fn leaves() -> Topology {
+    let rate = LineRate::gigabits(100);
+    let (host_rate, fabric_rate) = (rate, rate);
+    LeafSpine { leaves: 2, spines: 2, hosts_per_leaf: 4, host_rate, fabric_rate, delay: US }
+        .topology()
+}
+
+/// A call there and a value back, and nothing else: no acknowledge is waited for.
+#[test]
+fn a_value_takes_what_its_call_and_its_bytes_take() {
+    for transport in ["go-back-n", "selective"] {
+        for bytes in [1, 64, 1024, 100_000] {
+            let cluster = Cluster { transport: Transport::named(transport).unwrap(), ..star(2) };
+            let report = cluster.run(&[Flow::fetch(0, 1, bytes, 0)]).unwrap();
+            assert_eq!((report.done(), report.flows[0].arrived), (1, bytes), "{report}");
+            let slowdown = report.flows[0].slowdown().unwrap();
+            assert!((slowdown - 1.0).abs() < 0.02, "{transport}, {bytes}: {slowdown}");
+        }
+    }
+}
+
+/// Many clients, messages beside them, losses: each value is whole, real or not, on one thread and
+/// on two.
+#[test]
+fn values_arrive_whole_under_load() {
+    let mut lengths = [10u64, 300, 5000, 40_000].into_iter().cycle();
+    let mut flows = get_calls(0..8, 5, (6, US), || lengths.next().unwrap());
+    let first = flows.len() as u32;
+    let mut more = get_calls(4..8, 0, (6, 0), || 2000);
+    more.iter_mut().for_each(|flow| flow.after.iter_mut().for_each(|other| *other += first));
+    flows.extend(more);
+    flows.extend(incast(1..8, 0, 100_000));
+    for transport in ["go-back-n", "selective"] {
+        let mut cluster = Cluster::new(leaves());
+        cluster.transport = Transport::named(transport).unwrap();
+        cluster.net.buffer.bytes = 100_000;
+        let run = |payload, threads| {
+            let report = Cluster { payload, threads, ..cluster.clone() }.run(&flows).unwrap();
+            assert_eq!(report.done(), flows.len(), "{transport}: {report}");
+            assert!(report.flows.iter().zip(&flows).all(|(f, flow)| f.arrived == flow.bytes));
+            report
+        };
+        let hollow = run(Payload::Hollow, 1);
+        assert!(hollow.tally.dropped_full > 0, "{hollow}");
+        assert!(run(Payload::Hollow, 2) == hollow, "{transport}: two threads");
+        assert!(run(Payload::Real, 1) == hollow, "{transport}: real bytes");
+        cluster.short_first = true;
+        cluster.net.classes = true;
+        let classes = cluster.run(&flows).unwrap();
+        assert_eq!(classes.done(), flows.len(), "{transport}: {classes}");
+    }
+}
+
+/// The kernel reaches the host's memory through the card's hardware: an entry, then the value.
+#[test]
+fn hardware_takes_its_time_for_each_access() {
+    let time = |card: Option<&str>| {
+        let hardware = vec![card.and_then(Profile::named); 2];
+        let report = Cluster { hardware, ..star(2) }.run(&[Flow::fetch(0, 1, 64, 0)]).unwrap();
+        report.flows[0].time().unwrap()
+    };
+    let (none, strom) = (time(None), time(Some("strom")));
+    // 1.5 µs for the entry, and as much for the value; a write's way at the end.
+    assert!((3 * US..5 * US).contains(&(strom - none)), "{strom} and {none}");
+}
+
+#[test]
+fn what_waits_for_a_value_waits_where_it_goes() {
+    let first = Flow::fetch(0, 1, 5000, 0);
+    let then = Flow { after: vec![0], ..Flow::new(0, 2, 1000, 0) };
+    let report = star(3).run(&[first.clone(), then.clone()]).unwrap();
+    assert_eq!(report.flows[1].began, report.flows[0].ended);
+    let wrong = star(3).run(&[first.clone(), Flow { src: 1, ..then }]).unwrap_err();
+    assert!(wrong.to_string().contains("waits for flow 0"), "{wrong}");
+    let model = Cluster { transport: Transport::named("irn").unwrap(), ..star(2) };
+    assert_eq!(model.run(&[first]), Err(ClusterError::Model("irn")));
+}

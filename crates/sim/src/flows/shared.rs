@@ -1,0 +1,45 @@
+//! What the threads of a run share.
+
+use core::sync::atomic::AtomicU64;
+use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
+
+use super::cluster::{Cluster, ClusterError, Division};
+use super::flow::Flow;
+use super::watch::Watch;
+use crate::net::Parcel;
+use crate::net::deadlock::Waits;
+
+/// What the two ends of a flow must know of each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Ends {
+    pub(super) src_qpn: u32,
+    pub(super) dst_qpn: u32,
+    pub(super) dst_addr: u64,
+    pub(super) dst_key: u32,
+}
+
+/// What all threads of a run share.
+pub(super) struct Shared<'a> {
+    pub(super) cluster: &'a Cluster,
+    pub(super) flows: &'a [Flow],
+    /// By flow: does another wait for it at its target?
+    pub(super) awaited: Vec<bool>,
+    pub(super) division: &'a Division,
+    /// By flow, where cards carry them.
+    pub(super) ends: Mutex<Vec<Ends>>,
+    pub(super) barrier: Barrier,
+    pub(super) mail: Vec<Mutex<Vec<Parcel>>>,
+    pub(super) nexts: Vec<AtomicU64>,
+    pub(super) failed: Mutex<Option<ClusterError>>,
+    /// In a look for deadlocks: what all parts have to say.
+    pub(super) paused: Mutex<Vec<(u32, u8)>>,
+    pub(super) waits: Mutex<Waits>,
+    /// The moment up to which the part that has come furthest has taken samples.
+    pub(super) sampled: AtomicU64,
+    pub(super) watch: &'a Watch,
+}
+
+/// The lock. A thread that has panicked ends the run by itself.
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

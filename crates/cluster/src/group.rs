@@ -5,13 +5,13 @@
 //! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
 //! service to `coordinator`.
 //!
-//! Locks are taken in this order: a lock of the store, this one, the card's. So nothing is done to
-//! the store under this lock.
+//! Locks are taken in this order: the shard's (see `slots`), a lock of the store, this one, the
+//! card's. So nothing is done to the store under this lock.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use remora::nic::cm::ListenError;
 use remora::nic::queue::Completion;
 use remora::nic::{Access, CreateError};
 use remora::{Device, ProtectionDomain, RegisterError, Remote};
+use remora_store::front::slots::Shard;
 use remora_store::journal::{Journal, JournalError, Record};
 use remora_store::log::Position;
 use remora_store::replica::{
@@ -202,6 +203,9 @@ pub struct Group {
     pub(crate) device: Device,
     pub(crate) domain: ProtectionDomain,
     pub(crate) region: Region,
+    /// What the group is for each slot, where it is one of several; as of the epoch in which this
+    /// node last began to serve.
+    pub(crate) shard: RwLock<Shard>,
     state: Mutex<State>,
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
@@ -260,6 +264,7 @@ impl Group {
             device: device.clone(),
             domain,
             region: region.expect("a region with a buffer of its own"),
+            shard: RwLock::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),

@@ -1,4 +1,4 @@
-//! A group on loopback, with an etcd of its own, to try.
+//! A cluster on loopback, with an etcd of its own, to try.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use remora_cli::{failure, output, stop};
-use remora_cluster::etcd::{EtcdGroup, overview};
+use remora_cluster::etcd::EtcdGroup;
+use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Try;
+use super::moves::{atlas, left, want};
 use super::status::Look;
 use crate::child::Helper;
 use crate::folder::Folder;
 
-/// The group's name.
+/// The cluster's name.
 const NAME: &str = "try";
 /// How long etcd, and then the group, may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -38,6 +40,7 @@ struct Node {
 /// What a node prints when it is there.
 #[derive(Deserialize)]
 struct Ready {
+    group: String,
     node: String,
     redis: Vec<String>,
     memcached: Vec<String>,
@@ -51,9 +54,18 @@ impl Try {
         }
         let mut etcd = Etcd::start()?;
         etcd.wait(&stop)?;
-        let nodes = start_nodes(&etcd.url, self.nodes)?;
-        let Some(primary) = wait_for_primary(&etcd.group(), &stop)? else { return Ok(()) };
-        self.announce(&etcd, &nodes, &primary)?;
+        let (mut nodes, mut primaries) = (Vec::new(), Vec::new());
+        for group in ('a'..='z').take(self.groups.into()).map(String::from) {
+            nodes.extend(start_nodes(&etcd.url, &group, self.nodes)?);
+            match wait_for_primary(&etcd.cluster(), &group, &stop)? {
+                Some(primary) => primaries.push(primary),
+                None => return Ok(()),
+            }
+        }
+        if !self.hand_out(&etcd.cluster(), &stop)? {
+            return Ok(());
+        }
+        self.announce(&etcd, &nodes, &primaries)?;
         while !stop.load(Ordering::Relaxed) {
             etcd.check()?;
             std::thread::sleep(LOOK);
@@ -63,33 +75,56 @@ impl Try {
         Ok(())
     }
 
-    fn announce(&self, etcd: &Etcd, nodes: &[Node], primary: &str) -> Result<()> {
+    /// Gives each group as many of the slots; false if the user has had enough.
+    fn hand_out(&self, cluster: &EtcdGroup, stop: &AtomicBool) -> Result<bool> {
+        let start = Instant::now();
+        for (index, group) in ('a'..='z').take(self.groups.into()).enumerate().skip(1) {
+            let (group, groups) = (group.to_string(), usize::from(self.groups));
+            let border = |index: usize| (usize::from(SLOTS) * index / groups) as u16;
+            let range = [Range { first: border(index), last: border(index + 1) - 1 }];
+            want(cluster, &range, &group)?;
+            while left(cluster, &range, &group)? > 0 {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(false);
+                }
+                ensure!(start.elapsed() < PATIENCE, "slots do not come to group {group}");
+                std::thread::sleep(LOOK);
+            }
+        }
+        Ok(true)
+    }
+
+    fn announce(&self, etcd: &Etcd, nodes: &[Node], primaries: &[String]) -> Result<()> {
         if self.json {
             let node = |node: &Node| {
-                let Ready { node: name, redis, memcached } = &node.ready;
+                let Ready { group, node: name, redis, memcached } = &node.ready;
                 json!({
-                    "node": name, "process": node.process.id(), "redis": redis[0],
-                    "memcached": memcached[0], "is_primary": name == primary,
+                    "group": group, "node": name, "process": node.process.id(), "redis": redis[0],
+                    "memcached": memcached[0], "is_primary": primaries.contains(name),
                 })
             };
             return output::json_line(&json!({
-                "group": NAME,
+                "cluster": NAME,
                 "etcd": etcd.url,
                 "folder": etcd.folder.path(),
                 "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             }));
         }
-        let mut table = output::table(["node", "process", "Redis’ clients", "memcached’s", ""]);
+        let mut table =
+            output::table(["group", "node", "process", "Redis’ clients", "memcached’s", ""]);
         for node in nodes {
-            let part = if node.ready.node == primary { "primary" } else { "" };
+            let part = if primaries.contains(&node.ready.node) { "primary" } else { "" };
             let process = node.process.id().to_string();
-            let Ready { node, redis, memcached } = &node.ready;
-            table.add_row([node, &process, &redis[0], &memcached[0], part]);
+            let Ready { group, node, redis, memcached } = &node.ready;
+            table.add_row([group, node, &process, &redis[0], &memcached[0], part]);
         }
         let (url, folder) = (&etcd.url, etcd.folder.path().display());
-        println!("A group of {} nodes, and etcd at {url} with its data in {folder}:", nodes.len());
+        println!(
+            "A cluster of {} nodes, and etcd at {url} with its data in {folder}:",
+            nodes.len()
+        );
         println!("{table}");
-        let first = nodes.iter().find(|node| node.ready.node == primary);
+        let first = nodes.iter().find(|node| primaries.contains(&node.ready.node));
         if let Some(node) = first {
             let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
             println!("Try: redis-cli -c -p {port} set greeting hello");
@@ -106,11 +141,22 @@ impl Try {
     }
 }
 
-fn start_nodes(url: &str, count: u8) -> Result<Vec<Node>> {
+fn start_nodes(url: &str, group: &str, count: u8) -> Result<Vec<Node>> {
     let nodes = count.to_string();
     let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", "64M"];
     args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", "4M"]);
-    args.extend(["--cluster", NAME, "--etcd", url, "--nodes", &nodes, "--lease", "2"]);
+    args.extend([
+        "--cluster",
+        NAME,
+        "--group",
+        group,
+        "--etcd",
+        url,
+        "--nodes",
+        &nodes,
+        "--lease",
+        "2",
+    ]);
     let started: Vec<_> = (0..count).map(|_| Helper::start(&args)).collect::<Result<_>>()?;
     let ready = |mut process: Helper| {
         let line = process.line_within(PATIENCE)?;
@@ -121,16 +167,18 @@ fn start_nodes(url: &str, count: u8) -> Result<Vec<Node>> {
     started.into_iter().map(ready).collect()
 }
 
-/// Waits until a primary serves: which one. `None` if the user has had enough.
-fn wait_for_primary(group: &EtcdGroup, stop: &AtomicBool) -> Result<Option<String>> {
+/// Waits until a group's primary serves: which one. `None` if the user has had enough.
+fn wait_for_primary(cluster: &EtcdGroup, group: &str, stop: &AtomicBool) -> Result<Option<String>> {
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let look = Look::at(group, None);
-        if let Ok(Some((primary, _))) = look.as_ref().map(Look::serving) {
+        let looks = Look::all(cluster, None);
+        let look = looks.as_ref().ok().and_then(|all| all.iter().find(|it| it.is_of(group)));
+        if let Some((primary, _)) = look.and_then(Look::serving) {
             return Ok(Some(primary.to_string()));
         }
         if start.elapsed() > PATIENCE {
-            bail!("no node serves after {PATIENCE:?}: {}", look?);
+            let all: Vec<_> = looks?.iter().map(Look::to_string).collect();
+            bail!("no node of group {group} serves after {PATIENCE:?}: {}", all.join("\n"));
         }
         std::thread::sleep(LOOK);
     }
@@ -161,19 +209,19 @@ impl Etcd {
         Ok(Etcd { process, folder, url })
     }
 
-    fn group(&self) -> EtcdGroup {
+    fn cluster(&self) -> EtcdGroup {
         EtcdGroup { endpoints: vec![self.url.clone()], user: None, name: NAME.to_owned() }
     }
 
     /// Waits until it answers, or the user has had enough.
     fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
-        let (group, start) = (self.group(), Instant::now());
-        while let Err(error) = overview(&group) {
+        let (cluster, start) = (self.cluster(), Instant::now());
+        while let Err(error) = atlas(&cluster) {
             self.check()?;
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let told = || failure::told(&error.into());
+            let told = || failure::told(&error);
             ensure!(start.elapsed() < PATIENCE, "etcd does not begin: {}", told());
             std::thread::sleep(LOOK);
         }

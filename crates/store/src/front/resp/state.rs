@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) transaction: Option<Transaction>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) is_closing: bool,
+    /// How many commands, the present one included, another group has sent here (`ASK`).
+    pub(crate) asks: u8,
 }
 
 impl State {
@@ -63,6 +65,7 @@ impl State {
             transaction: None,
             watched: Vec::new(),
             is_closing: false,
+            asks: 0,
         }
     }
 

@@ -47,8 +47,29 @@ pub(crate) fn reset(call: &mut Call<'_>) -> Done {
 
 /// `SELECT index`.
 pub(crate) fn select(call: &mut Call<'_>) -> Done {
-    call.state.database = keys::database(call.at(1))?;
+    let database = keys::database(call.at(1))?;
+    if call.turn.world.is_clustered && database != 0 {
+        return Err(Wrong::Is("ERR SELECT is not allowed in cluster mode"));
+    }
+    call.state.database = database;
     call.state.publish();
+    call.reply.ok();
+    Ok(())
+}
+
+/// `ASKING`: the group that a slot's keys come from has sent the next command here.
+pub(crate) fn asking(call: &mut Call<'_>) -> Done {
+    // This one, and the next.
+    call.state.asks = 2;
+    call.reply.ok();
+    Ok(())
+}
+
+/// `READONLY` and `READWRITE`: accepted, since the primary answers in both cases.
+pub(crate) fn readonly(call: &mut Call<'_>) -> Done {
+    if !call.turn.world.is_clustered {
+        return Err(Wrong::Is("ERR This instance has cluster support disabled"));
+    }
     call.reply.ok();
     Ok(())
 }

@@ -133,8 +133,11 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(client.ask(&["SET", "foo", "1"]), Reply::Text("OK".into()));
     let [a, b] = ["a", "b"].map(|group| trial.primary_front(group));
     let says = |at, words: &[&str], what: &str| {
-        let said = Client::new(at).direct(words).unwrap();
-        assert!(matches!(&said, Reply::Error(text) if text.contains(what)), "{words:?}: {said:?}");
+        // What a node has not heard of yet, it says later.
+        until(&format!("{words:?}: {what}"), || {
+            let said = Client::new(at).direct(words).unwrap();
+            matches!(&said, Reply::Error(text) if text.contains(what)).then_some(())
+        });
     };
     says(b, &["CLUSTER", "TAKE", "a", "7", "0-10"], "map does not say");
     says(b, &["CLUSTER", "OWN", "a", "7", "0-10"], "was not announced");

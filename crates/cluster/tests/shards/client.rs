@@ -1,7 +1,7 @@
 //! A client of Redis Cluster that knows nothing but where it began.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Error, Read, Result, Write};
+use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 

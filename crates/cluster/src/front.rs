@@ -12,7 +12,7 @@ use remora_store::replica::{NodeId, Standing};
 
 use crate::group::{Group, Status};
 use crate::map::{Atlas, GroupView, Owner, SlotMap};
-use crate::slots::Slots;
+use crate::slots::{Slots, load};
 
 /// A group, as the fronts' keeper.
 #[derive(Clone, Debug)]
@@ -81,6 +81,10 @@ impl Keeper for GroupKeeper {
 
     fn is_elsewhere(&self) -> bool {
         self.0.check().is_err()
+    }
+
+    fn is_readable(&self, _slot: u16) -> bool {
+        self.0.follows()
     }
 
     fn cluster(&self) -> Option<Cluster> {
@@ -176,6 +180,12 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
         let mut atlas = (*self.slots.atlas()).clone();
         atlas.groups.insert(self.slots.name.clone(), view);
         Some(atlas.shown(&self.slots.name, me))
+    }
+
+    /// (What the log says of a slot comes before the first of its keys is gone.)
+    fn is_readable(&self, slot: u16) -> bool {
+        let shard = load(&self.slots.store).unwrap_or_default();
+        shard.part(slot) == Some(&Part::Owned) && self.keeper.is_readable(slot)
     }
 
     fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {

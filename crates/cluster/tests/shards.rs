@@ -126,6 +126,71 @@ fn a_move_outlives_the_primaries_of_both_groups() {
     });
 }
 
+/// Keys of the first group that can be read and not be changed.
+fn frozen(trial: &Trial, count: usize) -> BTreeSet<String> {
+    let at = trial.primary_front("a");
+    let mut client = Client::new(at);
+    let is_frozen = |key: &String| {
+        // A change without an effect, where it is taken.
+        let said = client.direct(&["PERSIST", key]).unwrap();
+        let is_frozen = matches!(&said, Reply::Error(text) if text.starts_with("TRYAGAIN"));
+        assert!(!is_frozen || client.direct(&["GET", key]).unwrap() == Reply::Text("x".into()));
+        is_frozen
+    };
+    (0..count).map(|number| format!("filler {number}")).filter(is_frozen).collect()
+}
+
+/// While nobody knows whether keys have come, nobody changes them, whoever is the primary.
+#[test]
+fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
+    let mut trial = Trial::new(&["a", "b"], 3);
+    fill(&trial, 3000);
+    trial.move_slots("0-16383", "b");
+    until("keys are on their way", || (trial.count_of("b") > 200).then_some(()));
+    // The other group has no majority any more.
+    trial.kill_backup("b");
+    trial.kill_primary("b");
+    let mut before = BTreeSet::new();
+    until("the move is stuck", || {
+        let now = frozen(&trial, 3000);
+        let same = !now.is_empty() && now == before;
+        before = now;
+        same.then_some(())
+    });
+    trial.kill_primary("a");
+    assert_eq!(frozen(&trial, 3000), before);
+}
+
+/// A backup answers reads from its copy, to who asks for that, as long as its group has the slot.
+#[test]
+fn a_backup_is_read_where_that_is_wanted() {
+    let trial = Trial::new(&["a", "b"], 3);
+    let mut client = trial.client();
+    assert_eq!(client.ask(&["SET", "foo", "1"]), Reply::Text("OK".into()));
+    let (primary, ok) = (trial.primary_front("a"), Reply::Text("OK".into()));
+    let is_backup = |at: &std::net::SocketAddr| *at != primary;
+    let backup = trial.fronts_of("a").into_iter().find(is_backup).unwrap();
+    let (mut reader, mut other) = (Client::new(backup), Client::new(backup));
+    let moved = |at| Reply::Error(format!("MOVED 12182 {at}"));
+    assert_eq!(reader.direct(&["READONLY"]).unwrap(), ok);
+    until("the backup has what was written", || {
+        (reader.direct(&["GET", "foo"]).unwrap() == Reply::Text("1".into())).then_some(())
+    });
+    assert_eq!(reader.direct(&["SET", "foo", "2"]).unwrap(), moved(primary));
+    assert_eq!(other.direct(&["GET", "foo"]).unwrap(), moved(primary));
+    trial.move_slots("12182", "b");
+    trial.wait_until_moved();
+    let owner = trial.primary_front("b");
+    until("the backup knows the map", || {
+        let said = reader.direct(&["GET", "foo"]).unwrap();
+        // It is never told that the key is not there.
+        assert_ne!(said, Reply::Null);
+        (said == moved(owner)).then_some(())
+    });
+    assert_eq!(reader.direct(&["READWRITE"]).unwrap(), ok);
+    assert_eq!(client.ask(&["GET", "foo"]), Reply::Text("1".into()));
+}
+
 #[test]
 fn what_makes_no_sense_is_refused() {
     let trial = Trial::new(&["a", "b"], 1);

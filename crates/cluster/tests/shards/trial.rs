@@ -75,6 +75,11 @@ impl Trial {
         self.members.values().map(|member| member.fronts.redis()[0]).collect()
     }
 
+    pub(crate) fn fronts_of(&self, group: &str) -> Vec<SocketAddr> {
+        let members = self.members.iter().filter(|((name, _), _)| name == group);
+        members.map(|(_, member)| member.fronts.redis()[0]).collect()
+    }
+
     pub(crate) fn client(&self) -> Client {
         Client::with(self.fronts())
     }
@@ -95,6 +100,14 @@ impl Trial {
     pub(crate) fn kill_primary(&mut self, group: &str) {
         let node = self.primary(group).0;
         self.members.remove(&(group.to_owned(), node));
+    }
+
+    /// Ends one of a group's backups.
+    pub(crate) fn kill_backup(&mut self, group: &str) {
+        let primary = self.primary(group).0;
+        let is_backup = |(name, node): &&(String, NodeId)| name == group && *node != primary;
+        let backup = self.members.keys().find(is_backup).unwrap().clone();
+        self.members.remove(&backup);
     }
 
     pub(crate) fn move_slots(&self, ranges: &str, to: &str) {

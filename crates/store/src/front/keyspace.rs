@@ -203,6 +203,12 @@ pub trait Keeper: Send + Sync + Debug {
         false
     }
 
+    /// Whether this node, a backup, may answer for a slot's keys from its own copy: it follows its
+    /// group's primary, and the group has all of the slot's keys. It is looked at after the copy.
+    fn is_readable(&self, _slot: u16) -> bool {
+        false
+    }
+
     /// Lets `act` see what the store's group is for each slot, which stays so meanwhile. Nothing is
     /// shown where all keys are here.
     fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {

@@ -2,7 +2,7 @@
 //! with one group of nodes at a time, and its primary serves it.
 
 use crate::front::keyspace::{Cluster, ClusterGroup};
-use crate::front::resp::command::{Call, Command, Done, WRITE, Wrong};
+use crate::front::resp::command::{Call, Command, Done, READ, WRITE, Wrong};
 use crate::front::resp::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
 use crate::front::world::{World, unix_ms};
@@ -34,6 +34,28 @@ pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
     };
     let (slot, cluster) = (slot_of(key), keeper.cluster().unwrap_or_default());
     Some(redirect("MOVED", slot, cluster.owner(slot)))
+}
+
+/// What a backup's own copy says, to a client that has asked for that (`READONLY`); nothing, if this
+/// node cannot tell.
+pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> {
+    let is_read = command.has(READ) && !command.has(WRITE) && call.state.transaction.is_none();
+    let world = call.turn.world.clone();
+    if !call.state.reads_copies || !is_read || world.used_database(0).is_none() {
+        return None;
+    }
+    let mut slots = keys_of(command, call.arguments).map(slot_of);
+    let slot = slots.next()?;
+    if slots.any(|other| other != slot) {
+        return None;
+    }
+    let start = call.reply.len();
+    let done = (command.run)(call);
+    if world.keeper.is_readable(slot) {
+        return Some(done);
+    }
+    call.reply.truncate(start);
+    None
 }
 
 /// What a request is, as far as its place matters.

@@ -217,7 +217,8 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
     }
     if let Some(elsewhere) = routing::elsewhere(call, command) {
-        return refuse(call, Err(elsewhere));
+        let read = routing::read_copy(call, command);
+        return read.unwrap_or_else(|| refuse(call, Err(elsewhere)));
     }
     let keys = keys_of(command, call.arguments);
     if call.state.transaction.is_some() && !command.has(AT_ONCE) {

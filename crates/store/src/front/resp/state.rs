@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) transaction: Option<Transaction>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) is_closing: bool,
+    /// A backup may answer reads from its own copy.
+    pub(crate) reads_copies: bool,
     /// How many commands, the present one included, another group has sent here (`ASK`).
     pub(crate) asks: u8,
 }
@@ -65,6 +67,7 @@ impl State {
             transaction: None,
             watched: Vec::new(),
             is_closing: false,
+            reads_copies: false,
             asks: 0,
         }
     }

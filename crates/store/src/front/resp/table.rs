@@ -191,9 +191,9 @@ table! {
     "memory" -2 READ | CONTAINER, NO_KEYS, Other,
         "server": "Says what takes how much memory.", server::memory;
     "readonly" 1 FAST, NO_KEYS, Other,
-        "cluster": "Allows answers of replicas: the primary gives them.", connection::readonly;
+        "cluster": "Allows reads of a replica's copy, which may be old.", connection::readonly;
     "readwrite" 1 FAST, NO_KEYS, Other,
-        "cluster": "Takes READONLY back.", connection::readonly;
+        "cluster": "Takes READONLY back.", connection::readwrite;
     "save" 1 ADMIN | NO_MULTI, NO_KEYS, Other,
         "server": "Writes the store to the disk.", server::save;
     "shutdown" -1 ADMIN | NO_MULTI, NO_KEYS, Other,

@@ -65,11 +65,21 @@ pub(crate) fn asking(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `READONLY` and `READWRITE`: accepted, since the primary answers in both cases.
+/// `READONLY`: backups answer reads from their own copies, which may be old.
 pub(crate) fn readonly(call: &mut Call<'_>) -> Done {
+    read_copies(call, true)
+}
+
+/// `READWRITE`: all answers are the primary's.
+pub(crate) fn readwrite(call: &mut Call<'_>) -> Done {
+    read_copies(call, false)
+}
+
+fn read_copies(call: &mut Call<'_>, allowed: bool) -> Done {
     if !call.turn.world.is_clustered {
         return Err(Wrong::Is("ERR This instance has cluster support disabled"));
     }
+    call.state.reads_copies = allowed;
     call.reply.ok();
     Ok(())
 }

@@ -77,18 +77,18 @@ impl Try {
 
     /// Gives each group as many of the slots; false if the user has had enough.
     fn hand_out(&self, cluster: &EtcdGroup, stop: &AtomicBool) -> Result<bool> {
-        let start = Instant::now();
-        for (index, group) in ('a'..='z').take(self.groups.into()).enumerate().skip(1) {
-            let (group, groups) = (group.to_string(), usize::from(self.groups));
-            let border = |index: usize| (usize::from(SLOTS) * index / groups) as u16;
+        let begun = || Ok(atlas(cluster)?.slots.is_some());
+        if !wait_until("the slots are with a group", stop, begun)? {
+            return Ok(false);
+        }
+        let groups = usize::from(self.groups);
+        let border = |index: usize| (usize::from(SLOTS) * index / groups) as u16;
+        for (index, group) in ('a'..='z').map(String::from).take(groups).enumerate().skip(1) {
             let range = [Range { first: border(index), last: border(index + 1) - 1 }];
             want(cluster, &range, &group)?;
-            while left(cluster, &range, &group)? > 0 {
-                if stop.load(Ordering::Relaxed) {
-                    return Ok(false);
-                }
-                ensure!(start.elapsed() < PATIENCE, "slots do not come to group {group}");
-                std::thread::sleep(LOOK);
+            let have_come = || Ok(left(cluster, &range, &group)? == 0);
+            if !wait_until("slots come to another group", stop, have_come)? {
+                return Ok(false);
             }
         }
         Ok(true)
@@ -139,6 +139,23 @@ impl Try {
         println!("Stop: Ctrl-C");
         Ok(())
     }
+}
+
+/// Waits until something is so; false if the user has had enough.
+fn wait_until(
+    what: &str,
+    stop: &AtomicBool,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let start = Instant::now();
+    while !is_so()? {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        ensure!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+    Ok(true)
 }
 
 fn start_nodes(url: &str, group: &str, count: u8) -> Result<Vec<Node>> {

@@ -7,6 +7,7 @@ use crate::front::resp::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
 use crate::front::world::{World, unix_ms};
 
+const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
 const NOT_SERVED: Wrong = Wrong::Is("CLUSTERDOWN Hash slot not served");
 
 /// The keys among a command's arguments.
@@ -93,7 +94,7 @@ pub(super) fn run<'k>(
                 space.is_some_and(|space| world.keyspace.look(space, key, now).is_some())
             };
             match shard.judge(keys.clone(), wanted, is_here) {
-                Verdict::Here => run(call),
+                Verdict::Here => run_here(call, &mut run),
                 Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
                 Verdict::Moved(slot) => Err(moved(&world, slot)),
                 Verdict::Split => {
@@ -108,6 +109,18 @@ pub(super) fn run<'k>(
             }
         });
     });
+    done
+}
+
+/// Runs a request whose keys are here. If it only looked, the node must be the primary still:
+/// what it sees as a backup may have gone elsewhere. (A change is refused by the log.)
+fn run_here(call: &mut Call<'_>, run: &mut impl FnMut(&mut Call<'_>) -> Done) -> Done {
+    let (start, version) = (call.reply.len(), call.turn.version);
+    let done = run(call);
+    if call.turn.version == version && call.turn.world.keeper.is_elsewhere() {
+        call.reply.truncate(start);
+        return Err(NO_PRIMARY);
+    }
     done
 }
 
@@ -130,7 +143,7 @@ fn redirect(how: &str, slot: u16, to: Option<&ClusterGroup>) -> Wrong {
     let primary = to.and_then(ClusterGroup::primary).filter(|node| !node.is_me);
     match primary.and_then(|node| node.address) {
         Some(address) => Wrong::says(format!("{how} {slot} {address}")),
-        None if to.is_some() => Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment"),
+        None if to.is_some() => NO_PRIMARY,
         None => NOT_SERVED,
     }
 }

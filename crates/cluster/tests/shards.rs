@@ -1,5 +1,5 @@
-//! Two groups of nodes in one process, and slots that move between them while clients write: nothing
-//! acknowledged is lost, and nothing that was deleted comes back.
+//! Two groups of nodes in one process, and slots that move between them while clients write:
+//! nothing acknowledged is lost, and nothing that was deleted comes back.
 
 mod shards {
     pub(crate) mod client;

@@ -1,5 +1,5 @@
-//! Moves slots between a cluster's groups: writes into its map what is wanted. The groups' primaries
-//! do the rest, whether this command waits for them or not.
+//! Moves slots between a cluster's groups: writes into its map what is wanted. The groups'
+//! primaries do the rest, whether this command waits for them or not.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

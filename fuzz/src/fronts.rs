@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remora_store::front::keyspace::{Forgetful, Keeper};
+use remora_store::front::keyspace::Forgetful;
 use remora_store::front::served::Served;
 use remora_store::front::world::{Next, Step, Turn, World};
 use remora_store::journal::Unlogged;
@@ -20,35 +20,25 @@ thread_local! {
 }
 
 fn turn() -> Turn {
-    turn_of(Arc::new(Forgetful))
-}
-
-/// A turn of a server whose store has this keeper.
-pub(crate) fn turn_of(keeper: Arc<dyn Keeper>) -> Turn {
     let options = Options::new(LIMIT, 3);
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options);
     let store = Arc::new(store.expect("the heap is as long as it must be"));
     let keyspace = Arc::new(Served::new(store, LIMIT, TablespaceOptions::default()));
-    Turn::new(Arc::new(World::new(keyspace, keeper, 1, true)))
+    Turn::new(Arc::new(World::new(keyspace, Arc::new(Forgetful), 1, true)))
 }
 
 /// Runs `body` with an empty store.
 pub(crate) fn with_turn(body: impl FnOnce(&mut Turn)) {
     TURN.with_borrow_mut(|turn| {
-        empty(turn);
+        turn.now = NOW;
+        turn.world.settings.set_password(None);
+        for index in 0..16 {
+            if let Ok(space) = turn.world.keyspace.tablespace(&format!("db{index}")) {
+                turn.world.keyspace.flush(space, NOW).expect("nothing refuses");
+            }
+        }
         body(turn);
     });
-}
-
-/// Takes all keys away.
-pub(crate) fn empty(turn: &mut Turn) {
-    turn.now = NOW;
-    turn.world.settings.set_password(None);
-    for index in 0..16 {
-        if let Ok(space) = turn.world.keyspace.tablespace(&format!("db{index}")) {
-            turn.world.keyspace.flush(space, NOW).expect("nothing refuses");
-        }
-    }
 }
 
 /// Feeds `input` in pieces of `piece` bytes, as a connection would. The answer is all replies.

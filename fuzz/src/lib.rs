@@ -29,7 +29,6 @@ mod ring;
 mod seeds;
 mod selection;
 mod session;
-mod slots;
 mod store_call;
 mod store_files;
 mod world;
@@ -50,7 +49,6 @@ pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
 pub use session::{session, sessions};
-pub use slots::{slots, slots_requests};
 pub use store_call::{store_call, store_calls};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,
@@ -119,7 +117,6 @@ pub const TARGETS: &[Target] = &[
     Target { name: "store_call", run: store_call, seeds: store_calls, max_len: 2048, cost: 10 },
     // Each input begins with an empty store.
     Target { name: "resp", run: resp, seeds: resp_requests, max_len: 1024, cost: 10 },
-    Target { name: "slots", run: slots, seeds: slots_requests, max_len: 1024, cost: 10 },
     Target {
         name: "memcached",
         run: memcached,

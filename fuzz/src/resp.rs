@@ -71,7 +71,7 @@ fn read(input: &[u8], piece: usize) -> (Requests, bool) {
 }
 
 /// Replies are of the second version, and of the third after a HELLO.
-pub(crate) fn readable(mut replies: &[u8]) {
+fn readable(mut replies: &[u8]) {
     while !replies.is_empty() {
         let second = decode2(replies).ok().flatten().map(|(_, len)| len);
         let len = second.or_else(|| decode3(replies).ok().flatten().map(|(_, len)| len));
@@ -143,7 +143,7 @@ pub fn resp_requests() -> Vec<Seed> {
 }
 
 /// A request as a client's library sends it, behind the byte that chooses how it is cut.
-pub(crate) fn of_line(line: &str) -> Seed {
+fn of_line(line: &str) -> Seed {
     let words: Vec<_> = line.split(' ').collect();
     let mut data = format!("\u{40}*{}\r\n", words.len()).into_bytes();
     for word in &words {

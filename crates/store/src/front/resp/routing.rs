@@ -37,8 +37,8 @@ pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
     Some(redirect("MOVED", slot, cluster.owner(slot)))
 }
 
-/// What a backup's own copy says, to a client that has asked for that (`READONLY`); nothing, if this
-/// node cannot tell.
+/// What a backup's own copy says, to a client that has asked for that (`READONLY`); nothing, if
+/// this node cannot tell.
 pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> {
     let is_read = command.has(READ) && !command.has(WRITE) && call.state.transaction.is_none();
     let world = call.turn.world.clone();

@@ -1,6 +1,6 @@
 //! The thread that hears the other nodes, and carries out the log in the store.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use remora_store::way::region::Region;
 
 use crate::copy::{Sender, replace};
 use crate::group::{Group, GroupLog, State, now_ns};
+use crate::slots;
 
 /// How often the thread looks around when nothing comes.
 const TICK: Duration = Duration::from_millis(5);
@@ -69,10 +70,23 @@ impl<M: Memory + 'static> Drive<M> {
         }
         state = self.apply(state, batch)?;
         if state.replica.is_serving() && !state.is_open() {
-            state.open = Some((state.replica.epoch(), Instant::now()));
-            tracing::info!("{} serves in epoch {}", group.options.me, state.replica.epoch());
+            state = self.open(state)?;
         }
         self.start_copies(&mut state)
+    }
+
+    /// Begins to take changes: the store has all that the log has. Whoever holds the shard's lock
+    /// was let in by what it was in an earlier epoch, and is done before this one begins.
+    fn open<'g>(&'g self, state: Locked<'g>) -> Result<Locked<'g>, String> {
+        let (group, epoch) = (&*self.group, state.replica.epoch());
+        drop(state);
+        *group.shard.write().unwrap_or_else(PoisonError::into_inner) = slots::load(&self.store)?;
+        let mut state = group.lock();
+        if state.replica.is_serving() && state.replica.epoch() == epoch {
+            state.open = Some((epoch, Instant::now()));
+            tracing::info!("{} serves in epoch {epoch}", group.options.me);
+        }
+        Ok(state)
     }
 
     /// Waits for completions, for a tick at most.

@@ -45,7 +45,7 @@ pub struct EtcdGroup {
     pub endpoints: Vec<String>,
     /// A user and a password, where etcd asks for them.
     pub user: Option<(String, String)>,
-    /// The group's name, without slashes.
+    /// The group's name: that of its cluster, a slash, and its own.
     pub name: String,
 }
 
@@ -153,10 +153,10 @@ impl std::fmt::Debug for Etcd {
     }
 }
 
-type Answer<T> = Result<T, etcd_client::Error>;
+pub(crate) type Answer<T> = Result<T, etcd_client::Error>;
 
 /// Connects, and answers the client and the prefix of the group's keys.
-async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
+pub(crate) async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     let mut how = ConnectOptions::new().with_timeout(PATIENCE).with_connect_timeout(PATIENCE);
     if let Some((name, password)) = &group.user {
         how = how.with_user(name, password);
@@ -166,7 +166,7 @@ async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
 }
 
 /// An error as people read it.
-fn words_of(error: &etcd_client::Error) -> String {
+pub(crate) fn words_of(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
             "nobody answers there: is it running, and is that its address?".to_owned()
@@ -176,7 +176,7 @@ fn words_of(error: &etcd_client::Error) -> String {
     }
 }
 
-fn runtime() -> std::io::Result<Runtime> {
+pub(crate) fn runtime() -> std::io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }
 
@@ -196,7 +196,7 @@ pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
         let all = client.get(prefix.clone(), Some(GetOptions::new().with_prefix())).await?;
         let mut overview = Overview { configuration: None, nodes: BTreeMap::new() };
         for pair in all.kvs() {
-            match key_of(&prefix, pair) {
+            match key_below(&prefix, pair) {
                 Some(Key::Configuration) => overview.configuration = parse(pair),
                 Some(Key::Node(node)) => {
                     overview.nodes.extend(parse::<Address>(pair).map(|address| (node, address)));
@@ -407,7 +407,7 @@ impl Inner {
 
     /// Takes note of a key as it is now.
     fn note(&mut self, pair: &KeyValue) -> Answer<()> {
-        match key_of(&self.prefix, pair) {
+        match key_below(&self.prefix, pair) {
             Some(Key::Configuration) => {
                 let revision = pair.mod_revision() as u64;
                 // What comes by the watch may be older than what was looked at.
@@ -462,7 +462,7 @@ impl Inner {
         if change.event_type() == EventType::Put {
             return self.note(pair);
         }
-        if let Some(Key::Node(node)) = key_of(&self.prefix, pair) {
+        if let Some(Key::Node(node)) = key_below(&self.prefix, pair) {
             self.nodes.remove(&node);
             self.news.push_back(News::Address(node, None));
             if node == self.me {
@@ -586,13 +586,14 @@ impl Inner {
 }
 
 /// A key of a group.
-enum Key {
+pub(crate) enum Key {
     Configuration,
     Node(NodeId),
 }
 
-fn key_of(prefix: &str, pair: &KeyValue) -> Option<Key> {
-    match pair.key_str().ok()?.strip_prefix(prefix)? {
+/// What a key of a group is for; `rest` is what follows the group's prefix.
+pub(crate) fn key_of(rest: &str) -> Option<Key> {
+    match rest {
         "configuration" => Some(Key::Configuration),
         rest => {
             let number = rest.strip_prefix("nodes/")?;
@@ -601,7 +602,11 @@ fn key_of(prefix: &str, pair: &KeyValue) -> Option<Key> {
     }
 }
 
-fn parse<T: serde::de::DeserializeOwned>(pair: &KeyValue) -> Option<T> {
+fn key_below(prefix: &str, pair: &KeyValue) -> Option<Key> {
+    key_of(pair.key_str().ok()?.strip_prefix(prefix)?)
+}
+
+pub(crate) fn parse<T: serde::de::DeserializeOwned>(pair: &KeyValue) -> Option<T> {
     serde_json::from_slice(pair.value()).ok()
 }
 

@@ -1,13 +1,18 @@
 //! What Redis' and memcached's clients get of a group: answers wait until a majority has what they
-//! are about, and other nodes lead to the primary.
+//! are about, and other nodes lead to the primary. Of several groups, each has some of the slots.
 
-use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
-use remora_store::front::keyspace::{Cluster, ClusterNode, Keeper};
+use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
+use remora_store::front::slots::{Part, Range, Shard};
 use remora_store::log::Position;
-use remora_store::replica::Standing;
+use remora_store::memory::Memory;
+use remora_store::replica::{NodeId, Standing};
 
-use crate::group::Group;
+use crate::group::{Group, Status};
+use crate::map::{Atlas, GroupView, Owner, SlotMap};
+use crate::slots::{Slots, load};
 
 /// A group, as the fronts' keeper.
 #[derive(Clone, Debug)]
@@ -70,20 +75,125 @@ impl Keeper for GroupKeeper {
         self.0.lock().replica.last().position.number()
     }
 
+    fn is_clustered(&self) -> bool {
+        true
+    }
+
     fn is_elsewhere(&self) -> bool {
         self.0.check().is_err()
     }
 
+    fn is_readable(&self, _slot: u16) -> bool {
+        self.0.follows()
+    }
+
     fn cluster(&self) -> Option<Cluster> {
-        let status = self.0.status();
-        let configuration = status.configuration?;
-        let node = |node: &crate::NodeId| ClusterNode {
-            id: node.0,
-            address: status.addresses.get(node).and_then(|address| address.redis),
-            is_me: *node == status.me,
-            is_primary: *node == configuration.primary,
-        };
-        let nodes = configuration.members.iter().map(node).collect();
-        Some(Cluster { epoch: configuration.epoch, nodes })
+        let (me, view) = view_of(&self.0);
+        let name = String::new();
+        let mut slots = SlotMap::default();
+        slots.set(Range::ALL, Some(&Owner::new(&name)));
+        let groups = [(name, view)].into();
+        Some(Atlas { slots: Some(slots), revision: 0, groups }.shown("", me))
+    }
+}
+
+/// A node's own group, as it knows it itself.
+fn view_of(group: &Group) -> (NodeId, GroupView) {
+    let Status { me, configuration, addresses, .. } = group.status();
+    (me, GroupView { configuration, nodes: addresses })
+}
+
+/// A group that is one of several, as the fronts' keeper.
+pub struct ShardKeeper<M: Memory> {
+    keeper: GroupKeeper,
+    slots: Arc<Slots<M>>,
+}
+
+impl<M: Memory> std::fmt::Debug for ShardKeeper<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ShardKeeper").field("group", &self.slots.name).finish_non_exhaustive()
+    }
+}
+
+impl<M: Memory + 'static> ShardKeeper<M> {
+    /// What the fronts of a node get of its group and its slots.
+    #[must_use]
+    pub fn new(slots: Arc<Slots<M>>) -> ShardKeeper<M> {
+        ShardKeeper { keeper: GroupKeeper(slots.group.clone()), slots }
+    }
+}
+
+impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
+    fn is_awaited(&self) -> bool {
+        self.keeper.is_awaited()
+    }
+
+    fn wait(&self, version: u64) -> Result<(), String> {
+        self.keeper.wait(version)
+    }
+
+    fn save(&self, background: bool) -> Result<(), String> {
+        self.keeper.save(background)
+    }
+
+    fn saved_s(&self) -> u64 {
+        self.keeper.saved_s()
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        let mut entries = self.keeper.entries();
+        let slots = &self.slots;
+        // Where a transaction asks, it holds the lock already, and somebody may wait for it.
+        if let Ok(shard) = slots.group.shard.try_read() {
+            let is_any = |is: &dyn Fn(&Part) -> bool| {
+                let ranges = shard.holdings.iter().flat_map(|held| held.ranges(is));
+                ranges.map(|range| u32::from(range.count())).sum::<u32>().to_string()
+            };
+            let gives = |part: &Part| matches!(part, Part::Giving { .. } | Part::Given { .. });
+            entries.push(("cluster_slots_owned", is_any(&|part| *part == Part::Owned)));
+            entries.push(("cluster_slots_giving", is_any(&gives)));
+            let takes = |part: &Part| matches!(part, Part::Taking { .. });
+            entries.push(("cluster_slots_taking", is_any(&takes)));
+            entries.push(("cluster_keys_in_transit", shard.transit.len().to_string()));
+        }
+        let trouble = slots.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        entries.push(("cluster_group", slots.name.clone()));
+        entries.push(("cluster_keys_moved", slots.moved.load(Relaxed).to_string()));
+        entries.push(("cluster_moves", trouble.unwrap_or_else(|| "ok".to_owned())));
+        entries
+    }
+
+    fn seen(&self) -> u64 {
+        self.keeper.seen()
+    }
+
+    fn is_clustered(&self) -> bool {
+        true
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.keeper.is_elsewhere()
+    }
+
+    fn cluster(&self) -> Option<Cluster> {
+        let (me, view) = view_of(&self.slots.group);
+        let mut atlas = (*self.slots.atlas()).clone();
+        atlas.groups.insert(self.slots.name.clone(), view);
+        Some(atlas.shown(&self.slots.name, me))
+    }
+
+    /// (What the log says of a slot comes before the first of its keys is gone.)
+    fn is_readable(&self, slot: u16) -> bool {
+        let shard = load(&self.slots.store).unwrap_or_default();
+        shard.part(slot) == Some(&Part::Owned) && self.keeper.is_readable(slot)
+    }
+
+    fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {
+        let shard = &self.slots.group.shard;
+        act(Some(&shard.read().unwrap_or_else(PoisonError::into_inner)));
+    }
+
+    fn transfer(&self, step: &Transfer<'_>) -> Result<u64, String> {
+        self.slots.transfer(step)
     }
 }

@@ -5,13 +5,13 @@
 //! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
 //! service to `coordinator`.
 //!
-//! Locks are taken in this order: a lock of the store, this one, the card's. So nothing is done to
-//! the store under this lock.
+//! Locks are taken in this order: the shard's (see `slots`), a lock of the store, this one, the
+//! card's. So nothing is done to the store under this lock.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use remora::nic::cm::ListenError;
 use remora::nic::queue::Completion;
 use remora::nic::{Access, CreateError};
 use remora::{Device, ProtectionDomain, RegisterError, Remote};
+use remora_store::front::slots::Shard;
 use remora_store::journal::{Journal, JournalError, Record};
 use remora_store::log::Position;
 use remora_store::replica::{
@@ -203,6 +204,9 @@ pub struct Group {
     pub(crate) device: Device,
     pub(crate) domain: ProtectionDomain,
     pub(crate) region: Region,
+    /// What the group is for each slot, where it is one of several; as of the epoch in which this
+    /// node last began to serve.
+    pub(crate) shard: RwLock<Shard>,
     state: Mutex<State>,
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
@@ -261,6 +265,7 @@ impl Group {
             device: device.clone(),
             domain,
             region: region.expect("a region with a buffer of its own"),
+            shard: RwLock::default(),
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
@@ -372,6 +377,17 @@ impl Group {
     /// Why not: see [`NotServing`].
     pub fn check(&self) -> Result<(), NotServing> {
         self.lock().check()
+    }
+
+    /// Whether this node is a backup that follows its primary, under a lease of its own: so it has
+    /// heard from the service what is the latest epoch within a lease's time.
+    #[must_use]
+    pub fn follows(&self) -> bool {
+        let state = self.lock();
+        let (replica, epoch) = (&state.replica, state.replica.epoch());
+        replica.standing() == Standing::Backup(true)
+            && state.failure.is_none()
+            && replica.holds_lease(epoch, now_ns())
     }
 
     /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.

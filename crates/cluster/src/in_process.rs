@@ -10,6 +10,7 @@ use remora_store::replica::{
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
+use crate::map::{Atlas, GroupView, MapService, SlotMap};
 
 /// The configuration service of one group, as a value that its nodes share. It has no copy: who
 /// ends the process ends it.
@@ -62,6 +63,47 @@ impl InProcess {
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The map of a cluster whose groups are all in this process.
+#[derive(Clone, Debug, Default)]
+pub struct InProcessMap {
+    inner: Arc<Mutex<(Atlas, BTreeMap<String, InProcess>)>>,
+}
+
+impl InProcessMap {
+    /// A map for these groups.
+    #[must_use]
+    pub fn new(groups: BTreeMap<String, InProcess>) -> InProcessMap {
+        InProcessMap { inner: Arc::new(Mutex::new((Atlas::default(), groups))) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Atlas, BTreeMap<String, InProcess>)> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl MapService for InProcessMap {
+    fn look(&mut self) -> Result<Atlas, String> {
+        let held = self.lock();
+        let view = |(name, service): (&String, &InProcess)| {
+            let inner = service.lock();
+            let configuration = inner.registry.latest().cloned();
+            (name.clone(), GroupView { configuration, nodes: inner.addresses.clone() })
+        };
+        let groups = held.1.iter().map(view).collect();
+        Ok(Atlas { groups, ..held.0.clone() })
+    }
+
+    fn replace(&mut self, revision: i64, next: &SlotMap) -> Result<bool, String> {
+        let (atlas, _) = &mut *self.lock();
+        if atlas.revision != revision {
+            return Ok(false);
+        }
+        atlas.slots = Some(next.clone());
+        atlas.revision += 1;
+        Ok(true)
     }
 }
 

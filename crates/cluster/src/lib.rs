@@ -10,9 +10,12 @@
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
 //! - `members`: nodes that are there take the places of those that are lost.
 //! - `front`: what Redis' and memcached's clients get of it.
+//! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
+//!   `mover`: moves them, in a `session` with the other group's primary.
 //! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
 //!   it says of nodes.
-//! - `etcd`: the service in etcd (feature `etcd`); `in_process`: in this process.
+//! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `in_process`: in
+//!   this process.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
 //! Why it keeps its promises is in docs/cluster.md.
@@ -25,19 +28,30 @@ mod door;
 mod drive;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[cfg(feature = "etcd")]
+mod etcd_map;
 mod front;
 mod group;
 mod in_process;
 mod incoming;
 mod link;
+mod map;
 mod members;
+mod mover;
 mod node;
+mod session;
+mod slots;
 mod wire;
 
 pub use address::Address;
 pub use coordinator::{Coordinator, News};
-pub use front::GroupKeeper;
+#[cfg(feature = "etcd")]
+pub use etcd_map::EtcdMap;
+pub use front::{GroupKeeper, ShardKeeper};
 pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
-pub use in_process::InProcess;
+pub use in_process::{InProcess, InProcessMap};
+pub use map::{Atlas, GroupView, MapService, MoveError, Owner, SlotMap};
+pub use mover::Mover;
 pub use node::Node;
 pub use remora_store::replica::{ChangeError, Configuration, NodeId};
+pub use slots::Slots;

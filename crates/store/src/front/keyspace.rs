@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 
 use thiserror::Error;
 
+use crate::front::slots::{Range, Shard};
 use crate::select::selection::Selection;
-
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -217,26 +217,109 @@ pub trait Keeper: Send + Sync + Debug {
         None
     }
 
+    /// Whether the store is a part of a cluster. The answer never changes.
+    fn is_clustered(&self) -> bool {
+        false
+    }
+
     /// Whether keys are to be asked for elsewhere at the moment.
     fn is_elsewhere(&self) -> bool {
         false
     }
+
+    /// Whether this node, a backup, may answer for a slot's keys from its own copy: it follows its
+    /// group's primary, and the group has all of the slot's keys. It is looked at after the copy.
+    fn is_readable(&self, _slot: u16) -> bool {
+        false
+    }
+
+    /// Lets `act` see what the store's group is for each slot, which stays so meanwhile. Nothing is
+    /// shown where all keys are here.
+    fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {
+        act(None);
+    }
+
+    /// Takes part in a move of slots that come here from another group. The answer is the version
+    /// of what that changed.
+    ///
+    /// # Errors
+    /// Why not, in words. The other group tries again.
+    fn transfer(&self, _step: &Transfer<'_>) -> Result<u64, String> {
+        Err("this server is not a part of a cluster of several groups".to_owned())
+    }
 }
 
-/// A cluster's nodes, as one of them sees them. All keys are on the primary, and on the others as
-/// far as they have followed it.
+/// What the group that gives slots away asks of the one that gets them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer<'a> {
+    /// What it asks for.
+    pub step: TransferStep,
+    /// The group that gives.
+    pub from: &'a str,
+    /// The session's number: see [`Part::Taking`](crate::front::slots::Part::Taking).
+    pub ticket: u64,
+    /// The slots.
+    pub ranges: Vec<Range>,
+}
+
+/// A step of a move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferStep {
+    /// To be ready for keys of this session, and of no earlier one.
+    Take,
+    /// To own the slots: all keys have come.
+    Own,
+}
+
+/// A cluster, as one of its nodes sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
+    /// Its groups of nodes. A group's keys are on its primary, and on its other nodes as far as
+    /// they have followed it.
+    pub groups: Vec<ClusterGroup>,
+}
+
+/// A group of nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterGroup {
+    /// Its name.
+    pub name: String,
+    /// Whether this node belongs to it.
+    pub is_mine: bool,
     /// Counts its configurations.
     pub epoch: u32,
-    /// The nodes.
+    /// The slots whose keys it has.
+    pub slots: Vec<Range>,
+    /// Its nodes.
     pub nodes: Vec<ClusterNode>,
 }
 
 impl Cluster {
-    /// The primary, if this node is not the primary itself.
+    /// The group that this node belongs to.
+    pub(crate) fn mine(&self) -> Option<&ClusterGroup> {
+        self.groups.iter().find(|group| group.is_mine)
+    }
+
+    /// The primary of this node's group, if this node is not the primary itself.
     pub(crate) fn leader(&self) -> Option<&ClusterNode> {
-        self.nodes.iter().find(|node| node.is_primary && !node.is_me)
+        self.mine()?.primary().filter(|node| !node.is_me)
+    }
+
+    /// The group of this name.
+    pub(crate) fn group(&self, name: &str) -> Option<&ClusterGroup> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+
+    /// The group that has a slot's keys.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&ClusterGroup> {
+        self.groups.iter().find(|group| group.slots.iter().any(|range| range.has(slot)))
+    }
+}
+
+impl ClusterGroup {
+    /// Its primary.
+    pub(crate) fn primary(&self) -> Option<&ClusterNode> {
+        self.nodes.iter().find(|node| node.is_primary)
     }
 }
 

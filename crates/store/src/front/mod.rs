@@ -5,6 +5,7 @@
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
 //! - [`served`]: that store, bound to what the commands use.
+//! - [`slots`]: the slots of a cluster's keys, and what one group is for each.
 //! - [`world`]: what all connections share.
 //!
 //! A session is a plain value: bytes in, bytes out, time in a [`world::Turn`]. So tests and the
@@ -17,5 +18,6 @@ pub mod memcached;
 pub mod resp;
 pub mod served;
 pub mod server;
+pub mod slots;
 mod worker;
 pub mod world;

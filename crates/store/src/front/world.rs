@@ -95,6 +95,8 @@ pub struct World {
     /// Held alone by what changes several keys at once, and shared by all else; None with one
     /// thread, which does one thing after another.
     gate: Option<RwLock<()>>,
+    /// The store is a part of a cluster.
+    pub(crate) is_clustered: bool,
     databases: [OnceLock<TablespaceId>; DATABASES],
     memcached: OnceLock<TablespaceId>,
     /// memcached's clients see database 0 of Redis'.
@@ -121,6 +123,7 @@ impl World {
     ) -> World {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         World {
+            is_clustered: keeper.is_clustered(),
             keyspace,
             keeper,
             stats: Arc::default(),
@@ -161,6 +164,9 @@ impl World {
     pub(crate) fn database(&self, index: usize) -> Result<TablespaceId, Refused> {
         let no_such = || Refused::Other("DB index is out of range".to_owned());
         let cell = self.databases.get(index).ok_or_else(no_such)?;
+        if self.is_clustered && index != 0 {
+            return Err(Refused::Other("a cluster has database 0 only".to_owned()));
+        }
         // The name is made only for the first use: this is on the way of each command.
         cell.get().map_or_else(|| self.named(cell, &format!("db{index}")), |id| Ok(*id))
     }
@@ -178,9 +184,10 @@ impl World {
         Ok(*cell.get_or_init(|| id))
     }
 
-    /// Whether one thread serves all.
-    pub(crate) fn is_single(&self) -> bool {
-        self.gate.is_none()
+    /// Whether commands need not be kept apart, nor looked at: one thread serves all, and the store
+    /// is not a part of a cluster.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.gate.is_none() && !self.is_clustered
     }
 
     /// Runs `act` while no other thread's command runs, if `alone`; otherwise while none that

@@ -22,7 +22,7 @@ const MEMORY: &str = "256M";
 
 /// The group that is measured: the lease is that of the row `failover_ms`.
 fn terms(members: u8) -> Terms<'static> {
-    Terms { name: "bench", members, lease: "0.5", memory: MEMORY, ring: "64M" }
+    Terms { cluster: "bench", group: "a", members, lease: "0.5", memory: MEMORY, ring: "64M" }
 }
 
 /// Something that takes Redis' commands, and whose processes end with this value.

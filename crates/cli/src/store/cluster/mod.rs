@@ -1,12 +1,14 @@
 //! `remora store cluster`, and `remora store serve --cluster`: a store on several machines.
 //!
-//! `node` is a node of a group. `status` shows and watches a group, whose nodes `info` asks.
-//! `trial` starts a group on loopback. All need the feature `cluster`; without it, the options are
-//! there and say so.
+//! `node` is a node of a group. `status` shows and watches a cluster's groups, whose nodes `info`
+//! asks. `moves` has slots moved between them. `trial` starts groups on loopback. All need the
+//! feature `cluster`; without it, the options are there and say so.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
 
 #[cfg(feature = "cluster")]
 mod info;
+#[cfg(feature = "cluster")]
+mod moves;
 #[cfg(feature = "cluster")]
 mod node;
 #[cfg(feature = "cluster")]
@@ -22,6 +24,7 @@ use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
 use remora_cli::node::protocol::is_name;
 use remora_cli::node::spec::parse_size;
+use remora_store::front::slots::Range;
 
 #[cfg(feature = "cluster")]
 pub(super) use self::node::serve;
@@ -33,6 +36,8 @@ pub(crate) const MISSING: &str = "this build of remora has no clusters: \
                                   one that has, and needs protoc (Debian: protobuf-compiler)";
 /// Where etcd is if nobody says.
 const ETCD: &str = "http://127.0.0.1:2379";
+/// The group of a node if nobody says.
+const GROUP: &str = "a";
 /// The longest ring, in bytes.
 const RING_MAX: u64 = 1 << 30;
 /// The shortest and the longest lease, in seconds: it is renewed three times, over a network.
@@ -48,8 +53,9 @@ Examples:
   remora store cluster try                          three nodes on loopback, until Ctrl-C
   remora store cluster status orders --etcd http://10.0.0.1:2379
   remora store cluster watch orders --etcd http://10.0.0.1:2379 --every 5
+  remora store cluster move orders 0-8191 b         to group b, while clients work
 
-A node of a group is started by `remora store serve --cluster NAME --etcd URL --redis`.")]
+A node is started by `remora store serve --cluster NAME --group GROUP --etcd URL --redis`.")]
 pub(super) struct Cluster {
     #[command(subcommand)]
     what: What,
@@ -57,10 +63,12 @@ pub(super) struct Cluster {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Show a group: who is the primary and for how long, and how far the others are
+    /// Show the groups: who is the primary and for how long, how far the others are, and the slots
     Status(Status),
     /// Show it again and again
     Watch(Watch),
+    /// Move slots with their keys to a group, while clients work
+    Move(Move),
     /// Start etcd and some nodes on loopback, to try; all of it goes with Ctrl-C
     Try(Try),
 }
@@ -89,10 +97,33 @@ struct Watch {
     json: bool,
 }
 
+/// `remora store cluster move`.
+#[derive(Debug, Args)]
+struct Move {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// The slots: 7, 0-5460, or several of both with commas between them
+    #[arg(value_parser = slot_list)]
+    slots: SlotList,
+    /// The group that is to have them
+    #[arg(value_parser = group_name)]
+    to: String,
+    /// Do not wait until they are there
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Slots that were named.
+#[derive(Clone, Debug)]
+struct SlotList(Vec<Range>);
+
 /// `remora store cluster try`.
 #[derive(Debug, Args)]
 struct Try {
-    /// How many nodes
+    /// How many groups: each has as many of the slots
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=9))]
+    groups: u8,
+    /// How many nodes each group has
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
     /// Print a line of JSON when the group serves
@@ -103,14 +134,21 @@ struct Try {
     until_eof: bool,
 }
 
-/// A group that is there, and who asks for it.
+/// A cluster that is there.
 #[derive(Debug, Args)]
-struct GroupArgs {
-    /// The group's name
+struct ClusterArgs {
+    /// The cluster's name
     #[arg(value_parser = group_name)]
     name: String,
     #[command(flatten)]
     etcd: EtcdArgs,
+}
+
+/// A cluster that is there, and who asks its nodes.
+#[derive(Debug, Args)]
+struct GroupArgs {
+    #[command(flatten)]
+    cluster: ClusterArgs,
     /// The password of the nodes' Redis clients
     #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
     password: Option<String>,
@@ -120,11 +158,16 @@ struct GroupArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A store on several machines")]
 pub(super) struct NodeArgs {
-    /// Be a node of this group: its nodes hold the same keys, and its primary serves them. Clients
-    /// come by Redis' and memcached's protocols, and not over the card
+    /// Be a node of this cluster: the nodes of a group hold the same keys, and its primary serves
+    /// them. Clients come by Redis' and memcached's protocols, and not over the card
     #[arg(long, value_name = "NAME", value_parser = group_name, requires = "redis",
           conflicts_with_all = ["dir", "evict"])]
     cluster: Option<String>,
+    /// Of which group of the cluster: the first one begins with all slots, others get theirs by
+    /// `remora store cluster move`
+    #[arg(long, value_name = "GROUP", default_value = GROUP, requires = "cluster",
+          value_parser = group_name)]
+    group: String,
     /// How many members the group has: it begins when as many nodes are there, and a node more
     /// takes the place of one that is lost
     #[arg(long, default_value_t = 3, requires = "cluster",
@@ -164,6 +207,7 @@ impl Cluster {
         match self.what {
             What::Status(command) => command.run()?,
             What::Watch(command) => command.run()?,
+            What::Move(command) => command.run()?,
             What::Try(command) => command.run()?,
         }
         #[cfg(not(feature = "cluster"))]
@@ -198,9 +242,15 @@ pub(super) fn serve(
     anyhow::bail!(MISSING)
 }
 
+/// A group's name, as etcd has it.
+#[cfg(feature = "cluster")]
+fn full_name(cluster: &str, group: &str) -> String {
+    format!("{cluster}/{group}")
+}
+
 #[cfg(feature = "cluster")]
 impl EtcdArgs {
-    /// The group of this name in the etcd that was named.
+    /// The group or cluster of this name in the etcd that was named.
     fn group(&self, name: &str) -> Result<remora_cluster::etcd::EtcdGroup> {
         use anyhow::Context;
         let mut endpoints = self.etcd.clone();
@@ -219,14 +269,19 @@ impl EtcdArgs {
     }
 }
 
-/// A group's name: it is a part of the names of its keys in etcd.
+/// A cluster's or a group's name: it is a part of the names of its keys in etcd.
 fn group_name(text: &str) -> Result<String, String> {
     if is_name(text) && !text.starts_with('@') {
         return Ok(text.to_owned());
     }
     Err(format!(
-        "`{text}` is no name for a group: use 1 to 32 letters, digits, dots, dashes and underscores"
+        "`{text}` is no name for a cluster or a group: use 1 to 32 letters, digits, dots, dashes \
+         and underscores"
     ))
+}
+
+fn slot_list(text: &str) -> Result<SlotList, String> {
+    text.split(',').map(str::parse).collect::<Result<_, _>>().map(SlotList)
 }
 
 fn etcd_url(text: &str) -> Result<String, String> {
@@ -270,6 +325,8 @@ mod tests {
         assert_eq!(etcd_url("http://10.0.0.1:2379").unwrap(), "http://10.0.0.1:2379");
         assert!(etcd_url("https://a:2379").unwrap_err().contains("TLS"));
         assert!(etcd_url("10.0.0.1:2379").unwrap_err().contains("http://"));
+        assert_eq!(slot_list("7,9-11").unwrap().0.len(), 2);
+        assert!(slot_list("7,").unwrap_err().contains("no slots"));
         assert_eq!(ring_size("1000001"), Ok(1_000_000));
         assert!(ring_size("1K").is_err() && ring_size("2G").is_err());
         assert_eq!(lease("0.5"), Ok(Duration::from_millis(500)));

@@ -13,10 +13,11 @@ use remora::nic::Access;
 use remora_cli::{output, random};
 use remora_cluster::etcd::{Etcd, EtcdOptions};
 use remora_cluster::{
-    Address, Group, GroupKeeper, GroupLog, GroupOptions, Node, NodeId, NotServing,
+    Address, EtcdMap, Group, GroupLog, GroupOptions, Mover, Node, NodeId, NotServing, ShardKeeper,
+    Slots,
 };
 use remora_store::front::served::Served;
-use remora_store::front::server::Server;
+use remora_store::front::server::{self, Server};
 use remora_store::service::{FIRST, ServiceOptions};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
@@ -24,7 +25,7 @@ use remora_store::way::kernel::now_ms;
 use remora_store::way::region::Region;
 use serde_json::json;
 
-use super::NodeArgs;
+use super::{NodeArgs, full_name};
 
 /// How often the house is kept: what has expired goes, memory is tidied.
 const HOUSE: Duration = Duration::from_millis(10);
@@ -37,10 +38,11 @@ const DRIFT_PPM: u32 = 500;
 /// Numbers of nodes are drawn of so many bits: readers of JSON take them for what they are.
 const NUMBER_BITS: u32 = 53;
 
-/// A node that serves. Its clients go first.
+/// A node that serves. Its clients go first, and what waits for the group last.
 struct Member {
     fronts: Server,
     node: Node<Region>,
+    _mover: Mover<Region>,
 }
 
 /// Serves a node until `stop`, or until a client ends it.
@@ -69,8 +71,10 @@ impl Member {
     ) -> Result<Member> {
         // A node keeps everything in its memory: in its next life it is another one.
         let me = NodeId(u64::from_ne_bytes(random::bytes()?) >> (u64::BITS - NUMBER_BITS));
-        let (group, size, ring_bytes) = (args.etcd.group(name)?, args.nodes.into(), args.ring);
         let lease = args.lease;
+        let own = full_name(name, &args.group);
+        let (group, size, ring_bytes) = (args.etcd.group(&own)?, args.nodes.into(), args.ring);
+        let map = EtcdMap::new(&group).context("cannot keep a map of the cluster")?;
         let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
         let own = GroupOptions {
             me,
@@ -87,15 +91,19 @@ impl Member {
         let memory = memory(device, own.memory_len())?;
         let store = Arc::new(Store::new(memory, GroupLog(group.clone()), own)?);
         let served = Served::new(store.clone(), options.limit, options.defaults.clone());
-        let keeper = Arc::new(GroupKeeper(group.clone()));
-        let fronts = Server::start(&options.fronts, Arc::new(served), keeper)?;
+        let slots = Slots::new(group.clone(), store.clone(), &args.group);
+        let keeper = Arc::new(ShardKeeper::new(slots.clone()));
+        // memcached's clients choose a group by hashes of their own: their keys have no slots.
+        let fronts = server::Options { is_shared: false, ..options.fronts.clone() };
+        let fronts = Server::start(&fronts, Arc::new(served), keeper)?;
         let card = group.address();
         let redis = fronts.redis().first().map(|at| reachable(*at, card.ip()));
         let etcd = etcd.announce(Address { card, redis });
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
         let node = Node::start(store, spaces, Box::new(etcd))?;
-        Ok(Member { fronts, node })
+        let mover = Mover::start(slots, Box::new(map), options.fronts.password.clone())?;
+        Ok(Member { fronts, node, _mover: mover })
     }
 
     fn announce(&self, name: &str, args: &NodeArgs, json: bool) -> Result<()> {
@@ -104,11 +112,12 @@ impl Member {
         let (redis, memcached) = (self.fronts.redis(), self.fronts.memcached());
         if json {
             return output::json_line(&json!({
-                "cluster": name, "node": me.to_string(), "card": card.to_string(),
-                "redis": redis, "memcached": memcached,
+                "cluster": name, "group": args.group, "node": me.to_string(),
+                "card": card.to_string(), "redis": redis, "memcached": memcached,
             }));
         }
-        println!("Node {me} of the group {name}: its card is at {card}.");
+        let group = &args.group;
+        println!("Node {me} of group {group} of the cluster {name}: its card is at {card}.");
         redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
         memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
         let urls = args.etcd.group(name)?.endpoints.join(",");

@@ -1,4 +1,4 @@
-//! How a group's nodes are: what etcd has of them, and what they say themselves.
+//! How a cluster's groups are: what etcd has of their nodes, and what these say themselves.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use remora_cli::{failure, output, stop};
-use remora_cluster::etcd::{EtcdGroup, overview};
-use remora_cluster::{Address, Configuration, NodeId};
+use remora_cluster::etcd::EtcdGroup;
+use remora_cluster::{Address, Atlas, Configuration, NodeId, Owner};
+use remora_store::front::slots::Range;
 use serde_json::{Value, json};
 
 use super::info::Told;
+use super::moves::atlas;
 use super::{Status, Watch};
 
 /// How often `watch` looks whether to stop.
@@ -21,7 +23,12 @@ const LOOK: Duration = Duration::from_millis(50);
 /// A group at one moment.
 #[derive(Debug)]
 pub(super) struct Look {
+    cluster: String,
     name: String,
+    /// Its slots.
+    slots: Vec<Range>,
+    /// Those of them that are to go to another group.
+    leaving: Vec<(Range, String)>,
     configuration: Option<Configuration>,
     /// Its members, and other nodes that hold a lease.
     nodes: BTreeMap<NodeId, Seen>,
@@ -38,15 +45,16 @@ struct Seen {
 
 impl Status {
     pub(super) fn run(self) -> Result<()> {
-        let group = self.group.etcd.group(&self.group.name)?;
-        Look::at(&group, self.group.password.as_deref())?.print(self.json)
+        let cluster = self.group.cluster.find()?;
+        let all = Look::all(&cluster, self.group.password.as_deref())?;
+        all.iter().try_for_each(|look| look.print(self.json))
     }
 }
 
 impl Watch {
     pub(super) fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
-        let group = self.group.etcd.group(&self.group.name)?;
+        let cluster = self.group.cluster.find()?;
         let mut next = Instant::now();
         while !stop.load(Ordering::Relaxed) {
             if Instant::now() < next {
@@ -54,13 +62,13 @@ impl Watch {
                 continue;
             }
             next = Instant::now() + Duration::from_secs(self.every);
-            let look = Look::at(&group, self.group.password.as_deref());
+            let look = Look::all(&cluster, self.group.password.as_deref());
             if !self.json && stdout().is_terminal() {
                 // Clears the screen.
                 print!("\x1b[2J\x1b[H");
             }
             match look {
-                Ok(look) => look.print(self.json)?,
+                Ok(all) => all.iter().try_for_each(|look| look.print(self.json))?,
                 // It may come back.
                 Err(error) => eprintln!("remora: {}", failure::told(&error)),
             }
@@ -76,18 +84,23 @@ impl fmt::Display for Look {
 }
 
 impl Look {
-    /// Asks etcd for the group, then its nodes.
+    /// Asks etcd for a cluster's groups, then their nodes.
     ///
     /// # Errors
-    /// etcd cannot be asked, or knows no such group.
-    pub(super) fn at(group: &EtcdGroup, password: Option<&str>) -> Result<Look> {
-        let found = overview(group)?;
-        let (name, urls) = (&group.name, group.endpoints.join(","));
+    /// etcd cannot be asked, or knows no such cluster.
+    pub(super) fn all(cluster: &EtcdGroup, password: Option<&str>) -> Result<Vec<Look>> {
+        let atlas = atlas(cluster)?;
+        let (name, urls) = (&cluster.name, cluster.endpoints.join(","));
         ensure!(
-            found.configuration.is_some() || !found.nodes.is_empty(),
-            "etcd at {urls} knows no group {name}: start its nodes with `remora store serve \
+            !atlas.groups.is_empty(),
+            "etcd at {urls} knows no cluster {name}: start its nodes with `remora store serve \
              --cluster {name} --etcd {urls} --redis`"
         );
+        Ok(atlas.groups.keys().map(|group| Look::at(name, group, &atlas, password)).collect())
+    }
+
+    fn at(cluster: &str, group: &str, atlas: &Atlas, password: Option<&str>) -> Look {
+        let found = &atlas.groups[group];
         let members = found.configuration.iter().flat_map(|latest| latest.members.clone());
         let mut nodes: BTreeMap<_, _> = members.map(|node| (node, None)).collect();
         nodes.extend(found.nodes.iter().map(|(node, address)| (*node, Some(*address))));
@@ -101,8 +114,23 @@ impl Look {
             };
             (node, Seen { address, told })
         };
-        let nodes = nodes.into_iter().map(see).collect();
-        Ok(Look { name: group.name.clone(), configuration: found.configuration, nodes })
+        let owned = |owner: &Owner| owner.group == group;
+        let map = atlas.slots.clone().unwrap_or_default();
+        let leaving = map.iter().filter(|(_, owner)| owned(owner));
+        let leaving = leaving.filter_map(|(range, owner)| Some((range, owner.to.clone()?)));
+        Look {
+            cluster: cluster.to_owned(),
+            name: group.to_owned(),
+            slots: map.ranges(owned),
+            leaving: leaving.collect(),
+            configuration: found.configuration.clone(),
+            nodes: nodes.into_iter().map(see).collect(),
+        }
+    }
+
+    /// Whether this is the group of this name.
+    pub(super) fn is_of(&self, group: &str) -> bool {
+        self.name == group
     }
 
     /// The primary, if it serves, and for how long it has.
@@ -140,20 +168,28 @@ impl Look {
     }
 
     fn headline(&self) -> String {
-        let name = &self.name;
+        let (name, cluster) = (&self.name, &self.cluster);
         let Some(Configuration { epoch, primary, .. }) = &self.configuration else {
-            return format!("The group {name} waits for more nodes before it begins.");
+            return format!("Group {name} of {cluster} waits for more nodes before it begins.");
         };
-        match self.serving() {
-            Some((_, seconds)) => format!(
-                "The group {name} in epoch {epoch}: {primary} is the primary, and has served for \
-                 {} s.",
-                output::grouped(seconds)
-            ),
-            None => format!(
-                "The group {name} in epoch {epoch}: {primary} is the primary, but does not serve \
-                 at the moment."
-            ),
+        let serves = match self.serving() {
+            Some((_, seconds)) => format!("and has served for {} s", output::grouped(seconds)),
+            None => "but does not serve at the moment".to_owned(),
+        };
+        format!(
+            "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, {serves}.\n{}",
+            self.slots_in_words()
+        )
+    }
+
+    fn slots_in_words(&self) -> String {
+        let count: u32 = self.slots.iter().map(|range| u32::from(range.count())).sum();
+        let shown: Vec<_> = self.slots.iter().map(Range::to_string).collect();
+        let leaving = self.leaving.iter().map(|(range, to)| format!(" {range} go to group {to}."));
+        let leaving: String = leaving.collect();
+        match count {
+            0 => "It has no slots.".to_owned(),
+            _ => format!("It has {count} slots: {}.{leaving}", shown.join(", ")),
         }
     }
 
@@ -203,7 +239,10 @@ impl Look {
         };
         let latest = self.configuration.as_ref();
         json!({
+            "cluster": self.cluster,
             "group": self.name,
+            "slots": self.slots,
+            "leaving": self.leaving,
             "epoch": latest.map(|latest| latest.epoch),
             "is_established": latest.map(Configuration::is_established),
             "primary": latest.map(|latest| latest.primary.to_string()),

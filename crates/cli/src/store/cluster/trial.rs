@@ -1,4 +1,4 @@
-//! A group on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
+//! A cluster on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use remora_cli::{failure, output, stop};
-use remora_cluster::etcd::{EtcdGroup, overview};
+use remora_cluster::etcd::EtcdGroup;
+use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::Try;
+use super::moves::{atlas, left, want};
 use super::status::Look;
 use crate::child::Helper;
 use crate::folder::Folder;
 
-/// The group's name.
+/// The cluster's name.
 const NAME: &str = "try";
 /// How long etcd, and then the group, may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -40,6 +42,7 @@ pub(crate) struct Node {
 /// What a node prints when it is there.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Ready {
+    group: String,
     pub(crate) node: String,
     /// Where Redis' clients reach it.
     pub(crate) redis: Vec<String>,
@@ -49,8 +52,9 @@ pub(crate) struct Ready {
 /// How a group's nodes are started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms<'a> {
-    /// The group's name.
-    pub(crate) name: &'a str,
+    /// The cluster's name, and the group's.
+    pub(crate) cluster: &'a str,
+    pub(crate) group: &'a str,
     /// How many members it has.
     pub(crate) members: u8,
     /// Its lease in seconds, as `--lease` takes it.
@@ -60,8 +64,9 @@ pub(crate) struct Terms<'a> {
     pub(crate) ring: &'a str,
 }
 
-/// The group of `remora store cluster try`.
-const TRIAL: Terms<'_> = Terms { name: NAME, members: 3, lease: "2", memory: "64M", ring: "4M" };
+/// A group of `remora store cluster try`.
+const TRIAL: Terms<'_> =
+    Terms { cluster: NAME, group: "a", members: 3, lease: "2", memory: "64M", ring: "4M" };
 
 impl Try {
     pub(super) fn run(self) -> Result<()> {
@@ -71,10 +76,19 @@ impl Try {
         }
         let mut etcd = Etcd::start()?;
         etcd.wait(&stop)?;
-        let terms = Terms { members: self.nodes, ..TRIAL };
-        let nodes = start_nodes(&etcd.url, terms, self.nodes)?;
-        let Some(primary) = wait_for_primary(&etcd.group(), &stop)? else { return Ok(()) };
-        self.announce(&etcd, &nodes, &primary)?;
+        let terms = |group| Terms { group, members: self.nodes, ..TRIAL };
+        let (mut nodes, mut primaries) = (Vec::new(), Vec::new());
+        for group in ('a'..='z').take(self.groups.into()).map(String::from) {
+            nodes.extend(start_nodes(&etcd.url, terms(&group), self.nodes)?);
+            match wait_for_primary(&etcd.cluster(), &group, &stop)? {
+                Some(primary) => primaries.push(primary),
+                None => return Ok(()),
+            }
+        }
+        if !self.hand_out(&etcd.cluster(), &stop)? {
+            return Ok(());
+        }
+        self.announce(&etcd, &nodes, &primaries)?;
         while !stop.load(Ordering::Relaxed) {
             etcd.check()?;
             std::thread::sleep(LOOK);
@@ -84,33 +98,56 @@ impl Try {
         Ok(())
     }
 
-    fn announce(&self, etcd: &Etcd, nodes: &[Node], primary: &str) -> Result<()> {
+    /// Gives each group as many of the slots; false if the user has had enough.
+    fn hand_out(&self, cluster: &EtcdGroup, stop: &AtomicBool) -> Result<bool> {
+        let begun = || Ok(atlas(cluster)?.slots.is_some());
+        if !wait_until("the slots are with a group", stop, begun)? {
+            return Ok(false);
+        }
+        let groups = usize::from(self.groups);
+        let border = |index: usize| (usize::from(SLOTS) * index / groups) as u16;
+        for (index, group) in ('a'..='z').map(String::from).take(groups).enumerate().skip(1) {
+            let range = [Range { first: border(index), last: border(index + 1) - 1 }];
+            want(cluster, &range, &group)?;
+            let have_come = || Ok(left(cluster, &range, &group)? == 0);
+            if !wait_until("slots come to another group", stop, have_come)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn announce(&self, etcd: &Etcd, nodes: &[Node], primaries: &[String]) -> Result<()> {
         if self.json {
             let node = |node: &Node| {
-                let Ready { node: name, redis, memcached } = &node.ready;
+                let Ready { group, node: name, redis, memcached } = &node.ready;
                 json!({
-                    "node": name, "process": node.process.id(), "redis": redis[0],
-                    "memcached": memcached[0], "is_primary": name == primary,
+                    "group": group, "node": name, "process": node.process.id(), "redis": redis[0],
+                    "memcached": memcached[0], "is_primary": primaries.contains(name),
                 })
             };
             return output::json_line(&json!({
-                "group": NAME,
+                "cluster": NAME,
                 "etcd": etcd.url,
                 "folder": etcd.folder.path(),
                 "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             }));
         }
-        let mut table = output::table(["node", "process", "Redis’ clients", "memcached’s", ""]);
+        let mut table =
+            output::table(["group", "node", "process", "Redis’ clients", "memcached’s", ""]);
         for node in nodes {
-            let part = if node.ready.node == primary { "primary" } else { "" };
+            let part = if primaries.contains(&node.ready.node) { "primary" } else { "" };
             let process = node.process.id().to_string();
-            let Ready { node, redis, memcached } = &node.ready;
-            table.add_row([node, &process, &redis[0], &memcached[0], part]);
+            let Ready { group, node, redis, memcached } = &node.ready;
+            table.add_row([group, node, &process, &redis[0], &memcached[0], part]);
         }
         let (url, folder) = (&etcd.url, etcd.folder.path().display());
-        println!("A group of {} nodes, and etcd at {url} with its data in {folder}:", nodes.len());
+        println!(
+            "A cluster of {} nodes, and etcd at {url} with its data in {folder}:",
+            nodes.len()
+        );
         println!("{table}");
-        let first = nodes.iter().find(|node| node.ready.node == primary);
+        let first = nodes.iter().find(|node| primaries.contains(&node.ready.node));
         if let Some(node) = first {
             let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
             println!("Try: redis-cli -c -p {port} set greeting hello");
@@ -127,6 +164,23 @@ impl Try {
     }
 }
 
+/// Waits until something is so; false if the user has had enough.
+fn wait_until(
+    what: &str,
+    stop: &AtomicBool,
+    mut is_so: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
+    let start = Instant::now();
+    while !is_so()? {
+        if stop.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        ensure!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(LOOK);
+    }
+    Ok(true)
+}
+
 /// Starts so many nodes of a group, and waits until they are there.
 ///
 /// # Errors
@@ -135,7 +189,16 @@ pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<
     let members = terms.members.to_string();
     let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", terms.memory];
     args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", terms.ring]);
-    args.extend(["--cluster", terms.name, "--etcd", url, "--nodes", &members]);
+    args.extend([
+        "--cluster",
+        terms.cluster,
+        "--group",
+        terms.group,
+        "--etcd",
+        url,
+        "--nodes",
+        &members,
+    ]);
     args.extend(["--lease", terms.lease]);
     let started: Vec<_> = (0..count).map(|_| Helper::start(&args)).collect::<Result<_>>()?;
     let ready = |mut process: Helper| {
@@ -147,16 +210,18 @@ pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<
     started.into_iter().map(ready).collect()
 }
 
-/// Waits until a primary serves: which one. `None` if the user has had enough.
-fn wait_for_primary(group: &EtcdGroup, stop: &AtomicBool) -> Result<Option<String>> {
+/// Waits until a group's primary serves: which one. `None` if the user has had enough.
+fn wait_for_primary(cluster: &EtcdGroup, group: &str, stop: &AtomicBool) -> Result<Option<String>> {
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let look = Look::at(group, None);
-        if let Ok(Some((primary, _))) = look.as_ref().map(Look::serving) {
+        let looks = Look::all(cluster, None);
+        let look = looks.as_ref().ok().and_then(|all| all.iter().find(|it| it.is_of(group)));
+        if let Some((primary, _)) = look.and_then(Look::serving) {
             return Ok(Some(primary.to_string()));
         }
         if start.elapsed() > PATIENCE {
-            bail!("no node serves after {PATIENCE:?}: {}", look?);
+            let all: Vec<_> = looks?.iter().map(Look::to_string).collect();
+            bail!("no node of group {group} serves after {PATIENCE:?}: {}", all.join("\n"));
         }
         std::thread::sleep(LOOK);
     }
@@ -192,7 +257,7 @@ impl Etcd {
         Ok(Etcd { process, folder, url })
     }
 
-    fn group(&self) -> EtcdGroup {
+    fn cluster(&self) -> EtcdGroup {
         EtcdGroup { endpoints: vec![self.url.clone()], user: None, name: NAME.to_owned() }
     }
 
@@ -201,13 +266,13 @@ impl Etcd {
     /// # Errors
     /// It has ended, or does not answer.
     pub(crate) fn wait(&mut self, stop: &AtomicBool) -> Result<()> {
-        let (group, start) = (self.group(), Instant::now());
-        while let Err(error) = overview(&group) {
+        let (cluster, start) = (self.cluster(), Instant::now());
+        while let Err(error) = atlas(&cluster) {
             self.check()?;
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            let told = || failure::told(&error.into());
+            let told = || failure::told(&error);
             ensure!(start.elapsed() < PATIENCE, "etcd does not begin: {}", told());
             std::thread::sleep(LOOK);
         }

@@ -59,6 +59,11 @@ impl Command {
         self.flags & flag != 0
     }
 
+    /// Whether it matters on which node of a cluster it runs.
+    pub(crate) fn is_about_keys(&self) -> bool {
+        self.has(READ | WRITE) || self.keys.0 > 0
+    }
+
     /// Whether it takes `count` arguments, its name among them.
     pub(crate) fn takes(&self, count: usize) -> bool {
         let least = self.arity.unsigned_abs() as usize;

@@ -3,6 +3,7 @@
 //! - [`request`]: what clients send; [`reply`]: what they get.
 //! - `state`: what a connection remembers; `command`: what a command is given.
 //! - `commands`: the commands themselves; `table`: their names, arities and flags.
+//! - `routing`: which keys are served here, and where clients ask for others.
 //! - [`session`]: a connection, from bytes to bytes.
 
 mod command;
@@ -11,6 +12,7 @@ mod glob;
 mod number;
 pub mod reply;
 pub mod request;
+mod routing;
 pub mod session;
 mod state;
 mod table;

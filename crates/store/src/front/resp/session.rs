@@ -9,10 +9,10 @@ use crate::front::clients::{Client, Ends};
 use crate::front::resp::command::{
     ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, READ, STRANGER, WRITE, Wrong,
 };
-use crate::front::resp::commands::cluster::slot_of;
 use crate::front::resp::commands::transaction::is_disturbed;
 use crate::front::resp::reply::Reply;
 use crate::front::resp::request::{Arguments, Kept, Progress, Reader, RequestLimits};
+use crate::front::resp::routing::{self, What, keys_of};
 use crate::front::resp::state::{Replies, State, Transaction};
 use crate::front::resp::table::{TABLE, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
@@ -123,6 +123,10 @@ fn carry_out(
             dispatch(&mut call, row, command)
         }
     };
+    // Inside a transaction, the word of ASKING is for all of it.
+    if call.state.transaction.is_none() {
+        call.state.asks = call.state.asks.saturating_sub(1);
+    }
     if let Err(wrong) = done {
         wrong.write(&mut call.reply);
         call.turn.counts.errors.add(1);
@@ -212,36 +216,51 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     if !call.state.is_known && !command.has(STRANGER) {
         return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
     }
-    let touches = command.has(READ | WRITE);
-    if touches && let Some(elsewhere) = moved(call, command) {
-        return refuse(call, Err(elsewhere));
+    if let Some(elsewhere) = routing::elsewhere(call, command) {
+        let read = routing::read_copy(call, command);
+        return read.unwrap_or_else(|| refuse(call, Err(elsewhere)));
     }
+    let keys = keys_of(command, call.arguments);
     if call.state.transaction.is_some() && !command.has(AT_ONCE) {
         if command.has(NO_MULTI) {
             let wrong = Wrong::Is("ERR Command not allowed inside a transaction");
             return refuse(call, Err(wrong));
         }
-        return put_aside(call, row);
+        let what = What { writes: command.has(WRITE), alone: false };
+        let done = routing::run(call, keys, what, |call| put_aside(call, row));
+        let touches = call.turn.world.is_clustered && command.keys.0 > 0;
+        see(call.turn, touches, true);
+        return if done.is_err() { refuse(call, done) } else { done };
     }
     if command.name == "exec"
         && let Some(transaction) = call.state.transaction.take()
     {
-        let world = call.turn.world.clone();
-        let touches = transaction.requests.iter().any(|(row, _)| TABLE[*row].has(READ | WRITE));
-        let done = world.enter(true, || exec(call, transaction));
-        see(call.turn, touches, true);
-        call.state.watched.clear();
-        call.state.publish();
-        return done;
+        return run_transaction(call, &transaction);
     }
-    let world = &call.turn.world;
-    let done = if world.is_single() {
+    // (What moves slots takes their lock itself, which comes before the world's gate.)
+    if !command.is_about_keys() {
+        return (command.run)(call);
+    }
+    let done = if call.turn.world.is_plain() {
         (command.run)(call)
     } else {
-        let world = world.clone();
-        world.enter(command.has(ALONE), || (command.run)(call))
+        let what = What { writes: command.has(WRITE), alone: command.has(ALONE) };
+        routing::run(call, keys, what, command.run)
     };
-    see(call.turn, touches, command.keys.0 > 0);
+    see(call.turn, true, command.keys.0 > 0);
+    done
+}
+
+fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
+    let requests = || transaction.requests.iter().map(|(row, kept)| (&TABLE[*row], kept));
+    let keys = requests().flat_map(|(command, kept)| keys_of(command, kept.arguments()));
+    let writes = requests().any(|(command, _)| command.has(WRITE));
+    let touches = requests().any(|(command, _)| command.has(READ | WRITE));
+    let done =
+        routing::run(call, keys, What { writes, alone: true }, |call| exec(call, transaction));
+    see(call.turn, touches, true);
+    call.state.watched.clear();
+    call.state.publish();
     done
 }
 
@@ -251,29 +270,6 @@ fn see(turn: &mut Turn, touches: bool, names_keys: bool) {
         let keeper = &turn.world.keeper;
         let seen = if names_keys { keeper.seen() } else { keeper.walked() };
         turn.version = turn.version.max(seen);
-    }
-}
-
-/// Where the client has to ask instead, if it has to. A backup does not change anything; its own
-/// keys are shown by commands that name none.
-fn moved(call: &Call<'_>, command: &Command) -> Option<Wrong> {
-    let keeper = &call.turn.world.keeper;
-    if !keeper.is_elsewhere() {
-        return None;
-    }
-    if command.keys.0 == 0 {
-        let readonly = Wrong::Is("READONLY You can't write against a read only replica.");
-        return command.has(WRITE).then_some(readonly);
-    }
-    let nodes = keeper.cluster().unwrap_or_default().nodes;
-    let primary = nodes.iter().find(|node| node.is_primary && !node.is_me);
-    match primary.and_then(|node| node.address) {
-        Some(address) => {
-            let key = (command.keys.0 as usize).min(call.len() - 1);
-            let slot = slot_of(call.at(key));
-            Some(Wrong::says(format!("MOVED {slot} {address}")))
-        }
-        None => Some(Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment")),
     }
 }
 
@@ -297,7 +293,7 @@ fn put_aside(call: &mut Call<'_>, row: usize) -> Done {
 }
 
 /// Carries out what was put aside. Nobody else's command runs meanwhile.
-fn exec(call: &mut Call<'_>, transaction: Transaction) -> Done {
+fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     if transaction.is_spoilt {
         let wrong = "EXECABORT Transaction discarded because of previous errors.";
         return Err(Wrong::Is(wrong));

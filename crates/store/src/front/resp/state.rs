@@ -49,6 +49,10 @@ pub(crate) struct State {
     pub(crate) transaction: Option<Transaction>,
     pub(crate) watched: Vec<Watched>,
     pub(crate) is_closing: bool,
+    /// A backup may answer reads from its own copy.
+    pub(crate) reads_copies: bool,
+    /// How many commands, the present one included, another group has sent here (`ASK`).
+    pub(crate) asks: u8,
 }
 
 impl State {
@@ -63,6 +67,8 @@ impl State {
             transaction: None,
             watched: Vec::new(),
             is_closing: false,
+            reads_copies: false,
+            asks: 0,
         }
     }
 

@@ -170,7 +170,9 @@ table! {
 
     "bgsave" -1 ADMIN | NO_MULTI, NO_KEYS, Other,
         "server": "Begins to write the store to the disk.", server::bgsave;
-    "cluster" -2 CONTAINER, NO_KEYS, Other,
+    "asking" 1 FAST, NO_KEYS, Other,
+        "cluster": "Says that another node has sent the next command here.", connection::asking;
+    "cluster" -2 CONTAINER | NO_MULTI, NO_KEYS, Other,
         "cluster": "Says which nodes the keys are on.", cluster::cluster;
     "command" -1 CONTAINER, NO_KEYS, Other,
         "server": "Describes commands.", server::command;
@@ -190,6 +192,10 @@ table! {
         "server": "Returns when the store was last written to the disk.", server::lastsave;
     "memory" -2 READ | CONTAINER, NO_KEYS, Other,
         "server": "Says what takes how much memory.", server::memory;
+    "readonly" 1 FAST, NO_KEYS, Other,
+        "cluster": "Allows reads of a replica's copy, which may be old.", connection::readonly;
+    "readwrite" 1 FAST, NO_KEYS, Other,
+        "cluster": "Takes READONLY back.", connection::readwrite;
     "save" 1 ADMIN | NO_MULTI, NO_KEYS, Other,
         "server": "Writes the store to the disk.", server::save;
     "shutdown" -1 ADMIN | NO_MULTI, NO_KEYS, Other,

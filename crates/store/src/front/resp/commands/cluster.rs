@@ -1,60 +1,105 @@
 //! `CLUSTER`: on which nodes the keys are.
 //!
-//! All 16,384 slots lie on one group of nodes: its primary is their master, its backups are the
-//! replicas.
+//! A group of nodes has some of the 16,384 slots: its primary is their master, its backups are the
+//! replicas. Moves of slots have subcommands of their own: see `transfer`.
 
-use crate::front::keyspace::{Cluster, ClusterNode};
-use crate::front::resp::command::{Call, Done, Wrong};
+use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
+use crate::front::resp::command::{Call, Done, NOT_INTEGER, Wrong};
+use crate::front::resp::commands::transfer;
+use crate::front::slots::{Range, SLOTS, slot_of};
 
-/// How many slots there are.
-const SLOTS: u16 = 16_384;
+/// Keys that one step of a whole walk shows.
+const STEP: usize = 1024;
 
-/// The slot of a key: of what stands between its first braces, if something does.
-pub(crate) fn slot_of(key: &[u8]) -> u16 {
-    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
-        let rest = &key[open + 1..];
-        let len = rest.iter().position(|byte| *byte == b'}')?;
-        (len > 0).then(|| &rest[..len])
-    });
-    crc16(tag.unwrap_or(key)) % SLOTS
-}
+const HELP: &[&str] = &[
+    "COUNTKEYSINSLOT <slot>",
+    "    Return the number of keys in <slot> on this node: it looks at all keys.",
+    "GETKEYSINSLOT <slot> <count>",
+    "    Return up to <count> keys in <slot> on this node.",
+    "INFO",
+    "    Return information about the cluster.",
+    "KEYSLOT <key>",
+    "    Return the slot of <key>.",
+    "MYID",
+    "    Return the node's id.",
+    "NODES",
+    "    Return the nodes in lines, each with its slots.",
+    "SHARDS",
+    "    Return the groups of nodes with their slots.",
+    "SLOTS",
+    "    Return ranges of slots with their nodes.",
+];
 
-/// CRC-16/XMODEM, by which Redis' clients choose slots.
-fn crc16(bytes: &[u8]) -> u16 {
-    bytes.iter().fold(0, |crc: u16, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
-    })
-}
-
-/// `CLUSTER KEYSLOT | INFO | MYID | SLOTS | SHARDS | NODES`.
+/// `CLUSTER …`.
 pub(crate) fn cluster(call: &mut Call<'_>) -> Done {
     let Some(cluster) = call.turn.world.keeper.cluster() else {
         return Err(Wrong::Is("ERR This instance has cluster support disabled"));
     };
-    if call.is(1, "keyslot") {
-        if call.len() != 3 {
-            return call.arity();
+    let sub = call.at(1).to_ascii_lowercase();
+    match (sub.as_slice(), call.len()) {
+        (b"help", 2) => return call.help(HELP),
+        (b"keyslot", 3) => call.reply.integer(slot_of(call.at(2)).into()),
+        (b"countkeysinslot", 3) => {
+            let keys = keys_in(call, usize::MAX)?;
+            call.reply.integer(keys.len() as i64);
         }
-        call.reply.integer(slot_of(call.at(2)).into());
-        return Ok(());
-    }
-    if call.len() != 2 {
-        return call.no_subcommand();
-    }
-    match call.at(1).to_ascii_lowercase().as_slice() {
-        b"info" => call.reply.verbatim(&info(&cluster)),
-        b"myid" => {
-            let me = cluster.nodes.iter().find(|node| node.is_me);
+        (b"getkeysinslot", 4) => {
+            let count = call.integer(3)?;
+            let most = usize::try_from(count).map_err(|_| Wrong::Is("ERR Invalid number of keys"));
+            let keys = keys_in(call, most?)?;
+            call.reply.array(keys.len());
+            keys.iter().for_each(|key| call.reply.bulk(key));
+        }
+        (b"info", 2) => call.reply.verbatim(&info(&cluster)),
+        (b"myid", 2) => {
+            let mut nodes = cluster.groups.iter().flat_map(|group| &group.nodes);
+            let me = nodes.find(|node| node.is_me);
             call.reply.bulk(id(me.map_or(0, |me| me.id)).as_bytes());
         }
-        b"slots" => slots(call, &cluster),
-        b"shards" => shards(call, &cluster),
-        b"nodes" => call.reply.verbatim(&nodes(&cluster)),
+        (b"slots", 2) => slots(call, &cluster),
+        (b"shards", 2) => shards(call, &cluster),
+        (b"nodes", 2) => call.reply.verbatim(&nodes(&cluster)),
+        (b"take" | b"own", 5..) => return transfer::transfer(call),
+        (b"import", 7..) => return transfer::import(call),
+        (
+            b"help" | b"keyslot" | b"countkeysinslot" | b"getkeysinslot" | b"info" | b"myid"
+            | b"slots" | b"shards" | b"nodes" | b"take" | b"own" | b"import",
+            _,
+        ) => return call.arity(),
         _ => return call.no_subcommand(),
     }
     Ok(())
+}
+
+/// The keys of the slot that the request names, at most so many.
+fn keys_in(call: &mut Call<'_>, most: usize) -> Result<Vec<Vec<u8>>, Wrong> {
+    let slot = u16::try_from(call.integer(2)?).ok().filter(|slot| *slot < SLOTS);
+    let slot = slot.ok_or(Wrong::Is("ERR Invalid slot"))?;
+    let world = call.turn.world.clone();
+    let limit = world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
+    let Some(space) = world.used_database(0) else { return Ok(found) };
+    loop {
+        cursor = world.keyspace.scan(space, cursor, STEP, call.turn.now, &mut |key, _| {
+            if slot_of(key) == slot && found.len() < most {
+                bytes += key.len() as u64 + 32;
+                found.push(key.to_vec());
+            }
+            bytes <= limit && found.len() < most
+        });
+        if bytes > limit {
+            return call.overflow().map(|()| found);
+        }
+        if cursor == 0 || found.len() >= most {
+            return Ok(found);
+        }
+    }
+}
+
+/// A number as an argument of a move has it.
+pub(super) fn number(text: &[u8]) -> Result<u64, Wrong> {
+    let text = std::str::from_utf8(text).ok();
+    text.and_then(|text| text.parse().ok()).ok_or(NOT_INTEGER)
 }
 
 /// A node's number, as long as Redis' clients expect one.
@@ -63,102 +108,110 @@ fn id(number: u64) -> String {
 }
 
 /// The nodes that clients can reach, the primary first.
-fn reachable(cluster: &Cluster) -> Vec<(&ClusterNode, String, u16)> {
+fn reachable(group: &ClusterGroup) -> Vec<(&ClusterNode, String, u16)> {
     let place = |node: &'_ ClusterNode| node.address.map(|at| (at.ip().to_string(), at.port()));
-    let all = |is_primary| cluster.nodes.iter().filter(move |node| node.is_primary == is_primary);
+    let all = |is_primary| group.nodes.iter().filter(move |node| node.is_primary == is_primary);
     let ordered = all(true).chain(all(false));
     ordered.filter_map(|node| place(node).map(|(ip, port)| (node, ip, port))).collect()
 }
 
-fn has_primary(cluster: &Cluster) -> bool {
-    cluster.nodes.iter().any(|node| node.is_primary && node.address.is_some())
+fn has_primary(group: &ClusterGroup) -> bool {
+    group.primary().is_some_and(|node| node.address.is_some())
+}
+
+fn count<'r>(ranges: impl Iterator<Item = &'r Range>) -> u32 {
+    ranges.map(|range| u32::from(range.count())).sum()
 }
 
 fn info(cluster: &Cluster) -> String {
-    let (state, slots) = if has_primary(cluster) { ("ok", SLOTS) } else { ("fail", 0) };
-    let (nodes, epoch) = (cluster.nodes.len(), cluster.epoch);
+    let groups = &cluster.groups;
+    let assigned = count(groups.iter().flat_map(|group| &group.slots));
+    let served = groups.iter().filter(|group| has_primary(group));
+    let ok = count(served.flat_map(|group| &group.slots));
+    let state = if ok == SLOTS.into() { "ok" } else { "fail" };
+    let nodes: usize = groups.iter().map(|group| group.nodes.len()).sum();
+    let size = groups.iter().filter(|group| !group.slots.is_empty()).count();
+    let epoch = groups.iter().map(|group| group.epoch).max().unwrap_or(0);
+    let mine = cluster.mine().map_or(0, |group| group.epoch);
     format!(
-        "cluster_state:{state}\r\ncluster_slots_assigned:{SLOTS}\r\ncluster_slots_ok:{slots}\r\n\
+        "cluster_state:{state}\r\ncluster_slots_assigned:{assigned}\r\ncluster_slots_ok:{ok}\r\n\
          cluster_slots_pfail:0\r\ncluster_slots_fail:{}\r\ncluster_known_nodes:{nodes}\r\n\
-         cluster_size:1\r\ncluster_current_epoch:{epoch}\r\ncluster_my_epoch:{epoch}\r\n",
-        SLOTS - slots
+         cluster_size:{size}\r\ncluster_current_epoch:{epoch}\r\ncluster_my_epoch:{mine}\r\n",
+        assigned - ok
     )
 }
 
 fn slots(call: &mut Call<'_>, cluster: &Cluster) {
-    let nodes = reachable(cluster);
-    if !has_primary(cluster) {
-        return call.reply.array(0);
-    }
-    call.reply.array(1);
-    call.reply.array(2 + nodes.len());
-    call.reply.integer(0);
-    call.reply.integer((SLOTS - 1).into());
-    for (node, ip, port) in nodes {
-        call.reply.array(4);
-        call.reply.bulk(ip.as_bytes());
-        call.reply.integer(port.into());
-        call.reply.bulk(id(node.id).as_bytes());
-        call.reply.array(0);
+    let served = || cluster.groups.iter().filter(|group| has_primary(group));
+    call.reply.array(served().map(|group| group.slots.len()).sum());
+    for group in served() {
+        let nodes = reachable(group);
+        for range in &group.slots {
+            call.reply.array(2 + nodes.len());
+            call.reply.integer(range.first.into());
+            call.reply.integer(range.last.into());
+            for (node, ip, port) in &nodes {
+                call.reply.array(4);
+                call.reply.bulk(ip.as_bytes());
+                call.reply.integer((*port).into());
+                call.reply.bulk(id(node.id).as_bytes());
+                call.reply.array(0);
+            }
+        }
     }
 }
 
 fn shards(call: &mut Call<'_>, cluster: &Cluster) {
-    let nodes = reachable(cluster);
-    call.reply.array(1);
-    call.reply.map(2);
-    call.reply.bulk(b"slots");
-    call.reply.array(2);
-    call.reply.integer(0);
-    call.reply.integer((SLOTS - 1).into());
-    call.reply.bulk(b"nodes");
-    call.reply.array(nodes.len());
-    for (node, ip, port) in nodes {
-        let role: &[u8] = if node.is_primary { b"master" } else { b"replica" };
-        let (id, ip) = (id(node.id), ip.as_bytes());
-        call.reply.map(7);
-        for (name, text) in [(&b"id"[..], id.as_bytes()), (b"ip", ip), (b"endpoint", ip)] {
-            call.reply.bulk(name);
-            call.reply.bulk(text);
+    call.reply.array(cluster.groups.len());
+    for group in &cluster.groups {
+        let nodes = reachable(group);
+        call.reply.map(2);
+        call.reply.bulk(b"slots");
+        call.reply.array(2 * group.slots.len());
+        for range in &group.slots {
+            call.reply.integer(range.first.into());
+            call.reply.integer(range.last.into());
         }
-        call.reply.bulk(b"port");
-        call.reply.integer(port.into());
-        call.reply.bulk(b"role");
-        call.reply.bulk(role);
-        call.reply.bulk(b"replication-offset");
-        call.reply.integer(0);
-        call.reply.bulk(b"health");
-        call.reply.bulk(b"online");
+        call.reply.bulk(b"nodes");
+        call.reply.array(nodes.len());
+        nodes.into_iter().for_each(|node| shard_node(call, node));
     }
 }
 
+fn shard_node(call: &mut Call<'_>, (node, ip, port): (&ClusterNode, String, u16)) {
+    let role: &[u8] = if node.is_primary { b"master" } else { b"replica" };
+    let (id, ip) = (id(node.id), ip.as_bytes());
+    call.reply.map(7);
+    for (name, text) in [(&b"id"[..], id.as_bytes()), (b"ip", ip), (b"endpoint", ip)] {
+        call.reply.bulk(name);
+        call.reply.bulk(text);
+    }
+    call.reply.bulk(b"port");
+    call.reply.integer(port.into());
+    call.reply.bulk(b"role");
+    call.reply.bulk(role);
+    call.reply.bulk(b"replication-offset");
+    call.reply.integer(0);
+    call.reply.bulk(b"health");
+    call.reply.bulk(b"online");
+}
+
 fn nodes(cluster: &Cluster) -> String {
-    let primary = cluster.nodes.iter().find(|node| node.is_primary).map(|node| id(node.id));
-    let epoch = cluster.epoch;
+    cluster.groups.iter().map(nodes_of).collect()
+}
+
+fn nodes_of(group: &ClusterGroup) -> String {
+    let primary = group.primary().map(|node| id(node.id));
+    let held: String = group.slots.iter().map(|range| format!(" {range}")).collect();
+    let epoch = group.epoch;
     let line = |(node, ip, port): &(&ClusterNode, String, u16)| {
         let me = if node.is_me { "myself," } else { "" };
         let (role, of, slots) = match &primary {
             Some(primary) if !node.is_primary => ("slave", primary.as_str(), ""),
-            _ => ("master", "-", " 0-16383"),
+            _ => ("master", "-", held.as_str()),
         };
         let id = id(node.id);
         format!("{id} {ip}:{port}@0 {me}{role} {of} 0 0 {epoch} connected{slots}\n")
     };
-    reachable(cluster).iter().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The sum is the one of CRC-16/XMODEM's check; the slots are those of Redis' documentation.
-    #[test]
-    fn keys_have_the_slots_that_clients_expect() {
-        assert_eq!(crc16(b"123456789"), 0x31c3);
-        assert_eq!(slot_of(b"{user1000}.following"), slot_of(b"{user1000}.followers"));
-        assert_eq!(slot_of(b"foo{}{bar}"), crc16(b"foo{}{bar}") % SLOTS);
-        assert_eq!(slot_of(b"foo{{bar}}zap"), crc16(b"{bar") % SLOTS);
-        assert_eq!(slot_of(b"foo{bar}{zap}"), slot_of(b"bar"));
-        assert_eq!(slot_of(b"foo"), 12_182);
-    }
+    reachable(group).iter().map(line).collect()
 }

@@ -47,8 +47,39 @@ pub(crate) fn reset(call: &mut Call<'_>) -> Done {
 
 /// `SELECT index`.
 pub(crate) fn select(call: &mut Call<'_>) -> Done {
-    call.state.database = keys::database(call.at(1))?;
+    let database = keys::database(call.at(1))?;
+    if call.turn.world.is_clustered && database != 0 {
+        return Err(Wrong::Is("ERR SELECT is not allowed in cluster mode"));
+    }
+    call.state.database = database;
     call.state.publish();
+    call.reply.ok();
+    Ok(())
+}
+
+/// `ASKING`: the group that a slot's keys come from has sent the next command here.
+pub(crate) fn asking(call: &mut Call<'_>) -> Done {
+    // This one, and the next.
+    call.state.asks = 2;
+    call.reply.ok();
+    Ok(())
+}
+
+/// `READONLY`: backups answer reads from their own copies, which may be old.
+pub(crate) fn readonly(call: &mut Call<'_>) -> Done {
+    read_copies(call, true)
+}
+
+/// `READWRITE`: all answers are the primary's.
+pub(crate) fn readwrite(call: &mut Call<'_>) -> Done {
+    read_copies(call, false)
+}
+
+fn read_copies(call: &mut Call<'_>, allowed: bool) -> Done {
+    if !call.turn.world.is_clustered {
+        return Err(Wrong::Is("ERR This instance has cluster support disabled"));
+    }
+    call.state.reads_copies = allowed;
     call.reply.ok();
     Ok(())
 }

@@ -80,8 +80,9 @@ fn replication(world: &World, text: &mut String) {
         }
         return;
     }
+    let nodes = cluster.mine().map_or(0, |group| group.nodes.len());
     line(text, format_args!("role:master"));
-    line(text, format_args!("connected_slaves:{}", cluster.nodes.len().saturating_sub(1)));
+    line(text, format_args!("connected_slaves:{}", nodes.saturating_sub(1)));
 }
 
 fn clients(world: &World, text: &mut String) {

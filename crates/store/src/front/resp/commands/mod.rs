@@ -4,7 +4,7 @@
 //!   several of them share;
 //! - on values: `strings`, `numbers`, `bits`;
 //! - on the connection: `connection`, and `transaction`;
-//! - on the server: `server`, `info`, `config`, `cluster`.
+//! - on the server: `server`, `info`, `config`, `cluster`, and `transfer`: moves of slots.
 
 pub(crate) mod bits;
 pub(crate) mod cluster;
@@ -20,3 +20,4 @@ pub(crate) mod select;
 pub(crate) mod server;
 pub(crate) mod strings;
 pub(crate) mod transaction;
+mod transfer;

@@ -1,0 +1,104 @@
+//! Moves slots between a cluster's groups: writes into its map what is wanted. The groups'
+//! primaries do the rest, whether this command waits for them or not.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow, ensure};
+use remora_cli::stop;
+use remora_cluster::etcd::EtcdGroup;
+use remora_cluster::{Atlas, EtcdMap, MapService};
+use remora_store::front::slots::Range;
+
+use super::{ClusterArgs, Move};
+
+/// How often is looked whether the slots are there.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often the map is tried again where another command changes it meanwhile.
+const TRIES: u32 = 10;
+
+impl ClusterArgs {
+    /// The cluster, in etcd.
+    pub(super) fn find(&self) -> Result<EtcdGroup> {
+        self.etcd.group(&self.name)
+    }
+}
+
+/// The way to a cluster's map.
+fn map(cluster: &EtcdGroup) -> Result<Asked> {
+    Ok(Asked { map: EtcdMap::new(cluster)?, at: cluster.endpoints.join(", ") })
+}
+
+struct Asked {
+    map: EtcdMap,
+    at: String,
+}
+
+impl Asked {
+    fn look(&mut self) -> Result<Atlas> {
+        let at = &self.at;
+        let failed = |why| anyhow!("etcd at {at} cannot be used for looking at the cluster: {why}");
+        self.map.look().map_err(failed)
+    }
+}
+
+/// A cluster as etcd knows it.
+///
+/// # Errors
+/// etcd cannot be asked.
+pub(super) fn atlas(cluster: &EtcdGroup) -> Result<Atlas> {
+    map(cluster)?.look()
+}
+
+/// Has slots go to a group.
+///
+/// # Errors
+/// etcd cannot be asked, or they cannot go there.
+pub(super) fn want(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<()> {
+    let mut asked = map(cluster)?;
+    for _ in 0..TRIES {
+        let atlas = asked.look()?;
+        let next = atlas.with_move(slots, to)?;
+        let at = &asked.at;
+        let failed = |why| anyhow!("etcd at {at} cannot be used for moving slots: {why}");
+        if asked.map.replace(atlas.revision, &next).map_err(failed)? {
+            return Ok(());
+        }
+    }
+    Err(anyhow!("others change the map of {} all the time: try again", cluster.name))
+}
+
+/// How many of these slots are not with the group yet.
+///
+/// # Errors
+/// etcd cannot be asked, or the slots go elsewhere now.
+pub(super) fn left(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<usize> {
+    let map = atlas(cluster)?.slots.unwrap_or_default();
+    let all = slots.iter().flat_map(|range| range.first..=range.last);
+    let away: Vec<_> = all.filter(|slot| map.get(*slot).is_none_or(|it| it.group != to)).collect();
+    let is_coming = |slot| map.get(slot).is_some_and(|it| it.to.as_deref() == Some(to));
+    let lost = away.iter().find(|slot| !is_coming(**slot));
+    ensure!(lost.is_none(), "slot {} does not go to group {to} any more", lost.unwrap_or(&0));
+    Ok(away.len())
+}
+
+impl Move {
+    pub(super) fn run(self) -> Result<()> {
+        let stop = stop::on_signals()?;
+        let (cluster, slots) = (self.cluster.find()?, &self.slots.0);
+        want(&cluster, slots, &self.to)?;
+        let mut before = usize::MAX;
+        while !self.no_wait && !stop.load(Ordering::Relaxed) {
+            match left(&cluster, slots, &self.to)? {
+                0 => break,
+                now if now != before => {
+                    eprintln!("{now} slots are on their way to group {}", self.to);
+                    before = now;
+                }
+                _ => {}
+            }
+            std::thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,114 @@
+//! A cluster's map in etcd.
+//!
+//! ```text
+//! /remora/CLUSTER/slots       who has which slots, and where they are to go, as JSON
+//! /remora/CLUSTER/GROUP/…     a group: see `etcd`
+//! ```
+
+use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
+use tokio::runtime::Runtime;
+
+use crate::etcd::{EtcdGroup, Key, client_of, key_of, parse, runtime, words_of};
+use crate::map::{Atlas, MapService, SlotMap};
+
+/// The key of the map, below the cluster's prefix.
+const SLOTS: &str = "slots";
+
+/// A cluster's map in etcd. It connects when it is first asked, and anew after a failure.
+#[derive(Debug)]
+pub struct EtcdMap {
+    /// Its name is the cluster's.
+    cluster: EtcdGroup,
+    runtime: Runtime,
+    client: Option<(ClientOf, String)>,
+}
+
+struct ClientOf(Client);
+
+impl std::fmt::Debug for ClientOf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}
+
+impl EtcdMap {
+    /// The map of the cluster that this group belongs to: its name is the cluster's, a slash, and
+    /// its own; or the cluster's alone.
+    ///
+    /// # Errors
+    /// The system has no descriptors.
+    pub fn new(group: &EtcdGroup) -> std::io::Result<EtcdMap> {
+        let name = group.name.split('/').next().unwrap_or_default().to_owned();
+        let cluster = EtcdGroup { name, ..group.clone() };
+        Ok(EtcdMap { cluster, runtime: runtime()?, client: None })
+    }
+
+    /// Does something with etcd's client and the cluster's prefix.
+    fn with<T>(
+        &mut self,
+        act: impl AsyncFnOnce(&mut Client, &str) -> Result<T, etcd_client::Error>,
+    ) -> Result<T, String> {
+        let held = self.client.take();
+        let done = self.runtime.block_on(async {
+            let (mut client, prefix) = match held {
+                Some((ClientOf(client), prefix)) => (client, prefix),
+                None => client_of(&self.cluster).await?,
+            };
+            let done = act(&mut client, &prefix).await?;
+            Ok((done, (ClientOf(client), prefix)))
+        });
+        let (done, held) = done.map_err(|error: etcd_client::Error| words_of(&error))?;
+        self.client = Some(held);
+        Ok(done)
+    }
+}
+
+impl MapService for EtcdMap {
+    fn look(&mut self) -> Result<Atlas, String> {
+        let pairs = self.with(async |client, prefix| {
+            let all = client.get(prefix, Some(GetOptions::new().with_prefix())).await?;
+            let strip = |pair: &KeyValue| {
+                let key = pair.key_str().ok()?.strip_prefix(prefix)?.to_owned();
+                Some((key, pair.clone()))
+            };
+            Ok(all.kvs().iter().filter_map(strip).collect::<Vec<_>>())
+        })?;
+        let mut atlas = Atlas::default();
+        for (key, pair) in pairs {
+            note(&mut atlas, &key, &pair)?;
+        }
+        Ok(atlas)
+    }
+
+    fn replace(&mut self, revision: i64, next: &SlotMap) -> Result<bool, String> {
+        let value = serde_json::to_vec(next).expect("texts and numbers");
+        self.with(async |client, prefix| {
+            let key = format!("{prefix}{SLOTS}");
+            let is_still = Compare::mod_revision(key.clone(), CompareOp::Equal, revision);
+            let put = TxnOp::put(key, value, None);
+            let done = client.txn(Txn::new().when([is_still]).and_then([put])).await?;
+            Ok(done.succeeded())
+        })
+    }
+}
+
+/// Takes note of a key below the cluster's prefix.
+fn note(atlas: &mut Atlas, key: &str, pair: &KeyValue) -> Result<(), String> {
+    let unreadable =
+        || format!("{key} in etcd is not as expected: was it written by another version?");
+    if key == SLOTS {
+        let map = parse::<SlotMap>(pair).filter(SlotMap::is_sound).ok_or_else(unreadable)?;
+        (atlas.slots, atlas.revision) = (Some(map), pair.mod_revision());
+        return Ok(());
+    }
+    let Some((group, rest)) = key.split_once('/') else { return Ok(()) };
+    let Some(what) = key_of(rest) else { return Ok(()) };
+    let view = atlas.groups.entry(group.to_owned()).or_default();
+    match what {
+        Key::Configuration => view.configuration = Some(parse(pair).ok_or_else(unreadable)?),
+        Key::Node(node) => {
+            view.nodes.insert(node, parse(pair).ok_or_else(unreadable)?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! The map of a cluster: which group has which slots, which are to move, and where the groups'
+//! nodes are. It says where clients are sent, and what is to be moved. Who owns a slot is not
+//! decided here, but by the groups' logs.
+
+use std::collections::BTreeMap;
+
+use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
+use remora_store::front::slots::{Range, Runs};
+use remora_store::replica::{Configuration, NodeId};
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+
+/// Who has a slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// The group that has its keys.
+    pub group: String,
+    /// The group that it is to go to.
+    pub to: Option<String>,
+}
+
+impl Owner {
+    /// A group whose slot stays where it is.
+    #[must_use]
+    pub fn new(group: &str) -> Owner {
+        Owner { group: group.to_owned(), to: None }
+    }
+}
+
+/// Who has which slots.
+pub type SlotMap = Runs<Owner>;
+
+/// A group, as the configuration service knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupView {
+    /// The latest configuration.
+    pub configuration: Option<Configuration>,
+    /// The nodes that hold a lease, and where they are.
+    pub nodes: BTreeMap<NodeId, Address>,
+}
+
+impl GroupView {
+    /// The primary, and where it is if it holds a lease.
+    #[must_use]
+    pub fn primary(&self) -> Option<(NodeId, Option<Address>)> {
+        let primary = self.configuration.as_ref()?.primary;
+        Some((primary, self.nodes.get(&primary).copied()))
+    }
+}
+
+/// The whole cluster at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Atlas {
+    /// Who has which slots; none before a first group has begun.
+    pub slots: Option<SlotMap>,
+    /// The number of the map's last change; 0 without a map.
+    pub revision: i64,
+    /// The groups.
+    pub groups: BTreeMap<String, GroupView>,
+}
+
+impl Atlas {
+    /// As Redis' clients see it, from the node `me` of the group `mine`.
+    #[must_use]
+    pub fn shown(&self, mine: &str, me: NodeId) -> Cluster {
+        let group = |(name, view): (&String, &GroupView)| {
+            let configuration = view.configuration.as_ref()?;
+            let node = |node: &NodeId| ClusterNode {
+                id: node.0,
+                address: view.nodes.get(node).and_then(|address| address.redis),
+                is_me: *node == me,
+                is_primary: *node == configuration.primary,
+            };
+            let slots = self.slots.iter().flat_map(|map| map.ranges(|owner| owner.group == *name));
+            Some(ClusterGroup {
+                name: name.clone(),
+                is_mine: name == mine,
+                epoch: configuration.epoch,
+                slots: joined(slots),
+                nodes: configuration.members.iter().map(node).collect(),
+            })
+        };
+        Cluster { groups: self.groups.iter().filter_map(group).collect() }
+    }
+
+    /// The slots that a group is to give to another one.
+    #[must_use]
+    pub fn to_give(&self, from: &str, to: &str) -> Vec<Range> {
+        let is_it = |owner: &Owner| owner.group == from && owner.to.as_deref() == Some(to);
+        self.slots.iter().flat_map(|map| map.ranges(is_it)).collect()
+    }
+}
+
+/// Ranges, without a border where one goes on from another.
+fn joined(ranges: impl Iterator<Item = Range>) -> Vec<Range> {
+    let mut runs = Runs::default();
+    ranges.for_each(|range| runs.set(range, Some(&())));
+    runs.ranges(|()| true)
+}
+
+/// What keeps a cluster's map.
+pub trait MapService: Send {
+    /// The cluster as it is.
+    ///
+    /// # Errors
+    /// The service does not answer, in words.
+    fn look(&mut self) -> Result<Atlas, String>;
+
+    /// Puts a map in the place of the one of this revision (0: of none); whether it still was that.
+    ///
+    /// # Errors
+    /// The service does not answer, in words. The map may have been replaced or not.
+    fn replace(&mut self, revision: i64, next: &SlotMap) -> Result<bool, String>;
+}
+
+/// Why slots cannot be moved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// Nobody has slots.
+    #[error("no group of the cluster has begun yet: start its nodes first")]
+    NoMap,
+    /// There is no such group.
+    #[error("the cluster has no group {0}: start its nodes with --group {0}")]
+    NoGroup(String),
+    /// A slot is under way already.
+    #[error("slots {range} are on their way from group {from} to {to}: wait until they are there")]
+    Moving {
+        /// Which.
+        range: Range,
+        /// From where.
+        from: String,
+        /// To where.
+        to: String,
+    },
+}
+
+impl Atlas {
+    /// The map in which these slots are to go to a group. Those that it has already stay.
+    ///
+    /// # Errors
+    /// See [`MoveError`].
+    pub fn with_move(&self, ranges: &[Range], to: &str) -> Result<SlotMap, MoveError> {
+        let map = self.slots.as_ref().ok_or(MoveError::NoMap)?;
+        let begun = self.groups.get(to).is_some_and(|view| view.configuration.is_some());
+        if !begun {
+            return Err(MoveError::NoGroup(to.to_owned()));
+        }
+        let mut next = map.clone();
+        for (run, owner) in map.iter() {
+            for range in ranges.iter().filter_map(|range| common(*range, run)) {
+                match &owner.to {
+                    Some(other) if other == to => {}
+                    Some(other) => {
+                        let (from, to) = (owner.group.clone(), other.clone());
+                        return Err(MoveError::Moving { range, from, to });
+                    }
+                    None if owner.group == to => {}
+                    None => {
+                        let (group, to) = (owner.group.clone(), Some(to.to_owned()));
+                        next.set(range, Some(&Owner { group, to }));
+                    }
+                }
+            }
+        }
+        Ok(next)
+    }
+}
+
+/// What two ranges have in common.
+pub(crate) fn common(a: Range, b: Range) -> Option<Range> {
+    let (first, last) = (a.first.max(b.first), a.last.min(b.last));
+    (first <= last).then_some(Range { first, last })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn atlas() -> Atlas {
+        let view = |number| {
+            let node = NodeId(number);
+            let configuration = Configuration::first(node, vec![node]).ok();
+            let at = Address { card: ([127, 0, 0, 1], 7).into(), redis: None };
+            GroupView { configuration, nodes: [(node, at)].into() }
+        };
+        let mut map = SlotMap::default();
+        map.set(Range::ALL, Some(&Owner::new("a")));
+        let groups = [("a".to_owned(), view(1)), ("b".to_owned(), view(2))].into();
+        Atlas { slots: Some(map), revision: 5, groups }
+    }
+
+    #[test]
+    fn slots_are_to_move_once_at_a_time() {
+        let mut atlas = atlas();
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        assert_eq!(atlas.with_move(&[range("0")], "c"), Err(MoveError::NoGroup("c".to_owned())));
+        atlas.slots = Some(atlas.with_move(&[range("10-19"), range("15-29")], "b").unwrap());
+        assert_eq!(atlas.to_give("a", "b"), [range("10-29")]);
+        // To say it again changes nothing; those that stay with a group stay.
+        assert_eq!(atlas.with_move(&[range("10")], "b").ok(), atlas.slots);
+        assert_eq!(atlas.with_move(&[range("40-50")], "a").ok(), atlas.slots);
+        let moving = atlas.with_move(&[range("25-40")], "a").unwrap_err();
+        assert!(moving.to_string().starts_with("slots 25-29 are on their way from group a to b"));
+        assert_eq!(Atlas::default().with_move(&[Range::ALL], "a"), Err(MoveError::NoMap));
+        // Clients hear of the slots' present group.
+        let shown = atlas.shown("b", NodeId(2));
+        assert_eq!(shown.groups[0].slots, [Range::ALL]);
+        assert!(shown.groups[1].slots.is_empty() && shown.groups[1].is_mine);
+        assert!(shown.groups[1].nodes[0].is_me && shown.groups[1].nodes[0].is_primary);
+    }
+}

@@ -1,0 +1,269 @@
+//! A group's slots, where its nodes keep them: in its log.
+//!
+//! What a group is for each slot, and which keys are on their way to another one, are two items in
+//! a tablespace of its own. So they are replicated as all items are, and whoever becomes the primary
+//! has them before it serves ([`load`]).
+//!
+//! The shard's lock is taken before all others: by commands to look, by what changes the group's
+//! part to write. So whoever has been let in by the old state is done before there is a new one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
+
+use remora_store::front::keyspace::{Transfer, TransferStep};
+use remora_store::front::slots::{Holdings, Part, Range, Shard, slot_of};
+use remora_store::log::Position;
+use remora_store::memory::Memory;
+use remora_store::store::{Change, Store, Value};
+use remora_store::tablespace::{TablespaceId, TablespaceOptions};
+use remora_store::way::kernel::now_ms;
+
+use crate::group::{Group, GroupLog};
+use crate::map::{Atlas, SlotMap};
+
+/// The tablespace of what is said here.
+const SPACE: &str = "cluster";
+/// Its items.
+const HOLDINGS: &[u8] = b"holdings";
+const TRANSIT: &[u8] = b"transit";
+
+/// A node's part in the slots of its group.
+pub struct Slots<M: Memory> {
+    pub(crate) group: Arc<Group>,
+    pub(crate) store: Arc<Store<M, GroupLog>>,
+    /// The group's name.
+    pub(crate) name: String,
+    atlas: Mutex<Arc<Atlas>>,
+    pub(crate) is_stopping: AtomicBool,
+    /// Keys that were handed over to other groups.
+    pub(crate) moved: AtomicU64,
+    /// Why no move goes on, if one does not.
+    pub(crate) trouble: Mutex<Option<String>>,
+}
+
+/// A key with what belongs to it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Item {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) flags: u32,
+    pub(crate) expires_ms: Option<u64>,
+}
+
+/// What the log says of the group's slots.
+///
+/// # Errors
+/// It says what cannot be understood.
+pub(crate) fn load<M: Memory>(store: &Store<M, GroupLog>) -> Result<Shard, String> {
+    let Some(space) = store.tablespace(SPACE) else { return Ok(Shard::default()) };
+    let item = |key: &[u8]| {
+        let mut value = Vec::new();
+        store.get(space, key, now_ms(), &mut value).map(|_| value)
+    };
+    let unreadable = |_| "the group’s slots in its log are of another version".to_owned();
+    let read = |bytes: Vec<u8>| postcard::from_bytes::<Holdings>(&bytes).map_err(unreadable);
+    let holdings = item(HOLDINGS).map(read).transpose()?;
+    let read = |bytes: Vec<u8>| postcard::from_bytes(&bytes).map_err(unreadable);
+    Ok(Shard { holdings, transit: item(TRANSIT).map(read).transpose()?.unwrap_or_default() })
+}
+
+impl<M: Memory> std::fmt::Debug for Slots<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Slots").field("group", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl<M: Memory + 'static> Slots<M> {
+    /// The part of a node in the slots of its group, which has this name in its cluster.
+    pub fn new(group: Arc<Group>, store: Arc<Store<M, GroupLog>>, name: &str) -> Arc<Slots<M>> {
+        Arc::new(Slots {
+            group,
+            store,
+            name: name.to_owned(),
+            atlas: Mutex::default(),
+            is_stopping: AtomicBool::new(false),
+            moved: AtomicU64::new(0),
+            trouble: Mutex::default(),
+        })
+    }
+
+    /// The cluster, as this node has last heard of it.
+    #[must_use]
+    pub fn atlas(&self) -> Arc<Atlas> {
+        self.atlas.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_atlas(&self, atlas: Arc<Atlas>) {
+        *self.atlas.lock().unwrap_or_else(PoisonError::into_inner) = atlas;
+    }
+
+    /// The group's slots as they are.
+    pub(crate) fn shard(&self) -> Shard {
+        self.group.shard.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Shard> {
+        self.group.shard.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The tablespace of the group's slots, made if it is not there.
+    fn space(&self) -> Result<TablespaceId, String> {
+        if let Some(space) = self.store.tablespace(SPACE) {
+            return Ok(space);
+        }
+        let made = self.store.create_tablespace(&TablespaceOptions::new(SPACE));
+        made.map_err(|error| error.to_string())
+    }
+
+    /// Logs an item of the group's slots.
+    fn put<T: serde::Serialize>(&self, key: &[u8], what: &T) -> Result<(), String> {
+        let value = postcard::to_allocvec(what).expect("a vector has room for any value");
+        let value = Value::Given(&value);
+        let put = Change::Put { value, flags: 0, expires_ms: None };
+        let done = self.store.update(self.space()?, key, now_ms(), &mut |_, _| put);
+        done.map(|_| ()).map_err(|error| error.to_string())
+    }
+
+    /// Waits until a majority has all that is logged.
+    pub(crate) fn settle(&self) -> Result<(), String> {
+        let last = self.last();
+        self.group.wait(last).map_err(|doubt| doubt.to_string())
+    }
+
+    fn last(&self) -> Position {
+        self.group.lock().replica.last().position
+    }
+
+    /// A new group's slots are those that the map says. To be called by the primary.
+    pub(crate) fn begin(&self, map: &SlotMap) -> Result<(), String> {
+        let mut shard = self.write();
+        if shard.holdings.is_none() {
+            let mut holdings = Holdings::default();
+            for range in map.ranges(|owner| owner.group == self.name) {
+                holdings.set(range, Some(&Part::Owned));
+            }
+            self.put(HOLDINGS, &holdings)?;
+            shard.holdings = Some(holdings);
+        }
+        drop(shard);
+        self.settle()
+    }
+
+    /// Makes the group something else for these slots, and waits until it is for good.
+    pub(crate) fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
+        let mut shard = self.write();
+        let mut next = shard.holdings.clone().ok_or("the group has no slots yet")?;
+        ranges.iter().for_each(|range| next.set(*range, part));
+        if shard.holdings.as_ref() != Some(&next) {
+            self.put(HOLDINGS, &next)?;
+            shard.holdings = Some(next);
+        }
+        drop(shard);
+        self.settle()
+    }
+
+    /// Sees to it that nobody changes these keys before they are released, whoever is the primary.
+    pub(crate) fn freeze(&self, mut keys: Vec<Vec<u8>>) -> Result<(), String> {
+        keys.sort_unstable();
+        let mut shard = self.write();
+        self.put(TRANSIT, &keys)?;
+        shard.transit = keys;
+        drop(shard);
+        self.settle()
+    }
+
+    /// Another group has these keys, the frozen ones: they go from here.
+    pub(crate) fn release(&self, space: TablespaceId, keys: &[Vec<u8>]) -> Result<(), String> {
+        let mut shard = self.write();
+        for key in keys {
+            let gone = self.store.update(space, key, now_ms(), &mut |_, _| Change::Delete);
+            gone.map_err(|error| error.to_string())?;
+        }
+        let none: &[Vec<u8>] = &[];
+        self.put(TRANSIT, &none)?;
+        shard.transit.clear();
+        self.moved.fetch_add(keys.len() as u64, Relaxed);
+        Ok(())
+    }
+
+    /// The key with its value, if it is there.
+    pub(crate) fn item(&self, space: TablespaceId, key: &[u8]) -> Option<Item> {
+        let mut item = Item { key: key.to_vec(), ..Item::default() };
+        let found = self.store.get(space, key, now_ms(), &mut item.value)?;
+        (item.flags, item.expires_ms) = (found.flags, found.expires_ms);
+        Some(item)
+    }
+
+    /// What another group's primary asks for: see
+    /// [`Keeper::transfer`](remora_store::front::keyspace::Keeper::transfer).
+    pub(crate) fn transfer(&self, asked: &Transfer<'_>) -> Result<u64, String> {
+        self.group.check().map_err(|reason| reason.to_string())?;
+        let atlas = self.atlas();
+        let planned = atlas.to_give(asked.from, &self.name);
+        let mut shard = self.write();
+        let mut next = shard.holdings.clone().ok_or("the group has no slots yet: try again")?;
+        for slot in asked.ranges.iter().flat_map(|range| range.first..=range.last) {
+            let part = after(asked, next.get(slot));
+            let part = part.map_err(|reason| format!("slot {slot} {reason}"))?;
+            let is_planned = planned.iter().any(|range| range.has(slot));
+            if !is_planned && next.get(slot) != Some(&part) {
+                return Err(format!("the map does not say that slot {slot} comes here: try again"));
+            }
+            next.set(Range { first: slot, last: slot }, Some(&part));
+        }
+        if shard.holdings.as_ref() != Some(&next) {
+            self.put(HOLDINGS, &next)?;
+            shard.holdings = Some(next);
+        }
+        Ok(self.last().number())
+    }
+}
+
+/// What a group is for a slot after it was asked for this.
+fn after(asked: &Transfer<'_>, part: Option<&Part>) -> Result<Part, String> {
+    let (from, ticket) = (asked.from, asked.ticket);
+    match (asked.step, part) {
+        (_, Some(Part::Taking { from: other, .. })) if other != from => {
+            Err(format!("comes from group {other}"))
+        }
+        (_, Some(Part::Taking { ticket: present, .. })) if *present > ticket => {
+            Err("comes in a later session than this one".to_owned())
+        }
+        (TransferStep::Take, None | Some(Part::Taking { .. })) => {
+            Ok(Part::Taking { from: from.to_owned(), ticket })
+        }
+        (TransferStep::Own, Some(Part::Taking { .. } | Part::Owned)) => Ok(Part::Owned),
+        (TransferStep::Take, Some(Part::Owned)) => Err("is here already".to_owned()),
+        (_, Some(Part::Giving { to } | Part::Given { to })) => Err(format!("goes to group {to}")),
+        (TransferStep::Own, None) => Err("was not announced".to_owned()),
+    }
+}
+
+/// The slots of a key's.
+pub(crate) fn is_in(ranges: &[Range], key: &[u8]) -> bool {
+    let slot = slot_of(key);
+    ranges.iter().any(|range| range.has(slot))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_comes_in_one_session_of_one_group() {
+        let taking = |from: &str, ticket| Part::Taking { from: from.to_owned(), ticket };
+        let asked = |step, ticket| Transfer { step, from: "a", ticket, ranges: Vec::new() };
+        let (take, own) = (asked(TransferStep::Take, 5), asked(TransferStep::Own, 5));
+        assert_eq!(after(&take, None), Ok(taking("a", 5)));
+        assert_eq!(after(&take, Some(&taking("a", 4))), Ok(taking("a", 5)));
+        assert_eq!(after(&own, Some(&taking("a", 4))), Ok(Part::Owned));
+        assert_eq!(after(&own, Some(&Part::Owned)), Ok(Part::Owned), "it was said twice");
+        for step in [&take, &own] {
+            assert!(after(step, Some(&taking("a", 6))).unwrap_err().contains("later session"));
+            assert!(after(step, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
+            let gone = Part::Given { to: "d".to_owned() };
+            assert!(after(step, Some(&gone)).unwrap_err().contains("to group d"));
+        }
+        assert!(after(&take, Some(&Part::Owned)).is_err() && after(&own, None).is_err());
+    }
+}

@@ -1,0 +1,223 @@
+//! Two groups of nodes in one process, and slots that move between them while clients write:
+//! nothing acknowledged is lost, and nothing that was deleted comes back.
+
+mod shards {
+    pub(crate) mod client;
+    pub(crate) mod trial;
+}
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+
+use shards::client::{Client, Reply};
+use shards::trial::{Trial, until};
+
+/// Writes, deletes and reads keys that nobody else does, and looks at every answer.
+fn write(mut client: Client, writer: u64, is_over: &AtomicBool) -> BTreeMap<String, Option<u64>> {
+    let mut held: BTreeMap<String, Option<u64>> = BTreeMap::new();
+    let mut draw = writer;
+    for number in 0.. {
+        if is_over.load(Relaxed) {
+            break;
+        }
+        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let key = format!("{writer}.{}", (draw >> 40) % 200);
+        let entry = held.entry(key.clone()).or_default();
+        let read = client.ask(&["GET", &key]);
+        let expected = entry.map_or(Reply::Null, |value| Reply::Text(value.to_string()));
+        assert_eq!(read, expected, "{key}");
+        if draw >> 62 == 0 {
+            client.ask(&["DEL", &key]);
+            *entry = None;
+        } else {
+            assert_eq!(client.ask(&["SET", &key, &number.to_string()]), Reply::Text("OK".into()));
+            *entry = Some(number);
+        }
+    }
+    held
+}
+
+/// Runs `act` while clients write; then all is as they left it, and each key with one group only.
+fn while_clients_write(trial: &mut Trial, act: impl FnOnce(&mut Trial)) {
+    let is_over = AtomicBool::new(false);
+    let all = thread::scope(|scope| {
+        // These know one node each, and remember nothing: their map is always an old one.
+        let writer = |number| {
+            let (client, is_over) = (trial.client(), &is_over);
+            scope.spawn(move || write(client, number, is_over))
+        };
+        let writers: Vec<_> = (1..=3).map(writer).collect();
+        // A panic of its own ends the writers, too.
+        let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(trial)));
+        is_over.store(true, Relaxed);
+        let all: Vec<_> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+        acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        all
+    });
+    let mut client = trial.client();
+    let mut there = BTreeSet::new();
+    for (key, value) in all.into_iter().flatten() {
+        let expected = value.map_or(Reply::Null, |value| Reply::Text(value.to_string()));
+        assert_eq!(client.ask(&["GET", &key]), expected, "{key}");
+        there.extend(value.map(|_| key));
+    }
+    let mut seen = BTreeSet::new();
+    for group in ["a", "b"] {
+        for key in trial.keys_of(group) {
+            assert!(seen.insert(key.clone()), "{key} is with both groups");
+        }
+    }
+    assert!(seen.is_superset(&there));
+}
+
+/// Keys that nobody writes: they make a move take its time.
+fn fill(trial: &Trial, count: usize) {
+    let mut client = trial.client();
+    for number in 0..count {
+        client.ask(&["SET", &format!("filler {number}"), "x"]);
+    }
+}
+
+#[test]
+fn slots_move_while_clients_write() {
+    let mut trial = Trial::new(&["a", "b"], 1);
+    fill(&trial, 1000);
+    while_clients_write(&mut trial, |trial| {
+        trial.move_slots("0-8191", "b");
+        trial.wait_until_moved();
+        trial.move_slots("4096-12287", "a");
+        trial.wait_until_moved();
+        trial.move_slots("0-16383", "b");
+        trial.wait_until_moved();
+        trial.move_slots("0-16383", "a");
+        trial.wait_until_moved();
+        trial.move_slots("10000-16383", "b");
+        trial.wait_until_moved();
+    });
+    // Each node says the same of it.
+    let mut client = trial.client();
+    assert_eq!(client.ask(&["MSET", "x{t}", "1", "y{t}", "2"]), Reply::Text("OK".into()));
+    let crosses = client.ask(&["MGET", "a", "b"]);
+    assert!(matches!(&crosses, Reply::Error(text) if text.starts_with("CROSSSLOT")), "{crosses:?}");
+    for at in trial.fronts() {
+        until("each node knows the map", || {
+            let said = Client::new(at).direct(&["CLUSTER", "NODES"]).ok()?;
+            let Reply::Text(lines) = said else { panic!("{said:?}") };
+            (lines.contains(" 0-9999") && lines.contains(" 10000-16383")).then_some(())
+        });
+    }
+}
+
+#[test]
+fn a_move_outlives_the_primaries_of_both_groups() {
+    let mut trial = Trial::new(&["a", "b"], 3);
+    fill(&trial, 6000);
+    while_clients_write(&mut trial, |trial| {
+        trial.move_slots("0-16383", "b");
+        for group in ["a", "b"] {
+            let before = trial.count_of("b");
+            until("keys are on their way", || (trial.count_of("b") > before + 200).then_some(()));
+            trial.kill_primary(group);
+            assert!(!trial.is_moved(), "the move was over before");
+        }
+        trial.wait_until_moved();
+        assert!(trial.keys_of("a").is_empty());
+    });
+}
+
+/// Keys of the first group that can be read and not be changed.
+fn frozen(trial: &Trial, count: usize) -> BTreeSet<String> {
+    let at = trial.primary_front("a");
+    let mut client = Client::new(at);
+    let is_frozen = |key: &String| {
+        // A change without an effect, where it is taken.
+        let said = client.direct(&["PERSIST", key]).unwrap();
+        let is_frozen = matches!(&said, Reply::Error(text) if text.starts_with("TRYAGAIN"));
+        assert!(!is_frozen || client.direct(&["GET", key]).unwrap() == Reply::Text("x".into()));
+        is_frozen
+    };
+    (0..count).map(|number| format!("filler {number}")).filter(is_frozen).collect()
+}
+
+/// While nobody knows whether keys have come, nobody changes them, whoever is the primary.
+#[test]
+fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
+    let mut trial = Trial::new(&["a", "b"], 3);
+    fill(&trial, 3000);
+    trial.move_slots("0-16383", "b");
+    until("keys are on their way", || (trial.count_of("b") > 200).then_some(()));
+    // The other group has no majority any more.
+    trial.kill_backup("b");
+    trial.kill_primary("b");
+    let mut before = BTreeSet::new();
+    until("the move is stuck", || {
+        let now = frozen(&trial, 3000);
+        let same = !now.is_empty() && now == before;
+        before = now;
+        same.then_some(())
+    });
+    trial.kill_primary("a");
+    assert_eq!(frozen(&trial, 3000), before);
+}
+
+/// A backup answers reads from its copy, to who asks for that, as long as its group has the slot.
+#[test]
+fn a_backup_is_read_where_that_is_wanted() {
+    let trial = Trial::new(&["a", "b"], 3);
+    let mut client = trial.client();
+    assert_eq!(client.ask(&["SET", "foo", "1"]), Reply::Text("OK".into()));
+    let (primary, ok) = (trial.primary_front("a"), Reply::Text("OK".into()));
+    let is_backup = |at: &std::net::SocketAddr| *at != primary;
+    let backup = trial.fronts_of("a").into_iter().find(is_backup).unwrap();
+    let (mut reader, mut other) = (Client::new(backup), Client::new(backup));
+    let moved = |at| Reply::Error(format!("MOVED 12182 {at}"));
+    assert_eq!(reader.direct(&["READONLY"]).unwrap(), ok);
+    until("the backup has what was written", || {
+        (reader.direct(&["GET", "foo"]).unwrap() == Reply::Text("1".into())).then_some(())
+    });
+    assert_eq!(reader.direct(&["SET", "foo", "2"]).unwrap(), moved(primary));
+    assert_eq!(other.direct(&["GET", "foo"]).unwrap(), moved(primary));
+    trial.move_slots("12182", "b");
+    trial.wait_until_moved();
+    let owner = trial.primary_front("b");
+    until("the backup knows the map", || {
+        let said = reader.direct(&["GET", "foo"]).unwrap();
+        // It is never told that the key is not there.
+        assert_ne!(said, Reply::Null);
+        (said == moved(owner)).then_some(())
+    });
+    assert_eq!(reader.direct(&["READWRITE"]).unwrap(), ok);
+    assert_eq!(client.ask(&["GET", "foo"]), Reply::Text("1".into()));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let trial = Trial::new(&["a", "b"], 1);
+    let mut client = trial.client();
+    assert_eq!(client.ask(&["SET", "foo", "1"]), Reply::Text("OK".into()));
+    let [a, b] = ["a", "b"].map(|group| trial.primary_front(group));
+    let says = |at, words: &[&str], what: &str| {
+        // What a node has not heard of yet, it says later.
+        until(&format!("{words:?}: {what}"), || {
+            let said = Client::new(at).direct(words).unwrap();
+            matches!(&said, Reply::Error(text) if text.contains(what)).then_some(())
+        });
+    };
+    says(b, &["CLUSTER", "TAKE", "a", "7", "0-10"], "map does not say");
+    says(b, &["CLUSTER", "OWN", "a", "7", "0-10"], "was not announced");
+    says(a, &["CLUSTER", "TAKE", "b", "7", "0"], "is here already");
+    says(b, &["CLUSTER", "TAKE", "a", "x", "0"], "not an integer");
+    says(b, &["CLUSTER", "TAKE", "a", "7", "5-4"], "no slots");
+    says(b, &["CLUSTER", "IMPORT", "7", "foo", "0", "0", "v"], "session of these keys is over");
+    says(b, &["CLUSTER", "IMPORT", "7", "foo", "0", "0"], "wrong number");
+    says(b, &["GET", "foo"], &format!("MOVED 12182 {a}"));
+    says(a, &["SELECT", "1"], "not allowed in cluster mode");
+    says(a, &["CLUSTER", "COUNTKEYSINSLOT", "16384"], "Invalid slot");
+    let count = Client::new(a).direct(&["CLUSTER", "COUNTKEYSINSLOT", "12182"]);
+    assert_eq!(count.unwrap(), Reply::Number(1));
+    // Somebody with ASKING is served only where a slot is on its way.
+    let mut rude = Client::new(b);
+    assert_eq!(rude.direct(&["ASKING"]).unwrap(), Reply::Text("OK".into()));
+    assert_eq!(rude.direct(&["GET", "foo"]).unwrap(), Reply::Error(format!("MOVED 12182 {a}")));
+}

@@ -1,0 +1,179 @@
+//! Groups of nodes in this process, over cards of their own, with fronts for Redis' clients.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora::Device;
+use remora::connection::token::Token;
+use remora_cluster::{
+    Address, Configuration, Group, GroupLog, GroupOptions, InProcess, InProcessMap, MapService,
+    Mover, Node, NodeId, ShardKeeper, Slots,
+};
+use remora_store::front::served::Served;
+use remora_store::front::server::{self, Server};
+use remora_store::memory::Heap;
+use remora_store::store::{Options, Store};
+use remora_store::tablespace::TablespaceOptions;
+
+use super::client::{Client, Reply};
+
+/// How long anything may take on a busy machine; nothing is asserted about it.
+const PATIENCE: Duration = Duration::from_secs(120);
+const LEASE: Duration = Duration::from_secs(2);
+const LIMIT: u64 = 32 << 20;
+
+/// A node. Its clients go first, and what waits for the group last.
+struct Member {
+    fronts: Server,
+    node: Node<Heap>,
+    _mover: Mover<Heap>,
+}
+
+pub(crate) struct Trial {
+    map: InProcessMap,
+    members: BTreeMap<(String, NodeId), Member>,
+}
+
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+impl Trial {
+    /// Groups of these names, with so many nodes each; the first one has all slots.
+    pub(crate) fn new(names: &[&str], size: u64) -> Trial {
+        let members = |index: usize| (1..=size).map(move |node| NodeId(index as u64 * 100 + node));
+        let service = |(index, name): (usize, &&str)| {
+            let members: Vec<_> = members(index).collect();
+            let first = Configuration::first(members[0], members).unwrap();
+            ((*name).to_owned(), InProcess::new(LEASE, first))
+        };
+        let services: BTreeMap<_, _> = names.iter().enumerate().map(service).collect();
+        let map = InProcessMap::new(services.clone());
+        let mut trial = Trial { map, members: BTreeMap::new() };
+        for (index, name) in names.iter().enumerate() {
+            for node in members(index) {
+                let member = start(&services[*name], trial.map.clone(), name, node);
+                trial.members.insert(((*name).to_owned(), node), member);
+            }
+            // The first one claims the slots before others are there.
+            trial.primary_front(name);
+            until("the cluster has a map", || trial.map.clone().look().unwrap().slots);
+        }
+        trial
+    }
+
+    pub(crate) fn fronts(&self) -> Vec<SocketAddr> {
+        self.members.values().map(|member| member.fronts.redis()[0]).collect()
+    }
+
+    pub(crate) fn fronts_of(&self, group: &str) -> Vec<SocketAddr> {
+        let members = self.members.iter().filter(|((name, _), _)| name == group);
+        members.map(|(_, member)| member.fronts.redis()[0]).collect()
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::with(self.fronts())
+    }
+
+    fn primary(&self, group: &str) -> (NodeId, &Member) {
+        until(&format!("group {group} serves"), || {
+            let mut nodes = self.members.iter().filter(|((name, _), _)| name == group);
+            let serving = nodes.find(|(_, member)| member.node.group().check().is_ok())?;
+            Some((serving.0.1, serving.1))
+        })
+    }
+
+    pub(crate) fn primary_front(&self, group: &str) -> SocketAddr {
+        self.primary(group).1.fronts.redis()[0]
+    }
+
+    /// Ends a group's primary, without a word to anybody.
+    pub(crate) fn kill_primary(&mut self, group: &str) {
+        let node = self.primary(group).0;
+        self.members.remove(&(group.to_owned(), node));
+    }
+
+    /// Ends one of a group's backups.
+    pub(crate) fn kill_backup(&mut self, group: &str) {
+        let primary = self.primary(group).0;
+        let is_backup = |(name, node): &&(String, NodeId)| name == group && *node != primary;
+        let backup = self.members.keys().find(is_backup).unwrap().clone();
+        self.members.remove(&backup);
+    }
+
+    pub(crate) fn move_slots(&self, ranges: &str, to: &str) {
+        until("the map takes the move", || {
+            let mut map = self.map.clone();
+            let atlas = map.look().unwrap();
+            let next = atlas.with_move(&[ranges.parse().unwrap()], to).unwrap();
+            map.replace(atlas.revision, &next).unwrap().then_some(())
+        });
+    }
+
+    pub(crate) fn is_moved(&self) -> bool {
+        let slots = self.map.clone().look().unwrap().slots.unwrap();
+        slots.iter().all(|(_, owner)| owner.to.is_none())
+    }
+
+    pub(crate) fn wait_until_moved(&self) {
+        until("all slots are where they belong", || self.is_moved().then_some(()));
+    }
+
+    /// How many keys a group's primary has, as it sees it itself.
+    pub(crate) fn count_of(&self, group: &str) -> u64 {
+        let store = self.primary(group).1.node.store().clone();
+        store.tablespace("db0").map_or(0, |space| store.count(space))
+    }
+
+    /// The keys of a group, as its primary says.
+    pub(crate) fn keys_of(&self, group: &str) -> Vec<String> {
+        until("a group shows its keys", || {
+            let said = Client::new(self.primary_front(group)).direct(&["KEYS", "*"]).ok()?;
+            let Reply::Array(keys) = said else { return None };
+            let text = |key| match key {
+                Reply::Text(text) => text,
+                other => panic!("{other:?}"),
+            };
+            Some(keys.into_iter().map(text).collect())
+        })
+    }
+}
+
+fn start(service: &InProcess, map: InProcessMap, name: &str, me: NodeId) -> Member {
+    let device = Device::open().unwrap();
+    let options = GroupOptions {
+        me,
+        port: 7490,
+        ring_bytes: 1 << 20,
+        salt: 0x5a17,
+        token: Token::new([3; 16]).unwrap(),
+        lease: LEASE,
+        drift_ppm: 500,
+        patience: Duration::from_secs(10),
+    };
+    let group = Group::new(&device, options).unwrap();
+    let own = Options::new(LIMIT, 7);
+    let log = GroupLog(group.clone());
+    let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+    let space = TablespaceOptions::new("db0");
+    let served = Served::new(store.clone(), LIMIT, space.clone());
+    let slots = Slots::new(group.clone(), store.clone(), name);
+    let keeper = Arc::new(ShardKeeper::new(slots.clone()));
+    let redis = vec![([127, 0, 0, 1], 0).into()];
+    let fronts = server::Options { redis, threads: 2, ..server::Options::default() };
+    let fronts = Server::start(&fronts, Arc::new(served), keeper).unwrap();
+    let address = Address { card: group.address(), redis: Some(fronts.redis()[0]) };
+    let coordinator = service.coordinator(me, address);
+    let node = Node::start(store, vec![space], coordinator).unwrap();
+    let mover = Mover::start(slots, Box::new(map), None).unwrap();
+    Member { fronts, node, _mover: mover }
+}

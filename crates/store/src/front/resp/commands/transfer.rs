@@ -1,0 +1,72 @@
+//! What the primary of one group says to that of another one while slots move between them:
+//! `CLUSTER TAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
+
+use crate::front::keyspace::{Change, Transfer, TransferStep};
+use crate::front::resp::command::{Call, Done, Wrong};
+use crate::front::resp::commands::cluster::number;
+use crate::front::slots::{Part, Shard, slot_of};
+
+/// Arguments of an item: key, flags, when it ends in ms of Unix time or 0, value.
+const ITEM: usize = 4;
+
+/// `CLUSTER TAKE | OWN group ticket range …`.
+pub(super) fn transfer(call: &mut Call<'_>) -> Done {
+    let step = if call.is(1, "own") { TransferStep::Own } else { TransferStep::Take };
+    let from = std::str::from_utf8(call.at(2)).map_err(|_| Wrong::Is("ERR no group's name"))?;
+    let ticket = number(call.at(3))?;
+    let range = |text: &[u8]| String::from_utf8_lossy(text).parse();
+    let ranges: Result<_, String> = call.arguments.from(4).map(range).collect();
+    let ranges = ranges.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
+    let asked = Transfer { step, from, ticket, ranges };
+    let version = call.turn.world.keeper.transfer(&asked);
+    let version = version.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
+    call.turn.version = call.turn.version.max(version);
+    call.reply.ok();
+    Ok(())
+}
+
+/// `CLUSTER IMPORT ticket (key flags end value) …`: keys of a session, in the place of what is
+/// there under their names.
+pub(super) fn import(call: &mut Call<'_>) -> Done {
+    if !(call.len() - 3).is_multiple_of(ITEM) {
+        return call.arity();
+    }
+    let (ticket, world) = (number(call.at(2))?, call.turn.world.clone());
+    let mut done = Err(Wrong::Is("ERR this server is not a part of a cluster of several groups"));
+    world.keeper.with_shard(&mut |shard| {
+        let Some(shard) = shard else { return };
+        done = if world.keeper.is_elsewhere() {
+            Err(Wrong::Is("ERR this node is not the primary of its group"))
+        } else {
+            put_all(call, shard, ticket)
+        };
+    });
+    done?;
+    call.turn.version = call.turn.version.max(world.keeper.seen());
+    call.reply.ok();
+    Ok(())
+}
+
+fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: u64) -> Done {
+    let items = || (3..call.len()).step_by(ITEM);
+    let is_expected = |slot| match shard.part(slot) {
+        Some(Part::Taking { ticket: present, .. }) => *present == ticket,
+        _ => false,
+    };
+    if !items().all(|at| is_expected(slot_of(call.at(at)))) {
+        return Err(Wrong::Is("ERR the session of these keys is over: begin another one"));
+    }
+    for at in items().collect::<Vec<_>>() {
+        let flags = u32::try_from(number(call.at(at + 1))?);
+        let flags = flags.map_err(|_| Wrong::Is("ERR flags have 32 bits"))?;
+        let expires_ms = Some(number(call.at(at + 2))?).filter(|end| *end > 0);
+        let (key, value) = (call.at(at), call.at(at + 3));
+        call.change(key, |_, _| Change::Put { value, flags, expires_ms })?;
+        // A database may give keys an end that this one did not have.
+        call.change(key, |seen, _| match seen.and_then(|seen| seen.found.expires_ms) {
+            Some(_) if expires_ms.is_none() => Change::Touch { expires_ms },
+            _ => Change::Keep,
+        })?;
+    }
+    Ok(())
+}

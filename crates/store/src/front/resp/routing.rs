@@ -1,0 +1,149 @@
+//! Which requests are carried out here, and where clients ask instead: in a cluster, each key is
+//! with one group of nodes at a time, and its primary serves it.
+
+use crate::front::keyspace::{Cluster, ClusterGroup};
+use crate::front::resp::command::{Call, Command, Done, READ, WRITE, Wrong};
+use crate::front::resp::request::Arguments;
+use crate::front::slots::{Part, Verdict, Wanted, slot_of};
+use crate::front::world::{World, unix_ms};
+
+const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
+const NOT_SERVED: Wrong = Wrong::Is("CLUSTERDOWN Hash slot not served");
+
+/// The keys among a command's arguments.
+pub(super) fn keys_of<'a>(
+    command: &Command,
+    arguments: Arguments<'a>,
+) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+    let (first, last, step) = command.keys;
+    let len = arguments.len();
+    let end = if last < 0 { len as i32 + last } else { last.min(len as i32 - 1) };
+    let places = if first > 0 { first..end + 1 } else { 0..0 };
+    places.step_by(step.max(1) as usize).map(move |place| arguments.at(place as usize))
+}
+
+/// Where the client has to ask instead, as this node is not the primary of its group. A backup does
+/// not change anything; its own keys are shown by commands that name none.
+pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
+    let (world, keeper) = (&call.turn.world, &call.turn.world.keeper);
+    if !world.is_clustered || !command.is_about_keys() || !keeper.is_elsewhere() {
+        return None;
+    }
+    let Some(key) = keys_of(command, call.arguments).next() else {
+        let readonly = Wrong::Is("READONLY You can't write against a read only replica.");
+        return command.has(WRITE).then_some(readonly);
+    };
+    let (slot, cluster) = (slot_of(key), keeper.cluster().unwrap_or_default());
+    Some(redirect("MOVED", slot, cluster.owner(slot)))
+}
+
+/// What a backup's own copy says, to a client that has asked for that (`READONLY`); nothing, if
+/// this node cannot tell.
+pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> {
+    let is_read = command.has(READ) && !command.has(WRITE) && call.state.transaction.is_none();
+    let world = call.turn.world.clone();
+    if !call.state.reads_copies || !is_read || world.used_database(0).is_none() {
+        return None;
+    }
+    let mut slots = keys_of(command, call.arguments).map(slot_of);
+    let slot = slots.next()?;
+    if slots.any(|other| other != slot) {
+        return None;
+    }
+    let start = call.reply.len();
+    let done = (command.run)(call);
+    if world.keeper.is_readable(slot) {
+        return Some(done);
+    }
+    call.reply.truncate(start);
+    None
+}
+
+/// What a request is, as far as its place matters.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct What {
+    pub(super) writes: bool,
+    /// Whether nothing else may run meanwhile.
+    pub(super) alone: bool,
+}
+
+/// Runs a request for these keys, or says where the client has to ask. What decided on that stays
+/// so while it runs.
+pub(super) fn run<'k>(
+    call: &mut Call<'_>,
+    keys: impl Iterator<Item = &'k [u8]> + Clone,
+    what: What,
+    mut run: impl FnMut(&mut Call<'_>) -> Done,
+) -> Done {
+    let world = call.turn.world.clone();
+    let wanted = Wanted { writes: what.writes, is_asking: call.state.asks > 0 };
+    let mut done = Ok(());
+    world.keeper.with_shard(&mut |shard| {
+        let Some(shard) = shard else {
+            done = world.enter(what.alone, || run(call));
+            return;
+        };
+        // Where absence decides, nobody may change it, nor may time go back.
+        let is_giving = keys.clone().next().is_some_and(|key| shard.is_giving(slot_of(key)));
+        done = world.enter(what.alone || is_giving, || {
+            if is_giving {
+                call.turn.now = call.turn.now.max(unix_ms());
+            }
+            let (now, space) = (call.turn.now, world.used_database(0));
+            let is_here = |key: &[u8]| {
+                space.is_some_and(|space| world.keyspace.look(space, key, now).is_some())
+            };
+            match shard.judge(keys.clone(), wanted, is_here) {
+                Verdict::Here => run_here(call, &mut run),
+                Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
+                Verdict::Moved(slot) => Err(moved(&world, slot)),
+                Verdict::Split => {
+                    Err(Wrong::Is("TRYAGAIN Multiple keys request during rehashing of slot"))
+                }
+                Verdict::InTransit => {
+                    Err(Wrong::Is("TRYAGAIN A key is on its way to another node"))
+                }
+                Verdict::Crosses => {
+                    Err(Wrong::Is("CROSSSLOT Keys in request don't hash to the same slot"))
+                }
+            }
+        });
+    });
+    done
+}
+
+/// Runs a request whose keys are here. If it only looked, the node must be the primary still:
+/// what it sees as a backup may have gone elsewhere. (A change is refused by the log.)
+fn run_here(call: &mut Call<'_>, run: &mut impl FnMut(&mut Call<'_>) -> Done) -> Done {
+    let (start, version) = (call.reply.len(), call.turn.version);
+    let done = run(call);
+    if call.turn.version == version && call.turn.world.keeper.is_elsewhere() {
+        call.reply.truncate(start);
+        return Err(NO_PRIMARY);
+    }
+    done
+}
+
+fn ask(world: &World, slot: u16, part: Option<&Part>) -> Wrong {
+    let cluster = world.keeper.cluster().unwrap_or_default();
+    match part {
+        Some(Part::Giving { to } | Part::Given { to }) => redirect("ASK", slot, cluster.group(to)),
+        _ => NOT_SERVED,
+    }
+}
+
+/// To the slot's owner, as far as this node has heard; that cannot be its own group, which has
+/// just said that it is not.
+fn moved(world: &World, slot: u16) -> Wrong {
+    let cluster: Cluster = world.keeper.cluster().unwrap_or_default();
+    redirect("MOVED", slot, cluster.owner(slot).filter(|group| !group.is_mine))
+}
+
+fn redirect(how: &str, slot: u16, to: Option<&ClusterGroup>) -> Wrong {
+    let primary = to.and_then(ClusterGroup::primary).filter(|node| !node.is_me);
+    match primary.and_then(|node| node.address) {
+        Some(address) => Wrong::says(format!("{how} {slot} {address}")),
+        None if to.is_some() => NO_PRIMARY,
+        None => NOT_SERVED,
+    }
+}

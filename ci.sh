@@ -198,7 +198,8 @@ stage_porcupine() {
     export REMORA_HISTORIES=$folder
     local tests=(--test histories)
     if can_cluster; then tests+=(--test etcd); fi
-    whole test "${tests[@]}" || fail "a test of histories failed" "docs/testing.md says what they do."
+    whole test "${tests[@]}" ||
+        fail "a test of histories failed" "docs/testing.md says what they do."
     scripts/porcupine.sh "$folder"/*.jsonl ||
         fail "a history is not linearizable" "docs/testing.md says what its lines mean."
 }

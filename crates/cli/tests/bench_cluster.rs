@@ -43,7 +43,7 @@ mod with_clusters {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let (json_name, html_name) = (text(&json), text(&html));
         let args = ["bench", "cluster", "--quick", "--json", &json_name, "--html", &html_name];
-        let output = run(&args);
+        let output = run(args);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let rows: Vec<Value> = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
         for name in ROWS {

@@ -1,8 +1,8 @@
 //! A group's slots, where its nodes keep them: in its log.
 //!
 //! What a group is for each slot, and which keys are on their way to another one, are two items in
-//! a tablespace of its own. So they are replicated as all items are, and whoever becomes the primary
-//! has them before it serves ([`load`]).
+//! a tablespace of its own. So they are replicated as all items are, and the node that becomes the
+//! primary has them before it serves ([`load`]).
 //!
 //! The shard's lock is taken before all others: by commands to look, by what changes the group's
 //! part to write. So whoever has been let in by the old state is done before there is a new one.

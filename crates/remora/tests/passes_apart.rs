@@ -84,7 +84,7 @@ fn lend() {
     let mut lines = std::io::stdin().lines().map(Result::unwrap);
     side.connect(&lines.next().unwrap());
     println!("says ready");
-    while let Some(line) = lines.next() {
+    for line in lines {
         assert_eq!(line, "stop");
         side.qp.modify(&QpAttr { state: Some(State::Error), ..QpAttr::default() }).unwrap();
         let own = [0xEE; 4096];

@@ -1,6 +1,7 @@
 //! A client of Redis Cluster that knows nothing but where it began.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -73,13 +74,15 @@ impl Client {
     }
 
     fn ask_at(&mut self, to: SocketAddr, words: &[&str], is_asking: bool) -> Result<Reply> {
-        if !self.streams.contains_key(&to) {
-            let stream = TcpStream::connect(to)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_nodelay(true)?;
-            self.streams.insert(to, BufReader::new(stream));
-        }
-        let stream = self.streams.get_mut(&to).unwrap();
+        let stream = match self.streams.entry(to) {
+            Entry::Occupied(there) => there.into_mut(),
+            Entry::Vacant(place) => {
+                let stream = TcpStream::connect(to)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_nodelay(true)?;
+                place.insert(BufReader::new(stream))
+            }
+        };
         let mut bytes = String::new();
         if is_asking {
             bytes += "*1\r\n$6\r\nASKING\r\n";

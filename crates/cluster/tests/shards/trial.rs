@@ -54,7 +54,7 @@ impl Trial {
         let service = |(index, name): (usize, &&str)| {
             let members: Vec<_> = members(index).collect();
             let first = Configuration::first(members[0], members).unwrap();
-            ((*name).to_owned(), InProcess::new(LEASE, first))
+            ((*name).to_owned(), InProcess::new(first))
         };
         let services: BTreeMap<_, _> = names.iter().enumerate().map(service).collect();
         let map = InProcessMap::new(services.clone());

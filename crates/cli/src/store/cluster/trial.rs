@@ -76,10 +76,10 @@ impl Try {
         }
         let mut etcd = Etcd::start()?;
         etcd.wait(&stop)?;
-        let terms = |group| Terms { group, members: self.nodes, ..TRIAL };
         let (mut nodes, mut primaries) = (Vec::new(), Vec::new());
         for group in ('a'..='z').take(self.groups.into()).map(String::from) {
-            nodes.extend(start_nodes(&etcd.url, terms(&group), self.nodes)?);
+            let terms = Terms { group: &group, members: self.nodes, ..TRIAL };
+            nodes.extend(start_nodes(&etcd.url, terms, self.nodes)?);
             match wait_for_primary(&etcd.cluster(), &group, &stop)? {
                 Some(primary) => primaries.push(primary),
                 None => return Ok(()),

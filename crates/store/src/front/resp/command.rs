@@ -146,6 +146,12 @@ impl<'a> Call<'a> {
         decimal(self.at(index)).ok_or(NOT_INTEGER)
     }
 
+    /// A number without a sign, of up to 64 bits.
+    pub(crate) fn unsigned(&self, index: usize) -> Result<u64, Wrong> {
+        let text = std::str::from_utf8(self.at(index)).ok();
+        text.and_then(|text| text.parse().ok()).ok_or(NOT_INTEGER)
+    }
+
     /// Whether the argument at `index` is this word, in letters of any size.
     pub(crate) fn is(&self, index: usize, word: &str) -> bool {
         index < self.len() && self.at(index).eq_ignore_ascii_case(word.as_bytes())

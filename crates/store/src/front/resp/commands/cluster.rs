@@ -4,7 +4,7 @@
 //! replicas. Moves of slots have subcommands of their own: see `transfer`.
 
 use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
-use crate::front::resp::command::{Call, Done, NOT_INTEGER, Wrong};
+use crate::front::resp::command::{Call, Done, Wrong};
 use crate::front::resp::commands::transfer;
 use crate::front::slots::{Range, SLOTS, slot_of};
 
@@ -94,12 +94,6 @@ fn keys_in(call: &mut Call<'_>, most: usize) -> Result<Vec<Vec<u8>>, Wrong> {
             return Ok(found);
         }
     }
-}
-
-/// A number as an argument of a move has it.
-pub(super) fn number(text: &[u8]) -> Result<u64, Wrong> {
-    let text = std::str::from_utf8(text).ok();
-    text.and_then(|text| text.parse().ok()).ok_or(NOT_INTEGER)
 }
 
 /// A node's number, as long as Redis' clients expect one.

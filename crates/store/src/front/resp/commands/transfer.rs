@@ -3,7 +3,6 @@
 
 use crate::front::keyspace::{Change, Transfer, TransferStep};
 use crate::front::resp::command::{Call, Done, Wrong};
-use crate::front::resp::commands::cluster::number;
 use crate::front::slots::{Part, Shard, slot_of};
 
 /// Arguments of an item: key, flags, when it ends in ms of Unix time or 0, value.
@@ -13,7 +12,7 @@ const ITEM: usize = 4;
 pub(super) fn transfer(call: &mut Call<'_>) -> Done {
     let step = if call.is(1, "own") { TransferStep::Own } else { TransferStep::Take };
     let from = std::str::from_utf8(call.at(2)).map_err(|_| Wrong::Is("ERR no group's name"))?;
-    let ticket = number(call.at(3))?;
+    let ticket = call.unsigned(3)?;
     let range = |text: &[u8]| String::from_utf8_lossy(text).parse();
     let ranges: Result<_, String> = call.arguments.from(4).map(range).collect();
     let ranges = ranges.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
@@ -31,7 +30,7 @@ pub(super) fn import(call: &mut Call<'_>) -> Done {
     if !(call.len() - 3).is_multiple_of(ITEM) {
         return call.arity();
     }
-    let (ticket, world) = (number(call.at(2))?, call.turn.world.clone());
+    let (ticket, world) = (call.unsigned(2)?, call.turn.world.clone());
     let mut done = Err(Wrong::Is("ERR this server is not a part of a cluster of several groups"));
     world.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else { return };
@@ -57,9 +56,9 @@ fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: u64) -> Done {
         return Err(Wrong::Is("ERR the session of these keys is over: begin another one"));
     }
     for at in items().collect::<Vec<_>>() {
-        let flags = u32::try_from(number(call.at(at + 1))?);
+        let flags = u32::try_from(call.unsigned(at + 1)?);
         let flags = flags.map_err(|_| Wrong::Is("ERR flags have 32 bits"))?;
-        let expires_ms = Some(number(call.at(at + 2))?).filter(|end| *end > 0);
+        let expires_ms = Some(call.unsigned(at + 2)?).filter(|end| *end > 0);
         let (key, value) = (call.at(at), call.at(at + 3));
         call.change(key, |_, _| Change::Put { value, flags, expires_ms })?;
         // A database may give keys an end that this one did not have.

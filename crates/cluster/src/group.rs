@@ -379,15 +379,14 @@ impl Group {
         self.lock().check()
     }
 
-    /// Whether this node is a backup that follows its primary, under a lease of its own: so it has
-    /// heard from the service what is the latest epoch within a lease's time.
+    /// Whether this node is a backup that follows its primary, and has heard from the service
+    /// within a lease's time that the primary's epoch is the latest one.
     #[must_use]
     pub fn follows(&self) -> bool {
         let state = self.lock();
-        let (replica, epoch) = (&state.replica, state.replica.epoch());
-        replica.standing() == Standing::Backup(true)
+        state.replica.standing() == Standing::Backup(true)
             && state.failure.is_none()
-            && replica.holds_lease(epoch, now_ns())
+            && state.replica.has_heard(now_ns())
     }
 
     /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.

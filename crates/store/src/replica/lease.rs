@@ -113,6 +113,12 @@ impl Silence {
         self.seen.0 == epoch && is_silent && is_fresh
     }
 
+    /// Whether it was seen within a term that `epoch` is the latest one.
+    #[must_use]
+    pub fn has_heard(&self, epoch: u32, now_ns: u64) -> bool {
+        self.seen.0 == epoch && now_ns.saturating_sub(self.heard_ns) <= self.term_ns
+    }
+
     /// The revision that it has seen last: who takes over does so from that one.
     #[must_use]
     pub fn revision(&self) -> u64 {
@@ -194,6 +200,8 @@ mod tests {
         silence.see(1, 7, 2001);
         assert!(silence.is_over(1, 2001) && silence.is_over(1, 2501));
         assert!(!silence.is_over(1, 2502), "what was seen is old");
+        assert!(silence.has_heard(1, 2501) && !silence.has_heard(1, 2502));
+        assert!(!silence.has_heard(2, 2001), "that is another epoch");
     }
 
     proptest! {

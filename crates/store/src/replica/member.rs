@@ -599,6 +599,13 @@ impl Replica {
         epoch == self.epoch && self.lease.holds(epoch, now_ns)
     }
 
+    /// Whether this node has heard from the service, within a term before `now_ns` of its clock,
+    /// that its epoch is the latest one: what it has is not of a former primary.
+    #[must_use]
+    pub fn has_heard(&self, now_ns: u64) -> bool {
+        self.silence.has_heard(self.epoch, now_ns)
+    }
+
     /// What it is at the moment.
     #[must_use]
     pub fn standing(&self) -> Standing {

@@ -1,7 +1,7 @@
 //! A cluster on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -236,10 +236,13 @@ impl Etcd {
     pub(crate) fn start() -> Result<Etcd> {
         let there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         there.context("etcd cannot be started: install it (Debian: apt install etcd-server)")?;
-        let folder = Folder::new("cluster-try")?;
+        // A bench has several at a time.
+        static STARTED: AtomicU16 = AtomicU16::new(0);
+        let before = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = Folder::new(&format!("cluster-try-{before}"))?;
         let pid = std::process::id();
         let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 128, pid >> 8 & 255, pid & 255);
-        let [url, peer] = [2379, 2380].map(|port| format!("http://{host}:{port}"));
+        let [url, peer] = [2379, 2380].map(|port| format!("http://{host}:{}", port + 2 * before));
         // If this process is killed, the system ends etcd, too. Ctrl-C is not for it.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "etcd", "--name", "e", "--data-dir"]);

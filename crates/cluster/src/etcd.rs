@@ -9,7 +9,7 @@
 //! The primary renews its lease by writing the entry again: etcd's own leases last whole seconds,
 //! some seconds at least. They only say who is there: a node whose key is gone is lost. Each
 //! request of the protocol is one transaction, whose conditions are those of
-//! [`Request`](remora_store::replica::Request): the revision of the entry.
+//! [`Request`]: the revision of the entry.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -516,7 +516,7 @@ impl Device {
     }
 
     /// What each structure of the device takes of memory now, in bytes; `None` if the card is
-    /// another process's. The first parts are the card's ([`Nic::memory_use`]); `receive_buffer`
+    /// another process's. The first parts are the card's ([`Nic::memory_use`](remora_nic::Nic::memory_use)); `receive_buffer`
     /// and `send_staging` are those of the socket, `work_queue_rings` the elements that the host
     /// writes.
     pub fn memory_use(&self) -> Option<Vec<StructureUse>> {

@@ -123,7 +123,8 @@ fn bytes_are_copied_to_a_card_and_back_by_each_path() {
     let out = run(["dma", "copy", "card:0x2000001", "-", "--len", "2M", "--card", dir]);
     assert!(out.stdout == pattern(3_000_001)[..2 << 20]);
 
-    refused(&["dma", "copy", "card:0", "x", "--card", dir], "--len");
+    refused(&["dma", "copy", "card:0", back.to_str().unwrap(), "--card", dir], "--len");
+    assert!(fs::read(&back).unwrap() == pattern(3_000_001), "what is refused changes no file");
     refused(&["dma", "copy", data, "card:0"], "no card is named");
     refused(&["dma", "copy", data, "card:0x41ffffe", "--card", dir], "not within");
     refused(

@@ -1,9 +1,9 @@
 //! The configuration service in etcd.
 //!
 //! ```text
-//! /remora/NAME/group            what all nodes agree on: secrets, the ring's length, the term
-//! /remora/NAME/configuration    the group's entry: the latest configuration, as JSON
-//! /remora/NAME/nodes/NUMBER     where a node is; the key belongs to a lease of etcd's
+//! /remora/CLUSTER/GROUP/group          what all nodes agree on: secrets, ring's length, term
+//! /remora/CLUSTER/GROUP/configuration  the group's entry: the latest configuration, as JSON
+//! /remora/CLUSTER/GROUP/nodes/NUMBER   where a node is; the key belongs to a lease of etcd's
 //! ```
 //!
 //! The primary renews its lease by writing the entry again: etcd's own leases last whole seconds,

@@ -16,8 +16,8 @@ use crate::drive::Drive;
 use crate::group::{Group, GroupLog, LINKS_MAX, StartError};
 use crate::link;
 
-/// A node of a group, with its store. Dropping it ends its threads and its links; its lease ends by
-/// itself.
+/// A node of a group, with its store. Dropping it gives its lease up, and ends its threads and its
+/// links.
 pub struct Node<M: Memory> {
     group: Arc<Group>,
     store: Arc<Store<M, GroupLog>>,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 
 use crate::chain::{ChainState, Errand};
-use crate::clients::Clients;
+use crate::client_rates::Clients;
 use crate::config::Config;
 use crate::counters::Counters;
 use crate::event::Event;

@@ -30,7 +30,8 @@
 mod buffer;
 mod card;
 pub mod chain;
-mod clients;
+mod client_rates;
+mod client_shares;
 pub mod cm;
 pub mod config;
 mod congestion;
@@ -51,7 +52,6 @@ pub mod qp;
 pub mod queue;
 mod rate;
 mod scheduler;
-mod shares;
 mod silence;
 mod staging;
 mod table;

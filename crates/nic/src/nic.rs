@@ -46,7 +46,7 @@ use rand_core::{Rng, SeedableRng};
 
 use crate::card::Card;
 use crate::chain::{ChainState, Mode, QpFlags, Queue};
-use crate::clients::Clients;
+use crate::client_rates::Clients;
 use crate::cm::Cm;
 use crate::config::Config;
 use crate::counters::Counters;

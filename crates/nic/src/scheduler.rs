@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 
+use crate::client_shares::Shares;
 use crate::config::Config;
-use crate::shares::Shares;
 
 /// How many elements loop-back queue pairs run in one [`crate::Nic::poll_transmit`]. They take
 /// about 6 µs; then the driver can receive again.

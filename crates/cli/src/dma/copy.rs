@@ -109,6 +109,10 @@ struct Report {
 
 impl Copy {
     pub(super) fn run(self) -> Result<()> {
+        // Before a file is made of an old one.
+        if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
+            bail!("how many bytes of {} shall be copied? Pass --len", self.from);
+        }
         let bench = Bench::new(PIECE).context("cannot set up a card to copy through")?;
         let target = self.target()?;
         let card = match &target {
@@ -119,9 +123,6 @@ impl Copy {
         let paths = Paths { bench: &bench, target: &target };
         let (mut source, mut sink) = (self.source(&paths)?, self.sink(&paths)?);
         let mut len = self.len.unwrap_or(u64::MAX);
-        if let (CopyEnd::Card(_) | CopyEnd::Process { .. }, None) = (&self.from, self.len) {
-            bail!("how many bytes of {} shall be copied? Pass --len", self.from);
-        }
         let stage = bench.card().range(MemoryKind::Near).start as usize;
         let (mut done, mut moving) = (0, Duration::ZERO);
         while len > 0 {
@@ -214,13 +215,14 @@ impl Copy {
     }
 
     fn sink(&self, paths: &Paths<'_>) -> Result<End> {
+        let path = self.path_of(&self.to, paths)?;
         let unwritable = || format!("cannot write {}", self.to);
         let stream: Option<Box<dyn Write>> = match &self.to {
             CopyEnd::Standard => Some(Box::new(io::stdout().lock())),
             CopyEnd::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
             CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
-        Ok(End { path: self.path_of(&self.to, paths)?, read: None, write: stream })
+        Ok(End { path, read: None, write: stream })
     }
 
     /// The path between a place and the card, for places that are not on the card.

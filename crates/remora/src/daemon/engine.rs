@@ -23,7 +23,7 @@ use rustix::event::epoll;
 use super::lent::Lent;
 use super::named::Named;
 use super::objects::{Ask, Objects, Usage};
-use super::passes::Passes;
+use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{

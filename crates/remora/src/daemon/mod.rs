@@ -17,7 +17,7 @@
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
 //!   the other end;
 //! - `passes` lets sessions of one user write and read each other's memory themselves
-//!   (`pass_requests`);
+//!   (`open_passes` are those there are);
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
 //!   sessions, by the files that name them (`named`).
 
@@ -37,7 +37,7 @@ mod lent;
 mod named;
 mod objects;
 mod observer;
-mod pass_requests;
+mod open_passes;
 mod passes;
 pub mod policy;
 mod record;

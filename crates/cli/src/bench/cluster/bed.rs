@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::load::{Ask, Load, Work};
 use crate::child::Helper;
+use crate::folder::Folder;
 use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};
 
 /// How long a group may take to begin.
@@ -36,7 +37,7 @@ pub(super) struct Bed {
 enum Processes {
     Group(#[expect(dead_code, reason = "it is there to be dropped")] Group),
     One(#[expect(dead_code, reason = "it is there to be dropped")] Helper),
-    Redis(#[expect(dead_code, reason = "they are there to be dropped")] [Program; 2]),
+    Redis(#[expect(dead_code, reason = "they are there to be dropped")] ([Program; 2], Folder)),
 }
 
 /// A group, with an etcd of its own.
@@ -120,12 +121,14 @@ impl Bed {
     /// `redis-server` with a replica that follows it.
     pub(super) fn redis() -> Result<Bed> {
         let (port, replica) = (free_tcp_port()?, free_tcp_port()?);
+        // A replica keeps what it gets from the first one in a file.
+        let folder = Folder::new("bench-redis")?;
         let start = |port: u16, more: &[&str]| {
             let mut command = Command::new("redis-server");
             command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
             command.args(["--appendonly", "no", "--loglevel", "warning"]);
             command.args(["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
-            command.args(more);
+            command.arg("--dir").arg(folder.path()).args(more);
             let mut program = Program::start_on_any(command)?;
             program.wait_until("listens", || has_tcp_listener(port))?;
             Ok::<_, anyhow::Error>(program)
@@ -134,7 +137,7 @@ impl Bed {
         let second = start(replica, &["--replicaof", "127.0.0.1", &port.to_string()])?;
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let server = first.id()?;
-        let bed = Bed { front, server, _processes: Processes::Redis([first, second]) };
+        let bed = Bed { front, server, _processes: Processes::Redis(([first, second], folder)) };
         let (start, work) = (Instant::now(), Work { keys: 1, value: 1 });
         // WAIT has an answer that is not 1 until the replica follows.
         while bed.load(1)?.latency(Ask::PutAndWait, work, 0, 1).is_err() {

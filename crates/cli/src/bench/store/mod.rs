@@ -6,6 +6,9 @@
 //! - [`servers`]: processes that serve Redis' and memcached's clients; [`fronts`]: their rows.
 //! - [`scans`]: selection next to the data, on the rows of [`tpch`]; [`duckdb`]: its peer.
 //! - [`extent`]: how much is measured.
+//!
+//! A new row of a card's client is a name in `ROWS` and a `Case` in `cases`, of [`latencies`] or of
+//! [`rates`].
 
 mod bed;
 mod callers;

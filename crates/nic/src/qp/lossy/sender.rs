@@ -1,5 +1,5 @@
-//! Makes the packets of the lossy dialect: lost ones again, then answers and requests. What is lost
-//! is found in `completer`; what is under way stands in `departures`.
+//! Makes the packets of the lossy dialect: lost ones again, then answers and requests. What is
+//! under way, and which of it is lost, stands in `departures`; `completer` asks it.
 
 use super::arrivals::AHEAD;
 use crate::env::Env;

@@ -176,7 +176,9 @@ fn a_backup_is_read_where_that_is_wanted() {
     until("the backup has what was written", || {
         (reader.direct(&["GET", "foo"]).unwrap() == Reply::Text("1".into())).then_some(())
     });
-    assert_eq!(reader.direct(&["SET", "foo", "2"]).unwrap(), moved(primary));
+    until("the backup knows the first map", || {
+        (reader.direct(&["SET", "foo", "2"]).unwrap() == moved(primary)).then_some(())
+    });
     assert_eq!(other.direct(&["GET", "foo"]).unwrap(), moved(primary));
     trial.move_slots("12182", "b");
     trial.wait_until_moved();

@@ -89,21 +89,10 @@ impl Server {
         self.welcome(number, session)
     }
 
-    /// Gives the client a new session; returns its number.
-    fn begin(
-        &mut self,
-        client: u32,
-        (uid, pid): (u32, i32),
-        hello: &Hello,
-    ) -> Result<u32, Refusal> {
-        let rule = *self.policy.rule(uid);
-        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
-        if self.sessions.len() >= self.policy.sessions() as usize || mine >= rule.sessions as usize
-        {
-            return Err("there are as many sessions as the daemon’s policy allows".into());
-        }
+    /// The name of a new session: the one that the client wants, or one made for its process.
+    fn free_name(&self, (uid, pid): (u32, i32), wanted: Option<&str>) -> Result<String, Refusal> {
         let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
-        let name = match &hello.name {
+        let name = match wanted {
             Some(name) => checked_name(name)?,
             // A process may have several.
             None => match default_name(pid) {
@@ -117,6 +106,23 @@ impl Server {
                  (remora nic evict {name})"
             ));
         }
+        Ok(name)
+    }
+
+    /// Gives the client a new session; returns its number.
+    fn begin(
+        &mut self,
+        client: u32,
+        (uid, pid): (u32, i32),
+        hello: &Hello,
+    ) -> Result<u32, Refusal> {
+        let rule = *self.policy.rule(uid);
+        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
+        if self.sessions.len() >= self.policy.sessions() as usize || mine >= rule.sessions as usize
+        {
+            return Err("there are as many sessions as the daemon’s policy allows".into());
+        }
+        let name = self.free_name((uid, pid), hello.name.as_deref())?;
         let tokens = (new_token()?, new_token()?);
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
         let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;

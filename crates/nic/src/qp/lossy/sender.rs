@@ -137,6 +137,19 @@ impl Qp {
         }
     }
 
+    /// The packet to send again, of the `sent` that are under way, and how often it has left: a
+    /// lost one; or as a probe, if one is due, the last one. Without packets under way that is a
+    /// request whose answer is missing: the peer shows that it is there.
+    fn next_again(&self, sent: u32) -> Option<(Psn, u8)> {
+        let lossy = self.lossy();
+        let lost = lossy.departures.next_lost().map(|lost| (lost.psn, lost.tries));
+        // Each probe takes another path.
+        let last = || lossy.departures.last_missing(self.tx.una, sent);
+        let asked = || lossy.asks.front().map(|ask| ask.psn);
+        let probed = || last().or_else(asked).filter(|_| lossy.probe);
+        lost.or_else(|| probed().map(|psn| (psn, lossy.probes)))
+    }
+
     /// Sends one lost packet again, or a probe. Returns whether it left, or had to stay; `None` if
     /// there is none.
     #[inline(never)]
@@ -148,25 +161,14 @@ impl Qp {
     ) -> Option<bool> {
         let una = self.tx.una;
         let sent = self.tx.high.distance_from(una);
-        let lossy = self.lossy();
-        let (probe, probes) = (lossy.probe, lossy.probes);
-        let lost = lossy.departures.next_lost().map(|lost| (lost.psn, lost.tries));
-        // Each probe takes another path.
-        let last = || lossy.departures.last_missing(una, sent).map(|psn| (psn, probes));
-        let asked = || lossy.asks.front().map(|ask| (ask.psn, probes));
-        let (psn, tries) = match lost {
-            Some(lost) => lost,
-            // Without packets under way, a request whose answer is missing is repeated: the peer
-            // shows that it is there.
-            None if probe => match last().or_else(asked) {
-                Some(packet) => packet,
-                None => {
-                    self.lossy_mut().probe = false;
-                    return None;
-                }
-            },
-            None => return None,
+        let probe = self.lossy().probe;
+        let Some((psn, tries)) = self.next_again(sent) else {
+            if probe {
+                self.lossy_mut().probe = false;
+            }
+            return None;
         };
+        let lossy = self.lossy();
         let in_flight = lossy.departures.in_flight(sent);
         if !probe && in_flight > 0 && !self.tx.window.has_room(in_flight) {
             return Some(false);

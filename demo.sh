@@ -15,6 +15,6 @@ source scripts/progress.sh
 
 setup_build
 remora=$(target_dir)/release/remora
-[[ -x $remora ]] || say "Building Remora: two to three minutes the first time, on two cores."
+[[ -x $remora ]] || say "Building Remora: four to seven minutes the first time, on two cores."
 build_shown --release -p remora-cli || fail "the build failed; the reason stands above."
 exec "$remora" demo "$@"

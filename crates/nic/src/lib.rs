@@ -46,7 +46,6 @@ pub mod memory;
 mod multi_queue;
 pub mod nic;
 mod numbered;
-mod prefetch;
 pub mod psn;
 pub mod qp;
 pub mod queue;

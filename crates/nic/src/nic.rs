@@ -460,11 +460,6 @@ impl Nic {
     }
 }
 
-/// How many turns before its own the state of a queue pair is fetched, and its place in the table
-/// that leads there.
-const STATE_AHEAD: usize = 1;
-const PLACE_AHEAD: usize = 4;
-
 /// What the card wants.
 impl Nic {
     /// Adds packets to `batch` until it holds `limit` or nothing is ready. Returns whether more is
@@ -490,7 +485,6 @@ impl Nic {
         while batch.len() < limit
             && let Some(qpn) = round.next(&mut self.card.scheduler)
         {
-            self.announce_turns();
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             if qp.mode.intersects(Mode::IN_CARD) {
@@ -511,25 +505,6 @@ impl Nic {
         batch.finish();
         let unsettled = self.card.unsettled.is_some();
         more || unsettled || !self.card.scheduler.is_idle() || self.kernels.due() == Time::ZERO
-    }
-
-    /// Has the processor fetch what the next turns need.
-    #[inline]
-    fn announce_turns(&self) {
-        let scheduler = &self.card.scheduler;
-        let Some(next) = scheduler.ahead(STATE_AHEAD) else { return };
-        self.fetch_state(next);
-        if let Some(later) = scheduler.ahead(PLACE_AHEAD) {
-            self.qps.prefetch_place(later);
-        }
-    }
-
-    /// Has the processor fetch the state of a queue pair that will be needed soon.
-    #[inline]
-    fn fetch_state(&self, qpn: u32) {
-        if let Some(qp) = self.qps.get(qpn) {
-            qp.prefetch();
-        }
     }
 
     /// Is an acknowledge held back, as [`TransmitBatch::set_answering`] allows?

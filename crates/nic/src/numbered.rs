@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use rand_chacha::ChaCha8Rng;
 use rand_core::Rng;
 
-use crate::prefetch::prefetch;
 use crate::wire::multicast::MULTICAST_QPN;
 
 /// The most bits of a number, and the fewest.
@@ -129,14 +128,6 @@ impl<T> Numbered<T> {
         let at = self.at(number);
         let place = self.places.get_mut(at)?;
         if place.number == number { place.value.as_deref_mut() } else { None }
-    }
-
-    /// Has the processor fetch the place of an object that will be asked for soon.
-    #[inline]
-    pub(crate) fn prefetch_place(&self, number: u32) {
-        if let Some(place) = self.places.get(self.at(number)) {
-            prefetch(place);
-        }
     }
 
     /// The objects, in no order.

@@ -150,13 +150,6 @@ impl Scheduler {
         }
     }
 
-    /// The queue pair that has one of the next turns, counted from 0, where no clients share the
-    /// card.
-    #[inline]
-    pub(crate) fn ahead(&self, nth: usize) -> Option<u32> {
-        self.ready.get(nth).copied()
-    }
-
     /// Do clients share the card?
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {

@@ -30,7 +30,9 @@ impl Nic {
         mem: &mut dyn Memory,
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
     ) {
-        self.handle_each(now, mem, datagrams, Integrity::Checked);
+        for datagram in datagrams {
+            self.handle_packet(now, mem, &datagram, Integrity::Checked);
+        }
     }
 
     /// As [`Nic::handle_packets`], for packets that have not left this machine's memory, and whose
@@ -41,38 +43,8 @@ impl Nic {
         mem: &mut dyn Memory,
         datagrams: impl IntoIterator<Item = Datagram<'a>>,
     ) {
-        self.handle_each(now, mem, datagrams, Integrity::Given);
-    }
-
-    /// Handles datagrams one by one, and has the processor fetch what later ones need.
-    #[inline(always)]
-    fn handle_each<'a>(
-        &mut self,
-        now: Time,
-        mem: &mut dyn Memory,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
-        integrity: Integrity,
-    ) {
-        let mut datagrams = datagrams.into_iter().fuse();
-        let (mut next, mut later, mut last) =
-            (datagrams.next(), datagrams.next(), datagrams.next());
-        while let Some(datagram) = next {
-            (next, later, last) = (later, last, datagrams.next());
-            self.announce(&next, &last);
-            self.handle_packet(now, mem, &datagram, integrity);
-        }
-    }
-
-    /// Has the processor fetch the state of the queue pair that the next datagram names, and the
-    /// place of the one that the last of those at hand names.
-    #[inline(always)]
-    fn announce(&self, next: &Option<Datagram<'_>>, last: &Option<Datagram<'_>>) {
-        let Some(next) = next else { return };
-        if let Ok(bth) = Packet::bth(next.bytes) {
-            self.fetch_state(bth.dest_qp);
-        }
-        if let Some(Ok(bth)) = last.as_ref().map(|last| Packet::bth(last.bytes)) {
-            self.qps.prefetch_place(bth.dest_qp);
+        for datagram in datagrams {
+            self.handle_packet(now, mem, &datagram, Integrity::Given);
         }
     }
 

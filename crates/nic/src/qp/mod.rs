@@ -69,7 +69,6 @@ use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::List;
 use crate::numbered::Numbered;
-use crate::prefetch::prefetch;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
@@ -226,18 +225,6 @@ impl Qp {
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
         card.scheduler.schedule(self.qpn, self.client, &mut self.queued);
-    }
-
-    /// Has the processor fetch the hot state.
-    #[inline]
-    pub(crate) fn prefetch(&self) {
-        prefetch(&self.sq);
-        prefetch(&self.rq);
-        prefetch(&self.tx);
-        prefetch(&self.tx.timer);
-        prefetch(&self.rx);
-        prefetch(&self.path);
-        prefetch(&self.cold);
     }
 
     /// This queue pair as a user of keys.

@@ -12,7 +12,7 @@ pub fn machine(data: &[u8]) {
 /// Inputs that greet, command, end, ask what a guest may not, and write into the mailbox's words.
 pub fn machines() -> Vec<Seed> {
     let seed = |name: &str, steps: &[(u8, &[u8])]| {
-        let bytes = |&(what, bytes): &(u8, &[u8])| [&[what, bytes.len() as u8], bytes].concat();
+        let bytes = |&(what, bytes): &(u8, &[u8])| [&[what, bytes.len() as u8][..], bytes].concat();
         Seed { name: name.to_owned(), data: steps.iter().flat_map(bytes).collect() }
     };
     let word = |at: u32, value: u32| [(at / 4).to_le_bytes(), value.to_le_bytes()].concat();

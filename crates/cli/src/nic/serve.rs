@@ -68,9 +68,13 @@ impl Serve {
         let path = server.path().map(|path| path.display().to_string());
         if self.json {
             let sessions = restored.sessions;
-            let ready =
-                json!({ "address": address, "port": port, "socket": path, "restored": sessions });
-            output::json_line(&ready)?;
+            output::json_line(&json!({
+                "address": address,
+                "port": port,
+                "socket": path,
+                "machines": self.machine,
+                "restored": sessions,
+            }))?;
         } else {
             let at = path.as_deref().unwrap_or("the socket that was passed");
             println!("Card at {address}, UDP port {port}; programs attach at {at}.");

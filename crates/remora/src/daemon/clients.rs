@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use crate::message::{Answer, MessageSocket, encode};
+use crate::message::{Answer, MESSAGE_MAX, MessageSocket, encode};
 use crate::shared::MailboxServer;
 
 /// What to do with a client behind an answer.
@@ -84,6 +84,9 @@ impl Client {
     ) -> io::Result<()> {
         match &mut self.line {
             Line::Socket(socket) => socket.send(message, descriptors),
+            Line::Mailbox { .. } if message.len() > MESSAGE_MAX => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "a message of this size"))
+            }
             Line::Mailbox { mailbox, request, .. } => {
                 request.take().into_iter().for_each(|number| mailbox.answer(number, message));
                 Ok(())

@@ -48,6 +48,8 @@ struct Machine {
     folder: PathBuf,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// What `folder` leads to.
+    _registers: OwnedFd,
 }
 
 /// The next message of the daemon's to QEMU.
@@ -84,15 +86,17 @@ impl Machine {
             panic!("the daemon has two doorbells");
         };
         let memory = memory.unwrap();
-        let registers = memfd::sealed("registers", 4096).unwrap();
-        let folder = folder(&memory, &registers);
+        let registers_file = memfd::sealed("registers", 4096).unwrap();
+        let folder = folder(&memory, &registers_file);
+        let registers = Buffer::map(registers_file.as_fd(), 0, 4096).unwrap();
+        let register = registers.word32(REGISTERS + 12).unwrap();
+        // Before any program can ring.
+        register.store(SILENT, Ordering::SeqCst);
         let stop = Arc::new(AtomicBool::new(false));
         let stops = stop.clone();
         let events = [doorbell, letters.try_clone().unwrap()];
         let thread = std::thread::spawn(move || {
-            let registers = Buffer::map(registers.as_fd(), 0, 4096).unwrap();
             let register = registers.word32(REGISTERS + 12).unwrap();
-            register.store(SILENT, Ordering::SeqCst);
             while !stops.load(Ordering::Relaxed) {
                 // Two writes may have become one: so each rings both.
                 if register.swap(SILENT, Ordering::SeqCst) != SILENT {
@@ -104,7 +108,7 @@ impl Machine {
             }
         });
         let (stream, thread) = (Some(stream), Some(thread));
-        Machine { stream, memory, letters, folder, stop, thread }
+        Machine { stream, memory, letters, folder, stop, thread, _registers: registers_file }
     }
 
     fn attach(&self) -> Device {

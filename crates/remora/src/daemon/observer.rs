@@ -41,7 +41,7 @@ pub enum ObserveError {
     #[error("REMORA_NIC is off: name the daemon’s socket (--socket)")]
     Off,
     /// It is in another system: this one is a virtual machine, and has a device of the daemon's.
-    #[error("the daemon behind the device {} is on this machine’s host: ask it there", .0.display())]
+    #[error("the daemon behind {} is on this machine’s host: ask it there", .0.display())]
     OnHost(PathBuf),
     /// It cannot be reached.
     #[error("cannot ask the daemon at {}: {source}", path.display())]

@@ -31,6 +31,7 @@ usage() {
   fuzz     every fuzz target over its corpus and random inputs
   sim      random worlds
   rxe      traffic with Linux soft-RoCE in a virtual machine (docs/testing.md)
+  machine  a chain goes on when the operating system of its program has panicked, in a machine
   all      all of them but check, setup first; goes on after a failure
 
   CI            set: Cargo.lock must be up to date
@@ -43,12 +44,12 @@ usage() {
   SIM_FIRST     sim: the first seed (default 1)
   RXE_CASES     rxe: words; only the cases whose names hold them all
   RXE_TIMES     rxe: runs each case so often (default 1)
-  RXE_OPTIONAL=1  rxe: may be skipped under CI too, where the machine cannot be had
+  RXE_OPTIONAL=1  rxe, machine: may be skipped under CI too, where the machine cannot be had
 USAGE
 }
 
 all_stages=(setup tidy circles fmt clippy features core deny doc test porcupine daemon symbols
-    cost fuzz sim rxe)
+    cost fuzz sim rxe machine)
 skipped=77 # the status of a stage whose tools this machine lacks
 
 # CI builds a clone once: what an incremental build would keep only costs disk. Release builds stay
@@ -461,16 +462,22 @@ stage_sim() {
 
 # --- the real peer -----------------------------------------------------------------------------
 
-# Under CI it is an error if the machine cannot be had; elsewhere the stage says so and is skipped.
-stage_rxe() {
-    local image libraries name status=0 words=()
-    image=$(scripts/rxe-vm.sh) || status=$?
+# machine_image WORD...: the folder of a virtual machine, by scripts/rxe-vm.sh. Under CI it is an
+# error if the machine cannot be had; elsewhere the stage says so and is skipped.
+machine_image() {
+    local status=0
+    scripts/rxe-vm.sh "$@" || status=$?
     if ((status == skipped)); then
         [[ -z ${CI:-} || ${RXE_OPTIONAL:-} == 1 ]] ||
             fail "CI must have the virtual machine" "RXE_OPTIONAL=1 allows to go on without it."
         return "$skipped"
     fi
     ((status == 0)) || fail "the virtual machine could not be made"
+}
+
+stage_rxe() {
+    local image libraries name words=()
+    image=$(machine_image) || return
     build_as_tested
     # Under the names that programs are linked to.
     libraries=$(target_dir)/rxe-libraries
@@ -486,6 +493,16 @@ stage_rxe() {
         whole test --test rxe -- \
         "${words[@]}" || fail "Remora and soft-RoCE do not get along" \
         "Some cases alone: RXE_CASES='WORD...' ./ci.sh rxe"
+}
+
+# The panic of an operating system, whose program has a chain on the card of its host.
+stage_machine() {
+    local image
+    build_as_tested
+    image=$(machine_image with "$(target_dir)/debug/machine_program") || return
+    REMORA_MACHINE_IMAGE=$image whole test --test machine -- --nocapture ||
+        fail "a chain did not survive its operating system" \
+            "docs/nic.md, Virtual machines, says how it is meant to."
 }
 
 # --- the stages --------------------------------------------------------------------------------

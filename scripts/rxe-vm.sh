@@ -4,6 +4,9 @@
 # (tests/peer). Prints its folder, which has vmlinuz, initrd, and verbs_peer for the host's side.
 #
 #   scripts/rxe-vm.sh           makes the machine in target/rxe-vm, unless it is there
+#   scripts/rxe-vm.sh with PROGRAM
+#                               prints a folder whose ramdisk has PROGRAM, too, and the libraries of
+#                               this system that it needs; tests/peer/machine_init runs it
 #   scripts/rxe-vm.sh setup     only installs QEMU and a C compiler (for ci.sh's stage setup)
 #
 # It needs the network once, and root only for what `setup` installs: packages are downloaded and
@@ -170,6 +173,18 @@ make_image() {
     ln -s "../$(basename "$base")/vmlinuz" "$image/vmlinuz"
 }
 
+# make_with_program FOLDER IMAGE BASE PROGRAM: the machine of IMAGE, with another program.
+make_with_program() {
+    local folder=$1 image=$2 base=$3 program=$4 root=$1/root library
+    mkdir -p "$root/program"
+    strip -o "$root/program/program" "$program"
+    for library in $(ldd "$program" | grep -o '/[^ ]*'); do cp -L "$library" "$root/program/"; done
+    install -m 755 tests/peer/machine_init "$root/machine_init"
+    cp "$image/initrd" "$folder/initrd"
+    archive "$root" "$base/root/bin/busybox" >>"$folder/initrd"
+    ln -s "../$(basename "$base")/vmlinuz" "$folder/vmlinuz"
+}
+
 # once FOLDER COMMAND...: makes the folder with the command, under another name until it is whole.
 once() {
     local folder=$1 command=$2
@@ -218,7 +233,14 @@ else
 fi
 image=$place/image-$( (echo "$base" && cat scripts/rxe-vm.sh tests/peer/*) | hash_of)
 once "$image" make_image "$base"
+kept=(! -path "$base" ! -path "$image")
+if [[ ${1:-} == with ]]; then
+    program=$(realpath "${2:?which program}")
+    folder=$place/program-$( (echo "$image" && cat "$program") | hash_of)
+    once "$folder" make_with_program "$image" "$base" "$program"
+    kept+=(! -path "$folder")
+    image=$folder
+fi
 # Folders made of older packages or sources are not used any more.
-find "$place" -mindepth 1 -maxdepth 1 -type d ! -path "$base" ! -path "$image" \
-    -exec rm -rf {} +
+find "$place" -mindepth 1 -maxdepth 1 -type d "${kept[@]}" -exec rm -rf {} +
 printf '%s\n' "$image"

@@ -20,6 +20,7 @@ mod fronts;
 mod impair;
 mod interpreter;
 mod kernel;
+mod machine;
 mod mad;
 mod memcached;
 mod module;
@@ -40,6 +41,7 @@ pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
 pub use impair::{impair, impairments};
 pub use kernel::{kernel, kernel_counters};
+pub use machine::{machine, machines};
 pub use mad::{mad, mads};
 pub use memcached::{memcached, memcached_requests};
 pub use module::{module, module_counters, modules};
@@ -97,6 +99,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "descriptor", run: descriptor, seeds: descriptors, max_len: 1024, cost: 4 },
     // A card, a session and its memory are made for each input.
     Target { name: "session", run: session, seeds: sessions, max_len: 1024, cost: 20 },
+    // A card with its thread and a daemon are made for each input.
+    Target { name: "machine", run: machine, seeds: machines, max_len: 512, cost: 100 },
     Target { name: "store_record", run: store_record, seeds: store_records, max_len: 512, cost: 1 },
     Target {
         name: "store_segment",

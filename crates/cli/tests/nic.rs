@@ -3,7 +3,8 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -22,10 +23,16 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Daemon {
+        Daemon::with(&[])
+    }
+
+    /// A daemon with further options.
+    fn with(options: &[&str]) -> Daemon {
         let folder = Folder::new();
         let socket = folder.path("nic.sock");
         let mut daemon = command(["nic", "--json", "--socket"]);
-        let mut child = daemon.arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+        daemon.arg(&socket).args(options);
+        let mut child = daemon.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap();
@@ -181,6 +188,27 @@ fn without_a_daemon_the_reason_is_told() {
     let output = command(["nic", "--policy"]).arg(&policy).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("policy.toml"), "{errors}");
+}
+
+#[test]
+fn a_daemon_gives_virtual_machines_devices() {
+    let folder = Folder::new();
+    let (web, mail) = (folder.path("web.sock"), folder.path("mail.sock"));
+    let paths = [&web, &mail].map(|path| path.to_str().unwrap());
+    let mut daemon = Daemon::with(&["--machine", paths[0], "--machine", paths[1]]);
+    assert_eq!(daemon.ready["machines"], serde_json::json!(paths));
+    let mut qemus = paths.map(|path| UnixStream::connect(path).unwrap());
+    for qemu in &mut qemus {
+        let mut version = [1; 8];
+        qemu.read_exact(&mut version).unwrap();
+        assert_eq!(version, [0; 8]);
+    }
+    let socket = folder.path("other.sock");
+    let second = command(["nic", "--machine", paths[1], "--socket"]).arg(socket).output().unwrap();
+    let errors = String::from_utf8_lossy(&second.stderr);
+    assert!(!second.status.success() && errors.contains("listens at"), "{errors}");
+    daemon.terminate();
+    assert!(!web.exists() && !mail.exists());
 }
 
 #[test]

@@ -30,7 +30,7 @@ use crate::commands::Commands;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::live::Live;
-use crate::memory::{AccessError, AllocError, Buffer};
+use crate::memory::AccessError;
 use crate::options::QueuePairOptions;
 use crate::queue_pair::{QueuePair, RingOf};
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
@@ -253,12 +253,6 @@ pub enum LoadError {
     Memory(#[from] AccessError),
 }
 
-impl From<AllocError> for LoadError {
-    fn from(error: AllocError) -> LoadError {
-        LoadError::Register(error.into())
-    }
-}
-
 /// A program on a live card. Dropping the handle ends the program.
 ///
 /// ```
@@ -345,7 +339,7 @@ impl Target for InDomain<'_> {
     }
 
     fn data(&mut self, len: usize) -> Result<RegionAt, LoadError> {
-        let data = self.pd.register(Buffer::new(len.max(8))?, Access::all())?;
+        let data = self.pd.alloc(len.max(8), Access::all())?;
         Ok(at(self.parts.data.insert(data)))
     }
 

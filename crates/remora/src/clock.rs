@@ -21,9 +21,14 @@ impl Clock {
         Clock { start }
     }
 
+    /// The clock of a card whose time is `now`, in a system that may be younger than the card.
+    pub(crate) fn showing(now: Time) -> Clock {
+        Clock { start: Clock::monotonic().wrapping_sub(now.0) }
+    }
+
     #[inline]
     pub(crate) fn now(self) -> Time {
-        Time(Clock::monotonic().saturating_sub(self.start))
+        Time(Clock::monotonic().wrapping_sub(self.start))
     }
 
     /// Nanoseconds on the system's monotonic clock at which the card's time was zero.

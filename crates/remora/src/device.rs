@@ -235,8 +235,9 @@ impl DeviceOptions {
         self
     }
 
-    /// The device uses the card of the process that listens at `socket` (`remora nic`). The card's
-    /// own properties (address, capture, window, MTU) are that process's.
+    /// The device uses the card of the process that listens at `socket` (`remora nic`), or that is
+    /// behind a virtual machine's ivshmem device, whose folder in `/sys` `socket` names then. The
+    /// card's own properties (address, capture, window, MTU) are that process's.
     #[must_use]
     pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
         self.card = Card::At(socket.into());

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, IoSliceMut, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 /// A counter in the kernel. Its descriptor is readable while the counter is not zero.
@@ -101,6 +102,14 @@ impl AsFd for Event {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// A descriptor that is never readable, in the place of one that would wake.
+///
+/// # Errors
+/// The process or the system has too many open files.
+pub(crate) fn never() -> io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 /// Wakes the thread that sleeps on `event`. This only fails if the descriptor is not an event's.

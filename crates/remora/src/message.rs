@@ -29,15 +29,15 @@ pub use dma::{DmaAnswer, DmaChannelRow, DmaRequest};
 pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
-pub(crate) use place::user_socket;
 pub use place::{DaemonPlace, SOCKET_VARIABLE, place};
+pub(crate) use place::{PCI_DEVICES, is_ivshmem, user_socket};
 pub(crate) use sharing::Opened;
 pub use sharing::{Join, Letter, OpenXrcd, XrcdError};
 pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -92,6 +92,8 @@ pub struct Welcome {
     pub card: CardInfo,
     /// Nanoseconds on the system's monotonic clock at which the card's time was zero.
     pub clock_start_ns: u64,
+    /// The card's time, in nanoseconds: for a client in a virtual machine, whose clock is another.
+    pub now_ns: u64,
     /// What the session has already, if it was taken over.
     pub objects: Vec<Object>,
 }
@@ -304,6 +306,8 @@ pub struct SessionStatus {
     pub uid: u32,
     /// The process that made it, or took it over last.
     pub pid: i32,
+    /// Its programs run in a virtual machine, whose process `pid` is.
+    pub is_machine: bool,
     /// Does a client have it? Otherwise it is kept.
     pub attached: bool,
     /// What becomes of it when its client ends.
@@ -411,6 +415,11 @@ pub fn greeting(hello: &Hello) -> Vec<u8> {
     bytes
 }
 
+/// Do these bytes begin as a greeting does? (No [`Request`] does.)
+pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
+    bytes.starts_with(&MAGIC)
+}
+
 /// The [`Hello`] of these bytes.
 ///
 /// # Errors
@@ -482,6 +491,15 @@ mod tests {
         assert_eq!(parse_greeting(b"GET / HTTP/1.1"), Err(MessageError::NoGreeting));
         assert_eq!(parse_greeting(&bytes[..bytes.len() - 1]), Err(MessageError::Malformed));
         assert_eq!(parse_greeting(&[&bytes[..], b"x"].concat()), Err(MessageError::Malformed));
+    }
+
+    #[test]
+    fn a_greeting_is_no_request() {
+        assert!(is_greeting(&greeting(&Hello::default())));
+        // A request begins with its kind, of which there are fewer than the mark's first byte says.
+        let last = encode(&Request::Counted { cq: 0, count: 0 });
+        assert!(!is_greeting(&last) && last[0] < MAGIC[0]);
+        assert_eq!(decode::<Request<'_>>(&[last[0] + 1, 0, 0]), Err(MessageError::Malformed));
     }
 
     #[test]

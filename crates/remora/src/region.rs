@@ -87,12 +87,20 @@ impl ProtectionDomain {
         ProtectionDomain { inner: Arc::new(PdInner { live, pd, stays: true }) }
     }
 
-    /// Makes a zeroed buffer of `len` bytes and registers it.
+    /// Makes a zeroed buffer of `len` bytes and registers it. (In a virtual machine that uses its
+    /// host's card, it is card memory.)
     ///
     /// # Errors
     /// `len` is zero, memory is short, or the card refuses.
     pub fn alloc(&self, len: usize, access: Access) -> Result<MemoryRegion, RegisterError> {
-        self.register(Buffer::with_huge_pages(len)?, access)
+        let of_card = match &mut *self.inner.live.lock() {
+            Driver::Attached(attached) => attached.card_buffer(len),
+            Driver::Own(_) => None,
+        };
+        match of_card {
+            Some(buffer) => self.add_buffer(buffer.map_err(RegisterError::DeviceMemory)?, access),
+            None => self.register(Buffer::with_huge_pages(len)?, access),
+        }
     }
 
     /// Registers a buffer. Peers and work requests use the buffer's addresses.
@@ -104,10 +112,15 @@ impl ProtectionDomain {
         mut buffer: Buffer,
         access: Access,
     ) -> Result<MemoryRegion, RegisterError> {
-        let (addr, len) = (buffer.addr(), buffer.len() as u64);
         if let Driver::Attached(attached) = &mut *self.inner.live.lock() {
             attached.share(&mut buffer);
         }
+        self.add_buffer(buffer, access)
+    }
+
+    /// Registers a buffer that is within the card's reach.
+    fn add_buffer(&self, buffer: Buffer, access: Access) -> Result<MemoryRegion, RegisterError> {
+        let (addr, len) = (buffer.addr(), buffer.len() as u64);
         let registered = self.add(at(addr, len), access, Backing::Buffer(buffer));
         if let (Err(_), Driver::Attached(attached)) = (&registered, &mut *self.inner.live.lock()) {
             attached.end_loan(addr);

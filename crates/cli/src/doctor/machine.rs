@@ -5,7 +5,7 @@ use std::fs;
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use remora::daemon::Observer;
+use remora::daemon::{ObserveError, Observer};
 use remora::message::{DaemonPlace, place};
 
 use super::check::Check;
@@ -40,6 +40,13 @@ fn shared_card(place: &DaemonPlace) -> Check {
                 "a daemon serves the card at {}; sessions: {} (remora nic status)",
                 status.card.address,
                 status.sessions.len()
+            ),
+        ),
+        (_, Err(ObserveError::OnHost(device))) => Check::note(
+            NAME,
+            format!(
+                "programs of root use the card of this virtual machine’s host, by the device {}",
+                device.display()
             ),
         ),
         (DaemonPlace::Named(path), Err(error)) => Check::fail(

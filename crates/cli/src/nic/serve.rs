@@ -28,6 +28,9 @@ pub(super) struct Serve {
     /// Who may attach, and what they may use: a file in TOML [default: this user and root]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
+    /// Give a virtual machine a device by this socket, as QEMU’s ivshmem-doorbell: see docs/nic.md
+    #[arg(long, value_name = "PATH")]
+    machine: Vec<PathBuf>,
     /// Print a line of JSON when the daemon serves
     #[arg(long)]
     json: bool,
@@ -55,6 +58,7 @@ impl Serve {
                 Server::new(device.clone(), options)?
             }
         };
+        self.machine.iter().try_for_each(|path| server.serve_machine(path.clone()))?;
         let store = FdStore::from_environment().context("cannot tell the service manager")?;
         let restored = match store {
             Some(store) => restore(&mut server, store, stored)?,
@@ -64,14 +68,21 @@ impl Serve {
         let path = server.path().map(|path| path.display().to_string());
         if self.json {
             let sessions = restored.sessions;
-            let ready =
-                json!({ "address": address, "port": port, "socket": path, "restored": sessions });
-            output::json_line(&ready)?;
+            output::json_line(&json!({
+                "address": address,
+                "port": port,
+                "socket": path,
+                "machines": self.machine,
+                "restored": sessions,
+            }))?;
         } else {
             let at = path.as_deref().unwrap_or("the socket that was passed");
             println!("Card at {address}, UDP port {port}; programs attach at {at}.");
             if restored.sessions > 0 {
                 println!("Sessions that another daemon has left: {}.", restored.sessions);
+            }
+            for path in &self.machine {
+                println!("A virtual machine gets a device at {}.", path.display());
             }
             println!("Try: remora nic status        Stop: Ctrl-C");
         }

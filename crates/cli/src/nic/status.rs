@@ -124,6 +124,7 @@ fn rates(session: &SessionStatus, time: Duration, before: &Served) -> [String; 2
 
 fn state(session: &SessionStatus) -> String {
     match (session.attached, session.ends_in_s) {
+        (true, _) if session.is_machine => "in a machine".into(),
         (true, _) => "attached".into(),
         (false, Some(seconds)) => format!("kept, {seconds} s left"),
         (false, None) => "kept".into(),
@@ -162,6 +163,7 @@ fn describe(session: &SessionStatus) -> Value {
         "name": session.name,
         "uid": session.uid,
         "pid": session.pid,
+        "machine": session.is_machine,
         "attached": session.attached,
         "keep_seconds": keep_seconds,
         "ends_in_seconds": session.ends_in_s,

@@ -1,6 +1,7 @@
 //! A device on the card of another process (`remora nic`): the client's side.
 //!
 //! - [`session`]: the socket, on which commands go to the card's process and results come back;
+//!   [`ivshmem`]: the device that takes its place in a virtual machine;
 //! - [`posting`]: work queues in memory that both processes share; [`passes`]: requests that this
 //!   process carries out itself;
 //! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
@@ -17,6 +18,7 @@ mod commands;
 mod convert;
 pub(crate) mod fork;
 mod guard;
+mod ivshmem;
 mod loans;
 mod passes;
 mod posting;
@@ -29,6 +31,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use remora_nic::cm::{CmEvent, ConnId};
 use remora_nic::qp::State;
@@ -36,8 +39,9 @@ use remora_nic::queue::element::{encode_recv, encode_send};
 use remora_nic::queue::{
     Completion, CompletionFlags, PollCqError, RecvRequest, SendFlags, SendRequest, Status, WorkKind,
 };
-use remora_nic::{Config, Event as CardEvent, Pd, PostError, Queue, Time};
+use remora_nic::{Config, CreateError, Event as CardEvent, Pd, PostError, Queue, Time};
 
+use self::ivshmem::{Doorbell, NEWS};
 use self::loans::Loans;
 use self::passes::{OfQueuePair, Passes};
 use self::posting::Posting;
@@ -47,7 +51,7 @@ use self::session::Session;
 pub(crate) use self::ways::Ways;
 pub use self::ways::{MEMORY_VARIABLE, UnknownWay};
 use crate::by_number::ByNumber;
-use crate::commands::Place;
+use crate::commands::{Commands, Place};
 use crate::driver::Clock;
 use crate::fabric::FabricChoice;
 use crate::memory::{Buffer, FilesFull, memfd};
@@ -64,14 +68,14 @@ const IDLE_MAX: u32 = 1 << 20;
 /// A client's end of the card of another process.
 pub(crate) struct Attached {
     session: Session,
-    /// The socket at which the card's process listens.
+    /// The socket at which the card's process listens, or the folder of a device.
     path: PathBuf,
     /// Entitles others to use the session.
     join: Join,
     /// Another process has the session, and gets its events.
     is_guest: bool,
     arena: Arena,
-    doorbell: OwnedFd,
+    doorbell: Doorbell,
     wake: OwnedFd,
     clock: Clock,
     config: Config,
@@ -84,6 +88,8 @@ pub(crate) struct Attached {
     /// The connections of this client, and whether they were established.
     connections: HashMap<ConnId, bool>,
     loans: Loans,
+    /// Buffers of card memory, by their addresses in this process: their places in the arena.
+    buffers: HashMap<u64, u64>,
     passes: Passes,
     pub(crate) news: News,
     ticket: Ticket,
@@ -150,10 +156,12 @@ impl QueuePair {
 impl Attached {
     /// The client's end of a session that has begun.
     pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
-        let Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket } = begun;
+        let Begun { session, path, welcome, clock, arena, doorbell, wake, is_kept, ticket } = begun;
         // What a session that is taken over has under way, this process does not know.
         let shares = FabricChoice::from_environment() == Ok(FabricChoice::Auto)
-            && welcome.objects.is_empty();
+            && welcome.objects.is_empty()
+            && !session.is_machine();
+        let ways = if session.is_machine() { Ways::none() } else { ways };
         Attached {
             session,
             path,
@@ -163,7 +171,7 @@ impl Attached {
             arena,
             doorbell,
             wake,
-            clock: Clock::from(welcome.clock_start_ns),
+            clock,
             config,
             event: Vec::new(),
             queue_pairs: ByNumber::default(),
@@ -171,6 +179,7 @@ impl Attached {
             completion_queues: ByNumber::default(),
             connections: HashMap::new(),
             loans: Loans::new(ways, is_kept, shares),
+            buffers: HashMap::new(),
             passes: Passes::new(!shares),
             news,
             ticket,
@@ -417,9 +426,7 @@ impl Attached {
 
     #[cold]
     fn ring_doorbell(&self) {
-        if let Err(error) = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes())
-            && error != rustix::io::Errno::AGAIN
-        {
+        if let Err(error) = self.doorbell.ring() {
             tracing::error!(%error, "cannot wake the card’s process");
         }
     }
@@ -483,12 +490,29 @@ impl Attached {
     /// Brings a buffer, which nobody writes meanwhile, within the card's reach, so that the card
     /// needs no system calls.
     pub(crate) fn share(&mut self, buffer: &mut Buffer) {
-        self.loans.share(&mut self.session, buffer);
+        if !self.session.is_machine() {
+            self.loans.share(&mut self.session, buffer);
+        }
     }
 
-    /// Ends what [`Attached::share`] began, for the buffer at `addr`.
+    /// Zeroed card memory as a buffer, where the card reaches no other memory: in a virtual
+    /// machine. `None` elsewhere.
+    pub(crate) fn card_buffer(&mut self, len: usize) -> Option<Result<Buffer, CreateError>> {
+        self.session.is_machine().then(|| {
+            let at = self.alloc_dm(len as u64)?;
+            let part = Buffer::part(self.arena.memory(), at as usize, len);
+            let buffer = part.map_err(|_| CreateError::NoMemory { bytes: len })?;
+            self.buffers.insert(buffer.addr(), at);
+            Ok(buffer)
+        })
+    }
+
+    /// Ends what [`Attached::share`] or [`Attached::card_buffer`] began, for the buffer at `addr`.
     pub(crate) fn end_loan(&mut self, addr: u64) {
-        self.loans.end(&mut self.session, addr);
+        match self.buffers.remove(&addr) {
+            Some(at) => drop(self.free_dm(at)),
+            None => self.loans.end(&mut self.session, addr),
+        }
     }
 
     /// Asks something of the card's kernels; `None` if it is refused. `module` are the bytes of a
@@ -516,13 +540,20 @@ impl Attached {
         if self.is_guest {
             return true;
         }
-        self.events.will_sleep(&self.arena);
+        if !self.session.is_machine() {
+            self.events.will_sleep(&self.arena);
+        }
         !self.events.any(&self.arena)
+    }
+
+    /// How long a thread may sleep before it looks for news; `None`: until it is woken.
+    pub(crate) fn pause(&self) -> Option<Duration> {
+        self.session.is_machine().then_some(NEWS)
     }
 
     /// This client is awake.
     pub(crate) fn woke(&mut self) {
-        if !self.is_guest {
+        if !self.is_guest && !self.session.is_machine() {
             self.events.woke(&self.arena);
         }
     }

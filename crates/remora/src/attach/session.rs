@@ -6,11 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use remora_nic::qp::Mtu;
-use remora_nic::{Config, Key};
+use remora_nic::{Config, Key, Time};
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
+use super::ivshmem::{Doorbell, Mail};
+use crate::clock::Clock;
 use crate::commands::{Command, Wire};
+use crate::event::never;
 use crate::live::DeviceInfo;
 use crate::message::{
     Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
@@ -45,6 +48,14 @@ pub enum AttachError {
         /// What is wrong.
         reason: String,
     },
+    /// A virtual machine's device leads to no card.
+    #[error("cannot attach to a card by the device {path}: {reason}")]
+    Device {
+        /// Its folder.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The card's process refuses.
     #[error("the card’s process refuses this program: {0}")]
     Refused(String),
@@ -59,20 +70,30 @@ pub enum AttachError {
 /// A client's end of a session.
 #[derive(Debug)]
 pub(crate) struct Session {
-    socket: MessageSocket,
+    line: Line,
     /// Why the session is over, if it is.
     over: Option<String>,
+}
+
+/// What carries requests and answers.
+#[derive(Debug)]
+pub(super) enum Line {
+    Socket(MessageSocket),
+    /// Of a virtual machine. Descriptors cannot pass.
+    Mailbox(Mail),
 }
 
 /// What a session begins with.
 pub(crate) struct Begun {
     pub(crate) session: Session,
-    /// The socket at which the daemon listens.
+    /// The socket at which the daemon listens, or the folder of a device.
     pub(crate) path: PathBuf,
     pub(crate) welcome: Welcome,
+    /// The card's clock.
+    pub(crate) clock: Clock,
     pub(crate) arena: Arena,
     /// Wakes the daemon.
-    pub(crate) doorbell: OwnedFd,
+    pub(crate) doorbell: Doorbell,
     /// Wakes this client.
     pub(crate) wake: OwnedFd,
     /// The session is to outlive this process.
@@ -96,8 +117,11 @@ impl Begun {
         config.ok_or_else(|| AttachError::Refused(over()))
     }
 
-    /// Asks the daemon at `path` for a session.
+    /// Asks the daemon at `path`, a socket or the folder of a device, for a session.
     pub(crate) fn at(path: &Path, hello: &Hello) -> Result<Begun, AttachError> {
+        if path.is_dir() {
+            return Begun::by_device(path, hello);
+        }
         let refused = |source| AttachError::Connect { path: path.into(), source };
         let silent = |reason: String| AttachError::Greeting { path: path.into(), reason };
         let socket = MessageSocket::connect(path).map_err(refused)?;
@@ -108,30 +132,72 @@ impl Begun {
         let mut bytes = Vec::new();
         let came = socket.receive(&mut bytes).map_err(|error| silent(error.to_string()))?;
         let came = came.ok_or_else(|| silent("it has ended the connection".into()))?;
-        let welcome = match parse_answer_to_greeting(&bytes)? {
-            Answer::Welcome(welcome) => welcome,
-            Answer::Refused(reason) | Answer::Farewell(reason) => {
-                return Err(AttachError::Refused(reason.into()));
-            }
-            _ => return Err(MessageError::Malformed.into()),
-        };
+        let welcome = welcome_of(&bytes)?;
         let Ok([arena, doorbell, wake]) = <[OwnedFd; 3]>::try_from(came) else {
             return Err(silent("it has sent other descriptors than those of a session".into()));
         };
         let arena = Arena::open(arena.as_fd())?;
-        let session = Session { socket, over: None };
+        let session = Session::new(Line::Socket(socket));
+        let (clock, doorbell) = (Clock::from(welcome.clock_start_ns), Doorbell::Event(doorbell));
         let is_kept = !matches!(hello.keep, Keep::No);
         let name = hello.name.clone().unwrap_or_default();
         let ticket = Ticket { name, token: welcome.token };
         let path = path.into();
-        Ok(Begun { session, path, welcome, arena, doorbell, wake, is_kept, ticket })
+        Ok(Begun { session, path, welcome, clock, arena, doorbell, wake, is_kept, ticket })
+    }
+
+    /// Asks the daemon behind a virtual machine's device for a session.
+    fn by_device(path: &Path, hello: &Hello) -> Result<Begun, AttachError> {
+        let failed = |reason: String| AttachError::Device { path: path.into(), reason };
+        if hello.join.is_some() {
+            return Err(failed("one process has it, without its forked children".into()));
+        }
+        let (mut mail, memory) = Mail::open(path).map_err(failed)?;
+        let bytes = mail.greet(hello).map_err(|error| failed(error.to_string()))?;
+        let welcome = welcome_of(&bytes)?;
+        let name = hello.name.clone().unwrap_or_default();
+        Ok(Begun {
+            arena: Arena::of(memory)?,
+            clock: Clock::showing(Time(welcome.now_ns)),
+            doorbell: mail.doorbell(),
+            wake: never().map_err(|error| failed(error.to_string()))?,
+            is_kept: !matches!(hello.keep, Keep::No),
+            ticket: Ticket { name, token: welcome.token },
+            path: path.into(),
+            session: Session::new(Line::Mailbox(mail)),
+            welcome,
+        })
+    }
+}
+
+/// The welcome that a daemon has answered to a greeting.
+///
+/// # Errors
+/// It has refused, or is of another version.
+pub(super) fn welcome_of(bytes: &[u8]) -> Result<Welcome, AttachError> {
+    match parse_answer_to_greeting(bytes)? {
+        Answer::Welcome(welcome) => Ok(welcome),
+        Answer::Refused(reason) | Answer::Farewell(reason) => {
+            Err(AttachError::Refused(reason.into()))
+        }
+        _ => Err(MessageError::Malformed.into()),
     }
 }
 
 impl Session {
+    pub(super) fn new(line: Line) -> Session {
+        Session { line, over: None }
+    }
+
+    /// Is it a virtual machine's, and the daemon in another system?
+    pub(crate) fn is_machine(&self) -> bool {
+        matches!(self.line, Line::Mailbox(_))
+    }
+
     /// The process of the daemon, which may have to be let at this process's memory.
     pub(crate) fn daemon(&self) -> Option<i32> {
-        let peer = rustix::net::sockopt::socket_peercred(&self.socket).ok()?;
+        let Line::Socket(socket) = &self.line else { return None };
+        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
         Some(peer.pid.as_raw_nonzero().get())
     }
 
@@ -147,23 +213,33 @@ impl Session {
 
     /// Ends the connection.
     pub(crate) fn hang_up(&mut self) {
-        rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both).ok();
+        if let Line::Socket(socket) = &self.line {
+            rustix::net::shutdown(socket, rustix::net::Shutdown::Both).ok();
+        }
         self.end("it was closed");
     }
 
     /// Looks whether the daemon has ended the session unasked.
     pub(crate) fn look(&mut self) {
-        if self.over.is_none() {
-            let mut bytes = Vec::new();
-            match self.socket.receive(&mut bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(Some(_)) => match decode::<Answer<'_>>(&bytes) {
-                    Ok(Answer::Farewell(reason)) => self.end(reason),
-                    _ => self.end("it has sent something that was not asked for"),
-                },
-                Ok(None) => self.end("it has ended"),
-                Err(error) => self.end(&error.to_string()),
+        if self.over.is_some() {
+            return;
+        }
+        let socket = match &self.line {
+            Line::Socket(socket) => socket,
+            Line::Mailbox(mail) => {
+                self.over = mail.dismissal();
+                return;
             }
+        };
+        let mut bytes = Vec::new();
+        match socket.receive(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(Some(_)) => match decode::<Answer<'_>>(&bytes) {
+                Ok(Answer::Farewell(reason)) => self.end(reason),
+                _ => self.end("it has sent something that was not asked for"),
+            },
+            Ok(None) => self.end("it has ended"),
+            Err(error) => self.end(&error.to_string()),
         }
     }
 
@@ -215,28 +291,13 @@ impl Session {
     /// Sends a message, and receives the next one in its place; returns the descriptors that come
     /// with it.
     fn exchange(
-        &self,
+        &mut self,
         bytes: &mut Vec<u8>,
         descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<Vec<OwnedFd>> {
-        let mut attempts = ATTEMPTS;
-        while let Err(error) = self.socket.send(bytes, descriptors) {
-            match error.kind() {
-                ErrorKind::WouldBlock if attempts > 0 => attempts -= 1,
-                // What it said before it ended is worth more.
-                ErrorKind::BrokenPipe => break,
-                _ => return Err(error),
-            }
-            std::thread::sleep(PAUSE);
-        }
-        loop {
-            self.socket.wait(None)?;
-            match self.socket.receive(bytes) {
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(Some(came)) => return Ok(came),
-                Ok(None) => return Err(io::Error::other("it has ended")),
-                Err(error) => return Err(error),
-            }
+        match &mut self.line {
+            Line::Socket(socket) => exchange(socket, bytes, descriptors),
+            Line::Mailbox(mail) => mail.exchange(bytes).map(|()| Vec::new()),
         }
     }
 
@@ -315,6 +376,37 @@ impl Wire for Session {
 
 impl AsFd for Session {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        match &self.line {
+            Line::Socket(socket) => socket.as_fd(),
+            Line::Mailbox(mail) => mail.as_fd(),
+        }
+    }
+}
+
+/// Sends a message by a socket, and receives the next one in its place; returns the descriptors
+/// that come with it.
+fn exchange(
+    socket: &MessageSocket,
+    bytes: &mut Vec<u8>,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<Vec<OwnedFd>> {
+    let mut attempts = ATTEMPTS;
+    while let Err(error) = socket.send(bytes, descriptors) {
+        match error.kind() {
+            ErrorKind::WouldBlock if attempts > 0 => attempts -= 1,
+            // What it said before it ended is worth more.
+            ErrorKind::BrokenPipe => break,
+            _ => return Err(error),
+        }
+        std::thread::sleep(PAUSE);
+    }
+    loop {
+        socket.wait(None)?;
+        match socket.receive(bytes) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+            Ok(Some(came)) => return Ok(came),
+            Ok(None) => return Err(io::Error::other("it has ended")),
+            Err(error) => return Err(error),
+        }
     }
 }

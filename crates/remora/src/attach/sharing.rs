@@ -5,12 +5,10 @@
 //! completion channels. A forked child becomes a guest of its parent's session when it first uses
 //! it.
 
-use std::io;
-use std::os::fd::{BorrowedFd, OwnedFd};
-
-use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::BorrowedFd;
 
 use super::{AttachError, Attached, Begun};
+use crate::event::never;
 use crate::message::{Hello, Join, OpenXrcd, Opened};
 
 impl Begun {
@@ -24,11 +22,6 @@ impl Begun {
         })?;
         Ok(begun)
     }
-}
-
-/// A descriptor that is never readable, in the place of that by which the first client is woken.
-fn never() -> io::Result<OwnedFd> {
-    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 impl Attached {

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::either::Driver;
 use crate::live::Shared;
@@ -14,11 +14,11 @@ pub(crate) fn run(shared: &Shared) {
     let _here = shared.wakes.here();
     let mut over = false;
     while !shared.background.stop.load(Ordering::Acquire) {
-        let sleeps = match &mut *shared.lock() {
+        let (sleeps, pause) = match &mut *shared.lock() {
             Driver::Attached(attached) => {
                 attached.dispatch_events();
                 attached.tell_end();
-                attached.will_sleep()
+                (attached.will_sleep(), attached.pause().filter(|_| !over))
             }
             Driver::Own(_) => return,
         };
@@ -34,9 +34,13 @@ pub(crate) fn run(shared: &Shared) {
             PollFd::new(&socket, wanted),
         ];
         let watched = if over { &mut fds[..1] } else { &mut fds[..] };
+        let pause = pause.map(|pause| Timespec {
+            tv_sec: pause.as_secs() as i64,
+            tv_nsec: i64::from(pause.subsec_nanos()),
+        });
         // If this fails, the thread looks again at once.
-        let _ = poll(watched, None);
-        let ended = !over && !fds[2].revents().is_empty();
+        let _ = poll(watched, pause.as_ref());
+        let ended = !over && (pause.is_some() || !fds[2].revents().is_empty());
         shared.background.wake.drain().ok();
         let mut woken = [0; 256];
         if !over {

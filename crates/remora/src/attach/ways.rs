@@ -52,6 +52,11 @@ impl Ways {
         }
     }
 
+    /// No way: the card is in another system, which reaches no memory of this one's.
+    pub(super) fn none() -> Ways {
+        Ways(Some(Vec::new()))
+    }
+
     /// The ways for a region, the best first. Where nothing was asked for, memory is converted if
     /// peers may use atomics on it, or if it is to outlive the program.
     pub(super) fn of(&self, access: Access, is_kept: bool) -> Vec<Way> {

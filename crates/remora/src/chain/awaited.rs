@@ -10,7 +10,6 @@ use remora_nic::qp::{ModifyQpError, Mtu};
 
 use super::client::{CallError, ChainClientError, MESSAGE_MAX, closed};
 use crate::channel::{WaitError, deadline};
-use crate::memory::Buffer;
 use crate::options::{Peer, QueuePairOptions};
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain};
@@ -57,8 +56,8 @@ impl AsyncChainClient {
         answer_max: u32,
     ) -> Result<AsyncChainClient, ChainClientError> {
         let qp = domain.create_qp(&QueuePairOptions::new().send_depth(4).recv_depth(4))?;
-        let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
-        let memory = domain.register(buffer, Access::LOCAL_WRITE)?;
+        let len = MESSAGE_MAX + answer_max.max(1) as usize;
+        let memory = domain.alloc(len, Access::LOCAL_WRITE)?;
         Ok(AsyncChainClient { qp, memory })
     }
 

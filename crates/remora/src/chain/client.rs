@@ -11,7 +11,7 @@ use super::Chain;
 use crate::channel::WaitError;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
-use crate::memory::{AccessError, AllocError, Buffer};
+use crate::memory::AccessError;
 use crate::options::{ConnectionParams, Peer, QueuePairOptions};
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
@@ -89,9 +89,6 @@ pub enum ChainClientError {
     /// Memory for messages cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// There is no memory for messages.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
 }
 
 /// The longest message of a client.
@@ -150,8 +147,7 @@ impl ChainClient {
         let cq = device.create_cq(16)?;
         let options = QueuePairOptions::rc(&cq).send_depth(4).recv_depth(4);
         let qp = pd.create_qp(&options)?;
-        let buffer = Buffer::new(MESSAGE_MAX + answer_max.max(1) as usize)?;
-        let memory = pd.register(buffer, Access::LOCAL_WRITE)?;
+        let memory = pd.alloc(MESSAGE_MAX + answer_max.max(1) as usize, Access::LOCAL_WRITE)?;
         Ok(ChainClient { qp, cq, memory, answer_max, timeout: TIMEOUT })
     }
 

@@ -24,7 +24,7 @@ use crate::driver::Own;
 use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, DmaRequest, Hello, KernelAnswer, Loan, MessageError, NAME_MAX, Object,
+    Answer, CardInfo, DmaRequest, Hello, Keep, KernelAnswer, Loan, MessageError, NAME_MAX, Object,
     Request, SessionStatus, SessionToken, StatusPage, Welcome, decode, encode, of_other_version,
     parse_greeting,
 };
@@ -49,7 +49,7 @@ impl Server {
         descriptors: &[BorrowedFd<'_>],
     ) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
-        match client.socket.send(&encode(answer), descriptors) {
+        match client.send(&encode(answer), descriptors) {
             Ok(()) => Then::Stay,
             Err(error) => Then::Drop(format!("the answer cannot be sent: {error}")),
         }
@@ -62,7 +62,7 @@ impl Server {
                 if let (MessageError::Version { .. }, Some(client)) =
                     (error, self.clients.get(number))
                 {
-                    client.socket.send(&of_other_version(), &[]).ok();
+                    client.send(&of_other_version(), &[]).ok();
                 }
                 return Then::Drop(error.to_string());
             }
@@ -90,7 +90,11 @@ impl Server {
     }
 
     /// The name of a new session: the one that the client wants, or one made for its process.
-    fn free_name(&self, (uid, pid): (u32, i32), wanted: Option<&str>) -> Result<String, Refusal> {
+    pub(super) fn free_name(
+        &self,
+        (uid, pid): (u32, i32),
+        wanted: Option<&str>,
+    ) -> Result<String, Refusal> {
         let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
         let name = match wanted {
             Some(name) => checked_name(name)?,
@@ -109,6 +113,17 @@ impl Server {
         Ok(name)
     }
 
+    /// What holds for another session of user `uid`.
+    fn rule_of_another(&self, uid: u32) -> Result<Rule, Refusal> {
+        let rule = *self.policy.rule(uid);
+        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
+        let all = self.sessions.len();
+        if all >= self.policy.sessions() as usize || mine >= rule.sessions as usize {
+            return Err("there are as many sessions as the daemon’s policy allows".into());
+        }
+        Ok(rule)
+    }
+
     /// Gives the client a new session; returns its number.
     fn begin(
         &mut self,
@@ -116,19 +131,27 @@ impl Server {
         (uid, pid): (u32, i32),
         hello: &Hello,
     ) -> Result<u32, Refusal> {
-        let rule = *self.policy.rule(uid);
-        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
-        if self.sessions.len() >= self.policy.sessions() as usize || mine >= rule.sessions as usize
-        {
-            return Err("there are as many sessions as the daemon’s policy allows".into());
-        }
+        let rule = self.rule_of_another(uid)?;
         let name = self.free_name((uid, pid), hello.name.as_deref())?;
-        let tokens = (new_token()?, new_token()?);
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
         let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
+        let doorbell = Event::new().map_err(no_descriptors)?;
+        let keep = hello.keep;
+        let wanted = Wanted { client, name, uid, pid, keep, is_machine: false };
+        self.add_session(wanted, (arena, file, doorbell))
+    }
+
+    /// Adds a session with this arena; returns its number.
+    pub(super) fn add_session(
+        &mut self,
+        wanted: Wanted,
+        (arena, file, doorbell): (Arena, OwnedFd, Event),
+    ) -> Result<u32, Refusal> {
+        let Wanted { client, name, uid, pid, keep, is_machine } = wanted;
+        let rule = self.rule_of_another(uid)?;
+        let tokens = (new_token()?, new_token()?);
         arena.set_epoch(1);
-        let events = || Ok::<_, std::io::Error>((Event::new()?, Wake::new()?));
-        let events = events().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
+        let events = (doorbell, Wake::new().map_err(no_descriptors)?);
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             let slot = engine.attach(arena, file, events, rule.quotas);
@@ -149,10 +172,11 @@ impl Server {
             name,
             uid,
             pid,
+            is_machine,
             token: tokens.0,
             share: tokens.1,
             epoch: 1,
-            keep: rule.keep(hello.keep),
+            keep: rule.keep(keep),
             client: Some(client),
             ends: None,
             stored: BTreeSet::new(),
@@ -176,15 +200,26 @@ impl Server {
             hello.name.as_ref().is_none_or(|name| *name == held.name)
                 && held.check(uid, token).is_ok()
         };
-        let keep = self.policy.rule(uid).keep(hello.keep);
         let found = self.sessions.values_mut().find(wanted);
-        let held = found.ok_or("there is no session of this name and token")?;
+        let session = found.map(|held| held.number).ok_or(NO_SUCH_SESSION)?;
+        self.hand_over(session, client, pid, hello.keep)?;
+        Ok(session)
+    }
+
+    /// Gives the client a session that it may have, with all that is in it.
+    pub(super) fn hand_over(
+        &mut self,
+        session: u32,
+        client: u32,
+        pid: i32,
+        keep: Keep,
+    ) -> Result<(), Refusal> {
+        let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
         // The former client may still look at its pipe, and would take wake-ups from this one.
-        let wake =
-            Wake::new().map_err(|error| format!("the daemon has no descriptors: {error}"))?;
+        let wake = Wake::new().map_err(no_descriptors)?;
         let old = held.take_over(client, pid);
-        held.keep = keep;
-        let (session, slot, epoch) = (held.number, held.slot, held.epoch);
+        held.keep = self.policy.rule(held.uid).keep(keep);
+        let (slot, epoch) = (held.slot, held.epoch);
         self.device.live.command_own(|driver| {
             if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
                 of.arena.set_epoch(epoch);
@@ -196,10 +231,10 @@ impl Server {
         if old.is_some() {
             self.drop_clients(session, "another process has taken the session over");
         }
-        Ok(session)
+        Ok(())
     }
 
-    fn welcome(&mut self, number: u32, session: u32) -> Then {
+    pub(super) fn welcome(&mut self, number: u32, session: u32) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.session = Some(session);
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
@@ -221,6 +256,7 @@ impl Server {
             quotas,
             card: self.card(),
             clock_start_ns: self.device.live.clock.start_ns(),
+            now_ns: self.device.live.clock.now().0,
             objects: if is_guest { Vec::new() } else { objects },
         };
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
@@ -242,6 +278,10 @@ impl Server {
             Ok(request) => request,
             Err(error) => return Then::Drop(error.to_string()),
         };
+        let in_machine = self.clients.get(number).is_some_and(|client| client.is_in_machine());
+        if in_machine && !is_for_machines(&request) {
+            return self.send(number, &Answer::Refused(NOT_FOR_MACHINES), &[]);
+        }
         let done = match request {
             Request::Command(bytes) => return self.command(number, bytes),
             Request::Lend(loan) => self.lend(number, loan, descriptors).map(Answer::Lent),
@@ -447,6 +487,34 @@ impl Server {
 }
 
 pub(super) const NO_SESSION: &str = "the client has no session";
+pub(super) const NO_SUCH_SESSION: &str = "there is no session of this name and token";
+const NOT_FOR_MACHINES: &str = "the program is in a virtual machine, which uses card memory and \
+                                built-in kernels of its own session only";
+
+/// A session to be added.
+pub(super) struct Wanted {
+    /// Its client.
+    pub(super) client: u32,
+    pub(super) name: String,
+    pub(super) uid: u32,
+    pub(super) pid: i32,
+    pub(super) keep: Keep,
+    pub(super) is_machine: bool,
+}
+
+/// May a client in a virtual machine ask this? It commands its own session. What concerns the
+/// process that `pid` names, which is not the guest's, or other sessions, or the daemon, is not
+/// for it.
+fn is_for_machines(request: &Request<'_>) -> bool {
+    matches!(
+        request,
+        Request::Command(_) | Request::CompletionQueue(_) | Request::Keep(_) | Request::Kernel(_)
+    )
+}
+
+fn no_descriptors(error: std::io::Error) -> Refusal {
+    format!("the daemon has no descriptors: {error}")
+}
 
 /// A token that nobody can guess.
 pub(super) fn new_token() -> Result<SessionToken, Refusal> {
@@ -468,9 +536,7 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
     let objects = engine.objects.of(slot);
     let of = engine.session(slot).ok_or(NO_SESSION)?;
-    let copy = |fd: BorrowedFd<'_>| {
-        fd.try_clone_to_owned().map_err(|error| format!("the daemon has no descriptors: {error}"))
-    };
+    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(no_descriptors);
     let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.reader())?];
     Ok((of.quotas, objects, descriptors))
 }
@@ -500,6 +566,7 @@ fn describe(rule: &Rule, held: &Session, of: &SessionQueues, now: Instant) -> Se
         name: held.name.clone(),
         uid: held.uid,
         pid: held.pid,
+        is_machine: held.is_machine,
         attached: held.client.is_some(),
         keep: held.keep,
         ends_in_s: held.ends.map(|ends| ends.saturating_duration_since(now).as_secs() as u32),

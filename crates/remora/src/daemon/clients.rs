@@ -2,9 +2,12 @@
 //! has gone leaves behind.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
-use crate::message::MessageSocket;
+use crate::message::{Answer, MESSAGE_MAX, MessageSocket, encode};
+use crate::shared::MailboxServer;
 
 /// What to do with a client behind an answer.
 pub(super) enum Then {
@@ -13,10 +16,24 @@ pub(super) enum Then {
     Drop(String),
 }
 
+/// What leads to a client.
+#[derive(Debug)]
+pub(crate) enum Line {
+    Socket(MessageSocket),
+    /// A virtual machine's.
+    Mailbox {
+        mailbox: MailboxServer,
+        /// The number of the client's greeting.
+        greeting: u32,
+        /// The number of the request that has no answer yet.
+        request: Option<u32>,
+    },
+}
+
 /// A client's connection.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) socket: MessageSocket,
+    pub(crate) line: Line,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
     /// When its greeting must have come; `None`: it has.
@@ -29,7 +46,64 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(socket: MessageSocket, (uid, pid): (u32, i32), by: Instant) -> Client {
-        Client { socket, uid, pid, greet_by: Some(by), session: None, waits: false }
+        let line = Line::Socket(socket);
+        Client { line, uid, pid, greet_by: Some(by), session: None, waits: false }
+    }
+
+    /// A client that has greeted by the request of this number in a virtual machine's mailbox.
+    pub(crate) fn in_machine(
+        mailbox: MailboxServer,
+        greeting: u32,
+        (uid, pid): (u32, i32),
+    ) -> Client {
+        let line = Line::Mailbox { mailbox, greeting, request: Some(greeting) };
+        Client { line, uid, pid, greet_by: None, session: None, waits: false }
+    }
+
+    /// Is it in a virtual machine?
+    pub(crate) fn is_in_machine(&self) -> bool {
+        matches!(self.line, Line::Mailbox { .. })
+    }
+
+    /// What is watched of it, if it has a descriptor of its own.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.line {
+            Line::Socket(socket) => Some(socket.as_fd()),
+            Line::Mailbox { .. } => None,
+        }
+    }
+
+    /// Sends an answer. Descriptors do not pass a mailbox.
+    ///
+    /// # Errors
+    /// Those of [`MessageSocket::send`].
+    pub(crate) fn send(
+        &mut self,
+        message: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        match &mut self.line {
+            Line::Socket(socket) => socket.send(message, descriptors),
+            Line::Mailbox { .. } if message.len() > MESSAGE_MAX => {
+                Err(io::Error::new(io::ErrorKind::InvalidInput, "a message of this size"))
+            }
+            Line::Mailbox { mailbox, request, .. } => {
+                request.take().into_iter().for_each(|number| mailbox.answer(number, message));
+                Ok(())
+            }
+        }
+    }
+
+    /// Tells the client why its session is over, as far as it can be told.
+    pub(crate) fn dismiss(&self, reason: &str) {
+        let farewell = encode(&Answer::Farewell(reason));
+        match &self.line {
+            Line::Socket(socket) => drop(socket.send(&farewell, &[])),
+            Line::Mailbox { mailbox, greeting, request } => {
+                mailbox.dismiss(*greeting, reason);
+                request.iter().for_each(|number| mailbox.answer(*number, &farewell));
+            }
+        }
     }
 }
 

@@ -29,6 +29,11 @@ impl Ending {
         Ending { session, left: Vec::new(), looks: 0 }
     }
 
+    /// Is it the end of the session in this place of the engine?
+    pub(crate) fn is_of(&self, session: u16) -> bool {
+        self.session == session
+    }
+
     /// Destroys some objects; returns whether the session has gone.
     pub(crate) fn step(&mut self, driver: &mut Own) -> bool {
         let Some(engine) = driver.engine.as_deref_mut() else { return true };

@@ -14,6 +14,7 @@
 //!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
 //!   has left; `restore` gives sessions what another daemon has left in the service manager's store
 //!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
+//! - `machines` gives virtual machines a device (`ivshmem`) by which their programs have sessions;
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
 //!   the other end;
 //! - `passes` lets sessions of one user write and read each other's memory themselves
@@ -31,9 +32,12 @@ pub(crate) mod engine;
 mod fd_store;
 mod guarded;
 mod hostile;
+mod hostile_machine;
+mod ivshmem;
 mod join;
 mod kernels;
 mod lent;
+mod machines;
 mod named;
 mod objects;
 mod observer;
@@ -52,6 +56,8 @@ pub use dma_client::{DmaChannel, DmaClient, DmaError, DmaStatus};
 pub use fd_store::{FdStore, is_stored};
 #[doc(hidden)]
 pub use hostile::hostile_arena;
+#[doc(hidden)]
+pub use hostile_machine::hostile_machine;
 pub use observer::{ObserveError, Observer, Status};
 pub use policy::{Policy, PolicyError};
 pub use restore::Restored;

@@ -40,6 +40,9 @@ pub enum ObserveError {
     /// The environment says that there is none.
     #[error("REMORA_NIC is off: name the daemon’s socket (--socket)")]
     Off,
+    /// It is in another system: this one is a virtual machine, and has a device of the daemon's.
+    #[error("the daemon behind {} is on this machine’s host: ask it there", .0.display())]
+    OnHost(PathBuf),
     /// It cannot be reached.
     #[error("cannot ask the daemon at {}: {source}", path.display())]
     System {
@@ -73,6 +76,9 @@ impl Observer {
         };
         let first = places.first().cloned().unwrap_or_default();
         for path in places {
+            if path.is_dir() {
+                return Err(ObserveError::OnHost(path));
+            }
             match MessageSocket::connect(&path) {
                 Ok(socket) => return Observer::greet(socket, path),
                 Err(error)

@@ -116,6 +116,7 @@ impl Server {
             name,
             uid,
             pid,
+            is_machine: false,
             token,
             share,
             epoch,
@@ -133,11 +134,11 @@ impl Server {
     }
 
     /// Has the store keep a session, or forget it, as its client wants now. A session that was not
-    /// kept from its beginning does not outlive the daemon.
+    /// kept from its beginning does not outlive the daemon, and neither does that of a virtual
+    /// machine, whose doorbells are this daemon's.
     pub(super) fn keep_stored(&mut self, session: u32) {
-        let Some(held) = self.sessions.get_mut(&session).filter(|_| self.store.is_some()) else {
-            return;
-        };
+        let may = |held: &&mut Session| self.store.is_some() && !held.is_machine;
+        let Some(held) = self.sessions.get_mut(&session).filter(may) else { return };
         let is_new = held.epoch == 1 && held.stored.is_empty();
         if held.keep == Keep::No {
             let held = std::mem::take(&mut held.stored);

@@ -17,21 +17,22 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use thiserror::Error;
 
-use super::clients::{Client, Clients, Then};
+use super::clients::{Client, Clients, Line, Then};
 use super::compiler::Compiler;
 use super::dma::DmaCards;
 use super::ending::Ending;
 use super::engine::Engine;
 use super::fd_store::FdStore;
+use super::ivshmem::{MACHINES, Machine};
 use super::policy::Policy;
 use super::sessions::Session;
 use crate::device::Device;
-use crate::message::{Answer, MessageSocket, encode};
+use crate::message::MessageSocket;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 /// Requests of one client that are answered in one turn.
-const REQUESTS: usize = 16;
+pub(super) const REQUESTS: usize = 16;
 /// Connections accepted, and descriptors looked at, in one turn.
 const TURN: usize = 64;
 /// How long a client may take for its greeting.
@@ -98,7 +99,8 @@ pub struct Server {
     pub(super) last_session: u32,
     /// Where what outlives this process is kept.
     pub(super) store: Option<FdStore>,
-    endings: Vec<Ending>,
+    pub(super) endings: Vec<Ending>,
+    pub(super) machines: Vec<Machine>,
     pub(super) compiler: Compiler,
     pub(super) dma: DmaCards,
     /// No connections are accepted before this time.
@@ -115,8 +117,7 @@ impl Server {
             Some(path) => path,
             None => crate::message::user_socket().ok_or(ServeError::NoPlace)?,
         };
-        let mode = if options.policy.shares() { 0o666 } else { 0o600 };
-        let listener = listen(&path, mode)?;
+        let listener = listen(&path, SocketType::SEQPACKET, mode(&options.policy))?;
         Server::serve(device, listener, Some(path), options.policy)
     }
 
@@ -135,7 +136,7 @@ impl Server {
         Server::serve(device, listener, None, policy)
     }
 
-    fn serve(
+    pub(super) fn serve(
         device: Device,
         listener: OwnedFd,
         path: Option<PathBuf>,
@@ -163,6 +164,7 @@ impl Server {
             last_session: 0,
             store: None,
             endings: Vec::new(),
+            machines: Vec::new(),
             compiler,
             dma: DmaCards::default(),
             pause_until: None,
@@ -185,10 +187,7 @@ impl Server {
         if let Some(store) = &self.store {
             store.stopping();
         }
-        let farewell = encode(&Answer::Farewell("the daemon was ended"));
-        for client in self.clients.iter() {
-            client.socket.send(&farewell, &[]).ok();
-        }
+        self.clients.iter().for_each(|client| client.dismiss("the daemon was ended"));
         Ok(())
     }
 
@@ -212,10 +211,11 @@ impl Server {
                 LISTENER => self.accept()?,
                 STOP => goes_on = false,
                 COMPILED => self.answer_compiled(),
+                machine if machine >= MACHINES => self.serve_machine_event(machine),
                 client => self.serve_client(client as u32),
             }
         }
-        self.end_some();
+        self.look_at_endings();
         self.expire(Instant::now())?;
         Ok(goes_on)
     }
@@ -271,7 +271,7 @@ impl Server {
     pub(super) fn pause(&mut self, number: u32) {
         if let Some(client) = self.clients.get(number) {
             client.waits = true;
-            epoll::delete(&self.poll, &client.socket).ok();
+            unwatch(&self.poll, client);
         }
     }
 
@@ -279,7 +279,8 @@ impl Server {
     pub(super) fn resume(&mut self, number: u32) {
         let Some(client) = self.clients.get(number) else { return };
         client.waits = false;
-        if let Err(error) = watch(&self.poll, client.socket.as_fd(), number.into()) {
+        let Some(descriptor) = client.descriptor() else { return };
+        if let Err(error) = watch(&self.poll, descriptor, number.into()) {
             tracing::warn!(%error, "cannot watch a client");
             self.drop_client(number, Some("the daemon has no descriptors left"));
         }
@@ -292,7 +293,8 @@ impl Server {
             let Some(client) = self.clients.get(number).filter(|client| !client.waits) else {
                 return;
             };
-            let descriptors = match client.socket.receive(&mut message) {
+            let Line::Socket(socket) = &client.line else { return };
+            let descriptors = match socket.receive(&mut message) {
                 Ok(Some(descriptors)) => descriptors,
                 Ok(None) => return self.drop_client(number, None),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -314,9 +316,9 @@ impl Server {
     pub(super) fn drop_client(&mut self, number: u32, reason: Option<&str>) {
         let Some(client) = self.clients.remove(number) else { return };
         if let Some(reason) = reason {
-            client.socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
+            client.dismiss(reason);
         }
-        epoll::delete(&self.poll, &client.socket).ok();
+        unwatch(&self.poll, &client);
         self.dma.end(number);
         if let Some(session) = client.session {
             self.end_passes_of(session);
@@ -345,6 +347,12 @@ impl Server {
             self.forget(&held);
             self.endings.push(Ending::new(held.slot));
         }
+    }
+
+    /// Destroys some of what sessions have left, and welcomes those who wait for that.
+    pub(super) fn look_at_endings(&mut self) {
+        self.end_some();
+        self.welcome_those_that_wait();
     }
 
     /// Destroys some of what sessions have left.
@@ -377,7 +385,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
+        let machines = self.machines.iter().map(Machine::path);
+        for path in self.path.as_deref().into_iter().chain(machines) {
             fs::remove_file(path).ok();
         }
         // What is in the store stays there.
@@ -392,27 +401,39 @@ impl Drop for Server {
 }
 
 /// Has a descriptor watched, for what can be read.
-fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
+pub(super) fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
     let data = epoll::EventData::new_u64(token);
     Ok(epoll::add(poll, fd, data, epoll::EventFlags::IN)?)
 }
 
+/// Has a client's descriptor, if it has one, watched no more.
+fn unwatch(poll: &OwnedFd, client: &Client) {
+    if let Some(descriptor) = client.descriptor() {
+        epoll::delete(poll, descriptor).ok();
+    }
+}
+
+/// The rights to the file of a socket for those whom the policy admits.
+pub(super) fn mode(policy: &Policy) -> u32 {
+    if policy.shares() { 0o666 } else { 0o600 }
+}
+
 /// Makes a socket at `path`, which only those may use whom `mode` admits.
-fn listen(path: &Path, mode: u32) -> Result<OwnedFd, ServeError> {
+pub(super) fn listen(path: &Path, kind: SocketType, mode: u32) -> Result<OwnedFd, ServeError> {
     let failed = |source| ServeError::Listen { path: path.into(), source };
-    match MessageSocket::connect(path) {
-        Ok(_) => return Err(ServeError::Taken(path.into())),
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = || rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None);
+    let address = SocketAddrUnix::new(path).map_err(|error| failed(error.into()))?;
+    match socket().and_then(|tried| rustix::net::connect(&tried, &address)) {
+        // The other one has as many that wait as can.
+        Ok(()) | Err(Errno::AGAIN) => return Err(ServeError::Taken(path.into())),
         // What a daemon has left that was killed.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            fs::remove_file(path).map_err(failed)?;
-        }
+        Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
         Err(_) => {}
     }
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let made = || -> io::Result<OwnedFd> {
-        let kind = SocketType::SEQPACKET;
-        let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
-        rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+        let socket = socket()?;
+        rustix::net::bind(&socket, &address)?;
         // Nobody can connect before this process listens.
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
         rustix::net::listen(&socket, BACKLOG)?;

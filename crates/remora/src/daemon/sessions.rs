@@ -18,6 +18,8 @@ pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
+    /// It is a virtual machine's, which `pid` runs.
+    pub(crate) is_machine: bool,
     pub(crate) token: SessionToken,
     /// Entitles other processes of the user to use the session beside its client.
     pub(crate) share: SessionToken,
@@ -119,6 +121,7 @@ mod tests {
             name: "rank 0".into(),
             uid: 1000,
             pid: 1,
+            is_machine: false,
             token: [7; 16],
             share: [9; 16],
             epoch: 1,

@@ -109,6 +109,22 @@ impl Buffer {
             .map_err(|AllocError { len, source }| MapError::Refused { len, source })
     }
 
+    /// Maps `len` bytes of a device's memory from `offset` on, a multiple of the page size.
+    ///
+    /// # Errors
+    /// The system refuses.
+    ///
+    /// # Safety
+    /// The file has these bytes as long as the buffer lives: an access behind its end would end the
+    /// process.
+    pub(crate) unsafe fn map_device(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buffer, AllocError> {
+        Buffer::mmap(len, libc::MAP_SHARED, file.as_raw_fd(), offset as libc::off_t)
+    }
+
     fn mmap(
         len: usize,
         flags: libc::c_int,

@@ -117,11 +117,25 @@ impl Arena {
     /// See [`ArenaError`].
     pub fn take_over(file: BorrowedFd<'_>) -> Result<Arena, ArenaError> {
         let len = memfd::len_of(file)? as usize;
+        Arena::anew(file, len, DATA)
+    }
+
+    /// Makes an arena of the first `len` bytes of a memory file, whatever is there. Sessions that
+    /// had it before have ended.
+    ///
+    /// # Errors
+    /// See [`ArenaError`].
+    pub fn renew(file: BorrowedFd<'_>, len: usize) -> Result<Arena, ArenaError> {
+        Arena::anew(file, len, len)
+    }
+
+    /// An arena whose first `zeroes` bytes are zero.
+    fn anew(file: BorrowedFd<'_>, len: usize, zeroes: usize) -> Result<Arena, ArenaError> {
         if len < DATA + PAGE || !len.is_multiple_of(PAGE) {
             return Err(ArenaError::Layout);
         }
         let arena = Arena { memory: Arc::new(Buffer::map(file, 0, len)?) };
-        memfd::punch(file, 0, DATA as u64)?;
+        memfd::punch(file, 0, zeroes as u64)?;
         arena.begin();
         Ok(arena)
     }
@@ -138,10 +152,18 @@ impl Arena {
     /// See [`ArenaError`].
     pub fn open(file: BorrowedFd<'_>) -> Result<Arena, ArenaError> {
         let len = memfd::len_of(file)? as usize;
-        if len < DATA + PAGE {
+        Arena::of(Buffer::map(file, 0, len)?)
+    }
+
+    /// The arena that the daemon made in this memory.
+    ///
+    /// # Errors
+    /// See [`ArenaError`].
+    pub fn of(memory: Buffer) -> Result<Arena, ArenaError> {
+        if memory.len() < DATA + PAGE {
             return Err(ArenaError::Layout);
         }
-        let arena = Arena { memory: Arc::new(Buffer::map(file, 0, len)?) };
+        let arena = Arena { memory: Arc::new(memory) };
         let head = (arena.word(0), arena.word32(8), arena.word32(12));
         let head = (
             head.0.load(Ordering::Acquire),

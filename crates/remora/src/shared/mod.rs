@@ -7,6 +7,8 @@
 //! - [`completions`]: a completion queue's entries;
 //! - [`events`]: the ring by which the daemon tells the client what has happened.
 //!
+//! [`mailbox`] is how a client in a virtual machine, which has no socket, sends commands.
+//!
 //! [`gates`] are memory that three processes share, for requests that the daemon takes no part in.
 //!
 //! Both sides use the same files, so that they agree on each byte. Of two ends of a ring, the
@@ -22,6 +24,7 @@ pub mod arena;
 pub mod completions;
 pub mod events;
 pub mod gates;
+pub mod mailbox;
 pub mod parts;
 pub mod queue;
 
@@ -32,5 +35,6 @@ pub use arena::{Arena, ArenaError, Doorbells};
 pub use completions::{CompletionConsumer, CompletionProducer, Notice};
 pub use events::{EventConsumer, EventProducer};
 pub use gates::Gates;
+pub use mailbox::{MAILBOX, MailboxClient, MailboxServer};
 pub use parts::Parts;
 pub use queue::{WorkQueue, WorkQueueState};

@@ -10,6 +10,8 @@ use remora::daemon::{Observer, Server, ServerOptions};
 use remora::event::Event;
 use remora::prelude::*;
 
+const MACHINE: &str = "web.sock";
+
 /// A daemon, which ends with the test.
 #[derive(Debug)]
 pub(crate) struct Daemon {
@@ -30,10 +32,16 @@ impl Daemon {
         let device = DeviceOptions::new().embedded().open().unwrap();
         let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
         let mut server = Server::new(device, options).unwrap();
+        server.serve_machine(folder.join(MACHINE)).unwrap();
         let stop = Arc::new(Event::new().unwrap());
         let told = stop.clone();
         let thread = Some(thread::spawn(move || server.run(&told).unwrap()));
         Daemon { socket, stop, thread }
+    }
+
+    /// The socket by which a virtual machine gets a device.
+    pub(crate) fn machine(&self) -> PathBuf {
+        self.socket.with_file_name(MACHINE)
     }
 
     pub(crate) fn attach(&self) -> Device {

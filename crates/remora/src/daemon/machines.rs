@@ -1,0 +1,288 @@
+//! Virtual machines: QEMU gets a device ([`ivshmem`](super::ivshmem)), and programs in the machine
+//! have sessions by it, one at a time.
+//!
+//! Who connects as QEMU has all of the device's memory, so that it is what the policy's user is,
+//! and the guest may be anybody. A guest's requests come by the mailbox; they are checked as those
+//! of any client, and fewer are admitted (`answers`).
+//!
+//! A program in a machine ends by an empty request, or by being followed by another one, or with
+//! its machine: QEMU's socket closes. The panic of a guest ends nobody, since QEMU goes on.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, SocketType};
+
+use super::answers::{NO_SESSION, NO_SUCH_SESSION, Wanted};
+use super::clients::{Client, Line, Then};
+use super::ivshmem::{MACHINES, Machine, MachineDevice, Qemu};
+use super::server::{REQUESTS, ServeError, Server, listen, mode};
+use crate::event::Event;
+use crate::message::{
+    Answer, Hello, MessageError, encode, is_greeting, of_other_version, parse_greeting,
+};
+use crate::shared::Arena;
+
+/// Why something is not done.
+type Refusal = String;
+
+/// What is watched of a machine.
+const LISTENER: u64 = 0;
+const QEMU: u64 = 1;
+const LETTERS: u64 = 2;
+const WATCHED: u64 = 3;
+
+impl Server {
+    /// Listens at `path` for QEMU, to give a virtual machine a device: `-chardev
+    /// socket,path=PATH,id=ID -device ivshmem-doorbell,vectors=2,chardev=ID`. To be called before
+    /// [`Server::run`].
+    ///
+    /// Programs in the machine attach by the device, and have sessions of the user who runs QEMU.
+    /// What is kept stays in the device's memory, for the next machine that connects.
+    ///
+    /// # Errors
+    /// See [`ServeError`].
+    pub fn serve_machine(&mut self, path: PathBuf) -> Result<(), ServeError> {
+        let listener = listen(&path, SocketType::STREAM, mode(&self.policy))?;
+        let machine = Machine::new(path, listener);
+        watch_edges(&self.poll, &machine.listener, token(self.machines.len(), LISTENER))?;
+        self.machines.push(machine);
+        Ok(())
+    }
+
+    /// Does what a descriptor of a machine has become readable for.
+    pub(super) fn serve_machine_event(&mut self, token: u64) {
+        let at = ((token - MACHINES) / WATCHED) as usize;
+        match (token - MACHINES) % WATCHED {
+            LISTENER => self.accept_machines(at),
+            QEMU => self.look_at_qemu(at),
+            _ => self.open_letters(at),
+        }
+    }
+
+    fn accept_machines(&mut self, at: usize) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let stream = match rustix::net::accept_with(&self.machines[at].listener, flags) {
+                Ok(stream) => stream,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a virtual machine: start it again");
+                    return;
+                }
+            };
+            let path = self.machines[at].path().display().to_string();
+            match self.connect_machine(at, stream) {
+                Ok(()) => tracing::info!(path, "a virtual machine has the device"),
+                Err(reason) => tracing::warn!(path, reason, "a virtual machine gets no device"),
+            }
+        }
+    }
+
+    fn connect_machine(&mut self, at: usize, stream: OwnedFd) -> Result<(), Refusal> {
+        let text = |error: io::Error| error.to_string();
+        let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|e| e.to_string())?;
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        let rule = self.policy.rule(uid);
+        if !rule.attach {
+            return Err(format!("user {uid} may not attach: the daemon’s policy says so"));
+        }
+        let machine = &mut self.machines[at];
+        if machine.qemu.is_some() {
+            return Err("another one has it".into());
+        }
+        let device = match machine.device.take() {
+            Some(device) if device.uid != uid => {
+                let refusal = format!("it is user {}’s", device.uid);
+                machine.device = Some(device);
+                return Err(refusal);
+            }
+            Some(device) => device,
+            None => {
+                let device = MachineDevice::new(uid, rule.quotas.arena_bytes).map_err(text)?;
+                watch_edges(&self.poll, &device.letters, token(at, LETTERS)).map_err(text)?;
+                device
+            }
+        };
+        let device = machine.device.insert(device);
+        device.introduce(&stream).map_err(text)?;
+        watch_edges(&self.poll, &stream, token(at, QEMU)).map_err(text)?;
+        machine.qemu = Some(Qemu { stream, pid });
+        Ok(())
+    }
+
+    /// QEMU says nothing. So this is its end.
+    fn look_at_qemu(&mut self, at: usize) {
+        let Some(qemu) = &self.machines[at].qemu else { return };
+        let said = rustix::io::read(&qemu.stream, &mut [0; 8]);
+        if matches!(said, Err(Errno::AGAIN | Errno::INTR)) {
+            return;
+        }
+        let path = self.machines[at].path().display().to_string();
+        tracing::info!(path, "a virtual machine has gone");
+        self.machines[at].qemu = None;
+        self.machines[at].waiting = None;
+        self.end_client(at);
+    }
+
+    /// The program in a machine has ended.
+    fn end_client(&mut self, at: usize) {
+        if let Some(client) = self.machines[at].client.take() {
+            self.drop_client(client, None);
+        }
+    }
+
+    /// Answers some of the requests of a machine. One that comes later rings again.
+    pub(super) fn open_letters(&mut self, at: usize) {
+        let mut message = Vec::new();
+        for _ in 0..REQUESTS {
+            let Some((number, taken)) = self.machines[at].take(&mut message) else { return };
+            match taken {
+                Ok(()) => self.open_letter(at, number, &message),
+                Err(_) => self.farewell(at, number, "the request is longer than any may be"),
+            }
+        }
+    }
+
+    fn open_letter(&mut self, at: usize, number: u32, message: &[u8]) {
+        if message.is_empty() {
+            self.end_client(at);
+            return self.reply(at, number, &encode(&Answer::Done));
+        }
+        if is_greeting(message) {
+            self.end_client(at);
+            return self.greet_machine(at, number, message);
+        }
+        let client = self.machines[at].client;
+        let found = client.and_then(|client| Some((client, self.clients.get(client)?)));
+        let Some((client, Client { line: Line::Mailbox { request, .. }, .. })) = found else {
+            return self.farewell(at, number, NO_SESSION);
+        };
+        *request = Some(number);
+        if let Then::Drop(reason) = self.answer(client, message, Vec::new()) {
+            self.drop_client(client, Some(&reason));
+        }
+    }
+
+    fn reply(&self, at: usize, number: u32, message: &[u8]) {
+        if let Some(device) = &self.machines[at].device {
+            device.mailbox.answer(number, message);
+        }
+    }
+
+    fn farewell(&self, at: usize, number: u32, reason: &str) {
+        self.reply(at, number, &encode(&Answer::Farewell(reason)));
+    }
+
+    fn greet_machine(&mut self, at: usize, number: u32, message: &[u8]) {
+        match parse_greeting(message) {
+            Ok(hello) => {
+                self.machines[at].waiting = Some((number, hello));
+                self.welcome_machine(at);
+            }
+            Err(MessageError::Version { .. }) => self.reply(at, number, &of_other_version()),
+            Err(error) => self.farewell(at, number, &error.to_string()),
+        }
+    }
+
+    /// Welcomes the programs in machines whose memory is free now.
+    pub(super) fn welcome_those_that_wait(&mut self) {
+        for at in 0..self.machines.len() {
+            if self.machines[at].waiting.is_some() {
+                self.welcome_machine(at);
+            }
+        }
+    }
+
+    /// Welcomes the program that waits, unless objects of another session are in the memory still.
+    fn welcome_machine(&mut self, at: usize) {
+        let ends = |slot| self.endings.iter().any(|ending| ending.is_of(slot));
+        if self.machines[at].slot.is_some_and(ends) {
+            return;
+        }
+        let Some((number, hello)) = self.machines[at].waiting.take() else { return };
+        let machine = &self.machines[at];
+        let (Some(device), Some(qemu)) = (&machine.device, &machine.qemu) else { return };
+        let client = self.clients.free_number();
+        let who = (device.uid, qemu.pid);
+        self.clients.add(client, Client::in_machine(device.mailbox.clone(), number, who));
+        self.machines[at].client = Some(client);
+        let then = match self.session_in_machine(at, client, who, &hello) {
+            Ok(session) => self.welcome(client, session),
+            Err(refusal) => Then::Drop(refusal),
+        };
+        if let Then::Drop(reason) = then {
+            self.drop_client(client, Some(&reason));
+        }
+    }
+
+    /// Gives the client in a machine the session there, or a new one; returns its number.
+    fn session_in_machine(
+        &mut self,
+        at: usize,
+        client: u32,
+        (uid, pid): (u32, i32),
+        hello: &Hello,
+    ) -> Result<u32, Refusal> {
+        if !self.policy.rule(uid).attach {
+            return Err(format!("user {uid} may not attach: the daemon’s policy says so"));
+        }
+        if hello.observer || hello.join.is_some() {
+            return Err("a program in a virtual machine has a session of its own".into());
+        }
+        let there = self.machines[at].session.and_then(|session| self.sessions.get(&session));
+        match (&hello.token, there) {
+            (Some(token), Some(held)) if held.check(uid, token).is_ok() => {
+                let session = held.number;
+                self.hand_over(session, client, pid, hello.keep)?;
+                Ok(session)
+            }
+            (Some(_), _) => Err(NO_SUCH_SESSION.into()),
+            (None, Some(held)) => Err(format!(
+                "the device has the session {}, which is kept: show its token to take it over, or \
+                 end it on the host (remora nic evict {})",
+                held.name, held.number
+            )),
+            (None, None) => self.begin_in_machine(at, client, (uid, pid), hello),
+        }
+    }
+
+    fn begin_in_machine(
+        &mut self,
+        at: usize,
+        client: u32,
+        (uid, pid): (u32, i32),
+        hello: &Hello,
+    ) -> Result<u32, Refusal> {
+        let machine = &self.machines[at];
+        let device = machine.device.as_ref().ok_or(NO_SESSION)?;
+        let name =
+            self.free_name((uid, pid), Some(&machine.session_name(hello.name.as_deref())))?;
+        let copy = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().map_err(|e| e.to_string());
+        let (file, doorbell) = (copy(&device.file)?, Event::from(copy(&device.doorbell)?));
+        let arena = Arena::renew(file.as_fd(), device.arena_bytes);
+        let arena = arena.map_err(|error| error.to_string())?;
+        let keep = hello.keep;
+        let wanted = Wanted { client, name, uid, pid, keep, is_machine: true };
+        let session = self.add_session(wanted, (arena, file, doorbell))?;
+        self.machines[at].session = Some(session);
+        self.machines[at].slot = self.sessions.get(&session).map(|held| held.slot);
+        Ok(session)
+    }
+}
+
+/// Under what a descriptor of a machine is watched.
+fn token(at: usize, what: u64) -> u64 {
+    MACHINES + at as u64 * WATCHED + what
+}
+
+/// Has a descriptor watched for what can be read anew. What others share with this process is not
+/// read: a count of a doorbell stays.
+fn watch_edges(poll: &OwnedFd, fd: &impl AsFd, token: u64) -> io::Result<()> {
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    Ok(epoll::add(poll, fd, epoll::EventData::new_u64(token), flags)?)
+}

@@ -106,7 +106,7 @@ pub enum ClusterError {
 impl Cluster {
     /// The usual [`Cluster::lot`]: the state of so many hosts, some 16 KB each, fits a core's share
     /// of a processor's last cache.
-    pub const LOT: u32 = 256;
+    pub const LOT: u32 = 128;
 
     /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
     pub fn new(topology: Topology) -> Cluster {

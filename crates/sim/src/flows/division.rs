@@ -175,7 +175,8 @@ mod tests {
     /// A pod is a lot of the largest of SRNIC's trees, and the cores are shared out.
     #[test]
     fn pods_are_lots() {
-        let division = Cluster::new(FatTree::srnic(4096).unwrap()).division().unwrap();
+        let pods = Cluster { lot: 256, ..Cluster::new(FatTree::srnic(4096).unwrap()) };
+        let division = pods.division().unwrap();
         assert_eq!((division.parts(), division.parts_of(0)), (16, 0..16));
         let (mut hosts, mut switches) = ([0; 16], [0; 16]);
         for (node, part) in division.of.iter().enumerate() {
@@ -184,8 +185,7 @@ mod tests {
         }
         // 8 ToR switches, 8 aggregation switches, and 4 of 64 cores.
         assert_eq!((hosts, switches), ([256; 16], [20; 16]));
-        let two = Cluster { threads: 2, ..Cluster::new(FatTree::srnic(4096).unwrap()) };
-        let division = two.division().unwrap();
+        let division = Cluster { threads: 2, ..pods }.division().unwrap();
         assert_eq!([0, 1].map(|thread| division.parts_of(thread)), [0..8, 8..16]);
     }
 

@@ -105,8 +105,8 @@ impl Cluster {
         }
     }
 
-    /// The first hosts of so many parts, or fewer: where a switch's hosts begin, and as near as that
-    /// to parts of one size. Behind them the number of hosts.
+    /// The first hosts of so many parts, or fewer: where a switch's hosts begin, and as near as
+    /// that to parts of one size. Behind them the number of hosts.
     fn firsts(&self, parts: u32) -> Vec<u32> {
         let hosts = self.topology.hosts;
         let mut beside = vec![None; hosts as usize];

@@ -23,7 +23,7 @@ pub(crate) struct Stage {
 
 impl Stage {
     /// Hardware that is idle.
-    pub(crate) fn new(profile: &'static Profile) -> Stage {
+    pub(crate) fn new(profile: Profile) -> Stage {
         let (out, into) = (VecDeque::new(), VecDeque::new());
         Stage { time: CardTime::new(profile), out, out_bytes: 0, last: 0, into }
     }

@@ -166,7 +166,7 @@ impl World {
     pub(crate) fn place_host(
         &mut self,
         index: u64,
-        (config, profile): (Config, Option<&'static Profile>),
+        (config, profile): (Config, Option<Profile>),
         is_here: bool,
     ) {
         self.addresses.push(config.address);

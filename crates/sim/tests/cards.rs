@@ -24,7 +24,7 @@ fn a_message_takes_its_cards_time_besides() {
         let flows = [Flow::new(0, 1, 1000, 0)];
         let report = star(2, profile.name).run(&flows).unwrap();
         assert_whole(&report, &flows);
-        let mut cards = [CardTime::new(profile), CardTime::new(profile)];
+        let mut cards = [CardTime::new(*profile), CardTime::new(*profile)];
         let there = cards[0].sends(0, Some(0), 1000) + cards[1].receives(0, 1000);
         let back = cards[1].sends(US, None, 0) + cards[0].receives(US, 0) - 2 * US;
         let Some(time) = report.flows[0].time() else { panic!("it ended") };
@@ -78,7 +78,7 @@ fn cards_of_all_kinds_do_the_same_on_one_and_two_threads() {
         let mut cluster = Cluster::new(shape.topology());
         cluster.transport = Transport::named(transport).unwrap();
         // Every sixth host's card takes no time.
-        cluster.hardware = (0..10).map(|host| PROFILES.get(host % 6)).collect();
+        cluster.hardware = (0..10).map(|host| PROFILES.get(host % 6).copied()).collect();
         cluster.net.buffer.bytes = 150_000;
         let run = |payload, threads| {
             let report = Cluster { payload, threads, ..cluster.clone() }.run(&flows).unwrap();
@@ -130,6 +130,12 @@ fn a_world_file_says_which_cards_hosts_have() {
     assert!(place == "\"cx9\"" && help.contains("`srnic`"), "{place} {help}");
     assert_eq!(wrong("2..3", "2..4").0, "\"2..4\"");
     assert_eq!(wrong("\"cx5\"", "5").0, "5");
+    let with_reads = world.replace("\"cx5\"", "\"cx5\"\nreads = 256");
+    let card = read(&with_reads).unwrap().cluster.hardware[0].expect("a card");
+    assert_eq!((card.way.tags, card.ahead_bytes), (256, 128 << 10));
+    assert_eq!(wrong("\"cx5\"", "\"cx5\"\nreads = 257").0, "257");
+    let (place, _) = wrong("\"software\"", "\"software\"\nreads = 64");
+    assert!(place.starts_with("reads"), "a processor asks for no reads: {place}");
     let times: Vec<Option<Ps>> = {
         let experiment = read(world).unwrap();
         let report = experiment.cluster.run(&experiment.flows.flows).unwrap();

@@ -14,6 +14,14 @@ fn worlds_that_failed_once() {
     }
 }
 
+/// Calls that wait for each other until the kernels' patience ends take few steps of the world.
+#[test]
+fn calls_that_wait_for_each_other_take_few_steps() {
+    let report = remora_sim::run(4542).unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(report.congested > 0, "{report}");
+    assert!(report.steps < 3_000_000, "{report}");
+}
+
 #[test]
 fn random_worlds() {
     let number = |name, default| env::var(name).map_or(default, |v| v.parse().unwrap());

@@ -46,7 +46,8 @@ use toml::de::DeTable;
 
 use crate::flows::{Cluster, Payload, TRANSPORTS, Transport};
 use crate::format::hpcc::{HpccFlows, HpccTopology};
-use crate::hardware::{PROFILES, Profile};
+use crate::hardware::port::Bus;
+use crate::hardware::{MOST_READS, PROFILES, Profile};
 
 pub use section::{Files, Mistake};
 use section::{Found, Section};
@@ -135,18 +136,22 @@ fn first_line(text: &str) -> usize {
     start + text[start..].lines().next().map_or(0, str::len)
 }
 
-/// The hardware of cards that a section names.
+/// The hardware of cards that a section names, with the read requests in flight that it says.
 fn profile(
     section: &mut Section<'_>,
     key: &'static str,
-) -> Result<Option<Found<&'static Profile>>, Mistake> {
+) -> Result<Option<Found<Profile>>, Mistake> {
     let Some((name, at)) = section.text(key)? else { return Ok(None) };
     let Some(profile) = Profile::named(&name) else {
         let names: Vec<String> = PROFILES.iter().map(|p| format!("`{}`", p.name)).collect();
         let help = format!("it should be {}", names.join(", "));
         return Err(Mistake::new(at, format!("there is no card \"{name}\""), help));
     };
-    Ok(Some((profile, at)))
+    if !matches!(profile.way.bus, Bus::Pcie(_)) {
+        return Ok(Some((profile, at)));
+    }
+    let reads = section.number("reads", 1..=MOST_READS.value as u32)?;
+    Ok(Some((reads.map_or(profile, |reads| profile.with_reads(reads)), at)))
 }
 
 /// A mistake if the transport cannot have what the file says there.

@@ -20,7 +20,7 @@ use super::shared::{Ends, Shared, locked};
 use super::transport::How;
 use crate::dice::{mix, pattern};
 use crate::hollow::{self, HOLLOW};
-use crate::net::{Net, Part, Ps};
+use crate::net::{Net, Ps};
 use crate::world::{DriverOptions, Host, Step, World};
 
 /// The address in work requests of a host's first byte.
@@ -63,7 +63,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
         let mut world = World::on(&cluster.topology, &cluster.net, DriverOptions::HARDWARE)?;
         let (first, last) = division.hosts(own);
         if division.parts() > 1 {
-            let part = Part { of: division.of.clone(), own, leaving: Vec::new() };
+            let part = division.part(own);
             world.set_part(first as usize, part);
         }
         for host in 0..cluster.topology.hosts {

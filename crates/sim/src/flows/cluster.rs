@@ -11,7 +11,7 @@ use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
+use crate::net::{Cable, Change, Net, NetOptions, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Cluster {
     pub window_packets: u16,
     /// By host: the time of its card's hardware; `None`, and what is missing: it takes none. The
     /// card then fetches and delivers at once.
-    pub hardware: Vec<Option<&'static Profile>>,
+    pub hardware: Vec<Option<Profile>>,
     /// Changes the configuration of each card.
     pub config: fn(&mut Config),
     /// The most bytes of payload in a packet.
@@ -54,6 +54,10 @@ pub struct Cluster {
     pub record: Option<RecordOptions>,
     /// Threads, 1 or 2. The result does not depend on it.
     pub threads: u8,
+    /// About how many hosts a thread simulates together, each lot for as long as nothing that
+    /// others send can reach it, so that their state stays in the processor's caches meanwhile.
+    /// The result does not depend on it.
+    pub lot: u32,
     /// Ends the run after so much simulated time, in picoseconds, even if flows are under way.
     pub until: Ps,
 }
@@ -99,36 +103,11 @@ pub enum ClusterError {
     },
 }
 
-/// How a cluster is divided among threads.
-#[derive(Clone, Debug)]
-pub(super) struct Division {
-    /// By node: its part.
-    pub(super) of: Vec<u8>,
-    /// By part: its first host; and behind them the number of hosts.
-    pub(super) firsts: Vec<u32>,
-    /// The least delay of a link from part to part.
-    pub(super) lookahead: Ps,
-}
-
-impl Division {
-    /// How many parts there are.
-    pub(super) fn parts(&self) -> usize {
-        self.firsts.len() - 1
-    }
-
-    /// A part's first host, and the one behind its last.
-    pub(super) fn hosts(&self, part: u8) -> (u32, u32) {
-        (self.firsts[usize::from(part)], self.firsts[usize::from(part) + 1])
-    }
-
-    /// Does the part have this host?
-    #[inline]
-    pub(super) fn has(&self, part: u8, host: u32) -> bool {
-        self.of[host as usize] == part
-    }
-}
-
 impl Cluster {
+    /// The usual [`Cluster::lot`]: the state of so many hosts, some 16 KB each, fits a core's share
+    /// of a processor's last cache.
+    pub const LOT: u32 = 128;
+
     /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
     pub fn new(topology: Topology) -> Cluster {
         Cluster {
@@ -145,6 +124,7 @@ impl Cluster {
             changes: Vec::new(),
             record: None,
             threads: 1,
+            lot: Cluster::LOT,
             until: NEVER,
         }
     }
@@ -165,72 +145,6 @@ impl Cluster {
             true => Err(ClusterError::Model(self.transport.name)),
             false => Ok(()),
         }
-    }
-
-    /// One part.
-    pub(super) fn whole(&self) -> Division {
-        let Topology { hosts, switches, .. } = self.topology;
-        let of = vec![0; (hosts + switches) as usize];
-        Division { of, firsts: vec![0, hosts], lookahead: NEVER }
-    }
-
-    /// The first half of the hosts with their switches, and the others. Switches without hosts go
-    /// where most of their neighbours are; those between the halves go to either in turn.
-    pub(super) fn halves(&self) -> Option<Division> {
-        const NOT_YET: u8 = 2;
-        let Topology { hosts, switches, ref cables } = self.topology;
-        let index = |node: Node| match node {
-            Node::Host(host) => host as usize,
-            Node::Switch(switch) => (hosts + switch) as usize,
-        };
-        let mut of = vec![NOT_YET; (hosts + switches) as usize];
-        let middle = self.middle()?;
-        (0..hosts).for_each(|h| of[h as usize] = u8::from(h >= middle));
-        // From the hosts inwards, so that a switch is decided when the switches below it are.
-        for _ in 0..switches {
-            let mut votes = vec![[0u32; 2]; of.len()];
-            for Cable { a, b, .. } in cables {
-                for (node, other) in [(index(*a), index(*b)), (index(*b), index(*a))] {
-                    if of[node] == NOT_YET && of[other] != NOT_YET {
-                        votes[node][usize::from(of[other])] += 1;
-                    }
-                }
-            }
-            let mut turn = 0;
-            let decided = (0..of.len()).filter(|node| votes[*node] != [0; 2]).collect::<Vec<_>>();
-            if decided.is_empty() {
-                break;
-            }
-            for node in decided {
-                let [left, right] = votes[node];
-                of[node] = match left.cmp(&right) {
-                    core::cmp::Ordering::Greater => 0,
-                    core::cmp::Ordering::Less => 1,
-                    core::cmp::Ordering::Equal => {
-                        turn = 1 - turn;
-                        turn
-                    }
-                };
-            }
-        }
-        let crossing = cables.iter().filter(|cable| of[index(cable.a)] != of[index(cable.b)]);
-        let lookahead = crossing.map(|cable| cable.delay).min().filter(|delay| *delay > 0)?;
-        Some(Division { of, firsts: vec![0, middle, hosts], lookahead })
-    }
-
-    /// The first host of the second half: near the middle, and not beside the one before it.
-    fn middle(&self) -> Option<u32> {
-        let hosts = self.topology.hosts;
-        let mut beside = vec![None; hosts as usize];
-        for Cable { a, b, .. } in &self.topology.cables {
-            for (node, other) in [(a, b), (b, a)] {
-                if let Node::Host(host) = node {
-                    beside[*host as usize] = Some(*other);
-                }
-            }
-        }
-        let differs = |h: &u32| beside[*h as usize] != beside[*h as usize - 1];
-        (1..hosts).filter(differs).min_by_key(|h| h.abs_diff(hosts / 2))
     }
 
     /// The address of a host's card: 10.0.0.1 and on.

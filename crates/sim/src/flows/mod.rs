@@ -4,7 +4,8 @@
 //! - [`flow`]: a message, when it begins, and what must happen before.
 //! - [`sizes`]: distributions of flow sizes. [`workload`]: flows by load, incasts, permutations.
 //!   [`collective`]: all-reduce, and calls that wait for answers.
-//! - [`cluster`]: runs flows on a topology. `run`, `share`, `shared`: its threads. `carrier`: what
+//! - [`cluster`]: runs flows on a topology. `run`, `rounds`, `shared`: its threads, and `division`:
+//!   their parts. `share`: one part. `carrier`: what
 //!   carries flows; `cards` do, with `gets` by kernels, or `published`: models of others'
 //!   transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
@@ -39,11 +40,13 @@ mod carrier;
 pub mod classes;
 pub mod cluster;
 pub mod collective;
+mod division;
 pub mod flow;
 mod gets;
 mod published;
 pub mod record;
 pub mod report;
+mod rounds;
 mod run;
 mod share;
 mod shared;

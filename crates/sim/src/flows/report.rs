@@ -16,7 +16,7 @@ use crate::net::{Net, NetTally};
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
-/// What one thread has to report.
+/// What one part has to report.
 #[derive(Debug, Default)]
 pub(super) struct Part {
     pub(super) begun: Vec<(u32, Ps)>,
@@ -30,6 +30,13 @@ pub(super) struct Part {
     pub(super) retransmitted: u64,
     pub(super) run_seconds: f64,
     pub(super) record: Option<Record>,
+}
+
+impl Part {
+    /// How many flows have ended or failed here.
+    pub(super) fn over(&self) -> usize {
+        self.ended.len() + self.failed.len()
+    }
 }
 
 /// What became of a flow.

@@ -1,4 +1,4 @@
-//! Runs flows: a thread for each part of the cluster.
+//! Runs flows, on the threads that the cluster has.
 
 use std::sync::{Barrier, Mutex, atomic::AtomicU64};
 
@@ -7,7 +7,7 @@ use super::cluster::{Cluster, ClusterError};
 use super::flow::Flow;
 use super::published::Models;
 use super::report::Report;
-use super::share::Share;
+use super::rounds::Rounds;
 use super::shared::Shared;
 use super::transport::How;
 use super::watch::Watch;
@@ -30,20 +30,17 @@ impl Cluster {
         self.topology.check()?;
         Flow::check(flows, self.topology.hosts)?;
         self.check(flows)?;
-        let division = match self.threads {
-            0 | 1 => self.whole(),
-            _ => self.halves().ok_or(ClusterError::Threads)?,
-        };
-        let parts = division.parts();
+        let division = self.division()?;
+        let (parts, threads) = (division.parts(), division.threads);
         let shared = Shared {
             cluster: self,
             flows,
             awaited: awaited(flows),
             division: &division,
             ends: Mutex::new(vec![Default::default(); flows.len()]),
-            barrier: Barrier::new(parts),
+            barrier: Barrier::new(threads),
             mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
-            nexts: (0..parts).map(|_| AtomicU64::new(0)).collect(),
+            nexts: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::new(None),
             paused: Mutex::default(),
             waits: Mutex::default(),
@@ -52,17 +49,19 @@ impl Cluster {
         };
         let shared = &shared;
         let run = match self.transport.how {
-            How::Card { .. } => Share::<Cards<'_>>::run,
-            How::Published(_) => Share::<Models<'_>>::run,
+            How::Card { .. } => Rounds::<Cards<'_>>::run,
+            How::Published(_) => Rounds::<Models<'_>>::run,
         };
         let mut report = Report::new(flows);
         std::thread::scope(|scope| {
             let others: Vec<_> =
-                (1..parts).map(|own| scope.spawn(move || run(shared, own as u8))).collect();
-            report.add(run(shared, 0));
+                (1..threads).map(|thread| scope.spawn(move || run(shared, thread))).collect();
+            let mut outcomes = run(shared, 0);
             for other in others {
-                report.add(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+                let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                outcomes.extend(other);
             }
+            outcomes.into_iter().for_each(|outcome| report.add(outcome));
         });
         let failed = shared.failed.lock().map(|mut failed| failed.take());
         match failed.ok().flatten() {

@@ -1,32 +1,19 @@
-//! A thread's part of a cluster: when the flows that begin or end there go on.
-//!
-//! The parts run one window of time after the other. A window is as long as the least delay of a
-//! link from part to part, so what one sends reaches the other in a later window. What carries the
-//! flows is a [`Carrier`].
-
-use core::sync::atomic::Ordering;
-use std::time::Instant;
+//! A part of a cluster: when the flows that begin or end there go on. [`rounds`](super::rounds) has
+//! it run one window of time after the other. What carries the flows is a [`Carrier`].
 
 use super::carrier::{Carrier, News, Turn};
-use super::cluster::ClusterError;
 use super::flow::Flow;
 use super::record::Recorder;
 use super::report::Part as Outcome;
 use super::shared::{Shared, locked};
-use crate::net::Node;
-use crate::net::deadlock::circle;
-use crate::net::time::{MS, NEVER, Ps, US};
+use crate::net::time::{NEVER, Ps};
+use crate::net::{Node, Parcel};
 
-/// The longest window: after each, the run tells how far it has come.
-const WINDOW: Ps = 100 * US;
-/// How often a network with flow control is searched for deadlocks.
-const LOOK: Ps = MS;
-
-/// One thread's part.
+/// One part.
 pub(super) struct Share<'a, C> {
     shared: &'a Shared<'a>,
     own: u8,
-    carrier: C,
+    pub(super) carrier: C,
     /// By flow that begins here: how many flows it still waits for.
     missing: Vec<u32>,
     /// By flow: those that wait for it at its source, and at its target.
@@ -36,33 +23,15 @@ pub(super) struct Share<'a, C> {
     start: Ps,
     /// The moment of the next alarm.
     alarm: Ps,
-    next_look: Ps,
-    suspects: Option<Vec<u32>>,
     recorder: Option<Recorder>,
-    outcome: Outcome,
+    /// Room for what has come from other parts.
+    came: Vec<Parcel>,
+    pub(super) outcome: Outcome,
 }
 
 impl<'a, C: Carrier<'a>> Share<'a, C> {
-    /// Runs one part of the flows.
-    pub(super) fn run(shared: &'a Shared<'a>, own: u8) -> Outcome {
-        let made = C::new(shared, own);
-        if let Err(error) = &made {
-            locked(&shared.failed).get_or_insert(error.clone());
-        }
-        shared.barrier.wait();
-        if locked(&shared.failed).is_some() {
-            return Outcome::default();
-        }
-        let Ok(mut carrier) = made else { return Outcome::default() };
-        carrier.connect();
-        let mut share = Share::new(shared, own, carrier);
-        let begin = Instant::now();
-        share.work();
-        share.outcome.run_seconds = begin.elapsed().as_secs_f64();
-        share.finish()
-    }
-
-    fn new(shared: &'a Shared<'a>, own: u8, mut carrier: C) -> Share<'a, C> {
+    /// A part whose flows are connected, at the start of its run.
+    pub(super) fn new(shared: &'a Shared<'a>, own: u8, mut carrier: C) -> Share<'a, C> {
         let flows = shared.flows;
         let start = carrier.net().now();
         let mut share = Share {
@@ -74,9 +43,8 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             starts: Vec::new(),
             start,
             alarm: NEVER,
-            next_look: start + LOOK,
-            suspects: None,
             recorder: None,
+            came: Vec::new(),
             outcome: Outcome::default(),
         };
         share.prepare_net();
@@ -89,6 +57,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             }
         }
         share.starts.sort_unstable_by(|a, b| b.cmp(a));
+        share.set_alarm();
         share
     }
 
@@ -110,48 +79,9 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         }
     }
 
-    /// Runs window after window until no part has anything to do.
-    fn work(&mut self) {
-        let shared = self.shared;
-        let until = self.start.saturating_add(shared.cluster.until);
-        let window = shared.division.lookahead.min(WINDOW);
-        let has_pauses = shared.cluster.net.pfc.is_some();
-        let mut told = 0;
-        self.set_alarm();
-        loop {
-            shared.nexts[usize::from(self.own)].store(self.carrier.next_at(), Ordering::Release);
-            shared.barrier.wait();
-            let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
-            let next = nexts.min().unwrap_or(NEVER);
-            let has_failed = locked(&shared.failed).is_some();
-            shared.barrier.wait();
-            if has_failed {
-                return;
-            }
-            if next != NEVER {
-                self.sample_before(next.min(until.saturating_add(1)));
-            }
-            if next > until {
-                return self.sample_last();
-            }
-            if has_pauses && next >= self.next_look {
-                self.next_look = next.saturating_add(LOOK);
-                self.look_for_deadlocks(next);
-            }
-            if next == NEVER {
-                return self.sample_last();
-            }
-            self.run_until(next.saturating_add(window - 1).min(until));
-            self.exchange();
-            let ended = self.outcome.ended.len() + self.outcome.failed.len();
-            shared.watch.tell(next - self.start, (ended - told) as u64);
-            told = ended;
-        }
-    }
-
     /// Runs until `end`, and takes the samples that are due until then. Samples are taken only
     /// before something that happens: so their number does not depend on the windows.
-    fn run_until(&mut self, end: Ps) {
+    pub(super) fn run_until(&mut self, end: Ps) {
         while let Some(due) = self.recorder.as_ref().map(|recorder| recorder.next)
             && due <= end
         {
@@ -165,18 +95,15 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
     }
 
     /// Takes the samples that are due before `next`; nothing happens until then.
-    fn sample_before(&mut self, next: Ps) {
+    pub(super) fn sample_before(&mut self, next: Ps) {
         while self.recorder.as_ref().is_some_and(|recorder| recorder.next < next) {
             self.sample(next - 1);
         }
     }
 
-    /// Takes the samples that another part has taken, when all is over.
-    fn sample_last(&mut self) {
-        let next = self.recorder.as_ref().map_or(0, |recorder| recorder.next);
-        self.shared.sampled.fetch_max(next, Ordering::AcqRel);
-        self.shared.barrier.wait();
-        self.sample_before(self.shared.sampled.load(Ordering::Acquire));
+    /// The moment up to which samples were taken.
+    pub(super) fn sampled(&self) -> Ps {
+        self.recorder.as_ref().map_or(0, |recorder| recorder.next)
     }
 
     /// Takes the next sample, and those up to `quiet` if nothing can change until then.
@@ -197,47 +124,21 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         }
     }
 
-    /// Hands over the packets that have left, and takes those that have come.
-    fn exchange(&mut self) {
-        let shared = self.shared;
-        if shared.mail.len() == 1 {
-            return;
+    /// Hands over the packets that have left for other parts.
+    pub(super) fn hand_over(&mut self) {
+        for (mail, leaving) in self.shared.mail.iter().zip(self.carrier.net().leaving()) {
+            if !leaving.is_empty() {
+                locked(mail).append(leaving);
+            }
         }
-        for parcel in self.carrier.net().leaving() {
-            let to = parcel.to(self.carrier.net(), &shared.division.of);
-            locked(&shared.mail[usize::from(to)]).push(parcel);
-        }
-        shared.barrier.wait();
-        let came = core::mem::take(&mut *locked(&shared.mail[usize::from(self.own)]));
-        came.into_iter().for_each(|parcel| self.carrier.net().receive(parcel));
     }
 
-    /// A circle of paused ports that is there in two looks in a row, or when nothing else will
-    /// happen, is a deadlock. Where a port is paused is known at its part; what it waits for, at
-    /// that of the next switch.
-    fn look_for_deadlocks(&mut self, now: Ps) {
-        let shared = self.shared;
+    /// Takes the packets that have come from other parts.
+    pub(super) fn take_over(&mut self) {
+        let mail = &self.shared.mail[usize::from(self.own)];
+        core::mem::swap(&mut self.came, &mut *locked(mail));
         let net = self.carrier.net();
-        locked(&shared.paused).extend(net.paused());
-        shared.barrier.wait();
-        let mut paused = locked(&shared.paused).clone();
-        paused.sort_unstable();
-        locked(&shared.waits).extend(net.waits_of(&paused));
-        shared.barrier.wait();
-        let mut circle = circle(&locked(&shared.waits));
-        shared.barrier.wait();
-        locked(&shared.paused).clear();
-        locked(&shared.waits).clear();
-        shared.barrier.wait();
-        circle.iter_mut().for_each(|circle| circle.sort_unstable());
-        if let Some(links) = &circle
-            && (circle == self.suspects || now == NEVER)
-        {
-            let names: Vec<String> = links.iter().map(|link| net.describe(*link)).collect();
-            let error = ClusterError::Deadlock(names.join(", "));
-            locked(&shared.failed).get_or_insert(error);
-        }
-        self.suspects = circle;
+        self.came.drain(..).for_each(|parcel| net.receive(parcel));
     }
 
     fn set_alarm(&mut self) {
@@ -321,7 +222,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
     }
 
     /// What this part has to report, once its flows were checked.
-    fn finish(mut self) -> Outcome {
+    pub(super) fn finish(mut self) -> Outcome {
         let recorder = self.recorder.take();
         self.outcome.record = recorder.map(|recorder| recorder.finish(self.carrier.net()));
         self.outcome.tally = self.carrier.net().tally;

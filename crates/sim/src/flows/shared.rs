@@ -3,7 +3,8 @@
 use core::sync::atomic::AtomicU64;
 use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
-use super::cluster::{Cluster, ClusterError, Division};
+use super::cluster::{Cluster, ClusterError};
+use super::division::Division;
 use super::flow::Flow;
 use super::watch::Watch;
 use crate::net::Parcel;
@@ -28,7 +29,9 @@ pub(super) struct Shared<'a> {
     /// By flow, where cards carry them.
     pub(super) ends: Mutex<Vec<Ends>>,
     pub(super) barrier: Barrier,
+    /// By part: what others have sent it.
     pub(super) mail: Vec<Mutex<Vec<Parcel>>>,
+    /// By thread: when something happens next.
     pub(super) nexts: Vec<AtomicU64>,
     pub(super) failed: Mutex<Option<ClusterError>>,
     /// In a look for deadlocks: what all parts have to say.

@@ -87,21 +87,23 @@ fn stressed(topology: Topology) -> Cluster {
 }
 
 #[test]
-fn hollow_and_real_payload_two_threads_and_one_are_the_same() {
+fn hollow_and_real_payload_any_threads_and_lots_are_the_same() {
     let flows = mixed(16);
-    let run = |payload, threads| {
-        let cluster = Cluster { payload, threads, ..stressed(tree()) };
+    let run = |payload, threads, lot| {
+        let cluster = Cluster { payload, threads, lot, ..stressed(tree()) };
         let report = cluster.run(&flows).unwrap();
         assert_whole(&report, &flows);
         report
     };
-    let hollow = run(Payload::Hollow, 1);
+    let hollow = run(Payload::Hollow, 1, 16);
     assert!(hollow.tally.marked > 0 && hollow.tally.delivered > 1000, "{hollow}");
-    let real = run(Payload::Real, 1);
+    let real = run(Payload::Real, 1, 16);
     assert_eq!((real.trace, real.tally), (hollow.trace, hollow.tally));
     assert!(real == hollow, "with bytes it is different");
-    assert!(run(Payload::Hollow, 2) == hollow, "with two threads it is different");
-    assert!(run(Payload::Hollow, 1) == hollow, "the second time it is different");
+    for (threads, lot) in [(1, 16), (2, 16), (1, 8), (1, 4), (2, 4)] {
+        let same = run(Payload::Hollow, threads, lot) == hollow;
+        assert!(same, "with {threads} threads and lots of {lot} hosts it is different");
+    }
 }
 
 /// What a full buffer drops is sent again, and everything arrives.
@@ -152,12 +154,13 @@ fn collectives_take_as_long_as_their_steps() {
     assert!(began(2) > began(1) + 3 * US, "the second call waits for the first answer");
 }
 
-/// What is recorded changes nothing, and does not depend on the threads.
+/// What is recorded changes nothing, and does not depend on threads and lots.
 #[test]
 fn a_record_is_the_same_on_two_threads_and_changes_nothing() {
     let flows = mixed(16);
     let run = |threads, record: Option<RecordOptions>| {
-        let mut cluster = Cluster { threads, record, ..stressed(tree()) };
+        let lot = if threads == 2 { 4 } else { Cluster::LOT };
+        let mut cluster = Cluster { threads, lot, record, ..stressed(tree()) };
         cluster.net.pfc = Some(PfcOptions::default());
         cluster.run(&flows).unwrap()
     };
@@ -227,7 +230,7 @@ fn a_cable_may_fail_under_spraying() {
     let report = cluster.run(&flows).unwrap();
     assert!(report.tally.dropped_down > 0, "{report}");
     assert_whole(&report, &flows);
-    assert!(Cluster { threads: 2, ..cluster }.run(&flows).unwrap() == report);
+    assert!(Cluster { threads: 2, lot: 4, ..cluster }.run(&flows).unwrap() == report);
 }
 
 #[test]
@@ -246,9 +249,11 @@ fn a_deadlock_is_found_and_explained() {
         .collect();
     let error = cluster.run(&flows).unwrap_err();
     assert!(error.to_string().contains("switch 0 to switch 3"), "{error}");
-    // The circle has links of both parts.
-    cluster.threads = 2;
-    assert_eq!(cluster.run(&flows).unwrap_err(), error);
+    // The circle has links of all parts.
+    for (threads, lot) in [(2, 8), (1, 2), (2, 2)] {
+        (cluster.threads, cluster.lot) = (threads, lot);
+        assert_eq!(cluster.run(&flows).unwrap_err(), error);
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::port::{Bus, HostPort, PortTerms};
 const ELEMENT: u64 = 64;
 
 /// The time of a card's hardware, by its name in world files.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// Its name.
     pub name: &'static str,
@@ -94,12 +94,21 @@ const STROM_TRIP: Parameter =
     value("round trip", 1500 * NS, Unit::Time, Ground::Paper, "StRoM §6.2");
 const STROM_POSTED: Parameter =
     value("a write's way", 750 * NS, Unit::Time, Ground::Assumed, "half of the round trip");
-const TAGS: Parameter = value(
+/// The most read requests in flight of a card whose tags have 5 bits. The profiles have it.
+pub const FEWEST_READS: Parameter = value(
     "read requests in flight",
     32,
     Unit::Count,
     Ground::Hypothesis,
-    "as many of 512 B as the bytes that are fetched ahead",
+    "PCIe: tags of 5 bits; as many of 512 B as the bytes that are fetched ahead",
+);
+/// The same of one whose tags have 8 bits; more than that, no card of the third generation has.
+pub const MOST_READS: Parameter = value(
+    "read requests in flight",
+    256,
+    Unit::Count,
+    Ground::Hypothesis,
+    "PCIe: tags of 8 bits, which Linux enables if the device has them (commit 60db3a4d8cc9)",
 );
 const SOFTWARE_PACKET: Parameter = value(
     "work on a packet",
@@ -123,7 +132,7 @@ pub const PROFILES: &[Profile] = &[
             LANES,
             PAYLOAD,
             READ_REQUEST,
-            TAGS,
+            FEWEST_READS,
             SRNIC_TRIP,
             SRNIC_POSTED,
             BURST,
@@ -139,7 +148,7 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
-        parameters: &[LANES, PAYLOAD, READ_REQUEST, TAGS, CX5_TRIP, CX5_POSTED, BURST],
+        parameters: &[LANES, PAYLOAD, READ_REQUEST, FEWEST_READS, CX5_TRIP, CX5_POSTED, BURST],
         unstated: "how its caches of contexts and elements are filled: they always hit here, so \
                    it does not slow down with many queue pairs; its fetching ahead: SRNIC’s",
     },
@@ -151,7 +160,15 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
-        parameters: &[STROM_LANES, PAYLOAD, READ_REQUEST, TAGS, STROM_TRIP, STROM_POSTED, BURST],
+        parameters: &[
+            STROM_LANES,
+            PAYLOAD,
+            READ_REQUEST,
+            FEWEST_READS,
+            STROM_TRIP,
+            STROM_POSTED,
+            BURST,
+        ],
         unstated: "the pipeline’s cycles a packet: left out; its fetching ahead: SRNIC’s",
     },
     Profile {
@@ -162,7 +179,15 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
-        parameters: &[WIDE_LANES, PAYLOAD, READ_REQUEST, TAGS, STROM_TRIP, STROM_POSTED, BURST],
+        parameters: &[
+            WIDE_LANES,
+            PAYLOAD,
+            READ_REQUEST,
+            FEWEST_READS,
+            STROM_TRIP,
+            STROM_POSTED,
+            BURST,
+        ],
         unstated: "its round trip: that of the slower card (§6.2); the pipeline’s cycles a packet \
                    and the rate of the processor’s stores that issue messages: left out",
     },
@@ -181,20 +206,28 @@ pub const PROFILES: &[Profile] = &[
 
 const fn pcie(link: Link, round_trip: Parameter) -> PortTerms {
     let round_trip = Duration::from_nanos(round_trip.value / NS);
-    PortTerms { round_trip, bus: Bus::Pcie(link), tags: TAGS.value as u32 }
+    PortTerms { round_trip, bus: Bus::Pcie(link), tags: FEWEST_READS.value as u32 }
 }
 
 impl Profile {
     /// The profile with this name.
-    pub fn named(name: &str) -> Option<&'static Profile> {
-        PROFILES.iter().find(|profile| profile.name == name)
+    pub fn named(name: &str) -> Option<Profile> {
+        PROFILES.iter().find(|profile| profile.name == name).copied()
+    }
+
+    /// The profile with so many read requests in flight, and as many bytes fetched ahead of the
+    /// port as these may ask for. What has no PCIe stays as it is.
+    pub fn with_reads(self, reads: u32) -> Profile {
+        let Bus::Pcie(link) = self.way.bus else { return self };
+        let way = PortTerms { tags: reads, ..self.way };
+        Profile { way, ahead_bytes: u64::from(reads) * link.read_request, ..self }
     }
 }
 
 /// The hardware of one card, as far as it is busy.
 #[derive(Debug)]
 pub struct CardTime {
-    profile: &'static Profile,
+    profile: Profile,
     way: HostPort,
     /// When the engine is free again: for packets to send, and for those that arrive.
     free: [u64; 2],
@@ -204,14 +237,14 @@ pub struct CardTime {
 
 impl CardTime {
     /// A card that is idle.
-    pub fn new(profile: &'static Profile) -> CardTime {
+    pub fn new(profile: Profile) -> CardTime {
         let (way, elements) = (HostPort::new(profile.way), BTreeMap::new());
         CardTime { profile, way, free: [0; 2], elements }
     }
 
     /// What it is.
-    pub fn profile(&self) -> &'static Profile {
-        self.profile
+    pub fn profile(&self) -> &Profile {
+        &self.profile
     }
 
     /// When a packet with so many bytes of payload, which the card takes up at `now`, is at its

@@ -136,8 +136,8 @@ pub struct Part {
     pub of: Vec<u8>,
     /// This part.
     pub own: u8,
-    /// What has left for others.
-    pub leaving: Vec<Parcel>,
+    /// By part: what has left for it.
+    pub leaving: Vec<Vec<Parcel>>,
 }
 
 /// The length of a frame of flow control with preamble and gap, in bytes.
@@ -218,10 +218,12 @@ impl Net {
         self.part = Some(Box::new(part));
     }
 
-    /// Takes what has left for other parts since the last call. Give each to [`Net::receive`] of
-    /// the part that [`Parcel::to`] names.
-    pub fn leaving(&mut self) -> Vec<Parcel> {
-        self.part.as_mut().map_or_else(Vec::new, |part| core::mem::take(&mut part.leaving))
+    /// By part: what has left for it since the caller last took it out, for [`Net::receive`] there.
+    pub fn leaving(&mut self) -> &mut [Vec<Parcel>] {
+        match &mut self.part {
+            Some(part) => &mut part.leaving,
+            None => &mut [],
+        }
     }
 
     /// Takes a packet that another part has sent.
@@ -506,12 +508,13 @@ impl Net {
     #[inline]
     fn fly(&mut self, link: u32, packet: Packet) {
         if let Some(part) = &mut self.part
-            && part.of[self.ports[link as usize].to as usize] != part.own
+            && let to = part.of[self.ports[link as usize].to as usize]
+            && to != part.own
         {
             let is_data = packet.kind == Kind::Data;
             self.live -= u64::from(is_data);
             let cargo = is_data.then(|| self.packets.take(packet.cargo));
-            part.leaving.push(Parcel { link, packet, cargo });
+            part.leaving[usize::from(to)].push(Parcel { link, packet, cargo });
             return;
         }
         self.join_flight(link, packet);
@@ -674,11 +677,6 @@ fn port(link: &Link, hosts: u32) -> Port {
 }
 
 impl Parcel {
-    /// The part that it goes to, of those in `part`.
-    pub fn to(&self, net: &Net, part: &[u8]) -> u8 {
-        part[net.ports[self.link as usize].to as usize]
-    }
-
     /// When it arrives.
     pub fn at(&self) -> Ps {
         self.packet.at

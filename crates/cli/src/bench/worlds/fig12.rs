@@ -3,12 +3,14 @@
 
 use std::fmt::Write;
 use std::ops::RangeInclusive;
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use remora_sim::flows::{Cluster, Report, TRANSPORTS, Transport};
 use remora_sim::net::time::{MS, US};
 use remora_sim::net::{NetTally, PfcOptions, Ps, Routing};
 
+use super::pace::{Pace, about};
 use super::{cluster, flows};
 use crate::bench::figure::{Figure, Point, Style, mean};
 use crate::bench::page::text;
@@ -70,6 +72,9 @@ impl Way {
         cluster.net.routing = self.routing;
         (cluster.short_first, cluster.net.classes) = (self.short_first, self.short_first);
         cluster.net.pfc = self.flow_control.then(PfcOptions::default);
+        // With one switch there is nothing to divide.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        cluster.threads = if cores > 1 && cluster.topology.switches > 1 { 2 } else { 1 };
         Ok(cluster)
     }
 }
@@ -141,12 +146,35 @@ pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, full: bool) -> 
         _ if !wants_figure && is_wanted("fct_ours") => servers.push(COMPARED),
         _ => {}
     }
-    let sizes = servers.into_iter().map(|servers| {
-        let outcomes = ways.iter().map(|way| simulate(way, servers, quick));
-        Ok(Size { servers, outcomes: outcomes.collect::<Result<_>>()? })
-    });
-    let sizes = sizes.collect::<Result<_>>()?;
+    let work = servers.iter().map(|servers| work(*servers, quick)).collect::<Result<_>>()?;
+    let mut pace = Pace::new(work, ways.len());
+    let mut sizes = Vec::new();
+    for servers in servers {
+        let mut outcomes = Vec::new();
+        for way in &ways {
+            let begin = Instant::now();
+            outcomes.push(simulate(way, servers, quick)?);
+            let took = begin.elapsed().as_secs_f64();
+            pace.ran(took);
+            let left = pace.left().map_or_else(String::new, about);
+            eprintln!("{servers} servers, {}: {took:.1} s; {left} left", way.name);
+        }
+        sizes.push(Size { servers, outcomes });
+    }
     Ok(Found { ways, sizes })
+}
+
+/// The work of one way with so many servers: bytes, on each link that they pass.
+fn work(servers: u32, quick: bool) -> Result<f64> {
+    let cluster = cluster(servers)?;
+    let mut net = cluster.build()?;
+    let mut work = 0.0;
+    for seed in seeds(servers, quick) {
+        for flow in flows(&cluster, span(quick), seed)? {
+            work += flow.bytes as f64 * net.way(flow.src, flow.dst).len() as f64;
+        }
+    }
+    Ok(work)
 }
 
 /// Runs one way with so many servers.
@@ -162,7 +190,6 @@ fn simulate(way: &Way, servers: u32, quick: bool) -> Result<Outcome> {
         ensure!(ended == flows.len(), "{}: {ended} of {} flows ended", way.name, flows.len());
         outcome.add(&report);
     }
-    eprintln!("{servers} servers, {}: {:.1} s", way.name, outcome.seconds);
     Ok(outcome)
 }
 

@@ -2,11 +2,13 @@
 //! pairs of hosts beside figures of other papers; and how fast the simulator is.
 //!
 //! - [`hardware`]: two hosts whose cards are hardware.
-//! - [`fig12`]: completion times and slowdowns by the number of servers, for all transports.
+//! - [`fig12`]: completion times and slowdowns by the number of servers, for all transports;
+//!   [`pace`]: how long that will take.
 //! - [`speed`]: packets a second, threads, memory.
 
 mod fig12;
 mod hardware;
+mod pace;
 mod speed;
 
 use std::path::PathBuf;

@@ -22,7 +22,7 @@ use super::shared::Shared;
 use super::transport::{How, Published};
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, US, span};
-use crate::net::{Cargo, Happening, Net, Packet, Part, Ps};
+use crate::net::{Cargo, Happening, Net, Packet, Ps};
 use crate::selective::receiver::{Receiver, Reply};
 use crate::selective::{ACKNOWLEDGE, IRN};
 use crate::world::Trace;
@@ -99,7 +99,7 @@ impl<'a> Carrier<'a> for Models<'a> {
         let mut net = cluster.build()?;
         net.advance(START);
         if division.parts() > 1 {
-            net.set_part(Part { of: division.of.clone(), own, leaving: Vec::new() });
+            net.set_part(division.part(own));
         }
         let (first, last) = division.hosts(own);
         let none = || (0..flows.len()).map(|_| None);

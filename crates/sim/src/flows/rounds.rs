@@ -1,0 +1,149 @@
+//! A thread's rounds: in each, its parts run a window of time, one after the other, and hand over
+//! what leaves them.
+//!
+//! A window is as long as the least delay of a link from part to part, so what one sends reaches
+//! another in a later window. A thread has several parts where its hosts are so many that their
+//! state does not stay in the processor's caches otherwise: in a window, much happens to few hosts.
+
+use core::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::carrier::Carrier;
+use super::cluster::ClusterError;
+use super::report::Part as Outcome;
+use super::share::Share;
+use super::shared::{Shared, locked};
+use crate::net::deadlock::circle;
+use crate::net::time::{MS, NEVER, Ps, US};
+
+/// The longest window: after each, the run tells how far it has come.
+const WINDOW: Ps = 100 * US;
+/// How often a network with flow control is searched for deadlocks.
+const LOOK: Ps = MS;
+
+/// A thread's parts.
+pub(super) struct Rounds<'a, C> {
+    shared: &'a Shared<'a>,
+    thread: usize,
+    shares: Vec<Share<'a, C>>,
+    start: Ps,
+    next_look: Ps,
+    suspects: Option<Vec<u32>>,
+}
+
+impl<'a, C: Carrier<'a>> Rounds<'a, C> {
+    /// Runs a thread's parts of the flows.
+    pub(super) fn run(shared: &'a Shared<'a>, thread: usize) -> Vec<Outcome> {
+        let made = shared.division.parts_of(thread);
+        let made = made.map(|own| C::new(shared, own).map(|carrier| (own, carrier)));
+        let made: Result<Vec<(u8, C)>, ClusterError> = made.collect();
+        if let Err(error) = &made {
+            locked(&shared.failed).get_or_insert(error.clone());
+        }
+        shared.barrier.wait();
+        if locked(&shared.failed).is_some() {
+            return Vec::new();
+        }
+        let connected = made.into_iter().flatten().map(|(own, mut carrier)| {
+            carrier.connect();
+            Share::new(shared, own, carrier)
+        });
+        let mut shares: Vec<Share<'a, C>> = connected.collect();
+        let start = shares.first_mut().map_or(0, |share| share.carrier.net().now());
+        let next_look = start + LOOK;
+        let mut rounds = Rounds { shared, thread, shares, start, next_look, suspects: None };
+        let begin = Instant::now();
+        rounds.work();
+        let seconds = begin.elapsed().as_secs_f64();
+        let outcomes = rounds.shares.into_iter().map(Share::finish);
+        outcomes.map(|outcome| Outcome { run_seconds: seconds, ..outcome }).collect()
+    }
+
+    /// Runs window after window until no part has anything to do.
+    fn work(&mut self) {
+        let shared = self.shared;
+        let until = self.start.saturating_add(shared.cluster.until);
+        let window = shared.division.lookahead.min(WINDOW);
+        let has_pauses = shared.cluster.net.pfc.is_some();
+        let mut told = 0;
+        loop {
+            let next = self.shares.iter_mut().map(|share| share.carrier.next_at()).min();
+            shared.nexts[self.thread].store(next.unwrap_or(NEVER), Ordering::Release);
+            shared.barrier.wait();
+            let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
+            let next = nexts.min().unwrap_or(NEVER);
+            let has_failed = locked(&shared.failed).is_some();
+            shared.barrier.wait();
+            if has_failed {
+                return;
+            }
+            if next != NEVER {
+                let before = next.min(until.saturating_add(1));
+                self.shares.iter_mut().for_each(|share| share.sample_before(before));
+            }
+            if next > until {
+                return self.sample_last();
+            }
+            if has_pauses && next >= self.next_look {
+                self.next_look = next.saturating_add(LOOK);
+                self.look_for_deadlocks(next);
+            }
+            if next == NEVER {
+                return self.sample_last();
+            }
+            self.run_until(next.saturating_add(window - 1).min(until));
+            let ended: usize = self.shares.iter().map(|share| share.outcome.over()).sum();
+            shared.watch.tell(next - self.start, (ended - told) as u64);
+            told = ended;
+        }
+    }
+
+    /// Runs all parts until `end`; then each has what others have sent it.
+    fn run_until(&mut self, end: Ps) {
+        for share in &mut self.shares {
+            share.run_until(end);
+            share.hand_over();
+        }
+        if self.shared.mail.len() > 1 {
+            self.shared.barrier.wait();
+            self.shares.iter_mut().for_each(Share::take_over);
+        }
+    }
+
+    /// Takes the samples that another part has taken, when all is over.
+    fn sample_last(&mut self) {
+        let sampled = self.shares.iter().map(Share::sampled).max().unwrap_or(0);
+        self.shared.sampled.fetch_max(sampled, Ordering::AcqRel);
+        self.shared.barrier.wait();
+        let sampled = self.shared.sampled.load(Ordering::Acquire);
+        self.shares.iter_mut().for_each(|share| share.sample_before(sampled));
+    }
+
+    /// A circle of paused ports that is there in two looks in a row, or when nothing else will
+    /// happen, is a deadlock. Where a port is paused is known at its part; what it waits for, at
+    /// that of the next switch.
+    fn look_for_deadlocks(&mut self, now: Ps) {
+        let shared = self.shared;
+        let nets: Vec<_> = self.shares.iter_mut().map(|share| share.carrier.net()).collect();
+        nets.iter().for_each(|net| locked(&shared.paused).extend(net.paused()));
+        shared.barrier.wait();
+        let mut paused = locked(&shared.paused).clone();
+        paused.sort_unstable();
+        nets.iter().for_each(|net| locked(&shared.waits).extend(net.waits_of(&paused)));
+        shared.barrier.wait();
+        let mut circle = circle(&locked(&shared.waits));
+        shared.barrier.wait();
+        locked(&shared.paused).clear();
+        locked(&shared.waits).clear();
+        shared.barrier.wait();
+        circle.iter_mut().for_each(|circle| circle.sort_unstable());
+        if let (Some(links), Some(net)) = (&circle, nets.first())
+            && (circle == self.suspects || now == NEVER)
+        {
+            let names: Vec<String> = links.iter().map(|link| net.describe(*link)).collect();
+            let error = ClusterError::Deadlock(names.join(", "));
+            locked(&shared.failed).get_or_insert(error);
+        }
+        self.suspects = circle;
+    }
+}

@@ -34,7 +34,8 @@ impl Pace {
         let usual = known.iter().sum::<f64>() / known.len() as f64;
         let runs = self.done..self.work.len() * ways;
         let of = |run: usize| self.work[run / ways] * self.rates[run % ways].unwrap_or(usual);
-        (!known.is_empty()).then(|| runs.map(of).sum())
+        // The sum of nothing would be minus zero.
+        (!known.is_empty()).then(|| runs.map(of).fold(0.0, |sum, more| sum + more))
     }
 }
 
@@ -63,7 +64,7 @@ mod tests {
         pace.ran(20.0);
         assert_eq!(pace.left(), Some(30.0));
         pace.ran(30.0);
-        assert_eq!(pace.left(), Some(0.0));
+        assert_eq!(pace.left().map(about), Some("0 s".into()));
     }
 
     #[test]

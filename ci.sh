@@ -126,7 +126,7 @@ stage_setup() {
         compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
         apt_install "libclang, for the bindings of the crate ibverbs" libclang-dev
     scripts/rxe-vm.sh setup ||
-        say "  going on without it: the stage rxe will say what it lacks"
+        say "  going on without it: the stages rxe and machine will say what it lacks"
     need_command clang "a C compiler for WebAssembly, for the kernels in guest/c" clang
     need_command wasm-ld "its linker" lld
     if have rustup && ! wasm_is_there; then

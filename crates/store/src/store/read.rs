@@ -85,7 +85,7 @@ impl Seen {
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Where a slot's item is, if it can be there.
-    pub(crate) fn item_at(&self, slot: &Slot) -> Option<u64> {
+    pub(super) fn item_at(&self, slot: &Slot) -> Option<u64> {
         let geometry = &self.table.geometry;
         let at = slot.address.checked_sub(self.table.memory.base())?;
         let end = at.checked_add(slot.len.into())?;

@@ -52,6 +52,12 @@ pub trait Memory: Send + Sync {
         let _ = (at, len);
     }
 
+    /// Whether somebody may read by addresses, without the store: what an address that was shown
+    /// leads to then stays as it is for a while. The default expects it.
+    fn has_readers(&self) -> bool {
+        true
+    }
+
     /// Says that the bytes are of no more use, so that the machine may have them back. They read as
     /// anything afterwards. The default keeps them.
     fn give_back(&self, at: u64, len: u64) {
@@ -90,6 +96,11 @@ impl<M: Memory + ?Sized> Memory for &M {
 
     fn give_back(&self, at: u64, len: u64) {
         (**self).give_back(at, len);
+    }
+
+    #[inline]
+    fn has_readers(&self) -> bool {
+        (**self).has_readers()
     }
 
     #[inline]

@@ -229,8 +229,8 @@ impl Service {
             }
         }
         let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
-        let door =
-            Arc::new(Door::open(device, options.door.clone(), places.for_clients, Some(chains))?);
+        let for_clients = (places.for_clients, places.region.readers().clone());
+        let door = Arc::new(Door::open(device, options.door.clone(), for_clients, Some(chains))?);
         let counts = options.fronts.stats.thread();
         let address = SocketAddr::new(device.info().address, options.door.port);
         let keyspace: Arc<dyn Keyspace> =

@@ -39,7 +39,7 @@ pub struct Options {
     /// The seed of the keys' hashes: random, and secret from clients that choose keys.
     pub seed: u64,
     /// How long a block stays as it is after its item has gone, in ms, for readers by chain and
-    /// one-sided READs. 0 if there are none.
+    /// one-sided READs, while there are any ([`Memory::has_readers`]).
     pub quarantine_ms: u64,
 }
 

@@ -20,6 +20,8 @@ const EVICTED_MAX: u64 = 256 << 10;
 /// What a sweep did.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
+    /// Buckets looked at for expired items: none of a partition in which nothing can have expired.
+    pub buckets: u64,
     /// Items removed, since they had expired.
     pub expired: u64,
     /// Bytes of items evicted.
@@ -35,7 +37,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// calls at once are one.
     pub fn sweep(&self, now: u64, buckets: u32) -> Swept {
         self.note_time(now);
-        let mut swept = Swept { expired: self.expire(now, buckets), ..Swept::default() };
+        let mut swept = self.expire(now, buckets);
         if swept.expired > 0 {
             self.count_expired(swept.expired);
         }
@@ -48,28 +50,36 @@ impl<M: Memory, J: Journal> Store<M, J> {
         swept
     }
 
-    fn expire(&self, now: u64, buckets: u32) -> u64 {
+    /// Removes expired items of the next `buckets` buckets; after the last one of a partition, what
+    /// else there is to do in it.
+    fn expire(&self, now: u64, buckets: u32) -> Swept {
+        let mut swept = Swept::default();
         let mut sweeper = match self.sweeper().try_lock() {
             Ok(sweeper) => sweeper,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return 0,
+            Err(TryLockError::WouldBlock) => return swept,
         };
         let partitions = self.table().geometry.partitions;
-        let (mut left, mut ended, mut expired) = (buckets, 0, 0);
+        let (mut left, mut ended) = (buckets, 0);
         // At most a lap, and the partition again in which it began.
         while left > 0 && ended <= partitions {
             let mut locked = self.table().lock(sweeper.partition);
-            let end = locked.count().min(sweeper.bucket + BUCKETS_LOCKED.min(left));
+            let count = locked.count();
+            let end = count.min(sweeper.bucket + BUCKETS_LOCKED.min(left));
             left -= (end - sweeper.bucket).max(1);
+            if sweeper.bucket == 0 && !locked.begin_expiry(now / 1000) {
+                sweeper.bucket = count;
+            }
             for bucket in sweeper.bucket..end {
+                swept.buckets += 1;
                 for (place, slot) in locked.slots_of(bucket) {
-                    expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
+                    swept.expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
                 }
             }
-            sweeper.bucket = end;
-            if end >= locked.count() {
+            sweeper.bucket = sweeper.bucket.max(end);
+            if sweeper.bucket >= count {
                 for (place, slot) in locked.stashed() {
-                    expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
+                    swept.expired += u64::from(self.remove_expired(&mut locked, place, slot, now));
                 }
                 locked.unstash();
                 self.free_retired(&mut locked, FREED_MAX);
@@ -78,7 +88,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 sweeper.partition = (sweeper.partition + 1) % partitions;
             }
         }
-        expired
+        swept
     }
 
     /// Removes an item if it has expired, which needs no record: its expiry is in the log already.
@@ -94,6 +104,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let expired = due && self.is_expired(&slot, now);
         if expired {
             self.remove(locked, place, &slot);
+        } else {
+            locked.note_expiry(Some(slot));
         }
         expired
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use remora::connection::token::Token;
 use remora::{Device, DeviceOptions};
 use remora_store::client::{Put, StoreClient, StoreError};
+use remora_store::front::keyspace::Change;
 use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused};
@@ -100,6 +101,31 @@ fn keys_expire_when_they_are_told_to() {
     assert!(client.touch(b"key", 1).unwrap());
     assert_eq!(get(&mut client, b"key"), None);
     assert!(!client.touch(b"none", soon).unwrap());
+}
+
+#[test]
+fn blocks_rest_while_a_client_may_read_them_and_no_longer() {
+    let served = Served::start(None);
+    let keyspace = served.0.keyspace();
+    let space = keyspace.tablespace(FIRST).unwrap();
+    let bytes_after_a_put = || {
+        let put = Change::Put { value: &[7; 64], flags: 0, expires_ms: None };
+        keyspace.update(space, b"key", now_ms(), &mut |_, _| put).unwrap();
+        keyspace.bytes().0
+    };
+    let first = bytes_after_a_put();
+    // The new block, the one before, and no other.
+    let few = first + 2 * 112;
+    assert!((0..100).all(|_| bytes_after_a_put() <= few), "nobody can read what was replaced");
+    let mut client = served.client();
+    assert!((0..1000).any(|_| bytes_after_a_put() > few + 1000), "a client may");
+    assert_eq!(get(&mut client, b"key").unwrap(), [7; 64]);
+    drop(client);
+    let again = (0..30_000).any(|_| {
+        thread::sleep(Duration::from_millis(1));
+        bytes_after_a_put() <= few
+    });
+    assert!(again, "the client has gone");
 }
 
 #[test]

@@ -130,12 +130,11 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         now: u64,
         decide: Decide<'_, '_>,
     ) -> Result<Option<u64>, Refused> {
-        let mut before = BEFORE.take();
         let updated = self.store.update(ts, key, now, &mut |old, scratch| {
             let Some(old) = old else { return change(decide(None, scratch)) };
-            let (fetched, buffer) = (OnceCell::new(), Cell::new(std::mem::take(&mut before)));
+            let fetched = OnceCell::new();
             let fetch = || {
-                let mut buffer = buffer.take();
+                let mut buffer = BEFORE.take();
                 buffer.clear();
                 // A value that was damaged is shown as empty; the store counts it.
                 old.append_value(&mut buffer);
@@ -143,12 +142,13 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
             };
             let seen = Seen::new(found(&old.found), &fetched, &fetch);
             let decided = change(decide(Some(seen), scratch));
-            before = fetched.into_inner().unwrap_or_else(|| buffer.take());
+            if let Some(buffer) = fetched.into_inner()
+                && buffer.capacity() <= KEPT_BYTES
+            {
+                BEFORE.set(buffer);
+            }
             decided
         });
-        if before.capacity() <= KEPT_BYTES {
-            BEFORE.set(before);
-        }
         let updated = updated?;
         Ok((updated.changed != Changed::Kept).then_some(updated.version))
     }

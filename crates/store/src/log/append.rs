@@ -176,10 +176,43 @@ struct State {
     evicted: BTreeSet<(u16, Vec<u8>)>,
     /// Somebody waits for a sync up to here, whatever the policy is.
     hurry: Position,
-    committer_sleeps: bool,
-    /// How many records the committer sleeps for.
-    wanted: usize,
+    /// Threads that wait.
+    waiters: usize,
+    /// What the committer sleeps for, while it does.
+    sleeps_for: Option<Work>,
     stats: LogStats,
+}
+
+/// What a committer sleeps for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Work {
+    /// A record, or somebody who waits for a sync.
+    Any,
+    /// Somebody who waits for a sync.
+    Haste,
+    /// As many records, or threads that wait, as the last sync served.
+    Crowd {
+        /// Records.
+        records: usize,
+        /// Threads that wait, 0 if none did: there are other ways to wait.
+        waiters: usize,
+    },
+    /// Nothing: only time, or the log's end.
+    Nothing,
+}
+
+impl State {
+    fn has(&self, work: Work, durable: Position) -> bool {
+        let in_haste = self.hurry > durable;
+        match work {
+            Work::Any => in_haste || self.waiting_records > 0,
+            Work::Haste => in_haste,
+            Work::Crowd { records, waiters } => {
+                self.waiting_records >= records || (1..=self.waiters).contains(&waiters)
+            }
+            Work::Nothing => false,
+        }
+    }
 }
 
 enum Mode {
@@ -217,8 +250,8 @@ impl Log {
             flushes: BTreeMap::new(),
             evicted: BTreeSet::new(),
             hurry: Position::NONE,
-            committer_sleeps: false,
-            wanted: 1,
+            waiters: 0,
+            sleeps_for: None,
             stats: LogStats::default(),
         };
         let shared = Shared {
@@ -330,10 +363,7 @@ impl Log {
         state.waiting_records += 1;
         state.stats.records += 1;
         state.stats.bytes += fields.length() as u64;
-        if state.committer_sleeps && state.waiting_records >= state.wanted {
-            state.committer_sleeps = false;
-            self.shared.work.notify_one();
-        }
+        self.wake_committer(&mut state);
         Ok(position)
     }
 
@@ -363,8 +393,9 @@ impl Log {
         &self.shared.options
     }
 
-    /// Waits until the record at `position` is on the disk, under [`Fsync::EverySecond`] and
-    /// [`Fsync::No`] as long as that takes; see [`Log::sync`].
+    /// Waits until the record at `position` is on the disk: under [`Fsync::Always`] it is synced
+    /// now, with all that others have appended; under the other policies as long as that takes; see
+    /// [`Log::sync`].
     ///
     /// # Errors
     ///
@@ -375,15 +406,23 @@ impl Log {
             return Ok(());
         }
         let mut state = self.lock();
-        while self.durable() < position {
+        state.waiters += 1;
+        if self.shared.options.fsync == Fsync::Always {
+            self.hasten(&mut state, position);
+        }
+        let kept = loop {
+            if self.durable() >= position {
+                break Ok(());
+            }
             match &state.mode {
-                Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
-                Mode::Closed => return Err(LogError::Closed),
+                Mode::ReadOnly(reason) => break Err(LogError::ReadOnly(Arc::clone(reason))),
+                Mode::Closed => break Err(LogError::Closed),
                 Mode::Opening | Mode::Repeating(_) | Mode::Open | Mode::Closing => {}
             }
             state = wait(&self.shared.news, state);
-        }
-        Ok(())
+        };
+        state.waiters -= 1;
+        kept
     }
 
     /// Lets the record at `position` be synced now, whatever the policy is, and waits for it.
@@ -398,9 +437,20 @@ impl Log {
 
     /// Lets the record at `position` be synced at the committer's next turn.
     pub fn hurry(&self, position: Position) {
-        let mut state = self.lock();
+        self.hasten(&mut self.lock(), position);
+    }
+
+    fn hasten(&self, state: &mut State, position: Position) {
         state.hurry = state.hurry.max(position.min(state.last));
-        self.shared.work.notify_one();
+        self.wake_committer(state);
+    }
+
+    /// Wakes the committer if it sleeps for what there is now.
+    fn wake_committer(&self, state: &mut State) {
+        if state.sleeps_for.is_some_and(|work| state.has(work, self.durable())) {
+            state.sleeps_for = None;
+            self.shared.work.notify_one();
+        }
     }
 
     /// The last position that was given, and the last flush of each tablespace up to there.
@@ -527,22 +577,28 @@ impl Log {
         }
     }
 
-    /// Sleeps until `wanted` records wait to be written, somebody waits for a sync, the log is
-    /// closed, or `limit` is over; with [`usize::MAX`] only until one of the last two.
-    pub(crate) fn wait_for_work(&self, wanted: usize, limit: Option<Duration>) {
+    /// How many threads wait for a sync.
+    pub(crate) fn waiters(&self) -> usize {
+        self.lock().waiters
+    }
+
+    /// Sleeps until there is work of this kind, the log is closed, or `limit` is over.
+    pub(crate) fn wait_for_work(&self, work: Work, limit: Option<Duration>) {
         let mut state = self.lock();
-        let closing = matches!(state.mode, Mode::Closing | Mode::Closed);
-        let hurried = wanted < usize::MAX && state.hurry > self.durable();
-        if closing || hurried || state.waiting_records >= wanted {
+        if matches!(state.mode, Mode::Closing | Mode::Closed) || state.has(work, self.durable()) {
             return;
         }
-        state.committer_sleeps = true;
-        state.wanted = wanted;
+        state.sleeps_for = Some(work);
         let mut state = match limit {
             None => wait(&self.shared.work, state),
             Some(limit) => unpoisoned(self.shared.work.wait_timeout(state, limit)).0,
         };
-        state.committer_sleeps = false;
+        state.sleeps_for = None;
+    }
+
+    #[cfg(test)]
+    pub(super) fn has(&self, work: Work) -> bool {
+        self.lock().has(work, self.durable())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

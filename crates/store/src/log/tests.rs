@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::append::Work;
 use super::*;
 use crate::disk::{Disk, Fault, Faulty};
 
@@ -540,6 +541,40 @@ fn a_value_as_long_as_any_is_taken_and_a_longer_one_refused() {
     let long = vec![0; MAX_VALUE + 1];
     assert!(matches!(world.log.append(&put(&long)), Err(LogError::TooLong { .. })));
     assert_eq!(values(&world.disk, Position::NONE).unwrap().0, world.appended);
+}
+
+#[test]
+fn records_are_synced_when_somebody_waits_and_then_all_at_once() {
+    let mut world = World::new(Faulty::new(1), options(Fsync::Always));
+    let log = world.log.clone();
+    (0..10).for_each(|_| world.append(1));
+    let crowd = |records, waiters| log.has(Work::Crowd { records, waiters });
+    assert!(log.has(Work::Any) && !log.has(Work::Haste), "a client's other requests may follow");
+    assert!(crowd(10, 0) && !crowd(11, 0) && !crowd(11, 1));
+    log.hurry(Position::new(0, 3));
+    assert!(log.has(Work::Haste) && !log.has(Work::Nothing));
+    let syncs = log.stats().syncs;
+    assert_eq!(world.turn(), Turn::Synced(10));
+    assert_eq!(log.stats().syncs, syncs + 1);
+    assert!(!log.has(Work::Haste) && !log.has(Work::Any));
+}
+
+#[test]
+fn a_crowd_is_complete_when_as_many_threads_wait_again() {
+    let mut world = World::new(Faulty::new(1), options(Fsync::Always));
+    let (log, last) = (world.log.clone(), Position::new(0, 1));
+    world.append(1);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| log.wait(last));
+        while log.waiters() == 0 {
+            std::thread::yield_now();
+        }
+        let crowd = |waiters| log.has(Work::Crowd { records: 9, waiters });
+        assert!(crowd(1) && !crowd(2) && log.has(Work::Haste));
+        assert_eq!(world.turn(), Turn::Synced(1));
+        assert_eq!(waiting.join().unwrap(), Ok(()));
+    });
+    assert_eq!(world.log.waiters(), 0);
 }
 
 #[test]

@@ -4,9 +4,15 @@ use std::io;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use super::append::Work;
 use super::commit::{Committer, Turn};
 use super::{Fsync, Log};
 use crate::disk::Disk;
+
+/// Where a record is to be on the disk before its client is told, it is written when that client
+/// waits: by then all that came with it has been appended, and one sync serves all. What nobody
+/// waits for is written after this time.
+const UNASKED: Duration = Duration::from_millis(100);
 
 /// A thread that writes a log until this is dropped, and then what was appended so far.
 #[derive(Debug)]
@@ -79,27 +85,28 @@ fn run<D: Disk>(mut committer: Committer<D>) {
     let unix = unix.unwrap_or_default();
     let now_ms = || (unix + began.elapsed()).as_millis() as u64;
     while !log.is_closing() {
-        let before = Instant::now();
+        let (before, waiters) = (Instant::now(), log.waiters());
         let now = now_ms();
+        let until = |at: u64| Some(Duration::from_millis(at.saturating_sub(now)));
         match committer.turn(now) {
-            Turn::Synced(records) => gather(&log, records, before.elapsed()),
-            Turn::Idle => log.wait_for_work(1, None),
-            Turn::Until(at) => {
-                log.wait_for_work(1, Some(Duration::from_millis(at.saturating_sub(now))))
+            Turn::Synced(records) => gather(&log, Work::Crowd { records, waiters }, before),
+            Turn::Idle if log.options().fsync == Fsync::Always => {
+                log.wait_for_work(Work::Haste, Some(UNASKED));
             }
-            Turn::Refused(at) => {
-                log.wait_for_work(usize::MAX, Some(Duration::from_millis(at.saturating_sub(now))));
-            }
+            Turn::Idle => log.wait_for_work(Work::Any, None),
+            Turn::Until(at) => log.wait_for_work(Work::Any, until(at)),
+            Turn::Refused(at) => log.wait_for_work(Work::Nothing, until(at)),
         }
     }
     committer.finish(now_ms());
 }
 
-/// After a group was synced, those who waited for it are about to append again. A group that is
-/// begun at once has only the first of them, and the others wait for two syncs; so the thread waits
-/// until as many have come as before, for a part of the time that a sync takes.
-fn gather(log: &Log, records: usize, took: Duration) {
-    if log.options().fsync == Fsync::Always && records > 1 {
-        log.wait_for_work(records, Some(took / 4));
+/// After a group was synced, those who waited for it are about to append again, and to wait. A
+/// group that is begun at once has only the first of them, and the others wait for two syncs; so
+/// the thread waits until as many have come as before, for a part of the time that a sync takes.
+fn gather(log: &Log, crowd: Work, before: Instant) {
+    if log.options().fsync == Fsync::Always {
+        log.wait_for_work(crowd, Some(before.elapsed() / 4));
+        log.wait_for_work(Work::Haste, Some(UNASKED));
     }
 }

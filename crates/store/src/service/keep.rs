@@ -105,10 +105,11 @@ impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, 
     }
 
     fn is_durable(&self, position: u64) -> Result<bool, CallStatus> {
-        let log = self.log();
-        if !self.is_awaited() || log.durable() >= Position::from_number(position) {
+        let (log, position) = (self.log(), Position::from_number(position));
+        if !self.is_awaited() || log.durable() >= position {
             return Ok(true);
         }
+        log.hurry(position);
         // Nobody may be told that a change is kept which the disk has not taken.
         if log.read_only().is_some() { Err(Refused::ReadOnly.status()) } else { Ok(false) }
     }

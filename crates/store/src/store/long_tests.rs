@@ -9,7 +9,9 @@ use std::time::Duration;
 use super::tests::with_space;
 use super::*;
 use crate::journal::{JournalError, Prepared, Record};
+use crate::layout::BUCKET;
 use crate::memory::Heap;
+use crate::sweep::Swept;
 use crate::tablespace::TablespaceOptions;
 
 /// Counts how it is called.
@@ -131,4 +133,34 @@ fn a_sweep_of_all_buckets_ends_after_a_lap() {
     store.sweep(5000, 3);
     assert_eq!(store.sweep(6000, u32::MAX).expired, 250, "wherever it begins");
     assert_eq!((store.sweep(6000, u32::MAX).expired, store.count(space)), (0, 0));
+}
+
+#[test]
+fn a_sweep_looks_only_where_something_may_have_expired() {
+    let (store, space) = with_space(8 << 20);
+    for key in 0..5000u32 {
+        store.put(space, &key.to_le_bytes(), b"value", 0, None, 1).unwrap();
+    }
+    store.sweep(1, u32::MAX);
+    assert_eq!(store.sweep(2000, u32::MAX), Swept::default());
+    store.put(space, b"short", b"value", 0, Some(5000), 2000).unwrap();
+    assert_eq!(store.sweep(4999, u32::MAX), Swept::default());
+    let swept = store.sweep(5000, u32::MAX);
+    let all = store.index_bytes() / BUCKET;
+    assert!(swept.expired == 1 && (1..=all / 2).contains(&swept.buckets), "{swept:?} of {all}");
+    assert_eq!(store.sweep(9000, u32::MAX), Swept::default());
+}
+
+#[test]
+fn keys_that_move_while_a_sweep_goes_on_expire_in_time() {
+    let (store, space) = with_space(4 << 20);
+    for key in 0..12_000u32 {
+        // Every other key expires, one after the other, and keys move at all times.
+        let expires_ms = (key % 2 == 0).then_some(u64::from(key) + 1000);
+        store.put(space, &key.to_le_bytes(), b"value", 0, expires_ms, key.into()).unwrap();
+        store.sweep(key.into(), 1);
+    }
+    assert!(store.count(space) > 6000);
+    store.sweep(13_000, u32::MAX);
+    assert_eq!(store.count(space), 6000);
 }

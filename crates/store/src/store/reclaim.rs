@@ -99,7 +99,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             let due = ms.saturating_add(self.options.quarantine_ms);
             // While a log is played again there is no time yet, and no reader either.
             let now = self.time.load(Relaxed);
-            let quarantined = self.options.quarantine_ms > 0 && (1..due).contains(&now);
+            let rests = self.options.quarantine_ms > 0 && self.table.memory.has_readers();
+            let quarantined = rests && (1..due).contains(&now);
             if quarantined || !self.epochs.is_past(epoch) {
                 break;
             }

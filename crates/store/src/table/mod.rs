@@ -57,10 +57,10 @@ pub(crate) struct Inner {
     stash: Vec<Slot>,
     /// For each bucket, which slots are empty: a search looks here before it looks at buckets.
     free: Vec<u8>,
-    /// For the search of room.
-    steps: Vec<room::Step>,
     /// Where the hand of the clock is: the next bucket.
     pub(crate) hand: u32,
+    /// No slot expires before this second of Unix time: until then nobody need look for one.
+    soonest: u32,
     /// Blocks that readers may still see.
     pub(crate) retired: VecDeque<crate::slab::Retired>,
 }
@@ -288,9 +288,11 @@ impl<'t, M: Memory> Locked<'t, M> {
                 bury();
                 bucket.set(index, slot);
                 bucket.end();
+                self.note_expiry(slot);
             }
             (SlotPlace::Stash(index), Some(slot)) => {
                 bury();
+                self.note_expiry(Some(slot));
                 match self.inner.stash.get_mut(index) {
                     Some(old) => *old = slot,
                     None => self.inner.stash.push(slot),
@@ -304,6 +306,24 @@ impl<'t, M: Memory> Locked<'t, M> {
             }
         }
         self.own().stashed.store(self.inner.stash.len() as u32, Release);
+    }
+
+    /// Notes when a slot expires that was written, moved, or looked at and left.
+    pub(crate) fn note_expiry(&mut self, slot: Option<Slot>) {
+        if let Some(Slot { expiry: second @ 1.., .. }) = slot {
+            self.inner.soonest = self.inner.soonest.min(second);
+        }
+    }
+
+    /// Whether a slot may have expired by this second of Unix time. If so, who asks looks at all
+    /// slots, one bucket after the other, and notes the expiry of each that stays
+    /// ([`Locked::note_expiry`]).
+    pub(crate) fn begin_expiry(&mut self, second: u64) -> bool {
+        let due = u64::from(self.inner.soonest) <= second;
+        if due {
+            self.inner.soonest = u32::MAX;
+        }
+        due
     }
 
     /// Says that a slot was used.

@@ -23,7 +23,7 @@ pub struct Crowded;
 
 /// A bucket that could take a slot of the bucket that it was reached from.
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+struct Step {
     bucket: u32,
     /// The step from which it was reached, and that bucket's slot; none for a key's own buckets.
     from: Option<(u16, u8)>,
@@ -86,6 +86,7 @@ impl<M: Memory> Locked<'_, M> {
                 to.set(free, Some(slot));
                 to.end();
                 to.set_clock(free, clock);
+                self.note_expiry(Some(slot));
                 free += 1;
             }
         }
@@ -122,26 +123,28 @@ impl<M: Memory> Locked<'_, M> {
         if let Some(slot) = [first, second][emptier].checked_ilog2() {
             return Some(SlotPlace::Bucket { bucket: buckets[emptier], slot: slot as usize });
         }
-        let mut steps = std::mem::take(&mut self.inner.steps);
-        let place = self.search(buckets, &mut steps);
-        self.inner.steps = steps;
-        place
+        self.search(buckets)
     }
 
-    fn search(&mut self, buckets: [u32; 2], steps: &mut Vec<Step>) -> Option<SlotPlace> {
-        steps.clear();
-        steps.extend(buckets.map(|bucket| Step { bucket, from: None }));
-        let (count, mut at) = (self.count(), 0);
-        while let Some(&Step { bucket: here, .. }) = steps.get(at) {
+    fn search(&mut self, buckets: [u32; 2]) -> Option<SlotPlace> {
+        let mut steps = [Step { bucket: 0, from: None }; SEARCH_MAX];
+        let (mut at, mut end) = (0, buckets.len());
+        for (step, bucket) in steps.iter_mut().zip(buckets) {
+            step.bucket = bucket;
+        }
+        let count = self.count();
+        while at < end {
+            let here = steps[at].bucket;
             let bucket = self.bucket(here);
             for index in 0..SLOTS {
-                if steps.len() < SEARCH_MAX
+                if end < SEARCH_MAX
                     && let Some(slot) = bucket.slot(index)
                     && let Some(other) = other_bucket(slot, here, count)
                 {
-                    steps.push(Step { bucket: other, from: Some((at as u16, index as u8)) });
+                    steps[end] = Step { bucket: other, from: Some((at as u16, index as u8)) };
+                    end += 1;
                     if let Some(free) = self.known_free(other) {
-                        return Some(self.move_up(steps, free));
+                        return Some(self.move_up(&steps[..end], free));
                     }
                 }
             }
@@ -183,6 +186,7 @@ impl<M: Memory> Locked<'_, M> {
             target.end();
             source.end();
             target.set_clock(free, clock);
+            self.note_expiry(slot);
             self.note_free(above);
             (at, free) = (from.into(), index.into());
         }

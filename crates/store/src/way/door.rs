@@ -29,6 +29,7 @@ use remora::{
 use thiserror::Error;
 
 use super::hello::{BadGreeting, Hello, Purpose, Welcome};
+use super::region::Readers;
 use crate::stats::Counts;
 
 /// The port, in RDMA CM's TCP port space, on which a store listens by default.
@@ -185,6 +186,7 @@ pub struct Door {
     options: DoorOptions,
     /// The store's memory, as clients may read it.
     memory: MemoryRegion,
+    readers: Readers,
     chains: Option<(MemoryRegion, Box<ChainMaker>)>,
     cq: CompletionQueue,
     counters: DoorCounters,
@@ -214,21 +216,24 @@ pub enum DoorError {
 
 impl Door {
     /// Listens. `memory` is the store's memory in a protection domain for clients, registered for
-    /// remote READs; `chains` the same memory in another domain, and what makes programs for it.
+    /// remote READs, and `readers` hears whether there are any clients; `chains` is the same memory
+    /// in another domain, and what makes programs for it.
     ///
     /// # Errors
     /// See [`DoorError`].
     pub fn open(
         device: &Device,
         options: DoorOptions,
-        memory: MemoryRegion,
+        (memory, readers): (MemoryRegion, Readers),
         chains: Option<(MemoryRegion, Box<ChainMaker>)>,
     ) -> Result<Door, DoorError> {
         let port = options.port;
         let listener = device.listen(port).map_err(|source| DoorError::Listen { port, source })?;
         let cq = device.create_cq(4 * options.clients_max.max(16))?;
         let counters = DoorCounters::default();
-        Ok(Door { device: device.clone(), listener, options, memory, chains, cq, counters })
+        readers.expect(false);
+        let device = device.clone();
+        Ok(Door { device, listener, options, memory, readers, chains, cq, counters })
     }
 
     /// What has happened so far.
@@ -337,6 +342,7 @@ impl Door {
                 let made = self.memory.domain().create_qp(&options);
                 let queue_pair = made.map_err(|error| Refusal::Card(error.to_string()))?;
                 let ticket = ticket()?;
+                self.readers.expect(true);
                 guests.owners.insert(ticket, Owner { address: from, chain: None });
                 Ok((queue_pair, Guest { ticket, chain: None }))
             }
@@ -388,6 +394,7 @@ impl Door {
         }
         departed.extend(roster.inspect(Instant::now()));
         self.part(departed, guests);
+        self.readers.expect(!guests.owners.is_empty());
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The store's memory as registered memory, which the card reaches, too.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use remora::MemoryRegion;
 use remora::memory::Buffer;
@@ -11,12 +12,30 @@ use crate::memory::{Memory, prefetch_lines};
 #[derive(Clone, Debug)]
 pub struct Region {
     region: MemoryRegion,
+    readers: Readers,
+}
+
+/// Whether a client may read a store's memory by READs or by a chain.
+#[derive(Clone, Debug)]
+pub struct Readers(Arc<AtomicBool>);
+
+impl Readers {
+    /// Says so, before the first such client learns of the memory, and after the last has gone.
+    pub fn expect(&self, any: bool) {
+        self.0.store(any, Ordering::SeqCst);
+    }
 }
 
 impl Region {
-    /// The store's memory in `region`; `None` if the region has no buffer.
+    /// The store's memory in `region`; `None` if the region has no buffer. Readers are expected.
     pub fn new(region: MemoryRegion) -> Option<Region> {
-        region.buffer().is_some().then_some(Region { region })
+        let readers = Readers(Arc::new(AtomicBool::new(true)));
+        region.buffer().is_some().then_some(Region { region, readers })
+    }
+
+    /// Who says whether there are readers.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// The region.
@@ -61,6 +80,11 @@ impl Memory for Region {
     fn read(&self, at: u64, dst: &mut [u8]) {
         self.buffer().read_at(at as usize, dst).expect(INSIDE);
         std::sync::atomic::fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn has_readers(&self) -> bool {
+        self.readers.0.load(Ordering::SeqCst)
     }
 
     #[inline]

@@ -180,7 +180,7 @@ impl Reader {
             }
             let count = match short_line(buffer, b'*') {
                 Some((count, end)) => {
-                    (self.at, self.looked) = (end, end);
+                    self.at = end;
                     count as i64
                 }
                 None => {
@@ -208,7 +208,7 @@ impl Reader {
         stranger: bool,
     ) -> Result<Progress, Refusal> {
         while self.spans.len() < self.wanted.unwrap_or(0) {
-            let len = match self.bulk {
+            let len = match self.bulk.take() {
                 Some(len) => len,
                 None => match self.bulk_length(buffer, limits, stranger)? {
                     Some(len) => len,
@@ -217,13 +217,12 @@ impl Reader {
             };
             let end = self.at + len + 2;
             if buffer.len() < end {
+                self.bulk = Some(len);
                 return Ok(Progress::Wants(end - buffer.len()));
             }
             // What stands for the line's end is not looked at, as in Redis: the length counts.
             self.spans.push(Span { at: self.at as u32, len: len as u32 });
-            self.bulk = None;
             self.at = end;
-            self.looked = end;
         }
         Ok(Progress::Whole(self.at))
     }
@@ -238,7 +237,6 @@ impl Reader {
         let len = match short_line(buffer.get(self.at..).unwrap_or_default(), b'$') {
             Some((len, end)) => {
                 self.at += end;
-                self.looked = self.at;
                 len
             }
             None => match self.long_length(buffer)? {
@@ -255,7 +253,6 @@ impl Reader {
         if self.at.saturating_add(len) > limits.request_bytes {
             return Err(Refusal::Long(limits.request_bytes));
         }
-        self.bulk = Some(len);
         Ok(Some(len))
     }
 
@@ -274,12 +271,12 @@ impl Reader {
     /// The line that begins where the reader stands, without its end; then the reader stands
     /// behind it. A carriage return ends it, and the byte after that is not looked at.
     fn line(&mut self, buffer: &[u8], long: Refusal) -> Result<Option<Range<usize>>, Refusal> {
-        let rest = buffer.get(self.looked..).unwrap_or_default();
-        let Some(found) = memchr::memchr(b'\r', rest) else {
+        let from = self.looked.max(self.at);
+        let Some(found) = memchr::memchr(b'\r', buffer.get(from..).unwrap_or_default()) else {
             self.looked = buffer.len();
             return if buffer.len() - self.at > LINE_BYTES { Err(long) } else { Ok(None) };
         };
-        let end = self.looked + found;
+        let end = from + found;
         if end - self.at > LINE_BYTES {
             return Err(long);
         }
@@ -289,7 +286,6 @@ impl Reader {
         }
         let line = self.at..end;
         self.at = end + 2;
-        self.looked = self.at;
         Ok(Some(line))
     }
 
@@ -371,14 +367,21 @@ impl Reader {
 #[inline]
 fn short_line(bytes: &[u8], lead: u8) -> Option<(usize, usize)> {
     const DIGITS: usize = 7;
-    if bytes.first() != Some(&lead) {
-        return None;
+    let digit = |byte: u8| usize::from(byte - b'0');
+    match *bytes {
+        // Nearly all have one digit or two.
+        [first, one @ b'0'..=b'9', b'\r', _, ..] if first == lead => return Some((digit(one), 4)),
+        [first, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] if first == lead => {
+            return Some((10 * digit(ten) + digit(one), 5));
+        }
+        [first, ..] if first == lead => {}
+        _ => return None,
     }
     let mut number = 0;
     for (index, &byte) in bytes[1..].iter().take(DIGITS + 1).enumerate() {
         match byte {
             b'0'..=b'9' if index < DIGITS && (index == 0 || number > 0) => {
-                number = number * 10 + usize::from(byte - b'0');
+                number = number * 10 + digit(byte);
             }
             b'\r' if index > 0 && bytes.len() > index + 2 => return Some((number, index + 3)),
             _ => return None,

@@ -19,13 +19,14 @@ mod with_clusters {
     use crate::support::{Folder, fail, run};
 
     /// Rows that have a figure of ours in any case.
-    const ROWS: [&str; 8] = [
+    const ROWS: [&str; 9] = [
         "put_r3_latency",
         "put_r3_rate",
         "put_r3_rate_wall",
         "get_r3",
         "get_r3_wall",
         "valkey_wait1",
+        "put_r3_fsync",
         "failover_ms",
         "lost",
     ];

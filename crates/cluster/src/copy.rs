@@ -65,7 +65,8 @@ impl Sender {
             let record = Record::Create { tablespace: space.id, options: &space.options };
             self.add(&record, covered, &mut bytes);
         }
-        for (space, position) in &self.flushes {
+        let is_there = |id: u16| spaces.iter().any(|space| space.id.0 == id);
+        for (space, position) in self.flushes.iter().filter(|(space, _)| is_there(*space)) {
             let record = Record::Flush { tablespace: TablespaceId(*space) };
             self.add(&record, *position, &mut bytes);
         }

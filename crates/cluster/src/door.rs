@@ -117,6 +117,9 @@ impl Door {
         if hello.region.len != ours {
             return Err(format!("its ring is of {} bytes, and ours of {ours}", hello.region.len));
         }
+        if let Some(reason) = state.refusal() {
+            return Err(reason.to_owned());
+        }
         if hello.epoch < state.replica.epoch() {
             return Err(format!("epoch {} is over", hello.epoch));
         }

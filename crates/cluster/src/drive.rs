@@ -17,6 +17,7 @@ use remora_store::way::region::Region;
 
 use crate::copy::{Sender, replace};
 use crate::group::{Group, GroupLog, State, now_ns};
+use crate::keep::write_copy;
 use crate::slots;
 
 /// How often the thread looks around when nothing comes.
@@ -63,6 +64,9 @@ impl<M: Memory + 'static> Drive<M> {
         }
         state.replica.poll_memory(&group.region);
         state.replica.handle_time(now_ns());
+        if state.refusal().is_some() {
+            state.replica.handle_refusing_disk(now_ns());
+        }
         state.carry_out(group);
         if found > 0 {
             // Those that send copies wait for room.
@@ -113,11 +117,13 @@ impl<M: Memory + 'static> Drive<M> {
             if batch.records.is_empty() {
                 return Ok(state);
             }
+            state.is_applying = true;
             drop(state);
             for (position, fields) in batch.iter() {
                 apply(&self.store, position, &fields)?;
             }
             state = self.group.lock();
+            state.is_applying = false;
         }
     }
 
@@ -137,25 +143,48 @@ impl<M: Memory + 'static> Drive<M> {
             state.lose(group, from);
             return Ok(state);
         };
+        if !state.replica.wants_snapshot(from, snapshot.epoch) {
+            return Ok(state);
+        }
+        let disk = state.disk.as_ref().map(|feed| feed.disk.clone());
+        drop(state);
+        let written = disk.map(|disk| write_copy(group, &disk, &snapshot, &records)).transpose();
+        // No snapshot of what is here gets its name from now on.
+        let mut lineage = group.lineage();
+        let mut state = group.lock();
+        let written = match written {
+            Ok(written) => written,
+            Err(reason) => {
+                tracing::warn!("{reason}; {from} will be asked for another one");
+                state.disk.iter_mut().for_each(|feed| feed.rest(reason.clone()));
+                state.lose(group, from);
+                return Ok(state);
+            }
+        };
         if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
             return Ok(state);
         }
-        drop(state);
+        let at = state.replica.applied();
+        if let (Some(copy), Some(feed)) = (written, &mut state.disk) {
+            copy.name().map_err(|error| format!("cannot keep a copy on the disk: {error}"))?;
+            feed.begin_anew(at);
+        }
+        *lineage += 1;
+        state.flushes.clear();
+        state.is_applying = true;
+        drop((lineage, state));
         replace(&self.store, &records, group.options.salt)?;
-        Ok(group.lock())
+        let mut state = group.lock();
+        state.is_applying = false;
+        Ok(state)
     }
 
     /// Begins the copies that are wanted: the store has now all that the log has.
     fn start_copies(&self, state: &mut State) -> Result<(), String> {
         state.copiers.retain(|copier| !copier.is_finished());
         while let Some((to, epoch)) = state.copies.pop_first() {
-            let sender = Sender {
-                group: self.group.clone(),
-                to,
-                epoch,
-                head: state.replica.snapshot(),
-                flushes: state.flushes.iter().map(|(space, at)| (*space, *at)).collect(),
-            };
+            let (head, flushes) = state.begin_walk();
+            let sender = Sender { group: self.group.clone(), to, epoch, head, flushes };
             let store = self.store.clone();
             let copy = move || send_copy(sender, &store);
             let named = thread::Builder::new().name("cluster copy".to_owned());

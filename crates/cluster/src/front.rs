@@ -41,13 +41,15 @@ impl Keeper for GroupKeeper {
         self.0.check().map_err(|reason| reason.to_string())
     }
 
-    fn save(&self, _background: bool) -> Result<(), String> {
-        Err("the nodes of a cluster keep the store in their memory: nothing is on a disk"
-            .to_owned())
+    fn save(&self, background: bool) -> Result<(), String> {
+        let saver = self.0.saver.get();
+        saver
+            .ok_or("this node keeps the store in its memory: it was started without --dir")?
+            .save(background)
     }
 
     fn saved_s(&self) -> u64 {
-        0
+        self.0.saver.get().map_or(0, |saver| saver.saved_s())
     }
 
     fn entries(&self) -> Vec<(&'static str, String)> {
@@ -68,6 +70,10 @@ impl Keeper for GroupKeeper {
         ];
         let serving = status.serving.map(|time| time.as_secs().to_string());
         entries.extend(serving.map(|seconds| ("cluster_serving_s", seconds)));
+        if let (Some(saver), Some(log)) = (self.0.saver.get(), self.0.log.get()) {
+            entries.extend(saver.entries());
+            entries.extend(log.entries());
+        }
         entries
     }
 

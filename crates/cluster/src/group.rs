@@ -11,7 +11,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, mpsc};
 use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,27 +23,31 @@ use remora::nic::queue::Completion;
 use remora::nic::{Access, CreateError};
 use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::front::slots::Shard;
-use remora_store::journal::{Journal, JournalError, Record};
-use remora_store::log::Position;
+use remora_store::journal::{Journal, JournalError, Prepared, Record};
+use remora_store::log::{Log, Position};
 use remora_store::replica::{
     AppendError, ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, Message,
-    NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
+    NodeId, Options, Output, Replica, Request, Snapshot, Standing, region_bytes, with_fields,
 };
 use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::address::Address;
+use crate::feed::{Feed, KeepError, Saves};
 use crate::link::{Done, Link};
 use crate::wire::Frame;
 
+/// How long the lock is left alone while the store is changed.
+const REST: Duration = Duration::from_millis(1);
 /// The longest ring, in bytes: a part of it is one READ.
 const RING_MAX: u64 = 1 << 30;
 
 /// How a node takes part in a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupOptions {
-    /// The node: a number that no other node has, and that it had in no earlier life.
+    /// The node: a number that no other node has, and that it had in no earlier life unless its
+    /// disk has all that it held then.
     pub me: NodeId,
     /// The port, in RDMA CM's TCP port space, on which the others reach it.
     pub port: u16,
@@ -91,6 +95,9 @@ pub enum StartError {
         /// The card's reason.
         source: ListenError,
     },
+    /// The node's directory cannot be used.
+    #[error(transparent)]
+    Keep(#[from] KeepError),
     /// The system has no more threads or descriptors.
     #[error("cannot start a node's threads: {0}; if there are limits, raise them")]
     System(#[from] std::io::Error),
@@ -187,8 +194,14 @@ pub(crate) struct State {
     /// The epoch in which the store has all that the log has, so that changes can be made, and
     /// since when.
     pub(crate) open: Option<(u32, Instant)>,
-    /// The last flush of each tablespace in this life as a primary: see `copy`.
+    /// The last flush of each tablespace that this node has ordered: see `copy`.
     pub(crate) flushes: BTreeMap<u16, Position>,
+    /// What goes to the disk, where the node keeps anything there.
+    pub(crate) disk: Option<Feed>,
+    /// The store is about to have what the replica says is carried out.
+    pub(crate) is_applying: bool,
+    /// A record of the disk is made again, as it was made first.
+    pub(crate) repeating: Option<Position>,
     pub(crate) requests: mpsc::Sender<Request>,
     /// Whom threads that wait were told of last: what is committed, and in which epoch.
     told: (Position, u32),
@@ -211,6 +224,12 @@ pub struct Group {
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
     is_stopping: AtomicBool,
+    /// The log and the snapshots, where the node keeps any.
+    pub(crate) log: OnceLock<Log>,
+    pub(crate) saver: OnceLock<Arc<dyn Saves>>,
+    /// How often a copy of another node's store has come in the place of this one. A snapshot gets
+    /// its name while this stays as it is.
+    pub(crate) lineage: Mutex<u64>,
     requests: Mutex<Option<mpsc::Receiver<Request>>>,
 }
 
@@ -235,17 +254,9 @@ impl Group {
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let domain = device.alloc_pd()?;
         let region = Region::new(domain.register(buffer, access)?);
-        let replica = Options {
-            ring_bytes: ring,
-            salt: options.salt,
-            patience_ns: options.patience.as_nanos() as u64,
-            lease_ns: options.lease.as_nanos() as u64,
-            drift_ppm: options.drift_ppm,
-            waits_for_disk: false,
-        };
         let (sender, requests) = mpsc::channel();
         let state = State {
-            replica: Replica::new(options.me, replica),
+            replica: Replica::new(options.me, replica_options(&options, false)),
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             wanted: BTreeMap::new(),
@@ -254,6 +265,9 @@ impl Group {
             copiers: Vec::new(),
             open: None,
             flushes: BTreeMap::new(),
+            disk: None,
+            is_applying: false,
+            repeating: None,
             requests: sender,
             told: (Position::NONE, 0),
             service: None,
@@ -269,8 +283,16 @@ impl Group {
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
+            log: OnceLock::new(),
+            saver: OnceLock::new(),
+            lineage: Mutex::new(0),
             requests: Mutex::new(Some(requests)),
         }))
+    }
+
+    /// How the replica of a node with a disk, or without one, is made.
+    pub(crate) fn replica(&self, waits_for_disk: bool) -> Options {
+        replica_options(&self.options, waits_for_disk)
     }
 
     /// Where the others reach this node.
@@ -286,6 +308,15 @@ impl Group {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lock, at a moment at which the store has what the replica says is carried out.
+    pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock();
+        while state.is_applying && !self.is_stopping() {
+            state = self.sleep(state, REST);
+        }
+        state
     }
 
     /// Waits until something has changed, or for a while.
@@ -434,6 +465,17 @@ impl Group {
     }
 }
 
+fn replica_options(options: &GroupOptions, waits_for_disk: bool) -> Options {
+    Options {
+        ring_bytes: options.ring_bytes,
+        salt: options.salt,
+        patience_ns: options.patience.as_nanos() as u64,
+        lease_ns: options.lease.as_nanos() as u64,
+        drift_ppm: options.drift_ppm,
+        waits_for_disk,
+    }
+}
+
 impl State {
     /// Whether this node serves.
     pub(crate) fn check(&self) -> Result<(), NotServing> {
@@ -528,15 +570,40 @@ impl State {
             let broken = self.links.iter_mut().find_map(|(node, link)| {
                 link.flush(&group.region).err().map(|broken| (*node, broken))
             });
-            let Some((node, broken)) = broken else { break };
-            tracing::info!("the link to {node} is broken: {broken}");
-            self.lose(group, node);
+            if let Some((node, broken)) = broken {
+                tracing::info!("the link to {node} is broken: {broken}");
+                self.lose(group, node);
+            } else if !self.keep(group) {
+                break;
+            }
         }
         let now = (self.replica.committed(), self.replica.epoch());
         if self.told != now {
             self.told = now;
             group.wake_all();
         }
+    }
+
+    /// Gives the disk what is new, and takes note of what it has; whether that was news.
+    fn keep(&mut self, group: &Group) -> bool {
+        let Some(feed) = &mut self.disk else { return false };
+        feed.feed(&mut self.replica, &group.region);
+        let Some(mark) = feed.kept() else { return false };
+        let generation = self.replica.generation();
+        self.replica.handle_kept(&group.region, mark, generation);
+        true
+    }
+
+    /// Why the disk takes nothing, if that is so.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        self.disk.as_ref()?.refusal()
+    }
+
+    /// What a copy of the store has to know as it is begun: what is carried out, and the flushes
+    /// that may not be yet.
+    pub(crate) fn begin_walk(&self) -> (Snapshot, Vec<(u16, Position)>) {
+        let flushes = self.flushes.iter().map(|(space, at)| (*space, *at)).collect();
+        (self.replica.snapshot(), flushes)
     }
 
     fn carry_out_one(&mut self, group: &Group, output: Output) {
@@ -567,8 +634,11 @@ impl State {
             Output::Snapshot { to } => {
                 self.copies.insert(to, self.replica.epoch());
             }
-            // Nothing of the log is on a disk.
-            Output::Truncated { .. } => {}
+            Output::Truncated { to } => {
+                if let Some(feed) = &mut self.disk {
+                    feed.truncate(to);
+                }
+            }
         }
     }
 
@@ -577,7 +647,6 @@ impl State {
         self.links.retain(|_, link| link.epoch >= epoch);
         self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
         self.copies.retain(|_, of| *of >= epoch);
-        self.flushes.clear();
         self.replica.handle_fenced(&group.region, epoch);
     }
 
@@ -603,12 +672,35 @@ pub struct GroupLog(pub Arc<Group>);
 
 impl Journal for GroupLog {
     fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        self.append_prepared(record, self.summed(record))
+    }
+
+    /// The checksum is the costly part, and needs no lock.
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        Some(self.summed(record))
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
         let group = &*self.0;
         let mut state = group.lock();
+        if let Some(position) = state.repeating {
+            return Ok(position.number());
+        }
         if let Err(reason) = state.check() {
             return Err(JournalError(reason.to_string()));
         }
-        let appended = with_fields(record, |fields| state.replica.append(&group.region, fields));
+        if let Some(reason) = state.refusal() {
+            return Err(JournalError(format!(
+                "the group can only be read at the moment: {reason}"
+            )));
+        }
+        let appended = with_fields(record, |fields| {
+            state.replica.append_summed(&group.region, fields, prepared.sum())
+        });
         let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
         match record {
             Record::Flush { tablespace } => {
@@ -621,6 +713,13 @@ impl Journal for GroupLog {
         }
         state.carry_out(group);
         Ok(position.number())
+    }
+}
+
+impl GroupLog {
+    fn summed(&self, record: &Record<'_>) -> Prepared {
+        let salt = self.0.options.salt;
+        Prepared::summed(with_fields(record, |fields| fields.checksum_contents(salt)))
     }
 }
 

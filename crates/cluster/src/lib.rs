@@ -8,6 +8,8 @@
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
+//! - `keep`: the log and snapshots on the node's disk, if it has a directory; `feed`: what goes
+//!   there.
 //! - `members`: nodes that are there take the places of those that are lost.
 //! - `front`: what Redis' and memcached's clients get of it.
 //! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
@@ -30,10 +32,12 @@ mod drive;
 pub mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_map;
+mod feed;
 mod front;
 mod group;
 mod in_process;
 mod incoming;
+mod keep;
 mod link;
 mod map;
 mod members;
@@ -47,9 +51,11 @@ pub use address::Address;
 pub use coordinator::{Coordinator, News};
 #[cfg(feature = "etcd")]
 pub use etcd_map::EtcdMap;
+pub use feed::KeepError;
 pub use front::{GroupKeeper, ShardKeeper};
 pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
 pub use in_process::{InProcess, InProcessMap};
+pub use keep::Kept;
 pub use map::{Atlas, GroupView, MapService, MoveError, Owner, SlotMap};
 pub use mover::Mover;
 pub use node::Node;

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use remora::threads::without_signals;
-use remora_store::log::Position;
+use remora_store::log::{CommitThread, Position, Recovery};
 use remora_store::memory::Memory;
 use remora_store::store::Store;
 use remora_store::tablespace::TablespaceOptions;
@@ -14,7 +15,11 @@ use crate::coordinator::{self, Coordinator};
 use crate::door::Door;
 use crate::drive::Drive;
 use crate::group::{Group, GroupLog, LINKS_MAX, StartError};
+use crate::keep::{Keeping, Kept};
 use crate::link;
+
+/// How often the length of the log is looked at.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// A node of a group, with its store. Dropping it gives its lease up, and ends its threads and its
 /// links.
@@ -22,6 +27,9 @@ pub struct Node<M: Memory> {
     group: Arc<Group>,
     store: Arc<Store<M, GroupLog>>,
     threads: Vec<JoinHandle<()>>,
+    recovery: Option<Recovery>,
+    /// Writes the log.
+    writer: Option<CommitThread>,
 }
 
 impl<M: Memory> fmt::Debug for Node<M> {
@@ -41,12 +49,45 @@ impl<M: Memory + 'static> Node<M> {
         spaces: Vec<TablespaceOptions>,
         coordinator: Box<dyn Coordinator>,
     ) -> Result<Node<M>, StartError> {
+        Node::start_with(store, None, spaces, coordinator)
+    }
+
+    /// Goes on as the node that a directory is of, or begins as a new one that keeps everything in
+    /// it: otherwise as [`Node::start`].
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn resume(
+        store: Arc<Store<M, GroupLog>>,
+        kept: Kept,
+        spaces: Vec<TablespaceOptions>,
+        coordinator: Box<dyn Coordinator>,
+    ) -> Result<Node<M>, StartError> {
+        let keeping = kept.read_back(&store)?;
+        Node::start_with(store, Some(keeping), spaces, coordinator)
+    }
+
+    fn start_with(
+        store: Arc<Store<M, GroupLog>>,
+        keeping: Option<Keeping>,
+        spaces: Vec<TablespaceOptions>,
+        coordinator: Box<dyn Coordinator>,
+    ) -> Result<Node<M>, StartError> {
         let group = store.journal().0.clone();
         let (device, port) = (&group.device, group.options.port);
         let channel = device.create_channel()?;
         let queue = device.create_cq_on(&channel, link::entries(LINKS_MAX))?;
         let listener = device.listen(port).map_err(|source| StartError::Listen { port, source })?;
-        let mut node = Node { group: group.clone(), store: store.clone(), threads: Vec::new() };
+        let mut node = Node {
+            group: group.clone(),
+            store: store.clone(),
+            threads: Vec::new(),
+            recovery: None,
+            writer: None,
+        };
+        if let Some(keeping) = keeping {
+            node.keep(keeping)?;
+        }
         let door = Door { group: group.clone(), listener, queue: queue.clone() };
         node.spawn("cluster door", move || door.run())?;
         let drive = Drive { group: group.clone(), store, queue, channel, spaces };
@@ -58,6 +99,27 @@ impl<M: Memory + 'static> Node<M> {
             }
         })?;
         Ok(node)
+    }
+
+    /// Keeps the log short while the node lives.
+    fn keep(&mut self, keeping: Keeping) -> std::io::Result<()> {
+        let Keeping { saver, writer, recovery } = keeping;
+        (self.recovery, self.writer) = (Some(recovery), Some(writer));
+        let (group, saves) = (self.group.clone(), saver.clone());
+        // (It is set once, as the node starts.)
+        let _ = self.group.saver.set(saver);
+        self.spawn("cluster snapshots", move || {
+            while let Some(log) = group.log.get().filter(|_| !group.is_stopping()) {
+                saves.keep_short(log);
+                thread::sleep(LOOK);
+            }
+        })
+    }
+
+    /// What was read back from the node's directory, if it has one.
+    #[must_use]
+    pub fn recovery(&self) -> Option<&Recovery> {
+        self.recovery.as_ref()
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -91,10 +153,17 @@ impl<M: Memory + 'static> Node<M> {
 impl<M: Memory> Drop for Node<M> {
     fn drop(&mut self) {
         self.group.stop();
+        if let Some(log) = self.group.log.get() {
+            // Nobody waits for it any more; what it was given is written.
+            log.close();
+        }
         let copiers = std::mem::take(&mut self.group.lock().copiers);
         for thread in self.threads.drain(..).chain(copiers) {
             // A thread that has panicked has said so.
             let _ = thread.join();
+        }
+        if let Some(Err(error)) = self.writer.take().map(CommitThread::close) {
+            tracing::error!("{error}");
         }
     }
 }

@@ -80,6 +80,20 @@ pub struct Prepared {
     pub(crate) contents: Vec<u8>,
 }
 
+impl Prepared {
+    /// Of a record of which only the checksum of the contents is known.
+    #[must_use]
+    pub fn summed(sum: u64) -> Prepared {
+        Prepared { sum, contents: Vec::new() }
+    }
+
+    /// The checksum of the contents.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+}
+
 /// What hears of every change, under the key's lock and before others see the change.
 pub trait Journal: Send + Sync {
     /// Takes a record. The answer is its position, which becomes the change's version: positions

@@ -17,6 +17,7 @@
 //! - `walk`: the walk over the store.
 //! - `save`: one at a time, in the background, and which was the last.
 
+mod error;
 mod file;
 mod save;
 mod walk;
@@ -24,6 +25,9 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Loaded, SnapshotFile, load, newest, snapshot_name, snapshot_position};
-pub use save::{SaveError, Saved, Snapshots};
-pub use walk::Walk;
+pub use error::SaveError;
+pub use file::{
+    Loaded, SnapshotFile, adopt, load, load_node, newest, snapshot_name, snapshot_position,
+};
+pub use save::{Saved, Snapshots};
+pub use walk::{Begun, Walk, Walked};

@@ -35,6 +35,7 @@ Examples:
   remora store serve --memory 4G --evict --tablespace orders:1G:lz4
   remora store serve --cluster orders --etcd http://10.0.0.1:2379 --bind 10.0.0.2 \\
     --redis 10.0.0.2:6379 --password SECRET           a node of a group (docs/cluster.md)
+  … --dir /srv/orders --fsync always                  with its log on the disk
 
 Redis' database 0, memcached and the card's clients see the same keys: the tablespace db0. Every
 user of this machine can connect to a loopback address. Beyond loopback, clients over the card need
@@ -211,7 +212,7 @@ impl Serve {
 }
 
 /// What was found in the directory, in words.
-fn read_back(found: &Recovery) -> String {
+pub(super) fn read_back(found: &Recovery) -> String {
     let snapshot = found.snapshot.map_or(0, |snapshot| snapshot.records);
     let records = found.log.records;
     let mut said = format!(

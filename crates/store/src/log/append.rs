@@ -145,8 +145,10 @@ pub struct Log {
 struct Shared {
     options: Options,
     state: Mutex<State>,
-    /// The number of the last position that is on the disk.
+    /// The numbers of the last position that is on the disk, and of the last one that the system
+    /// has.
     durable: AtomicU64,
+    written: AtomicU64,
     /// The numbers of the last position that was given, and of the last change of an expiry.
     last: AtomicU64,
     touched: AtomicU64,
@@ -168,6 +170,10 @@ struct State {
     waiting: Batch,
     waiting_first: Position,
     waiting_records: usize,
+    /// What the committer does before it takes those: cuts, and what was appended before them.
+    sealed: VecDeque<Work>,
+    /// How many cuts there have been.
+    cuts: u64,
     /// Buffers to use again.
     spare: VecDeque<Vec<u8>>,
     /// The last flush of each tablespace that had one.
@@ -179,18 +185,18 @@ struct State {
     /// Threads that wait.
     waiters: usize,
     /// What the committer sleeps for, while it does.
-    sleeps_for: Option<Work>,
+    sleeps_for: Option<Wake>,
     stats: LogStats,
 }
 
 /// What a committer sleeps for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Work {
-    /// A record, or somebody who waits for a sync.
+pub(crate) enum Wake {
+    /// A record, a cut, or somebody who waits for a sync.
     Any,
-    /// Somebody who waits for a sync.
+    /// A cut, or somebody who waits for a sync.
     Haste,
-    /// As many records, or threads that wait, as the last sync served.
+    /// A cut, or as many records, or threads that wait, as the last sync served.
     Crowd {
         /// Records.
         records: usize,
@@ -202,15 +208,17 @@ pub(crate) enum Work {
 }
 
 impl State {
-    fn has(&self, work: Work, durable: Position) -> bool {
-        let in_haste = self.hurry > durable;
-        match work {
-            Work::Any => in_haste || self.waiting_records > 0,
-            Work::Haste => in_haste,
-            Work::Crowd { records, waiters } => {
-                self.waiting_records >= records || (1..=self.waiters).contains(&waiters)
+    fn has(&self, wake: Wake, durable: Position) -> bool {
+        let urgent = self.hurry > durable || !self.sealed.is_empty();
+        match wake {
+            Wake::Any => urgent || self.waiting_records > 0,
+            Wake::Haste => urgent,
+            Wake::Crowd { records, waiters } => {
+                let is_cut = !self.sealed.is_empty();
+                let is_crowd = (1..=self.waiters).contains(&waiters);
+                is_cut || is_crowd || self.waiting_records >= records
             }
-            Work::Nothing => false,
+            Wake::Nothing => false,
         }
     }
 }
@@ -235,6 +243,60 @@ pub(crate) struct Group {
     pub(crate) last: Position,
 }
 
+/// What the committer does next.
+pub(crate) enum Work {
+    Write(Group),
+    /// The cut of this number.
+    Cut(u64, Cut),
+}
+
+/// What a cut leaves of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// All up to here.
+    After(Position),
+    /// Nothing: a copy of another store stands in its place (see `snapshot::adopt`).
+    All,
+}
+
+impl State {
+    /// How far the log is when its records up to `last` are: what is to be cut off does not count,
+    /// and nothing does before a cut of all.
+    fn reached(&self, last: Position) -> Option<Position> {
+        self.sealed.iter().try_fold(last, |last, work| match work {
+            Work::Write(_) => Some(last),
+            Work::Cut(_, Cut::After(to)) => Some(last.min(*to)),
+            Work::Cut(_, Cut::All) => None,
+        })
+    }
+
+    /// Takes what waits, if anything does.
+    fn take_waiting(&mut self) -> Option<Group> {
+        if self.waiting_records == 0 {
+            return None;
+        }
+        let spare = Batch::reusing(self.spare.pop_front().unwrap_or_default());
+        let batch = std::mem::replace(&mut self.waiting, spare);
+        let records = std::mem::take(&mut self.waiting_records);
+        Some(Group { batch, records, first: self.waiting_first, last: self.last })
+    }
+
+    /// Whether a record can be appended.
+    fn check(&mut self, behind_bytes: usize) -> Result<(), LogError> {
+        match &self.mode {
+            Mode::Open => {}
+            Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
+            _ => return Err(LogError::Closed),
+        }
+        let waiting_bytes = self.waiting.len();
+        if waiting_bytes >= behind_bytes {
+            self.stats.behind += 1;
+            return Err(LogError::Behind { waiting_bytes });
+        }
+        Ok(())
+    }
+}
+
 impl Log {
     /// A log for [`open_log`](super::open_log), which reads it back and lets it begin.
     #[must_use]
@@ -246,6 +308,8 @@ impl Log {
             waiting: Batch::default(),
             waiting_first: Position::NONE,
             waiting_records: 0,
+            sealed: VecDeque::new(),
+            cuts: 0,
             spare: VecDeque::new(),
             flushes: BTreeMap::new(),
             evicted: BTreeSet::new(),
@@ -258,6 +322,7 @@ impl Log {
             options,
             state: Mutex::new(state),
             durable: AtomicU64::new(0),
+            written: AtomicU64::new(0),
             last: AtomicU64::new(0),
             touched: AtomicU64::new(0),
             work: Condvar::new(),
@@ -287,7 +352,13 @@ impl Log {
         state.mode = Mode::Open;
         state.last = last;
         state.epoch = state.epoch.max(last.epoch());
-        self.shared.durable.store(last.number(), Ordering::Release);
+        self.reach(last, last);
+    }
+
+    /// The log is on the disk up to `durable`, and goes on after `last`.
+    fn reach(&self, durable: Position, last: Position) {
+        self.shared.durable.store(durable.number(), Ordering::Release);
+        self.shared.written.store(durable.number(), Ordering::Release);
         self.shared.last.store(last.number(), Ordering::Release);
     }
 
@@ -324,53 +395,127 @@ impl Log {
             return Err(LogError::TooLong { key_bytes, value_bytes });
         }
         let mut state = self.lock();
-        match &state.mode {
-            Mode::Open => {}
-            Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
-            Mode::Repeating(position) => {
-                let position = *position;
-                if fields.operation == Operation::Delete {
-                    state.evicted.insert((fields.tablespace, fields.key.to_vec()));
-                }
-                return Ok(position);
+        if let Mode::Repeating(position) = state.mode {
+            if fields.operation == Operation::Delete {
+                state.evicted.insert((fields.tablespace, fields.key.to_vec()));
             }
-            Mode::Opening | Mode::Closing | Mode::Closed => return Err(LogError::Closed),
+            return Ok(position);
         }
-        let waiting_bytes = state.waiting.len();
-        if waiting_bytes >= self.shared.options.behind_bytes {
-            state.stats.behind += 1;
-            return Err(LogError::Behind { waiting_bytes });
-        }
+        state.check(self.shared.options.behind_bytes)?;
         let position = state.last.next(state.epoch).ok_or(LogError::Exhausted)?;
-        if state.waiting_records == 0 {
-            state.waiting.begin();
-            state.waiting_first = position;
-        }
-        if contents.is_empty() {
-            fields.encode(position, sum, &mut state.waiting.short);
-        } else {
-            state.waiting.short.extend_from_slice(&fields.encode_header(position, sum));
-            state.waiting.push_long(contents);
-        }
         if fields.operation == Operation::Touch {
             self.shared.touched.store(position.number(), Ordering::Release);
         }
         if fields.operation == Operation::Flush {
             state.flushes.insert(fields.tablespace, position);
         }
+        self.add(&mut state, position, fields.length(), |waiting| {
+            if contents.is_empty() {
+                fields.encode(position, sum, &mut waiting.short);
+            } else {
+                waiting.short.extend_from_slice(&fields.encode_header(position, sum));
+                waiting.push_long(contents);
+            }
+        });
+        Ok(position)
+    }
+
+    /// Appends a record as its bytes are, with the log's salt in its checksum and the position that
+    /// others have given it, as the primary of a group has.
+    ///
+    /// # Errors
+    ///
+    /// [`LogError`]: the record is not in the log, and may be appended later.
+    ///
+    /// # Panics
+    ///
+    /// If the position does not follow the last one.
+    pub fn append_at(&self, position: Position, record: &[u8]) -> Result<(), LogError> {
+        let mut state = self.lock();
+        state.check(self.shared.options.behind_bytes)?;
+        assert!(position.follows(state.last), "{position} is appended after {}", state.last);
+        // The group's primary waits, not a thread of this process.
+        if self.shared.options.fsync == Fsync::Always {
+            state.hurry = position;
+        }
+        self.add(&mut state, position, record.len(), |waiting| {
+            waiting.short.extend_from_slice(record);
+        });
+        Ok(())
+    }
+
+    /// Puts a record of so many bytes behind those that wait.
+    fn add(
+        &self,
+        state: &mut State,
+        position: Position,
+        length: usize,
+        put: impl FnOnce(&mut Batch),
+    ) {
+        if state.waiting_records == 0 {
+            state.waiting.begin();
+            state.waiting_first = position;
+        }
+        put(&mut state.waiting);
         state.last = position;
         self.shared.last.store(position.number(), Ordering::Release);
         state.waiting_records += 1;
         state.stats.records += 1;
-        state.stats.bytes += fields.length() as u64;
-        self.wake_committer(&mut state);
-        Ok(position)
+        state.stats.bytes += length as u64;
+        self.wake_committer(state);
+    }
+
+    /// Cuts off the records after `to`, as the primary of a group orders: the next one that is
+    /// appended follows it. At once nothing after it counts as kept any more.
+    pub fn truncate(&self, to: Position) {
+        let mut state = self.lock();
+        if to >= state.last {
+            return;
+        }
+        let group = state.take_waiting();
+        state.sealed.extend(group.map(Work::Write));
+        state.cuts += 1;
+        let cut = Work::Cut(state.cuts, Cut::After(to));
+        state.sealed.push_back(cut);
+        state.last = to;
+        state.hurry = state.hurry.min(to);
+        self.shared.last.store(to.number(), Ordering::Release);
+        for reached in [&self.shared.durable, &self.shared.written] {
+            reached.fetch_min(to.number(), Ordering::AcqRel);
+        }
+        self.shared.work.notify_one();
+    }
+
+    /// Begins anew after a copy of another store, which has all up to `at` and lies on the disk
+    /// under a name of its own: the committer puts it in the place of all that is there.
+    pub fn begin_anew(&self, at: Position) {
+        let mut state = self.lock();
+        // What waits belongs to the history that is gone.
+        state.take_waiting();
+        state.cuts += 1;
+        state.sealed = VecDeque::from([Work::Cut(state.cuts, Cut::All)]);
+        state.flushes.clear();
+        (state.last, state.hurry) = (at, Position::NONE);
+        self.reach(at, at);
+        self.shared.work.notify_one();
     }
 
     /// The last position that is on the disk: it and all before it outlive a crash.
     #[must_use]
     pub fn durable(&self) -> Position {
         Position::from_number(self.shared.durable.load(Ordering::Acquire))
+    }
+
+    /// The last position that is kept as [`Fsync`] asks: on the disk under [`Fsync::Always`], else
+    /// with the system, so that the end of this process takes nothing of it along.
+    #[must_use]
+    pub fn kept(&self) -> Position {
+        match self.shared.options.fsync {
+            Fsync::Always => self.durable(),
+            Fsync::EverySecond | Fsync::No => {
+                Position::from_number(self.shared.written.load(Ordering::Acquire))
+            }
+        }
     }
 
     /// The last position that was given.
@@ -447,7 +592,7 @@ impl Log {
 
     /// Wakes the committer if it sleeps for what there is now.
     fn wake_committer(&self, state: &mut State) {
-        if state.sleeps_for.is_some_and(|work| state.has(work, self.durable())) {
+        if state.sleeps_for.is_some_and(|wake| state.has(wake, self.durable())) {
             state.sleeps_for = None;
             self.shared.work.notify_one();
         }
@@ -484,8 +629,8 @@ impl Log {
         }
     }
 
-    /// Calls `listener` on the committer's thread whenever [`Log::durable`] or [`Log::read_only`]
-    /// has changed: for those who sleep on something else than [`Log::wait`].
+    /// Calls `listener` on the committer's thread whenever [`Log::kept`], [`Log::durable`] or
+    /// [`Log::read_only`] has changed: for those who sleep on something else than [`Log::wait`].
     pub fn listen(&self, listener: impl Fn() + Send + Sync + 'static) {
         let mut listeners = unpoisoned(self.shared.listeners.lock());
         listeners.push(Box::new(listener));
@@ -495,6 +640,24 @@ impl Log {
     #[must_use]
     pub fn stats(&self) -> LogStats {
         self.lock().stats
+    }
+
+    /// What `INFO persistence` says of it, as names and values.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let stats = self.stats();
+        let writes = if self.read_only().is_none() { "ok" } else { "err" };
+        vec![
+            ("aof_enabled", "1".to_owned()),
+            ("aof_last_write_status", writes.to_owned()),
+            ("log_fsync", self.options().fsync.to_string()),
+            ("log_position", self.last().to_string()),
+            ("log_durable", self.durable().to_string()),
+            ("log_records", stats.records.to_string()),
+            ("log_bytes", stats.bytes.to_string()),
+            ("log_syncs", stats.syncs.to_string()),
+            ("log_errors", stats.errors.to_string()),
+        ]
     }
 
     /// Takes no more records; those that were appended are still written.
@@ -519,16 +682,46 @@ impl Log {
         matches!(self.lock().mode, Mode::Closing | Mode::Closed)
     }
 
-    /// What was appended since the last call, if anything was.
-    pub(crate) fn take(&self) -> Option<Group> {
+    /// What is to be done next: what was appended since the last call, if anything was. A cut stays
+    /// until it is made ([`Log::made_cut`]): until then, nothing behind it counts as kept.
+    pub(crate) fn take(&self) -> Option<Work> {
         let mut state = self.lock();
-        if state.waiting_records == 0 {
-            return None;
+        match state.sealed.front() {
+            Some(Work::Cut(number, cut)) => Some(Work::Cut(*number, *cut)),
+            Some(Work::Write(_)) => state.sealed.pop_front(),
+            None => state.take_waiting().map(Work::Write),
         }
-        let spare = Batch::reusing(state.spare.pop_front().unwrap_or_default());
-        let batch = std::mem::replace(&mut state.waiting, spare);
-        let records = std::mem::take(&mut state.waiting_records);
-        Some(Group { batch, records, first: state.waiting_first, last: state.last })
+    }
+
+    pub(crate) fn has_work(&self) -> bool {
+        let state = self.lock();
+        !state.sealed.is_empty() || state.waiting_records > 0
+    }
+
+    /// The cut of this number is made: the disk takes what comes.
+    pub(crate) fn made_cut(&self, number: u64) {
+        let mut state = self.lock();
+        // (Another one may have come in its place.)
+        if matches!(state.sealed.front(), Some(Work::Cut(next, _)) if *next == number) {
+            state.sealed.pop_front();
+        }
+        if matches!(state.mode, Mode::ReadOnly(_)) {
+            state.mode = Mode::Open;
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// The system has all up to `last`.
+    pub(crate) fn made_written(&self, last: Position) {
+        let state = self.lock();
+        if let Some(last) = state.reached(last) {
+            self.shared.written.store(last.number(), Ordering::Release);
+        }
+        drop(state);
+        if self.shared.options.fsync != Fsync::Always {
+            self.tell();
+        }
     }
 
     /// All up to `last` is on the disk, and these groups need not be kept.
@@ -543,7 +736,10 @@ impl Log {
                     state.spare.push_back(spare);
                 }
             }
-            self.shared.durable.store(last.number(), Ordering::Release);
+            if let Some(last) = state.reached(last) {
+                self.shared.durable.store(last.number(), Ordering::Release);
+                self.shared.written.store(last.number(), Ordering::Release);
+            }
             if matches!(state.mode, Mode::ReadOnly(_)) {
                 state.mode = Mode::Open;
             }
@@ -583,12 +779,12 @@ impl Log {
     }
 
     /// Sleeps until there is work of this kind, the log is closed, or `limit` is over.
-    pub(crate) fn wait_for_work(&self, work: Work, limit: Option<Duration>) {
+    pub(crate) fn wait_for_work(&self, wake: Wake, limit: Option<Duration>) {
         let mut state = self.lock();
-        if matches!(state.mode, Mode::Closing | Mode::Closed) || state.has(work, self.durable()) {
+        if matches!(state.mode, Mode::Closing | Mode::Closed) || state.has(wake, self.durable()) {
             return;
         }
-        state.sleeps_for = Some(work);
+        state.sleeps_for = Some(wake);
         let mut state = match limit {
             None => wait(&self.shared.work, state),
             Some(limit) => unpoisoned(self.shared.work.wait_timeout(state, limit)).0,
@@ -597,8 +793,8 @@ impl Log {
     }
 
     #[cfg(test)]
-    pub(super) fn has(&self, work: Work) -> bool {
-        self.lock().has(work, self.durable())
+    pub(super) fn has(&self, wake: Wake) -> bool {
+        self.lock().has(wake, self.durable())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

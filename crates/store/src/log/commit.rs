@@ -12,11 +12,13 @@
 use std::io;
 use std::sync::Arc;
 
-use super::append::Group;
+use super::append::{Cut, Group, Work};
 use super::record::HEADER;
 use super::segment::{LOG_MAGIC, SEGMENT_HEADER, SegmentHeader, TEMPORARY, segment_name};
+use super::trim::remove_after;
 use super::{Fields, Fsync, Log};
 use crate::disk::{Disk, File};
+use crate::snapshot::adopt;
 
 /// How long what is appended may be unsynced where a second is asked for.
 const EVERY_MS: u64 = 1000;
@@ -35,6 +37,8 @@ pub struct Committer<D: Disk> {
     /// What is not on the disk for sure, oldest first.
     unsynced: Vec<Group>,
     unsynced_bytes: usize,
+    /// A cut that is to be made before more is taken.
+    cut: Option<(u64, Cut)>,
     synced_ms: u64,
     /// After an error: when to try again.
     retry_ms: Option<u64>,
@@ -69,6 +73,7 @@ impl<D: Disk> Committer<D> {
             segment: None,
             unsynced: Vec::new(),
             unsynced_bytes: 0,
+            cut: None,
             synced_ms: 0,
             retry_ms: None,
         }
@@ -90,7 +95,10 @@ impl<D: Disk> Committer<D> {
     /// last turn. After it, damage to any record is seen.
     pub fn finish(&mut self, now_ms: u64) -> Turn {
         self.retry_ms = self.retry_ms.map(|at| at.min(now_ms));
-        let turn = self.turn_with(now_ms, true);
+        let mut turn = self.turn_with(now_ms, true);
+        while self.log.has_work() && !matches!(turn, Turn::Refused(_)) {
+            turn = self.turn_with(now_ms, true);
+        }
         let Some(segment) = &mut self.segment else { return turn };
         let bytes = mark(&self.log);
         let marked = segment.file.write_at(segment.end, &bytes).and_then(|()| segment.file.sync());
@@ -102,13 +110,10 @@ impl<D: Disk> Committer<D> {
         if let Some(at) = self.retry_ms.filter(|at| now_ms < *at) {
             return Turn::Refused(at);
         }
-        let group = self.log.take();
-        let fresh = group.is_some();
-        if let Some(group) = group {
-            self.unsynced_bytes += group.batch.len();
-            self.unsynced.push(group);
-        }
-        let done = if self.retry_ms.is_some() {
+        let fresh = self.take();
+        let done = if let Some(cut) = self.cut {
+            self.make(cut, now_ms)
+        } else if self.retry_ms.is_some() {
             self.begin_segment(now_ms)
         } else if fresh {
             self.write(now_ms)
@@ -125,6 +130,51 @@ impl<D: Disk> Committer<D> {
             Ok(records) => Turn::Synced(records),
             Err(error) => self.refuse(now_ms, &error),
         }
+    }
+
+    /// Takes what there is to do; whether it is something to write.
+    fn take(&mut self) -> bool {
+        // What comes after a cut waits for it.
+        let work = if self.cut.is_none() { self.log.take() } else { None };
+        match work {
+            Some(Work::Write(group)) => {
+                self.unsynced_bytes += group.batch.len();
+                self.unsynced.push(group);
+                true
+            }
+            Some(Work::Cut(number, cut)) => {
+                self.cut = Some((number, cut));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Makes a cut; answers how many records are done with. What is appended next begins a segment,
+    /// which counts from its first position on.
+    fn make(&mut self, (number, cut): (u64, Cut), now_ms: u64) -> io::Result<usize> {
+        let mut records = self.unsynced.iter().map(|group| group.records).sum();
+        match cut {
+            Cut::After(to) => {
+                // A part of it stays.
+                if !self.unsynced.is_empty() {
+                    records = match self.retry_ms {
+                        Some(_) => self.begin_segment(now_ms)?,
+                        None => self.sync(now_ms)?,
+                    };
+                }
+                self.segment = None;
+                remove_after(&*self.disk, to)?;
+            }
+            Cut::All => {
+                (self.segment, self.unsynced_bytes) = (None, 0);
+                self.unsynced.clear();
+                adopt(&*self.disk)?;
+            }
+        }
+        (self.cut, self.retry_ms) = (None, None);
+        self.log.made_cut(number);
+        Ok(records + 1)
     }
 
     fn timed(&self) -> bool {
@@ -152,6 +202,7 @@ impl<D: Disk> Committer<D> {
         };
         group.batch.write_to(&mut segment.file, segment.end)?;
         segment.end += length;
+        self.log.made_written(group.last);
         self.log.count(|stats| stats.commits += 1);
         if self.log.options().fsync == Fsync::Always && group.batch.len() <= AHEAD_FOR {
             segment.write_ahead(limit)?;

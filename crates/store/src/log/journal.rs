@@ -156,9 +156,11 @@ pub(crate) fn with_record<T>(
         }
         Operation::Drop => then(&Record::Drop { tablespace }),
         Operation::Flush => then(&Record::Flush { tablespace }),
-        Operation::Synced | Operation::End | Operation::Epoch | Operation::Request => {
-            Err("it is a mark, and not a change".to_owned())
-        }
+        Operation::Synced
+        | Operation::End
+        | Operation::Epoch
+        | Operation::Request
+        | Operation::Node => Err("it is a mark, and not a change".to_owned()),
     }
 }
 

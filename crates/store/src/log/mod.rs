@@ -18,6 +18,7 @@ mod reopen;
 mod replay;
 mod segment;
 mod thread;
+mod trim;
 
 #[cfg(test)]
 mod tests;
@@ -27,8 +28,10 @@ pub use commit::{Committer, Turn};
 pub(crate) use journal::{add_record, with_fields, with_record};
 pub use position::Position;
 pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation, seal};
-pub use recover::{RecoverError, Recovered, Recovery, open};
-pub use reopen::{open_log, remove_before};
+pub use recover::{
+    Player, RecoverError, Recovered, Recovery, Repeats, Source, open, read_directory,
+};
+pub use reopen::open_log;
 pub use replay::{ReplayError, Replayed, Torn, replay};
 pub use segment::{
     LOG_MAGIC, NoSegment, SEGMENT_HEADER, SNAPSHOT_MAGIC, SegmentHeader, VERSION, segment_first,
@@ -36,3 +39,4 @@ pub use segment::{
 };
 pub(crate) use segment::{Next, Reader, TEMPORARY};
 pub use thread::CommitThread;
+pub use trim::remove_before;

@@ -52,6 +52,9 @@ pub enum Operation {
     /// Who asked for the change that is the next record: the key is the client's number and its
     /// request's, the value the answer.
     Request = 10,
+    /// No change, in the snapshot of a group's node only: what the node knows as of the snapshot,
+    /// in one record or several.
+    Node = 11,
 }
 
 impl Operation {
@@ -67,6 +70,7 @@ impl Operation {
             8 => Operation::End,
             9 => Operation::Epoch,
             10 => Operation::Request,
+            11 => Operation::Node,
             _ => return None,
         })
     }

@@ -14,7 +14,7 @@ use super::{
 use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::item::VALUE_MAX;
-use crate::journal::Record;
+use crate::journal::{Journal, Record};
 use crate::memory::Memory;
 use crate::snapshot::{self, Loaded};
 use crate::store::{self, Change, OpenError, Store, UpdateError};
@@ -71,48 +71,59 @@ pub fn open<M: Memory, D: Disk>(
     let log = Log::new(log);
     let step_ms = store.quarantine_ms + 1;
     let store = Store::new(memory, log.clone(), store)?;
-    let mut player = Player {
-        store: &store,
-        gone: BTreeSet::new(),
-        deferred: BTreeMap::new(),
-        now_ms: 0,
-        step_ms,
+    let mut player = Player::new(&store, step_ms);
+    let (committer, recovery) =
+        read_directory(disk, &log, &mut |_, position, fields| player.play(position, fields))?;
+    let last = recovery.log.last;
+    let failed = |(position, reason)| ReplayError::Apply {
+        place: disk.place(),
+        file: ".".to_owned(),
+        position,
+        reason,
     };
+    player.finish(last, now_ms).map_err(failed)?;
+    note_evictions(&store).map_err(|error| failed((last, error.to_string())))?;
+    Ok(Recovered { store, committer, recovery })
+}
+
+/// Which of a directory's files a record is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// The newest snapshot.
+    Snapshot,
+    /// The log after it.
+    Log,
+}
+
+/// Gives `visit` all that a directory has, in order, and lets `log`, which is a new one, go on
+/// after it. Answers what writes the log, and what was found.
+///
+/// # Errors
+///
+/// [`ReplayError`]; the text of an error that `visit` answers becomes [`ReplayError::Apply`].
+pub fn read_directory<D: Disk>(
+    disk: &Arc<D>,
+    log: &Log,
+    visit: &mut dyn FnMut(Source, Position, &Fields<'_>) -> Result<(), String>,
+) -> Result<(Committer<D>, Recovery), ReplayError> {
     let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
         place: disk.place(),
         file: ".".to_owned(),
         source,
     })?;
     let load = |covered| {
-        snapshot::load(&**disk, covered, &mut |version, fields| player.play(version, fields))
+        let visit = &mut |at, fields: &Fields<'_>| visit(Source::Snapshot, at, fields);
+        snapshot::load(&**disk, covered, visit)
     };
     let snapshot = newest.map(load).transpose()?;
     let from = newest.unwrap_or(Position::NONE);
-    let (committer, replayed) =
-        open_log(disk, &log, from, &mut |position, fields| player.play(position, fields))?;
+    let visit = &mut |at, fields: &Fields<'_>| visit(Source::Log, at, fields);
+    let (committer, replayed) = open_log(disk, log, from, visit)?;
     let (place, last) = (disk.place(), replayed.last);
     if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
-        return Err(ReplayError::TooShort { place, last, expected }.into());
+        return Err(ReplayError::TooShort { place, last, expected });
     }
-    if let Some(tablespace) = player.gone.first() {
-        let reason = format!("the log has changes of tablespace {tablespace}, and no such one");
-        let file = ".".to_owned();
-        return Err(ReplayError::Apply { place, file, position: last, reason }.into());
-    }
-    player.carry_out_deferred(now_ms).map_err(|(position, reason)| ReplayError::Apply {
-        place: disk.place(),
-        file: ".".to_owned(),
-        position,
-        reason,
-    })?;
-    note_evictions(&store).map_err(|error| ReplayError::Apply {
-        place: disk.place(),
-        file: ".".to_owned(),
-        position: last,
-        reason: error.to_string(),
-    })?;
-    let recovery = Recovery { snapshot, log: replayed };
-    Ok(Recovered { store, committer, recovery })
+    Ok((committer, Recovery { snapshot, log: replayed }))
 }
 
 /// Keys that were evicted to make room for others are gone for good: the log says so, unless a
@@ -130,9 +141,22 @@ fn note_evictions<M: Memory>(store: &Store<M, Log>) -> Result<(), LogError> {
     Ok(())
 }
 
+/// A journal whose store carries out records again.
+pub trait Repeats: Journal {
+    /// While `repeat` makes the change of the record at `position` again as a client would, the
+    /// journal answers that position, and logs nothing.
+    fn repeat(&self, position: Position, repeat: &mut dyn FnMut());
+}
+
+impl Repeats for Log {
+    fn repeat(&self, position: Position, repeat: &mut dyn FnMut()) {
+        self.repeating(position, repeat);
+    }
+}
+
 /// Carries out records again.
-struct Player<'s, M> {
-    store: &'s Store<M, Log>,
+pub struct Player<'s, M, J> {
+    store: &'s Store<M, J>,
     /// Tablespaces that a snapshot does not have, since they were dropped when it was begun, and of
     /// which the log has changes still: it drops them later.
     gone: BTreeSet<u16>,
@@ -159,8 +183,20 @@ fn is_full(error: &UpdateError) -> bool {
     matches!(error, UpdateError::Memory { .. } | UpdateError::Quota { .. })
 }
 
-impl<M: Memory> Player<'_, M> {
-    fn play(&mut self, position: Position, fields: &Fields<'_>) -> Result<(), String> {
+impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
+    /// A player for a store in which nothing is. `step_ms` is how long it keeps blocks for readers,
+    /// and a little more.
+    pub fn new(store: &'s Store<M, J>, step_ms: u64) -> Player<'s, M, J> {
+        let (gone, deferred) = (BTreeSet::new(), BTreeMap::new());
+        Player { store, gone, deferred, now_ms: 0, step_ms }
+    }
+
+    /// Carries out the next record.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be, in words.
+    pub fn play(&mut self, position: Position, fields: &Fields<'_>) -> Result<(), String> {
         let known = || self.store.tablespaces().iter().any(|info| info.id.0 == fields.tablespace);
         match fields.operation {
             Operation::Drop => _ = self.gone.remove(&fields.tablespace),
@@ -169,6 +205,9 @@ impl<M: Memory> Player<'_, M> {
             Operation::Put | Operation::Touch | Operation::Delete => {}
             Operation::Flush if !known() => return Ok(()),
             Operation::Epoch | Operation::Request => return Ok(()),
+            Operation::Node => {
+                return Err("the directory is a group's node's: serve it with --cluster".to_owned());
+            }
             Operation::Flush | Operation::Synced | Operation::End => {}
         }
         if !self.deferred.is_empty() && self.change_deferred(fields) {
@@ -207,14 +246,16 @@ impl<M: Memory> Player<'_, M> {
         codec.decode(stored, VALUE_MAX, &mut value).map_err(|error| error.to_string())?;
         self.now_ms += self.step_ms;
         let (store, now) = (self.store, self.now_ms);
-        let repeated = store.journal().repeating(position, || {
+        let put = || {
             store.put(tablespace, key, &value, flags, expires_ms, now)?;
             if expires_ms.is_none() {
                 // Put gives it the tablespace's default, from a time that is none.
                 store.update(tablespace, key, now, &mut |_, _| Change::Touch { expires_ms })?;
             }
             Ok(())
-        });
+        };
+        let mut repeated = Ok(());
+        store.journal().repeat(position, &mut || repeated = put());
         repeated.map_err(|error: UpdateError| error.to_string())
     }
 
@@ -247,9 +288,24 @@ impl<M: Memory> Player<'_, M> {
             | Operation::Synced
             | Operation::End
             | Operation::Epoch
-            | Operation::Request => {}
+            | Operation::Request
+            | Operation::Node => {}
         }
         false
+    }
+
+    /// All records are carried out, the last of which is at `last`; carries out what was kept for
+    /// later.
+    ///
+    /// # Errors
+    ///
+    /// Which record cannot be carried out, and why, in words.
+    pub fn finish(mut self, last: Position, now_ms: u64) -> Result<(), (Position, String)> {
+        if let Some(tablespace) = self.gone.first() {
+            let reason = format!("the log has changes of tablespace {tablespace}, and no such one");
+            return Err((last, reason));
+        }
+        self.carry_out_deferred(now_ms)
     }
 
     /// Removes what has expired, and carries out what was kept for later.

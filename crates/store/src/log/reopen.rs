@@ -65,24 +65,3 @@ fn write_again<F: File>(file: &mut F, mut from: u64) -> io::Result<()> {
         from += len as u64;
     }
 }
-
-/// Removes the segments of which a snapshot up to `position` has everything.
-///
-/// # Errors
-///
-/// What the operating system says; segments that are left are removed the next time.
-pub fn remove_before<D: Disk>(disk: &D, position: Position) -> io::Result<usize> {
-    let segments = segments(disk).map_err(io::Error::other)?;
-    let mut removed = 0;
-    for (segment, next) in segments.iter().zip(segments.iter().skip(1)) {
-        if next.counter() > position.counter() + 1 {
-            break;
-        }
-        disk.remove(&segment_name(*segment))?;
-        removed += 1;
-    }
-    if removed > 0 {
-        disk.sync()?;
-    }
-    Ok(removed)
-}

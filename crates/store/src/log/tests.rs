@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::append::Work;
+use super::append::Wake;
 use super::*;
 use crate::disk::{Disk, Fault, Faulty};
 
@@ -548,15 +548,15 @@ fn records_are_synced_when_somebody_waits_and_then_all_at_once() {
     let mut world = World::new(Faulty::new(1), options(Fsync::Always));
     let log = world.log.clone();
     (0..10).for_each(|_| world.append(1));
-    let crowd = |records, waiters| log.has(Work::Crowd { records, waiters });
-    assert!(log.has(Work::Any) && !log.has(Work::Haste), "a client's other requests may follow");
+    let crowd = |records, waiters| log.has(Wake::Crowd { records, waiters });
+    assert!(log.has(Wake::Any) && !log.has(Wake::Haste), "a client's other requests may follow");
     assert!(crowd(10, 0) && !crowd(11, 0) && !crowd(11, 1));
     log.hurry(Position::new(0, 3));
-    assert!(log.has(Work::Haste) && !log.has(Work::Nothing));
+    assert!(log.has(Wake::Haste) && !log.has(Wake::Nothing));
     let syncs = log.stats().syncs;
     assert_eq!(world.turn(), Turn::Synced(10));
     assert_eq!(log.stats().syncs, syncs + 1);
-    assert!(!log.has(Work::Haste) && !log.has(Work::Any));
+    assert!(!log.has(Wake::Haste) && !log.has(Wake::Any));
 }
 
 #[test]
@@ -569,8 +569,8 @@ fn a_crowd_is_complete_when_as_many_threads_wait_again() {
         while log.waiters() == 0 {
             std::thread::yield_now();
         }
-        let crowd = |waiters| log.has(Work::Crowd { records: 9, waiters });
-        assert!(crowd(1) && !crowd(2) && log.has(Work::Haste));
+        let crowd = |waiters| log.has(Wake::Crowd { records: 9, waiters });
+        assert!(crowd(1) && !crowd(2) && log.has(Wake::Haste));
         assert_eq!(world.turn(), Turn::Synced(1));
         assert_eq!(waiting.join().unwrap(), Ok(()));
     });

@@ -4,7 +4,7 @@ use std::io;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::append::Work;
+use super::append::Wake;
 use super::commit::{Committer, Turn};
 use super::{Fsync, Log};
 use crate::disk::Disk;
@@ -89,13 +89,13 @@ fn run<D: Disk>(mut committer: Committer<D>) {
         let now = now_ms();
         let until = |at: u64| Some(Duration::from_millis(at.saturating_sub(now)));
         match committer.turn(now) {
-            Turn::Synced(records) => gather(&log, Work::Crowd { records, waiters }, before),
+            Turn::Synced(records) => gather(&log, Wake::Crowd { records, waiters }, before),
             Turn::Idle if log.options().fsync == Fsync::Always => {
-                log.wait_for_work(Work::Haste, Some(UNASKED));
+                log.wait_for_work(Wake::Haste, Some(UNASKED));
             }
-            Turn::Idle => log.wait_for_work(Work::Any, None),
-            Turn::Until(at) => log.wait_for_work(Work::Any, until(at)),
-            Turn::Refused(at) => log.wait_for_work(Work::Nothing, until(at)),
+            Turn::Idle => log.wait_for_work(Wake::Any, None),
+            Turn::Until(at) => log.wait_for_work(Wake::Any, until(at)),
+            Turn::Refused(at) => log.wait_for_work(Wake::Nothing, until(at)),
         }
     }
     committer.finish(now_ms());
@@ -104,9 +104,9 @@ fn run<D: Disk>(mut committer: Committer<D>) {
 /// After a group was synced, those who waited for it are about to append again, and to wait. A
 /// group that is begun at once has only the first of them, and the others wait for two syncs; so
 /// the thread waits until as many have come as before, for a part of the time that a sync takes.
-fn gather(log: &Log, crowd: Work, before: Instant) {
+fn gather(log: &Log, crowd: Wake, before: Instant) {
     if log.options().fsync == Fsync::Always {
         log.wait_for_work(crowd, Some(before.elapsed() / 4));
-        log.wait_for_work(Work::Haste, Some(UNASKED));
+        log.wait_for_work(Wake::Haste, Some(UNASKED));
     }
 }

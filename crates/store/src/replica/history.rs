@@ -114,16 +114,22 @@ impl History {
         before.chain(mark).collect()
     }
 
+    /// The checksum of a record's contents, which [`History::append`] takes: see
+    /// [`Fields::checksum_contents`].
+    pub(super) fn sum(&self, fields: &Fields<'_>) -> u64 {
+        fields.checksum_contents(self.salt)
+    }
+
     /// Appends a record. The caller sees to it that what it overwrites is of no more use.
     pub(super) fn append<M: Memory>(
         &mut self,
         memory: &M,
         position: Position,
-        fields: &Fields<'_>,
+        (fields, sum): (&Fields<'_>, u64),
         scratch: &mut Vec<u8>,
     ) -> Mark {
         scratch.clear();
-        fields.encode(position, fields.checksum_contents(self.salt), scratch);
+        fields.encode(position, sum, scratch);
         let offset = self.last().offset;
         let mut rest = &scratch[..];
         for (at, len) in pieces(self.ring_bytes, offset, scratch.len() as u64) {
@@ -285,7 +291,8 @@ mod tests {
         fn append(&mut self, epoch: u32, key: &[u8]) -> Mark {
             let fields = Fields { key, ..Fields::of(Operation::Delete) };
             let position = self.history.last().position.next(epoch).unwrap();
-            self.history.append(&self.memory, position, &fields, &mut self.scratch)
+            let sum = self.history.sum(&fields);
+            self.history.append(&self.memory, position, (&fields, sum), &mut self.scratch)
         }
 
         /// Takes the bytes from an offset on as they lie in another ring.

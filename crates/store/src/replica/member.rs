@@ -206,6 +206,73 @@ impl Replica {
         replica
     }
 
+    /// The next record of the log on the disk of a node that comes back. `carry_out` gets what is
+    /// certain to be committed: a primary orders nothing before all but the last three quarters of
+    /// a ring is, and the first records of epochs come besides.
+    ///
+    /// # Errors
+    /// Why it is not the next record, in words; else what `carry_out` says.
+    pub fn read_back<M: Memory>(
+        &mut self,
+        memory: &M,
+        position: Position,
+        fields: &Fields<'_>,
+        carry_out: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let (last, ring) = (self.history.last(), self.options.ring_bytes);
+        if !position.follows(last.position) {
+            return Err(format!("it does not follow {}", last.position));
+        }
+        let (length, window) = (fields.length() as u64, self.history.window());
+        let end = last.offset + length;
+        if fields.operation != Operation::Epoch && length <= window {
+            self.trust(memory, end.saturating_sub(ring - window));
+            self.carry_out_committed(memory, carry_out)?;
+        }
+        if length > window || end > self.applied.offset + ring {
+            return Err(format!("a ring of {ring} bytes has no room for what is not decided"));
+        }
+        let record = (fields, self.history.sum(fields));
+        self.kept = self.history.append(memory, position, record, &mut self.aside.scratch);
+        Ok(())
+    }
+
+    /// All is read back, and what the store has is committed up to `committed`.
+    ///
+    /// # Errors
+    /// What `carry_out` says.
+    pub fn end_reading_back<M: Memory>(
+        &mut self,
+        memory: &M,
+        committed: Position,
+        carry_out: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        self.committed = self.committed.max(committed);
+        self.carry_out_committed(memory, carry_out)
+    }
+
+    fn carry_out_committed<M: Memory>(
+        &mut self,
+        memory: &M,
+        carry_out: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+    ) -> Result<(), String> {
+        while let Some((position, fields)) = self.poll_apply(memory) {
+            carry_out(position, &fields)?;
+        }
+        Ok(())
+    }
+
+    /// What ends at `offset` or before is committed.
+    fn trust<M: Memory>(&mut self, memory: &M, offset: u64) {
+        let mut at = self.applied;
+        while let Some((next, _)) = self.history.after(memory, at, &mut self.aside.scratch)
+            && next.offset <= offset
+        {
+            at = next;
+        }
+        self.committed = self.committed.max(at.position);
+    }
+
     /// What it wants done next.
     pub fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
@@ -239,15 +306,12 @@ impl Replica {
         }
     }
 
-    /// The next record after a mark, for the disk.
-    pub fn record_after<M: Memory>(
-        &mut self,
-        memory: &M,
-        mark: Mark,
-    ) -> Option<(Mark, Fields<'_>)> {
+    /// The next record after a mark, as bytes for the disk.
+    pub fn record_after<M: Memory>(&mut self, memory: &M, mark: Mark) -> Option<(Mark, &[u8])> {
         let last = self.history.last().offset;
-        let next = self.history.after(memory, mark, &mut self.aside.scratch);
-        next.filter(|(mark, _)| mark.offset <= last)
+        let (next, _) = self.history.after(memory, mark, &mut self.aside.scratch)?;
+        let length = (next.offset - mark.offset) as usize;
+        (next.offset <= last).then(|| (next, &self.aside.scratch[..length]))
     }
 
     /// The log is on the disk up to `mark`. `generation` is [`Replica::generation`] as it was when
@@ -501,20 +565,27 @@ impl Replica {
         }
     }
 
-    /// A copy of the store has come, and stands in the place of the one that was here. False if it
-    /// is none that was asked for: then the store must stay as it is.
+    /// Whether a copy of another node's store was asked for in this epoch.
+    #[must_use]
+    pub fn wants_snapshot(&self, from: NodeId, epoch: u32) -> bool {
+        let is_wanted = match &self.role {
+            Role::Backup(backup) => !backup.is_live() && self.primary() == Some(from),
+            Role::Primary(primary) => primary.is_fetching(from),
+            Role::Idle | Role::Fencing(_) => false,
+        };
+        is_wanted && epoch == self.epoch
+    }
+
+    /// A copy of the store has come, and stands in the place of the one that was here, and of all
+    /// that is on the disk. False if it is none that was asked for: then the store must stay as it
+    /// is.
     pub fn handle_snapshot<M: Memory>(
         &mut self,
         memory: &M,
         from: NodeId,
         snapshot: &Snapshot,
     ) -> bool {
-        let is_wanted = match &self.role {
-            Role::Backup(backup) => !backup.is_live() && self.primary() == Some(from),
-            Role::Primary(primary) => primary.is_fetching(from),
-            Role::Idle | Role::Fencing(_) => false,
-        };
-        if snapshot.epoch != self.epoch || !is_wanted {
+        if !self.wants_snapshot(from, snapshot.epoch) {
             self.aside.counters.stale += 1;
             return false;
         }
@@ -526,7 +597,7 @@ impl Replica {
         self.applied = self.history.last();
         self.committed = self.committed.max(snapshot.committed);
         self.requests = snapshot.requests.clone();
-        self.forgot(Mark::default());
+        self.generation = self.generation.wrapping_add(1);
         // The copy was made of what is on the sender's disk or will be; here it is kept whole.
         self.kept = self.applied;
         match &mut self.role {
@@ -544,10 +615,6 @@ impl Replica {
             return;
         }
         self.aside.counters.truncated += 1;
-        self.forgot(mark);
-    }
-
-    fn forgot(&mut self, mark: Mark) {
         self.kept = self.kept.min(mark);
         self.generation = self.generation.wrapping_add(1);
         self.outputs.push_back(Output::Truncated { to: mark });

@@ -196,7 +196,8 @@ impl Replica {
             // leaves a quarter of the ring for such records, that many epochs have come to nothing.
             return self.set_stage(Stage::Gathering);
         }
-        self.history.append(memory, position, &fields, &mut self.aside.scratch);
+        let sum = self.history.sum(&fields);
+        self.history.append(memory, position, (&fields, sum), &mut self.aside.scratch);
         let Role::Primary(primary) = &mut self.role else { return };
         (primary.opened, primary.stage) = (position, Stage::Replicating);
         let answered = primary.peers.iter().filter(|(_, peer)| peer.answer.is_some());
@@ -254,7 +255,21 @@ impl Replica {
         memory: &M,
         fields: &Fields<'_>,
     ) -> Result<Position, AppendError> {
-        let position = self.add(memory, &[*fields])?;
+        self.append_summed(memory, fields, self.history.sum(fields))
+    }
+
+    /// As [`Replica::append`], where the checksum of the contents, begun at the group's salt
+    /// ([`Fields::checksum_contents`]), is there already.
+    ///
+    /// # Errors
+    /// See [`AppendError`].
+    pub fn append_summed<M: Memory>(
+        &mut self,
+        memory: &M,
+        fields: &Fields<'_>,
+        sum: u64,
+    ) -> Result<Position, AppendError> {
+        let position = self.add(memory, &[(fields, sum)])?;
         self.advance(memory);
         Ok(position)
     }
@@ -278,7 +293,9 @@ impl Replica {
             return Err(NoRequest::Old(id.sequence).into());
         }
         let mut key = [0; 16];
-        let position = self.add(memory, &[record(id, answer, &mut key), *fields])?;
+        let asker = record(id, answer, &mut key);
+        let sums = (self.history.sum(&asker), self.history.sum(fields));
+        let position = self.add(memory, &[(&asker, sums.0), (fields, sums.1)])?;
         self.advance(memory);
         Ok(position)
     }
@@ -287,14 +304,14 @@ impl Replica {
     fn add<M: Memory>(
         &mut self,
         memory: &M,
-        records: &[Fields<'_>],
+        records: &[(&Fields<'_>, u64)],
     ) -> Result<Position, AppendError> {
         if !self.is_serving() {
             let primary = self.primary().filter(|node| *node != self.me);
             return Err(AppendError::NotPrimary(primary));
         }
-        let len = records.iter().map(|fields| fields.length() as u64).sum();
-        if len > self.history.window() || !records.iter().all(Fields::fits) {
+        let len = records.iter().map(|(fields, _)| fields.length() as u64).sum();
+        if len > self.history.window() || !records.iter().all(|(fields, _)| fields.fits()) {
             return Err(AppendError::TooLong { bytes: len, most: self.history.window() });
         }
         if self.history.last().position.counter() + records.len() as u64 > Position::MAX_COUNTER {
@@ -302,9 +319,10 @@ impl Replica {
         }
         self.make_room(len)?;
         let mut position = self.history.last().position;
-        for fields in records {
+        for (fields, sum) in records {
             position = position.next(self.epoch).ok_or(AppendError::Exhausted)?;
-            self.applied = self.history.append(memory, position, fields, &mut self.aside.scratch);
+            let scratch = &mut self.aside.scratch;
+            self.applied = self.history.append(memory, position, (fields, *sum), scratch);
             self.requests.note(position, fields);
         }
         Ok(position)
@@ -466,6 +484,16 @@ impl Replica {
             primary.alone_since_ns = None;
             self.quiet_until_ns = now_ns + 4 * self.options.patience_ns;
             self.aside.counters.resigned += 1;
+            self.resign();
+        }
+    }
+
+    /// The disk takes nothing at `now_ns`: this node is not to become the primary for now. If it is
+    /// that, and others commit without it, it gives its lease up for one of them. While nobody
+    /// commits, it stays: the others' disks are no better.
+    pub fn handle_refusing_disk(&mut self, now_ns: u64) {
+        self.quiet_until_ns = self.quiet_until_ns.max(now_ns + 4 * self.options.patience_ns);
+        if self.committed > self.kept.position && !self.lease.has_ended(self.epoch) {
             self.resign();
         }
     }

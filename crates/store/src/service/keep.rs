@@ -167,24 +167,9 @@ where
     }
 
     fn entries(&self) -> Vec<(&'static str, String)> {
-        let (log, stats) = (self.log(), self.log().stats());
-        let saved = self.snapshots.last();
-        let last_save = if saved.is_none_or(|saved| saved.is_ok()) { "ok" } else { "err" };
-        let writes = if log.read_only().is_none() { "ok" } else { "err" };
-        vec![
-            ("rdb_bgsave_in_progress", u8::from(self.snapshots.in_progress()).to_string()),
-            ("rdb_last_save_time", self.saved_s().to_string()),
-            ("rdb_last_bgsave_status", last_save.to_owned()),
-            ("aof_enabled", "1".to_owned()),
-            ("aof_last_write_status", writes.to_owned()),
-            ("log_fsync", log.options().fsync.to_string()),
-            ("log_position", log.last().to_string()),
-            ("log_durable", log.durable().to_string()),
-            ("log_records", stats.records.to_string()),
-            ("log_bytes", stats.bytes.to_string()),
-            ("log_syncs", stats.syncs.to_string()),
-            ("log_errors", stats.errors.to_string()),
-        ]
+        let mut entries = self.snapshots.entries();
+        entries.extend(self.log().entries());
+        entries
     }
 }
 

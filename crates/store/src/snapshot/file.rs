@@ -10,11 +10,15 @@ use crate::disk::{Disk, File};
 use crate::log::Next;
 use crate::log::{
     Fields, NoSegment, Operation, Position, Reader, ReplayError, SEGMENT_HEADER, SNAPSHOT_MAGIC,
-    SegmentHeader, TEMPORARY,
+    SegmentHeader, TEMPORARY, segment_first,
 };
 
 /// So much is gathered before it is written, in bytes.
 const BUFFER: usize = 256 << 10;
+/// What a group's node knows is written in records of at most so many bytes.
+const NODE_PIECE: usize = 1 << 20;
+/// The name of another node's snapshot that is to stand in the place of all that is there.
+const COPY: &str = "copy";
 
 /// A snapshot that is being written. Dropped before [`SnapshotFile::finish`], it leaves nothing.
 pub struct SnapshotFile<D: Disk> {
@@ -40,7 +44,31 @@ impl<D: Disk> SnapshotFile<D> {
         now_ms: u64,
         salt: u64,
     ) -> io::Result<SnapshotFile<D>> {
-        let name = snapshot_name(covered);
+        Self::create_as(snapshot_name(covered), disk, covered, now_ms, salt)
+    }
+
+    /// Begins a copy of another store, which has every change up to `covered`. Once it is whole and
+    /// has its name, it stands in the place of all else that the directory has: see [`adopt`].
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub fn create_copy(
+        disk: &Arc<D>,
+        covered: Position,
+        now_ms: u64,
+        salt: u64,
+    ) -> io::Result<SnapshotFile<D>> {
+        Self::create_as(COPY.to_owned(), disk, covered, now_ms, salt)
+    }
+
+    fn create_as(
+        name: String,
+        disk: &Arc<D>,
+        covered: Position,
+        now_ms: u64,
+        salt: u64,
+    ) -> io::Result<SnapshotFile<D>> {
         let file = disk.create(&format!("{name}{TEMPORARY}"))?;
         let header = SegmentHeader { first: covered, salt, created_ms: now_ms };
         let buffer = header.encode(SNAPSHOT_MAGIC).to_vec();
@@ -59,6 +87,17 @@ impl<D: Disk> SnapshotFile<D> {
         if self.buffer.len() >= BUFFER { self.write() } else { Ok(()) }
     }
 
+    /// Adds what a group's node knows as of the snapshot's position: before all else.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub fn add_node(&mut self, covered: Position, bytes: &[u8]) -> io::Result<()> {
+        bytes.chunks(NODE_PIECE).try_for_each(|value| {
+            self.add(covered, &Fields { value, ..Fields::of(Operation::Node) })
+        })
+    }
+
     /// Ends the snapshot, which has nothing of changes after `end`, and gives it its name. The log
     /// must be on the disk up to `end`. Answers the length in bytes.
     ///
@@ -66,11 +105,29 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// What the operating system says; snapshots that were there before still are.
     pub fn finish(mut self, end: Position) -> io::Result<u64> {
+        self.complete(end)?;
+        self.name()
+    }
+
+    /// Ends the snapshot, which is on the disk then, without its name.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says.
+    pub fn complete(&mut self, end: Position) -> io::Result<()> {
         let value = self.records.to_le_bytes();
         let fields = Fields { value: &value, ..Fields::of(Operation::End) };
         self.add(end, &fields)?;
         self.write()?;
-        self.file.sync()?;
+        self.file.sync()
+    }
+
+    /// Gives a snapshot that is complete its name. Answers the length in bytes.
+    ///
+    /// # Errors
+    ///
+    /// What the operating system says; snapshots that were there before still are.
+    pub fn name(mut self) -> io::Result<u64> {
         self.disk.rename(&format!("{}{TEMPORARY}", self.name), &self.name)?;
         self.finished = true;
         self.disk.sync()?;
@@ -118,6 +175,53 @@ pub fn newest<D: Disk>(disk: &D) -> io::Result<Option<Position>> {
     Ok(names.iter().filter_map(|name| snapshot_position(name)).max())
 }
 
+/// Puts a copy of another store, if there is one that is whole, in the place of all that the
+/// directory has. It does no harm to begin again where this breaks off.
+///
+/// # Errors
+///
+/// What the operating system says, or that the copy is damaged.
+pub fn adopt<D: Disk>(disk: &D) -> io::Result<()> {
+    let names = disk.list()?;
+    if !names.iter().any(|name| name == COPY) {
+        return Ok(());
+    }
+    let copy = Reader::open(disk.open(COPY)?, SNAPSHOT_MAGIC)?.map_err(io::Error::other)?;
+    let covered = copy.header().first;
+    for name in names {
+        if segment_first(&name).is_some() || snapshot_position(&name).is_some() {
+            disk.remove(&name)?;
+        }
+    }
+    disk.sync()?;
+    disk.rename(COPY, &snapshot_name(covered))?;
+    disk.sync()
+}
+
+/// What a group's node knew as of the snapshot at `covered`; empty if the snapshot is of a store
+/// that is in no group.
+///
+/// # Errors
+///
+/// [`ReplayError`].
+pub fn load_node<D: Disk>(disk: &D, covered: Position) -> Result<Vec<u8>, ReplayError> {
+    let (mut reader, file) = open(disk, covered)?;
+    let mut bytes = Vec::new();
+    loop {
+        let next = reader.next().map_err(|source| {
+            let (place, file) = (disk.place(), file.clone());
+            ReplayError::Io { place, file, source }
+        })?;
+        match next {
+            Next::Record(_, fields) if fields.operation == Operation::Node => {
+                bytes.extend_from_slice(fields.value);
+            }
+            // Damage is found when all of it is loaded.
+            Next::Record(..) | Next::End(..) => return Ok(bytes),
+        }
+    }
+}
+
 /// Removes the snapshots before that at `covered`.
 ///
 /// # Errors
@@ -155,17 +259,11 @@ pub fn load<D: Disk>(
     covered: Position,
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<Loaded, ReplayError> {
-    let file = snapshot_name(covered);
+    let (mut reader, file) = open(disk, covered)?;
     let io = |source| ReplayError::Io { place: disk.place(), file: file.clone(), source };
     let damaged = |offset, reason: String| {
         let (place, file) = (disk.place(), file.clone());
         ReplayError::Snapshot { place, file, offset, reason }
-    };
-    let opened = disk.open(&file).map_err(io)?;
-    let mut reader = match Reader::open(opened, SNAPSHOT_MAGIC).map_err(io)? {
-        Ok(reader) if reader.header().first == covered => reader,
-        Ok(_) => return Err(damaged(0, NoSegment::Name.to_string())),
-        Err(reason) => return Err(damaged(0, reason.to_string())),
     };
     let mut records = 0;
     loop {
@@ -196,6 +294,22 @@ pub fn load<D: Disk>(
                 return Err(damaged(at.max(SEGMENT_HEADER as u64), reason.to_owned()));
             }
         }
+    }
+}
+
+/// Opens the snapshot at `covered`; answers its name, too.
+fn open<D: Disk>(disk: &D, covered: Position) -> Result<(Reader<D::File>, String), ReplayError> {
+    let file = snapshot_name(covered);
+    let io = |source| ReplayError::Io { place: disk.place(), file: file.clone(), source };
+    let damaged = |reason: NoSegment| {
+        let (place, file, reason) = (disk.place(), file.clone(), reason.to_string());
+        ReplayError::Snapshot { place, file, offset: 0, reason }
+    };
+    let opened = disk.open(&file).map_err(io)?;
+    match Reader::open(opened, SNAPSHOT_MAGIC).map_err(io)? {
+        Ok(reader) if reader.header().first == covered => Ok((reader, file)),
+        Ok(_) => Err(damaged(NoSegment::Name)),
+        Err(reason) => Err(damaged(reason)),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::error::SaveError;
 use super::file::remove_before;
-use super::walk::Walk;
+use super::walk::{Walk, Walked};
 use crate::disk::Disk;
-use crate::log::{self, Log, LogError, Position, Recovery};
+use crate::log::{self, Log, Position, Recovery};
 use crate::memory::Memory;
 use crate::store::Store;
 
@@ -24,25 +25,6 @@ pub struct Saved {
     pub bytes: u64,
     /// When it was finished, in ms of Unix time.
     pub ended_ms: u64,
-}
-
-/// Why no snapshot was made. Those that were there still are.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SaveError {
-    /// Another one is on its way.
-    #[error("a save is in progress already")]
-    InProgress,
-    /// The disk refuses.
-    #[error("cannot write a snapshot in {place}: {reason}; the log still has every change")]
-    Disk {
-        /// The directory.
-        place: String,
-        /// What the operating system says.
-        reason: String,
-    },
-    /// The log is not on the disk.
-    #[error("no snapshot was made: {0}")]
-    Log(#[from] LogError),
 }
 
 /// The snapshots of a directory: one at a time.
@@ -89,9 +71,9 @@ impl<D: Disk> Snapshots<D> {
     /// # Errors
     ///
     /// [`SaveError`].
-    pub fn save<M: Memory>(
+    pub fn save<M: Memory, J: Walked>(
         &self,
-        store: &Store<M, Log>,
+        store: &Store<M, J>,
         now_ms: &dyn Fn() -> u64,
     ) -> Result<Saved, SaveError> {
         let turn = self.turn()?;
@@ -103,9 +85,9 @@ impl<D: Disk> Snapshots<D> {
     /// # Errors
     ///
     /// [`SaveError::InProgress`]; [`SaveError::Disk`] if there is no thread to be had.
-    pub fn save_in_background<M: Memory + 'static>(
+    pub fn save_in_background<M: Memory + 'static, J: Walked + 'static>(
         self: &Arc<Self>,
-        store: &Arc<Store<M, Log>>,
+        store: &Arc<Store<M, J>>,
         now_ms: impl Fn() -> u64 + Send + 'static,
     ) -> Result<std::thread::JoinHandle<()>, SaveError>
     where
@@ -140,6 +122,17 @@ impl<D: Disk> Snapshots<D> {
         self.lock().last.clone()
     }
 
+    /// What `INFO persistence` says of them, as names and values.
+    #[must_use]
+    pub fn entries(&self) -> Vec<(&'static str, String)> {
+        let last_save = if self.last().is_none_or(|saved| saved.is_ok()) { "ok" } else { "err" };
+        vec![
+            ("rdb_bgsave_in_progress", u8::from(self.in_progress()).to_string()),
+            ("rdb_last_save_time", (self.last_save_ms() / 1000).to_string()),
+            ("rdb_last_bgsave_status", last_save.to_owned()),
+        ]
+    }
+
     /// Whether the log has become so long since the last save that another one is worth its while:
     /// as long as the last snapshot, and 64 MiB at least.
     #[must_use]
@@ -158,13 +151,13 @@ impl<D: Disk> Snapshots<D> {
         Ok(Turn(Arc::clone(&self.state)))
     }
 
-    fn save_in<M: Memory>(
+    fn save_in<M: Memory, J: Walked>(
         &self,
         _: &Turn,
-        store: &Store<M, Log>,
+        store: &Store<M, J>,
         now_ms: &dyn Fn() -> u64,
     ) -> Result<Saved, SaveError> {
-        let log_bytes = store.journal().stats().bytes;
+        let log_bytes = store.journal().log().stats().bytes;
         let saved = self.write(store, now_ms);
         let mut state = self.lock();
         // After a failure, too: it is not tried again at every turn.
@@ -176,16 +169,16 @@ impl<D: Disk> Snapshots<D> {
         saved
     }
 
-    fn write<M: Memory>(
+    fn write<M: Memory, J: Walked>(
         &self,
-        store: &Store<M, Log>,
+        store: &Store<M, J>,
         now_ms: &dyn Fn() -> u64,
     ) -> Result<Saved, SaveError> {
         let failed = |error: io::Error| self.failed(&error);
         let mut walk = Walk::begin(store, &self.disk, now_ms()).map_err(failed)?;
         while walk.step(now_ms()).map_err(failed)? {}
         let (covered, items, end) = (walk.covered(), walk.items(), walk.needs());
-        store.journal().sync(end)?;
+        let _held = store.journal().settle(walk.begun(), end)?;
         let bytes = walk.finish(end).map_err(failed)?;
         remove_before(&*self.disk, covered).map_err(failed)?;
         log::remove_before(&*self.disk, covered).map_err(failed)?;

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 
-use remora_store::log::Fields;
-use remora_store::memory::{Heap, Memory};
-use remora_store::replica::{Mark, Replica, Snapshot, region_bytes};
+use remora_store::replica::{Mark, Replica, Snapshot};
 
 use super::kept::Table;
 use super::node::RING;
+
+/// A copy of the store is kept when so much of the log, some rings, was written since the last one.
+const EVERY: u64 = 3 * RING;
 
 /// A store as of a place in the log.
 #[derive(Clone)]
@@ -39,16 +40,17 @@ impl Disk {
         self.log.back().map_or(self.base.at.max(self.synced), |(mark, _)| *mark)
     }
 
-    pub(crate) fn write(&mut self, mark: Mark, fields: &Fields<'_>, salt: u64) {
-        let mut bytes = Vec::new();
-        fields.encode(mark.position, fields.checksum_contents(salt), &mut bytes);
-        self.log.push_back((mark, bytes));
+    pub(crate) fn write(&mut self, mark: Mark, record: &[u8]) {
+        self.log.push_back((mark, record.to_vec()));
     }
 
     /// The store is a copy as of `copy.at`: it replaces the log before once that is on the disk.
     pub(crate) fn checkpoint(&mut self, copy: Copy) {
-        self.copies.push_back(copy);
-        self.advance_base();
+        let before = self.copies.back().map_or(self.base.at, |copy| copy.at);
+        if copy.at.offset >= before.offset + EVERY {
+            self.copies.push_back(copy);
+            self.advance_base();
+        }
     }
 
     /// What was written up to `mark` is on the disk.
@@ -88,17 +90,8 @@ impl Disk {
         self.synced = self.written();
     }
 
-    /// What a node begins with that comes back.
-    pub(crate) fn recover(&self) -> (Heap, Snapshot, Table) {
-        let memory = Heap::new(region_bytes(RING));
-        let mut at = self.base.at.offset;
-        for (mark, bytes) in &self.log {
-            for (index, byte) in bytes.iter().enumerate() {
-                let place = region_bytes(0) + (at + index as u64) % RING;
-                memory.write(place, std::slice::from_ref(byte));
-            }
-            at = mark.offset;
-        }
-        (memory, self.base.snapshot.clone(), self.base.table.clone())
+    /// What a node begins with that comes back: a store, and the records that follow.
+    pub(crate) fn recover(&self) -> (&Copy, impl Iterator<Item = &[u8]>) {
+        (&self.base, self.log.iter().map(|(_, bytes)| &bytes[..]))
     }
 }

@@ -117,9 +117,19 @@ impl Node {
     /// A process begins with what the disk has.
     pub(crate) fn restart(&mut self) {
         let Some(disk) = &self.disk else { return };
-        let (region, snapshot, table) = disk.recover();
-        self.replica = Replica::recovered(self.replica.me(), self.options, &snapshot, &region);
-        (self.region, self.kept, self.is_up) = (region, Kept::new(&table), true);
+        let (region, (base, records)) = (Heap::new(region_bytes(RING)), disk.recover());
+        let me = self.replica.me();
+        let mut replica = Replica::recovered(me, self.options, &base.snapshot, &region);
+        let kept = Kept::new(&base.table);
+        for bytes in records {
+            let (position, fields, _) = Fields::decode(bytes, self.options.salt).unwrap();
+            let carry_out = &mut |position, fields: &Fields<'_>| {
+                kept.apply(position, fields);
+                Ok(())
+            };
+            replica.read_back(&region, position, &fields, carry_out).unwrap();
+        }
+        (self.replica, self.region, self.kept, self.is_up) = (replica, region, kept, true);
         assert_eq!(self.replica.last().offset, disk.written().offset, "the disk has kept it");
     }
 
@@ -156,8 +166,8 @@ impl Node {
     pub(crate) fn write_disk(&mut self) -> Option<Mark> {
         let disk = self.disk.as_mut()?;
         let before = disk.written();
-        while let Some((mark, fields)) = self.replica.record_after(&self.region, disk.written()) {
-            disk.write(mark, &fields, self.options.salt);
+        while let Some((mark, record)) = self.replica.record_after(&self.region, disk.written()) {
+            disk.write(mark, record);
         }
         Some(disk.written()).filter(|written| *written != before)
     }

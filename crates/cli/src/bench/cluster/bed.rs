@@ -23,7 +23,8 @@ const MEMORY: &str = "256M";
 
 /// The group that is measured: the lease is that of the row `failover_ms`.
 fn terms(members: u8) -> Terms<'static> {
-    Terms { cluster: "bench", group: "a", members, lease: "0.5", memory: MEMORY, ring: "64M" }
+    let (lease, ring) = ("0.5", "64M");
+    Terms { cluster: "bench", group: "a", members, lease, memory: MEMORY, ring, folder: None }
 }
 
 /// Something that takes Redis' commands, and whose processes end with this value.
@@ -45,15 +46,22 @@ pub(super) struct Group {
     pub(super) nodes: Vec<Node>,
     members: u8,
     etcd: Etcd,
+    /// Where the nodes' logs are, if they have any.
+    _folder: Option<Folder>,
 }
 
 impl Group {
     /// Starts a group, and waits until it serves.
     pub(super) fn start(members: u8) -> Result<Group> {
+        Group::start_in(None, members)
+    }
+
+    fn start_in(folder: Option<Folder>, members: u8) -> Result<Group> {
         let mut etcd = Etcd::start()?;
         etcd.wait(&AtomicBool::new(false))?;
-        let nodes = start_nodes(&etcd.url, terms(members), members)?;
-        let group = Group { nodes, members, etcd };
+        let terms = Terms { folder: folder.as_ref().map(Folder::path), ..terms(members) };
+        let nodes = start_nodes(&etcd.url, terms, members)?;
+        let group = Group { nodes, members, etcd, _folder: folder };
         group.primary()?;
         Ok(group)
     }
@@ -91,7 +99,15 @@ pub(super) fn front(node: &Node) -> Result<SocketAddr> {
 impl Bed {
     /// A group of so many nodes.
     pub(super) fn group(members: u8) -> Result<Bed> {
-        let group = Group::start(members)?;
+        Bed::of(Group::start(members)?)
+    }
+
+    /// A group of three that acknowledges what is on the disks of two.
+    pub(super) fn group_on_disks() -> Result<Bed> {
+        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), 3)?)
+    }
+
+    fn of(group: Group) -> Result<Bed> {
         let primary = &group.nodes[group.primary()?];
         let (front, server) = (front(primary)?, primary.process.id());
         Ok(Bed { front, server, _processes: Processes::Group(group) })

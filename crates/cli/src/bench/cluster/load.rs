@@ -41,7 +41,7 @@ pub(super) struct Load {
     answer: Vec<u8>,
 }
 
-fn key(number: u64) -> String {
+pub(super) fn key(number: u64) -> String {
     format!("key:{number:012}")
 }
 

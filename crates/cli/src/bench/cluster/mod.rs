@@ -2,6 +2,7 @@
 //! and Caribou's figures (§6) on replication.
 //!
 //! - [`bed`]: groups on loopback, and what they are compared with. [`load`]: their clients.
+//! - [`etcd`]: puts to etcd itself, by as many clients.
 //! - [`rows`], [`failover`]: the rows. [`figures`]: the figures.
 //!
 //! Clients come by Redis' protocol over TCP: a group has no other way in yet.
@@ -9,6 +10,8 @@
 
 #[cfg(feature = "cluster")]
 mod bed;
+#[cfg(feature = "cluster")]
+mod etcd;
 #[cfg(feature = "cluster")]
 mod failover;
 #[cfg(feature = "cluster")]

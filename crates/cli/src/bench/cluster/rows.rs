@@ -6,11 +6,14 @@ use super::super::row::{Case, PeerSide, Row, Spread, Target, measure};
 use super::super::store::servers::is_there;
 use super::Extent;
 use super::bed::Bed;
+use super::etcd::Members;
 use super::load::{Ask, Load, Work};
 
 /// Connections of a client, and requests in flight on each.
 const CONNECTIONS: usize = 16;
 const IN_FLIGHT: usize = 8;
+/// etcd's rate is taken of so many times fewer requests.
+const ETCD_PART: usize = 4;
 /// Bytes of a value.
 const VALUE: usize = 64;
 
@@ -31,7 +34,7 @@ pub(super) fn measure_all(is_wanted: &dyn Fn(&str) -> bool, extent: Extent) -> R
         rows.push(beside_redis(extent).context("cannot measure valkey_wait1")?);
     }
     if is_wanted(FSYNC) {
-        rows.push(fsync());
+        rows.push(beside_etcd(extent).context("cannot measure put_r3_fsync")?);
     }
     Ok(rows)
 }
@@ -114,9 +117,16 @@ fn beside_redis(extent: Extent) -> Result<Row> {
     measure(Case { name: WAIT, unit: "K/s", peer, target, ours, theirs }, extent.runs)
 }
 
-/// What cannot be measured yet is named all the same.
-fn fsync() -> Row {
-    let nothing = Spread::of(vec![f64::NAN]);
-    let peer = ("not measured: a group keeps no log on its nodes’ disks yet", f64::NAN);
-    Row::beside(FSYNC, "K/s", nothing, peer, Target::Any)
+/// A group of three beside etcd's three members, both of which acknowledge what is on two disks.
+fn beside_etcd(extent: Extent) -> Result<Row> {
+    let (group, etcd) = (Bed::group_on_disks()?, Members::start()?);
+    group.load(1)?.fill(work(extent))?;
+    let run = || {
+        let mut load = group.load(CONNECTIONS)?;
+        load.rate((Ask::Put, Ask::Put, 0.0), work(extent), IN_FLIGHT, extent.requests)
+    };
+    let theirs = || etcd.rate(work(extent), CONNECTIONS, IN_FLIGHT, extent.requests / ETCD_PART);
+    let (peer, target) = ("etcd, three members", Target::AtLeast(10.0));
+    let (ours, theirs) = (Box::new(run), Box::new(theirs));
+    measure(Case { name: FSYNC, unit: "K/s", peer, target, ours, theirs }, extent.runs)
 }

@@ -161,7 +161,7 @@ pub(super) struct NodeArgs {
     /// Be a node of this cluster: the nodes of a group hold the same keys, and its primary serves
     /// them. Clients come by Redis' and memcached's protocols, and not over the card
     #[arg(long, value_name = "NAME", value_parser = group_name, requires = "redis",
-          conflicts_with_all = ["dir", "evict"])]
+          conflicts_with = "evict")]
     cluster: Option<String>,
     /// Of which group of the cluster: the first one begins with all slots, others get theirs by
     /// `remora store cluster move`

@@ -13,8 +13,8 @@ use remora::nic::Access;
 use remora_cli::{output, random};
 use remora_cluster::etcd::{Etcd, EtcdOptions};
 use remora_cluster::{
-    Address, EtcdMap, Group, GroupLog, GroupOptions, Mover, Node, NodeId, NotServing, ShardKeeper,
-    Slots,
+    Address, EtcdMap, Group, GroupLog, GroupOptions, Kept, Mover, Node, NodeId, NotServing,
+    ShardKeeper, Slots,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
@@ -25,6 +25,7 @@ use remora_store::way::kernel::now_ms;
 use remora_store::way::region::Region;
 use serde_json::json;
 
+use super::super::serve::read_back;
 use super::{NodeArgs, full_name};
 
 /// How often the house is kept: what has expired goes, memory is tidied.
@@ -69,8 +70,13 @@ impl Member {
         args: &NodeArgs,
         options: &ServiceOptions,
     ) -> Result<Member> {
-        // A node keeps everything in its memory: in its next life it is another one.
-        let me = NodeId(u64::from_ne_bytes(random::bytes()?) >> (u64::BITS - NUMBER_BITS));
+        let kept = options.keep.as_ref().map(|keep| Kept::open(&keep.directory, keep.fsync));
+        let kept = kept.transpose()?;
+        // Without a directory, it is another node in its next life.
+        let me = match kept.as_ref().and_then(Kept::node) {
+            Some(node) => node,
+            None => NodeId(u64::from_ne_bytes(random::bytes()?) >> (u64::BITS - NUMBER_BITS)),
+        };
         let lease = args.lease;
         let own = full_name(name, &args.group);
         let (group, size, ring_bytes) = (args.etcd.group(&own)?, args.nodes.into(), args.ring);
@@ -101,7 +107,11 @@ impl Member {
         let etcd = etcd.announce(Address { card, redis });
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
-        let node = Node::start(store, spaces, Box::new(etcd))?;
+        let etcd = Box::new(etcd);
+        let node = match kept {
+            Some(kept) => Node::resume(store, kept, spaces, etcd)?,
+            None => Node::start(store, spaces, etcd)?,
+        };
         let mover = Mover::start(slots, Box::new(map), options.fronts.password.clone())?;
         Ok(Member { fronts, node, _mover: mover })
     }
@@ -114,12 +124,16 @@ impl Member {
             return output::json_line(&json!({
                 "cluster": name, "group": args.group, "node": me.to_string(),
                 "card": card.to_string(), "redis": redis, "memcached": memcached,
+                "records": self.node.recovery().map(|found| found.log.records),
             }));
         }
         let group = &args.group;
         println!("Node {me} of group {group} of the cluster {name}: its card is at {card}.");
         redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
         memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
+        if let Some(found) = self.node.recovery() {
+            println!("{}", read_back(found));
+        }
         let urls = args.etcd.group(name)?.endpoints.join(",");
         println!("Try: remora store cluster status {name} --etcd {urls}        Stop: Ctrl-C");
         Ok(())
@@ -130,7 +144,7 @@ impl Member {
         let mut turn = 0u32;
         while !stop.load(Ordering::Relaxed) && !self.fronts.is_stopping() {
             if let Err(NotServing::Failed(reason)) = self.node.group().check() {
-                bail!("the node has ended: {reason}; start it again, and it gets a copy");
+                bail!("the node has ended: {reason}; start it again, and it gets what it lacks");
             }
             self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
             if turn.is_multiple_of(TEND_EVERY) {

@@ -1,5 +1,7 @@
 //! A cluster on loopback, with an etcd of its own: to try, and for `remora bench cluster`.
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
@@ -27,9 +29,11 @@ const LOOK: Duration = Duration::from_millis(50);
 /// etcd, which ends with this value, or with this process.
 #[derive(Debug)]
 pub(crate) struct Etcd {
-    process: Child,
+    members: Vec<Child>,
     folder: Folder,
     pub(crate) url: String,
+    /// Where each member is.
+    pub(crate) urls: Vec<String>,
 }
 
 /// A node, which ends with this value, or with this process.
@@ -62,11 +66,20 @@ pub(crate) struct Terms<'a> {
     /// The store's memory and the ring, as `--memory` and `--ring` take them.
     pub(crate) memory: &'a str,
     pub(crate) ring: &'a str,
+    /// A folder in which each node has one of its own for its log, with `--fsync always`.
+    pub(crate) folder: Option<&'a Path>,
 }
 
 /// A group of `remora store cluster try`.
-const TRIAL: Terms<'_> =
-    Terms { cluster: NAME, group: "a", members: 3, lease: "2", memory: "64M", ring: "4M" };
+const TRIAL: Terms<'_> = Terms {
+    cluster: NAME,
+    group: "a",
+    members: 3,
+    lease: "2",
+    memory: "64M",
+    ring: "4M",
+    folder: None,
+};
 
 impl Try {
     pub(super) fn run(self) -> Result<()> {
@@ -200,7 +213,17 @@ pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<
         &members,
     ]);
     args.extend(["--lease", terms.lease]);
-    let started: Vec<_> = (0..count).map(|_| Helper::start(&args)).collect::<Result<_>>()?;
+    let start = |number| {
+        let mut args: Vec<_> = args.iter().map(OsString::from).collect();
+        if let Some(folder) = terms.folder {
+            let own = folder.join(format!("node-{number}"));
+            std::fs::create_dir(&own).context("cannot make a folder for a node's log")?;
+            args.extend(["--fsync", "always", "--dir"].map(OsString::from));
+            args.push(own.into());
+        }
+        Helper::start(&args)
+    };
+    let started: Vec<_> = (0..count).map(start).collect::<Result<_>>()?;
     let ready = |mut process: Helper| {
         let line = process.line_within(PATIENCE)?;
         let ready: Ready = serde_json::from_str(&line).context("a node says what is no JSON")?;
@@ -234,30 +257,32 @@ impl Etcd {
     /// # Errors
     /// It is not there, or does not start.
     pub(crate) fn start() -> Result<Etcd> {
+        Etcd::start_members(1)
+    }
+
+    /// Starts so many members of Debian's etcd.
+    ///
+    /// # Errors
+    /// It is not there, or does not start.
+    pub(crate) fn start_members(count: u16) -> Result<Etcd> {
         let there = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         there.context("etcd cannot be started: install it (Debian: apt install etcd-server)")?;
         // A bench has several at a time.
         static STARTED: AtomicU16 = AtomicU16::new(0);
-        let before = STARTED.fetch_add(1, Ordering::Relaxed);
+        let before = STARTED.fetch_add(count, Ordering::Relaxed);
         let folder = Folder::new(&format!("cluster-try-{before}"))?;
         let pid = std::process::id();
         let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 128, pid >> 8 & 255, pid & 255);
-        let [url, peer] = [2379, 2380].map(|port| format!("http://{host}:{}", port + 2 * before));
-        // If this process is killed, the system ends etcd, too. Ctrl-C is not for it.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "etcd", "--name", "e", "--data-dir"]);
-        command.arg(folder.path().join("etcd"));
-        command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
-        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-        command.args(["--initial-cluster", &format!("e={peer}")]);
-        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
-        // Primaries write their entries all the time: nobody asks for what was there before.
-        command.args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"]);
-        command.args(["--logger", "zap", "--log-level", "fatal"]);
-        std::os::unix::process::CommandExt::process_group(&mut command, 0);
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-        let process = process.context("cannot start etcd by setpriv, of Debian's util-linux")?;
-        Ok(Etcd { process, folder, url })
+        let at = |port: u16, member: u16| format!("http://{host}:{}", port + 2 * (before + member));
+        let all: Vec<_> =
+            (0..count).map(|member| format!("e{member}={}", at(2380, member))).collect();
+        let start = |member: u16| {
+            let data = folder.path().join(format!("etcd-{member}"));
+            start_member(member, [at(2379, member), at(2380, member)], &all.join(","), &data)
+        };
+        let members = (0..count).map(start).collect::<Result<Vec<_>>>()?;
+        let urls: Vec<_> = (0..count).map(|member| at(2379, member)).collect();
+        Ok(Etcd { members, folder, url: urls[0].clone(), urls })
     }
 
     fn cluster(&self) -> EtcdGroup {
@@ -285,17 +310,38 @@ impl Etcd {
     /// # Errors
     /// It has ended.
     fn check(&mut self) -> Result<()> {
-        if let Some(status) = self.process.try_wait().context("cannot look after etcd")? {
-            bail!("etcd has ended ({status}); if it said why, that is above");
+        for member in &mut self.members {
+            if let Some(status) = member.try_wait().context("cannot look after etcd")? {
+                bail!("etcd has ended ({status}); if it said why, that is above");
+            }
         }
         Ok(())
     }
 }
 
+/// Starts a member of etcd, which ends with this process. Ctrl-C is not for it.
+fn start_member(number: u16, [url, peer]: [String; 2], all: &str, data: &Path) -> Result<Child> {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "etcd", "--name", &format!("e{number}"), "--data-dir"]);
+    command.arg(data);
+    command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+    command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+    command.args(["--initial-cluster", all]);
+    command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+    // Primaries write their entries all the time: nobody asks for what was there before.
+    command.args(["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "5m"]);
+    command.args(["--logger", "zap", "--log-level", "fatal"]);
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    process.context("cannot start etcd by setpriv, of Debian's util-linux")
+}
+
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // Both calls fail only if it has ended already.
-        self.process.kill().ok();
-        self.process.wait().ok();
+        for member in &mut self.members {
+            // Both calls fail only if it has ended already.
+            member.kill().ok();
+            member.wait().ok();
+        }
     }
 }

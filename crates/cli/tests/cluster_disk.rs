@@ -1,0 +1,343 @@
+//! A group whose nodes keep their logs on disks: `remora store serve --cluster … --dir …`.
+#![cfg(feature = "cluster")]
+
+mod support;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use support::verbs::installed;
+use support::{Folder, PATIENCE, command, succeed, until};
+
+/// A process that says in a line of JSON that it is there, and is killed with this value.
+struct Process {
+    child: Child,
+    ready: Value,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Process {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says {line:?}"));
+        Process { child, ready }
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.ready[name].as_str().unwrap()
+    }
+
+    fn front(&self) -> &str {
+        self.ready["redis"][0].as_str().unwrap()
+    }
+
+    /// What it says of itself by this name.
+    fn info(&self, name: &str) -> Option<String> {
+        let lines = redis(self.front(), "INFO persistence");
+        lines.iter().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // (By SIGKILL: nothing is written in good order.)
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+/// The lines of a node's answer; none if it is gone.
+fn redis(at: &str, command: &str) -> Vec<String> {
+    let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    if stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).is_err() {
+        return Vec::new();
+    }
+    let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
+    // That of QUIT.
+    lines.pop();
+    lines
+}
+
+/// A group of three, and etcd, which `remora store cluster try` brings along.
+struct Trial {
+    nodes: Vec<Option<Process>>,
+    folders: Vec<PathBuf>,
+    etcd: Process,
+    written: u32,
+    _folder: Folder,
+}
+
+impl Trial {
+    fn start() -> Trial {
+        let args = ["store", "cluster", "try", "--json", "--until-eof", "--nodes", "1"];
+        let folder = Folder::new();
+        let folders: Vec<_> = (0..3).map(|node| folder.path(&format!("node-{node}"))).collect();
+        folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+        let etcd = Process::start(command(args));
+        let nodes = vec![None, None, None];
+        let mut trial = Trial { nodes, folders, etcd, written: 0, _folder: folder };
+        (0..3).for_each(|node| trial.resume(node));
+        trial
+    }
+
+    /// The command that starts a node. It lives on where it may not make a file longer.
+    fn command(&self, node: usize) -> Command {
+        self.command_in(&self.folders[node])
+    }
+
+    fn command_in(&self, folder: &Path) -> Command {
+        let mut command = Command::new("env");
+        command.args(["--ignore-signal=XFSZ", env!("CARGO_BIN_EXE_remora"), "store", "serve"]);
+        command.args(["--json", "--until-eof", "--memory", "64M", "--ring", "64K"]);
+        command.args(["--redis", "127.0.0.1:0", "--cluster", "disks", "--lease", "1"]);
+        command.args(["--etcd", self.etcd.text("etcd"), "--fsync", "always", "--dir"]);
+        command.arg(folder);
+        command
+    }
+
+    fn resume(&mut self, node: usize) {
+        self.nodes[node] = Some(Process::start(self.command(node)));
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.nodes[node] = None;
+    }
+
+    fn node(&self, node: usize) -> &Process {
+        self.nodes[node].as_ref().unwrap()
+    }
+
+    /// Asks each node until one of them answers this. Which?
+    fn answered(&self, ask: &str, wanted: &[&str]) -> usize {
+        let mut by = None;
+        until(&format!("{ask}: {wanted:?}"), || {
+            let answers = |node: &Option<Process>| {
+                node.as_ref().is_some_and(|node| redis(node.front(), ask) == wanted)
+            };
+            by = self.nodes.iter().position(answers);
+            by.is_some()
+        });
+        by.unwrap()
+    }
+
+    /// Writes keys; who was the last to take one?
+    fn write(&mut self, count: u32) -> usize {
+        let mut by = 0;
+        for number in self.written..self.written + count {
+            by = self.answered(&format!("SET key{number} value{number}"), &["+OK"]);
+        }
+        self.written += count;
+        by
+    }
+
+    /// All that was acknowledged is there.
+    fn check(&self) {
+        for number in 0..self.written {
+            let value = format!("value{number}");
+            let length = format!("${}", value.len());
+            self.answered(&format!("GET key{number}"), &[&length, &value]);
+        }
+    }
+
+    /// Waits until a node follows the primary, or is it, and has all on its disk.
+    fn settle(&self, node: usize, primary: usize) {
+        until("a node has what the primary has", || {
+            let last = self.node(primary).info("cluster_last");
+            let has = |name| self.node(node).info(name) == last;
+            last.is_some() && has("log_durable") && has("cluster_applied")
+        });
+    }
+
+    /// The segments of a node's log, in order.
+    fn segments(&self, node: usize) -> Vec<PathBuf> {
+        let all = fs::read_dir(&self.folders[node]).unwrap();
+        let mut all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
+        all.retain(|path| path.file_name().unwrap().to_str().unwrap().starts_with("log-"));
+        // The counter is the last ten digits.
+        all.sort_by_key(|path| path.to_str().unwrap().rsplit('-').next().unwrap()[6..].to_owned());
+        all
+    }
+
+    fn members(&self) -> Vec<String> {
+        let etcd = self.etcd.text("etcd");
+        let told = succeed(["store", "cluster", "status", "disks", "--etcd", etcd, "--json"]);
+        let status: Value = serde_json::from_str(&told).unwrap();
+        let nodes = status["nodes"].as_array().unwrap();
+        let of = |node: &Value| node["node"].as_str().unwrap().to_owned();
+        let mut members: Vec<_> =
+            nodes.iter().filter(|node| node["part"] != "spare").map(of).collect();
+        members.sort();
+        members
+    }
+
+    /// Limits how long files of a node may get, in bytes.
+    fn limit(&self, node: usize, bytes: &str) {
+        let pid = self.node(node).child.id().to_string();
+        let limit = format!("--fsize={bytes}:");
+        let done = Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap();
+        assert!(done.success());
+    }
+}
+
+fn can_run() -> bool {
+    installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux"), ("prlimit", "util-linux")])
+}
+
+#[test]
+fn what_was_acknowledged_outlives_all_processes() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    trial.write(30);
+    let members = trial.members();
+    // More than the ring has, so that most of it is carried out again from the disk.
+    for round in 0..12 {
+        trial.answered(&format!("SET large {}", "x".repeat(12_000 + round)), &["+OK"]);
+    }
+    (0..3).for_each(|node| trial.kill(node));
+    (0..3).for_each(|node| trial.resume(node));
+    trial.check();
+    trial.answered("STRLEN large", &[":12011"]);
+    assert_eq!(trial.members(), members, "they are the nodes that they were");
+    let primary = trial.write(10);
+    let other = (primary + 1) % 3;
+    a_node_comes_back(&mut trial, primary, other);
+    the_end_of_a_log_is_torn(&mut trial, other);
+    a_log_is_damaged(&mut trial, other);
+}
+
+/// It is brought up from where its disk ends.
+fn a_node_comes_back(trial: &mut Trial, primary: usize, node: usize) {
+    trial.settle(node, primary);
+    let number = trial.node(node).text("node").to_owned();
+    trial.kill(node);
+    trial.write(10);
+    trial.resume(node);
+    assert_eq!(trial.node(node).text("node"), number);
+    assert!(trial.node(node).ready["records"].as_u64() > Some(40), "it has read its log");
+    let primary = trial.write(1);
+    trial.settle(node, primary);
+    // What it has saved is what it begins with, and the log goes on.
+    assert_eq!(redis(trial.node(node).front(), "SAVE"), ["+OK"]);
+    assert_eq!(trial.node(node).info("rdb_last_bgsave_status").unwrap(), "ok");
+    trial.kill(node);
+    trial.write(5);
+    trial.resume(node);
+    let records = trial.node(node).ready["records"].as_u64().unwrap();
+    assert!(records < 10, "{records} records come after the snapshot, and all before are in it");
+    let primary = trial.write(1);
+    trial.settle(node, primary);
+    trial.check();
+}
+
+/// Its last change, of which nothing says that it was on the disk, is cut, and comes again.
+fn the_end_of_a_log_is_torn(trial: &mut Trial, node: usize) {
+    trial.kill(node);
+    let path = trial.segments(node).pop().unwrap();
+    let bytes = fs::read(&path).unwrap();
+    let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    fs::write(&path, &bytes[..end - 3]).unwrap();
+    trial.resume(node);
+    let primary = trial.write(3);
+    trial.settle(node, primary);
+    trial.check();
+}
+
+/// The node says which file it is, and does not start; the others serve. With an empty directory,
+/// another node takes its place.
+fn a_log_is_damaged(trial: &mut Trial, node: usize) {
+    trial.kill(node);
+    // One before the last, so that this is no torn end.
+    let path = trial.segments(node).into_iter().rev().nth(1).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let refused = trial.command(node).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("is damaged"), "{told}");
+    assert!(told.contains(path.to_str().unwrap()), "{told}");
+    trial.write(3);
+    trial.check();
+    fs::remove_dir_all(&trial.folders[node]).unwrap();
+    fs::create_dir(&trial.folders[node]).unwrap();
+    trial.resume(node);
+    let new = trial.node(node).text("node").to_owned();
+    until("a new node is in its place", || trial.members().contains(&new));
+    let primary = trial.write(1);
+    trial.settle(node, primary);
+    // Not even all processes' end takes the copy along.
+    (0..3).for_each(|node| trial.kill(node));
+    (0..3).for_each(|node| trial.resume(node));
+    trial.check();
+}
+
+#[test]
+fn a_node_whose_disk_is_full_steps_aside() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    let full = trial.write(10);
+    (0..3).for_each(|node| trial.settle(node, full));
+    trial.limit(full, "100");
+    // Two others have it on their disks; then one of them is the primary.
+    trial.write(1);
+    until("another node serves", || trial.write(1) != full);
+    let status = trial.node(full).info("aof_last_write_status");
+    assert_eq!(status.as_deref(), Some("err"));
+    trial.write(10);
+    trial.check();
+    trial.limit(full, "unlimited");
+    let primary = trial.write(1);
+    trial.settle(full, primary);
+    no_majority_has_room(&mut trial, primary);
+}
+
+/// Nothing is acknowledged while two of three disks take nothing, and nothing is lost.
+fn no_majority_has_room(trial: &mut Trial, primary: usize) {
+    let full = [primary, (primary + 1) % 3];
+    full.iter().for_each(|node| trial.limit(*node, "100"));
+    let said = redis(trial.node(primary).front(), "SET unsure 1");
+    assert_ne!(said, ["+OK"], "(who is not answered is not told that it is kept)");
+    until("changes are refused with the reason", || {
+        let said = redis(trial.node(primary).front(), "SET unsure 2").join(" ");
+        said.contains("cannot write the log")
+            || said.starts_with("-MOVED")
+            || said.starts_with("-CLUSTERDOWN")
+    });
+    full.iter().for_each(|node| trial.limit(*node, "unlimited"));
+    trial.write(10);
+    trial.check();
+}
+
+/// A directory is one node's of one group.
+#[test]
+fn a_directory_of_another_store_is_refused() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    let folder = Folder::new();
+    let alone = |dir: &Path| {
+        let mut command = command(["store", "serve", "--json", "--until-eof", "--dir"]);
+        command.arg(dir).args(["--redis", "127.0.0.1:0"]);
+        command
+    };
+    let store = Process::start(alone(&folder.path("")));
+    assert_eq!(redis(store.front(), "SAVE"), ["+OK"]);
+    drop(store);
+    let refused = trial.command_in(&folder.path("")).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("no node of a group"), "{told}");
+    trial.kill(0);
+    let refused = alone(&trial.folders[0]).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("--cluster"), "{told}");
+}

@@ -1,0 +1,136 @@
+//! What of the log in the ring goes to the node's disk, and how far the disk is.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use remora_store::disk::{Directory, DirectoryError};
+use remora_store::log::{Log, ReplayError};
+use remora_store::replica::{Mark, Replica};
+use remora_store::way::region::Region;
+use thiserror::Error;
+
+/// How long after a copy that could not be written another one is asked for.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Why a node's directory cannot be used.
+#[derive(Debug, Error)]
+pub enum KeepError {
+    /// The directory.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// What is in it.
+    #[error(transparent)]
+    Files(#[from] ReplayError),
+    /// It has a store that is no node's.
+    #[error(
+        "the store in {0} is no node of a group: name another directory; `remora store dump` and \
+         `remora store load` take keys from one to the other"
+    )]
+    Alone(String),
+    /// It has a node of another group.
+    #[error(
+        "{0} has a node of another group, or of one whose entries in etcd were deleted since: name \
+         the directory of a node of this group, or an empty one for a new node"
+    )]
+    OtherGroup(String),
+    /// Nothing can be written there.
+    #[error("cannot write in {place}: {source}; the node needs it to start")]
+    Write {
+        /// The directory.
+        place: String,
+        /// What the operating system says.
+        source: io::Error,
+    },
+}
+
+/// What of the log in the ring the disk has.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    log: Log,
+    pub(crate) disk: Arc<Directory>,
+    /// The end of what the log was given.
+    fed: Mark,
+    /// Ends of records that the log was given, and has not kept yet.
+    ends: VecDeque<Mark>,
+    /// Why the log takes nothing, if that is so.
+    refusal: Option<Arc<str>>,
+    /// Why there was no copy, and until when none is asked for.
+    no_copy: Option<(Instant, String)>,
+}
+
+impl Feed {
+    /// A feed of a log that has all up to `fed`.
+    pub(crate) fn new(log: Log, disk: Arc<Directory>, fed: Mark) -> Feed {
+        Feed { log, disk, fed, ends: VecDeque::new(), refusal: None, no_copy: None }
+    }
+
+    /// What the log says of its disk now.
+    pub(crate) fn hear(&mut self, refusal: Option<Arc<str>>) {
+        if let (None, Some(reason)) = (&self.refusal, &refusal) {
+            tracing::error!("{reason}");
+        }
+        self.refusal = refusal;
+    }
+
+    /// Why the disk takes nothing, if that is so.
+    pub(crate) fn refusal(&self) -> Option<&str> {
+        let resting = self.no_copy.as_ref().filter(|(until, _)| Instant::now() < *until);
+        self.refusal.as_deref().or(resting.map(|(_, reason)| reason.as_str()))
+    }
+
+    /// A copy could not be written.
+    pub(crate) fn rest(&mut self, reason: String) {
+        self.no_copy = Some((Instant::now() + AGAIN, reason));
+    }
+
+    /// Gives the log what is new in the ring. Where the log does not take it, the ring keeps it.
+    pub(crate) fn feed(&mut self, replica: &mut Replica, region: &Region) {
+        while self.fed.offset < replica.last().offset {
+            let Some((mark, record)) = replica.record_after(region, self.fed) else { return };
+            if self.log.append_at(mark.position, record).is_err() {
+                return;
+            }
+            self.fed = mark;
+            self.ends.push_back(mark);
+        }
+    }
+
+    /// The end of what the log has kept, if that is news.
+    pub(crate) fn kept(&mut self) -> Option<Mark> {
+        let (kept, mut end) = (self.log.kept(), None);
+        while self.ends.front().is_some_and(|end| end.position <= kept) {
+            end = self.ends.pop_front();
+        }
+        end
+    }
+
+    /// Records after a mark are no more.
+    pub(crate) fn truncate(&mut self, to: Mark) {
+        if to.offset < self.fed.offset {
+            self.log.truncate(to.position);
+            self.ends.retain(|end| end.offset <= to.offset);
+            self.fed = to;
+        }
+    }
+
+    /// Another node's store stands in the place of everything, and has its name on the disk.
+    pub(crate) fn begin_anew(&mut self, at: Mark) {
+        self.log.begin_anew(at.position);
+        self.ends.clear();
+        self.fed = at;
+    }
+}
+
+/// A node's snapshots, whatever its store's memory is.
+pub(crate) trait Saves: Send + Sync + std::fmt::Debug {
+    /// Makes one: before it returns, or on its own.
+    fn save(&self, background: bool) -> Result<(), String>;
+    /// Makes one if the log has become long.
+    fn keep_short(&self, log: &Log);
+    /// When the last one was made, in seconds of Unix time.
+    fn saved_s(&self) -> u64;
+    /// What is said of them, as names and values.
+    fn entries(&self) -> Vec<(&'static str, String)>;
+}

@@ -29,6 +29,8 @@ use remora_store::replica::{
     AppendError, ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, Message,
     NodeId, Options, Output, Replica, Request, Standing, region_bytes, with_fields,
 };
+use remora_store::request::Asked;
+use remora_store::way::gate::Gate;
 use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
@@ -171,6 +173,16 @@ pub(crate) struct Wanted {
     pub(crate) not_before: Option<Instant>,
 }
 
+/// Of a node that serves: what kernels need to know, who may not wait for the node's lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standpoint {
+    /// The epoch in which it serves; 0 if it does not.
+    pub(crate) epoch: u32,
+    pub(crate) committed: Position,
+    /// Until when its lease holds.
+    pub(crate) until_ns: u64,
+}
+
 /// What a node's threads change together.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -195,6 +207,8 @@ pub(crate) struct State {
     pub(crate) service: Option<String>,
     broken: u64,
     failure: Option<String>,
+    /// Whether the gate is open.
+    lets_in: bool,
 }
 
 /// A node's part in a group.
@@ -208,6 +222,10 @@ pub struct Group {
     /// node last began to serve.
     pub(crate) shard: RwLock<Shard>,
     state: Mutex<State>,
+    /// Nothing else is locked while this is: kernels lock it while the card is.
+    standpoint: Mutex<Standpoint>,
+    /// Open to those who read the store's memory while this node serves.
+    pub(crate) gate: Arc<Gate>,
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
     is_stopping: AtomicBool,
@@ -259,6 +277,7 @@ impl Group {
             service: None,
             broken: 0,
             failure: None,
+            lets_in: false,
         };
         Ok(Arc::new(Group {
             options,
@@ -267,6 +286,8 @@ impl Group {
             region: region.expect("a region with a buffer of its own"),
             shard: RwLock::default(),
             state: Mutex::new(state),
+            standpoint: Mutex::default(),
+            gate: Arc::new(Gate::closed()),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             requests: Mutex::new(Some(requests)),
@@ -286,6 +307,15 @@ impl Group {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What kernels are told.
+    pub(crate) fn standpoint(&self) -> Standpoint {
+        *self.standpoint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_standpoint(&self, standpoint: Standpoint) {
+        *self.standpoint.lock().unwrap_or_else(PoisonError::into_inner) = standpoint;
     }
 
     /// Waits until something has changed, or for a while.
@@ -314,6 +344,7 @@ impl Group {
         let mut state = self.lock();
         state.replica.resign();
         state.carry_out(self);
+        state.cease(self);
         self.is_stopping.store(true, Ordering::Release);
         state.links.values().for_each(Link::fence);
         state.links.clear();
@@ -532,6 +563,7 @@ impl State {
             tracing::info!("the link to {node} is broken: {broken}");
             self.lose(group, node);
         }
+        self.tell_kernels(group);
         let now = (self.replica.committed(), self.replica.epoch());
         if self.told != now {
             self.told = now;
@@ -539,9 +571,35 @@ impl State {
         }
     }
 
+    /// Says to kernels what they may answer.
+    pub(crate) fn tell_kernels(&self, group: &Group) {
+        let epoch = if self.is_open() { self.replica.epoch() } else { 0 };
+        let (committed, until_ns) = (self.replica.committed(), self.replica.lease_until_ns());
+        group.set_standpoint(Standpoint { epoch, committed, until_ns });
+    }
+
+    /// Lets those who read the store's memory in while this node serves, and nobody else.
+    pub(crate) fn guard(&mut self, group: &Group) {
+        let serves = self.check().is_ok();
+        if serves != self.lets_in {
+            self.lets_in = serves;
+            if serves { group.gate.open() } else { group.gate.close() }
+        }
+    }
+
+    /// From now on this node answers nobody: another one may be the primary.
+    fn cease(&mut self, group: &Group) {
+        group.set_standpoint(Standpoint::default());
+        self.lets_in = false;
+        group.gate.close();
+    }
+
     fn carry_out_one(&mut self, group: &Group, output: Output) {
         match output {
             Output::Request(request) => {
+                if matches!(request, Request::Resign { .. }) {
+                    self.cease(group);
+                }
                 // Without its thread, the node is ending.
                 let _ = self.requests.send(request);
             }
@@ -573,6 +631,7 @@ impl State {
     }
 
     fn fence(&mut self, group: &Group, epoch: u32) {
+        self.cease(group);
         self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
         self.links.retain(|_, link| link.epoch >= epoch);
         self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
@@ -601,14 +660,21 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct GroupLog(pub Arc<Group>);
 
-impl Journal for GroupLog {
-    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+impl GroupLog {
+    /// Logs a change, for whoever asked for it.
+    fn log(&self, record: &Record<'_>, asked: Option<&Asked<'_>>) -> Result<u64, JournalError> {
         let group = &*self.0;
         let mut state = group.lock();
         if let Err(reason) = state.check() {
             return Err(JournalError(reason.to_string()));
         }
-        let appended = with_fields(record, |fields| state.replica.append(&group.region, fields));
+        let (replica, region) = (&mut state.replica, &group.region);
+        let appended = with_fields(record, |fields| match asked {
+            None => replica.append(region, fields),
+            Some(Asked { id, answer }) => {
+                replica.append_request(region, *id, &answer.borrow(), fields)
+            }
+        });
         let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
         match record {
             Record::Flush { tablespace } => {
@@ -621,6 +687,21 @@ impl Journal for GroupLog {
         }
         state.carry_out(group);
         Ok(position.number())
+    }
+}
+
+impl Journal for GroupLog {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        self.log(record, None)
+    }
+
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        self.log(record, Some(asked))
+    }
+
+    /// Readers who ask nobody may see what no majority has.
+    fn holds_back(&self) -> bool {
+        true
     }
 }
 

@@ -9,7 +9,8 @@
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
 //! - `members`: nodes that are there take the places of those that are lost.
-//! - `front`: what Redis' and memcached's clients get of it.
+//! - `front`: what Redis' and memcached's clients get of it; `kernels`: what clients over the card
+//!   do; `ways`: how they come in.
 //! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
 //!   `mover`: moves them, in a `session` with the other group's primary.
 //! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
@@ -34,6 +35,7 @@ mod front;
 mod group;
 mod in_process;
 mod incoming;
+mod kernels;
 mod link;
 mod map;
 mod members;
@@ -41,6 +43,7 @@ mod mover;
 mod node;
 mod session;
 mod slots;
+mod ways;
 mod wire;
 
 pub use address::Address;
@@ -55,3 +58,4 @@ pub use mover::Mover;
 pub use node::Node;
 pub use remora_store::replica::{ChangeError, Configuration, NodeId};
 pub use slots::Slots;
+pub use ways::{CardWays, WaysError};

@@ -86,8 +86,8 @@ fn a_client_of_any_node_finds_the_primary_in_every_way() {
     }
 }
 
-/// A counter that one client raises is never seen lower than it was acknowledged, and no addition is
-/// made twice, whatever becomes of the primary.
+/// A counter that one client raises is never seen lower than it was acknowledged, and no addition
+/// is made twice, whatever becomes of the primary.
 #[test]
 fn nothing_old_is_read_and_nothing_done_twice_while_primaries_go() {
     let mut trial = Trial::new(&["a"], 5);

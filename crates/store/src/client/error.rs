@@ -89,6 +89,18 @@ impl StoreError {
         )
     }
 
+    /// There was no answer in time.
+    pub(super) fn is_late(&self) -> bool {
+        use remora::ConnectFailure;
+        match self {
+            StoreError::Call(CallFailure::Timeout(_)) => true,
+            StoreError::Connect(ConnectError::Refused { source, .. }) => {
+                matches!(source, ConnectFailure::Timeout(_))
+            }
+            _ => false,
+        }
+    }
+
     /// The answer is not that of a store.
     pub(super) fn answer() -> StoreError {
         StoreError::Call(CallFailure::Answer)

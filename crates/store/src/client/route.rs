@@ -20,9 +20,10 @@ use crate::tablespace::TablespaceId;
 use crate::way::call::{ANSWER_LEN, AnswerHead, Call, Operation, Refused};
 use crate::way::map::ClusterMap;
 
-/// How long a node may take for the first attempt at a call; each further one may take twice as
-/// long.
+/// How long a node may take for the first attempt at a call. If that was too short, the next one
+/// may take twice as long, up to a limit.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
+const ATTEMPT_MAX: Duration = Duration::from_secs(8);
 /// How long a node may take to tell the map.
 const MAP_ATTEMPT: Duration = Duration::from_millis(500);
 /// The cursor of a scan that goes on in the next group.
@@ -318,15 +319,14 @@ impl<F: Fleet> Routed<F> {
             }
             Next::Look | Next::Ask | Next::Wait => {}
         }
-        let is_broken = matches!(error, StoreError::Call(_) | StoreError::Connect(_));
         making.reason = error.to_string();
         making.is_asking = matches!(next, Next::Ask);
         if making.is_asking {
             // The primary that says so has looked whether it knows the request.
             making.doubt = None;
         }
-        if is_broken {
-            making.attempt *= 2;
+        if error.is_late() {
+            making.attempt = ATTEMPT_MAX.min(2 * making.attempt);
         }
         if making.left().is_zero() {
             return Err(making.gives_up());

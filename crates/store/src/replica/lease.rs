@@ -68,7 +68,8 @@ impl Lease {
         epoch == self.epoch && now_ns < self.until_ns
     }
 
-    /// Until when it holds for the primary of `epoch`, in ns of this node's clock; 0 if it does not.
+    /// Until when it holds for the primary of `epoch`, in ns of this node's clock; 0 if it does
+    /// not.
     #[must_use]
     pub fn until_ns(&self, epoch: u32) -> u64 {
         if epoch == self.epoch { self.until_ns } else { 0 }

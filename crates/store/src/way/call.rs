@@ -12,7 +12,8 @@
 //!       8  condition_len  u32   bytes of the value or predicate that the condition compares with
 //!      12  value_len      u32
 //!      16  number         u64   of condition 3: the version
-//!      24  argument       u64   Get, Map: the first byte; Count: what is added; Scan, Info: the cursor;
+//!      24  argument       u64   Get, Map: the first byte; Count: what is added; Scan, Info: the
+//!                                cursor;
 //!                                Create: the quota in bytes, 0 for none
 //!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was;
 //!                                Create: how long items live in ms, 0 for ever
@@ -22,8 +23,9 @@
 //!                                values the client has read one-sided since it last said so
 //! ```
 //!
-//! Behind the value comes the request's number, if there is one: client u64, sequence u64, since u64
-//! ([`RequestId`]). A member of a cluster carries such a change out once, however often it is asked.
+//! Behind the value comes the request's number, if there is one: client u64, sequence u64, since
+//! u64 ([`RequestId`]). A member of a cluster carries such a change out once, however often it is
+//! asked.
 //!
 //! Short calls travel as parameters of the RPC; longer ones as its payload, with the same bytes.
 //! The answer of an operation on one key is an [`AnswerHead`], behind it what a Get has read: from
@@ -560,7 +562,8 @@ mod tests {
         #[test]
         fn calls_round_trip(
             tablespace: u16, which in 0..6usize, number: u64, argument: u64, expires_ms: u64,
-            flags: u32, limit: u32, numbers: Option<(u64, u64, u64)>, is_asking: bool, key: Vec<u8>, compared: Vec<u8>, value: Vec<u8>,
+            flags: u32, limit: u32, numbers: Option<(u64, u64, u64)>, is_asking: bool,
+            key: Vec<u8>, compared: Vec<u8>, value: Vec<u8>,
         ) {
             let condition = conditions(&compared, number)[which];
             let (key, value) = (&key[..], &value[..]);

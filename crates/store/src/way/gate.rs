@@ -2,7 +2,8 @@
 //!
 //! A READ and a chain look at the memory without a kernel, so nothing else can refuse them. A store
 //! whose right to answer may end (the primary of a group) closes its gate before it gives that
-//! right up: the queue pairs of all clients are in the error state when [`Gate::close`] returns.
+//! right up: the queue pairs that reached the memory are in the error state when [`Gate::close`]
+//! returns.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,12 +40,13 @@ impl Gate {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends all connections. Those that come from now on can reach the memory.
+    /// Ends the connections that were made while it was closed. Those that come from now on reach
+    /// the memory.
     pub fn open(&self) {
         self.lock().set(false);
     }
 
-    /// Ends all connections. Those that come from now on reach kernels only.
+    /// Ends the connections that reach the memory. Those that come from now on reach kernels only.
     pub fn close(&self) {
         self.lock().set(true);
     }
@@ -69,7 +71,9 @@ impl Gate {
 
 impl Inside {
     fn set(&mut self, is_closed: bool) {
-        self.is_closed = is_closed;
+        if std::mem::replace(&mut self.is_closed, is_closed) == is_closed {
+            return;
+        }
         let error = QpAttr { state: Some(State::Error), ..QpAttr::default() };
         for queue_pair in std::mem::take(&mut self.queue_pairs).into_values() {
             if let Err(error) = queue_pair.modify(&error) {

@@ -94,8 +94,8 @@ impl Index {
         self.durable = Some(0);
     }
 
-    /// The store is a part of a cluster, with its keys in this tablespace: it is read under a lease,
-    /// of which there is none yet.
+    /// The store is a part of a cluster, with its keys in this tablespace: it is read under a
+    /// lease, of which there is none yet.
     pub(crate) fn await_lease(&mut self, space: TablespaceId) {
         self.leased = Some((space, 0));
     }

@@ -118,7 +118,8 @@ impl Member {
         if json {
             return output::json_line(&json!({
                 "cluster": name, "group": args.group, "node": me.to_string(),
-                "card": card.to_string(), "store": self.ways.address().to_string(), "redis": redis, "memcached": memcached,
+                "card": card.to_string(), "store": self.ways.address().to_string(),
+                "redis": redis, "memcached": memcached,
             }));
         }
         let group = &args.group;

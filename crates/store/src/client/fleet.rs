@@ -1,6 +1,7 @@
 //! The nodes of a cluster, by polling.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use super::operations::{self, About};
 use super::route::{Fleet, Routed};
 use super::{Link, now};
 use crate::way::call::{Call, Operation};
+use crate::way::connect::ClientOptions;
 use crate::way::one_sided::OneSidedCounters;
 
 /// How long a node may take for a read without a kernel, before a kernel leads on.
@@ -48,13 +50,13 @@ impl PolledNodes {
             self.home.set_timeout(within);
             return Ok(&mut self.home);
         }
-        if !self.others.contains_key(&at) {
-            let mut options = options.clone();
-            options.timeout = within;
-            let made = PolledNode::connect(&device.clone(), at, &options)?;
-            self.others.insert(at, made);
-        }
-        let node = self.others.get_mut(&at).expect("it is there");
+        let node = match self.others.entry(at) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => {
+                let options = ClientOptions { timeout: within, ..options.clone() };
+                place.insert(PolledNode::connect(device, at, &options)?)
+            }
+        };
         node.set_timeout(within);
         Ok(node)
     }

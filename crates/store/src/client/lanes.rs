@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use remora::kernel::CallFailure;
@@ -36,23 +36,24 @@ struct Nodes {
 }
 
 impl AwaitedNodes {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<SocketAddr, Awaited>> {
+        self.0.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A connection to a node.
     async fn connect(&self, at: SocketAddr) -> Result<Awaited, StoreError> {
-        let known = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = known.get(&at) {
+        if let Some(known) = self.lock().get(&at) {
             return Ok(known.clone());
         }
-        drop(known);
         let link = self.0.home.link();
         let made = Awaited::connect(&link.device, at, &link.options).await?;
-        let mut known = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
         // Somebody else may have been faster.
-        Ok(known.entry(at).or_insert(made).clone())
+        Ok(self.lock().entry(at).or_insert(made).clone())
     }
 
     /// A connection is of no more use.
     fn forget(&self, at: SocketAddr, which: &Awaited) {
-        let mut known = self.0.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.lock();
         if known.get(&at).is_some_and(|known| known.is(which)) {
             known.remove(&at);
         }

@@ -11,4 +11,7 @@ pub struct Address {
     pub card: SocketAddr,
     /// Where Redis' clients reach it, if they do.
     pub redis: Option<SocketAddr>,
+    /// Where clients of the store reach its card, if they do.
+    #[serde(default)]
+    pub store: Option<SocketAddr>,
 }

@@ -76,6 +76,7 @@ impl<M: Memory + 'static> Drive<M> {
         if state.replica.is_serving() && !state.is_open() {
             state = self.open(state)?;
         }
+        state.guard(group);
         self.start_copies(&mut state)
     }
 
@@ -88,6 +89,7 @@ impl<M: Memory + 'static> Drive<M> {
         let mut state = group.lock();
         if state.replica.is_serving() && state.replica.epoch() == epoch {
             state.open = Some((epoch, Instant::now()));
+            state.tell_kernels(group);
             tracing::info!("{} serves in epoch {epoch}", group.options.me);
         }
         Ok(state)

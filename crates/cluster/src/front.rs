@@ -109,6 +109,13 @@ fn view_of(group: &Group) -> (NodeId, GroupView) {
     (me, GroupView { configuration, nodes: addresses })
 }
 
+/// The cluster, with the own group as it knows it itself.
+pub(crate) fn atlas_of<M: Memory + 'static>(slots: &Slots<M>) -> Atlas {
+    let mut atlas = (*slots.atlas()).clone();
+    atlas.groups.insert(slots.name.clone(), view_of(&slots.group).1);
+    atlas
+}
+
 /// A group that is one of several, as the fronts' keeper.
 pub struct ShardKeeper<M: Memory> {
     keeper: GroupKeeper,
@@ -182,10 +189,7 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     }
 
     fn cluster(&self) -> Option<Cluster> {
-        let (me, view) = view_of(&self.slots.group);
-        let mut atlas = (*self.slots.atlas()).clone();
-        atlas.groups.insert(self.slots.name.clone(), view);
-        Some(atlas.shown(&self.slots.name, me))
+        Some(atlas_of(&self.slots).shown(&self.slots.name, self.slots.group.options.me))
     }
 
     /// (What the log says of a slot comes before the first of its keys is gone.)

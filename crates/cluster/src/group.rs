@@ -24,11 +24,13 @@ use remora::nic::{Access, CreateError};
 use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::front::slots::Shard;
 use remora_store::journal::{Journal, JournalError, Prepared, Record};
-use remora_store::log::{Log, Position};
+use remora_store::log::{Fields, Log, Position};
 use remora_store::replica::{
     AppendError, ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, Message,
     NodeId, Options, Output, Replica, Request, Snapshot, Standing, region_bytes, with_fields,
 };
+use remora_store::request::Asked;
+use remora_store::way::gate::Gate;
 use remora_store::way::region::Region;
 use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
@@ -178,6 +180,16 @@ pub(crate) struct Wanted {
     pub(crate) not_before: Option<Instant>,
 }
 
+/// Of a node that serves: what kernels need to know, who may not wait for the node's lock.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Standpoint {
+    /// The epoch in which it serves; 0 if it does not.
+    pub(crate) epoch: u32,
+    pub(crate) committed: Position,
+    /// Until when its lease holds.
+    pub(crate) until_ns: u64,
+}
+
 /// What a node's threads change together.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -208,6 +220,8 @@ pub(crate) struct State {
     pub(crate) service: Option<String>,
     broken: u64,
     failure: Option<String>,
+    /// Whether the gate is open.
+    lets_in: bool,
 }
 
 /// A node's part in a group.
@@ -221,6 +235,10 @@ pub struct Group {
     /// node last began to serve.
     pub(crate) shard: RwLock<Shard>,
     state: Mutex<State>,
+    /// Nothing else is locked while this is: kernels lock it while the card is.
+    standpoint: Mutex<Standpoint>,
+    /// Open to those who read the store's memory while this node serves.
+    pub(crate) gate: Arc<Gate>,
     /// Something is committed, another node is the primary, or a link has room again.
     changed: Condvar,
     is_stopping: AtomicBool,
@@ -273,6 +291,7 @@ impl Group {
             service: None,
             broken: 0,
             failure: None,
+            lets_in: false,
         };
         Ok(Arc::new(Group {
             options,
@@ -281,6 +300,8 @@ impl Group {
             region: region.expect("a region with a buffer of its own"),
             shard: RwLock::default(),
             state: Mutex::new(state),
+            standpoint: Mutex::default(),
+            gate: Arc::new(Gate::closed()),
             changed: Condvar::new(),
             is_stopping: AtomicBool::new(false),
             log: OnceLock::new(),
@@ -319,6 +340,15 @@ impl Group {
         state
     }
 
+    /// What kernels are told.
+    pub(crate) fn standpoint(&self) -> Standpoint {
+        *self.standpoint.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_standpoint(&self, standpoint: Standpoint) {
+        *self.standpoint.lock().unwrap_or_else(PoisonError::into_inner) = standpoint;
+    }
+
     /// Waits until something has changed, or for a while.
     pub(crate) fn sleep<'g>(
         &self,
@@ -345,6 +375,7 @@ impl Group {
         let mut state = self.lock();
         state.replica.resign();
         state.carry_out(self);
+        state.cease(self);
         self.is_stopping.store(true, Ordering::Release);
         state.links.values().for_each(Link::fence);
         state.links.clear();
@@ -577,6 +608,7 @@ impl State {
                 break;
             }
         }
+        self.tell_kernels(group);
         let now = (self.replica.committed(), self.replica.epoch());
         if self.told != now {
             self.told = now;
@@ -606,9 +638,35 @@ impl State {
         (self.replica.snapshot(), flushes)
     }
 
+    /// Says to kernels what they may answer.
+    pub(crate) fn tell_kernels(&self, group: &Group) {
+        let epoch = if self.is_open() { self.replica.epoch() } else { 0 };
+        let (committed, until_ns) = (self.replica.committed(), self.replica.lease_until_ns());
+        group.set_standpoint(Standpoint { epoch, committed, until_ns });
+    }
+
+    /// Lets those who read the store's memory in while this node serves, and nobody else.
+    pub(crate) fn guard(&mut self, group: &Group) {
+        let serves = self.check().is_ok();
+        if serves != self.lets_in {
+            self.lets_in = serves;
+            if serves { group.gate.open() } else { group.gate.close() }
+        }
+    }
+
+    /// From now on this node answers nobody: another one may be the primary.
+    fn cease(&mut self, group: &Group) {
+        group.set_standpoint(Standpoint::default());
+        self.lets_in = false;
+        group.gate.close();
+    }
+
     fn carry_out_one(&mut self, group: &Group, output: Output) {
         match output {
             Output::Request(request) => {
+                if matches!(request, Request::Resign { .. }) {
+                    self.cease(group);
+                }
                 // Without its thread, the node is ending.
                 let _ = self.requests.send(request);
             }
@@ -643,6 +701,7 @@ impl State {
     }
 
     fn fence(&mut self, group: &Group, epoch: u32) {
+        self.cease(group);
         self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
         self.links.retain(|_, link| link.epoch >= epoch);
         self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
@@ -670,20 +729,17 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct GroupLog(pub Arc<Group>);
 
-impl Journal for GroupLog {
-    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
-        self.append_prepared(record, self.summed(record))
+impl GroupLog {
+    fn summed(&self, record: &Record<'_>) -> Prepared {
+        let salt = self.0.options.salt;
+        Prepared::summed(with_fields(record, |fields| fields.checksum_contents(salt)))
     }
 
-    /// The checksum is the costly part, and needs no lock.
-    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
-        Some(self.summed(record))
-    }
-
-    fn append_prepared(
+    /// Logs a change: `append` gives its fields to the replica.
+    fn log(
         &self,
         record: &Record<'_>,
-        prepared: Prepared,
+        append: impl FnOnce(&mut Replica, &Region, &Fields<'_>) -> Result<Position, AppendError>,
     ) -> Result<u64, JournalError> {
         let group = &*self.0;
         let mut state = group.lock();
@@ -698,9 +754,8 @@ impl Journal for GroupLog {
                 "the group can only be read at the moment: {reason}"
             )));
         }
-        let appended = with_fields(record, |fields| {
-            state.replica.append_summed(&group.region, fields, prepared.sum())
-        });
+        let appended =
+            with_fields(record, |fields| append(&mut state.replica, &group.region, fields));
         let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
         match record {
             Record::Flush { tablespace } => {
@@ -716,10 +771,35 @@ impl Journal for GroupLog {
     }
 }
 
-impl GroupLog {
-    fn summed(&self, record: &Record<'_>) -> Prepared {
-        let salt = self.0.options.salt;
-        Prepared::summed(with_fields(record, |fields| fields.checksum_contents(salt)))
+impl Journal for GroupLog {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        self.append_prepared(record, self.summed(record))
+    }
+
+    /// The checksum is the costly part, and needs no lock.
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        Some(self.summed(record))
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        self.log(record, |replica, region, fields| {
+            replica.append_summed(region, fields, prepared.sum())
+        })
+    }
+
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        self.log(record, |replica, region, fields| {
+            replica.append_request(region, asked.id, &asked.answer.borrow(), fields)
+        })
+    }
+
+    /// Readers who ask nobody may see what no majority has.
+    fn holds_back(&self) -> bool {
+        true
     }
 }
 

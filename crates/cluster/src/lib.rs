@@ -11,7 +11,8 @@
 //! - `keep`: the log and snapshots on the node's disk, if it has a directory; `feed`: what goes
 //!   there.
 //! - `members`: nodes that are there take the places of those that are lost.
-//! - `front`: what Redis' and memcached's clients get of it.
+//! - `front`: what Redis' and memcached's clients get of it; `kernels`: what clients over the card
+//!   do; `ways`: how they come in.
 //! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
 //!   `mover`: moves them, in a `session` with the other group's primary.
 //! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
@@ -38,6 +39,7 @@ mod group;
 mod in_process;
 mod incoming;
 mod keep;
+mod kernels;
 mod link;
 mod map;
 mod members;
@@ -45,6 +47,7 @@ mod mover;
 mod node;
 mod session;
 mod slots;
+mod ways;
 mod wire;
 
 pub use address::Address;
@@ -61,3 +64,4 @@ pub use mover::Mover;
 pub use node::Node;
 pub use remora_store::replica::{ChangeError, Configuration, NodeId};
 pub use slots::Slots;
+pub use ways::{CardWays, WaysError};

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
 use remora_store::front::slots::{Range, Runs};
 use remora_store::replica::{Configuration, NodeId};
+use remora_store::way::map::{self, ClusterMap, MapGroup};
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
@@ -82,6 +83,30 @@ impl Atlas {
             })
         };
         Cluster { groups: self.groups.iter().filter_map(group).collect() }
+    }
+
+    /// As clients over the card see it.
+    #[must_use]
+    pub fn told(&self) -> ClusterMap {
+        let group = |(name, view): (&String, &GroupView)| {
+            let at = |node: &NodeId| view.nodes.get(node)?.store;
+            let latest = view.configuration.as_ref();
+            MapGroup {
+                name: name.clone(),
+                epoch: latest.map_or(0, |latest| latest.epoch),
+                primary: latest.and_then(|latest| at(&latest.primary)),
+                nodes: latest.iter().flat_map(|all| all.members.iter().filter_map(at)).collect(),
+            }
+        };
+        let number = |name: &String| self.groups.keys().position(|held| held == name);
+        let mut slots = Runs::default();
+        for (range, Owner { group, to }) in self.slots.iter().flat_map(Runs::iter) {
+            let owner =
+                number(group).map(|group| map::Owner { group, to: to.as_ref().and_then(number) });
+            slots.set(range, owner.as_ref());
+        }
+        let revision = u64::try_from(self.revision).unwrap_or(0);
+        ClusterMap { revision, groups: self.groups.iter().map(group).collect(), slots }
     }
 
     /// The slots that a group is to give to another one.
@@ -181,7 +206,8 @@ mod tests {
         let view = |number| {
             let node = NodeId(number);
             let configuration = Configuration::first(node, vec![node]).ok();
-            let at = Address { card: ([127, 0, 0, 1], 7).into(), redis: None };
+            let card = ([127, 0, 0, 1], 7).into();
+            let at = Address { card, redis: None, store: Some(card) };
             GroupView { configuration, nodes: [(node, at)].into() }
         };
         let mut map = SlotMap::default();
@@ -208,5 +234,11 @@ mod tests {
         assert_eq!(shown.groups[0].slots, [Range::ALL]);
         assert!(shown.groups[1].slots.is_empty() && shown.groups[1].is_mine);
         assert!(shown.groups[1].nodes[0].is_me && shown.groups[1].nodes[0].is_primary);
+        // Those over the card hear of the next one, too.
+        let told = atlas.told();
+        assert_eq!(told.owner(10), Some(map::Owner { group: 0, to: Some(1) }));
+        assert_eq!(told.owner(30), Some(map::Owner { group: 0, to: None }));
+        assert_eq!(told.groups[1].primary, Some(([127, 0, 0, 1], 7).into()));
+        assert_eq!(ClusterMap::parse(&told.to_text()), Some(told));
     }
 }

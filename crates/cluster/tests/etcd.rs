@@ -1,6 +1,6 @@
 //! Nodes as processes of their own, with etcd's three members, under faults: kill -9, SIGSTOP past
-//! the lease and SIGCONT of the primary, while a client writes. Nothing that was acknowledged may
-//! be lost, nothing read that is not so any more, and all nodes end alike.
+//! the lease and SIGCONT of the primary, while clients write and read. Nothing that was
+//! acknowledged may be lost, nothing read that is not so any more, and all nodes end alike.
 //!
 //! This program is both: without arguments it is the judge, which starts etcd and the nodes; with
 //! `node` it is a node, which carries out the commands that come on its standard input.
@@ -13,6 +13,7 @@ mod etcd {
     pub(super) mod judge;
     pub(super) mod member;
     pub(super) mod node;
+    pub(super) mod readers;
 }
 
 fn main() {

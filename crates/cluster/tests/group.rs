@@ -111,7 +111,7 @@ impl Trial {
 }
 
 fn place(group: &Group) -> Address {
-    Address { card: group.address(), redis: None }
+    Address { card: group.address(), redis: None, store: None }
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

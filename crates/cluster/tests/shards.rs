@@ -1,6 +1,7 @@
 //! Two groups of nodes in one process, and slots that move between them while clients write:
 //! nothing acknowledged is lost, and nothing that was deleted comes back.
 
+#[allow(dead_code, reason = "the tests of clients over the card use the rest")]
 mod shards {
     pub(crate) mod client;
     pub(crate) mod trial;

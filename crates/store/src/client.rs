@@ -5,15 +5,23 @@
 //! call is one round trip; a value that is longer than the client's buffer comes in pieces of one
 //! version.
 //!
-//! `operations` has the operations, once for all; `polled` and `awaited` carry the calls, and
-//! [`carried`] leaves that to others: to simulated worlds.
+//! `operations` has the operations, once for all; `polled` and `awaited_node` carry the calls, and
+//! [`carried`] leaves that to others: to simulated worlds. Of a cluster, `route` finds the primary
+//! that has a key; `fleet` has the polled connections to all nodes (each a `node`), `lanes` those
+//! whose calls are futures, with time limits of a `timer`.
 
 mod awaited;
+mod awaited_node;
 pub mod carried;
 mod error;
+mod fleet;
+mod lanes;
+mod node;
 mod operations;
 mod permits;
 mod polled;
+mod route;
+mod timer;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -27,18 +35,19 @@ use remora::{
 
 pub use self::awaited::AsyncStoreClient;
 pub use self::error::StoreError;
+use self::fleet::{PolledCluster, Way};
+use self::node::PolledNode;
+use self::operations::Caller;
 pub use self::operations::{About, Put, Scanned};
-use self::polled::Polled;
 use crate::select::aggregate::Aggregation;
 use crate::select::selection::Selection;
 use crate::stats::Slow;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
-use crate::way::call::Condition;
-use crate::way::chain::{ChainReader, PolledAsks};
-use crate::way::connect::{ClientOptions, ConnectError, greet, in_time};
+use crate::way::call::{Call, Condition, Operation};
+use crate::way::connect::{ClientOptions, ConnectError, greet};
 use crate::way::hello::{Hello, Purpose, Welcome};
 use crate::way::info::{LatencyInfo, SpaceInfo};
-use crate::way::one_sided::{OneSided, OneSidedCounters, PolledReads, landing};
+use crate::way::one_sided::OneSidedCounters;
 
 /// The most bytes of a call that travel as its parameters: with the header they fit the smallest
 /// path MTU of 256 bytes.
@@ -104,14 +113,35 @@ impl Link {
 /// ```
 #[derive(Debug)]
 pub struct StoreClient {
-    calls: Polled,
-    /// READs of the store's memory, from the first on.
-    reader: Option<OneSided<PolledReads>>,
-    reads: u64,
-    /// A connection to a chain, from the first get by one on.
-    chain: Option<ChainReader<PolledAsks>>,
-    // After what uses its queue pair.
-    link: Link,
+    to: To,
+}
+
+/// What a client is connected to.
+#[derive(Debug)]
+enum To {
+    Store(Box<PolledNode>),
+    Cluster(Box<PolledCluster>),
+}
+
+impl Caller for To {
+    async fn call(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        match self {
+            To::Store(node) => node.calls.call(operation, call, out).await,
+            To::Cluster(cluster) => cluster.call(operation, call, out).await,
+        }
+    }
+
+    fn tablespace(&self) -> TablespaceId {
+        match self {
+            To::Store(node) => node.calls.tablespace,
+            To::Cluster(cluster) => cluster.tablespace(),
+        }
+    }
 }
 
 /// The result of a future that polls for what it needs, and so is ready at once.
@@ -125,7 +155,8 @@ fn now<T>(future: impl Future<Output = T>) -> T {
 }
 
 impl StoreClient {
-    /// Connects to the store at `store`.
+    /// Connects to the store at `store`. If that is a node of a cluster, the client asks it for the
+    /// map, and then calls the primary that has the key, the next one if that goes.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -134,32 +165,44 @@ impl StoreClient {
         store: SocketAddr,
         options: &ClientOptions,
     ) -> Result<StoreClient, ConnectError> {
-        let (sends, receives) = (device.create_cq(16)?, device.create_cq(16)?);
-        let shape = QueuePairOptions::rc(&sends).recv_cq(&receives).send_depth(16).recv_depth(16);
-        let connecting = Link::connect(device, store, options, &shape);
-        let link = in_time(store, options.timeout, connecting)?;
-        let calls = Polled::new(&link, sends, &receives)?;
-        Ok(StoreClient { calls, reader: None, reads: 0, chain: None, link })
+        let node = PolledNode::connect(device, store, options)?;
+        if !node.link.welcome.is_member {
+            return Ok(StoreClient { to: To::Store(Box::new(node)) });
+        }
+        let begun = PolledCluster::new(node, options.timeout);
+        let cluster = begun.map_err(|error| ConnectError::Map(error.to_string()))?;
+        Ok(StoreClient { to: To::Cluster(Box::new(cluster)) })
     }
 
-    /// The connection.
+    /// The connection that was made first.
+    fn link(&self) -> &Link {
+        match &self.to {
+            To::Store(node) => &node.link,
+            To::Cluster(cluster) => &cluster.fleet.home.link,
+        }
+    }
+
+    /// The connection; of a cluster, the one to the node at which this client came in.
     pub fn connection(&self) -> &Connection {
-        &self.link.connection
+        &self.link().connection
     }
 
-    /// The store's memory, as far as this client may read it.
+    /// The memory of the store at the other end of [`StoreClient::connection`], as far as this
+    /// client may read it.
     pub fn memory(&self) -> Remote {
-        self.link.welcome.memory
+        self.link().welcome.memory
     }
 
     /// The tablespace that operations are about; at first, the one of the options.
     pub fn tablespace(&self) -> TablespaceId {
-        self.calls.tablespace
+        self.to.tablespace()
     }
 
-    /// Turns to another tablespace.
+    /// Turns to another tablespace. In a cluster there is but one.
     pub fn set_tablespace(&mut self, tablespace: TablespaceId) {
-        self.calls.tablespace = tablespace;
+        if let To::Store(node) = &mut self.to {
+            node.calls.tablespace = tablespace;
+        }
     }
 
     /// How long each operation may take from now on; at first, as long as the options say.
@@ -167,13 +210,9 @@ impl StoreClient {
     /// The store carries out an operation that took too long, or not. The next one begins when that
     /// one has ended.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.link.options.timeout = timeout;
-        self.calls.set_timeout(timeout);
-        if let Some(reader) = &mut self.reader {
-            reader.reads_mut().timeout = timeout;
-        }
-        if let Some(chain) = &mut self.chain {
-            chain.asks_mut().timeout = timeout;
+        match &mut self.to {
+            To::Store(node) => node.set_timeout(timeout),
+            To::Cluster(cluster) => cluster.timeout = timeout,
         }
     }
 
@@ -195,7 +234,7 @@ impl StoreClient {
         condition: Condition<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        now(operations::get_if(&mut self.calls, key, condition, out))
+        now(operations::get_if(&mut self.to, key, condition, out))
     }
 
     /// Reads a value one-sided: without a kernel, by READs of the store's memory. One round trip
@@ -209,19 +248,10 @@ impl StoreClient {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        let calls = &mut self.calls;
-        let reader = match &mut self.reader {
-            Some(reader) => reader,
-            none => {
-                let known = (self.link.welcome.memory, now(operations::index(calls))?);
-                let Link { domain, queue_pair, options, .. } = &self.link;
-                let (queue_pair, cq) = (queue_pair.clone(), calls.sends.clone());
-                let (timeout, is_owed) = (options.timeout, false);
-                let reads = PolledReads { queue_pair, cq, timeout, is_owed };
-                none.insert(OneSided::new((reads, landing(domain)?), known, options.locations))
-            }
-        };
-        now(operations::get_one_sided(calls, reader, &mut self.reads, key, out))
+        match &mut self.to {
+            To::Store(node) => node.get_one_sided(key, out),
+            To::Cluster(cluster) => cluster.get_by(Way::OneSided, key, out),
+        }
     }
 
     /// Reads a value by a chain: by work requests on the store's card, while its processor sleeps.
@@ -234,23 +264,18 @@ impl StoreClient {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        let calls = &mut self.calls;
-        let chain = match &mut self.chain {
-            Some(chain) => chain,
-            none => {
-                let index = now(operations::index(calls))?;
-                let Link { device, store, options, welcome, .. } = &self.link;
-                let connecting = PolledAsks::connect(device, (*store, welcome.ticket), options);
-                let asks = in_time(*store, options.timeout, connecting)?;
-                none.insert(ChainReader::new(asks, index))
-            }
-        };
-        now(operations::get_by_chain(calls, chain, key, out))
+        match &mut self.to {
+            To::Store(node) => node.get_by_chain(key, out),
+            To::Cluster(cluster) => cluster.get_by(Way::Chain, key, out),
+        }
     }
 
     /// How often each way of reading one-sided was taken.
     pub fn one_sided_counters(&self) -> OneSidedCounters {
-        self.reader.as_ref().map(OneSided::counters).unwrap_or_default()
+        match &self.to {
+            To::Store(node) => node.counters(),
+            To::Cluster(cluster) => cluster.counters(),
+        }
     }
 
     /// Sets a value. Returns its version.
@@ -258,7 +283,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> Result<u64, StoreError> {
-        now(operations::put(&mut self.calls, key, value))
+        now(operations::put(&mut self.to, key, value))
     }
 
     /// Changes a value as `how` says. Returns its new version; `None` if the condition does not
@@ -272,7 +297,7 @@ impl StoreClient {
         value: &[u8],
         how: &Put<'_>,
     ) -> Result<Option<u64>, StoreError> {
-        now(operations::put_with(&mut self.calls, key, value, how))
+        now(operations::put_with(&mut self.to, key, value, how))
     }
 
     /// Removes a key; `false` if it is not there, or the condition does not hold.
@@ -280,7 +305,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn delete_if(&mut self, key: &[u8], condition: Condition<'_>) -> Result<bool, StoreError> {
-        now(operations::delete_if(&mut self.calls, key, condition))
+        now(operations::delete_if(&mut self.to, key, condition))
     }
 
     /// Removes a key; `false` if it is not there.
@@ -297,7 +322,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn touch(&mut self, key: &[u8], expires_ms: u64) -> Result<bool, StoreError> {
-        now(operations::touch(&mut self.calls, key, expires_ms))
+        now(operations::touch(&mut self.to, key, expires_ms))
     }
 
     /// Adds to a value that is a decimal number, or sets it if the key is not there. Returns the
@@ -306,7 +331,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn count(&mut self, key: &[u8], add: i64) -> Result<i64, StoreError> {
-        now(operations::count(&mut self.calls, key, add))
+        now(operations::count(&mut self.to, key, add))
     }
 
     /// Walks over the tablespace, and calls `each` with key and value of every row, or with what
@@ -322,7 +347,7 @@ impl StoreClient {
         selection: Option<&Selection>,
         each: impl FnMut(&[u8], &[u8]),
     ) -> Result<Scanned, StoreError> {
-        now(operations::scan(&mut self.calls, selection, each))
+        now(operations::scan(&mut self.to, selection, each))
     }
 
     /// Walks over the tablespace as [`StoreClient::scan`] does, and calls `each` with a key, what
@@ -331,7 +356,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn items(&mut self, each: impl FnMut(&[u8], &About, &[u8])) -> Result<Scanned, StoreError> {
-        now(operations::items(&mut self.calls, each))
+        now(operations::items(&mut self.to, each))
     }
 
     /// Computes the aggregates of a selection over the rows that it selects: only answers travel.
@@ -339,7 +364,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn aggregate(&mut self, selection: &Selection) -> Result<Aggregation, StoreError> {
-        now(operations::aggregate(&mut self.calls, selection))
+        now(operations::aggregate(&mut self.to, selection))
     }
 
     /// Removes all keys of the tablespace.
@@ -347,7 +372,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn flush(&mut self) -> Result<(), StoreError> {
-        now(operations::flush(&mut self.calls))
+        now(operations::flush(&mut self.to))
     }
 
     /// The tablespace with this name, if there is one.
@@ -355,7 +380,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn find_tablespace(&mut self, name: &str) -> Result<Option<TablespaceId>, StoreError> {
-        now(operations::find_tablespace(&mut self.calls, name))
+        now(operations::find_tablespace(&mut self.to, name))
     }
 
     /// Makes a tablespace. The client's own stays as it is.
@@ -366,7 +391,7 @@ impl StoreClient {
         &mut self,
         options: &TablespaceOptions,
     ) -> Result<TablespaceId, StoreError> {
-        now(operations::create_tablespace(&mut self.calls, options))
+        now(operations::create_tablespace(&mut self.to, options))
     }
 
     /// Drops the client's tablespace with all its keys.
@@ -374,7 +399,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`]. Those of Redis' and memcached's clients stay.
     pub fn drop_tablespace(&mut self) -> Result<(), StoreError> {
-        now(operations::drop_tablespace(&mut self.calls))
+        now(operations::drop_tablespace(&mut self.to))
     }
 
     /// What the store counts, by name.
@@ -382,7 +407,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn counts(&mut self) -> Result<Vec<(String, u64)>, StoreError> {
-        now(operations::counts(&mut self.calls))
+        now(operations::counts(&mut self.to))
     }
 
     /// Latencies, by way in and operation.
@@ -390,7 +415,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn latencies(&mut self) -> Result<Vec<LatencyInfo>, StoreError> {
-        now(operations::latencies(&mut self.calls))
+        now(operations::latencies(&mut self.to))
     }
 
     /// The tablespaces, and their blocks by size.
@@ -398,7 +423,7 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn tablespaces(&mut self) -> Result<Vec<SpaceInfo>, StoreError> {
-        now(operations::tablespaces(&mut self.calls))
+        now(operations::tablespaces(&mut self.to))
     }
 
     /// The operations that took long, the newest first.
@@ -406,6 +431,6 @@ impl StoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub fn slow_operations(&mut self) -> Result<Vec<Slow>, StoreError> {
-        now(operations::slow_operations(&mut self.calls))
+        now(operations::slow_operations(&mut self.to))
     }
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 pub use self::error::JournalError;
 use crate::codec::Codec;
 use crate::item::Item;
+use crate::request::Asked;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 
 /// A change, as it is logged. Records of one key come in the order of its changes.
@@ -124,7 +125,17 @@ pub trait Journal: Send + Sync {
         self.append(record)
     }
 
-    /// Whether readers are not told of changes before these are on a disk.
+    /// As [`Journal::append`], of a change that a client may ask for again. Where that has taken
+    /// effect already, it is refused.
+    ///
+    /// # Errors
+    /// See [`Journal::append`]. A journal that does not remember requests takes none.
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        let _ = (record, asked);
+        Err(JournalError("this store does not remember requests".to_owned()))
+    }
+
+    /// Whether readers are not told of changes before these are on a disk, or with a majority.
     fn holds_back(&self) -> bool {
         false
     }
@@ -147,6 +158,10 @@ impl<J: Journal + ?Sized> Journal for &J {
         (**self).append_prepared(record, prepared)
     }
 
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        (**self).append_asked(record, asked)
+    }
+
     fn holds_back(&self) -> bool {
         (**self).holds_back()
     }
@@ -167,6 +182,10 @@ impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
         prepared: Prepared,
     ) -> Result<u64, JournalError> {
         (**self).append_prepared(record, prepared)
+    }
+
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        (**self).append_asked(record, asked)
     }
 
     fn holds_back(&self) -> bool {

@@ -8,7 +8,7 @@
 //! - [`sweep`], [`evict`], [`scan`]: what walks the table.
 //! - [`codec`], [`select`]: compression, and selection next to the data.
 //! - [`journal`], [`log`], [`snapshot`], [`rdb`], [`disk`]: what outlives the process.
-//! - [`replica`]: the log on several machines.
+//! - [`replica`]: the log on several machines; [`request`]: what its clients number.
 //! - [`way`]: kernels, one-sided reads and chains.
 //! - [`service`]: a store that is served in every way at once.
 //! - [`client`]: a client over the card.
@@ -26,6 +26,7 @@ pub mod log;
 pub mod memory;
 pub mod rdb;
 pub mod replica;
+pub mod request;
 pub mod scan;
 pub mod select;
 pub mod service;

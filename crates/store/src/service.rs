@@ -29,7 +29,7 @@ use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
-use crate::way::door::{ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
+use crate::way::door::{Behind, ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
 use crate::way::kernel::{deploy, now_ms, undeploy};
 use crate::way::long::LongCalls;
 use crate::way::region::Region;
@@ -156,14 +156,22 @@ impl std::fmt::Debug for Service {
 }
 
 /// The store's memory, as its ways need it.
-struct Places {
-    region: Region,
-    for_clients: MemoryRegion,
-    for_chains: MemoryRegion,
+#[derive(Debug)]
+pub struct Places {
+    /// For the store itself.
+    pub region: Region,
+    /// For clients' READs.
+    pub for_clients: MemoryRegion,
+    /// For chains.
+    pub for_chains: MemoryRegion,
 }
 
 impl Places {
-    fn new(device: &Device, limit: u64, len: u64) -> Result<Places, ServiceError> {
+    /// Memory of `len` bytes, for a store of this limit.
+    ///
+    /// # Errors
+    /// There is none, or the card refuses it.
+    pub fn new(device: &Device, limit: u64, len: u64) -> Result<Places, ServiceError> {
         let buffer =
             Buffer::new(len as usize).map_err(|source| ServiceError::Memory { limit, source })?;
         let memory = device.alloc_pd()?.register(buffer, Access::REMOTE_READ)?;
@@ -229,8 +237,14 @@ impl Service {
             }
         }
         let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
-        let for_clients = (places.for_clients, places.region.readers().clone());
-        let door = Arc::new(Door::open(device, options.door.clone(), for_clients, Some(chains))?);
+        let behind = Behind {
+            memory: places.for_clients,
+            readers: places.region.readers().clone(),
+            chains: Some(chains),
+            gate: Arc::default(),
+            is_member: false,
+        };
+        let door = Arc::new(Door::open(device, options.door.clone(), behind)?);
         let counts = options.fronts.stats.thread();
         let address = SocketAddr::new(device.info().address, options.door.port);
         let keyspace: Arc<dyn Keyspace> =

@@ -141,16 +141,17 @@ impl Serve {
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
         }
-        if let Some(name) = group {
-            let options = self.options(None)?;
-            cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
-            self.device.finish(&device);
-            return Ok(ExitCode::SUCCESS);
-        }
         let token = match self.token {
             None if !device.info().address.is_loopback() => Some(random::token()?),
             given => given,
         };
+        if let Some(name) = group {
+            // A token that no other node has lets nobody in.
+            let options = self.options(token)?;
+            cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
+            self.device.finish(&device);
+            return Ok(ExitCode::SUCCESS);
+        }
         let service = Service::start(&device, &self.options(token)?)?;
         self.announce(&service, token)?;
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {

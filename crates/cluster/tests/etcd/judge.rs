@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::histories;
 use super::member::Etcd;
 use super::node::LEASE;
+use super::{histories, readers};
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -169,6 +169,8 @@ pub(crate) fn run() {
     }
     leave_without_etcd(&mut trial, &etcd);
     trial.compare();
+    readers::run(&mut trial);
+    trial.compare();
     histories::run(&mut trial, &start);
     trial.check();
     trial.compare();
@@ -202,9 +204,13 @@ fn stop_and_go_on(trial: &mut Trial, round: u32) {
 }
 
 /// Looks until it is so.
-pub(super) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
     let start = Instant::now();
-    while let Err(wrong) = look() {
+    loop {
+        let wrong = match look() {
+            Ok(found) => return found,
+            Err(wrong) => wrong,
+        };
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
         std::thread::sleep(Duration::from_millis(50));
     }

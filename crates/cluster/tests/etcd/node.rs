@@ -6,34 +6,51 @@ use std::time::Duration;
 
 use remora::Device;
 use remora_cluster::etcd::{Etcd, EtcdGroup, EtcdOptions};
-use remora_cluster::{Address, Group, GroupKeeper, GroupLog, GroupOptions, Node, NodeId};
+use remora_cluster::{
+    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Mover, Node, NodeId, ShardKeeper,
+    Slots,
+};
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::memory::Heap;
 use remora_store::scan::Cursor;
+use remora_store::service::Places;
 use remora_store::store::{Change, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::door::DoorOptions;
 use remora_store::way::kernel::now_ms;
+use remora_store::way::region::Region;
 
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
+/// Its name in the cluster.
+const GROUP: &str = "a";
 const PORT: u16 = 7490;
 const LIMIT: u64 = 16 << 20;
 
 /// The group, as etcd is to know it.
 pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions {
-        group: EtcdGroup { endpoints, user: None, name: "trial".to_owned() },
+        group: EtcdGroup { endpoints, user: None, name: format!("trial/{GROUP}") },
         lease: LEASE,
         size: 3,
         ring_bytes: 1 << 16,
     }
 }
 
-/// A node of this process's number, which Redis' clients reach, too.
-fn start(endpoints: Vec<String>) -> (Node<Heap>, Server) {
+/// A node, and how clients reach it.
+struct Member {
+    fronts: Server,
+    ways: CardWays,
+    node: Node<Region>,
+    _mover: Mover<Region>,
+}
+
+/// A node of this process's number.
+fn start(endpoints: Vec<String>) -> Member {
     let device = Device::open().unwrap();
     let me = NodeId(u64::from(std::process::id()));
-    let (etcd, terms) = Etcd::connect(&options(endpoints), me).unwrap();
+    let etcd = options(endpoints);
+    let map = EtcdMap::new(&etcd.group).unwrap();
+    let (etcd, terms) = Etcd::connect(&etcd, me).unwrap();
     let options = GroupOptions {
         me,
         port: PORT,
@@ -47,34 +64,41 @@ fn start(endpoints: Vec<String>) -> (Node<Heap>, Server) {
     let group = Group::new(&device, options).unwrap();
     let own = Options::new(LIMIT, 7);
     let log = GroupLog(group.clone());
-    let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+    let places = Places::new(&device, LIMIT, own.memory_len()).unwrap();
+    let store = Arc::new(Store::new(places.region, log, own).unwrap());
     let spaces = TablespaceOptions::new("db0");
     let served = Served::new(store.clone(), LIMIT, spaces.clone());
     let fronts =
         server::Options { redis: vec![([127, 0, 0, 1], 0).into()], ..server::Options::default() };
-    let keeper = Arc::new(GroupKeeper(group.clone()));
-    let server = Server::start(&fronts, Arc::new(served), keeper).unwrap();
-    let redis = server.redis().first().copied();
-    let etcd = etcd.announce(Address { card: group.address(), redis });
-    (Node::start(store, vec![spaces], Box::new(etcd)).unwrap(), server)
+    let slots = Slots::new(group.clone(), store.clone(), GROUP);
+    let (keeper, stats) = (Arc::new(ShardKeeper::new(slots.clone())), fronts.stats.clone());
+    let fronts = Server::start(&fronts, Arc::new(served), keeper).unwrap();
+    let memory = (places.for_clients, places.for_chains);
+    let ways = CardWays::start(&slots, memory, DoorOptions::default(), &stats).unwrap();
+    let (redis, store_at) = (fronts.redis().first().copied(), Some(ways.address()));
+    let etcd = etcd.announce(Address { card: group.address(), redis, store: store_at });
+    let node = Node::start(store, vec![spaces], Box::new(etcd)).unwrap();
+    let mover = Mover::start(slots, Box::new(map), None).unwrap();
+    Member { fronts, ways, node, _mover: mover }
 }
 
 pub(crate) fn run(endpoints: Vec<String>) {
-    let (node, server) = start(endpoints);
+    let Member { fronts, ways, node, _mover } = &start(endpoints);
     for line in std::io::stdin().lock().lines() {
         let line = line.unwrap();
         let words: Vec<_> = line.split(' ').collect();
         let answer = match words[1..] {
-            ["put", key, value] => put(&node, key, value),
-            ["get", key] => get(&node, key),
-            ["digest"] => Ok(digest(&node)),
+            ["put", key, value] => put(node, key, value),
+            ["get", key] => get(node, key),
+            ["digest"] => Ok(digest(node)),
             ["applied"] => Ok(node.group().status().applied.position.to_string()),
-            ["members"] => members(&node),
+            ["members"] => members(node),
             ["tend"] => {
                 node.group().tend(3);
                 Ok("ok".to_owned())
             }
-            ["redis"] => Ok(server.redis()[0].to_string()),
+            ["redis"] => Ok(fronts.redis()[0].to_string()),
+            ["store"] => Ok(ways.address().to_string()),
             ["status"] => Ok(format!("{:?}", node.group().status())),
             _ => panic!("an unknown command: {line}"),
         };
@@ -84,7 +108,7 @@ pub(crate) fn run(endpoints: Vec<String>) {
     }
 }
 
-fn put(node: &Node<Heap>, key: &str, value: &str) -> Result<String, String> {
+fn put(node: &Node<Region>, key: &str, value: &str) -> Result<String, String> {
     let space = node.store().tablespace("db0").ok_or("there is no tablespace yet")?;
     let put = Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expires_ms: None };
     let updated = node.store().update(space, key.as_bytes(), now_ms(), &mut |_, _| put);
@@ -93,7 +117,7 @@ fn put(node: &Node<Heap>, key: &str, value: &str) -> Result<String, String> {
     Ok("ok".to_owned())
 }
 
-fn get(node: &Node<Heap>, key: &str) -> Result<String, String> {
+fn get(node: &Node<Region>, key: &str) -> Result<String, String> {
     let look = || {
         let mut value = Vec::new();
         let space = node.store().tablespace("db0")?;
@@ -104,7 +128,7 @@ fn get(node: &Node<Heap>, key: &str) -> Result<String, String> {
 }
 
 /// The group's members, once they hold all that was acknowledged.
-fn members(node: &Node<Heap>) -> Result<String, String> {
+fn members(node: &Node<Region>) -> Result<String, String> {
     node.group().check().map_err(|reason| reason.to_string())?;
     let configuration = node.group().status().configuration.ok_or("there is none")?;
     if !configuration.is_established() {
@@ -116,7 +140,7 @@ fn members(node: &Node<Heap>) -> Result<String, String> {
 }
 
 /// The sum of all that the store has, in any order, and how many items these are.
-fn digest(node: &Node<Heap>) -> String {
+fn digest(node: &Node<Region>) -> String {
     let Some(space) = node.store().tablespace("db0") else { return "empty".to_owned() };
     let (mut cursor, mut sum, mut items) = (Cursor::START, 0u64, 0);
     loop {

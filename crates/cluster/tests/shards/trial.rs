@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use remora::Device;
 use remora::connection::token::Token;
 use remora_cluster::{
-    Address, Configuration, Group, GroupLog, GroupOptions, InProcess, InProcessMap, MapService,
-    Mover, Node, NodeId, ShardKeeper, Slots,
+    Address, CardWays, Configuration, Group, GroupLog, GroupOptions, InProcess, InProcessMap,
+    MapService, Mover, Node, NodeId, ShardKeeper, Slots,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::memory::Heap;
+use remora_store::service::Places;
 use remora_store::store::{Options, Store};
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::door::DoorOptions;
+use remora_store::way::region::Region;
 
 use super::client::{Client, Reply};
 
@@ -27,8 +29,9 @@ const LIMIT: u64 = 32 << 20;
 /// A node. Its clients go first, and what waits for the group last.
 struct Member {
     fronts: Server,
-    node: Node<Heap>,
-    _mover: Mover<Heap>,
+    ways: CardWays,
+    node: Node<Region>,
+    _mover: Mover<Region>,
 }
 
 pub(crate) struct Trial {
@@ -78,6 +81,11 @@ impl Trial {
     pub(crate) fn fronts_of(&self, group: &str) -> Vec<SocketAddr> {
         let members = self.members.iter().filter(|((name, _), _)| name == group);
         members.map(|(_, member)| member.fronts.redis()[0]).collect()
+    }
+
+    /// Where clients over the card reach the nodes.
+    pub(crate) fn doors(&self) -> Vec<SocketAddr> {
+        self.members.values().map(|member| member.ways.address()).collect()
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -163,17 +171,22 @@ fn start(service: &InProcess, map: InProcessMap, name: &str, me: NodeId) -> Memb
     let group = Group::new(&device, options).unwrap();
     let own = Options::new(LIMIT, 7);
     let log = GroupLog(group.clone());
-    let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+    let places = Places::new(&device, LIMIT, own.memory_len()).unwrap();
+    let store = Arc::new(Store::new(places.region, log, own).unwrap());
     let space = TablespaceOptions::new("db0");
     let served = Served::new(store.clone(), LIMIT, space.clone());
     let slots = Slots::new(group.clone(), store.clone(), name);
     let keeper = Arc::new(ShardKeeper::new(slots.clone()));
     let redis = vec![([127, 0, 0, 1], 0).into()];
     let fronts = server::Options { redis, threads: 2, ..server::Options::default() };
+    let stats = fronts.stats.clone();
     let fronts = Server::start(&fronts, Arc::new(served), keeper).unwrap();
-    let address = Address { card: group.address(), redis: Some(fronts.redis()[0]) };
+    let memory = (places.for_clients, places.for_chains);
+    let ways = CardWays::start(&slots, memory, DoorOptions::default(), &stats).unwrap();
+    let (redis, store_at) = (Some(fronts.redis()[0]), Some(ways.address()));
+    let address = Address { card: group.address(), redis, store: store_at };
     let coordinator = service.coordinator(me, address);
     let node = Node::start(store, vec![space], coordinator).unwrap();
     let mover = Mover::start(slots, Box::new(map), None).unwrap();
-    Member { fronts, node, _mover: mover }
+    Member { fronts, ways, node, _mover: mover }
 }

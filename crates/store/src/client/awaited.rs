@@ -1,28 +1,23 @@
-//! Calls as futures, many at a time.
+//! A client whose operations are futures, many at a time.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use remora::kernel::AsyncKernelClient;
-use remora::nic::Access;
-use remora::{Connection, Device, MemoryRegion, QueuePairOptions, Remote};
+use remora::{Connection, Device, Remote};
 
+use super::Link;
+use super::awaited_node::{Awaited, AwaitedNode};
 use super::error::StoreError;
+use super::fleet::Way;
+use super::lanes::{AwaitedCluster, Lane};
 use super::operations::{self, About, Caller, Put, Scanned};
-use super::permits::Permits;
-use super::{Link, PARAMS_MAX};
 use crate::select::aggregate::Aggregation;
 use crate::select::selection::Selection;
 use crate::stats::Slow;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
-use crate::way::call::{ANSWER_LEN, Call, Condition, Operation};
-use crate::way::chain::{AwaitedAsks, ChainReader};
+use crate::way::call::{Call, Condition, Operation};
 use crate::way::connect::{ClientOptions, ConnectError};
 use crate::way::info::{LatencyInfo, SpaceInfo};
-use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters, landing};
-
-/// The most bytes of memory for long calls that is kept for the next one.
-const KEPT_MAX: u64 = 1 << 20;
+use crate::way::one_sided::OneSidedCounters;
 
 /// A client of a store whose operations are futures, many at a time. They need no executor of a
 /// certain kind, and no time limit ends them: an executor's time-out drops the future, and the
@@ -58,97 +53,50 @@ const KEPT_MAX: u64 = 1 << 20;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct AsyncStoreClient {
-    calls: Awaited,
-    reader: Option<OneSided<AwaitedReads>>,
-    reads: u64,
-    chain: Option<ChainReader<AwaitedAsks>>,
-}
-
-/// Carries calls as futures.
 #[derive(Clone, Debug)]
-struct Awaited {
-    shared: Arc<Shared>,
-    tablespace: TablespaceId,
+pub struct AsyncStoreClient {
+    to: To,
 }
 
-#[derive(Debug)]
-struct Shared {
-    kernels: AsyncKernelClient,
-    /// As many as the kernels' client has places.
-    permits: Permits,
-    /// Memory for calls that are too long for parameters.
-    staging: Mutex<Vec<MemoryRegion>>,
-    link: Link,
+/// What a client is connected to.
+#[derive(Clone, Debug)]
+enum To {
+    Store(Box<AwaitedNode>),
+    Cluster(Box<AwaitedCluster>),
 }
 
-impl Shared {
-    /// Memory with these bytes.
-    fn stage(&self, bytes: &[u8]) -> Result<MemoryRegion, StoreError> {
-        let fits = |region: &MemoryRegion| region.len() >= bytes.len() as u64;
-        let kept = {
-            let mut kept = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.iter().position(fits).map(|at| kept.swap_remove(at))
-        };
-        let region = match kept {
-            Some(region) => region,
-            None => {
-                let len = bytes.len().next_power_of_two().max(4096);
-                self.link.domain.alloc(len, Access::LOCAL_WRITE)?
-            }
-        };
-        region.write_at(0, bytes).map_err(|error| StoreError::Call(error.into()))?;
-        Ok(region)
-    }
-
-    /// The call for which there was this memory is over.
-    fn keep(&self, region: MemoryRegion) {
-        let mut kept = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
-        if region.len() <= KEPT_MAX && kept.len() < self.link.options.calls {
-            kept.push(region);
-        }
-    }
+/// Who carries the calls of an operation.
+enum Calling<'a> {
+    Store(&'a Awaited),
+    Cluster(Lane<'a>),
 }
 
-impl Caller for &Awaited {
+impl Caller for Calling<'_> {
     async fn call(
         &mut self,
         operation: Operation,
         call: &Call<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
-        let mut bytes = Vec::with_capacity(call.len());
-        Call { tablespace: self.tablespace.0, ..*call }.write(&mut bytes)?;
-        let Shared { kernels, permits, .. } = &*self.shared;
-        let _permit = permits.take().await;
-        let answer = if bytes.len() <= PARAMS_MAX {
-            kernels.call(operation.opcode(), &bytes).await?
-        } else {
-            let staged = self.shared.stage(&bytes)?;
-            let payload = staged.slice(..bytes.len());
-            let answer = kernels.call_with(operation.opcode(), &[], payload).await;
-            self.shared.keep(staged);
-            answer?
-        };
-        out.extend_from_slice(&answer);
-        Ok(())
+        match self {
+            Calling::Store(calls) => calls.call(operation, call, out).await,
+            Calling::Cluster(lane) => lane.call(operation, call, out).await,
+        }
     }
 
     fn tablespace(&self) -> TablespaceId {
-        self.tablespace
-    }
-}
-
-impl Clone for AsyncStoreClient {
-    fn clone(&self) -> AsyncStoreClient {
-        AsyncStoreClient { calls: self.calls.clone(), reader: None, reads: 0, chain: None }
+        match self {
+            Calling::Store(calls) => calls.tablespace,
+            Calling::Cluster(lane) => lane.tablespace(),
+        }
     }
 }
 
 impl AsyncStoreClient {
-    /// Connects to the store at `store`. [`ClientOptions::calls`] says how many calls are in flight
-    /// at most; others wait for those.
+    /// Connects to the store at `store`; if that is a node of a cluster, to the cluster: see
+    /// [`StoreClient::connect`](super::StoreClient::connect). [`ClientOptions::calls`] says how
+    /// many calls are in flight at most; others wait for those. In a cluster,
+    /// [`ClientOptions::timeout`] says how long each call is repeated where it fails.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -157,37 +105,53 @@ impl AsyncStoreClient {
         store: SocketAddr,
         options: &ClientOptions,
     ) -> Result<AsyncStoreClient, ConnectError> {
-        let places = options.calls.max(1);
-        let depth = u32::try_from(places).unwrap_or(u32::MAX);
-        // Three READs of a look-up go beside the calls.
-        let shape = QueuePairOptions::new().send_depth(depth.saturating_add(4)).recv_depth(depth);
-        let link = Link::connect(device, store, options, &shape).await?;
-        let answer_len = options.piece + ANSWER_LEN;
-        let kernels = AsyncKernelClient::new(&link.domain, &link.queue_pair, places, answer_len)?;
-        let (permits, staging) = (Permits::new(places), Mutex::default());
-        let shared = Arc::new(Shared { kernels, permits, staging, link });
-        let calls = Awaited { shared, tablespace: TablespaceId(options.tablespace) };
-        Ok(AsyncStoreClient { calls, reader: None, reads: 0, chain: None })
+        let calls = Awaited::connect(device, store, options).await?;
+        if !calls.link().welcome.is_member {
+            return Ok(AsyncStoreClient { to: To::Store(Box::new(AwaitedNode::new(calls))) });
+        }
+        let cluster = AwaitedCluster::new(calls).await?;
+        Ok(AsyncStoreClient { to: To::Cluster(Box::new(cluster)) })
     }
 
-    /// The connection.
+    /// The connection that was made first.
+    fn link(&self) -> &Link {
+        match &self.to {
+            To::Store(node) => node.calls.link(),
+            To::Cluster(cluster) => cluster.home().link(),
+        }
+    }
+
+    async fn calls(&self) -> Calling<'_> {
+        match &self.to {
+            To::Store(node) => Calling::Store(&node.calls),
+            To::Cluster(cluster) => Calling::Cluster(cluster.lane().await),
+        }
+    }
+
+    /// The connection; of a cluster, the one to the node at which this client came in.
     pub fn connection(&self) -> &Connection {
-        &self.calls.shared.link.connection
+        &self.link().connection
     }
 
-    /// The store's memory, as far as this client may read it.
+    /// The memory of the store at the other end of [`AsyncStoreClient::connection`], as far as this
+    /// client may read it.
     pub fn memory(&self) -> Remote {
-        self.calls.shared.link.welcome.memory
+        self.link().welcome.memory
     }
 
     /// The tablespace that this handle's operations are about.
     pub fn tablespace(&self) -> TablespaceId {
-        self.calls.tablespace
+        match &self.to {
+            To::Store(node) => node.calls.tablespace,
+            To::Cluster(_) => TablespaceId(0),
+        }
     }
 
-    /// Turns this handle to another tablespace.
+    /// Turns this handle to another tablespace. In a cluster there is but one.
     pub fn set_tablespace(&mut self, tablespace: TablespaceId) {
-        self.calls.tablespace = tablespace;
+        if let To::Store(node) = &mut self.to {
+            node.calls.tablespace = tablespace;
+        }
     }
 
     /// Reads a value: see [`StoreClient::get`](super::StoreClient::get).
@@ -208,7 +172,7 @@ impl AsyncStoreClient {
         condition: Condition<'_>,
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        operations::get_if(&mut &self.calls, key, condition, out).await
+        operations::get_if(&mut self.calls().await, key, condition, out).await
     }
 
     /// Reads a value one-sided: see
@@ -221,18 +185,13 @@ impl AsyncStoreClient {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        let mut calls = &self.calls;
-        let reader = match &mut self.reader {
-            Some(reader) => reader,
-            none => {
-                let link = &calls.shared.link;
-                let known = (link.welcome.memory, operations::index(&mut calls).await?);
-                let reads = AwaitedReads { queue_pair: link.queue_pair.clone() };
-                let reads = (reads, landing(&link.domain)?);
-                none.insert(OneSided::new(reads, known, link.options.locations))
+        match &mut self.to {
+            To::Store(node) => {
+                let (mut calls, reader, reads) = node.reader().await?;
+                operations::get_one_sided(&mut calls, reader, reads, key, out).await
             }
-        };
-        operations::get_one_sided(&mut calls, reader, &mut self.reads, key, out).await
+            To::Cluster(cluster) => cluster.get_by(Way::OneSided, key, out).await,
+        }
     }
 
     /// Reads a value by a chain: see [`StoreClient::get_by_chain`](super::StoreClient::get_by_chain).
@@ -244,23 +203,21 @@ impl AsyncStoreClient {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        let mut calls = &self.calls;
-        let chain = match &mut self.chain {
-            Some(chain) => chain,
-            none => {
-                let Link { device, store, options, welcome, .. } = &calls.shared.link;
-                let index = operations::index(&mut calls).await?;
-                let store = (*store, welcome.ticket);
-                let asks = AwaitedAsks::connect(device, store, options).await?;
-                none.insert(ChainReader::new(asks, index))
+        match &mut self.to {
+            To::Store(node) => {
+                let (mut calls, chain) = node.chain().await?;
+                operations::get_by_chain(&mut calls, chain, key, out).await
             }
-        };
-        operations::get_by_chain(&mut calls, chain, key, out).await
+            To::Cluster(cluster) => cluster.get_by(Way::Chain, key, out).await,
+        }
     }
 
     /// How often this handle has taken each way of reading one-sided.
     pub fn one_sided_counters(&self) -> OneSidedCounters {
-        self.reader.as_ref().map(OneSided::counters).unwrap_or_default()
+        match &self.to {
+            To::Store(node) => node.counters(),
+            To::Cluster(cluster) => cluster.counters(),
+        }
     }
 
     /// Sets a value: see [`StoreClient::put`](super::StoreClient::put).
@@ -268,7 +225,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn put(&self, key: &[u8], value: &[u8]) -> Result<u64, StoreError> {
-        operations::put(&mut &self.calls, key, value).await
+        operations::put(&mut self.calls().await, key, value).await
     }
 
     /// Changes a value: see [`StoreClient::put_with`](super::StoreClient::put_with).
@@ -281,7 +238,7 @@ impl AsyncStoreClient {
         value: &[u8],
         how: &Put<'_>,
     ) -> Result<Option<u64>, StoreError> {
-        operations::put_with(&mut &self.calls, key, value, how).await
+        operations::put_with(&mut self.calls().await, key, value, how).await
     }
 
     /// Removes a key, if a condition holds: see
@@ -294,7 +251,7 @@ impl AsyncStoreClient {
         key: &[u8],
         condition: Condition<'_>,
     ) -> Result<bool, StoreError> {
-        operations::delete_if(&mut &self.calls, key, condition).await
+        operations::delete_if(&mut self.calls().await, key, condition).await
     }
 
     /// Removes a key: see [`StoreClient::delete`](super::StoreClient::delete).
@@ -310,7 +267,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn touch(&self, key: &[u8], expires_ms: u64) -> Result<bool, StoreError> {
-        operations::touch(&mut &self.calls, key, expires_ms).await
+        operations::touch(&mut self.calls().await, key, expires_ms).await
     }
 
     /// Adds to a number: see [`StoreClient::count`](super::StoreClient::count).
@@ -318,7 +275,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn count(&self, key: &[u8], add: i64) -> Result<i64, StoreError> {
-        operations::count(&mut &self.calls, key, add).await
+        operations::count(&mut self.calls().await, key, add).await
     }
 
     /// Walks over the tablespace: see [`StoreClient::scan`](super::StoreClient::scan).
@@ -330,7 +287,7 @@ impl AsyncStoreClient {
         selection: Option<&Selection>,
         each: impl FnMut(&[u8], &[u8]),
     ) -> Result<Scanned, StoreError> {
-        operations::scan(&mut &self.calls, selection, each).await
+        operations::scan(&mut self.calls().await, selection, each).await
     }
 
     /// Walks over the tablespace: see [`StoreClient::items`](super::StoreClient::items).
@@ -341,7 +298,7 @@ impl AsyncStoreClient {
         &self,
         each: impl FnMut(&[u8], &About, &[u8]),
     ) -> Result<Scanned, StoreError> {
-        operations::items(&mut &self.calls, each).await
+        operations::items(&mut self.calls().await, each).await
     }
 
     /// Computes aggregates: see [`StoreClient::aggregate`](super::StoreClient::aggregate).
@@ -349,7 +306,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn aggregate(&self, selection: &Selection) -> Result<Aggregation, StoreError> {
-        operations::aggregate(&mut &self.calls, selection).await
+        operations::aggregate(&mut self.calls().await, selection).await
     }
 
     /// Removes all keys of the tablespace.
@@ -357,7 +314,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn flush(&self) -> Result<(), StoreError> {
-        operations::flush(&mut &self.calls).await
+        operations::flush(&mut self.calls().await).await
     }
 
     /// The tablespace with this name, if there is one.
@@ -365,7 +322,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn find_tablespace(&self, name: &str) -> Result<Option<TablespaceId>, StoreError> {
-        operations::find_tablespace(&mut &self.calls, name).await
+        operations::find_tablespace(&mut self.calls().await, name).await
     }
 
     /// Makes a tablespace. This handle's own stays as it is.
@@ -376,7 +333,7 @@ impl AsyncStoreClient {
         &self,
         options: &TablespaceOptions,
     ) -> Result<TablespaceId, StoreError> {
-        operations::create_tablespace(&mut &self.calls, options).await
+        operations::create_tablespace(&mut self.calls().await, options).await
     }
 
     /// Drops this handle's tablespace with all its keys.
@@ -384,7 +341,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn drop_tablespace(&self) -> Result<(), StoreError> {
-        operations::drop_tablespace(&mut &self.calls).await
+        operations::drop_tablespace(&mut self.calls().await).await
     }
 
     /// What the store counts, by name.
@@ -392,7 +349,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn counts(&self) -> Result<Vec<(String, u64)>, StoreError> {
-        operations::counts(&mut &self.calls).await
+        operations::counts(&mut self.calls().await).await
     }
 
     /// Latencies, by way in and operation.
@@ -400,7 +357,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn latencies(&self) -> Result<Vec<LatencyInfo>, StoreError> {
-        operations::latencies(&mut &self.calls).await
+        operations::latencies(&mut self.calls().await).await
     }
 
     /// The tablespaces, and their blocks by size.
@@ -408,7 +365,7 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn tablespaces(&self) -> Result<Vec<SpaceInfo>, StoreError> {
-        operations::tablespaces(&mut &self.calls).await
+        operations::tablespaces(&mut self.calls().await).await
     }
 
     /// The operations that took long, the newest first.
@@ -416,6 +373,6 @@ impl AsyncStoreClient {
     /// # Errors
     /// See [`StoreError`].
     pub async fn slow_operations(&self) -> Result<Vec<Slow>, StoreError> {
-        operations::slow_operations(&mut &self.calls).await
+        operations::slow_operations(&mut self.calls().await).await
     }
 }

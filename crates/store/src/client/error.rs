@@ -1,5 +1,7 @@
 //! Why a call of a store has no result.
 
+use std::time::Duration;
+
 use remora::RegisterError;
 use remora::kernel::{CallFailure, CallStatus};
 use thiserror::Error;
@@ -40,6 +42,29 @@ pub enum StoreError {
     /// There is no connection to a chain.
     #[error(transparent)]
     Connect(#[from] ConnectError),
+    /// No node of the cluster has carried out the call.
+    #[error(
+        "no node of the cluster has answered within {waited:?}: {reason}; look at its nodes with \
+         `remora store cluster status`"
+    )]
+    NoPrimary {
+        /// How long was tried.
+        waited: Duration,
+        /// What went wrong last.
+        reason: String,
+    },
+    /// A change may have taken effect, or not.
+    #[error("nobody knows whether the change took effect: read the key; {reason}")]
+    Doubt {
+        /// What went wrong last.
+        reason: String,
+    },
+    /// Another node became a group's primary while its keys were walked over.
+    #[error("a group has another primary now, whose keys have another order: scan anew")]
+    Reordered,
+    /// There are no random numbers, by which a client of a cluster is known.
+    #[error("the system has no random numbers: {0}")]
+    Random(rustix::io::Errno),
     /// There is no memory for a call's bytes.
     #[error("there is no memory for the bytes of a call: {0}")]
     Memory(#[from] RegisterError),
@@ -53,6 +78,27 @@ impl StoreError {
             StoreError::Call(CallFailure::Status(CallStatus::NOT_FOUND))
                 | StoreError::Refused(Refused::Condition)
         )
+    }
+
+    /// The connection is of no more use, or of none soon.
+    pub(super) fn is_broken(&self) -> bool {
+        use CallFailure::{Connection, Poll, Post, Request, Timeout};
+        matches!(
+            self,
+            StoreError::Call(Connection(_) | Poll(_) | Post(_) | Request(_) | Timeout(_))
+        )
+    }
+
+    /// There was no answer in time.
+    pub(super) fn is_late(&self) -> bool {
+        use remora::ConnectFailure;
+        match self {
+            StoreError::Call(CallFailure::Timeout(_)) => true,
+            StoreError::Connect(ConnectError::Refused { source, .. }) => {
+                matches!(source, ConnectFailure::Timeout(_))
+            }
+            _ => false,
+        }
     }
 
     /// The answer is not that of a store.

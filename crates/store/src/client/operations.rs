@@ -9,19 +9,23 @@ use crate::select::selection::{Output, Selection};
 use crate::stats::Slow;
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
 use crate::way::call::{
-    ANSWER_LEN, AnswerHead, Call, Condition, EVICTS, EXPIRY_KEPT, HOLDS_BACK, Operation, Placement,
-    Refused, VALUE_MAX, WITH_HEADS,
+    ANSWER_LEN, AnswerHead, Call, Condition, EVICTS, EXPIRY_KEPT, HOLDS_BACK, LEASED, Operation,
+    Placement, Refused, VALUE_MAX, WITH_HEADS,
 };
 use crate::way::chain::{Asks, ChainReader};
-use crate::way::index::Index;
+use crate::way::index::{Index, boot_ns};
 use crate::way::info::{self, LatencyInfo, Section, SpaceInfo};
 use crate::way::kernel::now_ms;
+use crate::way::map::ClusterMap;
 use crate::way::one_sided::{OneSided, OneSidedError, Reads};
 use crate::way::row::each_row;
 
 /// One READ in so many goes by kernel instead, so that the store learns what is in use, and how
 /// much was read: it evicts what is not in use, and READs leave no trace.
 const SHOWN: u64 = 64;
+
+/// The longest map that is read, in bytes.
+const MAP_MAX: usize = 4 << 20;
 
 /// What a scan has done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -168,8 +172,19 @@ async fn read_piece<C: Caller>(
     }
 }
 
-/// Reads by READs; by a kernel what cannot be read so, and one read in [`SHOWN`].
-pub(super) async fn get_one_sided<C: Caller, R: Reads>(
+/// Sees to it that there is a lease where one is needed, so that what is read counts.
+async fn renew<C: Caller>(caller: &mut C, index: &mut Index) -> Result<(), StoreError> {
+    if index.needs_lease() {
+        let sent = boot_ns();
+        let head = call(caller, Operation::Lease, &Call::default(), &mut Vec::new()).await?;
+        index.learn(head.version);
+        index.lease_until(sent.saturating_add(head.expires_ms));
+    }
+    Ok(())
+}
+
+/// Reads by READs. `None`: a kernel is to be asked, as it is about one read in [`SHOWN`].
+pub(super) async fn read_one_sided<C: Caller, R: Reads>(
     caller: &mut C,
     reader: &mut OneSided<R>,
     reads: &mut u64,
@@ -177,17 +192,63 @@ pub(super) async fn get_one_sided<C: Caller, R: Reads>(
     out: &mut Vec<u8>,
 ) -> Result<Option<About>, StoreError> {
     *reads += 1;
-    if !reads.is_multiple_of(SHOWN) {
-        let space = caller.tablespace();
-        let found = reader.get(space, key, now_ms(), |item| take(item, out)).await?;
-        if let Some(found) = found.flatten() {
-            return Ok(Some(found));
-        }
+    if reads.is_multiple_of(SHOWN) {
+        return Ok(None);
     }
-    let asked = Call { key, limit: reader.tell(), ..Call::default() };
-    let found = get_asked(caller, asked, out).await?;
-    found.inspect(|found| reader.index_mut().learn(found.version));
-    Ok(found)
+    renew(caller, reader.index_mut()).await?;
+    let space = reader.index_mut().space(caller.tablespace());
+    Ok(reader.get(space, key, now_ms(), |item| take(item, out)).await?.flatten())
+}
+
+/// Reads by a kernel, and says how many values were read without one.
+pub(super) async fn get_told<C: Caller>(
+    caller: &mut C,
+    key: &[u8],
+    read: u32,
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    get_asked(caller, Call { key, limit: read, ..Call::default() }, out).await
+}
+
+/// Reads by READs; by a kernel what cannot be read so.
+pub(super) async fn get_one_sided<C: Caller, R: Reads>(
+    caller: &mut C,
+    reader: &mut OneSided<R>,
+    reads: &mut u64,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    if let Some(found) = read_one_sided(caller, reader, reads, key, out).await? {
+        return Ok(Some(found));
+    }
+    let found = get_told(caller, key, reader.tell(), out).await?;
+    Ok(found.inspect(|found| reader.index_mut().learn(found.version)))
+}
+
+/// Reads by a chain. `None`: a kernel is to be asked.
+pub(super) async fn read_by_chain<C: Caller, A: Asks>(
+    caller: &mut C,
+    chain: &mut ChainReader<A>,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    renew(caller, chain.index_mut()).await?;
+    let space = chain.index_mut().space(caller.tablespace());
+    Ok(chain.get(space, key, now_ms(), |item| take(item, out)).await?.flatten())
+}
+
+/// A kernel has found what a chain has not.
+pub(super) async fn learn_by_chain<C: Caller, A: Asks>(
+    caller: &mut C,
+    chain: &mut ChainReader<A>,
+    found: &About,
+) -> Result<(), StoreError> {
+    if chain.index_mut().is_shown(found.version) {
+        // It is in the stash, or its partition has grown.
+        chain.set_index(index(caller).await?);
+    }
+    chain.index_mut().learn(found.version);
+    Ok(())
 }
 
 /// Reads by a chain; by a kernel what cannot be read so.
@@ -197,18 +258,12 @@ pub(super) async fn get_by_chain<C: Caller, A: Asks>(
     key: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Option<About>, StoreError> {
-    let space = caller.tablespace();
-    let found = chain.get(space, key, now_ms(), |item| take(item, out)).await?;
-    if let Some(found) = found.flatten() {
+    if let Some(found) = read_by_chain(caller, chain, key, out).await? {
         return Ok(Some(found));
     }
     let found = get_if(caller, key, Condition::None, out).await?;
     if let Some(found) = &found {
-        if chain.index_mut().is_shown(found.version) {
-            // It is in the stash, or its partition has grown.
-            chain.set_index(index(caller).await?);
-        }
-        chain.index_mut().learn(found.version);
+        learn_by_chain(caller, chain, found).await?;
     }
     Ok(found)
 }
@@ -229,7 +284,30 @@ pub(super) async fn index<C: Caller>(caller: &mut C) -> Result<Index, StoreError
     if head.flags & HOLDS_BACK != 0 {
         index.hold_back();
     }
+    if head.flags & LEASED != 0 {
+        index.await_lease(number(&head)?);
+    }
     Ok(index)
+}
+
+/// The cluster's map, as a node tells it.
+pub(super) async fn map<C: Caller>(caller: &mut C) -> Result<ClusterMap, StoreError> {
+    let (mut text, mut answer, mut first) = (Vec::new(), Vec::new(), None);
+    while text.len() < MAP_MAX {
+        let asked = Call { argument: text.len() as u64, ..Call::default() };
+        answer.clear();
+        let head = call(caller, Operation::Map, &asked, &mut answer).await?;
+        let piece = answer.get(ANSWER_LEN..).unwrap_or_default();
+        if *first.get_or_insert(head.version) != head.version {
+            return Err(StoreError::Changing);
+        }
+        text.extend_from_slice(piece);
+        if text.len() >= head.value_len as usize || piece.is_empty() {
+            let text = String::from_utf8(text).map_err(|_| StoreError::answer())?;
+            return ClusterMap::parse(&text).ok_or_else(StoreError::answer);
+        }
+    }
+    Err(StoreError::answer())
 }
 
 pub(super) async fn put<C: Caller>(

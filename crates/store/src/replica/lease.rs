@@ -68,6 +68,13 @@ impl Lease {
         epoch == self.epoch && now_ns < self.until_ns
     }
 
+    /// Until when it holds for the primary of `epoch`, in ns of this node's clock; 0 if it does
+    /// not.
+    #[must_use]
+    pub fn until_ns(&self, epoch: u32) -> u64 {
+        if epoch == self.epoch { self.until_ns } else { 0 }
+    }
+
     /// How long after a renewal was sent the next one should be, in ns: so that two may be lost.
     #[must_use]
     pub fn renew_every_ns(&self) -> u64 {

@@ -8,12 +8,13 @@ use super::history::{History, Mark, are_in_order};
 use super::lease::{Lease, Silence};
 use super::message::{Answer, Message, Output, Snapshot};
 use super::region::COMMITTED_AT;
-use super::requests::{NoRequest, RequestId, Requests};
+use super::requests::{NoRequest, Requests};
 use super::role::{Backup, Role};
 use super::service::{Entry, Event, Request};
 use crate::journal::{Journal, Record};
 use crate::log::{self, Fields, Operation, Position, with_record};
 use crate::memory::Memory;
+use crate::request::RequestId;
 use crate::store::Store;
 
 /// How a replica is made.
@@ -664,6 +665,12 @@ impl Replica {
     #[must_use]
     pub fn holds_lease(&self, epoch: u32, now_ns: u64) -> bool {
         epoch == self.epoch && self.lease.holds(epoch, now_ns)
+    }
+
+    /// Until when this node's lease for its epoch holds, in ns of its clock; 0 if it has none.
+    #[must_use]
+    pub fn lease_until_ns(&self) -> u64 {
+        self.lease.until_ns(self.epoch)
     }
 
     /// Whether this node has heard from the service, within a term before `now_ns` of its clock,

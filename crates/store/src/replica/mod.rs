@@ -14,6 +14,8 @@
 //! - [`Replica`]: one node's part (`member`), as a `backup` or as the `primary`; `role`: what it
 //!   remembers as that.
 
+pub use crate::request::RequestId;
+
 mod backup;
 mod configuration;
 mod history;
@@ -33,5 +35,5 @@ pub use member::{Counters, Fate, Options, Replica, Standing, apply, with_fields}
 pub use message::{Answer, Message, Output, Snapshot};
 pub use primary::{AppendError, ChangeError};
 pub use region::region_bytes;
-pub use requests::{ANSWER_MAX, CLIENTS_MAX, NoRequest, RequestId, Requests};
+pub use requests::{ANSWER_MAX, CLIENTS_MAX, NoRequest, Requests};
 pub use service::{ConfigurationService, Entry, Event, Registry, Request};

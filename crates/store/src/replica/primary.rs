@@ -10,11 +10,12 @@ use super::configuration::{Configuration, NoConfiguration, NodeId};
 use super::member::Replica;
 use super::message::{Message, Output};
 use super::region::{COMMITTED_AT, SLOTS, pieces};
-use super::requests::{ANSWER_MAX, NoRequest, RequestId, record};
+use super::requests::{ANSWER_MAX, NoRequest, record};
 use super::role::{Peer, Primary, Progress, Role, Stage};
 use super::service::Request;
 use crate::log::{Fields, Operation, Position};
 use crate::memory::Memory;
+use crate::request::RequestId;
 
 /// Why a change is not logged. It has not happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -10,23 +10,12 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::log::{Fields, Operation, Position};
+use crate::request::RequestId;
 
 /// How many clients are remembered; who has been silent for longest is forgotten.
 pub const CLIENTS_MAX: usize = 1 << 16;
 /// The longest answer that is kept, in bytes.
 pub const ANSWER_MAX: usize = 1 << 10;
-
-/// Which request of which client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct RequestId {
-    /// The client: a random number.
-    pub client: u64,
-    /// How many requests it has made, this one included.
-    pub sequence: u64,
-    /// Up to where the log was committed when the client began, as a node of the group told it. So
-    /// a client that nobody knows is known to be new, if only older ones were forgotten.
-    pub since: Position,
-}
 
 /// Why a request with a number is not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

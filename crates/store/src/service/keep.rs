@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::way::call::{Operation, Refused};
 use crate::way::execute::{Effort, execute_with};
 use crate::way::info::SpaceInfo;
-use crate::way::kernel::{Served, now_ms};
+use crate::way::kernel::{Executed, Served, now_ms};
 
 /// How often the length of the log is looked at.
 const LOOK: Duration = Duration::from_millis(200);
@@ -96,22 +96,29 @@ impl<M: Memory + 'static, D: Disk + Send + Sync + 'static> Served for Logged<M, 
         bytes: &[u8],
         place: (u64, usize),
         out: &mut Vec<u8>,
-    ) -> Result<u64, CallStatus> {
-        execute_with(effort, &*self.store, operation, bytes, place, out)
+    ) -> Executed {
+        let done = execute_with(effort, &*self.store, operation, bytes, place, out);
+        let mut executed = Executed::new(operation, done);
+        if !executed.has_changed {
+            let is_get = operation == Operation::Get;
+            let version = done.ok().filter(|_| is_get).map(Position::from_number);
+            executed.until = self.unsynced(version);
+        }
+        executed
     }
 
-    fn seen(&self, version: Option<u64>) -> u64 {
-        self.unsynced(version.map(Position::from_number))
-    }
-
-    fn is_durable(&self, position: u64) -> Result<bool, CallStatus> {
-        let (log, position) = (self.log(), Position::from_number(position));
-        if !self.is_awaited() || log.durable() >= position {
+    fn is_durable(&self, executed: &Executed) -> Result<bool, CallStatus> {
+        let (log, until) = (self.log(), Position::from_number(executed.until));
+        if !self.is_awaited() || log.durable() >= until {
             return Ok(true);
         }
-        log.hurry(position);
-        // Nobody may be told that a change is kept which the disk has not taken.
-        if log.read_only().is_some() { Err(Refused::ReadOnly.status()) } else { Ok(false) }
+        log.hurry(until);
+        match log.read_only() {
+            None => Ok(false),
+            // Nobody may be told that a change is kept which the disk has not taken.
+            Some(_) if executed.has_changed => Err(Refused::ReadOnly.status()),
+            Some(_) => Ok(true),
+        }
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -197,7 +204,12 @@ mod tests {
     }
 
     fn seen(kept: &Logged<Heap, Faulty>, version: Option<u64>) -> u64 {
-        crate::way::kernel::Served::seen(kept, version)
+        kept.unsynced(version.map(Position::from_number))
+    }
+
+    /// A change up to this position, as a kernel has made it.
+    fn changed(until: u64) -> Executed {
+        Executed::new(Operation::Put, Ok(until))
     }
 
     #[test]
@@ -211,7 +223,7 @@ mod tests {
         // Readers of what is on the disk do not wait, all others do.
         assert_eq!((seen(&kept, Some(old)), seen(&kept, Some(new))), (0, new));
         assert_eq!((seen(&kept, None), Keeper::seen(&kept), kept.walked()), (new, new, new));
-        assert_eq!(kept.is_durable(new), Ok(false));
+        assert_eq!(kept.is_durable(&changed(new)), Ok(false));
         committer.turn(2);
         assert_eq!((seen(&kept, Some(new)), seen(&kept, None), kept.walked()), (0, 0, 0));
         // Of a key that is gone nothing is left to look at.
@@ -236,6 +248,7 @@ mod tests {
         committer.turn(1);
         assert!(kept.log().read_only().is_some());
         assert_eq!((seen(&kept, Some(new)), seen(&kept, None)), (0, 0));
-        assert_eq!(kept.is_durable(new), Err(Refused::ReadOnly.status()), "its writer is told");
+        let told = kept.is_durable(&changed(new));
+        assert_eq!(told, Err(Refused::ReadOnly.status()), "its writer is told");
     }
 }

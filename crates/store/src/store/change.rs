@@ -10,6 +10,7 @@ use crate::item::{CHECKSUM, Item, KEY_MAX, Live, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Prepared, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
+use crate::request::Asked;
 use crate::table::{Crowded, Hash, Locked, Slot, SlotPlace};
 use crate::tablespace::{Space, TablespaceId};
 
@@ -230,6 +231,15 @@ struct Subject<'a> {
     space: &'a Space,
     key: &'a [u8],
     hash: Hash,
+    asked: Option<Asked<'a>>,
+}
+
+/// The key that is to be changed, and who asks for that.
+#[derive(Clone, Copy)]
+struct Target<'a> {
+    key: &'a [u8],
+    hash: Hash,
+    asked: Option<Asked<'a>>,
 }
 
 type Current = Option<(SlotPlace, Slot, Seen)>;
@@ -266,16 +276,32 @@ impl<M: Memory, J: Journal> Store<M, J> {
         now: u64,
         decide: &mut Decide<'_, 'v>,
     ) -> Result<Updated, UpdateError> {
+        self.update_asked(space, key, now, None, decide)
+    }
+
+    /// As [`Store::update`]; the change takes effect once, if it is `asked` for by a request with a
+    /// number.
+    ///
+    /// # Errors
+    /// See [`UpdateError`]; the key is then as it was.
+    pub fn update_asked<'v>(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        asked: Option<Asked<'_>>,
+        decide: &mut Decide<'_, 'v>,
+    ) -> Result<Updated, UpdateError> {
         if !(1..=KEY_MAX).contains(&key.len()) {
             return Err(UpdateError::Key(key.len()));
         }
         self.note_time(now);
         let hash = self.hasher.hash(space, key);
         let partition = hash.partition(self.table.geometry.partitions);
-        let mut tries = 0;
+        let (target, mut tries) = (Target { key, hash, asked }, 0);
         loop {
             tries += 1;
-            match self.update_once(space, (key, hash), now, decide) {
+            match self.update_once(space, target, now, decide) {
                 Err(error) if tries <= RETRIES && self.reclaim(space, partition, &error, now) => {}
                 result => return result,
             }
@@ -286,27 +312,27 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn update_once<'v>(
         &self,
         space: TablespaceId,
-        subject: (&[u8], Hash),
+        target: Target<'_>,
         now: u64,
         decide: &mut Decide<'_, 'v>,
     ) -> Result<Updated, UpdateError> {
         let (mut scratch, mut decided) = (Vec::new(), None);
         let mut unwritten =
-            match self.try_update(space, subject, now, decide, Decision::First, &mut None)? {
+            match self.try_update(space, target, now, decide, Decision::First, &mut None)? {
                 Attempt::Done(updated) => return Ok(updated),
                 Attempt::Write(value) => Some(value),
                 Attempt::Look => {
-                    decided = self.decide_unlocked(space, subject.0, now, decide, &mut scratch);
+                    decided = self.decide_unlocked(space, target.key, now, decide, &mut scratch);
                     decided.as_ref().and_then(|decided| Unwritten::of(&decided.change))
                 }
             };
         let mut written = None;
         loop {
             if let Some(value) = unwritten {
-                written = Some(self.write(space, subject.0, value)?);
+                written = Some(self.write(space, target.key, value)?);
             }
             let again = Decision::Again(decided.as_ref());
-            let done = match self.try_update(space, subject, now, decide, again, &mut written) {
+            let done = match self.try_update(space, target, now, decide, again, &mut written) {
                 Ok(Attempt::Write(value)) => {
                     unwritten = Some(value);
                     continue;
@@ -364,7 +390,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn try_update<'v: 'w, 'w>(
         &self,
         space: TablespaceId,
-        (key, hash): (&[u8], Hash),
+        Target { key, hash, asked }: Target<'_>,
         now: u64,
         decide: &mut Decide<'_, 'v>,
         decision: Decision<'_, 'w>,
@@ -372,7 +398,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> Result<Attempt<'w>, UpdateError> {
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
-        let subject = Subject { id: space, space: place, key, hash };
+        let subject = Subject { id: space, space: place, key, hash, asked };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
@@ -511,19 +537,33 @@ impl<M: Memory, J: Journal> Store<M, J> {
             (Change::Touch { expires_ms }, Some((place, slot, seen))) => {
                 let (tablespace, key) = (subject.id, subject.key);
                 let record = Record::Touch { tablespace, key, expires_ms };
-                let version = self.journal.append(&record)?;
+                let version = self.log(subject, &record, None)?;
                 self.set_expiry(locked, place, slot, &seen, expires_ms);
                 (Changed::Touched, version)
             }
             (Change::Delete, Some((place, slot, _))) => {
                 let record = Record::Delete { tablespace: subject.id, key: subject.key };
-                let version = self.journal.append(&record)?;
+                let version = self.log(subject, &record, None)?;
                 self.remove(locked, place, &slot);
                 (Changed::Deleted, version)
             }
             (Change::Keep | Change::Touch { .. } | Change::Delete, _) => (Changed::Kept, kept),
         };
         Ok(Updated { changed, existed, version })
+    }
+
+    /// Logs a change of a key, for whoever asked for it.
+    fn log(
+        &self,
+        subject: &Subject<'_>,
+        record: &Record<'_>,
+        prepared: Option<Prepared>,
+    ) -> Result<u64, JournalError> {
+        match (subject.asked, prepared) {
+            (Some(asked), _) => self.journal.append_asked(record, &asked),
+            (None, Some(prepared)) => self.journal.append_prepared(record, prepared),
+            (None, None) => self.journal.append(record),
+        }
     }
 
     /// Sets when an item expires, in its live word and in its slot.
@@ -557,10 +597,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             expires_ms: put.expires_ms,
         };
         let (written, prepared) = written.unzip();
-        let log = || match prepared.flatten() {
-            Some(prepared) => self.journal.append_prepared(&record, prepared),
-            None => self.journal.append(&record),
-        };
+        let log = || self.log(subject, &record, prepared.flatten());
         self.put_logged(locked, subject, current, (put, written), log)
     }
 
@@ -656,7 +693,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let hash = self.hasher.hash(tablespace, key);
         let mut locked = self.table.lock_for(hash);
         let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
-        let subject = Subject { id: tablespace, space, key, hash };
+        let subject = Subject { id: tablespace, space, key, hash, asked: None };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         if current.is_some_and(|(_, _, seen)| seen.head.version >= version)

@@ -6,12 +6,14 @@
 //! ```text
 //! byte  0  tablespace     u16
 //!       2  condition      u8    0 none, 1 absent, 2 present, 3 version, 4 value, 5 predicate
-//!       3  placement      u8    0 set, 1 append, 2 prepend
+//!       3  placement      u8    0 set, 1 append, 2 prepend; + 64: the client was sent here for a
+//!                                key on its way; + 128: a request's number follows the value
 //!       4  key_len        u32
 //!       8  condition_len  u32   bytes of the value or predicate that the condition compares with
 //!      12  value_len      u32
 //!      16  number         u64   of condition 3: the version
-//!      24  argument       u64   Get: the first byte; Count: what is added; Scan, Info: the cursor;
+//!      24  argument       u64   Get, Map: the first byte; Count: what is added; Scan, Info: the
+//!                                cursor;
 //!                                Create: the quota in bytes, 0 for none
 //!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was;
 //!                                Create: how long items live in ms, 0 for ever
@@ -21,6 +23,10 @@
 //!                                values the client has read one-sided since it last said so
 //! ```
 //!
+//! Behind the value comes the request's number, if there is one: client u64, sequence u64, since
+//! u64 ([`RequestId`]). A member of a cluster carries such a change out once, however often it is
+//! asked.
+//!
 //! Short calls travel as parameters of the RPC; longer ones as its payload, with the same bytes.
 //! The answer of an operation on one key is an [`AnswerHead`], behind it what a Get has read: from
 //! byte `argument` on, as much as fits the client's buffer. So a client reads a long value in
@@ -29,8 +35,16 @@
 use remora::kernel::CallStatus;
 use thiserror::Error;
 
+use crate::log::Position;
+use crate::request::RequestId;
+
 /// Bytes of the head.
 pub const HEAD_LEN: usize = 48;
+/// Bytes of a request's number behind a call.
+const REQUEST_LEN: usize = 24;
+/// Beside the placement: the client was sent here; a request's number follows.
+const ASKING: u8 = 0x40;
+const NUMBERED: u8 = 0x80;
 /// Where the head has its limit.
 pub(super) const LIMIT_AT: usize = 44;
 /// Bytes of an [`AnswerHead`].
@@ -48,6 +62,9 @@ pub const EXPIRY_KEPT: u64 = u64::MAX;
 pub const WITH_HEADS: u32 = 1;
 /// The flag of an answer to Describe: clients are not to see what is not on the store's disk.
 pub const HOLDS_BACK: u32 = 1;
+/// The flag of an answer to Describe whose version is a tablespace's number, since the store is a
+/// part of a cluster: who reads without a kernel needs a lease ([`Operation::Lease`]).
+pub const LEASED: u32 = 2;
 /// Flag of a Create: the tablespace lets go what was not used for some time.
 pub const EVICTS: u32 = 1 << 16;
 /// The first of the store's op-codes: `store` in ASCII.
@@ -81,13 +98,22 @@ pub enum Operation {
     Create = 10,
     /// Drops a tablespace with all its keys.
     Drop = 11,
+    /// Reads the cluster's map ([`super::map`]). The answer has the whole map's length and, as
+    /// version, its checksum.
+    Map = 12,
+    /// Asks a primary for how long its memory can be READ. The answer has nanoseconds from when
+    /// the client has sent the call as expiry, and up to where the log is committed as version.
+    Lease = 13,
 }
 
 impl Operation {
     /// All operations.
-    pub const ALL: [Operation; 12] = {
+    pub const ALL: [Operation; 14] = {
         use Operation::*;
-        [Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace, Describe, Info, Create, Drop]
+        [
+            Get, Put, Delete, Touch, Count, Scan, Flush, Tablespace, Describe, Info, Create, Drop,
+            Map, Lease,
+        ]
     };
 
     /// Its op-code.
@@ -103,7 +129,13 @@ impl Operation {
     /// Does it change the store?
     pub const fn changes(self) -> bool {
         use Operation::*;
-        !matches!(self, Get | Scan | Tablespace | Describe | Info)
+        !matches!(self, Get | Scan | Tablespace | Describe | Info | Map | Lease)
+    }
+
+    /// Does it change one key? In a cluster, such a call can have a request's number.
+    pub const fn is_of_a_key(self) -> bool {
+        use Operation::*;
+        matches!(self, Put | Delete | Touch | Count)
     }
 
     /// Its name, as people read it.
@@ -121,6 +153,8 @@ impl Operation {
             Operation::Info => "info",
             Operation::Create => "create",
             Operation::Drop => "drop",
+            Operation::Map => "map",
+            Operation::Lease => "lease",
         }
     }
 }
@@ -221,6 +255,10 @@ pub struct Call<'a> {
     /// Of a Scan: the most rows of an answer; 0 for as many as fit. Of a Get: how many values the
     /// client has read one-sided since it last said so, for the store's statistics.
     pub limit: u32,
+    /// Of a change in a cluster: which request of which client it is.
+    pub request: Option<RequestId>,
+    /// Whether the group that the key comes from has sent the client here.
+    pub is_asking: bool,
 }
 
 /// Why bytes are not a call.
@@ -254,6 +292,16 @@ impl<'a> Call<'a> {
         if fits { Ok(lengths) } else { Err(BadCall::TooLong) }
     }
 
+    /// The bytes of a whole call with this head.
+    ///
+    /// # Errors
+    /// See [`Call::lengths`].
+    pub fn whole(bytes: &[u8]) -> Result<usize, BadCall> {
+        let parts: usize = Call::lengths(bytes)?.iter().sum();
+        let number = if bytes[3] & NUMBERED == 0 { 0 } else { REQUEST_LEN };
+        Ok(HEAD_LEN + parts + number)
+    }
+
     /// Reads a call.
     ///
     /// # Errors
@@ -261,16 +309,17 @@ impl<'a> Call<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Call<'a>, BadCall> {
         let [key, condition, value] = Call::lengths(bytes)?;
         let rest = &bytes[HEAD_LEN..];
-        if rest.len() != key + condition + value {
+        if Call::whole(bytes)? != bytes.len() {
             return Err(BadCall::Length(bytes.len()));
         }
         let (key, rest) = rest.split_at(key);
-        let (compared, value) = rest.split_at(condition);
+        let (compared, rest) = rest.split_at(condition);
+        let (value, number) = rest.split_at(value);
         let condition = Condition::read(bytes[2], u64_at(bytes, 16), compared)?;
         if matches!(condition, Condition::Predicate(plan) if plan.len() > PREDICATE_MAX) {
             return Err(BadCall::TooLong);
         }
-        let placement = match bytes[3] {
+        let placement = match bytes[3] & !(ASKING | NUMBERED) {
             0 => Placement::Set,
             1 => Placement::Append,
             2 => Placement::Prepend,
@@ -286,12 +335,21 @@ impl<'a> Call<'a> {
             expires_ms: u64_at(bytes, 32),
             flags: u32_at(bytes, 40),
             limit: u32_at(bytes, 44),
+            request: (!number.is_empty()).then(|| request_of(number)),
+            is_asking: bytes[3] & ASKING != 0,
         })
+    }
+
+    /// Whether what a call of these bytes does depends on the value that is there: it has a
+    /// condition or a placement.
+    pub(super) fn depends(bytes: &[u8]) -> bool {
+        bytes.get(2..4).is_some_and(|codes| codes[0] != 0 || codes[1] & !(ASKING | NUMBERED) != 0)
     }
 
     /// The number of bytes of the call.
     pub fn len(&self) -> usize {
-        HEAD_LEN + self.key.len() + self.condition.bytes().len() + self.value.len()
+        let number = self.request.map_or(0, |_| REQUEST_LEN);
+        HEAD_LEN + self.key.len() + self.condition.bytes().len() + self.value.len() + number
     }
 
     /// A call has a head, so it is never empty.
@@ -309,7 +367,9 @@ impl<'a> Call<'a> {
         let mut head = [0; HEAD_LEN];
         head[..2].copy_from_slice(&self.tablespace.to_le_bytes());
         head[2] = self.condition.code();
-        head[3] = self.placement as u8;
+        let asking = if self.is_asking { ASKING } else { 0 };
+        let numbered = self.request.map_or(0, |_| NUMBERED);
+        head[3] = self.placement as u8 | asking | numbered;
         for (at, len) in [4, 8, 12].into_iter().zip(parts) {
             let len = u32::try_from(len).map_err(|_| BadCall::TooLong)?;
             head[at..at + 4].copy_from_slice(&len.to_le_bytes());
@@ -325,8 +385,18 @@ impl<'a> Call<'a> {
         }
         out.extend_from_slice(&head);
         [self.key, compared, self.value].iter().for_each(|part| out.extend_from_slice(part));
+        if let Some(RequestId { client, sequence, since }) = self.request {
+            let words = [client, sequence, since.number()];
+            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        }
         Ok(())
     }
+}
+
+/// The number of a request, of so many bytes.
+fn request_of(bytes: &[u8]) -> RequestId {
+    let since = Position::from_number(u64_at(bytes, 16));
+    RequestId { client: u64_at(bytes, 0), sequence: u64_at(bytes, 8), since }
 }
 
 /// Why the store does not carry out a call, beyond what [`CallStatus`] says of kernels in general.
@@ -366,11 +436,29 @@ pub enum Refused {
     /// Redis' or memcached's clients use the tablespace as one of theirs.
     #[error("the clients of Redis and memcached count on this tablespace: flush it instead")]
     Kept = 138,
+    /// Another node has the key, or the node is not the primary of its group.
+    #[error("another node of the cluster serves the key: ask for the map")]
+    Elsewhere = 139,
+    /// The key's slot goes to another group, which is to be asked for this key.
+    #[error("the key's slot is on its way to another group: ask that one for the key")]
+    Asks = 140,
+    /// Nobody can change the key at the moment, or all of the node's keys.
+    #[error("the key is on its way to another group: try again")]
+    OnItsWay = 141,
+    /// The node has ceased to be the primary while it carried the call out.
+    #[error("the node has ceased to be the primary: nobody knows whether the call took effect")]
+    Doubt = 142,
+    /// The request's client is not known any more.
+    #[error("the group has forgotten the client's requests: nobody knows what became of this one")]
+    Forgotten = 143,
+    /// What is asked for is not to be had in a cluster, or only there.
+    #[error("in a cluster, clients over the card use the keys of tablespace db0 only")]
+    Cluster = 144,
 }
 
 impl Refused {
     /// All reasons.
-    pub const ALL: [Refused; 11] = {
+    pub const ALL: [Refused; 17] = {
         use Refused::*;
         [
             Condition,
@@ -384,6 +472,12 @@ impl Refused {
             Exists,
             Tablespaces,
             Kept,
+            Elsewhere,
+            Asks,
+            OnItsWay,
+            Doubt,
+            Forgotten,
+            Cluster,
         ]
     };
 
@@ -468,13 +562,18 @@ mod tests {
         #[test]
         fn calls_round_trip(
             tablespace: u16, which in 0..6usize, number: u64, argument: u64, expires_ms: u64,
-            flags: u32, limit: u32, key: Vec<u8>, compared: Vec<u8>, value: Vec<u8>,
+            flags: u32, limit: u32, numbers: Option<(u64, u64, u64)>, is_asking: bool,
+            key: Vec<u8>, compared: Vec<u8>, value: Vec<u8>,
         ) {
             let condition = conditions(&compared, number)[which];
             let (key, value) = (&key[..], &value[..]);
             let placement = Placement::Prepend;
+            let request = numbers.map(|(client, sequence, since)| {
+                RequestId { client, sequence, since: Position::from_number(since) }
+            });
             let call = Call {
                 tablespace, condition, placement, key, value, argument, expires_ms, flags, limit,
+                request, is_asking,
             };
             let mut bytes = Vec::new();
             call.write(&mut bytes).unwrap();

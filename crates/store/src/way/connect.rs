@@ -62,6 +62,9 @@ pub enum ConnectError {
         /// Why.
         source: ConnectFailure,
     },
+    /// A node of a cluster does not tell the map.
+    #[error("the store is a part of a cluster, whose map it does not tell: {0}")]
+    Map(String),
     /// What answers is no store.
     #[error(transparent)]
     Greeting(#[from] BadGreeting),

@@ -28,6 +28,7 @@ use remora::{
 };
 use thiserror::Error;
 
+use super::gate::Gate;
 use super::hello::{BadGreeting, Hello, Purpose, Welcome};
 use super::region::Readers;
 use crate::stats::Counts;
@@ -75,6 +76,8 @@ enum Refusal {
     NoChains,
     #[error("a chain belongs to a connection for calls, which has at most one: open that first")]
     Owner,
+    #[error("it is not the primary of its group at the moment: ask it for the map")]
+    Closed,
     #[error("it has no random numbers: {0}")]
     Random(rustix::io::Errno),
     #[error("it has no room for another connection: {0}")]
@@ -121,6 +124,9 @@ impl fmt::Debug for Asked {
 
 /// What is kept for a client as long as it is connected.
 struct Guest {
+    qpn: u32,
+    /// Whether it may READ the store's memory.
+    reads: bool,
     /// Of a chain: the ticket of the connection to which it belongs.
     ticket: u64,
     chain: Option<Arc<Asked>>,
@@ -179,15 +185,26 @@ impl Guests {
 /// Programs that look up in the store's memory, one for each client that wants one.
 pub type ChainMaker = dyn Fn() -> Program + Send + Sync;
 
+/// What a door leads to.
+pub struct Behind {
+    /// The store's memory, in a protection domain for clients, registered for remote READs.
+    pub memory: MemoryRegion,
+    /// Hears whether there are any clients.
+    pub readers: Readers,
+    /// The same memory in another domain, and what makes programs for it.
+    pub chains: Option<(MemoryRegion, Box<ChainMaker>)>,
+    /// Says whether clients reach the memory.
+    pub gate: Arc<Gate>,
+    /// Whether the store is a part of a cluster, which clients are told.
+    pub is_member: bool,
+}
+
 /// The door.
 pub struct Door {
     device: Device,
     listener: Listener,
     options: DoorOptions,
-    /// The store's memory, as clients may read it.
-    memory: MemoryRegion,
-    readers: Readers,
-    chains: Option<(MemoryRegion, Box<ChainMaker>)>,
+    behind: Behind,
     cq: CompletionQueue,
     counters: DoorCounters,
 }
@@ -215,25 +232,17 @@ pub enum DoorError {
 }
 
 impl Door {
-    /// Listens. `memory` is the store's memory in a protection domain for clients, registered for
-    /// remote READs, and `readers` hears whether there are any clients; `chains` is the same memory
-    /// in another domain, and what makes programs for it.
+    /// Listens.
     ///
     /// # Errors
     /// See [`DoorError`].
-    pub fn open(
-        device: &Device,
-        options: DoorOptions,
-        (memory, readers): (MemoryRegion, Readers),
-        chains: Option<(MemoryRegion, Box<ChainMaker>)>,
-    ) -> Result<Door, DoorError> {
+    pub fn open(device: &Device, options: DoorOptions, behind: Behind) -> Result<Door, DoorError> {
         let port = options.port;
         let listener = device.listen(port).map_err(|source| DoorError::Listen { port, source })?;
         let cq = device.create_cq(4 * options.clients_max.max(16))?;
         let counters = DoorCounters::default();
-        readers.expect(false);
-        let device = device.clone();
-        Ok(Door { device, listener, options, memory, readers, chains, cq, counters })
+        behind.readers.expect(false);
+        Ok(Door { device: device.clone(), listener, options, behind, cq, counters })
     }
 
     /// What has happened so far.
@@ -286,7 +295,7 @@ impl Door {
             }
             _ => {
                 count(&self.counters.vanished);
-                let departed = guests.forget(&guest);
+                let departed = self.forget(&guest, guests);
                 self.part(departed, guests);
             }
         }
@@ -305,14 +314,15 @@ impl Door {
             }
         };
         let calls = guest.chain.is_none();
-        let access = if calls { Access::REMOTE_READ } else { Access::empty() };
+        let access = if guest.reads { Access::REMOTE_READ } else { Access::empty() };
         let params = ConnectionParams::new(self.device.info().mtu)
             .access(access)
             .timeout(ACK_TIMEOUT)
             .kernels(calls);
         let none = Remote { addr: 0, len: 0, rkey: 0 };
-        let memory = if calls { self.memory.slice(..).remote() } else { none };
-        let welcome = Welcome { memory, ticket: guest.ticket };
+        let memory = if guest.reads { self.behind.memory.slice(..).remote() } else { none };
+        let is_member = self.behind.is_member;
+        let welcome = Welcome { memory, ticket: guest.ticket, is_member };
         let step = incoming.accept(queue_pair, &welcome.to_bytes(), &params);
         Some(HalfOpen { peer, about: guest, step })
     }
@@ -339,12 +349,16 @@ impl Door {
         match hello.purpose {
             Purpose::Calls => {
                 let options = QueuePairOptions::rc(&self.cq).send_depth(4).recv_depth(1);
-                let made = self.memory.domain().create_qp(&options);
-                let queue_pair = made.map_err(|error| Refusal::Card(error.to_string()))?;
-                let ticket = ticket()?;
-                self.readers.expect(true);
+                let (ticket, mut reads) = (ticket()?, false);
+                let queue_pair = self.behind.gate.enter(|is_open| {
+                    reads = is_open;
+                    let made = self.behind.memory.domain().create_qp(&options);
+                    made.map_err(|error| Refusal::Card(error.to_string()))
+                })?;
+                self.behind.readers.expect(true);
                 guests.owners.insert(ticket, Owner { address: from, chain: None });
-                Ok((queue_pair, Guest { ticket, chain: None }))
+                let qpn = queue_pair.qpn();
+                Ok((queue_pair, Guest { qpn, reads, ticket, chain: None }))
             }
             Purpose::Chain => self.chain(from, hello.ticket, guests),
         }
@@ -357,7 +371,7 @@ impl Door {
         ticket: u64,
         guests: &mut Guests,
     ) -> Result<(QueuePair, Guest), Refusal> {
-        let (memory, make) = self.chains.as_ref().ok_or(Refusal::NoChains)?;
+        let (memory, make) = self.behind.chains.as_ref().ok_or(Refusal::NoChains)?;
         let owner = guests.owners.get_mut(&ticket);
         let owner = owner.filter(|owner| owner.address == from && owner.chain.is_none());
         let owner = owner.ok_or(Refusal::Owner)?;
@@ -368,13 +382,21 @@ impl Door {
         let program = make();
         let is_requests = |queue: &Queue| queue.kind == Kind::Receive;
         let requests = program.queues().iter().position(is_requests).ok_or(Refusal::NoChains)?;
-        let loaded = memory.domain().load_chain(&program, &imports);
-        let chain = loaded.map_err(|error| Refusal::Card(error.to_string()))?;
-        let queue_pair = chain.client().cloned().ok_or(Refusal::NoChains)?;
-        let chain = Arc::new(Asked { chain, requests: QueueId::from_index(requests) });
+        let mut loaded = None;
+        let queue_pair = self.behind.gate.enter(|is_open| {
+            if !is_open {
+                return Err(Refusal::Closed);
+            }
+            let chain = memory.domain().load_chain(&program, &imports);
+            let chain = chain.map_err(|error| Refusal::Card(error.to_string()))?;
+            loaded.insert(chain).client().cloned().ok_or(Refusal::NoChains)
+        })?;
+        let requests = QueueId::from_index(requests);
+        let chain = loaded.map(|chain| Arc::new(Asked { chain, requests }));
         guests.chains += 1;
-        owner.chain = Some(chain.clone());
-        Ok((queue_pair, Guest { ticket, chain: Some(chain) }))
+        owner.chain.clone_from(&chain);
+        let qpn = queue_pair.qpn();
+        Ok((queue_pair, Guest { qpn, reads: false, ticket, chain }))
     }
 
     /// Removes the clients that are gone.
@@ -394,14 +416,20 @@ impl Door {
         }
         departed.extend(roster.inspect(Instant::now()));
         self.part(departed, guests);
-        self.readers.expect(!guests.owners.is_empty());
+        self.behind.readers.expect(!guests.owners.is_empty());
         Ok(())
+    }
+
+    /// A client that was let in is gone: see [`Guests::forget`].
+    fn forget(&self, guest: &Guest, guests: &mut Guests) -> Vec<Departed<Guest>> {
+        self.behind.gate.leave(guest.qpn);
+        guests.forget(guest)
     }
 
     /// Counts the clients that are gone, and ends what belongs to them.
     fn part(&self, mut departed: Vec<Departed<Guest>>, guests: &mut Guests) {
         while let Some(gone) = departed.pop() {
-            departed.extend(guests.forget(&gone.about));
+            departed.extend(self.forget(&gone.about, guests));
             count(match gone.how {
                 Departure::Parted => &self.counters.parted,
                 Departure::Vanished => &self.counters.vanished,

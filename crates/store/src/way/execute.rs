@@ -16,6 +16,7 @@ use crate::front::world::is_of_fronts;
 use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
+use crate::request::Asked;
 use crate::scan::{BATCH_MAX, Cursor, Visited};
 use crate::select::plans::{Planned, Plans};
 use crate::select::rows::Span;
@@ -32,7 +33,7 @@ const LOOKED_BYTES: usize = 4 << 20;
 const DECODED: usize = 8;
 
 /// What a call that takes long ends with under [`Effort::Short`]. No client sees it.
-pub(super) const LATER: CallStatus = CallStatus(u8::MAX);
+pub(crate) const LATER: CallStatus = CallStatus(u8::MAX);
 
 /// How much work a call may make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,17 +77,38 @@ pub(crate) fn execute_with<M: Memory, J: Journal>(
         BadCall::TooLong => Refused::TooLarge.status(),
         _ => CallStatus::BAD_PARAMS,
     })?;
+    if call.request.is_some() || call.is_asking {
+        return Err(Refused::Cluster.status());
+    }
+    execute_call(effort, store, operation, &call, (now, room), out)
+}
+
+/// Carries out a call that was read, whoever asks for it: see [`execute`].
+///
+/// # Errors
+/// The status that the client gets.
+pub fn execute_call<M: Memory, J: Journal>(
+    effort: Effort,
+    store: &Store<M, J>,
+    operation: Operation,
+    call: &Call<'_>,
+    (now, room): (u64, usize),
+    out: &mut Vec<u8>,
+) -> Result<u64, CallStatus> {
     let room = room.checked_sub(ANSWER_LEN).ok_or(CallStatus::TOO_LONG)?;
+    let change = |out: &mut Vec<u8>, decide: &Decide<'_>| {
+        change(effort, store, (call, &RefCell::default()), now, out, decide)
+    };
     match operation {
-        Operation::Get => get(effort, store, &call, (now, room), out),
-        Operation::Put => change(effort, store, &call, now, out, &put),
-        Operation::Delete => change(effort, store, &call, now, out, &|_, _, _| Ok(Change::Delete)),
-        Operation::Touch => change(effort, store, &call, now, out, &|call, old, _| {
+        Operation::Get => get(effort, store, call, (now, room), out),
+        Operation::Put => change(out, &put),
+        Operation::Delete => change(out, &|_, _, _| Ok(Change::Delete)),
+        Operation::Touch => change(out, &|call, old, _| {
             let _ = old.ok_or(CallStatus::NOT_FOUND)?;
             Ok(Change::Touch { expires_ms: (call.expires_ms != 0).then_some(call.expires_ms) })
         }),
-        Operation::Count => count(effort, store, &call, now, out),
-        Operation::Scan => scan(effort, store, &call, (now, room), out),
+        Operation::Count => count(effort, store, call, now, out),
+        Operation::Scan => scan(effort, store, call, (now, room), out),
         Operation::Flush => {
             let flushed = store.flush(TablespaceId(call.tablespace));
             let version = flushed.map_err(|error| status_of(&error))?;
@@ -109,10 +131,10 @@ pub(crate) fn execute_with<M: Memory, J: Journal>(
             out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
             if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
         }
-        Operation::Create => create(store, &call, out),
-        Operation::Drop => drop_space(store, &call, out),
-        // Only who serves the store knows what is counted beside it.
-        Operation::Info => Err(CallStatus::NO_KERNEL),
+        Operation::Create => create(store, call, out),
+        Operation::Drop => drop_space(store, call, out),
+        // Only who serves the store knows what is counted beside it, and of what it is a part.
+        Operation::Info | Operation::Map | Operation::Lease => Err(CallStatus::NO_KERNEL),
     }
 }
 
@@ -288,26 +310,28 @@ type Decided<'a> = Result<Change<'a>, CallStatus>;
 /// Decides it, given the call, the old value and a buffer for the new one.
 type Decide<'f> = dyn for<'a> Fn(&Call<'a>, Option<&Old<'_>>, &mut Vec<u8>) -> Decided<'a> + 'f;
 
-/// Changes a key, if the call's condition holds.
+/// Changes a key, if the call's condition holds. What its client is told beside the version is
+/// taken from the cell.
 fn change<M: Memory, J: Journal>(
     effort: Effort,
     store: &Store<M, J>,
-    call: &Call<'_>,
+    (call, told): (&Call<'_>, &RefCell<Vec<u8>>),
     now: u64,
     out: &mut Vec<u8>,
     decide: &Decide<'_>,
 ) -> Result<u64, CallStatus> {
     let mut refused = None;
     let long = |old: &Old<'_>| is_long(old.stored_len(), old.found.codec);
-    let updated =
-        store.update(TablespaceId(call.tablespace), call.key, now, &mut |old, scratch| {
-            let change = match old {
-                Some(old) if effort == Effort::Short && long(old) => Err(LATER),
-                old => may_change(call, old).and_then(|()| decide(call, old, scratch)),
-            };
-            refused = change.err();
-            change.unwrap_or(Change::Keep)
-        });
+    let asked = call.request.map(|id| Asked { id, answer: told });
+    let space = TablespaceId(call.tablespace);
+    let updated = store.update_asked(space, call.key, now, asked, &mut |old, scratch| {
+        let change = match old {
+            Some(old) if effort == Effort::Short && long(old) => Err(LATER),
+            old => may_change(call, old).and_then(|()| decide(call, old, scratch)),
+        };
+        refused = change.err();
+        change.unwrap_or(Change::Keep)
+    });
     let updated = updated.map_err(|error| status_of(&error))?;
     if let Some(status) = refused {
         return Err(status);
@@ -315,7 +339,7 @@ fn change<M: Memory, J: Journal>(
     if updated.changed == Changed::Kept {
         return Err(CallStatus::NOT_FOUND);
     }
-    answer(AnswerHead { version: updated.version, ..AnswerHead::default() }, out);
+    answer_change(updated.version, &[], out);
     Ok(updated.version)
 }
 
@@ -384,7 +408,7 @@ fn count<M: Memory, J: Journal>(
 ) -> Result<u64, CallStatus> {
     let digits = RefCell::new(Vec::new());
     let start = out.len();
-    let version = change(effort, store, call, now, out, &|call, old, scratch| {
+    let version = change(effort, store, (call, &digits), now, out, &|call, old, scratch| {
         if let Some(old) = old {
             read(old, scratch)?;
         }
@@ -401,12 +425,16 @@ fn count<M: Memory, J: Journal>(
         let flags = old.map_or(call.flags, |old| old.found.flags);
         Ok(Change::Put { value: Value::Scratch, flags, expires_ms: expiry(call, old) })
     })?;
-    let digits = digits.into_inner();
-    let head = AnswerHead { version, value_len: digits.len() as u32, ..AnswerHead::default() };
     out.truncate(start);
-    answer(head, out);
-    out.extend_from_slice(&digits);
+    answer_change(version, &digits.into_inner(), out);
     Ok(version)
+}
+
+/// The answer to a change: its version, and what else its client is told.
+pub fn answer_change(version: u64, told: &[u8], out: &mut Vec<u8>) {
+    let head = AnswerHead { version, value_len: told.len() as u32, ..AnswerHead::default() };
+    answer(head, out);
+    out.extend_from_slice(told);
 }
 
 /// Rows from a cursor on: for each the lengths of key and value, u32 each, key and value; or what a

@@ -14,6 +14,8 @@
 
 use std::fmt;
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::journal::Journal;
 use crate::layout::{COUNTS_AT, Geometry, MAGIC};
 use crate::memory::Memory;
@@ -32,9 +34,16 @@ pub struct Index {
     geometry: Geometry,
     base: u64,
     counts: Vec<u32>,
-    /// Changes up to this position are known to be on the store's disk, if clients are not to see
-    /// others.
+    /// Changes up to this position are known to be durable, if clients are not to see others.
     durable: Option<u64>,
+    /// Of a part of a cluster: its tablespace, and until when what is read there counts.
+    leased: Option<(TablespaceId, u64)>,
+}
+
+/// Nanoseconds of a clock that goes on while the machine sleeps.
+pub(crate) fn boot_ns() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl fmt::Debug for Index {
@@ -71,8 +80,9 @@ impl Index {
             return None;
         }
         let hasher = Hasher::new(seed);
-        let mut index =
-            Index { hasher, geometry, base, counts: vec![2; counts.len()], durable: None };
+        let counted = vec![2; counts.len()];
+        let (durable, leased) = (None, None);
+        let mut index = Index { hasher, geometry, base, counts: counted, durable, leased };
         for (partition, count) in (0..).zip(counts) {
             index.set_count(partition, u32::from_le_bytes(*count).into());
         }
@@ -84,13 +94,34 @@ impl Index {
         self.durable = Some(0);
     }
 
-    /// Whether a reader may take an item of this version. If not, it asks a kernel, which waits for
-    /// the disk.
-    pub(crate) fn is_shown(&self, version: u64) -> bool {
-        self.durable.is_none_or(|durable| version <= durable)
+    /// The store is a part of a cluster, with its keys in this tablespace: it is read under a
+    /// lease, of which there is none yet.
+    pub(crate) fn await_lease(&mut self, space: TablespaceId) {
+        self.leased = Some((space, 0));
     }
 
-    /// A kernel has shown an item of this version: the disk has it, and all before.
+    /// Whether there is no lease, where one is needed.
+    pub(crate) fn needs_lease(&self) -> bool {
+        self.leased.is_some_and(|(_, until)| boot_ns() >= until)
+    }
+
+    /// What is read until then, of this machine's [`boot_ns`], is so for everybody.
+    pub(crate) fn lease_until(&mut self, until: u64) {
+        self.leased = self.leased.map(|(space, before)| (space, before.max(until)));
+    }
+
+    /// The tablespace that a reader looks in, which asks for this one.
+    pub(crate) fn space(&self, asked: TablespaceId) -> TablespaceId {
+        self.leased.map_or(asked, |(space, _)| space)
+    }
+
+    /// Whether a reader may take an item of this version, which it has read. If not, it asks a
+    /// kernel, which waits until that is durable and looks whether its store may answer still.
+    pub(crate) fn is_shown(&self, version: u64) -> bool {
+        self.durable.is_none_or(|durable| version <= durable) && !self.needs_lease()
+    }
+
+    /// A kernel has shown an item of this version: it is durable, and all before.
     pub(crate) fn learn(&mut self, version: u64) {
         self.durable = self.durable.map(|durable| durable.max(version));
     }

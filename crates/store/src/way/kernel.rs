@@ -24,13 +24,37 @@ const ANSWER_MAX: usize = 1 << 20;
 /// How long a kernel waits before it looks again whether a change is durable.
 const DURABLE_LOOK: Duration = Duration::from_micros(20);
 
+/// What a call came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Executed {
+    /// The status that the client gets.
+    pub status: Result<(), CallStatus>,
+    /// The position in the log that has to be durable before the client may be told; 0 for none.
+    pub until: u64,
+    /// Whether it has changed the store.
+    pub has_changed: bool,
+}
+
+impl Executed {
+    /// The end of an operation that waits for nothing, if it has changed nothing; else for its
+    /// position.
+    pub fn new(operation: Operation, done: Result<u64, CallStatus>) -> Executed {
+        let has_changed = done.is_ok() && operation.changes();
+        let until = if has_changed { done.unwrap_or(0) } else { 0 };
+        Executed { status: done.map(drop), until, has_changed }
+    }
+}
+
 /// A store that kernels serve.
 pub trait Served: Send + Sync + 'static {
+    /// Whether short calls are carried out on the card, while it waits. If not, a thread does it:
+    /// where locks are taken under which others use the card.
+    fn is_quick(&self) -> bool {
+        true
+    }
+
     /// Carries out a call at a time in ms of Unix time, whose answer may have so many bytes: see
     /// [`execute`](super::execute::execute).
-    ///
-    /// # Errors
-    /// The status that the client gets.
     fn execute(
         &self,
         effort: Effort,
@@ -38,17 +62,13 @@ pub trait Served: Send + Sync + 'static {
         bytes: &[u8],
         place: (u64, usize),
         out: &mut Vec<u8>,
-    ) -> Result<u64, CallStatus>;
+    ) -> Executed;
 
-    /// Is the log's position durable, so that an answer may leave that depends on it?
+    /// Whether the client may be told what its call came to. The card waits meanwhile.
     ///
     /// # Errors
-    /// It will not be, since the log cannot be written.
-    fn is_durable(&self, position: u64) -> Result<bool, CallStatus>;
-
-    /// The position that has to be durable before a client may be told of an item of this version,
-    /// or, without one, of what else there is or is not. 0 if nothing has to be.
-    fn seen(&self, version: Option<u64>) -> u64;
+    /// It may never be, and gets this status.
+    fn is_durable(&self, executed: &Executed) -> Result<bool, CallStatus>;
 
     /// What the store counts, with names.
     fn counts(&self) -> Vec<(&'static str, u64)>;
@@ -66,15 +86,11 @@ impl<M: Memory + 'static, J: Journal + 'static> Served for Store<M, J> {
         bytes: &[u8],
         place: (u64, usize),
         out: &mut Vec<u8>,
-    ) -> Result<u64, CallStatus> {
-        execute_with(effort, self, operation, bytes, place, out)
+    ) -> Executed {
+        Executed::new(operation, execute_with(effort, self, operation, bytes, place, out))
     }
 
-    fn seen(&self, _: Option<u64>) -> u64 {
-        0
-    }
-
-    fn is_durable(&self, _: u64) -> Result<bool, CallStatus> {
+    fn is_durable(&self, _: &Executed) -> Result<bool, CallStatus> {
         Ok(true)
     }
 
@@ -219,75 +235,69 @@ impl<S: Served> StoreKernels<S> {
 
     /// Carries out a call, with the answer in the kernel's results.
     async fn carry_out(
-        &self,
+        self: &Arc<Self>,
         operation: Operation,
         context: &Context,
         bytes: &Bytes<'_>,
         now: u64,
     ) -> Result<(), CallStatus> {
         let place = (now, (context.max_len() as usize).min(ANSWER_MAX));
-        let executed = context.output(|out| match operation {
-            Operation::Info => {
-                let call = Call::parse(bytes.get()).map_err(|_| CallStatus::BAD_PARAMS)?;
-                info::answer(self, &call, place.1, out).map(|()| 0)
-            }
-            operation => {
+        let mut executed = Executed::new(operation, Err(LATER));
+        if self.store.is_quick() {
+            let short = context.output(|out| {
                 let start = out.len();
-                let short = Effort::Short;
-                let executed = self.store.execute(short, operation, bytes.get(), place, out);
-                executed.inspect_err(|_| out.truncate(start))
-            }
-        });
-        let executed = match executed.await? {
-            Err(LATER) => self.carry_out_long(operation, context, bytes, place).await,
-            executed => executed,
-        };
-        self.wait_for_log(operation, context, executed).await?;
-        executed.map(drop)
+                let executed = self.execute(Effort::Short, operation, bytes.get(), place, out);
+                if executed.status.is_err() {
+                    out.truncate(start);
+                }
+                executed
+            });
+            executed = short.await?;
+            self.counts.long_calls.add(u64::from(executed.status == Err(LATER)));
+        }
+        if executed.status == Err(LATER) {
+            executed = self.carry_out_long(operation, context, bytes, place).await?;
+        }
+        while !self.store.is_durable(&executed)? {
+            context.pause(DURABLE_LOOK).await?;
+        }
+        executed.status
+    }
+
+    fn execute(
+        &self,
+        effort: Effort,
+        operation: Operation,
+        bytes: &[u8],
+        place: (u64, usize),
+        out: &mut Vec<u8>,
+    ) -> Executed {
+        if operation != Operation::Info {
+            return self.store.execute(effort, operation, bytes, place, out);
+        }
+        let call = Call::parse(bytes).map_err(|_| CallStatus::BAD_PARAMS);
+        let told = call.and_then(|call| info::answer(self, &call, place.1, out));
+        Executed::new(operation, told.map(|()| 0))
     }
 
     /// Lets a thread carry out a call.
     async fn carry_out_long(
-        &self,
+        self: &Arc<Self>,
         operation: Operation,
         context: &Context,
         bytes: &Bytes<'_>,
         place: (u64, usize),
-    ) -> Result<u64, CallStatus> {
-        let (store, bytes) = (self.store.clone(), bytes.share());
+    ) -> Result<Executed, CallStatus> {
+        let (kernels, bytes) = (self.clone(), bytes.share());
         let call = move || {
-            let mut out = Vec::new();
-            let bytes = (*bytes).as_ref();
-            let executed = store.execute(Effort::Any, operation, bytes, place, &mut out);
-            executed.map(|position| (position, out))
+            let (mut out, bytes) = (Vec::new(), (*bytes).as_ref());
+            (kernels.execute(Effort::Any, operation, bytes, place, &mut out), out)
         };
-        self.counts.long_calls.add(1);
-        let (position, answer) = self.long.carry_out(context, call).await?;
-        context.output(|out| out.extend_from_slice(&answer)).await?;
-        Ok(position)
-    }
-
-    /// Waits until the disk has what an answer tells of: a change, the item that was read, or all
-    /// changes there are. While the disk refuses, changes are refused and nothing else is.
-    async fn wait_for_log(
-        &self,
-        operation: Operation,
-        context: &Context,
-        executed: Result<u64, CallStatus>,
-    ) -> Result<(), CallStatus> {
-        let changed = executed.is_ok() && operation.changes();
-        let position = match executed {
-            Ok(position) if changed => position,
-            Ok(version) if operation == Operation::Get => self.store.seen(Some(version)),
-            _ => self.store.seen(None),
-        };
-        loop {
-            match self.store.is_durable(position) {
-                Ok(true) => return Ok(()),
-                Ok(false) => context.pause(DURABLE_LOOK).await?,
-                Err(status) => return if changed { Err(status) } else { Ok(()) },
-            }
+        let (executed, answer) = self.long.carry_out(context, call).await?;
+        if executed.status.is_ok() {
+            context.output(|out| out.extend_from_slice(&answer)).await?;
         }
+        Ok(executed)
     }
 
     /// Counts a call, and lists it if it took long. The clock is the one that the call needs
@@ -346,8 +356,7 @@ impl<S: Served> info::Source for StoreKernels<S> {
 
 /// The operation that a call's latency is counted under.
 fn kind(operation: Operation, bytes: &[u8]) -> Op {
-    // Condition and placement: a plain Put has neither.
-    let depends = bytes.get(2..4).is_some_and(|codes| codes != [0, 0]);
+    let depends = Call::depends(bytes);
     match operation {
         Operation::Get => Op::Get,
         Operation::Put if depends => Op::Update,

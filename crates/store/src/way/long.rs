@@ -17,9 +17,6 @@ const LOOK: Duration = Duration::from_micros(50);
 
 type Work = Box<dyn FnOnce() + Send>;
 
-/// What a call came to: the position that has to be durable before it is answered, and the answer.
-pub(super) type Done = Result<(u64, Vec<u8>), CallStatus>;
-
 /// Who carries out long calls.
 #[derive(Debug)]
 enum Worker {
@@ -69,23 +66,26 @@ impl LongCalls {
     /// Lets the thread carry out a call, and waits for it.
     ///
     /// # Errors
-    /// Those of `call`; or the thread has ended.
-    pub(super) async fn carry_out(
+    /// The thread has ended.
+    pub(super) async fn carry_out<T: Send + 'static>(
         &self,
         context: &Context,
-        call: impl FnOnce() -> Done + Send + 'static,
-    ) -> Done {
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, CallStatus> {
         let done = self.begin(call).ok_or(CallStatus::UNAVAILABLE)?;
         loop {
             match done.try_recv() {
-                Ok(done) => return done,
+                Ok(done) => return Ok(done),
                 Err(TryRecvError::Disconnected) => return Err(CallStatus::TRAP),
                 Err(TryRecvError::Empty) => context.pause(LOOK).await?,
             }
         }
     }
 
-    fn begin(&self, call: impl FnOnce() -> Done + Send + 'static) -> Option<Receiver<Done>> {
+    fn begin<T: Send + 'static>(
+        &self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<Receiver<T>> {
         let (tell, done) = mpsc::sync_channel(1);
         // A kernel that has ended meanwhile needs no answer.
         let work: Work = Box::new(move || _ = tell.send(call()));
@@ -111,18 +111,18 @@ mod tests {
     #[test]
     fn calls_are_carried_out_in_turn_and_none_after_the_end() {
         let long = LongCalls::start(0).unwrap();
-        let begun: Vec<_> = (0..3).map(|n| long.begin(move || Ok((n, vec![7]))).unwrap()).collect();
+        let begun: Vec<_> = (0..3).map(|n| long.begin(move || (n, vec![7])).unwrap()).collect();
         long.end();
         for (n, done) in (0..).zip(begun) {
-            assert_eq!(done.recv().unwrap(), Ok((n, vec![7])));
+            assert_eq!(done.recv().unwrap(), (n, vec![7]));
         }
-        assert!(long.begin(|| Ok((0, Vec::new()))).is_none());
+        assert!(long.begin(|| 0).is_none());
     }
 
     #[test]
     fn a_call_that_panics_is_told_as_gone() {
         let long = LongCalls::start(0).unwrap();
-        let done = long.begin(|| panic!("on purpose")).unwrap();
+        let done = long.begin::<()>(|| panic!("on purpose")).unwrap();
         assert!(done.recv().is_err());
     }
 }

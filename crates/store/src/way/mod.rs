@@ -10,18 +10,20 @@
 //! - `patience`: how long a thread polls.
 //! - [`region`]: the store's memory, where the card reaches it.
 //! - [`connect`]: how a client connects; [`hello`]: what client and store say then;
-//!   [`door`]: who is let in.
+//!   [`door`]: who is let in; [`gate`]: who reaches the memory; [`map`]: a cluster's nodes.
 
 pub mod call;
 pub mod chain;
 pub mod connect;
 pub mod door;
 pub mod execute;
+pub mod gate;
 pub mod hello;
 pub mod index;
 pub mod info;
 pub mod kernel;
 pub mod long;
+pub mod map;
 pub mod one_sided;
 pub(crate) mod patience;
 pub mod payload;

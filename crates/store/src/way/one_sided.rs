@@ -79,6 +79,16 @@ pub struct OneSidedCounters {
     pub left: u64,
 }
 
+impl OneSidedCounters {
+    /// Adds what another reader has counted.
+    pub(crate) fn add(&mut self, other: OneSidedCounters) {
+        self.warm += other.warm;
+        self.cold += other.cold;
+        self.stale += other.stale;
+        self.left += other.left;
+    }
+}
+
 /// A piece that is read: of the store's memory from an address on, to a place in the landing
 /// region, so many bytes.
 pub type Piece = (u64, u64, u32);

@@ -100,8 +100,7 @@ impl Gathered {
         }
         self.bytes.extend_from_slice(piece);
         if self.whole.is_none() && len >= HEAD_LEN {
-            let lengths = Call::lengths(&self.bytes).map_err(|_| CallStatus::BAD_PARAMS)?;
-            let whole = HEAD_LEN + lengths.iter().sum::<usize>();
+            let whole = Call::whole(&self.bytes).map_err(|_| CallStatus::BAD_PARAMS)?;
             if len > whole {
                 return Err(CallStatus::BAD_PARAMS);
             }

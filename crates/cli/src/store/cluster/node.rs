@@ -8,17 +8,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use remora::Device;
-use remora::memory::Buffer;
-use remora::nic::Access;
 use remora_cli::{output, random};
 use remora_cluster::etcd::{Etcd, EtcdOptions};
 use remora_cluster::{
-    Address, EtcdMap, Group, GroupLog, GroupOptions, Kept, Mover, Node, NodeId, NotServing,
-    ShardKeeper, Slots,
+    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Kept, Mover, Node, NodeId,
+    NotServing, ShardKeeper, Slots,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::service::{FIRST, ServiceOptions};
+use remora_store::service::{FIRST, Places, ServiceOptions};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
@@ -36,12 +34,15 @@ const HOUSE_BUCKETS: u32 = 4096;
 const TEND_EVERY: u32 = 25;
 /// By how many millionths clocks gain or lose at most.
 const DRIFT_PPM: u32 = 500;
+/// Nodes reach each other at the port that is so much higher than the one of their clients.
+const NODES_PORT: u16 = 10;
 /// Numbers of nodes are drawn of so many bits: readers of JSON take them for what they are.
 const NUMBER_BITS: u32 = 53;
 
 /// A node that serves. Its clients go first, and what waits for the group last.
 struct Member {
     fronts: Server,
+    ways: CardWays,
     node: Node<Region>,
     _mover: Mover<Region>,
 }
@@ -84,7 +85,7 @@ impl Member {
         let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
         let own = GroupOptions {
             me,
-            port: options.door.port,
+            port: nodes_port(options.door.port)?,
             ring_bytes: terms.ring_bytes,
             salt: terms.salt,
             token: terms.token,
@@ -94,17 +95,21 @@ impl Member {
         };
         let group = Group::new(device, own)?;
         let own = store::Options::new(options.limit, options.seed);
-        let memory = memory(device, own.memory_len())?;
-        let store = Arc::new(Store::new(memory, GroupLog(group.clone()), own)?);
+        let places = Places::new(device, options.limit, own.memory_len())?;
+        let store = Arc::new(Store::new(places.region, GroupLog(group.clone()), own)?);
         let served = Served::new(store.clone(), options.limit, options.defaults.clone());
         let slots = Slots::new(group.clone(), store.clone(), &args.group);
         let keeper = Arc::new(ShardKeeper::new(slots.clone()));
         // memcached's clients choose a group by hashes of their own: their keys have no slots.
         let fronts = server::Options { is_shared: false, ..options.fronts.clone() };
+        let stats = fronts.stats.clone();
         let fronts = Server::start(&fronts, Arc::new(served), keeper)?;
+        let memory = (places.for_clients, places.for_chains);
+        let ways = CardWays::start(&slots, memory, options.door.clone(), &stats)?;
         let card = group.address();
         let redis = fronts.redis().first().map(|at| reachable(*at, card.ip()));
-        let etcd = etcd.announce(Address { card, redis });
+        let store_at = Some(ways.address());
+        let etcd = etcd.announce(Address { card, redis, store: store_at });
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
         let etcd = Box::new(etcd);
@@ -113,7 +118,7 @@ impl Member {
             None => Node::start(store, spaces, etcd)?,
         };
         let mover = Mover::start(slots, Box::new(map), options.fronts.password.clone())?;
-        Ok(Member { fronts, node, _mover: mover })
+        Ok(Member { fronts, ways, node, _mover: mover })
     }
 
     fn announce(&self, name: &str, args: &NodeArgs, json: bool) -> Result<()> {
@@ -123,12 +128,14 @@ impl Member {
         if json {
             return output::json_line(&json!({
                 "cluster": name, "group": args.group, "node": me.to_string(),
-                "card": card.to_string(), "redis": redis, "memcached": memcached,
+                "card": card.to_string(), "store": self.ways.address().to_string(),
+                "redis": redis, "memcached": memcached,
                 "records": self.node.recovery().map(|found| found.log.records),
             }));
         }
         let group = &args.group;
         println!("Node {me} of group {group} of the cluster {name}: its card is at {card}.");
+        println!("Clients over the card: {}.", self.ways.address());
         redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
         memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
         if let Some(found) = self.node.recovery() {
@@ -157,12 +164,12 @@ impl Member {
     }
 }
 
-/// Memory for a store, which nobody reaches over the network.
-fn memory(device: &Device, bytes: u64) -> Result<Region> {
-    let buffer = Buffer::new(usize::try_from(bytes)?)
-        .with_context(|| format!("there is no address space for {bytes} bytes: ask for less"))?;
-    let region = device.alloc_pd()?.register(buffer, Access::LOCAL_WRITE)?;
-    Region::new(region).context("a region that has lost its buffer")
+/// The port at which the nodes reach each other.
+fn nodes_port(clients: u16) -> Result<u16> {
+    let port = clients.checked_add(NODES_PORT);
+    port.with_context(|| {
+        format!("there is no port {NODES_PORT} above {clients}: choose a lower one")
+    })
 }
 
 /// Where clients of other nodes are sent: a front that listens at every address is reached where

@@ -135,16 +135,23 @@ fn info(cluster: &Cluster) -> String {
     )
 }
 
+/// Clients that know nodes from here only (redis-py) must find those to which an `ASK` sends them:
+/// a primary without slots stands behind the replicas of the first range, where it answers reads by
+/// `MOVED`.
 fn slots(call: &mut Call<'_>, cluster: &Cluster) {
     let served = || cluster.groups.iter().filter(|group| has_primary(group));
+    let empty = served().filter(|group| group.slots.is_empty());
+    let mut guests: Vec<_> =
+        empty.filter_map(|group| reachable(group).into_iter().next()).collect();
     call.reply.array(served().map(|group| group.slots.len()).sum());
     for group in served() {
         let nodes = reachable(group);
         for range in &group.slots {
-            call.reply.array(2 + nodes.len());
+            let guests = std::mem::take(&mut guests);
+            call.reply.array(2 + nodes.len() + guests.len());
             call.reply.integer(range.first.into());
             call.reply.integer(range.last.into());
-            for (node, ip, port) in &nodes {
+            for (node, ip, port) in nodes.iter().chain(&guests) {
                 call.reply.array(4);
                 call.reply.bulk(ip.as_bytes());
                 call.reply.integer((*port).into());

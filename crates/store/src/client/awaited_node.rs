@@ -1,0 +1,224 @@
+//! A connection to one store, or to one node of a cluster, whose calls are futures.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use remora::kernel::AsyncKernelClient;
+use remora::nic::Access;
+use remora::{Device, MemoryRegion, QueuePairOptions};
+
+use super::error::StoreError;
+use super::fleet::Way;
+use super::operations::{self, About, Caller};
+use super::permits::Permits;
+use super::{Link, PARAMS_MAX};
+use crate::tablespace::TablespaceId;
+use crate::way::call::{ANSWER_LEN, Call, Operation};
+use crate::way::chain::{AwaitedAsks, ChainReader};
+use crate::way::connect::{ClientOptions, ConnectError};
+use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters, landing};
+
+/// The most bytes of memory for long calls that is kept for the next one.
+const KEPT_MAX: u64 = 1 << 20;
+
+/// A connection of a handle, and what the handle knows of the store's memory.
+#[derive(Debug)]
+pub(super) struct AwaitedNode {
+    pub(super) calls: Awaited,
+    reader: Option<OneSided<AwaitedReads>>,
+    reads: u64,
+    chain: Option<ChainReader<AwaitedAsks>>,
+}
+
+/// Carries calls as futures.
+#[derive(Clone, Debug)]
+pub(super) struct Awaited {
+    shared: Arc<Shared>,
+    pub(super) tablespace: TablespaceId,
+}
+
+#[derive(Debug)]
+struct Shared {
+    kernels: AsyncKernelClient,
+    /// As many as the kernels' client has places.
+    permits: Permits,
+    /// Memory for calls that are too long for parameters.
+    staging: Mutex<Vec<MemoryRegion>>,
+    link: Link,
+}
+
+impl Shared {
+    /// Memory with these bytes.
+    fn stage(&self, bytes: &[u8]) -> Result<MemoryRegion, StoreError> {
+        let fits = |region: &MemoryRegion| region.len() >= bytes.len() as u64;
+        let kept = {
+            let mut kept = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.iter().position(fits).map(|at| kept.swap_remove(at))
+        };
+        let region = match kept {
+            Some(region) => region,
+            None => {
+                let len = bytes.len().next_power_of_two().max(4096);
+                self.link.domain.alloc(len, Access::LOCAL_WRITE)?
+            }
+        };
+        region.write_at(0, bytes).map_err(|error| StoreError::Call(error.into()))?;
+        Ok(region)
+    }
+
+    /// The call for which there was this memory is over.
+    fn keep(&self, region: MemoryRegion) {
+        let mut kept = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        if region.len() <= KEPT_MAX && kept.len() < self.link.options.calls {
+            kept.push(region);
+        }
+    }
+}
+
+impl Caller for &Awaited {
+    async fn call(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let mut bytes = Vec::with_capacity(call.len());
+        Call { tablespace: self.tablespace.0, ..*call }.write(&mut bytes)?;
+        let Shared { kernels, permits, .. } = &*self.shared;
+        let _permit = permits.take().await;
+        let answer = if bytes.len() <= PARAMS_MAX {
+            kernels.call(operation.opcode(), &bytes).await?
+        } else {
+            let staged = self.shared.stage(&bytes)?;
+            let payload = staged.slice(..bytes.len());
+            let answer = kernels.call_with(operation.opcode(), &[], payload).await;
+            self.shared.keep(staged);
+            answer?
+        };
+        out.extend_from_slice(&answer);
+        Ok(())
+    }
+
+    fn tablespace(&self) -> TablespaceId {
+        self.tablespace
+    }
+}
+
+impl Awaited {
+    pub(super) async fn connect(
+        device: &Device,
+        store: SocketAddr,
+        options: &ClientOptions,
+    ) -> Result<Awaited, ConnectError> {
+        let places = options.calls.max(1);
+        let depth = u32::try_from(places).unwrap_or(u32::MAX);
+        // Three READs of a look-up go beside the calls.
+        let shape = QueuePairOptions::new().send_depth(depth.saturating_add(4)).recv_depth(depth);
+        let link = Link::connect(device, store, options, &shape).await?;
+        let answer_len = options.piece + ANSWER_LEN;
+        let kernels = AsyncKernelClient::new(&link.domain, &link.queue_pair, places, answer_len)?;
+        let (permits, staging) = (Permits::new(places), Mutex::default());
+        let shared = Arc::new(Shared { kernels, permits, staging, link });
+        Ok(Awaited { shared, tablespace: TablespaceId(options.tablespace) })
+    }
+
+    pub(super) fn link(&self) -> &Link {
+        &self.shared.link
+    }
+
+    /// Whether it is the same connection.
+    pub(super) fn is(&self, other: &Awaited) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+/// A clone begins with nothing known.
+impl Clone for AwaitedNode {
+    fn clone(&self) -> AwaitedNode {
+        AwaitedNode::new(self.calls.clone())
+    }
+}
+
+type Reader<'n> = (&'n Awaited, &'n mut OneSided<AwaitedReads>, &'n mut u64);
+type Chain<'n> = (&'n Awaited, &'n mut ChainReader<AwaitedAsks>);
+
+impl AwaitedNode {
+    pub(super) fn new(calls: Awaited) -> AwaitedNode {
+        AwaitedNode { calls, reader: None, reads: 0, chain: None }
+    }
+
+    /// What reads the store's memory.
+    pub(super) async fn reader(&mut self) -> Result<Reader<'_>, StoreError> {
+        let mut calls = &self.calls;
+        let reader = match &mut self.reader {
+            Some(reader) => reader,
+            none => {
+                let link = &calls.shared.link;
+                let known = (link.welcome.memory, operations::index(&mut calls).await?);
+                let reads = AwaitedReads { queue_pair: link.queue_pair.clone() };
+                let reads = (reads, landing(&link.domain)?);
+                none.insert(OneSided::new(reads, known, link.options.locations))
+            }
+        };
+        Ok((calls, reader, &mut self.reads))
+    }
+
+    /// What asks the store's chain.
+    pub(super) async fn chain(&mut self) -> Result<Chain<'_>, StoreError> {
+        let mut calls = &self.calls;
+        let chain = match &mut self.chain {
+            Some(chain) => chain,
+            none => {
+                let Link { device, store, options, welcome, .. } = &calls.shared.link;
+                let index = operations::index(&mut calls).await?;
+                let store = (*store, welcome.ticket);
+                let asks = AwaitedAsks::connect(device, store, options).await?;
+                none.insert(ChainReader::new(asks, index))
+            }
+        };
+        Ok((calls, chain))
+    }
+
+    /// Reads without a kernel. `None`: one is to be asked, as it is where no memory is shown.
+    pub(super) async fn read_by(
+        &mut self,
+        way: Way,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<About>, StoreError> {
+        if self.calls.link().welcome.memory.len == 0 {
+            return Ok(None);
+        }
+        match way {
+            Way::OneSided => {
+                let (mut calls, reader, reads) = self.reader().await?;
+                operations::read_one_sided(&mut calls, reader, reads, key, out).await
+            }
+            Way::Chain => {
+                let (mut calls, chain) = self.chain().await?;
+                operations::read_by_chain(&mut calls, chain, key, out).await
+            }
+        }
+    }
+
+    /// A kernel of this connection has found what was not found without one.
+    pub(super) async fn learn_by(&mut self, way: Way, found: &About) -> Result<(), StoreError> {
+        match (way, &mut self.reader, &mut self.chain) {
+            (Way::OneSided, Some(reader), _) => reader.index_mut().learn(found.version),
+            (Way::Chain, _, Some(chain)) => {
+                operations::learn_by_chain(&mut &self.calls, chain, found).await?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How many values were read without a kernel of which the store was not told.
+    pub(super) fn untold(&mut self) -> u32 {
+        self.reader.as_mut().map_or(0, OneSided::tell)
+    }
+
+    pub(super) fn counters(&self) -> OneSidedCounters {
+        self.reader.as_ref().map(OneSided::counters).unwrap_or_default()
+    }
+}

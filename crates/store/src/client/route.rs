@@ -1,0 +1,429 @@
+//! A client's way through a cluster: to the primary that has a key, and to the next one if that
+//! goes.
+//!
+//! A change that failed on its way may have taken effect. It is made again under the number that it
+//! had, so that it takes effect once: see [`crate::request`]. The number belongs to a group. Where
+//! the key has gone to another one meanwhile, nobody can tell, and the client is told so.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use remora::kernel::{CallFailure, CallStatus};
+
+use super::error::StoreError;
+use super::operations::{self, Caller};
+use crate::front::slots::slot_of;
+use crate::log::Position;
+use crate::request::RequestId;
+use crate::tablespace::TablespaceId;
+use crate::way::call::{ANSWER_LEN, AnswerHead, Call, Operation, Refused};
+use crate::way::map::ClusterMap;
+
+/// How long a node may take for the first attempt at a call. If that was too short, the next one
+/// may take twice as long, up to a limit.
+const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
+const ATTEMPT_MAX: Duration = Duration::from_secs(8);
+/// How long a node may take to tell the map.
+const MAP_ATTEMPT: Duration = Duration::from_millis(500);
+/// The cursor of a scan that goes on in the next group.
+const NEXT_GROUP: u64 = u64::MAX;
+
+/// The nodes of a cluster, as a client calls them.
+pub(super) trait Fleet {
+    /// Calls a node about tablespace 0, and connects to it first if need be. What was called breaks
+    /// off where the node takes longer than `within`.
+    async fn call_at(
+        &mut self,
+        to: (SocketAddr, Duration),
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError>;
+
+    /// Waits a moment.
+    async fn pause(&mut self);
+}
+
+/// What is known of the cluster by whoever makes one call at a time.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Route {
+    /// Where the client came in.
+    home: Option<SocketAddr>,
+    map: ClusterMap,
+    /// Of each group: under which numbers it knows this client.
+    identities: BTreeMap<String, RequestId>,
+    /// How often the map was asked for.
+    looks: usize,
+    /// The primary that was scanned last.
+    scanned: Option<(usize, SocketAddr)>,
+}
+
+/// A call that is being made.
+struct Making<'a> {
+    operation: Operation,
+    call: &'a Call<'a>,
+    began: Instant,
+    timeout: Duration,
+    attempt: Duration,
+    /// The group in which an attempt may have taken effect.
+    doubt: Option<String>,
+    reason: String,
+    is_asking: bool,
+}
+
+impl<'a> Making<'a> {
+    fn new(operation: Operation, call: &'a Call<'a>, timeout: Duration) -> Making<'a> {
+        Making {
+            operation,
+            call,
+            began: Instant::now(),
+            timeout,
+            attempt: FIRST_ATTEMPT,
+            doubt: None,
+            reason: "no group has the key's slot".to_owned(),
+            is_asking: false,
+        }
+    }
+
+    fn left(&self) -> Duration {
+        self.timeout.saturating_sub(self.began.elapsed())
+    }
+
+    fn gives_up(&self) -> StoreError {
+        let reason = self.reason.clone();
+        match self.doubt {
+            Some(_) => StoreError::Doubt { reason },
+            None => StoreError::NoPrimary { waited: self.timeout, reason },
+        }
+    }
+}
+
+/// What is to be done after an attempt.
+enum Next {
+    Fail,
+    /// The map is old, or the group has no primary at the moment.
+    Look,
+    /// The group that the slot goes to has the key.
+    Ask,
+    Wait,
+    /// The group has forgotten this client.
+    Rename,
+}
+
+/// What follows from a failure, and whether the call may have taken effect.
+fn next(error: &StoreError) -> (Next, bool) {
+    match error {
+        StoreError::Refused(Refused::Elsewhere) => (Next::Look, false),
+        StoreError::Refused(Refused::Asks) => (Next::Ask, false),
+        StoreError::Refused(Refused::OnItsWay) => (Next::Wait, false),
+        StoreError::Refused(Refused::Doubt) => (Next::Look, true),
+        StoreError::Refused(Refused::Forgotten) => (Next::Rename, false),
+        // The node's kernels have ended, or do not run yet.
+        StoreError::Call(CallFailure::Status(status)) => match *status {
+            CallStatus::NO_KERNEL => (Next::Look, false),
+            CallStatus::UNLOADED | CallStatus::UNAVAILABLE => (Next::Look, true),
+            _ => (Next::Fail, false),
+        },
+        StoreError::Call(CallFailure::Answer | CallFailure::Room(_)) => (Next::Fail, true),
+        StoreError::Call(_) => (Next::Look, true),
+        StoreError::Connect(_) => (Next::Look, false),
+        _ => (Next::Fail, false),
+    }
+}
+
+/// A client's way, and the nodes that it leads to.
+#[derive(Debug)]
+pub(super) struct Routed<F> {
+    pub(super) fleet: F,
+    pub(super) route: Route,
+    pub(super) timeout: Duration,
+}
+
+impl<F: Fleet> Caller for Routed<F> {
+    async fn call(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let call = &Call { tablespace: 0, ..*call };
+        match operation {
+            Operation::Scan => self.scan(call, out).await,
+            Operation::Flush => self.flush(call, out).await,
+            // Any node answers the same, or for itself.
+            Operation::Info | Operation::Tablespace | Operation::Create | Operation::Drop => {
+                let home = self.route.home.ok_or_else(StoreError::answer)?;
+                self.fleet.call_at((home, self.timeout), operation, call, out).await
+            }
+            _ => self.keyed(operation, call, out).await,
+        }
+    }
+
+    fn tablespace(&self) -> TablespaceId {
+        TablespaceId(0)
+    }
+}
+
+/// Calls to one node.
+struct At<'f, F> {
+    fleet: &'f mut F,
+    to: (SocketAddr, Duration),
+}
+
+impl<F: Fleet> Caller for At<'_, F> {
+    async fn call(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        self.fleet.call_at(self.to, operation, call, out).await
+    }
+
+    fn tablespace(&self) -> TablespaceId {
+        TablespaceId(0)
+    }
+}
+
+impl<F: Fleet> Routed<F> {
+    /// A way that begins at a node.
+    ///
+    /// # Errors
+    /// The node does not tell the map.
+    pub(super) async fn begin(
+        mut fleet: F,
+        home: SocketAddr,
+        timeout: Duration,
+    ) -> Result<Routed<F>, StoreError> {
+        let map = operations::map(&mut At { fleet: &mut fleet, to: (home, timeout) }).await?;
+        let route = Route { home: Some(home), map, ..Route::default() };
+        Ok(Routed { fleet, route, timeout })
+    }
+
+    /// The primary that has a key, as far as is known.
+    pub(super) fn primary_of(&self, key: &[u8]) -> Option<SocketAddr> {
+        let owner = self.route.map.owner(slot_of(key))?;
+        self.route.map.groups.get(owner.group)?.primary
+    }
+
+    /// Calls the primary that has the call's key.
+    async fn keyed(
+        &mut self,
+        operation: Operation,
+        call: &Call<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let (from, slot) = (out.len(), slot_of(call.key));
+        let mut making = Making::new(operation, call, self.timeout);
+        loop {
+            let owner = self.route.map.owner(slot);
+            let group = match making.is_asking {
+                true => owner.and_then(|owner| owner.to),
+                false => owner.map(|owner| owner.group),
+            };
+            let Err(error) = self.attempt(&mut making, group, out).await else { return Ok(()) };
+            out.truncate(from);
+            self.go_on(&mut making, error, group).await?;
+        }
+    }
+
+    /// Makes one attempt at a call, in a group.
+    async fn attempt(
+        &mut self,
+        making: &mut Making<'_>,
+        group: Option<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
+        let elsewhere = || StoreError::Refused(Refused::Elsewhere);
+        let group = group.and_then(|group| self.route.map.groups.get(group));
+        let Some((name, Some(at))) = group.map(|group| (group.name.clone(), group.primary)) else {
+            return Err(elsewhere());
+        };
+        if making.doubt.as_ref().is_some_and(|before| *before != name) {
+            making.reason = "its key has gone to another group meanwhile".to_owned();
+            return Err(making.gives_up());
+        }
+        let within = making.attempt.min(making.left());
+        let request = match making.operation.is_of_a_key() {
+            true => Some(self.identity(&name, (at, within)).await?),
+            false => None,
+        };
+        let call = Call { request, is_asking: making.is_asking, ..*making.call };
+        let done = self.fleet.call_at((at, within), making.operation, &call, out).await;
+        if let Err(error) = &done
+            && making.operation.changes()
+            && next(error).1
+        {
+            making.doubt = Some(name.clone());
+        }
+        match &done {
+            Ok(()) => self.use_up(&name),
+            // A later attempt might come under the number that an earlier one still has.
+            Err(error) if making.doubt.is_some() && matches!(next(error).0, Next::Fail) => {
+                self.route.identities.remove(&name);
+            }
+            Err(_) => {}
+        }
+        done
+    }
+
+    /// Under which number a group is to know the next request.
+    async fn identity(
+        &mut self,
+        name: &str,
+        to: (SocketAddr, Duration),
+    ) -> Result<RequestId, StoreError> {
+        if let Some(known) = self.route.identities.get(name) {
+            return Ok(*known);
+        }
+        let mut answer = Vec::new();
+        let asked = self.fleet.call_at(to, Operation::Lease, &Call::default(), &mut answer).await;
+        asked.map_err(|error| match next(&error).1 {
+            // Nothing was changed.
+            true => StoreError::Refused(Refused::Elsewhere),
+            false => error,
+        })?;
+        let (head, _) = AnswerHead::parse(&answer).ok_or_else(StoreError::answer)?;
+        let (client, since) = (random()?, Position::from_number(head.version));
+        let new = RequestId { client, sequence: 1, since };
+        self.route.identities.insert(name.to_owned(), new);
+        Ok(new)
+    }
+
+    /// The request that the group was asked for has taken effect.
+    fn use_up(&mut self, name: &str) {
+        if let Some(id) = self.route.identities.get_mut(name) {
+            id.sequence += 1;
+        }
+    }
+
+    /// Gets ready for the next attempt.
+    async fn go_on(
+        &mut self,
+        making: &mut Making<'_>,
+        error: StoreError,
+        group: Option<usize>,
+    ) -> Result<(), StoreError> {
+        let (next, _) = next(&error);
+        let group = group.and_then(|group| self.route.map.groups.get(group));
+        let (name, told_by) = group.map(|it| (it.name.clone(), it.primary)).unwrap_or_default();
+        match next {
+            Next::Fail => return Err(error),
+            Next::Rename if making.doubt.is_some() => {
+                making.reason = error.to_string();
+                return Err(making.gives_up());
+            }
+            Next::Rename => {
+                self.route.identities.remove(&name);
+            }
+            Next::Look | Next::Ask | Next::Wait => {}
+        }
+        making.reason = error.to_string();
+        making.is_asking = matches!(next, Next::Ask);
+        if making.is_asking {
+            // The primary that says so has looked whether it knows the request.
+            making.doubt = None;
+        }
+        if error.is_late() {
+            making.attempt = ATTEMPT_MAX.min(2 * making.attempt);
+        }
+        if making.left().is_zero() {
+            return Err(making.gives_up());
+        }
+        match next {
+            Next::Ask => self.look(told_by, making.left()).await,
+            Next::Look => {
+                self.fleet.pause().await;
+                self.look(None, making.left()).await;
+            }
+            _ => self.fleet.pause().await,
+        }
+        Ok(())
+    }
+
+    /// Asks a node for the map: this one, or one after the other until one answers.
+    async fn look(&mut self, first: Option<SocketAddr>, left: Duration) {
+        let route = &mut self.route;
+        let groups = route.map.groups.iter();
+        let all = groups.flat_map(|group| group.primary.iter().chain(&group.nodes)).copied();
+        let all: Vec<_> = all.chain(route.home).collect::<BTreeSet<_>>().into_iter().collect();
+        route.looks += 1;
+        let start = route.looks % all.len().max(1);
+        let turned = all[start..].iter().chain(&all[..start]).copied();
+        let end = Instant::now() + left;
+        for at in first.into_iter().chain(turned) {
+            let within = MAP_ATTEMPT.min(end.saturating_duration_since(Instant::now()));
+            if within.is_zero() {
+                return;
+            }
+            let mut node = At { fleet: &mut self.fleet, to: (at, within) };
+            match operations::map(&mut node).await {
+                Ok(told) => return self.route.map.merge(told),
+                Err(error) => tracing::debug!("{at} does not tell the map: {error}"),
+            }
+        }
+    }
+
+    /// Scans one group after the other.
+    async fn scan(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        let (number, argument) = match (call.argument, self.route.scanned) {
+            (0, _) => (0, 0),
+            (NEXT_GROUP, Some((number, _))) => (number + 1, 0),
+            (cursor, Some((number, _))) => (number, cursor),
+            (_, None) => return Err(StoreError::Reordered),
+        };
+        let from = out.len();
+        let call = Call { argument, ..*call };
+        let mut making = Making::new(Operation::Scan, &call, self.timeout);
+        let at = loop {
+            let primary = self.route.map.groups.get(number).and_then(|group| group.primary);
+            let before = self.route.scanned.filter(|_| argument != 0);
+            if before.is_some_and(|(_, before)| primary.is_some_and(|now| now != before)) {
+                return Err(StoreError::Reordered);
+            }
+            match self.attempt(&mut making, Some(number), out).await {
+                Ok(()) => break primary,
+                Err(error) => {
+                    out.truncate(from);
+                    self.go_on(&mut making, error, Some(number)).await?;
+                }
+            }
+        };
+        self.route.scanned = at.map(|at| (number, at));
+        let answer = &mut out[from..];
+        let (head, _) = AnswerHead::parse(answer).ok_or_else(StoreError::answer)?;
+        if head.version == 0 && number + 1 < self.route.map.groups.len() {
+            let head = AnswerHead { version: NEXT_GROUP, ..head };
+            answer[..ANSWER_LEN].copy_from_slice(&head.to_bytes());
+        }
+        Ok(())
+    }
+
+    /// Flushes one group after the other.
+    async fn flush(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), StoreError> {
+        let from = out.len();
+        for number in 0..self.route.map.groups.len() {
+            let mut making = Making::new(Operation::Flush, call, self.timeout);
+            loop {
+                out.truncate(from);
+                let done = self.attempt(&mut making, Some(number), out).await;
+                let Err(error) = done else { break };
+                // It has no number, so nobody would know it again.
+                if making.doubt.is_some() {
+                    making.reason = error.to_string();
+                    return Err(making.gives_up());
+                }
+                self.go_on(&mut making, error, Some(number)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A random number.
+fn random() -> Result<u64, StoreError> {
+    let (mut bytes, flags) = ([0; 8], rustix::rand::GetRandomFlags::empty());
+    rustix::rand::getrandom(&mut bytes, flags).map_err(StoreError::Random)?;
+    Ok(u64::from_le_bytes(bytes))
+}

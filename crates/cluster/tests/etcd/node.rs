@@ -22,7 +22,7 @@ const LIMIT: u64 = 16 << 20;
 /// The group, as etcd is to know it.
 pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions {
-        group: EtcdGroup { endpoints, user: None, name: "trial".to_owned() },
+        group: EtcdGroup::new(endpoints, "trial"),
         lease: LEASE,
         size: 3,
         ring_bytes: 1 << 16,

@@ -410,6 +410,8 @@ impl Inner {
 
     /// Learns how things are, and hears of every change from there on.
     async fn begin_watch(&mut self) -> Answer<()> {
+        // A member that was started again knows nobody who has shown a password before.
+        self.client.refresh_token().await?;
         let all = GetOptions::new().with_prefix();
         let there = self.client.get(self.prefix.clone(), Some(all)).await?;
         let revision = there.header().map_or(0, |header| header.revision());

@@ -196,6 +196,10 @@ pub(crate) fn words_of(error: &etcd_client::Error) -> String {
         etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
             "nobody answers there: is it running, and is that its address?".to_owned()
         }
+        // So a connection looks whose other end has refused it after it was made.
+        etcd_client::Error::GRpcStatus(status) if status.message() == "operation was canceled" => {
+            "it has ended the connection: does it ask for a certificate?".to_owned()
+        }
         etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
         other => other.to_string(),
     }

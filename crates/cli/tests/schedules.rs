@@ -106,7 +106,7 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> (usize, usize) {
     let mut reader = Moving::new(fronts, 0);
     let read = |key| course.carry_out(plan.clients, round, key, Op::Get, &mut reader);
     events.extend((0..KEYS).map(read));
-    cluster.compare();
+    cluster.compare(&(0..KEYS).map(|key| name_of(round, key)).collect::<Vec<_>>());
     let mut record = Record::create(&format!("schedule-{}", plan.seed));
     events.iter().for_each(|event| record.add(&name_of(round, event.key), event));
     let ended = events.iter().filter(|event| event.ended.is_some()).count();

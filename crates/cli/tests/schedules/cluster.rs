@@ -1,6 +1,6 @@
 //! A cluster of processes: `remora store serve --cluster`, with etcd's members.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -46,23 +46,28 @@ impl Node {
         BufReader::new(stream).lines().collect()
     }
 
-    /// Up to where it has carried out the log, and all that it has.
-    fn contents(&self) -> std::io::Result<(String, Vec<String>)> {
-        let mut keys: Vec<_> = self.says(&["KEYS *".to_owned()])?;
-        keys.retain(|line| line.starts_with("key-"));
-        keys.sort();
-        let gets = keys.iter().map(|key| format!("GET {key}"));
-        let asked: Vec<_> = ["INFO persistence".to_owned(), "READONLY".to_owned()]
-            .into_iter()
-            .chain(gets)
-            .collect();
-        let said = self.says(&asked)?;
+    /// Up to where it has carried out the log, and which of these keys it has. (A key whose slot is
+    /// with the other group is not here.)
+    fn contents(&self, names: &[String]) -> std::io::Result<Contents> {
+        let first = ["INFO persistence", "READONLY"].map(str::to_owned);
+        let gets = names.iter().map(|name| format!("GET {name}"));
+        let said = self.says(&first.into_iter().chain(gets).collect::<Vec<_>>())?;
         let applied = said.iter().find_map(|line| line.strip_prefix("cluster_applied:"));
-        let applied = applied.unwrap_or_default().trim().to_owned();
-        let values = said.iter().skip_while(|line| *line != "+OK").cloned();
-        Ok((applied, keys.into_iter().chain(values).collect()))
+        let applied = applied.unwrap_or_default().to_owned();
+        let mut answers = said.into_iter().skip_while(|line| *line != "+OK").skip(1);
+        let mut held = BTreeMap::new();
+        for name in names {
+            let line = answers.next().unwrap_or_default();
+            if line.starts_with('$') && line != "$-1" {
+                held.insert(name.clone(), answers.next().unwrap_or_default());
+            }
+        }
+        Ok((applied, held))
     }
 }
+
+/// What a node has.
+type Contents = (String, BTreeMap<String, String>);
 
 impl Drop for Node {
     fn drop(&mut self) {
@@ -253,17 +258,16 @@ impl<'e> Cluster<'e> {
 
     /// All nodes of a group have the same, those that came for others, too, and each key is with
     /// one group.
-    pub(crate) fn compare(&mut self) {
+    pub(crate) fn compare(&mut self, names: &[String]) {
         let mut all = BTreeMap::new();
         for (group, name) in GROUPS.iter().enumerate() {
             let mut found = Vec::new();
             until(&format!("the nodes of group {name} are alike"), || {
                 self.look();
-                found = self.contents_of(group);
+                found = self.contents_of(group, names);
                 found.len() > 1 && found.windows(2).all(|pair| pair[0] == pair[1])
             });
-            let keys = found[0].1.iter().filter(|line| line.starts_with("key-"));
-            for key in keys.collect::<BTreeSet<_>>() {
+            for key in found[0].1.keys() {
                 let before = all.insert(key.clone(), name);
                 assert_eq!(before, None, "{key} is with both groups");
             }
@@ -272,7 +276,7 @@ impl<'e> Cluster<'e> {
     }
 
     /// What each node of a group has; nothing if not all of them are members, or say so, yet.
-    fn contents_of(&self, group: Group) -> Vec<(String, Vec<String>)> {
+    fn contents_of(&self, group: Group, names: &[String]) -> Vec<Contents> {
         let view = self.atlas.groups.get(GROUPS[group]);
         let Some(latest) = view.and_then(|view| view.configuration.as_ref()) else {
             return Vec::new();
@@ -282,7 +286,8 @@ impl<'e> Cluster<'e> {
         if !latest.is_established() || !nodes.iter().all(|node| is_member(node)) {
             return Vec::new();
         }
-        nodes.into_iter().map(Node::contents).collect::<Result<_, _>>().unwrap_or_default()
+        let contents = nodes.into_iter().map(|node| node.contents(names));
+        contents.collect::<Result<_, _>>().unwrap_or_default()
     }
 }
 

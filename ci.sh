@@ -40,6 +40,8 @@ usage() {
   FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
   FUZZ_SEED     fuzz: where they begin (default 1)
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
+  SCHEDULES     porcupine: how many schedules of a cluster (default 3)
+  SCHEDULES_FIRST  porcupine: the first one's seed (default 1)
   SIM_SEEDS     sim: how many worlds (default 50)
   SIM_FIRST     sim: the first seed (default 1)
   RXE_CASES     rxe: words; only the cases whose names hold them all
@@ -104,6 +106,7 @@ stage_setup() {
     need_command redis-cli "clients of Redis, for the store" redis-tools
     need_command etcd "etcd, which has the leases of a store on several machines" etcd-server
     need_command protoc "what etcd's client is built with" protobuf-compiler
+    need_command openssl "a maker of certificates, for etcd by TLS" openssl
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
     need_command prove "what memcached's tests run on" perl
@@ -198,8 +201,9 @@ stage_porcupine() {
     rm -rf "$folder"
     export REMORA_HISTORIES=$folder
     local tests=(--test histories)
-    if can_cluster; then tests+=(--test etcd); fi
-    whole test "${tests[@]}" ||
+    if can_cluster; then tests+=(--test etcd --test schedules); fi
+    REMORA_SCHEDULES=${SCHEDULES:-3} REMORA_SCHEDULES_FIRST=${SCHEDULES_FIRST:-1} \
+        whole test "${tests[@]}" -- --nocapture ||
         fail "a test of histories failed" "docs/testing.md says what they do."
     scripts/porcupine.sh "$folder"/*.jsonl ||
         fail "a history is not linearizable" "docs/testing.md says what its lines mean."

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remora_store::front::keyspace::Forgetful;
+use remora_store::front::keyspace::{Forgetful, Keeper};
 use remora_store::front::served::Served;
 use remora_store::front::world::{Next, Step, Turn, World};
 use remora_store::journal::Unlogged;
@@ -16,29 +16,35 @@ const LIMIT: u64 = 8 << 20;
 const NOW: u64 = 1_700_000_000_000;
 
 thread_local! {
-    static TURN: std::cell::RefCell<Turn> = std::cell::RefCell::new(turn());
+    static TURN: std::cell::RefCell<Turn> = std::cell::RefCell::new(turn(Arc::new(Forgetful)));
 }
 
-fn turn() -> Turn {
+/// The turns of a server of an empty store, of which `keeper` keeps what is kept.
+pub(crate) fn turn(keeper: Arc<dyn Keeper>) -> Turn {
     let options = Options::new(LIMIT, 3);
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options);
     let store = Arc::new(store.expect("the heap is as long as it must be"));
     let keyspace = Arc::new(Served::new(store, LIMIT, TablespaceOptions::default()));
-    Turn::new(Arc::new(World::new(keyspace, Arc::new(Forgetful), 1, true)))
+    Turn::new(Arc::new(World::new(keyspace, keeper, 1, true)))
 }
 
 /// Runs `body` with an empty store.
 pub(crate) fn with_turn(body: impl FnOnce(&mut Turn)) {
     TURN.with_borrow_mut(|turn| {
-        turn.now = NOW;
-        turn.world.settings.set_password(None);
-        for index in 0..16 {
-            if let Ok(space) = turn.world.keyspace.tablespace(&format!("db{index}")) {
-                turn.world.keyspace.flush(space, NOW).expect("nothing refuses");
-            }
-        }
+        empty(turn);
         body(turn);
     });
+}
+
+/// Empties the store, and sets the server as it was at first.
+pub(crate) fn empty(turn: &mut Turn) {
+    turn.now = NOW;
+    turn.world.settings.set_password(None);
+    for index in 0..16 {
+        if let Ok(space) = turn.world.keyspace.tablespace(&format!("db{index}")) {
+            turn.world.keyspace.flush(space, NOW).expect("nothing refuses");
+        }
+    }
 }
 
 /// Feeds `input` in pieces of `piece` bytes, as a connection would. The answer is all replies.

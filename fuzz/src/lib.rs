@@ -14,6 +14,7 @@ mod arena;
 mod card;
 mod chain;
 mod chain_text;
+mod cluster;
 mod descriptor;
 mod element;
 mod fronts;
@@ -37,6 +38,10 @@ mod world;
 pub use card::{card, card_counters};
 pub use chain::{chain, chain_counters, chains};
 pub use chain_text::{chain_text, texts};
+pub use cluster::{
+    cluster_documents, cluster_documents_written, cluster_requests, cluster_slots, cluster_wire,
+    cluster_wires,
+};
 pub use descriptor::{descriptor, descriptor_counters, descriptors};
 pub use element::{element, element_counters};
 pub use impair::{impair, impairments};
@@ -125,6 +130,29 @@ pub const TARGETS: &[Target] = &[
         name: "memcached",
         run: memcached,
         seeds: memcached_requests,
+        max_len: 1024,
+        cost: 10,
+    },
+    // Each input has a replica with memory of its own.
+    Target {
+        name: "cluster_wire",
+        run: cluster_wire,
+        seeds: cluster_wires,
+        max_len: 1024,
+        cost: 4,
+    },
+    Target {
+        name: "cluster_documents",
+        run: cluster_documents,
+        seeds: cluster_documents_written,
+        max_len: 512,
+        cost: 1,
+    },
+    // Each input begins with an empty store.
+    Target {
+        name: "cluster_slots",
+        run: cluster_slots,
+        seeds: cluster_requests,
         max_len: 1024,
         cost: 10,
     },

@@ -71,7 +71,7 @@ fn read(input: &[u8], piece: usize) -> (Requests, bool) {
 }
 
 /// Replies are of the second version, and of the third after a HELLO.
-fn readable(mut replies: &[u8]) {
+pub(crate) fn readable(mut replies: &[u8]) {
     while !replies.is_empty() {
         let second = decode2(replies).ok().flatten().map(|(_, len)| len);
         let len = second.or_else(|| decode3(replies).ok().flatten().map(|(_, len)| len));

@@ -14,6 +14,10 @@ fn a_build_without_clusters_says_how_to_get_one() {
 }
 
 #[cfg(feature = "cluster")]
+#[path = "../../cluster/tests/etcd/member.rs"]
+mod member;
+
+#[cfg(feature = "cluster")]
 mod with_clusters {
     use std::io::{BufRead, BufReader, Write};
     use std::net::TcpStream;
@@ -216,6 +220,48 @@ mod with_clusters {
         assert!(told.contains("slots: 0-99, 101-1999, 3001-16000.\n"), "{told}");
         assert!(told.contains("slots: 100, 2000-3000, 16001-16383.\n"), "{told}");
         trial.finish();
+    }
+
+    /// etcd and its clients know each other by certificates.
+    #[test]
+    fn a_node_and_etcd_show_each_other_certificates() {
+        if !installed(&[("etcd", "etcd-server"), ("openssl", "openssl")]) {
+            return;
+        }
+        let etcd = crate::member::Etcd::start_with_certificates();
+        let files = etcd.certificates();
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let (url, ca) = (etcd.endpoints[0].clone(), text(&files.ca));
+        let trusts = ["--etcd", &url, "--etcd-ca", &ca].map(str::to_owned);
+        let own = [&files.client.certificate, &files.client.key].map(|path| text(path));
+        let shows = ["--etcd-cert", &own[0], "--etcd-key", &own[1]].map(str::to_owned);
+        let both = || trusts.iter().chain(&shows).map(String::as_str);
+        let serve = ["store", "serve", "--json", "--until-eof", "--memory", "64M"];
+        let which = ["--redis", "127.0.0.1:0", "--cluster", "safe", "--nodes", "1"];
+        let (child, ready) =
+            begin(&serve.into_iter().chain(which).chain(both()).collect::<Vec<_>>());
+        let front = ready["redis"][0].as_str().unwrap().to_owned();
+        until("it serves", || redis(&front, "SET foo 1") == ["+OK"]);
+        let status = || ["store", "cluster", "status", "safe"].into_iter();
+        let told = succeed(status().chain(both()).chain(["--json"]));
+        let told: Value = serde_json::from_str(&told).unwrap();
+        assert_eq!(told["primary"], ready["node"]);
+        end(child);
+        // Each says why it does not trust the other.
+        let told = fail(status().chain(trusts.iter().map(String::as_str)));
+        assert!(told.contains("certificate"), "{told}");
+        let another = ["--etcd", &url, "--etcd-ca", &own[0]];
+        let told = fail(status().chain(another).chain(shows.iter().map(String::as_str)));
+        assert!(told.contains("certificate"), "{told}");
+        let told = fail(status().chain(["--etcd", &url]));
+        assert!(told.contains("--etcd-ca"), "{told}");
+        let missing = format!("{ca}.none");
+        let told = fail(status().chain(["--etcd", &url, "--etcd-ca", &missing]));
+        assert!(told.contains("cannot read") && told.contains(&missing), "{told}");
+        let told = fail(status().chain(["--etcd", "http://127.0.0.1:1", "--etcd-ca", &ca]));
+        assert!(told.contains("https://"), "{told}");
+        let told = fail(status().chain(["--etcd-user", "root"]));
+        assert!(told.contains("REMORA_ETCD_PASSWORD"), "{told}");
     }
 
     #[test]

@@ -15,18 +15,18 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use etcd_client::{
-    Client, Compare, CompareOp, ConnectOptions, Event as Change, EventType, GetOptions,
-    GetResponse, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions, Txn, TxnOp,
-    TxnOpResponse, WatchOptions, WatchStream,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Event as Change, EventType,
+    GetOptions, GetResponse, Identity, KeyValue, LeaseKeepAliveStream, LeaseKeeper, PutOptions,
+    TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
 };
 use remora::connection::token::Token;
 use remora_store::replica::{Configuration, Entry, Event, NodeId, Request};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
+use crate::documents::{Agreed, Document, Key, Written, key_of};
 
 /// How long etcd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -39,14 +39,50 @@ const PRESENT_EVERY: Duration = Duration::from_millis(1000);
 const TRIES: usize = 2;
 
 /// Where etcd is, and which group is meant.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct EtcdGroup {
-    /// etcd's members, as URLs.
+    /// etcd's members, as URLs: all with `http:`, or all with `https:`.
     pub endpoints: Vec<String>,
     /// A user and a password, where etcd asks for them.
     pub user: Option<(String, String)>,
+    /// How this node and etcd know each other, where the URLs are `https:`.
+    pub tls: Option<EtcdTls>,
     /// The group's name: that of its cluster, a slash, and its own.
     pub name: String,
+}
+
+/// How etcd and its clients know each other. All certificates and keys are in PEM.
+#[derive(Clone)]
+pub struct EtcdTls {
+    /// The certificates of the authorities that may have signed etcd's.
+    pub ca: Vec<u8>,
+    /// The own certificate and its key, where etcd asks for them.
+    pub own: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// (Passwords and keys are not shown.)
+impl std::fmt::Debug for EtcdGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let EtcdGroup { endpoints, name, .. } = self;
+        f.debug_struct("EtcdGroup")
+            .field("endpoints", endpoints)
+            .field("name", name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for EtcdTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EtcdTls").finish_non_exhaustive()
+    }
+}
+
+impl EtcdGroup {
+    /// A group in an etcd that trusts whoever reaches it.
+    #[must_use]
+    pub fn new(endpoints: Vec<String>, name: &str) -> EtcdGroup {
+        EtcdGroup { endpoints, user: None, tls: None, name: name.to_owned() }
+    }
 }
 
 /// How a node takes part in a group of etcd's.
@@ -61,24 +97,6 @@ pub struct EtcdOptions {
     pub size: usize,
     /// The ring's bytes, for the node that comes first.
     pub ring_bytes: u64,
-}
-
-/// What all nodes of a group have in common. The node that comes first draws it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Agreed {
-    salt: u64,
-    token: [u8; 16],
-    ring_bytes: u64,
-    lease_ms: u64,
-}
-
-/// The entry as it is written.
-#[derive(Debug, Serialize, Deserialize)]
-struct Written {
-    #[serde(flatten)]
-    configuration: Configuration,
-    #[serde(default)]
-    is_free: bool,
 }
 
 /// What a node needs to know of its group, as etcd has it: see
@@ -161,6 +179,13 @@ pub(crate) async fn client_of(group: &EtcdGroup) -> Answer<(Client, String)> {
     if let Some((name, password)) = &group.user {
         how = how.with_user(name, password);
     }
+    if let Some(EtcdTls { ca, own }) = &group.tls {
+        let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(ca));
+        if let Some((certificate, key)) = own {
+            tls = tls.identity(Identity::from_pem(certificate, key));
+        }
+        how = how.with_tls(tls);
+    }
     let client = Client::connect(&group.endpoints, Some(how)).await?;
     Ok((client, format!("/remora/{}/", group.name)))
 }
@@ -170,6 +195,10 @@ pub(crate) fn words_of(error: &etcd_client::Error) -> String {
     match error {
         etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
             "nobody answers there: is it running, and is that its address?".to_owned()
+        }
+        // So a connection looks whose other end has refused it after it was made.
+        etcd_client::Error::GRpcStatus(status) if status.message() == "operation was canceled" => {
+            "it has ended the connection: does it ask for a certificate?".to_owned()
         }
         etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
         other => other.to_string(),
@@ -197,9 +226,13 @@ pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
         let mut overview = Overview { configuration: None, nodes: BTreeMap::new() };
         for pair in all.kvs() {
             match key_below(&prefix, pair) {
-                Some(Key::Configuration) => overview.configuration = parse(pair),
+                Some(Key::Configuration) => {
+                    let written = Written::read(pair.value());
+                    overview.configuration = written.map(|written| written.configuration);
+                }
                 Some(Key::Node(node)) => {
-                    overview.nodes.extend(parse::<Address>(pair).map(|address| (node, address)));
+                    let address = Address::read(pair.value());
+                    overview.nodes.extend(address.map(|address| (node, address)));
                 }
                 None => {}
             }
@@ -318,7 +351,7 @@ impl Inner {
         let put = TxnOp::put(key.clone(), value, None);
         self.client.txn(Txn::new().when([is_new]).and_then([put])).await?;
         let there = self.client.get(key, None).await?;
-        let agreed = there.kvs().first().and_then(parse);
+        let agreed = there.kvs().first().and_then(|pair| Agreed::read(pair.value()));
         agreed.ok_or_else(|| unreadable("what the group agrees on"))
     }
 
@@ -381,6 +414,8 @@ impl Inner {
 
     /// Learns how things are, and hears of every change from there on.
     async fn begin_watch(&mut self) -> Answer<()> {
+        // A member that was started again knows nobody who has shown a password before.
+        self.client.refresh_token().await?;
         let all = GetOptions::new().with_prefix();
         let there = self.client.get(self.prefix.clone(), Some(all)).await?;
         let revision = there.header().map_or(0, |header| header.revision());
@@ -415,13 +450,13 @@ impl Inner {
                     return Ok(());
                 }
                 let Written { configuration, is_free } =
-                    parse(pair).ok_or_else(|| unreadable("the group's configuration"))?;
+                    Written::read(pair.value()).ok_or_else(|| unreadable("the group's entry"))?;
                 self.latest = Some(Entry { configuration, revision, is_free });
                 self.tell();
             }
             Some(Key::Node(node)) => {
                 let address =
-                    parse::<Address>(pair).ok_or_else(|| unreadable("a node's address"))?;
+                    Address::read(pair.value()).ok_or_else(|| unreadable("a node's address"))?;
                 self.nodes.insert(node, address);
                 self.news.push_back(News::Address(node, Some(address)));
             }
@@ -585,29 +620,8 @@ impl Inner {
     }
 }
 
-/// A key of a group.
-pub(crate) enum Key {
-    Configuration,
-    Node(NodeId),
-}
-
-/// What a key of a group is for; `rest` is what follows the group's prefix.
-pub(crate) fn key_of(rest: &str) -> Option<Key> {
-    match rest {
-        "configuration" => Some(Key::Configuration),
-        rest => {
-            let number = rest.strip_prefix("nodes/")?;
-            number.parse().ok().map(|number| Key::Node(NodeId(number)))
-        }
-    }
-}
-
 fn key_below(prefix: &str, pair: &KeyValue) -> Option<Key> {
     key_of(pair.key_str().ok()?.strip_prefix(prefix)?)
-}
-
-pub(crate) fn parse<T: serde::de::DeserializeOwned>(pair: &KeyValue) -> Option<T> {
-    serde_json::from_slice(pair.value()).ok()
 }
 
 fn late(patience: Duration) -> etcd_client::Error {

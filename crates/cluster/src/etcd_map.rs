@@ -8,11 +8,9 @@
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 use tokio::runtime::Runtime;
 
-use crate::etcd::{EtcdGroup, Key, client_of, key_of, parse, runtime, words_of};
+use crate::documents::{SLOTS, note};
+use crate::etcd::{EtcdGroup, client_of, runtime, words_of};
 use crate::map::{Atlas, MapService, SlotMap};
-
-/// The key of the map, below the cluster's prefix.
-const SLOTS: &str = "slots";
 
 /// A cluster's map in etcd. It connects when it is first asked, and anew after a failure.
 #[derive(Debug)]
@@ -75,7 +73,7 @@ impl MapService for EtcdMap {
         })?;
         let mut atlas = Atlas::default();
         for (key, pair) in pairs {
-            note(&mut atlas, &key, &pair)?;
+            note(&mut atlas, &key, pair.value(), pair.mod_revision())?;
         }
         Ok(atlas)
     }
@@ -90,25 +88,4 @@ impl MapService for EtcdMap {
             Ok(done.succeeded())
         })
     }
-}
-
-/// Takes note of a key below the cluster's prefix.
-fn note(atlas: &mut Atlas, key: &str, pair: &KeyValue) -> Result<(), String> {
-    let unreadable =
-        || format!("{key} in etcd is not as expected: was it written by another version?");
-    if key == SLOTS {
-        let map = parse::<SlotMap>(pair).filter(SlotMap::is_sound).ok_or_else(unreadable)?;
-        (atlas.slots, atlas.revision) = (Some(map), pair.mod_revision());
-        return Ok(());
-    }
-    let Some((group, rest)) = key.split_once('/') else { return Ok(()) };
-    let Some(what) = key_of(rest) else { return Ok(()) };
-    let view = atlas.groups.entry(group.to_owned()).or_default();
-    match what {
-        Key::Configuration => view.configuration = Some(parse(pair).ok_or_else(unreadable)?),
-        Key::Node(node) => {
-            view.nodes.insert(node, parse(pair).ok_or_else(unreadable)?);
-        }
-    }
-    Ok(())
 }

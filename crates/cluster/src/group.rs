@@ -251,6 +251,11 @@ pub struct Group {
     requests: Mutex<Option<mpsc::Receiver<Request>>>,
 }
 
+/// Whether a ring can have so many bytes.
+pub(crate) fn is_ring(bytes: u64) -> bool {
+    (1 << 10..=RING_MAX).contains(&bytes) && bytes.is_multiple_of(8)
+}
+
 /// Nanoseconds of a clock that goes on while the machine sleeps.
 pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
@@ -264,7 +269,7 @@ impl Group {
     /// See [`StartError`].
     pub fn new(device: &Device, options: GroupOptions) -> Result<Arc<Group>, StartError> {
         let ring = options.ring_bytes;
-        if !(1 << 10..=RING_MAX).contains(&ring) || !ring.is_multiple_of(8) {
+        if !is_ring(ring) {
             return Err(StartError::Ring(ring));
         }
         let buffer = Buffer::new(region_bytes(ring) as usize);
@@ -439,6 +444,12 @@ impl Group {
     /// Why not: see [`NotServing`].
     pub fn check(&self) -> Result<(), NotServing> {
         self.lock().check()
+    }
+
+    /// The epoch in which this node is the primary, and serves, at this moment.
+    pub(crate) fn serves_in(&self) -> Option<u32> {
+        let state = self.lock();
+        state.check().is_ok().then(|| state.replica.epoch())
     }
 
     /// Whether this node is a backup that follows its primary, and has heard from the service

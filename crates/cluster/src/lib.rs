@@ -14,11 +14,13 @@
 //! - `front`: what Redis' and memcached's clients get of it; `kernels`: what clients over the card
 //!   do; `ways`: how they come in.
 //! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
-//!   `mover`: moves them, in a `session` with the other group's primary.
+//!   `migration`: how they move; `mover`: the thread that moves them, in a `session` with the other
+//!   group's primary.
 //! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
 //!   it says of nodes.
-//! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `in_process`: in
-//!   this process.
+//! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `documents`: what
+//!   is written there; `in_process`: the service in this process.
+//! - `hostile`: what strangers may send and write, for fuzzing.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
 //! Why it keeps its promises is in docs/cluster.md.
@@ -27,6 +29,7 @@
 mod address;
 mod coordinator;
 mod copy;
+mod documents;
 mod door;
 mod drive;
 #[cfg(feature = "etcd")]
@@ -36,6 +39,7 @@ mod etcd_map;
 mod feed;
 mod front;
 mod group;
+pub mod hostile;
 mod in_process;
 mod incoming;
 mod keep;
@@ -43,6 +47,7 @@ mod kernels;
 mod link;
 mod map;
 mod members;
+pub mod migration;
 mod mover;
 mod node;
 mod session;

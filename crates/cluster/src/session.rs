@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use remora_store::front::slots::Range;
 
-use crate::slots::Item;
+use crate::migration::Item;
 
 /// How long the other group may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -10,8 +10,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
 
-use remora_store::front::keyspace::{Transfer, TransferStep};
-use remora_store::front::slots::{Holdings, Part, Range, Shard, slot_of};
+use remora_store::front::keyspace::Transfer;
+use remora_store::front::slots::{Holdings, Part, Range, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::store::{Change, Store, Value};
@@ -20,6 +20,7 @@ use remora_store::way::kernel::now_ms;
 
 use crate::group::{Group, GroupLog};
 use crate::map::{Atlas, SlotMap};
+use crate::migration::{Item, transferred};
 
 /// The tablespace of what is said here.
 const SPACE: &str = "cluster";
@@ -39,15 +40,6 @@ pub struct Slots<M: Memory> {
     pub(crate) moved: AtomicU64,
     /// Why no move goes on, if one does not.
     pub(crate) trouble: Mutex<Option<String>>,
-}
-
-/// A key with what belongs to it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Item {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-    pub(crate) flags: u32,
-    pub(crate) expires_ms: Option<u64>,
 }
 
 /// What the log says of the group's slots.
@@ -145,11 +137,10 @@ impl<M: Memory + 'static> Slots<M> {
             self.put(HOLDINGS, &holdings)?;
             shard.holdings = Some(holdings);
         }
-        drop(shard);
-        self.settle()
+        Ok(())
     }
 
-    /// Makes the group something else for these slots, and waits until it is for good.
+    /// Makes the group something else for these slots.
     pub(crate) fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
         let mut shard = self.write();
         let mut next = shard.holdings.clone().ok_or("the group has no slots yet")?;
@@ -158,18 +149,17 @@ impl<M: Memory + 'static> Slots<M> {
             self.put(HOLDINGS, &next)?;
             shard.holdings = Some(next);
         }
-        drop(shard);
-        self.settle()
+        Ok(())
     }
 
     /// Sees to it that nobody changes these keys before they are released, whoever is the primary.
-    pub(crate) fn freeze(&self, mut keys: Vec<Vec<u8>>) -> Result<(), String> {
+    pub(crate) fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String> {
+        let mut keys = keys.to_vec();
         keys.sort_unstable();
         let mut shard = self.write();
         self.put(TRANSIT, &keys)?;
         shard.transit = keys;
-        drop(shard);
-        self.settle()
+        Ok(())
     }
 
     /// Another group has these keys, the frozen ones: they go from here.
@@ -201,69 +191,12 @@ impl<M: Memory + 'static> Slots<M> {
         let atlas = self.atlas();
         let planned = atlas.to_give(asked.from, &self.name);
         let mut shard = self.write();
-        let mut next = shard.holdings.clone().ok_or("the group has no slots yet: try again")?;
-        for slot in asked.ranges.iter().flat_map(|range| range.first..=range.last) {
-            let part = after(asked, next.get(slot));
-            let part = part.map_err(|reason| format!("slot {slot} {reason}"))?;
-            let is_planned = planned.iter().any(|range| range.has(slot));
-            if !is_planned && next.get(slot) != Some(&part) {
-                return Err(format!("the map does not say that slot {slot} comes here: try again"));
-            }
-            next.set(Range { first: slot, last: slot }, Some(&part));
-        }
+        let held = shard.holdings.as_ref().ok_or("the group has no slots yet: try again")?;
+        let next = transferred(held, asked, &planned)?;
         if shard.holdings.as_ref() != Some(&next) {
             self.put(HOLDINGS, &next)?;
             shard.holdings = Some(next);
         }
         Ok(self.last().number())
-    }
-}
-
-/// What a group is for a slot after it was asked for this.
-fn after(asked: &Transfer<'_>, part: Option<&Part>) -> Result<Part, String> {
-    let (from, ticket) = (asked.from, asked.ticket);
-    match (asked.step, part) {
-        (_, Some(Part::Taking { from: other, .. })) if other != from => {
-            Err(format!("comes from group {other}"))
-        }
-        (_, Some(Part::Taking { ticket: present, .. })) if *present > ticket => {
-            Err("comes in a later session than this one".to_owned())
-        }
-        (TransferStep::Take, None | Some(Part::Taking { .. })) => {
-            Ok(Part::Taking { from: from.to_owned(), ticket })
-        }
-        (TransferStep::Own, Some(Part::Taking { .. } | Part::Owned)) => Ok(Part::Owned),
-        (TransferStep::Take, Some(Part::Owned)) => Err("is here already".to_owned()),
-        (_, Some(Part::Giving { to } | Part::Given { to })) => Err(format!("goes to group {to}")),
-        (TransferStep::Own, None) => Err("was not announced".to_owned()),
-    }
-}
-
-/// The slots of a key's.
-pub(crate) fn is_in(ranges: &[Range], key: &[u8]) -> bool {
-    let slot = slot_of(key);
-    ranges.iter().any(|range| range.has(slot))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slot_comes_in_one_session_of_one_group() {
-        let taking = |from: &str, ticket| Part::Taking { from: from.to_owned(), ticket };
-        let asked = |step, ticket| Transfer { step, from: "a", ticket, ranges: Vec::new() };
-        let (take, own) = (asked(TransferStep::Take, 5), asked(TransferStep::Own, 5));
-        assert_eq!(after(&take, None), Ok(taking("a", 5)));
-        assert_eq!(after(&take, Some(&taking("a", 4))), Ok(taking("a", 5)));
-        assert_eq!(after(&own, Some(&taking("a", 4))), Ok(Part::Owned));
-        assert_eq!(after(&own, Some(&Part::Owned)), Ok(Part::Owned), "it was said twice");
-        for step in [&take, &own] {
-            assert!(after(step, Some(&taking("a", 6))).unwrap_err().contains("later session"));
-            assert!(after(step, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
-            let gone = Part::Given { to: "d".to_owned() };
-            assert!(after(step, Some(&gone)).unwrap_err().contains("to group d"));
-        }
-        assert!(after(&take, Some(&Part::Owned)).is_err() && after(&own, None).is_err());
     }
 }

@@ -12,6 +12,7 @@ mod etcd {
     pub(super) mod histories;
     pub(super) mod judge;
     pub(super) mod member;
+    pub(super) mod moving;
     pub(super) mod node;
     pub(super) mod readers;
 }

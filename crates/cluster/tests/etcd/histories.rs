@@ -4,74 +4,22 @@
 
 use std::net::SocketAddr;
 use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
 
-use super::judge::{Node, PATIENCE, Trial, until};
-use crate::history::course::{Client, Course, KEYS, name_of, random_numbers};
-use crate::history::redis::{Line, Redis};
-use crate::history::{Event, Op, Record, Ret};
+use super::judge::{Node, Trial, until};
+use super::moving::Moving;
+use crate::history::course::{Course, KEYS, name_of, random_numbers};
+use crate::history::{Event, Record};
 
 /// Says how many rounds there are; in each, something happens to a node.
 const ROUNDS: &str = "REMORA_CLUSTER_ROUNDS";
 const CLIENTS: usize = 4;
 /// Operations of a client in a round.
 const OPERATIONS: usize = 12;
-/// How long a client waits for an answer. What did not come by then stays open.
-const ANSWER: Duration = Duration::from_millis(1500);
 /// A little longer than a lease.
 const PAST_THE_LEASE: Duration = Duration::from_millis(2500);
-
-/// A client that asks whoever it is sent to.
-struct Moving {
-    nodes: Vec<SocketAddr>,
-    at: usize,
-    connection: Option<Redis>,
-}
-
-impl Moving {
-    fn connected(&mut self) -> Option<&mut Redis> {
-        if self.connection.is_none() {
-            self.connection = Line::new(self.nodes[self.at], ANSWER).ok().map(Redis);
-        }
-        self.connection.as_mut()
-    }
-
-    /// Asks another node from now on: this one, if it is known.
-    fn turn_away(&mut self, to: Option<SocketAddr>) {
-        self.connection = None;
-        let known = self.nodes.iter().position(|node| Some(*node) == to);
-        self.at = known.unwrap_or((self.at + 1) % self.nodes.len());
-    }
-}
-
-impl Client for Moving {
-    fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            // Where nothing was sent, nothing is carried out.
-            let ended = self.connected().map(|redis| redis.ask(key, op));
-            match ended {
-                Some(Ok(Ok(ret))) => return Some(ret),
-                Some(Ok(Err(answer))) if answer.starts_with("-MOVED") => {
-                    self.turn_away(answer.rsplit(' ').next().and_then(|to| to.parse().ok()));
-                }
-                Some(Ok(Err(answer))) if !answer.starts_with("-CLUSTERDOWN") => {
-                    self.turn_away(None);
-                    return None;
-                }
-                Some(Err(_)) => {
-                    self.turn_away(None);
-                    return None;
-                }
-                None | Some(Ok(Err(_))) => self.turn_away(None),
-            }
-            sleep(Duration::from_millis(2));
-        }
-        panic!("nobody takes {op:?} of {key}");
-    }
-}
 
 /// What happens to a node in a round.
 #[derive(Clone, Copy, Debug)]
@@ -147,8 +95,7 @@ pub(super) fn run(trial: &mut Trial, start: &dyn Fn() -> Node) {
         let (harm, wait) = (HARMS[round % HARMS.len()], random() % 10);
         let events: Vec<Event> = scope(|scope| {
             let client = |index: usize| {
-                let at = index % nodes.len();
-                let mut client = Moving { nodes: nodes.clone(), at, connection: None };
+                let mut client = Moving::new(nodes.clone(), index);
                 scope.spawn(move || course.run(index, round, OPERATIONS, &mut client))
             };
             let clients: Vec<_> = (0..CLIENTS).map(client).collect();

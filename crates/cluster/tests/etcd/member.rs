@@ -1,76 +1,174 @@
 //! etcd's members, in a directory of their own, at a loopback address of their own.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use remora_cluster::etcd::overview;
+use remora_cluster::etcd::{EtcdGroup, EtcdTls, overview};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long they may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Three members of etcd. Dropping them ends them.
+/// Some members of etcd. Dropping them ends them.
 pub(crate) struct Etcd {
-    members: Vec<Child>,
+    members: Vec<Option<Child>>,
     directory: PathBuf,
+    host: String,
+    /// Which etcd and its client know each other by, if they do.
+    certificates: Option<Certificates>,
     pub(crate) endpoints: Vec<String>,
 }
 
+/// Files of certificates and keys, each signed by the same authority.
+pub(crate) struct Certificates {
+    pub(crate) ca: PathBuf,
+    pub(crate) server: Pair,
+    pub(crate) client: Pair,
+}
+
+/// A certificate and its key.
+pub(crate) struct Pair {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+}
+
 impl Etcd {
+    /// Three members, who trust everybody.
     pub(crate) fn start() -> Etcd {
+        Etcd::begin(3, |_, _| None)
+    }
+
+    /// One member, which takes clients with a certificate only, and shows one.
+    pub(crate) fn start_with_certificates() -> Etcd {
+        Etcd::begin(1, |folder, host| Some(Certificates::make(folder, host)))
+    }
+
+    fn begin(count: u16, make: impl FnOnce(&Path, &str) -> Option<Certificates>) -> Etcd {
         let pid = std::process::id();
         let directory = std::env::temp_dir().join(format!("remora-etcd-{pid}"));
         std::fs::create_dir_all(&directory).unwrap();
         // The ports are the usual ones, at an address that no other process of this machine has.
         let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 128, pid >> 8 & 255, pid & 255);
-        let client = |member: u16| format!("http://{host}:{}", 2379 + 2 * member);
-        let peer = |member: u16| format!("http://{host}:{}", 2380 + 2 * member);
-        let all: Vec<_> = (0..3).map(|member| format!("e{member}={}", peer(member))).collect();
-        let start = |member: u16| {
-            let mut command = Command::new("etcd");
-            command.args(["--name", &format!("e{member}"), "--data-dir"]);
-            command.arg(directory.join(member.to_string()));
-            command.args(["--listen-client-urls", &client(member)]);
-            command.args(["--advertise-client-urls", &client(member)]);
-            command.args(["--listen-peer-urls", &peer(member)]);
-            command.args(["--initial-advertise-peer-urls", &peer(member)]);
-            command.args(["--initial-cluster", &all.join(",")]);
-            command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
-            command.args(["--logger", "zap", "--log-level", "fatal"]);
-            let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            quiet.spawn().expect("etcd, of Debian's package etcd-server, starts")
-        };
-        let members = (0..3).map(start).collect();
-        let etcd = Etcd { members, directory, endpoints: (0..3).map(client).collect() };
+        let certificates = make(&directory, &host);
+        let scheme = if certificates.is_some() { "https" } else { "http" };
+        let endpoint = |member| format!("{scheme}://{host}:{}", 2379 + 2 * member);
+        let endpoints = (0..count).map(endpoint).collect();
+        let members = (0..count).map(|_| None).collect();
+        let mut etcd = Etcd { members, directory, host, certificates, endpoints };
+        (0..etcd.members.len()).for_each(|member| etcd.start_member(member));
         etcd.wait();
         etcd
     }
 
-    /// Sends all members a signal.
+    /// Starts a member, with what it has on the disk, if it is not there.
+    pub(crate) fn start_member(&mut self, member: usize) {
+        if self.members[member].is_some() {
+            return;
+        }
+        let peer = |member: usize| format!("http://{}:{}", self.host, 2380 + 2 * member);
+        let named = |member| format!("e{member}={}", peer(member));
+        let all: Vec<_> = (0..self.members.len()).map(named).collect();
+        let (url, peer) = (&self.endpoints[member], peer(member));
+        let mut command = Command::new("etcd");
+        command.args(["--name", &format!("e{member}"), "--data-dir"]);
+        command.arg(self.directory.join(member.to_string()));
+        command.args(["--listen-client-urls", url, "--advertise-client-urls", url]);
+        command.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        command.args(["--initial-cluster", &all.join(",")]);
+        command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
+        command.args(["--logger", "zap", "--log-level", "fatal"]);
+        if let Some(Certificates { ca, server, .. }) = &self.certificates {
+            command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
+            command.arg("--cert-file").arg(&server.certificate);
+            command.arg("--key-file").arg(&server.key);
+        }
+        let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let started = quiet.spawn().expect("etcd, of Debian's package etcd-server, starts");
+        self.members[member] = Some(started);
+    }
+
+    /// Ends a member at once, without a word to it.
+    pub(crate) fn kill(&mut self, member: usize) {
+        if let Some(mut process) = self.members[member].take() {
+            // One that has ended by itself needs no end.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+
+    /// All members go on, and those that are not there begin again.
+    pub(crate) fn mend(&mut self) {
+        self.signal(Signal::CONT);
+        (0..self.members.len()).for_each(|member| self.start_member(member));
+    }
+
+    /// Sends the members that are there a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        for member in &self.members {
+        for member in self.members.iter().flatten() {
             kill_process(Pid::from_child(member), signal).unwrap();
         }
     }
 
+    /// A group in it, or a cluster.
+    pub(crate) fn group(&self, name: &str) -> EtcdGroup {
+        let read = |path: &PathBuf| std::fs::read(path).unwrap();
+        let tls = self.certificates.as_ref().map(|Certificates { ca, client, .. }| EtcdTls {
+            ca: read(ca),
+            own: Some((read(&client.certificate), read(&client.key))),
+        });
+        EtcdGroup { tls, ..EtcdGroup::new(self.endpoints.clone(), name) }
+    }
+
+    pub(crate) fn certificates(&self) -> &Certificates {
+        self.certificates.as_ref().expect("an etcd that was started with certificates")
+    }
+
     /// Waits until the members answer.
-    fn wait(&self) {
-        let (options, start) = (super::node::options(self.endpoints.clone()), Instant::now());
-        while let Err(reason) = overview(&options.group) {
+    pub(crate) fn wait(&self) {
+        let (group, start) = (self.group("trial"), Instant::now());
+        while let Err(reason) = overview(&group) {
             assert!(start.elapsed() < PATIENCE, "{reason}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
 }
 
+impl Certificates {
+    /// An authority, an etcd at this address, and a client.
+    fn make(folder: &Path, host: &str) -> Certificates {
+        let ca = Pair::make(folder, "ca", &["-subj", "/CN=authority"]);
+        let signed = |name: &str, what: &str| {
+            let (certificate, key) = (ca.certificate.to_str().unwrap(), ca.key.to_str().unwrap());
+            let subject = format!("/CN={name}");
+            let by = ["-CA", certificate, "-CAkey", key, "-subj", &subject];
+            let uses = ["-addext", "basicConstraints=critical,CA:FALSE", "-addext", what];
+            Pair::make(folder, name, &[&by[..], &uses].concat())
+        };
+        let server = signed("etcd", &format!("subjectAltName=IP:{host}"));
+        let client = signed("node", "extendedKeyUsage=clientAuth");
+        Certificates { ca: ca.certificate, server, client }
+    }
+}
+
+impl Pair {
+    /// A key and a certificate for it, valid for two days.
+    fn make(folder: &Path, name: &str, how: &[&str]) -> Pair {
+        let [certificate, key] = ["pem", "key"].map(|end| folder.join(format!("{name}.{end}")));
+        let mut command = Command::new("openssl");
+        command.args(["req", "-x509", "-noenc", "-days", "2", "-newkey", "ec"]);
+        command.args(["-pkeyopt", "ec_paramgen_curve:P-256"]).args(how);
+        command.arg("-out").arg(&certificate).arg("-keyout").arg(&key);
+        let made = command.output().expect("openssl, of Debian's package openssl, starts");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        Pair { certificate, key }
+    }
+}
+
 impl Drop for Etcd {
     fn drop(&mut self) {
-        for member in &mut self.members {
-            // One that has ended by itself needs no end.
-            let _ = member.kill();
-            let _ = member.wait();
-        }
+        (0..self.members.len()).for_each(|member| self.kill(member));
         let _ = std::fs::remove_dir_all(&self.directory);
     }
 }

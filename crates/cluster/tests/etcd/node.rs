@@ -29,7 +29,7 @@ const LIMIT: u64 = 16 << 20;
 /// The group, as etcd is to know it.
 pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
     EtcdOptions {
-        group: EtcdGroup { endpoints, user: None, name: format!("trial/{GROUP}") },
+        group: EtcdGroup::new(endpoints, &format!("trial/{GROUP}")),
         lease: LEASE,
         size: 3,
         ring_bytes: 1 << 16,

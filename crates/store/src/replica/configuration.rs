@@ -126,6 +126,22 @@ impl Configuration {
         Ok(self)
     }
 
+    /// Whether this can be a configuration: what comes from outside may not be one.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let are_nodes = |nodes: &[NodeId]| {
+            let is_some = (1..=MEMBERS_MAX).contains(&nodes.len());
+            is_some && nodes.windows(2).all(|pair| pair[0] < pair[1])
+        };
+        let voters = self.voters().count();
+        let is_step = voters <= self.members.len().min(self.established.len()) + 1;
+        are_nodes(&self.members)
+            && are_nodes(&self.established)
+            && is_step
+            && self.members.contains(&self.primary)
+            && (1..=Position::MAX_EPOCH).contains(&self.epoch)
+    }
+
     /// Whether what is acknowledged is held by a majority of `members`.
     #[must_use]
     pub fn is_established(&self) -> bool {
@@ -179,6 +195,25 @@ mod tests {
         assert!(!more.is_quorum(|node| node != NodeId(2)), "1 and 3 are no majority of 1 and 2");
         assert!(more.is_quorum(|node| node != NodeId(3)));
         assert_eq!(more.voters().collect::<Vec<_>>(), nodes(&[1, 2, 3]));
+    }
+
+    #[test]
+    fn what_cannot_be_is_told_apart() {
+        let first = Configuration::first(NodeId(1), nodes(&[1, 2])).unwrap();
+        let more = first.with(NodeId(3)).unwrap();
+        assert!(
+            first.is_sound() && more.is_sound() && first.without(NodeId(2)).unwrap().is_sound()
+        );
+        let with = |change: fn(&mut Configuration)| {
+            let mut other = more.clone();
+            change(&mut other);
+            other.is_sound()
+        };
+        assert!(!with(|it| it.epoch = 0) && !with(|it| it.epoch = Position::MAX_EPOCH + 1));
+        assert!(!with(|it| it.members.clear()) && !with(|it| it.established.clear()));
+        assert!(!with(|it| it.members.reverse()) && !with(|it| it.primary = NodeId(9)));
+        assert!(!with(|it| it.members.push(NodeId(4))), "two more at once");
+        assert!(!with(|it| it.established = it.members.drain(1..).collect()), "one for another");
     }
 
     #[test]

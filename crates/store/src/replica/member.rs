@@ -529,6 +529,10 @@ impl Replica {
     }
 
     fn handle_epoch<M: Memory>(&mut self, memory: &M, from: NodeId, configuration: Configuration) {
+        if !configuration.is_sound() {
+            self.aside.counters.refused += 1;
+            return;
+        }
         if !self.is_informed {
             // Of several primaries, the latest is the one that has to be answered.
             let had = self.early.as_ref().map_or(0, |(_, early)| early.epoch);

@@ -140,7 +140,7 @@ impl Replica {
         let ring = self.options.ring_bytes;
         let is_apart = common.position < self.applied.position
             || common.offset < best.first_offset
-            || free_until + ring < last.offset;
+            || free_until.saturating_add(ring) < last.offset;
         if is_apart {
             primary.stage = Stage::Fetching(from);
             self.aside.counters.snapshots += 1;
@@ -148,7 +148,9 @@ impl Replica {
             return self.outputs.push_back(Output::Send { to: from, message });
         }
         primary.stage = Stage::Reading(from, last);
-        let len = last.offset - common.offset;
+        let Some(len) = last.offset.checked_sub(common.offset) else {
+            return self.distrust(memory, from);
+        };
         let pieces = pieces(ring, common.offset, len).collect();
         self.truncate(memory, common);
         self.history.expect(last.offset);
@@ -178,11 +180,16 @@ impl Replica {
         if self.history.last() == last {
             return self.open(memory);
         }
-        // It did not have what it said.
+        self.distrust(memory, from);
+    }
+
+    /// A node does not have what it has said: it is to say it again, over another connection.
+    fn distrust<M: Memory>(&mut self, memory: &M, node: NodeId) {
+        let Role::Primary(primary) = &mut self.role else { return };
         self.aside.counters.refused += 1;
-        primary.lose(from);
-        self.outputs.push_back(Output::Disconnect { from });
-        self.outputs.push_back(Output::Connect { to: from });
+        primary.lose(node);
+        self.outputs.push_back(Output::Disconnect { from: node });
+        self.outputs.push_back(Output::Connect { to: node });
         self.gather(memory);
     }
 

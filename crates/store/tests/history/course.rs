@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
 use super::{Event, Op, Ret};
 
-/// The keys of a round.
+/// The keys of a round, where nobody says otherwise.
 pub(crate) const KEYS: u64 = 3;
 
 /// A client, by whichever way.
@@ -18,11 +18,18 @@ pub(crate) fn name_of(round: usize, key: u64) -> String {
     format!("key-{round}-{key}")
 }
 
-/// What all clients of a test share: the order of what happens, and the next value.
-#[derive(Default)]
+/// What all clients of a test share: the order of what happens, the next value, and how many keys
+/// there are in a round.
 pub(crate) struct Course {
     clock: AtomicU64,
     value: AtomicU32,
+    pub(crate) keys: u64,
+}
+
+impl Default for Course {
+    fn default() -> Course {
+        Course { clock: 0.into(), value: 0.into(), keys: KEYS }
+    }
 }
 
 impl Course {
@@ -38,10 +45,22 @@ impl Course {
         operations: usize,
         act: &mut dyn Client,
     ) -> Vec<Event> {
-        let (mut seen, mut events) = ([0; KEYS as usize], Vec::new());
+        let mut turns = 0..operations;
+        self.run_while(client, round, act, || turns.next().is_some())
+    }
+
+    /// The same for as long as `goes_on` says so.
+    pub(crate) fn run_while(
+        &self,
+        client: usize,
+        round: usize,
+        act: &mut dyn Client,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Vec<Event> {
+        let (mut seen, mut events) = (vec![0; self.keys as usize], Vec::new());
         let mut random = random_numbers(client as u64 * 1_000_003 + round as u64);
-        for _ in 0..operations {
-            let key = random() % KEYS;
+        while goes_on() {
+            let key = random() % self.keys;
             let new = || self.value.fetch_add(1, SeqCst);
             let op = match random() % 8 {
                 0..4 => Op::Get,
@@ -49,18 +68,32 @@ impl Course {
                 6 => Op::Swap(seen[key as usize], new()),
                 _ => Op::Delete,
             };
-            let began = self.now();
-            let ended = act.carry_out(&name_of(round, key), op);
-            let ended = ended.map(|ret| (self.now(), ret));
-            if let (Op::Set(value), _) | (_, Some((_, Ret::Value(Some(value))))) = (op, ended) {
+            let event = self.carry_out(client, round, key, op, act);
+            if let (Op::Set(value), _) | (_, Some((_, Ret::Value(Some(value))))) = (op, event.ended)
+            {
                 seen[key as usize] = value;
             }
             // A read whose answer nobody saw says nothing.
-            if ended.is_some() || op != Op::Get {
-                events.push(Event { client, key, op, began, ended });
+            if event.ended.is_some() || op != Op::Get {
+                events.push(event);
             }
         }
         events
+    }
+
+    /// Carries out one operation of a client on a round's key.
+    pub(crate) fn carry_out(
+        &self,
+        client: usize,
+        round: usize,
+        key: u64,
+        op: Op,
+        act: &mut dyn Client,
+    ) -> Event {
+        let began = self.now();
+        let ended = act.carry_out(&name_of(round, key), op);
+        let ended = ended.map(|ret| (self.now(), ret));
+        Event { client, key, op, began, ended }
     }
 }
 

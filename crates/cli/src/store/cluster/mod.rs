@@ -1,10 +1,12 @@
 //! `remora store cluster`, and `remora store serve --cluster`: a store on several machines.
 //!
 //! `node` is a node of a group. `status` shows and watches a cluster's groups, whose nodes `info`
-//! asks. `moves` has slots moved between them. `trial` starts groups on loopback. All need the
-//! feature `cluster`; without it, the options are there and say so.
+//! asks. `moves` has slots moved between them. `trial` starts groups on loopback. `etcd` is the way
+//! to etcd. All need the feature `cluster`; without it, the options are there and say so.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
 
+#[cfg(feature = "cluster")]
+mod etcd;
 #[cfg(feature = "cluster")]
 mod info;
 #[cfg(feature = "cluster")]
@@ -193,10 +195,19 @@ struct EtcdArgs {
     /// Members of etcd [default: http://127.0.0.1:2379]
     #[arg(long, value_name = "URL", value_delimiter = ',', value_parser = etcd_url)]
     etcd: Vec<String>,
+    /// The certificates, in PEM, of the authorities that may have signed etcd’s: for https:
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// The certificate, in PEM, that etcd is shown, if it asks for one
+    #[arg(long, value_name = "FILE", requires_all = ["etcd_key", "etcd_ca"])]
+    etcd_cert: Option<PathBuf>,
+    /// The certificate’s key, in PEM
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
     /// The user, if etcd asks for one
-    #[arg(long, value_name = "NAME", requires = "etcd_password_file")]
+    #[arg(long, value_name = "NAME")]
     etcd_user: Option<String>,
-    /// The file that holds the user's password
+    /// The file that holds the user’s password [default: what REMORA_ETCD_PASSWORD says]
     #[arg(long, value_name = "FILE", requires = "etcd_user")]
     etcd_password_file: Option<PathBuf>,
 }
@@ -222,6 +233,7 @@ impl NodeArgs {
     pub(super) fn name(&self) -> Result<Option<&str>> {
         let is_alone = self.cluster.is_none();
         let has_etcd = !self.etcd.etcd.is_empty() || self.etcd.etcd_user.is_some();
+        let has_etcd = has_etcd || self.etcd.etcd_ca.is_some();
         ensure!(!(is_alone && has_etcd), "--etcd is for a node of a group: add --cluster NAME");
         #[cfg(not(feature = "cluster"))]
         ensure!(is_alone, MISSING);
@@ -248,27 +260,6 @@ fn full_name(cluster: &str, group: &str) -> String {
     format!("{cluster}/{group}")
 }
 
-#[cfg(feature = "cluster")]
-impl EtcdArgs {
-    /// The group or cluster of this name in the etcd that was named.
-    fn group(&self, name: &str) -> Result<remora_cluster::etcd::EtcdGroup> {
-        use anyhow::Context;
-        let mut endpoints = self.etcd.clone();
-        if endpoints.is_empty() {
-            endpoints.push(ETCD.to_owned());
-        }
-        let user = match (&self.etcd_user, &self.etcd_password_file) {
-            (Some(user), Some(file)) => {
-                let password = std::fs::read_to_string(file)
-                    .with_context(|| format!("cannot read etcd’s password: {}", file.display()))?;
-                Some((user.clone(), password.trim_end_matches(['\r', '\n']).to_owned()))
-            }
-            _ => None,
-        };
-        Ok(remora_cluster::etcd::EtcdGroup { endpoints, user, name: name.to_owned() })
-    }
-}
-
 /// A cluster's or a group's name: it is a part of the names of its keys in etcd.
 fn group_name(text: &str) -> Result<String, String> {
     if is_name(text) && !text.starts_with('@') {
@@ -285,12 +276,10 @@ fn slot_list(text: &str) -> Result<SlotList, String> {
 }
 
 fn etcd_url(text: &str) -> Result<String, String> {
-    match text.strip_prefix("http://") {
+    let rest = text.strip_prefix("http://").or_else(|| text.strip_prefix("https://"));
+    match rest {
         Some(rest) if !rest.is_empty() => Ok(text.to_owned()),
-        _ if text.starts_with("https://") => {
-            Err("etcd is reached without TLS only: write http://HOST:PORT".to_owned())
-        }
-        _ => Err(format!("`{text}` is no URL of etcd: write http://HOST:2379")),
+        _ => Err(format!("`{text}` is no URL of etcd: write http://HOST:2379, or https:")),
     }
 }
 
@@ -323,7 +312,7 @@ mod tests {
             assert!(group_name(wrong).unwrap_err().contains("no name"), "{wrong}");
         }
         assert_eq!(etcd_url("http://10.0.0.1:2379").unwrap(), "http://10.0.0.1:2379");
-        assert!(etcd_url("https://a:2379").unwrap_err().contains("TLS"));
+        assert_eq!(etcd_url("https://a:2379").unwrap(), "https://a:2379");
         assert!(etcd_url("10.0.0.1:2379").unwrap_err().contains("http://"));
         assert_eq!(slot_list("7,9-11").unwrap().0.len(), 2);
         assert!(slot_list("7,").unwrap_err().contains("no slots"));

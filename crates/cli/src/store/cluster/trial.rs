@@ -286,7 +286,7 @@ impl Etcd {
     }
 
     fn cluster(&self) -> EtcdGroup {
-        EtcdGroup { endpoints: vec![self.url.clone()], user: None, name: NAME.to_owned() }
+        EtcdGroup::new(vec![self.url.clone()], NAME)
     }
 
     /// Waits until it answers, or the user has had enough.

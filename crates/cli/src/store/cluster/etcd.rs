@@ -1,0 +1,76 @@
+//! The way to etcd, as the options say it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use remora_cluster::etcd::{EtcdGroup, EtcdTls};
+
+use super::{ETCD, EtcdArgs};
+
+/// Has the user's password where no file does.
+const PASSWORD: &str = "REMORA_ETCD_PASSWORD";
+
+impl EtcdArgs {
+    /// The group or cluster of this name in the etcd that was named.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the options do not go together.
+    pub(super) fn group(&self, name: &str) -> Result<EtcdGroup> {
+        let mut group = EtcdGroup::new(self.etcd.clone(), name);
+        if group.endpoints.is_empty() {
+            group.endpoints.push(ETCD.to_owned());
+        }
+        group.user = self.user()?;
+        group.tls = self.tls(&group.endpoints)?;
+        Ok(group)
+    }
+
+    /// (Whoever lists this machine's processes sees their options, and not their environment.)
+    fn user(&self) -> Result<Option<(String, String)>> {
+        let Some(user) = &self.etcd_user else { return Ok(None) };
+        let password = match &self.etcd_password_file {
+            Some(file) => {
+                let text = read(file, "etcd’s password")?;
+                let text = String::from_utf8(text).context("etcd’s password is no UTF-8")?;
+                text.trim_end_matches(['\r', '\n']).to_owned()
+            }
+            None => std::env::var(PASSWORD).with_context(|| {
+                format!(
+                    "--etcd-user {user} needs a password: name its file by \
+                         --etcd-password-file, or set {PASSWORD}"
+                )
+            })?,
+        };
+        Ok(Some((user.clone(), password)))
+    }
+
+    fn tls(&self, endpoints: &[String]) -> Result<Option<EtcdTls>> {
+        let is_tls = |url: &&String| url.starts_with("https:");
+        let Some(url) = endpoints.iter().find(is_tls) else {
+            ensure!(self.etcd_ca.is_none(), "--etcd-ca is for etcd by TLS: write --etcd https://…");
+            return Ok(None);
+        };
+        ensure!(
+            endpoints.iter().all(|url| is_tls(&url)),
+            "all members of etcd are reached by https:, or none is"
+        );
+        let ca = self.etcd_ca.as_ref().with_context(|| {
+            format!(
+                "{url} needs --etcd-ca, the certificates of who may have signed etcd’s; \
+                     those of the system are in /etc/ssl/certs/ca-certificates.crt"
+            )
+        })?;
+        let own = match (&self.etcd_cert, &self.etcd_key) {
+            (Some(certificate), Some(key)) => {
+                let certificate = read(certificate, "the certificate that etcd is shown")?;
+                Some((certificate, read(key, "the key of the certificate that etcd is shown")?))
+            }
+            _ => None,
+        };
+        Ok(Some(EtcdTls { ca: read(ca, "the certificates of etcd’s authorities")?, own }))
+    }
+}
+
+fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("cannot read {what}: {}", file.display()))
+}

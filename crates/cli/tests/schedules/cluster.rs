@@ -1,0 +1,306 @@
+//! A cluster of processes: `remora store serve --cluster`, with etcd's members.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::thread::sleep;
+use std::time::Instant;
+
+use remora_cluster::{Atlas, EtcdMap, MapService};
+use remora_store::front::slots::Range;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use super::member::Etcd;
+use super::plan::{Group, Plan, Step, Who};
+use crate::support::{PATIENCE, command, until};
+
+const GROUPS: [&str; 2] = ["a", "b"];
+/// Nodes of a group.
+const NODES: usize = 3;
+
+/// A node that was not killed. Dropping it kills it.
+struct Node {
+    process: Child,
+    group: Group,
+    name: String,
+    /// Where Redis' clients reach it.
+    front: SocketAddr,
+    /// Its number among those that stand still, if it does.
+    stopped: Option<usize>,
+}
+
+impl Node {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// The lines of its answers.
+    fn says(&self, commands: &[String]) -> std::io::Result<Vec<String>> {
+        let mut stream = TcpStream::connect(self.front)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all((commands.join("\r\n") + "\r\nQUIT\r\n").as_bytes())?;
+        BufReader::new(stream).lines().collect()
+    }
+
+    /// Up to where it has carried out the log, and which of these keys it has. (A key whose slot is
+    /// with the other group is not here.)
+    fn contents(&self, names: &[String]) -> std::io::Result<Contents> {
+        let first = ["INFO persistence", "READONLY"].map(str::to_owned);
+        let gets = names.iter().map(|name| format!("GET {name}"));
+        let said = self.says(&first.into_iter().chain(gets).collect::<Vec<_>>())?;
+        let applied = said.iter().find_map(|line| line.strip_prefix("cluster_applied:"));
+        let applied = applied.unwrap_or_default().to_owned();
+        let mut answers = said.into_iter().skip_while(|line| *line != "+OK").skip(1);
+        let mut held = BTreeMap::new();
+        for name in names {
+            let line = answers.next().unwrap_or_default();
+            if line.starts_with('$') && line != "$-1" {
+                held.insert(name.clone(), answers.next().unwrap_or_default());
+            }
+        }
+        Ok((applied, held))
+    }
+}
+
+/// What a node has.
+type Contents = (String, BTreeMap<String, String>);
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // (A process that is stopped ends by this signal, too.)
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+pub(crate) struct Cluster<'e> {
+    etcd: &'e mut Etcd,
+    name: String,
+    map: EtcdMap,
+    /// As the service last said.
+    atlas: Atlas,
+    is_etcd_stopped: bool,
+    nodes: Vec<Node>,
+    log: PathBuf,
+}
+
+impl<'e> Cluster<'e> {
+    /// Two groups that serve; the first has all slots.
+    pub(crate) fn start(seed: u64, etcd: &'e mut Etcd) -> Cluster<'e> {
+        let name = format!("s{seed}");
+        let map = EtcdMap::new(&etcd.group(&name)).unwrap();
+        let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("schedule-{seed}.log"));
+        File::create(&log).unwrap();
+        let (atlas, nodes) = (Atlas::default(), Vec::new());
+        let mut cluster = Cluster { etcd, name, map, atlas, is_etcd_stopped: false, nodes, log };
+        for group in 0..GROUPS.len() {
+            // The one that begins first has the slots.
+            cluster.start_nodes(group, NODES);
+            until("a group serves, and the cluster has a map", || {
+                cluster.look();
+                cluster.serving(group).is_some() && cluster.atlas.slots.is_some()
+            });
+        }
+        cluster
+    }
+
+    /// Starts so many nodes of a group at once, and waits until they say where they are.
+    fn start_nodes(&mut self, group: Group, count: usize) {
+        let urls = self.etcd.endpoints.join(",");
+        let size = NODES.to_string();
+        let which = ["--cluster", &self.name, "--group", GROUPS[group], "--etcd", &urls];
+        let how = ["--nodes", &size, "--lease", "0.5", "--ring", "64K", "--memory", "16M"];
+        let args = ["store", "serve", "--json", "--until-eof", "--redis", "127.0.0.1:0"];
+        let start = || {
+            let log = File::options().append(true).open(&self.log).unwrap();
+            let mut command = command([&args[..], &which, &how].concat());
+            command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
+            command.stderr(log).spawn().unwrap()
+        };
+        let started: Vec<_> = (0..count).map(|_| start()).collect();
+        let mut nodes = Vec::new();
+        for mut process in started {
+            // One that etcd does not answer ends, and is started again.
+            let begun = Instant::now();
+            let node = loop {
+                if let Some(node) = ready(process, group) {
+                    break node;
+                }
+                assert!(
+                    begun.elapsed() < PATIENCE,
+                    "a node does not start: {}",
+                    self.log.display()
+                );
+                process = start();
+            };
+            nodes.push(node);
+        }
+        self.nodes.extend(nodes);
+    }
+
+    pub(crate) fn fronts(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.front).collect()
+    }
+
+    /// Asks the service how things are, where that does not wait for it to go on.
+    fn look(&mut self) {
+        if self.is_etcd_stopped {
+            return;
+        }
+        if let Ok(atlas) = self.map.look() {
+            self.atlas = atlas;
+        }
+    }
+
+    /// The name of a group's primary, as far as anybody knows.
+    fn primary(&self, group: Group) -> Option<String> {
+        let configuration = self.atlas.groups.get(GROUPS[group])?.configuration.as_ref()?;
+        Some(configuration.primary.to_string())
+    }
+
+    /// The group's primary, if it serves.
+    fn serving(&self, group: Group) -> Option<&Node> {
+        let primary = self.primary(group)?;
+        let node = self.nodes.iter().find(|node| node.name == primary)?;
+        let said = node.says(&["INFO persistence".to_owned()]).ok()?;
+        said.iter().any(|line| line == "cluster_standing:serves").then_some(node)
+    }
+
+    /// Which of the nodes is meant, if there is one.
+    fn find(&mut self, group: Group, who: Who) -> Option<usize> {
+        self.look();
+        let primary = self.primary(group);
+        self.nodes.iter().position(|node| {
+            let is_primary = Some(&node.name) == primary.as_ref();
+            node.group == group
+                && node.stopped.is_none()
+                && is_primary == matches!(who, Who::Primary)
+        })
+    }
+
+    /// Has everything happen at its time.
+    pub(crate) fn live_through(&mut self, plan: &Plan) {
+        let start = Instant::now();
+        for (at, step) in &plan.steps {
+            sleep(at.saturating_sub(start.elapsed()));
+            self.happen(*step);
+        }
+        sleep(plan.lasts.saturating_sub(start.elapsed()));
+    }
+
+    fn happen(&mut self, step: Step) {
+        match step {
+            Step::Kill(group, who) => {
+                let found = self.find(group, who);
+                found.into_iter().for_each(|index| drop(self.nodes.remove(index)));
+            }
+            Step::Start(group) => self.start_nodes(group, 1),
+            Step::Stop(group, who, number) => {
+                if let Some(index) = self.find(group, who) {
+                    self.nodes[index].stopped = Some(number);
+                    kill_process(self.nodes[index].pid(), Signal::STOP).unwrap();
+                }
+            }
+            Step::GoOn(number) => self.go_on(|stopped| stopped == number),
+            Step::KillEtcd(member) => self.etcd.kill(member),
+            Step::StartEtcd(member) => self.etcd.start_member(member),
+            Step::StopEtcd => {
+                self.is_etcd_stopped = true;
+                self.etcd.signal(Signal::STOP);
+            }
+            Step::GoOnEtcd => {
+                self.is_etcd_stopped = false;
+                self.etcd.signal(Signal::CONT);
+            }
+            Step::Move(range, to) => self.move_slots(range, to),
+        }
+    }
+
+    fn go_on(&mut self, is_one: impl Fn(usize) -> bool) {
+        for node in self.nodes.iter_mut().filter(|node| node.stopped.is_some_and(&is_one)) {
+            node.stopped = None;
+            kill_process(node.pid(), Signal::CONT).unwrap();
+        }
+    }
+
+    /// Says in the map that slots are to go to a group, if it can be said at the moment.
+    fn move_slots(&mut self, range: Range, to: Group) {
+        self.look();
+        if self.is_etcd_stopped {
+            return;
+        }
+        if let Ok(next) = self.atlas.with_move(&[range], GROUPS[to]) {
+            // Another move may be under way, and etcd away: then the slots stay where they are.
+            let _ = self.map.replace(self.atlas.revision, &next);
+        }
+    }
+
+    /// Mends everything, and waits until the groups serve and no slot is on its way.
+    pub(crate) fn settle(&mut self) {
+        self.etcd.mend();
+        self.is_etcd_stopped = false;
+        self.go_on(|_| true);
+        until("both groups serve, and no slot is on its way", || {
+            self.look();
+            let slots = self.atlas.slots.iter().flat_map(|map| map.iter());
+            let are_there = slots.filter(|(_, owner)| owner.to.is_some()).count() == 0;
+            are_there && (0..GROUPS.len()).all(|group| self.serving(group).is_some())
+        });
+        for node in &mut self.nodes {
+            let ended = node.process.try_wait().unwrap();
+            assert!(ended.is_none(), "{} has ended: {ended:?}", node.name);
+        }
+    }
+
+    /// All nodes of a group have the same, those that came for others, too, and each key is with
+    /// one group.
+    pub(crate) fn compare(&mut self, names: &[String]) {
+        let mut all = BTreeMap::new();
+        for (group, name) in GROUPS.iter().enumerate() {
+            let mut found = Vec::new();
+            until(&format!("the nodes of group {name} are alike"), || {
+                self.look();
+                found = self.contents_of(group, names);
+                found.len() > 1 && found.windows(2).all(|pair| pair[0] == pair[1])
+            });
+            for key in found[0].1.keys() {
+                let before = all.insert(key.clone(), name);
+                assert_eq!(before, None, "{key} is with both groups");
+            }
+        }
+        std::fs::remove_file(&self.log).unwrap();
+    }
+
+    /// What each node of a group has; nothing if not all of them are members, or say so, yet.
+    fn contents_of(&self, group: Group, names: &[String]) -> Vec<Contents> {
+        let view = self.atlas.groups.get(GROUPS[group]);
+        let Some(latest) = view.and_then(|view| view.configuration.as_ref()) else {
+            return Vec::new();
+        };
+        let is_member = |node: &Node| latest.members.iter().any(|it| it.to_string() == node.name);
+        let nodes: Vec<_> = self.nodes.iter().filter(|node| node.group == group).collect();
+        if !latest.is_established() || !nodes.iter().all(|node| is_member(node)) {
+            return Vec::new();
+        }
+        let contents = nodes.into_iter().map(|node| node.contents(names));
+        contents.collect::<Result<_, _>>().unwrap_or_default()
+    }
+}
+
+/// The node, once it says where it is; `None` if it has ended instead.
+fn ready(mut process: Child, group: Group) -> Option<Node> {
+    let mut line = String::new();
+    BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    if line.is_empty() {
+        process.wait().unwrap();
+        return None;
+    }
+    let ready: Value = serde_json::from_str(&line).unwrap();
+    let name = ready["node"].as_str().unwrap().to_owned();
+    let front = ready["redis"][0].as_str().unwrap().parse().unwrap();
+    Some(Node { process, group, name, front, stopped: None })
+}

@@ -1,0 +1,108 @@
+//! What happens in a schedule: drawn from its seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use remora_store::front::slots::{Range, SLOTS};
+
+use crate::history::course::random_numbers;
+
+/// How long clients work, in milliseconds.
+const LASTS_MS: u64 = 2500;
+/// For how long a node is stopped: less than a lease to more than two.
+const STOPS_MS: [u64; 4] = [150, 450, 700, 1200];
+
+/// A schedule.
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) clients: usize,
+    /// What happens, and when, in its order.
+    pub(crate) steps: Vec<(Duration, Step)>,
+    pub(crate) lasts: Duration,
+}
+
+/// One of the two groups, by its index.
+pub(crate) type Group = usize;
+
+/// Which node of a group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Who {
+    Primary,
+    Backup,
+}
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// A node is gone, without a word.
+    Kill(Group, Who),
+    /// A node is there in addition: it takes the place of one that is lost.
+    Start(Group),
+    /// A node stands still. It is the one of this number among those that do.
+    Stop(Group, Who, usize),
+    /// It goes on.
+    GoOn(usize),
+    KillEtcd(usize),
+    StartEtcd(usize),
+    /// All members of etcd stand still.
+    StopEtcd,
+    GoOnEtcd,
+    /// Slots are to go to a group.
+    Move(Range, Group),
+}
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> Plan {
+        let mut random = random_numbers(seed);
+        let mut below = |n: u64| random() % n;
+        let half = Range { first: 0, last: SLOTS / 2 - 1 };
+        let mut steps = vec![(0, Step::Move(half, 1))];
+        for _ in 0..1 + below(3) {
+            let (one, other) = (below(SLOTS.into()) as u16, below(SLOTS.into()) as u16);
+            let range = Range { first: one.min(other), last: one.max(other) };
+            steps.push((300 + below(LASTS_MS - 500), Step::Move(range, below(2) as Group)));
+        }
+        let mut is_reduced = [false; 2];
+        for number in 0..2 + below(4) as usize {
+            let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
+            let who = if below(3) < 2 { Who::Primary } else { Who::Backup };
+            let until = at + STOPS_MS[below(STOPS_MS.len() as u64) as usize];
+            match below(8) {
+                // A majority has to live.
+                0..3 if !is_reduced[group] => {
+                    is_reduced[group] = true;
+                    steps.push((at, Step::Kill(group, who)));
+                    if below(4) == 0 {
+                        steps.push((until, Step::Start(group)));
+                    }
+                }
+                0..6 => {
+                    let is_stopped = Step::Stop(group, who, number);
+                    steps.extend([(at, is_stopped), (until, Step::GoOn(number))]);
+                }
+                6 => {
+                    let member = below(3) as usize;
+                    steps.extend([(at, Step::KillEtcd(member)), (until, Step::StartEtcd(member))]);
+                }
+                _ => steps.extend([(at, Step::StopEtcd), (until, Step::GoOnEtcd)]),
+            }
+        }
+        steps.sort_by_key(|(at, _)| *at);
+        let lasts = steps.last().map_or(0, |(at, _)| *at).max(LASTS_MS);
+        let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step));
+        Plan {
+            seed,
+            clients: 3 + below(3) as usize,
+            steps: steps.collect(),
+            lasts: Duration::from_millis(lasts),
+        }
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} clients", self.clients)?;
+        let mut steps = self.steps.iter();
+        steps.try_for_each(|(at, step)| write!(f, ", {} ms {step:?}", at.as_millis()))
+    }
+}

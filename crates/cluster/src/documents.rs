@@ -1,0 +1,173 @@
+//! What etcd has of a cluster: the names of its keys, and its documents, in JSON. Whoever may write
+//! there may write anything, so each document is looked at before it is believed.
+
+use remora::connection::token::Token;
+use remora_store::replica::{Configuration, NodeId};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::address::Address;
+use crate::group::is_ring;
+use crate::map::{Atlas, SlotMap};
+
+/// The key of the map, below the cluster's prefix.
+pub(crate) const SLOTS: &str = "slots";
+
+/// What all nodes of a group have in common. The node that comes first draws it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Agreed {
+    pub(crate) salt: u64,
+    pub(crate) token: [u8; 16],
+    pub(crate) ring_bytes: u64,
+    pub(crate) lease_ms: u64,
+}
+
+/// A group's entry as it is written.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Written {
+    #[serde(flatten)]
+    pub(crate) configuration: Configuration,
+    #[serde(default)]
+    pub(crate) is_free: bool,
+}
+
+/// A key of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    Configuration,
+    Node(NodeId),
+}
+
+/// A document.
+pub(crate) trait Document: DeserializeOwned {
+    /// Whether what it says can be.
+    fn is_sound(&self) -> bool;
+
+    /// Reads it; `None` if it is none, or says what cannot be.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).ok().filter(Self::is_sound)
+    }
+}
+
+impl Document for Agreed {
+    fn is_sound(&self) -> bool {
+        is_ring(self.ring_bytes) && self.lease_ms > 0 && Token::new(self.token).is_some()
+    }
+}
+
+impl Document for Written {
+    fn is_sound(&self) -> bool {
+        self.configuration.is_sound()
+    }
+}
+
+impl Document for Address {
+    fn is_sound(&self) -> bool {
+        true
+    }
+}
+
+impl Document for SlotMap {
+    fn is_sound(&self) -> bool {
+        SlotMap::is_sound(self)
+    }
+}
+
+/// What a key of a group is for; `rest` is what follows the group's prefix.
+pub(crate) fn key_of(rest: &str) -> Option<Key> {
+    match rest {
+        "configuration" => Some(Key::Configuration),
+        rest => {
+            let number = rest.strip_prefix("nodes/")?;
+            number.parse().ok().map(|number| Key::Node(NodeId(number)))
+        }
+    }
+}
+
+/// Takes note of a document, whose key is this below the cluster's prefix. `revision` is that of
+/// its last change.
+///
+/// # Errors
+/// It cannot be understood, in words.
+pub(crate) fn note(
+    atlas: &mut Atlas,
+    key: &str,
+    value: &[u8],
+    revision: i64,
+) -> Result<(), String> {
+    let unreadable = || {
+        let key = remora::printable(key);
+        format!("{key} in etcd is not as expected: was it written by another version?")
+    };
+    if key == SLOTS {
+        let map = SlotMap::read(value).ok_or_else(unreadable)?;
+        (atlas.slots, atlas.revision) = (Some(map), revision);
+        return Ok(());
+    }
+    let Some((group, rest)) = key.split_once('/') else { return Ok(()) };
+    let Some(what) = key_of(rest) else { return Ok(()) };
+    let view = atlas.groups.entry(group.to_owned()).or_default();
+    match what {
+        Key::Configuration => {
+            let written = Written::read(value).ok_or_else(unreadable)?;
+            view.configuration = Some(written.configuration);
+        }
+        Key::Node(node) => {
+            view.nodes.insert(node, Address::read(value).ok_or_else(unreadable)?);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(members: &str, established: &str) -> Option<Written> {
+        let text =
+            format!(r#"{{"epoch":3,"primary":2,"members":{members},"established":{established}}}"#);
+        Written::read(text.as_bytes())
+    }
+
+    #[test]
+    fn documents_that_cannot_be_are_refused() {
+        let entry_of = entry("[1,2]", "[1,2,3]").expect("a member has left");
+        assert!(!entry_of.is_free && !entry_of.configuration.is_established());
+        for (members, established) in [
+            ("[]", "[1,2]"),
+            ("[1,2]", "[]"),
+            ("[1,3]", "[1,3]"),
+            ("[2,1]", "[1,2]"),
+            ("[2,2]", "[2,2]"),
+            ("[1,2,3,4]", "[1,2]"),
+            ("[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", "[1,2]"),
+        ] {
+            assert!(entry(members, established).is_none(), "{members} {established}");
+        }
+        let agreed = |ring, lease| {
+            let own = Agreed { salt: 1, token: [1; 16], ring_bytes: ring, lease_ms: lease };
+            Agreed::read(&serde_json::to_vec(&own).unwrap()).is_some()
+        };
+        assert!(agreed(1 << 16, 500));
+        assert!(!agreed(1 << 16, 0) && !agreed((1 << 16) + 1, 500) && !agreed(u64::MAX - 7, 1));
+        for wrong in ["", "{}", "null", "[[{\"first\":5,\"last\":4},{\"group\":\"a\"}]]", "[7]"] {
+            assert!(SlotMap::read(wrong.as_bytes()).is_none(), "{wrong}");
+            assert!(Address::read(wrong.as_bytes()).is_none(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_made_of_what_its_keys_say() {
+        let mut atlas = Atlas::default();
+        let mut told = |key: &str, value: &str| note(&mut atlas, key, value.as_bytes(), 7);
+        let at = r#"{"card":"127.0.0.1:7","redis":null}"#;
+        assert_eq!(told("a/nodes/5", at), Ok(()));
+        assert_eq!(told("a/nodes/x", "what others have there"), Ok(()));
+        assert_eq!(told("other", "the same"), Ok(()));
+        assert!(told("a/nodes/6", "{}").unwrap_err().contains("a/nodes/6 in etcd"));
+        let slots = r#"[[{"first":0,"last":9},{"group":"a","to":null}]]"#;
+        assert_eq!(told(SLOTS, slots), Ok(()));
+        assert_eq!((atlas.revision, atlas.groups.len()), (7, 1));
+        assert!(atlas.groups["a"].nodes.contains_key(&NodeId(5)));
+    }
+}

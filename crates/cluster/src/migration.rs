@@ -1,0 +1,410 @@
+//! How slots move between groups, as the map wants it and as docs/cluster.md says. What the primary
+//! does that gives them is a [`Migration`]: step by step, over whatever carries the steps out
+//! ([`Hands`]). In a node that is `mover`, where each step is done when its call returns; in
+//! simulated worlds, steps take time. What the primary does that gets them is [`transferred`].
+//!
+//! All that a move has come to is in the logs of both groups and in the map. A step that fails is
+//! done again, by this primary or the next one, in a session of its own.
+
+use std::sync::Arc;
+
+use remora_store::front::keyspace::{Transfer, TransferStep};
+use remora_store::front::slots::{Holdings, Part, Range, Runs, SLOTS, Shard, slot_of};
+use remora_store::scan::Cursor;
+
+use crate::map::{Atlas, Owner, SlotMap, common};
+
+/// Keys that are on their way together, and their bytes as stored.
+const BATCH: usize = 128;
+const BATCH_BYTES: usize = 1 << 20;
+/// Bits of a ticket below the epoch's.
+const ATTEMPT_BITS: u32 = 40;
+
+/// A key with what belongs to it.
+#[derive(Clone, Debug, Default)]
+pub struct Item {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value, as clients see it.
+    pub value: Vec<u8>,
+    /// The client's flags.
+    pub flags: u32,
+    /// When it ends, in ms of Unix time.
+    pub expires_ms: Option<u64>,
+}
+
+/// What carries a migration out: the giving group's primary, the getting one's, and the map.
+/// Whatever fails says why, in words; it may have been done nevertheless.
+#[allow(async_fn_in_trait, reason = "a node’s steps are done at once, and a world’s in one thread")]
+pub trait Hands {
+    /// A session with another group's primary.
+    type Session;
+
+    /// The giving group's name.
+    fn name(&self) -> &str;
+    /// The epoch in which this node is its group's primary at this moment, if it is.
+    fn serves_in(&self) -> Option<u32>;
+    /// Whether this node ends.
+    fn is_over(&self) -> bool;
+    /// What the group is for its slots, as this node knew last when it was the primary.
+    fn shard(&self) -> Shard;
+    /// Some keys of these slots from a place on, each with its bytes as stored, and where to go on.
+    fn keys(&self, ranges: &[Range], from: Cursor) -> (Vec<(Vec<u8>, usize)>, Cursor);
+    /// Those of these keys that are here, with their values.
+    fn items(&self, keys: &[Vec<u8>]) -> Vec<Item>;
+
+    /// Logs that a new group's slots are those that the map says.
+    fn begin(&self, map: &SlotMap) -> Result<(), String>;
+    /// Logs that the group is something else for these slots.
+    fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String>;
+    /// Logs that nobody changes these keys before they are released.
+    fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String>;
+    /// Logs that another group has these keys, the frozen ones: they go from here.
+    fn release(&self, keys: &[Vec<u8>]) -> Result<(), String>;
+    /// Waits until a majority has all that this node's log has.
+    async fn settle(&self) -> Result<(), String>;
+
+    /// The cluster as it is.
+    async fn look(&self) -> Result<Arc<Atlas>, String>;
+    /// Puts a map in the place of the one of this revision; whether it still was that.
+    async fn replace(&self, revision: i64, next: &SlotMap) -> Result<bool, String>;
+
+    /// Opens a session of this number with a group's primary.
+    async fn open(&self, atlas: &Atlas, to: &str, ticket: u64) -> Result<Self::Session, String>;
+    /// The other group is to be ready for keys of these slots.
+    async fn take(&self, with: &mut Self::Session, ranges: &[Range]) -> Result<(), String>;
+    /// The other group is to have these keys for good.
+    async fn import(&self, with: &mut Self::Session, items: &[Item]) -> Result<(), String>;
+    /// The other group is to own these slots.
+    async fn own(&self, with: &mut Self::Session, ranges: &[Range]) -> Result<(), String>;
+}
+
+/// A primary that gives slots away.
+#[derive(Debug)]
+pub struct Migration<H: Hands> {
+    /// What carries it out.
+    pub hands: H,
+    /// The epoch in which the node gives slots away.
+    epoch: u32,
+    /// How many sessions there were: the next one's number is greater.
+    attempts: u64,
+}
+
+impl<H: Hands> Migration<H> {
+    /// Begins; nothing has happened yet.
+    pub fn new(hands: H) -> Migration<H> {
+        Migration { hands, epoch: 0, attempts: 0 }
+    }
+
+    /// Looks at the map, and does what it wants of this group, if this node is its primary.
+    ///
+    /// # Errors
+    /// Why it cannot be done now, in words.
+    pub async fn turn(&mut self) -> Result<(), String> {
+        let atlas = self.hands.look().await?;
+        let Some(epoch) = self.hands.serves_in() else { return Ok(()) };
+        self.epoch = epoch;
+        match (&atlas.slots, self.hands.shard().holdings) {
+            (None, None) => self.claim().await,
+            (None, Some(_)) => Err("the cluster’s map is gone from the service".to_owned()),
+            (Some(map), None) => self.begin(map).await,
+            (Some(_), Some(_)) => {
+                for to in self.targets(&atlas) {
+                    self.go_on(&atlas, &to).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The first group of a cluster has all slots.
+    async fn claim(&mut self) -> Result<(), String> {
+        let mut map = SlotMap::default();
+        map.set(Range::ALL, Some(&Owner::new(self.hands.name())));
+        self.hands.replace(0, &map).await?;
+        // Of two groups that come first, one has succeeded: which, says the map.
+        let atlas = self.hands.look().await?;
+        match &atlas.slots {
+            Some(map) => self.begin(map).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn begin(&self, map: &SlotMap) -> Result<(), String> {
+        self.hands.begin(map)?;
+        self.settle().await
+    }
+
+    async fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
+        self.hands.become_for(ranges, part)?;
+        self.settle().await
+    }
+
+    /// Waits until a majority has what was logged. The log of a node that was replaced settles,
+    /// too, as others write it: what the node knows of its slots and keys is of the past then.
+    async fn settle(&self) -> Result<(), String> {
+        self.hands.settle().await?;
+        match self.hands.serves_in() == Some(self.epoch) {
+            true => Ok(()),
+            false => Err("another node became the primary meanwhile".to_owned()),
+        }
+    }
+
+    /// The groups that slots are to go to. The one that has keys on their way comes first: there
+    /// are no others before these have come.
+    fn targets(&self, atlas: &Atlas) -> Vec<String> {
+        let shard = self.hands.shard();
+        let target = |part: &Part| match part {
+            Part::Giving { to } | Part::Given { to } => Some(to.clone()),
+            _ => None,
+        };
+        let under_way = shard.transit.first().and_then(|key| target(shard.part(slot_of(key))?));
+        let begun = shard.holdings.iter().flat_map(|held| held.iter());
+        let begun = begun.filter_map(|(_, part)| target(part));
+        let wanted = atlas.slots.iter().flat_map(|map| map.iter()).filter_map(|(_, owner)| {
+            (owner.group == self.hands.name()).then(|| owner.to.clone()).flatten()
+        });
+        let mut all: Vec<String> = Vec::new();
+        for to in under_way.into_iter().chain(begun).chain(wanted) {
+            if !all.contains(&to) {
+                all.push(to);
+            }
+        }
+        all
+    }
+
+    /// The slots that go to a group, of those that the map says or does not say so of, and for
+    /// which this group is as `is` says.
+    fn ranges(&self, atlas: &Atlas, to: &str, is: impl Fn(&Part) -> bool) -> [Vec<Range>; 2] {
+        let holdings = self.hands.shard().holdings.unwrap_or_default();
+        let planned = atlas.to_give(self.hands.name(), to);
+        let (mut said, mut others) = (Vec::new(), Vec::new());
+        for held in holdings.ranges(is) {
+            let mut rest = Runs::default();
+            rest.set(held, Some(&()));
+            for range in planned.iter().filter_map(|range| common(*range, held)) {
+                rest.set(range, None);
+                said.push(range);
+            }
+            others.extend(rest.ranges(|()| true));
+        }
+        [said, others]
+    }
+
+    /// Moves what is to go to a group.
+    async fn go_on(&mut self, atlas: &Atlas, to: &str) -> Result<(), String> {
+        let given = Part::Given { to: to.to_owned() };
+        let giving = Part::Giving { to: to.to_owned() };
+        let [handed, done] = self.ranges(atlas, to, |part| *part == given);
+        if !done.is_empty() {
+            // The map says that others have them.
+            self.become_for(&done, None).await?;
+        }
+        let [left, _] = self.ranges(atlas, to, |part| *part == Part::Owned || *part == giving);
+        if handed.is_empty() && left.is_empty() {
+            return Ok(());
+        }
+        self.attempts += 1;
+        let ticket = u64::from(self.epoch) << ATTEMPT_BITS | self.attempts;
+        let mut session = self.hands.open(atlas, to, ticket).await?;
+        if !left.is_empty() {
+            self.hands.take(&mut session, &left).await?;
+            self.become_for(&left, Some(&giving)).await?;
+            self.send_those_on_their_way(&mut session, to, &left).await?;
+            while self.send_all(&mut session, &left).await? > 0 {}
+            self.become_for(&left, Some(&given)).await?;
+        }
+        let all: Vec<_> = handed.into_iter().chain(left).collect();
+        self.hands.own(&mut session, &all).await?;
+        self.tell(&all, to).await?;
+        self.become_for(&all, None).await
+    }
+
+    /// Keys that were on their way when the session before ended: they have come, or not.
+    async fn send_those_on_their_way(
+        &self,
+        session: &mut H::Session,
+        to: &str,
+        ranges: &[Range],
+    ) -> Result<(), String> {
+        let keys = self.hands.shard().transit;
+        if keys.is_empty() {
+            return Ok(());
+        }
+        if !keys.iter().all(|key| is_in(ranges, key)) {
+            return Err(format!("keys are on their way to another group than {to}"));
+        }
+        self.deliver(session, &keys).await
+    }
+
+    /// Sends all keys of these slots, in one walk; how many.
+    async fn send_all(&self, session: &mut H::Session, ranges: &[Range]) -> Result<usize, String> {
+        let (mut cursor, mut sent) = (Cursor::START, 0);
+        loop {
+            let (keys, next) = self.hands.keys(ranges, cursor);
+            cursor = next;
+            for keys in batches(keys) {
+                if self.hands.is_over() {
+                    return Err("the node ends".to_owned());
+                }
+                sent += keys.len();
+                self.hands.freeze(&keys)?;
+                self.settle().await?;
+                self.deliver(session, &keys).await?;
+            }
+            if cursor == Cursor::END {
+                return Ok(sent);
+            }
+        }
+    }
+
+    /// Sends keys that are frozen, then lets go of them.
+    async fn deliver(&self, session: &mut H::Session, keys: &[Vec<u8>]) -> Result<(), String> {
+        let items = self.hands.items(keys);
+        self.hands.import(session, &items).await?;
+        self.hands.release(keys)
+    }
+
+    /// Writes into the map who has the slots now.
+    async fn tell(&mut self, ranges: &[Range], to: &str) -> Result<(), String> {
+        let atlas = self.hands.look().await?;
+        let Some(mut map) = atlas.slots.clone() else {
+            return Err("the cluster’s map is gone from the service".to_owned());
+        };
+        for planned in atlas.to_give(self.hands.name(), to) {
+            for range in ranges.iter().filter_map(|range| common(*range, planned)) {
+                map.set(range, Some(&Owner::new(to)));
+            }
+        }
+        if atlas.slots.as_ref() == Some(&map) {
+            return Ok(());
+        }
+        let is_told = self.hands.replace(atlas.revision, &map).await?;
+        self.hands.look().await?;
+        if is_told { Ok(()) } else { Err("the map has changed meanwhile".to_owned()) }
+    }
+}
+
+/// What a group is for its slots after another one has asked for this; the map says that slots are
+/// to come that are `planned`.
+///
+/// # Errors
+/// Why that cannot be, in words.
+pub fn transferred(
+    held: &Holdings,
+    asked: &Transfer<'_>,
+    planned: &[Range],
+) -> Result<Holdings, String> {
+    // Whoever asks decides how long this takes.
+    let count: u64 = asked.ranges.iter().map(|range| u64::from(range.count())).sum();
+    if count > u64::from(SLOTS) {
+        return Err(format!("{count} slots are more than there are: name each of them once"));
+    }
+    let mut next = held.clone();
+    for slot in asked.ranges.iter().flat_map(|range| range.first..=range.last) {
+        let before = held.get(slot);
+        let part = after(asked, before);
+        let part = part.map_err(|reason| format!("slot {slot} {reason}"))?;
+        if before == Some(&part) {
+            continue;
+        }
+        if !planned.iter().any(|range| range.has(slot)) {
+            return Err(format!("the map does not say that slot {slot} comes here: try again"));
+        }
+        next.set(Range { first: slot, last: slot }, Some(&part));
+    }
+    Ok(next)
+}
+
+/// What a group is for a slot after it was asked for this.
+fn after(asked: &Transfer<'_>, part: Option<&Part>) -> Result<Part, String> {
+    let (from, ticket) = (asked.from, asked.ticket);
+    match (asked.step, part) {
+        (_, Some(Part::Taking { from: other, .. })) if other != from => {
+            Err(format!("comes from group {other}"))
+        }
+        (_, Some(Part::Taking { ticket: present, .. })) if *present > ticket => {
+            Err("comes in a later session than this one".to_owned())
+        }
+        (TransferStep::Take, None | Some(Part::Taking { .. })) => {
+            Ok(Part::Taking { from: from.to_owned(), ticket })
+        }
+        (TransferStep::Own, Some(Part::Taking { .. } | Part::Owned)) => Ok(Part::Owned),
+        (TransferStep::Take, Some(Part::Owned)) => Err("is here already".to_owned()),
+        (_, Some(Part::Giving { to } | Part::Given { to })) => Err(format!("goes to group {to}")),
+        (TransferStep::Own, None) => Err("was not announced".to_owned()),
+    }
+}
+
+/// Whether a key's slot is one of these.
+#[must_use]
+pub fn is_in(ranges: &[Range], key: &[u8]) -> bool {
+    let slot = slot_of(key);
+    ranges.iter().any(|range| range.has(slot))
+}
+
+/// Keys in batches that are frozen together.
+fn batches(keys: Vec<(Vec<u8>, usize)>) -> Vec<Vec<Vec<u8>>> {
+    let (mut batches, mut bytes) = (Vec::<Vec<Vec<u8>>>::new(), 0);
+    for (key, len) in keys {
+        match batches.last_mut() {
+            Some(batch) if batch.len() < BATCH && bytes + len <= BATCH_BYTES => {
+                bytes += len;
+                batch.push(key);
+            }
+            _ => {
+                bytes = len;
+                batches.push(vec![key]);
+            }
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_have_some_keys_or_some_bytes() {
+        let lens = |lens: &[usize]| {
+            let keys = lens.iter().map(|len| (vec![0], *len)).collect();
+            batches(keys).iter().map(Vec::len).collect::<Vec<_>>()
+        };
+        assert_eq!(lens(&[]), []);
+        assert_eq!(lens(&[1; 300]), [128, 128, 44]);
+        assert_eq!(lens(&[BATCH_BYTES * 2, 1, BATCH_BYTES - 1, 1]), [1, 2, 1]);
+    }
+
+    #[test]
+    fn a_slot_comes_in_one_session_of_one_group() {
+        let taking = |from: &str, ticket| Part::Taking { from: from.to_owned(), ticket };
+        let asked = |step, ticket| Transfer { step, from: "a", ticket, ranges: Vec::new() };
+        let (take, own) = (asked(TransferStep::Take, 5), asked(TransferStep::Own, 5));
+        assert_eq!(after(&take, None), Ok(taking("a", 5)));
+        assert_eq!(after(&take, Some(&taking("a", 4))), Ok(taking("a", 5)));
+        assert_eq!(after(&own, Some(&taking("a", 4))), Ok(Part::Owned));
+        assert_eq!(after(&own, Some(&Part::Owned)), Ok(Part::Owned), "it was said twice");
+        for step in [&take, &own] {
+            assert!(after(step, Some(&taking("a", 6))).unwrap_err().contains("later session"));
+            assert!(after(step, Some(&taking("c", 1))).unwrap_err().contains("from group c"));
+            let gone = Part::Given { to: "d".to_owned() };
+            assert!(after(step, Some(&gone)).unwrap_err().contains("to group d"));
+        }
+        assert!(after(&take, Some(&Part::Owned)).is_err() && after(&own, None).is_err());
+    }
+
+    #[test]
+    fn slots_come_as_the_map_says_and_each_once() {
+        let all = vec![Range::ALL];
+        let asked = |ranges| Transfer { step: TransferStep::Take, from: "a", ticket: 5, ranges };
+        let held = Holdings::default();
+        let next = transferred(&held, &asked(all.clone()), &all).unwrap();
+        assert_eq!(next.get(9), Some(&Part::Taking { from: "a".to_owned(), ticket: 5 }));
+        assert_eq!(transferred(&next, &asked(all.clone()), &[]), Ok(next), "it is so already");
+        assert!(transferred(&held, &asked(all), &[]).unwrap_err().contains("map does not say"));
+        // A request may be long: what it costs has an end.
+        let again = asked(vec![Range::ALL; 1 << 20]);
+        assert!(transferred(&held, &again, &[]).unwrap_err().contains("more than there are"));
+    }
+}

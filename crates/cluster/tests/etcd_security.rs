@@ -1,0 +1,132 @@
+//! etcd that asks for certificates and passwords, and is killed and comes back meanwhile: its
+//! members know nobody then that they knew before.
+
+mod etcd {
+    pub(super) mod member;
+}
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use etcd::member::Etcd;
+use etcd_client::{Client, ConnectOptions, Permission, PermissionType, TlsOptions};
+use remora::Device;
+use remora_cluster::etcd::{Etcd as Way, EtcdGroup, EtcdOptions, EtcdTls, overview};
+use remora_cluster::{
+    Address, EtcdMap, Group, GroupLog, GroupOptions, MapService, Node, NodeId, SlotMap,
+};
+use remora_store::memory::Heap;
+use remora_store::store::{Change, Options, Store, Value};
+use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::kernel::now_ms;
+
+/// How long anything may take on a busy machine; nothing is asserted about it.
+const PATIENCE: Duration = Duration::from_secs(60);
+const USER: (&str, &str) = ("remora", "open sesame");
+
+fn is_there(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+    let start = Instant::now();
+    while let Err(wrong) = look() {
+        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Has etcd ask for passwords: this user may see to the cluster's keys, and to no others.
+fn ask_for_passwords(group: &EtcdGroup) {
+    let EtcdTls { ca, own } = group.tls.as_ref().unwrap();
+    let (certificate, key) = own.as_ref().unwrap();
+    let tls = TlsOptions::new()
+        .ca_certificate(etcd_client::Certificate::from_pem(ca))
+        .identity(etcd_client::Identity::from_pem(certificate, key));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done = runtime.block_on(async {
+        let options = Some(ConnectOptions::new().with_tls(tls));
+        let mut client = Client::connect(&group.endpoints, options).await?;
+        let permission = Permission::new(PermissionType::Readwrite, "/remora/safe/");
+        client.user_add("root", "root", None).await?;
+        client.user_grant_role("root", "root").await?;
+        client.role_add("store").await?;
+        client.role_grant_permission("store", permission.with_prefix()).await?;
+        client.user_add(USER.0, USER.1, None).await?;
+        client.user_grant_role(USER.0, "store").await?;
+        client.auth_enable().await.map(|_| ())
+    });
+    done.unwrap();
+}
+
+/// A group of this node alone.
+fn start(group: EtcdGroup) -> Node<Heap> {
+    let (me, lease) = (NodeId(7), Duration::from_millis(500));
+    let options = EtcdOptions { group, lease, size: 1, ring_bytes: 1 << 16 };
+    let (way, terms) = Way::connect(&options, me).unwrap();
+    let options = GroupOptions {
+        me,
+        port: 7490,
+        ring_bytes: terms.ring_bytes,
+        salt: terms.salt,
+        token: terms.token,
+        lease: terms.lease,
+        drift_ppm: 500,
+        patience: Duration::from_secs(2),
+    };
+    let group = Group::new(&Device::open().unwrap(), options).unwrap();
+    let own = Options::new(16 << 20, 7);
+    let log = GroupLog(group.clone());
+    let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+    let way = way.announce(Address { card: group.address(), redis: None });
+    Node::start(store, vec![TablespaceOptions::new("db0")], Box::new(way)).unwrap()
+}
+
+fn put(node: &Node<Heap>, value: &[u8]) -> Result<(), String> {
+    node.group().check().map_err(|reason| reason.to_string())?;
+    let space = node.store().tablespace("db0").ok_or("there is no tablespace yet")?;
+    let put = Change::Put { value: Value::Given(value), flags: 0, expires_ms: None };
+    let updated = node.store().update(space, b"key", now_ms(), &mut |_, _| put);
+    let version = updated.map_err(|error| error.to_string())?.version;
+    node.wait(version).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_node_outlives_an_etcd_that_forgets_who_has_shown_a_password() {
+    if !is_there("etcd") || !is_there("openssl") {
+        assert!(std::env::var_os("CI").is_none(), "no etcd or openssl: run ./ci.sh setup");
+        return eprintln!("skipped, because etcd or openssl is not installed: see ./ci.sh setup");
+    }
+    let mut etcd = Etcd::start_with_certificates();
+    let nobody = etcd.group("safe/a");
+    ask_for_passwords(&nobody);
+    // Its certificate names nobody whom etcd knows.
+    assert!(overview(&nobody).is_err());
+    let user = |name: &str, password: &str| Some((name.to_owned(), password.to_owned()));
+    let stranger = EtcdGroup { user: user(USER.0, "wrong"), ..nobody.clone() };
+    assert!(overview(&stranger).unwrap_err().to_string().contains("authentication failed"));
+    let elsewhere =
+        EtcdGroup { name: "other/a".to_owned(), user: user(USER.0, USER.1), ..nobody.clone() };
+    assert!(overview(&elsewhere).unwrap_err().to_string().contains("permission denied"));
+
+    let group = EtcdGroup { user: user(USER.0, USER.1), ..nobody };
+    let node = start(group.clone());
+    let mut map = EtcdMap::new(&group).unwrap();
+    until("the node serves", || put(&node, b"1"));
+    assert_eq!(map.replace(0, &SlotMap::default()), Ok(true));
+    for _ in 0..2 {
+        etcd.kill(0);
+        until("the lease ends", || match put(&node, b"2") {
+            Ok(()) => Err("it serves".to_owned()),
+            Err(_) => Ok(()),
+        });
+        etcd.start_member(0);
+        until("the node serves again", || put(&node, b"3"));
+        until("the map is seen again", || map.look().map(|_| ()));
+    }
+    until("the node is there", || {
+        let there = overview(&group).map_err(|error| error.to_string())?;
+        there.nodes.contains_key(&NodeId(7)).then_some(()).ok_or("it is not".to_owned())
+    });
+}

@@ -1,0 +1,98 @@
+//! Moves of slots by seed: two groups give each other slots, by the migration as it is, while
+//! clients read, write and delete. Primaries change at any moment: the next one has what is
+//! committed, and any part of the rest; the one before goes on for a while with what it knows.
+//! Answers are late or lost, requests of sessions that have ended arrive later, and the map is
+//! written by several at once.
+//!
+//! What the replicas of a group promise is taken for granted here: one log, of which nothing that
+//! is committed is lost. Their own worlds are in `crates/store/tests/replica_worlds`.
+//!
+//! What must hold in each: the clients' history is linearizable, with what was not answered open;
+//! once all is calm, the moves end, and each key is with one group.
+
+mod clients;
+#[path = "../../../store/tests/replica_worlds/dice.rs"]
+#[allow(dead_code, reason = "there are no clocks here")]
+mod dice;
+mod groups;
+mod hands;
+#[path = "../../../store/tests/replica_worlds/linearizable.rs"]
+mod linearizable;
+mod world;
+
+use std::panic;
+
+use world::{Plan, World};
+
+/// Steps in which a world that is calm has to come to its end.
+const CALM: u64 = 50_000;
+
+fn run(seed: u64, plan: Plan) -> Result<World, String> {
+    let mut world = World::new(seed, plan);
+    for _ in 0..world.plan.steps {
+        world.step();
+    }
+    world.calm();
+    let mut left = CALM;
+    while !world.is_done() {
+        left = left.checked_sub(1).ok_or_else(|| format!("it does not end: {world:?}"))?;
+        world.step();
+    }
+    linearizable::check(&world.history())?;
+    world.check_keys()?;
+    Ok(world)
+}
+
+/// Why the worlds of these seeds fail, if they do.
+fn failures(first: u64, count: u64, plan: Plan) -> impl Iterator<Item = (u64, String)> {
+    (first..first + count).filter_map(move |seed| match panic::catch_unwind(|| run(seed, plan)) {
+        Ok(Ok(_)) => None,
+        Ok(Err(why)) => Some((seed, why)),
+        Err(_) => Some((seed, "panic".to_owned())),
+    })
+}
+
+fn assert_none(failed: impl Iterator<Item = (u64, String)>) {
+    let failed: Vec<_> = failed.collect();
+    let seeds: Vec<_> = failed.iter().map(|(seed, _)| seed).collect();
+    assert!(failed.is_empty(), "{} failed, {seeds:?}\n{}", seeds.len(), failed[0].1);
+}
+
+#[test]
+fn slots_move_whatever_goes_wrong() {
+    assert_none(failures(1, 300, Plan::default()));
+}
+
+/// Some thousand worlds: `WORLD_FIRST` and `WORLD_COUNT` say which.
+#[test]
+#[ignore = "takes minutes"]
+fn slots_move_in_many_worlds() {
+    let number = |name: &str, default| {
+        std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
+    };
+    assert_none(failures(number("WORLD_FIRST", 1), number("WORLD_COUNT", 20_000), Plan::default()));
+}
+
+/// Each of these goes wrong somewhere, so that it is known to be mended.
+#[test]
+fn worlds_have_what_can_go_wrong() {
+    let worlds: Vec<_> = (1..60).map(|seed| run(seed, Plan::default()).unwrap()).collect();
+    let sum = |of: fn(&World) -> u64| worlds.iter().map(of).sum::<u64>();
+    for (what, count) in [
+        ("operations without an answer", sum(World::open)),
+        ("moves that ended", sum(|world| world.counts.moved)),
+        ("changes of primaries", sum(|world| world.counts.replaced)),
+        ("requests that were late", sum(|world| world.counts.late)),
+        ("clients that were sent on", sum(|world| world.counts.asked)),
+        ("changes that were refused as keys were frozen", sum(|world| world.counts.frozen)),
+    ] {
+        assert!(count > 20, "{count} {what}");
+    }
+}
+
+/// The checkers see it when something is wrong: keys that are sent while clients change them.
+#[test]
+fn keys_that_are_not_frozen_are_found_out() {
+    let mut failed = failures(1, 300, Plan { freezes: false, ..Plan::default() });
+    assert!(failed.any(|(_, why)| why.contains("not linearizable")), "nobody notices");
+}

@@ -12,9 +12,9 @@
 //!   (`compiler`);
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `descriptors` looks at what comes with their messages; `answers`
-//!   answers their requests, and `ending` destroys what a session has left; `restore` gives sessions
-//!   what another daemon has left in the service manager's store (`fd_store`), by their `record`;
-//!   [`Observer`] asks it from another process;
+//!   answers their requests, and `ending` destroys what a session has left; `restore` gives
+//!   sessions what another daemon has left in the service manager's store (`fd_store`), by their
+//!   `record`; [`Observer`] asks it from another process;
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
 //!   the other end;
 //! - `passes` lets sessions of one user write and read each other's memory themselves

@@ -25,7 +25,8 @@ usage() {
   doc      rustdoc; warnings are errors
   test     every test, with overflow checks; those of clusters where etcd and protoc are installed
   porcupine  histories of the store, and of the cluster, are linearizable, as porcupine judges
-  daemon   verbs programs again, on one card that a daemon shares among them
+  daemon   verbs programs again, on one card that a daemon shares among them; rdma-core's own
+           tests in Python, on both kinds of card
   symbols  the verbs library has each symbol of rdma-core's newest release, and of the installed one
   cost     the instructions of hot paths, beside those of scripts/cost.json
   fuzz     every fuzz target over its corpus and random inputs
@@ -123,6 +124,7 @@ stage_setup() {
         need_command "${program%%:*}" "a program to be run on the verbs library, or to build one" \
             "${program##*:}"
     done
+    scripts/pyverbs.sh || say "  going on without rdma-core's tests in Python"
     compgen -G '/usr/lib/*/libnl-route-3.so' >/dev/null ||
         apt_install "what the crate ibverbs is built with" libnl-3-dev libnl-route-3-dev
     compgen -G '/usr/lib/*/libclang*.so*' >/dev/null ||
@@ -209,10 +211,25 @@ stage_porcupine() {
         fail "a history is not linearizable" "docs/testing.md says what its lines mean."
 }
 
+# rdma-core's own tests in Python, whose outcomes tests/pyverbs.txt knows: pyverbs own|shared.
+# A test that hangs would do so for ever.
+pyverbs() {
+    local had=0
+    scripts/pyverbs.sh || had=$?
+    if ((had == skipped)); then
+        say "so they are left out"
+        return 0
+    fi
+    ((had == 0)) || return "$had"
+    LD_LIBRARY_PATH=target/pyverbs/libraries timeout 900 "$(target_dir)/debug/remora" run -- \
+        /usr/bin/python3 scripts/pyverbs.py target/pyverbs tests/pyverbs.txt "$1"
+}
+
 # What passes on a program's own card passes on one that it shares with its peer, by the same tests.
 stage_daemon() {
     local folder daemon status=0
     build_as_tested
+    pyverbs own || status=1
     folder=$(mktemp -d)
     "$(target_dir)/debug/remora" nic --socket "$folder/nic.sock" &
     daemon=$!
@@ -222,6 +239,7 @@ stage_daemon() {
     done
     REMORA_NIC=$folder/nic.sock whole test \
         --test verbs_programs --test verbs_frameworks --test ranks || status=1
+    REMORA_NIC=$folder/nic.sock pyverbs shared || status=1
     kill "$daemon"
     wait "$daemon" || status=1
     rm -rf "$folder"

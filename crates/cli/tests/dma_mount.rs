@@ -5,10 +5,15 @@ mod support;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
+use remora::message::{
+    DmaRequest, Hello, Loan, MessageSocket, OpenXrcd, Request, encode, greeting,
+};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::nic::Daemon;
 use support::{Folder, pattern, until};
@@ -58,9 +63,12 @@ impl Mounted {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
     fn stop(mut self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+        self.signal(Signal::INT);
         assert!(self.child.wait().unwrap().success());
     }
 }
@@ -228,4 +236,51 @@ fn programs_seek_and_move_blocks() {
     }
     drop((to, from));
     mounted.stop();
+}
+
+/// The file's server may be the client. Whatever a client sends, and however it ends, the daemon
+/// serves others meanwhile.
+#[test]
+fn a_file_whose_server_never_answers_does_not_hold_a_daemon_up() {
+    if !can_mount() {
+        return;
+    }
+    let daemon = Daemon::start();
+    let folder = Folder::new();
+    let mounted = Mounted::start(&folder, &["--far", "2M"], None);
+    let file = mounted.open("xdma0_control");
+    mounted.signal(Signal::STOP);
+
+    let socket = daemon.folder.path("nic.sock");
+    let names = Request::OpenXrcd(OpenXrcd { creates: true, exclusive: false });
+    let grants = DmaRequest::Grant { loan: Loan::File, addr: 0, len: 8, writable: true };
+    let requests = [
+        names,
+        Request::Lend(Loan::File),
+        Request::Lend(Loan::Sealed),
+        Request::Gates,
+        Request::Dma(grants),
+    ];
+    let hello = Hello::default();
+    let mut clients = Vec::new();
+    for request in requests.iter().map(encode).chain([vec![0xff; 64]]) {
+        let client = MessageSocket::connect(&socket).unwrap();
+        client.send(&greeting(&hello), &[]).unwrap();
+        assert!(client.wait(None).unwrap());
+        client.receive(&mut Vec::new()).unwrap().expect("a welcome");
+        client.send(&request, &[file.as_fd()]).unwrap();
+        clients.push(client);
+    }
+    // One that has not said who it is, and more descriptors than there may be.
+    let stranger = MessageSocket::connect(&socket).unwrap();
+    stranger.send(&greeting(&hello), &[file.as_fd(); 16]).unwrap();
+    let is_served =
+        || daemon.json(&["nic", "status", "--json"])["sessions"].as_array().unwrap().len();
+    assert_eq!(is_served(), clients.len());
+    drop((clients, stranger));
+    until("their sessions have ended", || is_served() == 0);
+
+    // The daemon's other thread still has some of them; with the server, all calls end.
+    drop(mounted);
+    drop(file);
 }

@@ -77,9 +77,20 @@ fn a_program_that_is_killed_leaves_its_bytes_and_no_channel() {
     let card = DmaClient::connect(Some(&daemon.folder.path("nic.sock"))).unwrap();
     let (mut copy, _input) = half_a_copy(&daemon, &card);
     assert_eq!(card.status().unwrap().channels.len(), 2);
+    let told = daemon.json(&["nic", "status", "--json"]);
+    let clients = told["dma_clients"].as_array().unwrap();
+    let used = clients.iter().find(|client| client["pid"] == copy.id()).unwrap();
+    assert_eq!(used["channels"].as_array().unwrap().len(), 2);
+    assert!(used["regions"].as_u64() > Some(0), "{used}");
+    let table = daemon.succeed(&["nic", "status"]);
+    // The process's number stands in the first of its rows.
+    let row = table.lines().find(|line| line.contains(&format!(" {} ", copy.id())));
+    assert!(row.is_some_and(|row| row.contains("memory") && row.contains("served")), "{table}");
     copy.kill().unwrap();
     copy.wait().unwrap();
     until("its channels are closed", || card.status().unwrap().channels.is_empty());
+    let gone = |told: &Value| told["dma_clients"].as_array().unwrap().len() == 1;
+    until("the test's own client is left", || gone(&daemon.json(&["nic", "status", "--json"])));
     let out = daemon.run(&["dma", "copy", "card:0", "-", "--len", "1M"]);
     assert!(out.stdout == pattern(1 << 20));
 }

@@ -33,7 +33,9 @@ use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::memory::Buffer;
-use crate::message::{BadKeep, DaemonPlace, Hello, Keep, Kept, SessionToken, place, session_name};
+use crate::message::{
+    BadKeep, DaemonPlace, Hello, Keep, Kept, SOCKET_VARIABLE, SessionToken, place, session_name,
+};
 use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
 use crate::region::ProtectionDomain;
@@ -299,14 +301,7 @@ impl DeviceOptions {
                 DaemonPlace::Usual(sockets) => sockets,
             },
         };
-        let own = self.capture.is_some() || self.window.is_some() || self.mtu.is_some();
-        if own
-            || self.dialect.is_some()
-            || self.paths.is_some()
-            || self.congestion.is_some()
-            || self.real_time
-            || self.impairments.is_some()
-        {
+        if self.of_own_cards().next().is_some() {
             return Ok(None);
         }
         let mut refused = None;
@@ -327,6 +322,21 @@ impl DeviceOptions {
         }
     }
 
+    /// What is asked for that only a card of the process's own can have, in words.
+    fn of_own_cards(&self) -> impl Iterator<Item = &'static str> {
+        let asked = [
+            (self.capture.is_some(), "a capture of its packets"),
+            (self.window.is_some(), "a window"),
+            (self.mtu.is_some(), "a path MTU"),
+            (self.dialect.is_some(), "a dialect"),
+            (self.paths.is_some(), "a number of paths"),
+            (self.congestion.is_some(), "a congestion policy"),
+            (self.real_time, "real-time priority"),
+            (self.impairments.is_some(), "a bad network"),
+        ];
+        asked.into_iter().filter_map(|(is_asked, what)| is_asked.then_some(what))
+    }
+
     /// Attaches to the card that is served at `socket`; `None` if that has another address.
     fn attach_at(&self, socket: &Path, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
         let ways = Ways::from_environment()?;
@@ -344,6 +354,13 @@ impl DeviceOptions {
             tracing::info!(%wanted, %address, "the device has a card of its own, since the one at \
                 {} has another address", socket.display());
             return Ok(None);
+        }
+        for what in self.of_own_cards() {
+            tracing::warn!(
+                "{what} was asked for, which the card that is served at {} does not get \
+                from its programs: ask `remora nic` for it, or set {SOCKET_VARIABLE}=off",
+                socket.display()
+            );
         }
         Device::of_session(begun, ways, |attached| attached).map(Some)
     }

@@ -25,7 +25,7 @@ use remora_nic::{Access, Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use dma::{DmaAnswer, DmaChannelRow, DmaRequest};
+pub use dma::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest};
 pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
@@ -194,6 +194,11 @@ pub enum Request<'a> {
     Keep(Keep),
     /// Asks for the sessions from this number on. Answer: [`Answer::Status`].
     Status(u32),
+    /// Asks which sessions have passes to whose memory. Answer: [`Answer::Passes`].
+    Passes,
+    /// Asks for the clients of the card's memory from this connection on. Answer:
+    /// [`Answer::DmaClients`].
+    DmaClients(u32),
     /// Ends the session of this name, or number. Answer: [`Answer::Done`].
     Evict(&'a str),
     /// Has the card do this to packets, as a bad network would. Answer: [`Answer::Done`].
@@ -270,6 +275,15 @@ pub enum Answer<'a> {
     Xrcd(Result<Xrcd, XrcdError>),
     /// To [`Request::Status`].
     Status(StatusPage),
+    /// To [`Request::Passes`].
+    Passes(Vec<PassStatus>),
+    /// To [`Request::DmaClients`].
+    DmaClients {
+        /// The clients, in the order of their connections.
+        clients: Vec<DmaClientStatus>,
+        /// There are others, with later connections.
+        more: bool,
+    },
     /// To [`Request::Kernel`].
     Kernel(KernelAnswer),
     /// To [`Request::Dma`].
@@ -346,6 +360,17 @@ pub struct SessionStatus {
     pub rates: RateLimits,
     /// How many shares of the card it has.
     pub weight: u16,
+}
+
+/// Regions of one session that another one writes and reads itself, past the daemon.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+pub struct PassStatus {
+    /// The number of the session that reaches them.
+    pub session: u32,
+    /// The number of the session whose memory it is.
+    pub of: u32,
+    /// How many passes: one for each region and queue pair.
+    pub passes: u32,
 }
 
 /// Where a completion queue lies in the arena.

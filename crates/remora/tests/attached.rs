@@ -346,6 +346,37 @@ fn connections_and_requests_that_are_futures() {
     }
 }
 
+/// The end of a process, as a peer of its sees it, on the same card or on another one: its
+/// connection ends, and so does a request that is under way.
+#[test]
+fn the_end_of_a_session_ends_connections_and_requests_of_its_peers() {
+    let daemon = Daemon::start();
+    for device in [daemon.attach(), DeviceOptions::new().embedded().open().unwrap()] {
+        let server = daemon.attach();
+        let listener = server.listen(7471).unwrap();
+        let address = SocketAddr::new(server.info().address, listener.port());
+        let params = ConnectionParams::new(device.info().mtu);
+        let queue_pair = |device: &Device| {
+            let domain = device.alloc_pd().unwrap();
+            domain.create_qp(&QueuePairOptions::new()).unwrap()
+        };
+        let (qp, theirs) = (queue_pair(&device), queue_pair(&server));
+        let (connection, _theirs) = thread::scope(|scope| {
+            let accepted = scope.spawn(|| {
+                let request = listener.accept().wait(LONG).unwrap();
+                request.accept(theirs, b"", &params).wait(LONG).unwrap()
+            });
+            let connecting = device.connect(qp.clone(), address, b"", &params);
+            (connecting.wait(LONG).unwrap(), accepted.join().unwrap())
+        });
+        // No receive is posted there.
+        let sent = qp.send(b"a message");
+        daemon.observer().evict(&server.ticket().unwrap().name).unwrap();
+        connection.closed().wait(LONG).unwrap();
+        assert!(sent.wait(LONG).is_err());
+    }
+}
+
 #[test]
 fn chains_run_on_the_daemons_card() {
     use remora::offload::chain::offload::{list, table::Value};

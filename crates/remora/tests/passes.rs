@@ -110,6 +110,10 @@ fn writes_and_reads_go_past_the_card_both_ways() {
         assert_eq!(a.memory.slice(50..57).to_vec().unwrap(), b"read me");
         assert_eq!(a.device.counters().card.elements_fetched, fetched, "nothing reached the card");
     }
+    let status = daemon.observer().status().unwrap();
+    let ways: Vec<_> = status.passes.iter().map(|row| (row.session, row.of, row.passes)).collect();
+    let [one, other] = [0, 1].map(|at| status.sessions[at].session);
+    assert_eq!(ways, [(one, other, 1), (other, one, 1)]);
 }
 
 #[test]

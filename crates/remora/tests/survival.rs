@@ -4,16 +4,20 @@
 mod daemon;
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
-use remora::message::{KEEP_VARIABLE, Keep, Object, SOCKET_VARIABLE};
+use remora::message::{
+    Answer, Hello, KEEP_VARIABLE, Keep, Loan, MessageSocket, Object, Request, SOCKET_VARIABLE,
+    decode, encode, greeting,
+};
 use remora::nic::Psn;
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::*;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -216,6 +220,49 @@ fn a_program_that_was_stopped_while_its_session_was_taken_over_is_fenced() {
     let memory = domain.alloc(64, Access::all()).unwrap();
     holder.read(memory.slice(..8), there).wait(LONG).unwrap();
     assert_eq!(memory.slice(..8).to_vec().unwrap(), [0; 8], "a fenced program has written");
+}
+
+/// Has a session, and says by which descriptor.
+#[test]
+#[ignore = "a program for other tests"]
+fn greet_a_daemon() {
+    let path = std::env::var_os(SOCKET_VARIABLE).unwrap();
+    let socket = MessageSocket::connect(path.as_ref()).unwrap();
+    socket.send(&greeting(&Hello::default()), &[]).unwrap();
+    assert!(socket.wait(None).unwrap() && socket.receive(&mut Vec::new()).unwrap().is_some());
+    println!("chain {}", socket.as_fd().as_raw_fd());
+    thread::sleep(LONG * 10);
+}
+
+/// Its number may be that of another process, whose memory it is not to lend.
+#[test]
+fn a_connection_that_has_outlived_its_process_lends_no_memory() {
+    let daemon = Daemon::start();
+    let mut program = Program::of_test("greet_a_daemon", &daemon, "off");
+    let number = program.line().parse().unwrap();
+    let process = pidfd_open(Pid::from_child(&program.child), PidfdFlags::empty()).unwrap();
+    let taken = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap();
+    let socket = MessageSocket::accepted(taken);
+    let lends = || {
+        socket.send(&encode(&Request::Lend(Loan::Process)), &[]).unwrap();
+        assert!(socket.wait(Some(LONG)).unwrap());
+        let mut answer = Vec::new();
+        socket.receive(&mut answer).unwrap().unwrap();
+        match decode(&answer).unwrap() {
+            Answer::Lent(_) => Ok(()),
+            Answer::Refused(reason) => Err(reason.to_owned()),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(lends(), Ok(()));
+    program.kill();
+    assert!(lends().unwrap_err().contains("has ended"));
+    drop(socket);
+    let until = Instant::now() + LONG;
+    while !daemon.observer().status().unwrap().sessions.is_empty() {
+        assert!(Instant::now() < until, "the session does not end with its connection");
+        thread::yield_now();
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::hint;
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -118,24 +119,31 @@ fn show_open(status: &DmaStatus) {
         println!("No program has a channel open at the daemon’s engine.");
         return;
     }
-    let mut table =
-        output::table(["process", "channel", "card’s end", "completions", "ring", "done", "state"]);
+    let mut table = output::table(iter::once("process").chain(HEADINGS));
     for row in &status.channels {
-        table.add_row([
-            row.pid.to_string(),
-            if row.to_host { "c2h" } else { "h2c" }.into(),
-            row.stream.map_or("memory".into(), |number| format!("stream {number}")),
-            if row.interrupt { "interrupt" } else { "polled" }.into(),
-            row.depth.to_string(),
-            output::grouped(row.completed),
-            row.halted.clone().unwrap_or_else(|| "served".into()),
-        ]);
+        table.add_row(iter::once(row.pid.to_string()).chain(cells(row)));
     }
     output::align_right(&mut table, [0, 4, 5]);
     println!("{table}");
     let counters: Vec<_> =
         status.counters.iter().map(|(name, value)| format!("{name} {value}")).collect();
     println!("the engine has counted: {}", counters.join(", "));
+}
+
+/// What [`cells`] are.
+pub(crate) const HEADINGS: [&str; 6] =
+    ["channel", "card’s end", "completions", "ring", "done", "state"];
+
+/// A channel of a daemon's engine, as part of a table's row.
+pub(crate) fn cells(row: &DmaChannelRow) -> [String; 6] {
+    [
+        if row.to_host { "c2h" } else { "h2c" }.into(),
+        row.stream.map_or("memory".into(), |number| format!("stream {number}")),
+        if row.interrupt { "interrupt" } else { "polled" }.into(),
+        row.depth.to_string(),
+        output::grouped(row.completed),
+        row.halted.clone().unwrap_or_else(|| "served".into()),
+    ]
 }
 
 fn show(can: Capabilities) {

@@ -4,7 +4,7 @@
 //! process whose memory they reach, and `daemon` the card of another.
 
 pub(crate) mod application;
-mod channels;
+pub(crate) mod channels;
 mod copy;
 mod daemon;
 mod files;

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use remora::daemon::Status as Served;
-use remora::message::{Keep, Loan, SessionStatus};
+use remora::message::{DmaClientStatus, Keep, Loan, SessionStatus};
 use remora_cli::{output, stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::Socket;
+use crate::dma::channels;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -66,9 +67,18 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
     let count = now.sessions.len();
     let sessions = if count == 1 { "session" } else { "sessions" };
     println!("Card at {}, UDP port {}: {count} {sessions}", card.address, card.port);
-    if now.sessions.is_empty() {
-        return;
+    if !now.sessions.is_empty() {
+        show_sessions(now, before);
     }
+    if !now.passes.is_empty() {
+        show_passes(now);
+    }
+    if !now.dma_clients.is_empty() {
+        show_dma(&now.dma_clients);
+    }
+}
+
+fn show_sessions(now: &Served, before: Option<(Duration, &Served)>) {
     let mut header = vec![
         "session", "name", "user", "process", "state", "QPs", "lossy", "kernels", "CQs", "regions",
         "memory", "by", "arena", "posted", "moved", "refused",
@@ -85,6 +95,52 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
         table.add_row(row);
     }
     output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17]);
+    println!("{table}");
+}
+
+/// Who writes and reads whose memory past the daemon.
+fn show_passes(now: &Served) {
+    let name = |number: u32| {
+        let of = now.sessions.iter().find(|session| session.session == number);
+        of.map_or_else(String::new, |session| remora::printable(&session.name))
+    };
+    println!("Past the daemon:");
+    let mut table = output::table(["session", "name", "reaches", "name", "passes"]);
+    for row in &now.passes {
+        table.add_row([
+            row.session.to_string(),
+            name(row.session),
+            row.of.to_string(),
+            name(row.of),
+            output::grouped(row.passes.into()),
+        ]);
+    }
+    output::align_right(&mut table, [0, 2, 4]);
+    println!("{table}");
+}
+
+/// Who uses the card's memory, a row for each channel.
+fn show_dma(clients: &[DmaClientStatus]) {
+    println!("Programs that use the card’s memory:");
+    let of_client = ["process", "user", "regions", "granted", "card memory"];
+    let mut table = output::table(of_client.into_iter().chain(channels::HEADINGS));
+    for client in clients {
+        let mut of = [
+            client.pid.to_string(),
+            client.uid.to_string(),
+            client.regions.to_string(),
+            output::bytes(client.granted_bytes),
+            output::bytes(client.card_bytes),
+        ];
+        if client.channels.is_empty() {
+            table.add_row(&of);
+        }
+        for channel in &client.channels {
+            // What is the client's stands in the first of its rows.
+            table.add_row(std::mem::take(&mut of).into_iter().chain(channels::cells(channel)));
+        }
+    }
+    output::align_right(&mut table, [0, 1, 2, 3, 4, 8, 9]);
     println!("{table}");
 }
 
@@ -147,7 +203,17 @@ fn ways(session: &SessionStatus) -> impl Iterator<Item = (&'static str, u32)> {
 fn document(now: &Served) -> Value {
     let sessions: Vec<Value> = now.sessions.iter().map(describe).collect();
     let card = json!({ "address": now.card.address, "port": now.card.port });
-    json!({ "card": card, "sessions": sessions })
+    let passes: Vec<Value> = now
+        .passes
+        .iter()
+        .map(|row| json!({ "session": row.session, "of": row.of, "passes": row.passes }))
+        .collect();
+    json!({
+        "card": card,
+        "sessions": sessions,
+        "passes": passes,
+        "dma_clients": now.dma_clients,
+    })
 }
 
 fn describe(session: &SessionStatus) -> Value {

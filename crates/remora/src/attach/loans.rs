@@ -194,9 +194,10 @@ impl Loans {
                 }
             }
             Ok(None) => tracing::info!(
-                "atomics on this memory will be refused, and it ends with this process: it \
-                 cannot be shared with the card’s process, since it is no ordinary private memory, \
-                 or other threads run and the system permits no userfaultfd"
+                "atomics on this memory are such among the card’s own accesses only, and it ends \
+                 with this process: it cannot be shared with the card’s process, since it is no \
+                 ordinary private memory, or other threads run and the system permits no \
+                 userfaultfd"
             ),
             Err(error) => tracing::warn!(%error, "memory is not shared with the card’s process"),
         }

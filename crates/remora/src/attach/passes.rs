@@ -418,3 +418,34 @@ impl QueuePair {
         self.send.as_ref().map_or(0, |posting| posting.local().inline_room())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    /// A file of memory that others may cut, unless it is sealed.
+    fn memory(seals: SealFlags) -> OwnedFd {
+        let file = memfd_create("memory", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&file, 8192).unwrap();
+        fcntl_add_seals(&file, seals).unwrap();
+        file
+    }
+
+    #[test]
+    fn memory_that_could_be_cut_is_not_mapped() {
+        let (_, gates) = Gates::create().unwrap();
+        let (offset, iova, len) = (4096, 0, 4096);
+        let pass = Pass { gate: 0, sender: 0, mark: 1, offset, iova, len, access: Access::all() };
+        let map = |pass, file: &OwnedFd| Held::map(7, pass, [gates.as_fd(), file.as_fd()]);
+        let sealed = memory(SealFlags::SHRINK);
+        assert!(map(pass, &sealed).is_some());
+        assert!(map(Pass { offset: 4097, ..pass }, &sealed).is_none(), "beyond its end");
+        for seals in [SealFlags::empty(), SealFlags::GROW, SealFlags::SHRINK | SealFlags::WRITE] {
+            assert!(map(pass, &memory(seals)).is_none(), "{seals:?}");
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! What the daemon answers to a client's requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
@@ -25,8 +25,8 @@ use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
     Answer, CardInfo, DmaRequest, Hello, Keep, KernelAnswer, Loan, MessageError, NAME_MAX, Object,
-    Request, SessionStatus, SessionToken, StatusPage, Welcome, decode, encode, of_other_version,
-    parse_greeting,
+    PassStatus, Request, SessionStatus, SessionToken, StatusPage, Welcome, decode, encode,
+    of_other_version, parse_greeting,
 };
 use crate::shared::Arena;
 use crate::wake_pipe::Wake;
@@ -306,6 +306,8 @@ impl Server {
                 None => Err(NO_SESSION.to_owned()),
             },
             Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            Request::Passes => Ok(Answer::Passes(self.passes(number))),
+            Request::DmaClients(from) => Ok(self.dma_clients(number, from)),
             Request::Kernel(request) => match self.kernel(number, request, descriptors) {
                 Some(done) => done.map(Answer::Kernel),
                 None => return Then::Stay,
@@ -364,7 +366,7 @@ impl Server {
 
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
         let Some(client) = self.clients.get(number) else { return Err(NO_SESSION.into()) };
-        let (uid, pid) = (client.uid, client.pid);
+        let (uid, pid) = (client.uid, client.living());
         let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
         let lender = Lender { pid, uid, may_lend_process_file };
         let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
@@ -418,10 +420,15 @@ impl Server {
     /// Answers a request to the DMA engine of the client's user.
     fn dma(&mut self, number: u32, request: DmaRequest, with: Vec<OwnedFd>) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
-        let (uid, pid) = (client.uid, client.pid);
+        let (uid, pid, living) = (client.uid, client.pid, client.living().is_some());
         let sessions = self.sessions.values().filter(|held| held.uid == uid).count();
-        let who = Asker { client: number, uid, pid, sessions };
-        match self.dma.answer(who, self.policy.rule(uid), request, with) {
+        let who = Asker { client: number, uid, pid, living, sessions };
+        let had_memory = self.dma.memory(uid).is_some();
+        let answered = self.dma.answer(who, self.policy.rule(uid), request, with);
+        if !had_memory {
+            self.store_card(uid);
+        }
+        match answered {
             Ok((answer, descriptors)) => {
                 let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
                 self.send(number, &Answer::Dma(answer), &descriptors)
@@ -483,6 +490,30 @@ impl Server {
             .collect()
         });
         StatusPage { card, sessions, more: seen.next().is_some() }
+    }
+}
+
+/// What others than sessions' own clients want to know of what goes past the card.
+impl Server {
+    /// The passes of sessions that the client may see.
+    fn passes(&mut self, number: u32) -> Vec<PassStatus> {
+        let uid = self.clients.get(number).map_or(u32::MAX, |client| client.uid);
+        let seen = self.sessions.values().filter(|held| may_see(uid, held.uid));
+        let numbers: BTreeMap<u16, u32> = seen.map(|held| (held.slot, held.number)).collect();
+        let counts = self.device.live.command_own(|driver| {
+            driver.engine.as_deref().map(|engine| engine.passes.counts()).unwrap_or_default()
+        });
+        let rows = counts.into_iter().filter_map(|((sender, owner), passes)| {
+            let (session, of) = (*numbers.get(&sender)?, *numbers.get(&owner)?);
+            Some(PassStatus { session, of, passes })
+        });
+        rows.collect()
+    }
+
+    fn dma_clients(&mut self, number: u32, from: u32) -> Answer<'static> {
+        let uid = self.clients.get(number).map_or(u32::MAX, |client| client.uid);
+        let (clients, more) = self.dma.clients(from, |of| may_see(uid, of));
+        Answer::DmaClients { clients, more }
     }
 }
 

@@ -3,9 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::fabric::rendezvous::process_of;
+use crate::memory::process::lives;
 use crate::message::{Answer, MESSAGE_MAX, MessageSocket, encode};
 use crate::shared::MailboxServer;
 
@@ -36,6 +41,8 @@ pub(crate) struct Client {
     pub(crate) line: Line,
     pub(crate) uid: u32,
     pub(crate) pid: i32,
+    /// The process that has connected, if the system tells.
+    process: Option<OwnedFd>,
     /// When its greeting must have come; `None`: it has.
     pub(crate) greet_by: Option<Instant>,
     /// The session that it has; observers have none.
@@ -46,8 +53,13 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(socket: MessageSocket, (uid, pid): (u32, i32), by: Instant) -> Client {
+        let process = process_of(socket.as_fd()).or_else(|error| {
+            let number = Pid::from_raw(pid).filter(|_| is_unknown(&error)).ok_or(error)?;
+            Ok::<_, io::Error>(pidfd_open(number, PidfdFlags::empty())?)
+        });
+        let process = process.inspect_err(|error| tracing::debug!(%error, pid, "has ended")).ok();
         let line = Line::Socket(socket);
-        Client { line, uid, pid, greet_by: Some(by), session: None, waits: false }
+        Client { line, uid, pid, process, greet_by: Some(by), session: None, waits: false }
     }
 
     /// A client that has greeted by the request of this number in a virtual machine's mailbox.
@@ -57,7 +69,7 @@ impl Client {
         (uid, pid): (u32, i32),
     ) -> Client {
         let line = Line::Mailbox { mailbox, greeting, request: Some(greeting) };
-        Client { line, uid, pid, greet_by: None, session: None, waits: false }
+        Client { line, uid, pid, process: None, greet_by: None, session: None, waits: false }
     }
 
     /// Is it in a virtual machine?
@@ -105,6 +117,18 @@ impl Client {
             }
         }
     }
+
+    /// The number of the process that has connected, as long as that lives. (A child may have the
+    /// connection, and another process the number, when it has ended.)
+    pub(crate) fn living(&self) -> Option<i32> {
+        let lives = self.process.as_ref().is_some_and(|process| lives(process.as_fd()));
+        lives.then_some(self.pid)
+    }
+}
+
+/// Does the system not know the request? It is an older one.
+fn is_unknown(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error())
 }
 
 /// All connections, by numbers that are not used again soon.

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use super::lent::{local, process_file};
@@ -22,12 +22,14 @@ use crate::dma::{
     CardMemory, ChannelOptions, Direction, Engine, Interface, Kind, Mode, Owner, Piece, RegionId,
     Ring, Service, Wake,
 };
-use crate::message::{DmaAnswer, DmaChannelRow, DmaRequest, Loan};
+use crate::message::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest, Loan};
 
 /// The most channels of a client.
 const CHANNELS: usize = 64;
 /// Channels in one answer.
 const PAGE: usize = 256;
+/// Clients in one answer, each with its channels.
+const CLIENTS: usize = 4;
 
 /// Why a request is not carried out.
 type Refusal = String;
@@ -47,6 +49,8 @@ pub(super) struct Asker {
     pub(super) client: u32,
     pub(super) uid: u32,
     pub(super) pid: i32,
+    /// The process lives, and so the number is its own.
+    pub(super) living: bool,
     /// Sessions that the user has.
     pub(super) sessions: usize,
 }
@@ -95,7 +99,11 @@ impl DmaCards {
     fn open(&mut self, who: Asker, rule: &Rule) -> Answered {
         let card = match self.cards.entry(who.uid) {
             Entry::Occupied(card) => card.into_mut(),
-            Entry::Vacant(place) => place.insert(UserCard::new(rule)?),
+            Entry::Vacant(place) => {
+                let memory =
+                    CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
+                place.insert(UserCard::of(memory)?)
+            }
         };
         let is_new = !card.clients.contains_key(&who.client);
         if is_new && card.clients.len() + who.sessions >= rule.sessions as usize {
@@ -111,6 +119,39 @@ impl DmaCards {
         Ok((answer, vec![memory, doorbell]))
     }
 
+    /// The file of a user's card memory, if the user has any.
+    pub(super) fn memory(&self, uid: u32) -> Option<BorrowedFd<'_>> {
+        self.cards.get(&uid).map(|card| card.memory.as_fd())
+    }
+
+    /// Gives a user the card memory back that another daemon has left.
+    pub(super) fn restore(&mut self, uid: u32, rule: &Rule, file: OwnedFd) -> Result<(), Refusal> {
+        if !rule.attach {
+            return Err(format!("user {uid} may not attach any more"));
+        }
+        let memory =
+            CardMemory::again(file, rule.card_memory).map_err(|error| error.to_string())?;
+        self.cards.insert(uid, UserCard::of(memory)?);
+        Ok(())
+    }
+
+    /// The clients of users that `may_see` admits, from a connection on, as far as one answer has
+    /// room; and whether there are others behind them.
+    pub(super) fn clients(
+        &self,
+        from: u32,
+        may_see: impl Fn(u32) -> bool,
+    ) -> (Vec<DmaClientStatus>, bool) {
+        let cards = self.cards.iter().filter(|(uid, _)| may_see(**uid));
+        let mut found: Vec<_> = cards
+            .flat_map(|(uid, card)| card.clients.range(from..).map(move |held| (*uid, card, held)))
+            .collect();
+        found.sort_unstable_by_key(|(_, _, (connection, _))| **connection);
+        let more = found.len() > CLIENTS;
+        found.truncate(CLIENTS);
+        (found.into_iter().map(|(uid, card, held)| card.describe(uid, held)).collect(), more)
+    }
+
     /// A client has gone: what it has goes with it. The card's memory stays as it is.
     pub(super) fn end(&mut self, client: u32) {
         for card in self.cards.values_mut() {
@@ -122,8 +163,7 @@ impl DmaCards {
 }
 
 impl UserCard {
-    fn new(rule: &Rule) -> Result<UserCard, Refusal> {
-        let memory = CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
+    fn of(memory: Arc<CardMemory>) -> Result<UserCard, Refusal> {
         let service = Service::start(Engine::new(memory.clone()))
             .map_err(|error| format!("the daemon cannot start an engine: {error}"))?;
         Ok(UserCard { memory, service, clients: BTreeMap::new() })
@@ -193,6 +233,21 @@ impl UserCard {
         let counters =
             engine.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect();
         DmaAnswer::Channels { channels, more: rows.next().is_some(), counters }
+    }
+
+    fn describe(&self, uid: u32, (connection, held): (&u32, &Holdings)) -> DmaClientStatus {
+        let engine = self.service.engine();
+        let channels = engine.channels().filter(|state| state.owner == Owner(*connection));
+        DmaClientStatus {
+            connection: *connection,
+            uid,
+            pid: held.pid,
+            regions: held.regions.len() as u32,
+            granted_bytes: held.regions.values().sum(),
+            pieces: held.pieces.len() as u32,
+            card_bytes: held.pieces.values().map(Piece::len).sum(),
+            channels: channels.map(|state| self.row(state)).collect(),
+        }
     }
 
     fn row(&self, state: ChannelState) -> DmaChannelRow {
@@ -303,14 +358,17 @@ fn path_to(
             }
             Box::new(ByFile::of_memory(&of_file(file.into())).map_err(said)?)
         }
-        (Loan::Process, None) if own_user => Box::new(ProcessVm::of(&memory).map_err(said)?),
+        (Loan::Process, None) if own_user && who.living => {
+            Box::new(ProcessVm::of(&memory).map_err(said)?)
+        }
         (Loan::ProcessFile, Some(file)) if own_user || rule.lend_process_memory => {
             let file = process_file(file).map_err(|error| error.to_string())?;
             Box::new(ByFile::of_opened(&of_file(file.into())).map_err(said)?)
         }
         _ => {
             return Err(
-                "only processes of the daemon’s own user can grant their memory as it is".into()
+                "only living processes of the daemon’s own user can grant their memory as it is"
+                    .into(),
             );
         }
     })

@@ -42,29 +42,36 @@ pub(crate) enum Part {
     Lent(u32),
 }
 
-/// The name of a stored descriptor: a session's number, and what it is of that.
-pub(crate) fn name(session: u32, part: Part) -> String {
-    match part {
-        Part::Arena => format!("{PREFIX}.{session}.arena"),
-        Part::Record => format!("{PREFIX}.{session}.record"),
-        Part::Lent(number) => format!("{PREFIX}.{session}.lent.{number}"),
+/// Whose a stored descriptor is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stored {
+    /// A session's, by its number.
+    Session(u32, Part),
+    /// A user's, by the user's number: the card memory of all the user's programs.
+    User(u32),
+}
+
+/// The name of a stored descriptor.
+pub(crate) fn name(stored: Stored) -> String {
+    match stored {
+        Stored::Session(session, Part::Arena) => format!("{PREFIX}.{session}.arena"),
+        Stored::Session(session, Part::Record) => format!("{PREFIX}.{session}.record"),
+        Stored::Session(session, Part::Lent(number)) => format!("{PREFIX}.{session}.lent.{number}"),
+        Stored::User(uid) => format!("{PREFIX}.user.{uid}"),
     }
 }
 
 /// What a name says; `None` if no daemon has given it.
-pub(crate) fn parse(name: &str) -> Option<(u32, Part)> {
-    let mut words = name.split('.');
-    if words.next() != Some(PREFIX) {
-        return None;
-    }
-    let session = words.next()?.parse().ok()?;
-    let part = match (words.next()?, words.next()) {
-        ("arena", None) => Part::Arena,
-        ("record", None) => Part::Record,
-        ("lent", Some(number)) => Part::Lent(number.parse().ok()?),
+pub(crate) fn parse(name: &str) -> Option<Stored> {
+    let words: Vec<&str> = name.split('.').collect();
+    let (session, part) = match words[..] {
+        [PREFIX, "user", uid] => return Some(Stored::User(uid.parse().ok()?)),
+        [PREFIX, session, "arena"] => (session, Part::Arena),
+        [PREFIX, session, "record"] => (session, Part::Record),
+        [PREFIX, session, "lent", number] => (session, Part::Lent(number.parse().ok()?)),
         _ => return None,
     };
-    words.next().is_none().then_some((session, part))
+    Some(Stored::Session(session.parse().ok()?, part))
 }
 
 /// Is this the name of a stored descriptor, and not of a socket to listen on?
@@ -140,10 +147,19 @@ mod tests {
     #[test]
     fn names_are_read_as_they_were_written() {
         for part in [Part::Arena, Part::Record, Part::Lent(0), Part::Lent(u32::MAX)] {
-            assert_eq!(parse(&name(7, part)), Some((7, part)));
+            let stored = Stored::Session(7, part);
+            assert_eq!(parse(&name(stored)), Some(stored));
         }
+        assert_eq!(parse(&name(Stored::User(1000))), Some(Stored::User(1000)));
         let others = ["remora-nic.socket", "", "remora", "remora.x.arena", "remora.1.lent"];
-        for other in others.into_iter().chain(["remora.1.arena.2", "remora.1.lent.2.3", "stored"]) {
+        for other in others.into_iter().chain([
+            "remora.1.arena.2",
+            "remora.1.lent.2.3",
+            "remora.user",
+            "remora.user.x",
+            "remora.user.1.arena",
+            "stored",
+        ]) {
             assert_eq!(parse(other), None, "{other}");
         }
     }

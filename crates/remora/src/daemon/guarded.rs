@@ -22,6 +22,7 @@ use remora_nic::{
 };
 
 use super::engine::Engine;
+use super::lent::ADDRESSES;
 use super::objects::{Ask, window};
 use super::record::Entry;
 use super::running::client_of;
@@ -454,11 +455,11 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Pd(pd)) {
             return Err(RegMrError::UnknownPd);
         }
-        let asked = self.admits(Ask::Region(bytes.len));
+        let asked = self.admits(Ask::Region(amount_of(&bytes)));
         asked.map_err(|limit| RegMrError::Full { limit })?;
         let (bus, lent) = self.bus(&bytes)?;
         let key = self.driver.reg_mr_at(pd, bus, &bytes, access)?;
-        self.own_of(Object::Mr(key), bytes.len, lent);
+        self.own_of(Object::Mr(key), amount_of(&bytes), lent);
         let session = self.session;
         self.engine().record_region(session, &Entry::Region { key, pd, bytes, access });
         Ok(key)
@@ -481,12 +482,12 @@ impl Commands for Guarded<'_> {
             recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
             return Ok(same);
         };
-        let asked = self.admits(Ask::Region(bytes.len));
+        let asked = self.admits(Ask::Region(amount_of(&bytes)));
         asked.map_err(|limit| RegMrError::Full { limit })?;
         let (bus, lent) = self.bus(&bytes)?;
         let new = self.driver.rereg_mr_at(key, bus, &change)?;
         self.engine().disown(Object::Mr(key));
-        self.own_of(Object::Mr(new), bytes.len, lent);
+        self.own_of(Object::Mr(new), amount_of(&bytes), lent);
         recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
         Ok(new)
     }
@@ -757,4 +758,10 @@ impl Commands for Guarded<'_> {
     fn card_counters(&mut self) -> CardCounters {
         self.driver.card_counters()
     }
+}
+
+/// What a region counts of the session's memory. One of all that a process has, or will have (an
+/// implicit one, on demand), is no amount of memory.
+fn amount_of(bytes: &Bytes) -> u64 {
+    if bytes.len < ADDRESSES { bytes.len } else { 0 }
 }

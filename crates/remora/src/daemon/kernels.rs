@@ -118,7 +118,7 @@ impl Server {
 /// The bytes of a module, which lie in a memory file.
 fn module_bytes(with: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
     let [file] = <[OwnedFd; 1]>::try_from(with).map_err(|_| "a module is one memory file")?;
-    let len = memfd::len_of(&file).map_err(|error| error.to_string())?;
+    let len = memfd::sealed_len(file.as_fd()).map_err(|error| error.to_string())?;
     if !(1..=MODULE_MAX).contains(&len) {
         return Err(format!("a module has 1 to {MODULE_MAX} bytes"));
     }

@@ -15,9 +15,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
-use rustix::fs::{FsWord, fstatfs};
 use thiserror::Error;
 
+use super::descriptors::{is_local, is_of_proc};
 use super::record::Entry;
 use crate::memory::memfd::{self, MapError};
 use crate::memory::{Buffer, FilesFull, HostMemory, Process};
@@ -48,6 +48,8 @@ pub(crate) enum LentError {
     FileSystem,
     #[error("only processes of the daemon’s own user can lend their memory as it is")]
     OtherUser,
+    #[error("the process that has connected has ended")]
+    Ended,
     #[error("the descriptor is none of /proc/self/mem")]
     NotMemory,
     #[error("the memory is empty")]
@@ -63,19 +65,15 @@ pub(crate) enum LentError {
 /// Who lends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lender {
-    pub(crate) pid: i32,
+    /// The process, as long as it lives.
+    pub(crate) pid: Option<i32>,
     pub(crate) uid: u32,
     /// The daemon's policy lets other users lend by `/proc/PID/mem`.
     pub(crate) may_lend_process_file: bool,
 }
 
-/// File systems whose requests the kernel itself answers: ext2 to ext4, XFS, Btrfs, F2FS, ZFS, and
-/// files in memory.
-const LOCAL: [FsWord; 6] =
-    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x0102_1994];
-const PROC: FsWord = 0x9fa0;
 /// Where the addresses of processes end.
-const ADDRESSES: u64 = 1 << 47;
+pub(super) const ADDRESSES: u64 = 1 << 47;
 
 impl Lent {
     /// Takes a loan.
@@ -111,7 +109,8 @@ impl Lent {
                 (memory.add_process(process)?, ADDRESSES, None)
             }
             (Loan::Process, None) if own_user => {
-                (memory.add_process(Process::by_number(lender.pid)?)?, ADDRESSES, None)
+                let pid = lender.pid.ok_or(LentError::Ended)?;
+                (memory.add_process(Process::by_number(pid)?)?, ADDRESSES, None)
             }
             _ => return Err(LentError::OtherUser),
         };
@@ -161,7 +160,7 @@ impl Lent {
 
 /// Maps a memory file that cannot shrink.
 fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
-    match usize::try_from(memfd::len_of(file)?) {
+    match usize::try_from(memfd::sealed_len(file.as_fd())?) {
         Ok(len) if len > 0 => Ok(Buffer::map(file.as_fd(), 0, len)?),
         _ => Err(LentError::Empty),
     }
@@ -169,18 +168,18 @@ fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
 
 /// A regular file of a local file system.
 pub(super) fn local(file: OwnedFd) -> Result<File, LentError> {
-    let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
+    if !is_local(&file)? {
+        return Err(LentError::FileSystem);
+    }
     let file = File::from(file);
-    let is_regular = file.metadata()?.file_type().is_file();
-    if is_regular && LOCAL.contains(&kind) { Ok(file) } else { Err(LentError::FileSystem) }
+    if file.metadata()?.file_type().is_file() { Ok(file) } else { Err(LentError::FileSystem) }
 }
 
 /// A file `/proc/PID/mem`, which the kernel alone makes: a regular file of that name.
 pub(super) fn process_file(file: OwnedFd) -> Result<File, LentError> {
     use std::os::fd::AsRawFd;
-    let kind = fstatfs(&file).map_err(io::Error::from)?.f_type;
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let is_memory = kind == PROC && name.to_str().is_some_and(is_memory_name);
+    let is_memory = is_of_proc(&file)? && name.to_str().is_some_and(is_memory_name);
     let file = File::from(file);
     let kind = file.metadata()?.file_type();
     let is_regular = kind.is_file() && !kind.is_fifo();
@@ -217,7 +216,7 @@ mod tests {
 
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();
-        Lender { pid: std::process::id() as i32, uid, may_lend_process_file: false }
+        Lender { pid: Some(std::process::id() as i32), uid, may_lend_process_file: false }
     }
 
     fn memory_file(len: u64) -> OwnedFd {

@@ -11,9 +11,10 @@
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
 //!   (`compiler`);
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
-//!   [`policy`] admits them; `answers` answers their requests, and `ending` destroys what a session
-//!   has left; `restore` gives sessions what another daemon has left in the service manager's store
-//!   (`fd_store`), by their `record`; [`Observer`] asks it from another process;
+//!   [`policy`] admits them; `descriptors` looks at what comes with their messages; `answers`
+//!   answers their requests, and `ending` destroys what a session has left; `restore` gives
+//!   sessions what another daemon has left in the service manager's store (`fd_store`), by their
+//!   `record`; [`Observer`] asks it from another process;
 //! - `machines` gives virtual machines a device (`ivshmem`) by which their programs have sessions;
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
 //!   the other end;
@@ -25,6 +26,7 @@
 mod answers;
 mod clients;
 mod compiler;
+mod descriptors;
 mod dma;
 mod dma_client;
 mod ending;

@@ -8,8 +8,8 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::message::{
-    Answer, CardInfo, DaemonPlace, Hello, MessageError, MessageSocket, Request, SessionStatus,
-    encode, greeting, parse_answer_to_greeting, place,
+    Answer, CardInfo, DaemonPlace, DmaClientStatus, Hello, MessageError, MessageSocket, PassStatus,
+    Request, SessionStatus, encode, greeting, parse_answer_to_greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -29,6 +29,10 @@ pub struct Status {
     pub card: CardInfo,
     /// The sessions that the asking user may see, by their numbers.
     pub sessions: Vec<SessionStatus>,
+    /// Which of these write and read whose memory themselves.
+    pub passes: Vec<PassStatus>,
+    /// Programs of users that the asking one may see, which use the card's memory.
+    pub dma_clients: Vec<DmaClientStatus>,
 }
 
 /// Why a daemon cannot be asked.
@@ -109,6 +113,15 @@ impl Observer {
     /// # Errors
     /// See [`ObserveError`].
     pub fn status(&self) -> Result<Status, ObserveError> {
+        let (card, sessions) = self.sessions()?;
+        let passes = self.exchange(&encode(&Request::Passes), |answer| match answer {
+            Answer::Passes(passes) => Some(passes),
+            _ => None,
+        })?;
+        Ok(Status { card, sessions, passes, dma_clients: self.dma_clients()? })
+    }
+
+    fn sessions(&self) -> Result<(CardInfo, Vec<SessionStatus>), ObserveError> {
         let (mut sessions, mut from) = (Vec::new(), 0);
         loop {
             let page = self.exchange(&encode(&Request::Status(from)), |answer| match answer {
@@ -116,11 +129,28 @@ impl Observer {
                 _ => None,
             })?;
             sessions.extend(page.sessions);
-            let last = sessions.last().map_or(u32::MAX, |last| last.session);
-            if !page.more || last < from || last == u32::MAX {
-                return Ok(Status { card: page.card, sessions });
+            let last = sessions.last().map(|last: &SessionStatus| last.session);
+            match behind(from, last, page.more) {
+                Some(next) => from = next,
+                None => return Ok((page.card, sessions)),
             }
-            from = last + 1;
+        }
+    }
+
+    fn dma_clients(&self) -> Result<Vec<DmaClientStatus>, ObserveError> {
+        let (mut clients, mut from) = (Vec::new(), 0);
+        loop {
+            let ask = encode(&Request::DmaClients(from));
+            let (page, more) = self.exchange(&ask, |answer| match answer {
+                Answer::DmaClients { clients, more } => Some((clients, more)),
+                _ => None,
+            })?;
+            clients.extend(page);
+            let last = clients.last().map(|last: &DmaClientStatus| last.connection);
+            match behind(from, last, more) {
+                Some(next) => from = next,
+                None => return Ok(clients),
+            }
         }
     }
 
@@ -179,6 +209,12 @@ impl Observer {
             answer => Ok((read(answer).ok_or(MessageError::Malformed)?, came)),
         }
     }
+}
+
+/// Where the next page begins, if there is one behind a page that began at `from` and ends with the
+/// number `last`.
+fn behind(from: u32, last: Option<u32>, more: bool) -> Option<u32> {
+    last.filter(|last| more && *last >= from)?.checked_add(1)
 }
 
 impl AsFd for Observer {

@@ -15,7 +15,7 @@ use crate::shared::Gates;
 use crate::shared::gates::{GATES, SENDERS};
 
 /// The most passes at a time.
-const MOST: usize = 4096;
+pub(super) const MOST: usize = 4096;
 
 /// All passes.
 #[derive(Debug, Default)]
@@ -101,6 +101,16 @@ impl Passes {
         of.gates.admit(gate, self.mark);
         self.open.push(Open { sender, owner, ends, key, gate });
         Some(Gate { gate, sender: line, mark: self.mark })
+    }
+
+    /// How many passes each session has to memory of each other one: the session that has them,
+    /// the one whose memory it is, and the number.
+    pub(crate) fn counts(&self) -> BTreeMap<(u16, u16), u32> {
+        let mut counts = BTreeMap::new();
+        for open in &self.open {
+            *counts.entry((open.sender, open.owner)).or_default() += 1;
+        }
+        counts
     }
 
     /// Shuts the gates of passes that are over.

@@ -54,8 +54,10 @@ impl Server {
         let dest = self.with(number, |driver, slot| peer_of(driver, slot, qpn))??;
         let owner = self.sessions.values().find(|held| held.slot == dest)?.number;
         let other = self.only_process_of(owner)?;
-        let ids = [number, other].map(|at| self.clients.get(at).map(|at| (at.uid, at.pid)));
-        let [Some((uid, pid)), Some((other_uid, other_pid))] = ids else { return None };
+        let mut who = |at| self.clients.get(at).and_then(|at| Some((at.uid, at.living()?)));
+        let (Some((uid, pid)), Some((other_uid, other_pid))) = (who(number), who(other)) else {
+            return None;
+        };
         if uid != other_uid || !may_read_each_other(pid, other_pid) {
             return None;
         }

@@ -1,5 +1,6 @@
 //! Takes up again what another daemon has left: sessions that are kept, with their card memory, the
-//! memory files that they lend, their domains, and their regions under the same keys.
+//! memory files that they lend, their domains, and their regions under the same keys; and the card
+//! memory that the programs of a user have together.
 //!
 //! All that is written down before the client has its answer, so that a daemon may be killed at any
 //! moment. What cannot be made again is gone: queue pairs, whose peers have seen their connection
@@ -14,7 +15,7 @@ use remora_nic::MrInit;
 
 use super::answers::new_token;
 use super::answers::share;
-use super::fd_store::{FdStore, Part, name, parse};
+use super::fd_store::{FdStore, Part, Stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
 use super::record::{Entry, Head, Record};
@@ -55,12 +56,23 @@ impl Server {
         descriptors: impl IntoIterator<Item = (String, OwnedFd)>,
     ) -> Restored {
         let mut sessions: BTreeMap<u32, Parts> = BTreeMap::new();
+        let mut cards = Vec::new();
         for (name, descriptor) in descriptors {
-            if let Some((session, part)) = parse(&name) {
-                sessions.entry(session).or_default().insert(part, descriptor);
+            match parse(&name) {
+                Some(Stored::Session(session, part)) => {
+                    sessions.entry(session).or_default().insert(part, descriptor);
+                }
+                Some(Stored::User(uid)) => cards.push((uid, descriptor)),
+                None => {}
             }
         }
         self.store = Some(store);
+        for (uid, file) in cards {
+            if let Err(reason) = self.dma.restore(uid, self.policy.rule(uid), file) {
+                tracing::warn!(uid, reason, "a user’s card memory does not outlive the daemon");
+                self.tell_store(Stored::User(uid), None);
+            }
+        }
         let mut restored = Restored::default();
         for (session, parts) in sessions {
             let stored: BTreeSet<Part> = parts.keys().copied().collect();
@@ -73,7 +85,9 @@ impl Server {
                 Err(reason) => {
                     tracing::warn!(session, reason, "a session does not outlive its daemon");
                     restored.lost += 1;
-                    stored.into_iter().for_each(|part| self.tell_store(session, part, None));
+                    stored.into_iter().for_each(|part| {
+                        self.tell_store(Stored::Session(session, part), None);
+                    });
                 }
             }
         }
@@ -141,8 +155,9 @@ impl Server {
         let Some(held) = self.sessions.get_mut(&session).filter(may) else { return };
         let is_new = held.epoch == 1 && held.stored.is_empty();
         if held.keep == Keep::No {
-            let held = std::mem::take(&mut held.stored);
-            held.into_iter().for_each(|part| self.tell_store(session, part, None));
+            for part in std::mem::take(&mut held.stored) {
+                self.tell_store(Stored::Session(session, part), None);
+            }
             return;
         }
         let (head, slot) = (held.head(), held.slot);
@@ -175,14 +190,16 @@ impl Server {
     pub(super) fn unstore(&mut self, session: u32, part: Part) {
         let held = self.sessions.get_mut(&session);
         if held.is_some_and(|held| held.stored.remove(&part)) {
-            self.tell_store(session, part, None);
+            self.tell_store(Stored::Session(session, part), None);
         }
     }
 
     /// A session ends: the store forgets it, if there still is one. What is destroyed from now on
     /// is not written down.
     pub(super) fn forget(&self, held: &Session) {
-        held.stored.iter().for_each(|part| self.tell_store(held.number, *part, None));
+        for part in &held.stored {
+            self.tell_store(Stored::Session(held.number, *part), None);
+        }
         self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut();
             if let Some(of) = engine.and_then(|engine| engine.session(held.slot)) {
@@ -195,11 +212,18 @@ impl Server {
         if let Some(held) = self.sessions.get_mut(&session) {
             held.stored.insert(part);
         }
-        self.tell_store(session, part, Some(file));
+        self.tell_store(Stored::Session(session, part), Some(file));
     }
 
-    fn tell_store(&self, session: u32, part: Part, file: Option<BorrowedFd<'_>>) {
-        let name = name(session, part);
+    /// Has the store keep a user's card memory.
+    pub(super) fn store_card(&self, uid: u32) {
+        if let Some(memory) = self.dma.memory(uid) {
+            self.tell_store(Stored::User(uid), Some(memory));
+        }
+    }
+
+    fn tell_store(&self, stored: Stored, file: Option<BorrowedFd<'_>>) {
+        let name = name(stored);
         match (&self.store, file) {
             (Some(store), Some(file)) => store.put(&name, file),
             (Some(store), None) => store.remove(&name),
@@ -231,7 +255,7 @@ fn fill(
     (entries, mut files): (&[Entry], Parts),
 ) -> Vec<Object> {
     let lender =
-        Lender { pid: head.pid, uid: head.uid, may_lend_process_file: rule.lend_process_memory };
+        Lender { pid: None, uid: head.uid, may_lend_process_file: rule.lend_process_memory };
     let is_region = |entry: &Entry| matches!(entry, Entry::Region { .. });
     let (regions, others): (Vec<Entry>, Vec<Entry>) = entries.iter().copied().partition(is_region);
     let mut lost = Vec::new();

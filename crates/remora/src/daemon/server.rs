@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::clients::{Client, Clients, Line, Then};
 use super::compiler::Compiler;
+use super::descriptors::{Looked, Looks, Parcel, is_plain};
 use super::dma::DmaCards;
 use super::ending::Ending;
 use super::engine::Engine;
@@ -44,7 +45,8 @@ const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 const LISTENER: u64 = 0;
 const STOP: u64 = 1;
 const COMPILED: u64 = 2;
-const FIRST_CLIENT: u32 = 3;
+const LOOKED: u64 = 3;
+const FIRST_CLIENT: u32 = 4;
 
 /// How to serve a card.
 #[derive(Clone, Debug, Default)]
@@ -102,6 +104,7 @@ pub struct Server {
     pub(super) endings: Vec<Ending>,
     pub(super) machines: Vec<Machine>,
     pub(super) compiler: Compiler,
+    looks: Looks,
     pub(super) dma: DmaCards,
     /// No connections are accepted before this time.
     pause_until: Option<Instant>,
@@ -153,6 +156,8 @@ impl Server {
         watch(&poll, listener.as_fd(), LISTENER)?;
         let compiler = Compiler::new()?;
         watch(&poll, compiler.event.as_fd(), COMPILED)?;
+        let looks = Looks::new()?;
+        watch(&poll, looks.event.as_fd(), LOOKED)?;
         Ok(Server {
             device,
             listener,
@@ -166,6 +171,7 @@ impl Server {
             endings: Vec::new(),
             machines: Vec::new(),
             compiler,
+            looks,
             dma: DmaCards::default(),
             pause_until: None,
         })
@@ -212,6 +218,7 @@ impl Server {
                 STOP => goes_on = false,
                 COMPILED => self.answer_compiled(),
                 machine if machine >= MACHINES => self.serve_machine_event(machine),
+                LOOKED => self.answer_looked(),
                 client => self.serve_client(client as u32),
             }
         }
@@ -294,21 +301,59 @@ impl Server {
                 return;
             };
             let Line::Socket(socket) = &client.line else { return };
-            let descriptors = match socket.receive(&mut message) {
-                Ok(Some(descriptors)) => descriptors,
-                Ok(None) => return self.drop_client(number, None),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => return self.drop_client(number, Some(&error.to_string())),
-            };
-            let greeted = client.greet_by.is_none();
-            let then = if greeted {
-                self.answer(number, &message, descriptors)
-            } else {
-                self.greet(number, &message)
-            };
-            if let Then::Drop(reason) = then {
-                return self.drop_client(number, Some(&reason));
+            let (uid, mut descriptors) = (client.uid, Vec::new());
+            if self.looks.is_full_for(uid, number) {
+                return self.pause(number);
             }
+            let came = socket.receive_with(&mut message, &mut descriptors);
+            let is_done = matches!(came, Ok(true));
+            match came {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => self.drop_client(number, Some(&error.to_string())),
+                Ok(false) => self.drop_client(number, None),
+                Ok(true) => {}
+            }
+            if !descriptors.iter().all(is_plain) {
+                return self.have_looked_at(Parcel { client: number, uid, message, descriptors });
+            }
+            if !is_done {
+                return;
+            }
+            self.take(number, &message, descriptors);
+        }
+    }
+
+    /// Answers one message of a client, if that is still there.
+    fn take(&mut self, number: u32, message: &[u8], descriptors: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(number) else { return };
+        let then = match client.greet_by {
+            None => self.answer(number, message, descriptors),
+            Some(_) => self.greet(number, message),
+        };
+        if let Then::Drop(reason) = then {
+            self.drop_client(number, Some(&reason));
+        }
+    }
+
+    /// Serves a client no further until another thread has looked at its descriptors. (It may have
+    /// gone: then these are closed there.)
+    fn have_looked_at(&mut self, parcel: Parcel) {
+        self.pause(parcel.client);
+        if let Err(client) = self.looks.add(parcel) {
+            self.drop_client(client, Some("the daemon has no thread to look at descriptors"));
+        }
+    }
+
+    /// Goes on with clients whose descriptors were looked at.
+    fn answer_looked(&mut self) {
+        self.looks.event.drain().ok();
+        while let Some(Looked { parcel, had_no_room, lost }) = self.looks.next() {
+            had_no_room.into_iter().for_each(|number| self.resume(number));
+            if let Some(client) = lost {
+                self.drop_client(client, Some("the daemon has no thread to look at descriptors"));
+            }
+            self.resume(parcel.client);
+            self.take(parcel.client, &parcel.message, parcel.descriptors);
         }
     }
 

@@ -80,6 +80,14 @@ pub enum CardMemoryError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The memory is that of a card of other sizes.
+    #[error("the memory has {found} bytes, and the card's has {len}")]
+    Other {
+        /// Bytes of the memory.
+        found: u64,
+        /// Bytes of both kinds.
+        len: u64,
+    },
     /// The memory cannot be mapped.
     #[error("cannot map the card's memory: {0}")]
     Map(#[from] MapError),
@@ -124,14 +132,27 @@ impl CardMemory {
     /// # Errors
     /// The sizes are out of range, or the system refuses them.
     pub fn new(sizes: Sizes) -> Result<Arc<CardMemory>, CardMemoryError> {
-        let size = |kind: Kind, len: u64| match len {
-            1..=LEN_MAX => Ok(len.next_multiple_of(GRANULE)),
-            _ => Err(CardMemoryError::Size { kind: kind.name(), len }),
-        };
-        let sizes = Sizes { near: size(Kind::Near, sizes.near)?, far: size(Kind::Far, sizes.far)? };
+        let sizes = rounded(sizes)?;
         let len = sizes.near + sizes.far;
         let make = |source| CardMemoryError::Make { len, source };
-        let file = memfd::sealed("remora-card", len).map_err(make)?;
+        CardMemory::on(memfd::sealed("remora-card", len).map_err(make)?, sizes)
+    }
+
+    /// The memory that another process has made, as it is; nothing of it is given out.
+    ///
+    /// # Errors
+    /// The sizes are out of range, or not those of the file, or the file is no such memory.
+    pub(crate) fn again(file: OwnedFd, sizes: Sizes) -> Result<Arc<CardMemory>, CardMemoryError> {
+        let sizes = rounded(sizes)?;
+        let (found, len) = (memfd::sealed_len(file.as_fd())?, sizes.near + sizes.far);
+        if found != len {
+            return Err(CardMemoryError::Other { found, len });
+        }
+        CardMemory::on(file, sizes)
+    }
+
+    fn on(file: OwnedFd, sizes: Sizes) -> Result<Arc<CardMemory>, CardMemoryError> {
+        let len = sizes.near + sizes.far;
         let bytes = Buffer::map(file.as_fd(), 0, len as usize)?;
         let near_is_there = bytes
             .populate(sizes.far as usize, sizes.near as usize)
@@ -190,6 +211,15 @@ impl AsFd for CardMemory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Sizes that a card can have.
+fn rounded(sizes: Sizes) -> Result<Sizes, CardMemoryError> {
+    let size = |kind: Kind, len: u64| match len {
+        1..=LEN_MAX => Ok(len.next_multiple_of(GRANULE)),
+        _ => Err(CardMemoryError::Size { kind: kind.name(), len }),
+    };
+    Ok(Sizes { near: size(Kind::Near, sizes.near)?, far: size(Kind::Far, sizes.far)? })
 }
 
 /// A piece of card memory that is given out. Dropping it frees the piece.

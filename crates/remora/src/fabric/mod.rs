@@ -19,7 +19,7 @@
 
 pub(crate) mod link;
 pub(crate) mod links;
-mod rendezvous;
+pub(crate) mod rendezvous;
 pub mod ring;
 mod silence;
 

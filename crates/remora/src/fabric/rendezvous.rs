@@ -13,7 +13,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -152,6 +152,28 @@ pub(super) fn neighbour(connection: BorrowedFd<'_>) -> io::Result<Neighbour> {
         return Err(io::Error::last_os_error());
     }
     Ok(Neighbour { pid: u32::try_from(who.pid).ok().filter(|pid| *pid != 0), user: who.uid })
+}
+
+/// The process at the other end of a connection, as a pidfd: the one that has connected, also if
+/// another one has the connection now, and another one its number.
+///
+/// # Errors
+/// It has ended, or the system is older than Linux 6.5 (`ENOPROTOOPT`).
+pub(crate) fn process_of(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut pidfd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, which is the size of `pidfd`; both live
+    // through the call.
+    let rc = unsafe {
+        let value = (&raw mut pidfd).cast();
+        let fd = connection.as_raw_fd();
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERPIDFD, value, &mut len)
+    };
+    if rc != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made the descriptor, and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(pidfd) })
 }
 
 /// Sends a message, with a file beside it.

@@ -103,21 +103,29 @@ pub(crate) fn punch(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<(
 
 /// May these bytes of a file be mapped? Only where touching them cannot end the process.
 pub(crate) fn check(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), MapError> {
+    let size = sealed_len(file)?;
     let about = fstatfs(file).map_err(io::Error::from)?;
     // (The field's type differs from one processor to another.)
     #[allow(clippy::unnecessary_cast)]
     if about.f_type as i64 != TMPFS {
         return Err(MapError::NotMemory);
     }
-    let seals = fcntl_get_seals(file).map_err(|_| MapError::NotMemory)?;
-    if !seals.contains(SealFlags::SHRINK) {
-        return Err(MapError::NotSealed);
-    }
-    let size = len_of(file)?;
     match offset.checked_add(len) {
         Some(end) if end <= size => Ok(()),
         end => Err(MapError::OutOfRange { offset, end: end.unwrap_or(u64::MAX), len: size }),
     }
+}
+
+/// The length of a file in memory that cannot shrink, in bytes.
+///
+/// # Errors
+/// It is another file, of whose server nothing was asked, or its length is not sealed.
+pub(crate) fn sealed_len(file: BorrowedFd<'_>) -> Result<u64, MapError> {
+    let seals = fcntl_get_seals(file).map_err(|_| MapError::NotMemory)?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(MapError::NotSealed);
+    }
+    Ok(len_of(file)?)
 }
 
 /// The length of a file in bytes.

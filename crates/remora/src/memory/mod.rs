@@ -13,7 +13,7 @@ pub(crate) mod circle;
 mod copy;
 pub mod memfd;
 mod page_aligned;
-mod process;
+pub(crate) mod process;
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -198,6 +198,28 @@ impl HostMemory {
             _ => Err(MemoryFault { addr }),
         }
     }
+
+    /// Changes an aligned word of another process by two calls, between which this card makes no
+    /// other access, and returns what it was.
+    fn change_far(
+        &mut self,
+        addr: u64,
+        change: impl FnOnce(u64) -> Option<u64>,
+    ) -> Result<u64, MemoryFault> {
+        let fault = MemoryFault { addr };
+        match self.place(addr, size_of::<u64>()) {
+            Some(Resolved::Far(process, at)) if addr.is_multiple_of(8) => {
+                let mut word = [0; 8];
+                process.read(at, &mut word).ok_or(fault)?;
+                let before = u64::from_ne_bytes(word);
+                if let Some(after) = change(before) {
+                    process.write(at, &after.to_ne_bytes()).ok_or(fault)?;
+                }
+                Ok(before)
+            }
+            _ => Err(fault),
+        }
+    }
 }
 
 /// Where the bytes of a bus address are.
@@ -265,16 +287,22 @@ impl Memory for HostMemory {
         first.is_aligned().then(|| unsafe { slice::from_raw_parts(first, count) })
     }
 
-    /// Refused for files: no system call reads and writes a file in one step.
+    /// Refused for files. In the memory of another process it is one step among the accesses of
+    /// this card only: no system call reads and writes at once.
     fn compare_swap(&mut self, addr: u64, compare: u64, swap: u64) -> Result<u64, MemoryFault> {
-        let word = self.word(addr)?;
+        let Ok(word) = self.word(addr) else {
+            return self.change_far(addr, |now| (now == compare).then_some(swap));
+        };
         let (done, failed) = (Ordering::AcqRel, Ordering::Acquire);
         Ok(word.compare_exchange(compare, swap, done, failed).unwrap_or_else(|now| now))
     }
 
-    /// Refused for files, as [`HostMemory::compare_swap`] is.
+    /// As [`HostMemory::compare_swap`].
     fn fetch_add(&mut self, addr: u64, add: u64) -> Result<u64, MemoryFault> {
-        Ok(self.word(addr)?.fetch_add(add, Ordering::AcqRel))
+        let Ok(word) = self.word(addr) else {
+            return self.change_far(addr, |now| Some(now.wrapping_add(add)));
+        };
+        Ok(word.fetch_add(add, Ordering::AcqRel))
     }
 }
 

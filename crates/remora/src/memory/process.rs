@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,8 +23,7 @@ pub struct Process {
 
 #[derive(Debug)]
 enum Way {
-    /// The pidfd says whether the number still is that of the process.
-    ByNumber { pid: Pid, pidfd: OwnedFd },
+    ByNumber(Image),
     /// `/proc/PID/mem`.
     ByFile(File),
 }
@@ -36,11 +35,9 @@ impl Process {
     /// There is no such process, or it may not be looked at: it is another user's, or has made
     /// itself private (`PR_SET_DUMPABLE`), or the system forbids it (Yama's `ptrace_scope`).
     pub fn by_number(pid: i32) -> io::Result<Process> {
-        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
-        let process =
-            Process { way: Way::ByNumber { pid, pidfd: pidfd_open(pid, PidfdFlags::empty())? } };
-        checked::may_reach(pid)?;
-        Ok(process)
+        let image = Image::of(pid)?;
+        checked::may_reach(image.pid)?;
+        Ok(Process { way: Way::ByNumber(image) })
     }
 
     /// The process that has opened its `/proc/self/mem` as `file`. The caller has found that it is
@@ -52,10 +49,9 @@ impl Process {
     /// Copies its memory at `addr` into `dst`; `None` if not all of it can be read.
     pub(super) fn read(&self, addr: u64, dst: &mut [u8]) -> Option<()> {
         match &self.way {
-            Way::ByNumber { pid, pidfd } => {
-                checked::read_of(*pid, addr, dst)?;
-                // A number is used again only after its process has ended.
-                lives(pidfd).then_some(())
+            Way::ByNumber(image) => {
+                checked::read_of(image.pid, addr, dst)?;
+                image.is_there(addr).then_some(())
             }
             Way::ByFile(file) => file.read_exact_at(dst, addr).ok(),
         }
@@ -64,18 +60,51 @@ impl Process {
     /// Copies `src` to its memory at `addr`; `None` if not all of it can be written.
     pub(super) fn write(&self, addr: u64, src: &[u8]) -> Option<()> {
         match &self.way {
-            Way::ByNumber { pid, pidfd } => {
-                lives(pidfd).then_some(())?;
-                checked::write_of(*pid, src, addr)
+            Way::ByNumber(image) => {
+                image.is_there(addr).then_some(())?;
+                checked::write_of(image.pid, src, addr)
             }
             Way::ByFile(file) => file.write_all_at(src, addr).ok(),
         }
     }
 }
 
-fn lives(pidfd: &OwnedFd) -> bool {
+/// A process with the memory that it has now: until it ends, or runs another program (`exec`),
+/// which has other memory under the same number.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) pid: Pid,
+    /// Says whether the number still is that of the process.
+    pidfd: OwnedFd,
+    /// `/proc/PID/mem`, which stays bound to the memory.
+    memory: File,
+}
+
+impl Image {
+    /// The process `pid` as it is now.
+    ///
+    /// # Errors
+    /// There is no such process, or its memory may not be looked at.
+    pub(crate) fn of(pid: i32) -> io::Result<Image> {
+        let pid = Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidInput)?;
+        let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+        let memory = File::open(format!("/proc/{}/mem", pid.as_raw_nonzero()))?;
+        Ok(Image { pid, pidfd, memory })
+    }
+
+    /// Is the memory that the number leads to still the one that it was? `addr` is a place in it
+    /// that is reached anyway.
+    pub(crate) fn is_there(&self, addr: u64) -> bool {
+        // Nothing is read of memory that has gone; of a page that is missing, an error is.
+        let is_same = !matches!(self.memory.read_at(&mut [0], addr), Ok(0));
+        is_same && lives(self.pidfd.as_fd())
+    }
+}
+
+/// Does the process of a pidfd live? Its number is used again only after its end.
+pub(crate) fn lives(pidfd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) == Ok(0)
+    poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now)) == Ok(0)
 }
 
 #[cfg(test)]
@@ -129,7 +158,13 @@ mod tests {
             for addr in [base, base | 4096, base | 0xffff_ffff_fff8] {
                 assert!(memory.write(addr, &[0; 8]).is_err(), "not mapped: {addr:#x}");
             }
-            assert!(memory.fetch_add(base | start, 1).is_err(), "no call adds in one step");
+            memory.write(base | start, &7u64.to_ne_bytes()).unwrap();
+            assert_eq!(memory.fetch_add(base | start, 1), Ok(7));
+            assert_eq!(memory.compare_swap(base | start, 7, 1), Ok(8), "it is another word");
+            assert_eq!(memory.compare_swap(base | start, 8, 1), Ok(8));
+            assert_eq!(memory.fetch_add(base | start, 0), Ok(1));
+            assert!(memory.fetch_add(base | (start + 4), 1).is_err(), "not aligned");
+            assert!(memory.fetch_add(base | 4096, 1).is_err(), "not mapped");
         }
         child.kill().unwrap();
         child.wait().unwrap();
@@ -140,5 +175,34 @@ mod tests {
             assert!(!memory.remove(base));
         }
         assert!(Process::by_number(child.id() as i32).is_err());
+    }
+
+    #[test]
+    fn a_process_that_runs_another_program_is_gone() {
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "read line; echo $line; read line; exec cat"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let mut answers = |line: &str| {
+            input.write_all(line.as_bytes()).unwrap();
+            let mut answer = String::new();
+            output.read_line(&mut answer).unwrap();
+            assert_eq!(answer, line.lines().last().unwrap().to_owned() + "\n");
+        };
+        answers("a shell\n");
+        // SAFETY: no address of this process is passed.
+        let mut memory = unsafe { HostMemory::new() };
+        let base = memory.add_process(Process::by_number(child.id() as i32).unwrap()).unwrap();
+        let (before, _) = stack(&child);
+        memory.read(base | before, &mut [0; 8]).unwrap();
+        answers("go on\nanother program\n");
+        let (now, _) = stack(&child);
+        for addr in [before, now] {
+            assert!(memory.read(base | addr, &mut [0; 8]).is_err(), "it was read");
+            assert!(memory.write(base | addr, b"written").is_err(), "it was written");
+        }
+        drop(input);
+        assert!(child.wait().unwrap().success());
     }
 }

@@ -107,3 +107,24 @@ pub struct DmaChannelRow {
     /// Why it is served no more.
     pub halted: Option<String>,
 }
+
+/// A program that uses the card's memory, and what it has there.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DmaClientStatus {
+    /// The number of its connection.
+    pub connection: u32,
+    /// The user's number.
+    pub uid: u32,
+    /// The process.
+    pub pid: i32,
+    /// Regions of its memory that the engine may reach.
+    pub regions: u32,
+    /// Bytes of those that count for its quota: memory files and files.
+    pub granted_bytes: u64,
+    /// Pieces of card memory that it has for itself.
+    pub pieces: u32,
+    /// Bytes of these.
+    pub card_bytes: u64,
+    /// Its channels.
+    pub channels: Vec<DmaChannelRow>,
+}

@@ -89,6 +89,21 @@ impl MessageSocket {
     /// descriptors than [`DESCRIPTORS_MAX`], or than this process may open; those that came are
     /// closed.
     pub fn receive(&self, message: &mut Vec<u8>) -> io::Result<Option<Vec<OwnedFd>>> {
+        let mut descriptors = Vec::new();
+        Ok(self.receive_with(message, &mut descriptors)?.then_some(descriptors))
+    }
+
+    /// As [`MessageSocket::receive`], for a caller that must know of all descriptors that came,
+    /// also with a message that is refused: they are added to `descriptors`. Returns whether there
+    /// was a message; otherwise the other end has gone.
+    ///
+    /// # Errors
+    /// As for [`MessageSocket::receive`].
+    pub fn receive_with(
+        &self,
+        message: &mut Vec<u8>,
+        descriptors: &mut Vec<OwnedFd>,
+    ) -> io::Result<bool> {
         message.resize(MESSAGE_MAX, 0);
         let mut room = [MaybeUninit::uninit(); CONTROL];
         let mut control = RecvAncillaryBuffer::new(&mut room);
@@ -97,11 +112,10 @@ impl MessageSocket {
             let mut bytes = [IoSliceMut::new(message)];
             match rustix::net::recvmsg(&self.socket, &mut bytes, &mut control, flags) {
                 Err(rustix::io::Errno::INTR) => {}
-                Err(rustix::io::Errno::CONNRESET) => return Ok(None),
+                Err(rustix::io::Errno::CONNRESET) => return Ok(false),
                 got => break got?,
             }
         };
-        let mut descriptors = Vec::new();
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(came) = part {
                 descriptors.extend(came);
@@ -114,7 +128,7 @@ impl MessageSocket {
                 "too long, or too many descriptors",
             ));
         }
-        Ok((got.bytes > 0).then_some(descriptors))
+        Ok(got.bytes > 0)
     }
 
     /// Sleeps until there is a message, or the other end has gone, or `limit` is over. Returns

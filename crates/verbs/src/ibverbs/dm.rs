@@ -11,6 +11,7 @@ use super::context;
 use super::objects::Context;
 use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
 use crate::abi::*;
+use crate::card::Card;
 use crate::handles::{self, Object, Slot};
 
 /// A piece of device memory.
@@ -67,6 +68,11 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
     if attr.comp_mask != 0 || len == 0 {
         return Err(EINVAL);
     }
+    // A daemon's sessions have more altogether, but no program expects a piece beyond what the
+    // device says of itself.
+    if len > most(context.card) {
+        return Err(ENOMEM);
+    }
     let align = 1u64.checked_shl(attr.log_align_req).ok_or(EINVAL)?;
     let wanted = match align <= GRANULE {
         true => len,
@@ -78,6 +84,12 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
     keep(handle, dm).inspect_err(|_| {
         context.card.lock().commands().free_dm(given).ok();
     })
+}
+
+/// The longest piece, in bytes: `max_dm_size` of the device.
+pub(super) fn most(card: &Card) -> u64 {
+    let memory = card.device.limits().device_memory;
+    memory.end - memory.start
 }
 
 /// `ibv_import_dm`.

@@ -7,9 +7,8 @@ use std::ptr;
 use remora::nic::qp::Mtu;
 use remora::nic::queue::{MAX_MESSAGE, MAX_SGE};
 
-use super::context;
 use super::device::copy_name;
-use super::{EINVAL, Result, number};
+use super::{EINVAL, Result, context, dm, number};
 use crate::abi::newer::*;
 use crate::abi::*;
 use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
@@ -162,7 +161,8 @@ pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
     attr.max_res_rd_atom = int(limits.max_qps.saturating_mul(MAX_READS as usize));
     attr.max_qp_init_rd_atom = MAX_READS;
     // The processor's own atomics are used: atomic towards every access to the memory.
-    attr.atomic_cap = IBV_ATOMIC_GLOB;
+    // A daemon's atomics on memory that it reaches by system calls are so among its own only.
+    attr.atomic_cap = if card.is_attached { IBV_ATOMIC_HCA } else { IBV_ATOMIC_GLOB };
     attr.max_mw = int(limits.max_mws);
     // The card limits groups, and members of each.
     attr.max_mcast_grp = int(limits.max_mcast);
@@ -229,8 +229,7 @@ pub unsafe extern "C" fn query_device_ex(
             | IBV_DEVICE_ATOMIC_WRITE;
         all.cq_mod_caps =
             ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
-        let memory = card.device.limits().device_memory;
-        all.max_dm_size = memory.end - memory.start;
+        all.max_dm_size = dm::most(card);
         all.phys_port_cnt_ex = 1;
         // SAFETY: by promise of the caller.
         unsafe { answer(&all, attr, len) }

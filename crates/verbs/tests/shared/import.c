@@ -13,12 +13,29 @@ struct told {
 static char bytes[LEN];
 static int is_own;
 
+/* A piece may be as long as the device says, and no longer. */
+static void longest(struct ibv_context *context)
+{
+	struct ibv_device_attr_ex all;
+	CHECK(!ibv_query_device_ex(context, NULL, &all) && all.max_dm_size);
+	struct ibv_alloc_dm_attr attr = { .length = all.max_dm_size };
+	struct ibv_dm *dm = ibv_alloc_dm(context, &attr);
+	CHECK(dm && !ibv_free_dm(dm));
+	attr.length++;
+	CHECK(!ibv_alloc_dm(context, &attr) && errno == ENOMEM);
+	attr.length = SIZE_MAX;
+	CHECK(!ibv_alloc_dm(context, &attr) && errno == ENOMEM);
+	attr.length = 0;
+	CHECK(!ibv_alloc_dm(context, &attr) && errno == EINVAL);
+}
+
 /* Has the objects, and looks what becomes of them. */
 static void exporter(int socket)
 {
 	struct ibv_context *context = open_first();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	CHECK(pd);
+	longest(context);
 	struct ibv_mr *mr = ibv_reg_mr(pd, bytes, LEN, ALL);
 	struct ibv_alloc_dm_attr attr = { .length = 64 };
 	struct ibv_dm *dm = ibv_alloc_dm(context, &attr);
@@ -72,6 +89,10 @@ static void work(int socket, struct ibv_context *context, struct told *told)
 	write_to(one, bytes, ours->lkey, told->addr, told->rkey, 64);
 	uint64_t word;
 	CHECK(!ibv_memcpy_from_dm(&word, dm, 0, sizeof word) && word == 1);
+	/* It is as long here as it is there. */
+	CHECK(ibv_memcpy_from_dm(&word, dm, 60, 8) == EINVAL);
+	CHECK(ibv_memcpy_to_dm(dm, 64, &word, 4) == EINVAL);
+	CHECK(!ibv_reg_dm_mr(pd, dm, 32, 64, ALL | IBV_ACCESS_ZERO_BASED) && errno == EINVAL);
 	word = 2;
 	CHECK(!ibv_memcpy_to_dm(dm, 0, &word, sizeof word));
 	*(uint64_t *) bytes = 3;

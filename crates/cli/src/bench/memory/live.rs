@@ -64,33 +64,26 @@ impl Live {
         if !NAMES.into_iter().any(is_wanted) {
             return Ok(Vec::new());
         }
-        let runs = if options.quick { 3 } else { 15 };
-        let through_daemon =
-            NAMES.iter().any(|name| is_wanted(name) && !name.ends_with("one_core"));
-        let attached = through_daemon.then(|| Attached::start(1 << 20)).transpose()?;
-        let sides = Sides::new()?;
+        let runs = if options.quick { 1 } else { 15 };
+        let wanted = NAMES.into_iter().filter(|name| is_wanted(name));
+        let (alone, attached): (Vec<_>, Vec<_>) =
+            wanted.partition(|name| name.ends_with("one_core"));
         let mut rows = Vec::new();
-        for name in NAMES.into_iter().filter(|name| is_wanted(name)) {
-            let len = if name.contains("4KiB") { 4 << 10 } else { 1 << 20 };
-            let to_card = name.contains("h2c");
-            let direction = if to_card { Direction::HostToCard } else { Direction::CardToHost };
-            let alone = name.ends_with("one_core");
-            let ours = match &attached {
-                Some(attached) if !alone => attached.stream(direction, len)?,
-                _ => sides.stream(direction, len, alone)?,
-            };
-            let target = if alone { Target::Any } else { Target::AtLeast(0.7) };
-            rows.push(measure(
-                Case {
-                    name,
-                    unit: "GB/s",
-                    peer: "memcpy of one core",
-                    target,
-                    ours,
-                    theirs: best_memcpy(len),
-                },
-                runs,
-            )?);
+        if !attached.is_empty() {
+            let daemon = Attached::start(1 << 20)?;
+            child::pin(0)?;
+            for name in attached {
+                let (direction, len) = copies_of(name);
+                rows.push(row(name, Target::AtLeast(0.7), daemon.stream(direction, len)?, runs)?);
+            }
+        }
+        // The daemon has gone: two engines with threads would take turns on the second core.
+        if !alone.is_empty() {
+            let sides = Sides::new()?;
+            for name in alone {
+                let (direction, len) = copies_of(name);
+                rows.push(row(name, Target::Any, sides.stream(direction, len, true)?, runs)?);
+            }
         }
         Ok(rows)
     }
@@ -113,6 +106,19 @@ impl Live {
             .map(|id| figure(id, &sides, options).with_context(|| format!("cannot measure {id}")))
             .collect()
     }
+}
+
+/// What a row's name says: the direction of its copies, and their bytes.
+fn copies_of(name: &str) -> (Direction, usize) {
+    let to_card = name.contains("h2c");
+    let direction = if to_card { Direction::HostToCard } else { Direction::CardToHost };
+    (direction, if name.contains("4KiB") { 4 << 10 } else { 1 << 20 })
+}
+
+fn row(name: &'static str, target: Target, ours: Run<'_>, runs: usize) -> Result<Row> {
+    let theirs = best_memcpy(copies_of(name).1);
+    let peer = "memcpy of one core";
+    measure(Case { name, unit: "GB/s", peer, target, ours, theirs }, runs)
 }
 
 fn figure(id: &'static str, sides: &Sides, options: &Options) -> Result<Figure> {

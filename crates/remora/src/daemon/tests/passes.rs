@@ -1,7 +1,7 @@
 //! Passes, as the daemon gives them to clients that ask by hand.
 
 use super::*;
-use crate::message::Pass;
+use crate::message::{MESSAGE_MAX, Pass, PassStatus};
 use crate::shared::Gates;
 
 impl Client {
@@ -213,4 +213,30 @@ fn completions_that_are_told_of_count() {
     let most = Request::Counted { cq: queues.cq, count: u64::MAX };
     assert_eq!(client.asker.refusal(&most, &[]), None);
     assert_eq!(client.card().cq_count(queues.cq), Some(4), "as counts go");
+}
+
+#[test]
+fn passes_are_shown_to_those_who_may_see_the_sessions() {
+    let daemon = Daemon::start();
+    let passes = |asker: &Asker| {
+        asker.ask(&Request::Passes, &[], |answer| match answer {
+            Answer::Passes(passes) => passes,
+            other => panic!("{other:?}"),
+        })
+    };
+    let (two, observer) = (Two::of(&daemon), daemon.observer());
+    assert_eq!(passes(&observer), []);
+    let (pass, _) = two.pass().unwrap();
+    let (session, of) = (two.a.welcome.session, two.b.welcome.session);
+    assert_eq!(passes(&observer), [PassStatus { session, of, passes: 1 }]);
+    assert!(two.is_open(pass));
+    two.b.card().dereg_mr(two.key).unwrap();
+    assert_eq!(passes(&observer), []);
+}
+
+#[test]
+fn all_passes_fit_one_answer() {
+    let most = PassStatus { session: u32::MAX, of: u32::MAX, passes: u32::MAX };
+    let answer = Answer::Passes(vec![most; super::open_passes::MOST]);
+    assert!(encode(&answer).len() <= MESSAGE_MAX);
 }

@@ -152,6 +152,7 @@ fn memory_and_keys_outlive_the_daemon() {
     brief.card().alloc_pd().unwrap();
     drop(daemon);
     assert!(client.asker.farewell().contains("ended"));
+    manager.settle();
     assert!(manager.said.lock().unwrap().iter().any(|said| said == "STOPPING=1"));
 
     let (daemon, restored) = manager.daemon();
@@ -263,4 +264,33 @@ fn what_the_store_has_wrong_is_left_out() {
     assert_eq!(daemon.device.in_use().pds, 1);
     // New sessions get other numbers than those that were there.
     assert!(daemon.client().welcome.session > 9);
+}
+
+#[test]
+fn the_card_memory_of_a_user_outlives_the_daemon() {
+    let manager = Manager::start("card");
+    let (daemon, _) = manager.daemon();
+    let card = DmaClient::connect(Some(&daemon.path)).unwrap();
+    let sizes = card.sizes();
+    card.memory().write_at(4097, b"stays").unwrap();
+    drop((card, daemon));
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(manager.names(), [format!("remora.user.{uid}")]);
+    let (daemon, restored) = manager.daemon();
+    assert_eq!(restored, Restored::default());
+    let card = DmaClient::connect(Some(&daemon.path)).unwrap();
+    let mut bytes = [0; 5];
+    card.memory().read_at(4097, &mut bytes).unwrap();
+    assert_eq!((&bytes, card.sizes()), (b"stays", sizes));
+    // What no program has any more is given out again.
+    card.alloc(crate::dma::Kind::Near, sizes.near).unwrap();
+    drop((card, daemon));
+    // Memory of another length is that of another card.
+    let mut left = manager.pass();
+    left[0].1 = sealed(1 << 21).0;
+    let (daemon, _) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
+    assert_eq!(manager.names(), [""; 0]);
+    let card = DmaClient::connect(Some(&daemon.path)).unwrap();
+    card.memory().read_at(4097, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 5]);
 }

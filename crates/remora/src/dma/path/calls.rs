@@ -5,19 +5,15 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
 use super::sys::{self, Part};
 use super::{Application, Kind, Path, PathError};
+use crate::memory::process::Image;
 use crate::memory::{AccessError, Buffer};
 
 /// `process_vm_readv` and `process_vm_writev`: the system copies between two processes.
 #[derive(Debug)]
 pub struct ProcessVm {
-    pid: i32,
-    /// Says whether the number still is that of the process.
-    process: OwnedFd,
+    application: Image,
     addr: u64,
     len: u64,
 }
@@ -39,22 +35,22 @@ impl ProcessVm {
     /// The system does not permit to read it.
     pub fn of(application: &Application) -> io::Result<ProcessVm> {
         let Application { pid, addr, len, .. } = *application;
-        let number = Pid::from_raw(pid).ok_or(ErrorKind::InvalidInput)?;
-        let process = pidfd_open(number, PidfdFlags::empty())?;
-        let path = ProcessVm { pid, process, addr, len };
+        let path = ProcessVm { application: Image::of(pid)?, addr, len };
         let probe = Buffer::new(1).map_err(io::Error::other)?;
         let part = Part::new(&probe, 0, 1).map_err(io::Error::other)?;
         whole(part, |part, _| sys::read_process(pid, addr, part))?;
         Ok(path)
     }
 
-    /// An error if the process has ended: another one may have its number then.
-    fn need_alive(&self) -> io::Result<()> {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        match poll(&mut [PollFd::new(&self.process, PollFlags::IN)], Some(&now)) {
-            Ok(0) => Ok(()),
-            _ => Err(io::Error::from(rustix::io::Errno::SRCH)),
-        }
+    fn pid(&self) -> i32 {
+        self.application.pid.as_raw_nonzero().get()
+    }
+
+    /// An error if the application has ended, or runs another program: what its number leads to is
+    /// other memory then.
+    fn need_there(&self, addr: u64) -> io::Result<()> {
+        let is_there = self.application.is_there(addr);
+        is_there.then_some(()).ok_or_else(|| rustix::io::Errno::SRCH.into())
     }
 }
 
@@ -107,10 +103,10 @@ impl Path for ProcessVm {
     ) -> Result<(), PathError> {
         let first = self.addr.wrapping_add(within(from, len, self.len)?);
         whole(Part::new(card, at, len)?, |part, done| {
-            sys::read_process(self.pid, first.wrapping_add(done), part)
+            sys::read_process(self.pid(), first.wrapping_add(done), part)
         })
         // What was read of another process is of no use to anybody: the copy has failed.
-        .and_then(|()| self.need_alive())
+        .and_then(|()| self.need_there(first))
         .map_err(|error| self.kind().failed(error))
     }
 
@@ -124,8 +120,8 @@ impl Path for ProcessVm {
         let first = self.addr.wrapping_add(within(at, len, self.len)?);
         let part = Part::new(card, from, len)?;
         let write =
-            |part: Part<'_>, done| sys::write_process(self.pid, first.wrapping_add(done), part);
-        let written = self.need_alive().and_then(|()| whole(part, write));
+            |part: Part<'_>, done| sys::write_process(self.pid(), first.wrapping_add(done), part);
+        let written = self.need_there(first).and_then(|()| whole(part, write));
         written.map_err(|error| self.kind().failed(error))
     }
 }

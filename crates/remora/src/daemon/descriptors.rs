@@ -1,0 +1,256 @@
+//! Descriptors that clients send: they are looked at before the daemon uses or closes them.
+//!
+//! To look at a file, or only to close it, may be a request to the file's server: where that is a
+//! program (FUSE), `close` waits for its answer to FLUSH, and `fstatfs` for one to STATFS. A client
+//! may be that program, and never answer. The end of a socket, too, may wait until its last bytes
+//! have arrived (`SO_LINGER`). So the thread that serves clients touches only *plain* descriptors,
+//! for which the kernel alone answers: memory files, pipes, events, and names of files (`O_PATH`).
+//! If others come, another thread looks at them, one for each user at a time, and their client is
+//! not served meanwhile. Behind that look each of them is a regular file of a local file system or
+//! of `/proc`, or has become a name.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use rustix::fs::{
+    AtFlags, FileType, FsWord, Mode, OFlags, StatxFlags, fcntl_get_seals, fcntl_getfl, fstatfs,
+    open, statx,
+};
+
+use crate::event::Event;
+use crate::threads::without_signals;
+
+/// Messages of a user that may wait for a look, beside the one that is under way.
+const WAITING: usize = 64;
+/// File systems whose requests the kernel itself answers: ext2 to ext4, XFS, Btrfs, F2FS, ZFS, and
+/// files in memory.
+const LOCAL: [FsWord; 6] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x0102_1994];
+/// `/proc`.
+const PROC: FsWord = 0x9fa0;
+
+/// A message whose descriptors are not plain.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    pub(super) client: u32,
+    pub(super) uid: u32,
+    pub(super) message: Vec<u8>,
+    pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// What a look has ended with.
+#[derive(Debug)]
+pub(super) struct Looked {
+    pub(super) parcel: Parcel,
+    /// Clients of the user that were not served, because too many messages waited.
+    pub(super) had_no_room: Vec<u32>,
+    /// A client whose message is lost, since the system has no thread to look at it.
+    pub(super) lost: Option<u32>,
+}
+
+/// The looks that are under way, and what waits for one.
+#[derive(Debug)]
+pub(super) struct Looks {
+    /// The users for whom a thread looks.
+    users: BTreeMap<u32, Waiting>,
+    sender: Sender<Parcel>,
+    done: Receiver<Parcel>,
+    /// Notified when a look has ended.
+    pub(super) event: Arc<Event>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    parcels: VecDeque<Parcel>,
+    without_room: Vec<u32>,
+}
+
+impl Looks {
+    pub(super) fn new() -> io::Result<Looks> {
+        let (sender, done) = mpsc::channel();
+        Ok(Looks { users: BTreeMap::new(), sender, done, event: Arc::new(Event::new()?) })
+    }
+
+    /// Has a user as many messages waiting as may be? Then the client is remembered: see
+    /// [`Looked::had_no_room`].
+    pub(super) fn is_full_for(&mut self, uid: u32, client: u32) -> bool {
+        let waiting = self.users.get_mut(&uid).filter(|user| user.parcels.len() >= WAITING);
+        waiting.is_some_and(|user| {
+            user.without_room.push(client);
+            true
+        })
+    }
+
+    /// Has a message looked at.
+    ///
+    /// # Errors
+    /// The client's number: the system has no thread for that, and the message is lost.
+    pub(super) fn add(&mut self, parcel: Parcel) -> Result<(), u32> {
+        match self.users.entry(parcel.uid) {
+            Entry::Occupied(user) => {
+                user.into_mut().parcels.push_back(parcel);
+                Ok(())
+            }
+            Entry::Vacant(user) => {
+                let uid = parcel.uid;
+                user.insert(Waiting::default());
+                self.start(parcel).inspect_err(|_| {
+                    self.users.remove(&uid);
+                })
+            }
+        }
+    }
+
+    /// A message that was looked at. The user's next one is, from now on.
+    pub(super) fn next(&mut self) -> Option<Looked> {
+        let parcel = self.done.try_recv().ok()?;
+        let Some(user) = self.users.get_mut(&parcel.uid) else {
+            return Some(Looked { parcel, had_no_room: Vec::new(), lost: None });
+        };
+        let had_no_room = std::mem::take(&mut user.without_room);
+        let lost = match user.parcels.pop_front() {
+            Some(next) => self.start(next).err(),
+            None => {
+                self.users.remove(&parcel.uid);
+                None
+            }
+        };
+        Some(Looked { parcel, had_no_room, lost })
+    }
+
+    fn start(&self, mut parcel: Parcel) -> Result<(), u32> {
+        let (sender, event, client) = (self.sender.clone(), Arc::clone(&self.event), parcel.client);
+        let look = move || {
+            parcel.descriptors = parcel.descriptors.into_iter().filter_map(settled).collect();
+            sender.send(parcel).ok();
+            crate::event::wake(&event);
+        };
+        let thread = std::thread::Builder::new().name("remora-look".into());
+        without_signals(|| thread.spawn(look)).map(drop).map_err(|error| {
+            tracing::error!(%error, "no thread to look at a client’s descriptors");
+            client
+        })
+    }
+}
+
+/// Does the kernel alone answer for a descriptor, whatever is done with it?
+pub(super) fn is_plain(file: &OwnedFd) -> bool {
+    // Only files in memory have seals. A type of no kind is that of events and their like.
+    let kind = || {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let about = statx(file, "", flags, StatxFlags::TYPE).ok()?;
+        Some(FileType::from_raw_mode(about.stx_mode.into()))
+    };
+    fcntl_get_seals(file).is_ok()
+        || is_name(file)
+        || matches!(kind(), Some(FileType::Fifo | FileType::Unknown))
+}
+
+/// Does a descriptor only name its file? It cannot be read, written or mapped, and closing it asks
+/// nobody; but to ask about the file may be a request to the file's server.
+pub(super) fn is_name(file: &OwnedFd) -> bool {
+    fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::PATH))
+}
+
+/// Is a descriptor of a local file system? Another file system's server may be asked.
+///
+/// # Errors
+/// The system does not tell.
+pub(super) fn is_local(file: &OwnedFd) -> io::Result<bool> {
+    Ok(!is_name(file) && LOCAL.contains(&fstatfs(file)?.f_type))
+}
+
+/// Is a descriptor of `/proc`? Another file system's server may be asked.
+///
+/// # Errors
+/// The system does not tell.
+pub(super) fn is_of_proc(file: &OwnedFd) -> io::Result<bool> {
+    Ok(!is_name(file) && fstatfs(file)?.f_type == PROC)
+}
+
+/// The descriptor, if the thread that serves clients may have it, or else one that only names the
+/// file. That takes as long as the file's server likes.
+fn settled(file: OwnedFd) -> Option<OwnedFd> {
+    if is_plain(&file) || is_kernels(&file).unwrap_or(false) {
+        return Some(file);
+    }
+    let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+    open(same, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()
+}
+
+/// Is it a regular file for which the kernel answers?
+fn is_kernels(file: &OwnedFd) -> io::Result<bool> {
+    let is_regular =
+        FileType::from_raw_mode(rustix::fs::fstat(file)?.st_mode) == FileType::RegularFile;
+    Ok(is_regular && (is_local(file)? || is_of_proc(file)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    use super::*;
+
+    fn parcel(client: u32, descriptors: Vec<OwnedFd>) -> Parcel {
+        Parcel { client, uid: 7, message: vec![1, 2, 3], descriptors }
+    }
+
+    #[test]
+    fn what_the_kernel_answers_for_is_plain() {
+        let memory = memfd_create("plain", MemfdFlags::empty()).unwrap();
+        let pipe = OwnedFd::from(io::pipe().unwrap().0);
+        let name = open("/", OFlags::PATH, Mode::empty()).unwrap();
+        let event = Event::new().unwrap().as_fd().try_clone_to_owned().unwrap();
+        for plain in [memory, pipe, event, name] {
+            assert!(is_plain(&plain), "{plain:?}");
+        }
+        let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
+        let file = |path| OwnedFd::from(File::open(path).unwrap());
+        for other in [socket, file("/"), file("/dev/null"), file("/proc/self/mem")] {
+            assert!(!is_plain(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_ask_somebody_becomes_a_name() {
+        let settled = |path| settled(File::open(path).unwrap().into()).unwrap();
+        assert!(!is_name(&settled("/proc/self/mem")), "the kernel answers for it");
+        for other in ["/", "/dev/null", "/sys"] {
+            let name = settled(other);
+            assert!(is_name(&name) && is_plain(&name), "{other}");
+            assert!(!is_local(&name).unwrap() && !is_of_proc(&name).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_users_messages_are_looked_at_one_behind_the_other() {
+        let mut looks = Looks::new().unwrap();
+        let null = || OwnedFd::from(File::open("/dev/null").unwrap());
+        // The first is under way, and the others wait.
+        for client in 0..=WAITING as u32 {
+            assert!(!looks.is_full_for(7, 1000));
+            looks.add(parcel(client, vec![null(), null()])).unwrap();
+        }
+        assert!(looks.is_full_for(7, 1000) && !looks.is_full_for(8, 1001));
+        for client in 0..=WAITING as u32 {
+            let looked = loop {
+                match looks.next() {
+                    Some(looked) => break looked,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!((looked.parcel.client, looked.parcel.message), (client, vec![1, 2, 3]));
+            assert!(looked.parcel.descriptors.iter().all(is_name));
+            assert_eq!(looked.had_no_room, if client == 0 { vec![1000] } else { vec![] });
+        }
+        assert!(looks.users.is_empty() && looks.next().is_none());
+    }
+}

@@ -23,7 +23,8 @@ use remora_store::tablespace::TablespaceId;
 use remora_store::way::kernel::now_ms;
 use thiserror::Error;
 
-use crate::group::{Group, GroupLog};
+use crate::group::Group;
+use crate::journal::GroupLog;
 use crate::wire::{Frame, PIECE};
 
 /// How many items a step has at most.

@@ -16,7 +16,8 @@ use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::region::Region;
 
 use crate::copy::{Sender, replace};
-use crate::group::{Group, GroupLog, State, now_ns};
+use crate::group::{Group, State, now_ns};
+use crate::journal::GroupLog;
 use crate::keep::write_copy;
 use crate::slots;
 

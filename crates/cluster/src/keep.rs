@@ -25,7 +25,8 @@ use remora_store::way::kernel::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::feed::{Feed, KeepError, Saves};
-use crate::group::{Group, GroupLog};
+use crate::group::Group;
+use crate::journal::GroupLog;
 
 /// What a snapshot has of the node besides the store.
 #[derive(Debug, Serialize, Deserialize)]
@@ -123,8 +124,8 @@ impl Kept {
         Ok(Keeping { saver: Arc::new(saver), writer, recovery })
     }
 
-    /// Makes sure that the directory is this node's, and writes who it is into an empty one. Answers
-    /// what it had before.
+    /// Makes sure that the directory is this node's, and writes who it is into an empty one.
+    /// Answers what it had before.
     fn claim(&self, group: &Group) -> Result<Option<&Head>, KeepError> {
         let (node, salt) = (group.options.me, group.options.salt);
         if let Some(head) = &self.head {

@@ -4,7 +4,8 @@
 //! store that logs to it ([`GroupLog`]), and a [`Node`]: the threads that drive both. What decides
 //! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
 //!
-//! - `group`: what a node's threads share; carries out what its replica wants.
+//! - `group`: what a node's threads share; carries out what its replica wants. `journal`: what its
+//!   store's changes go through.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
@@ -42,6 +43,7 @@ mod group;
 pub mod hostile;
 mod in_process;
 mod incoming;
+mod journal;
 mod keep;
 mod kernels;
 mod link;
@@ -61,8 +63,9 @@ pub use coordinator::{Coordinator, News};
 pub use etcd_map::EtcdMap;
 pub use feed::KeepError;
 pub use front::{GroupKeeper, ShardKeeper};
-pub use group::{Doubt, Group, GroupLog, GroupOptions, NotServing, StartError, Status};
+pub use group::{Doubt, Group, GroupOptions, NotServing, StartError, Status};
 pub use in_process::{InProcess, InProcessMap};
+pub use journal::GroupLog;
 pub use keep::Kept;
 pub use map::{Atlas, GroupView, MapService, MoveError, Owner, SlotMap};
 pub use mover::Mover;

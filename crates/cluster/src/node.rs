@@ -14,7 +14,8 @@ use remora_store::tablespace::TablespaceOptions;
 use crate::coordinator::{self, Coordinator};
 use crate::door::Door;
 use crate::drive::Drive;
-use crate::group::{Group, GroupLog, LINKS_MAX, StartError};
+use crate::group::{Group, LINKS_MAX, StartError};
+use crate::journal::GroupLog;
 use crate::keep::{Keeping, Kept};
 use crate::link;
 

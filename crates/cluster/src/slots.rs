@@ -18,7 +18,8 @@ use remora_store::store::{Change, Store, Value};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
 use remora_store::way::kernel::now_ms;
 
-use crate::group::{Group, GroupLog};
+use crate::group::Group;
+use crate::journal::GroupLog;
 use crate::map::{Atlas, SlotMap};
 use crate::migration::{Item, transferred};
 

@@ -48,6 +48,8 @@ pub(crate) struct Store {
     what: What,
 }
 
+// The command line is read once: what is large is not boxed.
+#[allow(clippy::large_enum_variant)]
 #[derive(Debug, Subcommand)]
 enum What {
     /// Serve a store: over the card, and to the clients of Redis and memcached

@@ -11,6 +11,7 @@ mod append;
 mod batch;
 mod commit;
 mod journal;
+mod options;
 mod position;
 mod record;
 mod recover;
@@ -23,9 +24,10 @@ mod trim;
 #[cfg(test)]
 mod tests;
 
-pub use append::{Fsync, Log, LogError, LogStats, Options};
+pub use append::{Log, LogError, LogStats};
 pub use commit::{Committer, Turn};
 pub(crate) use journal::{add_record, with_fields, with_record};
+pub use options::{Fsync, Options};
 pub use position::Position;
 pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation, seal};
 pub use recover::{

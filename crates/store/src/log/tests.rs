@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::append::Wake;
+use super::append::{Group, Wake, Work};
 use super::*;
 use crate::disk::{Disk, Fault, Faulty};
 
@@ -630,7 +630,9 @@ fn long_records_are_not_copied_while_others_wait_and_come_back() {
         for value in values {
             other.log.append(&put(value)).unwrap();
         }
-        let batch = other.log.take().unwrap().batch;
+        let Some(Work::Write(Group { batch, .. })) = other.log.take() else {
+            panic!("records wait to be written");
+        };
         let headers = (values.len() + 1) * HEADER;
         let short: usize = values.iter().map(Vec::len).filter(|len| *len < 65_536).sum();
         assert!(batch.short.len() < headers + short + 64, "{}", batch.short.len());

@@ -1,0 +1,89 @@
+//! The journal of a node's store: the log of its group.
+
+use std::sync::Arc;
+
+use remora_store::journal::{Journal, JournalError, Prepared, Record};
+use remora_store::log::{Fields, Position};
+use remora_store::replica::{AppendError, Replica, with_fields};
+use remora_store::request::Asked;
+use remora_store::way::region::Region;
+
+use crate::group::Group;
+
+/// The journal of a node's store: changes are logged in the group, where the node is the primary.
+#[derive(Clone, Debug)]
+pub struct GroupLog(pub Arc<Group>);
+
+impl GroupLog {
+    fn summed(&self, record: &Record<'_>) -> Prepared {
+        let salt = self.0.options.salt;
+        Prepared::summed(with_fields(record, |fields| fields.checksum_contents(salt)))
+    }
+
+    /// Logs a change: `append` gives its fields to the replica.
+    fn log(
+        &self,
+        record: &Record<'_>,
+        append: impl FnOnce(&mut Replica, &Region, &Fields<'_>) -> Result<Position, AppendError>,
+    ) -> Result<u64, JournalError> {
+        let group = &*self.0;
+        let mut state = group.lock();
+        if let Some(position) = state.repeating {
+            return Ok(position.number());
+        }
+        if let Err(reason) = state.check() {
+            return Err(JournalError(reason.to_string()));
+        }
+        if let Some(reason) = state.refusal() {
+            return Err(JournalError(format!(
+                "the group can only be read at the moment: {reason}"
+            )));
+        }
+        let appended =
+            with_fields(record, |fields| append(&mut state.replica, &group.region, fields));
+        let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
+        match record {
+            Record::Flush { tablespace } => {
+                state.flushes.insert(tablespace.0, position);
+            }
+            Record::Drop { tablespace } => {
+                state.flushes.remove(&tablespace.0);
+            }
+            _ => {}
+        }
+        state.carry_out(group);
+        Ok(position.number())
+    }
+}
+
+impl Journal for GroupLog {
+    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+        self.append_prepared(record, self.summed(record))
+    }
+
+    /// The checksum is the costly part, and needs no lock.
+    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+        Some(self.summed(record))
+    }
+
+    fn append_prepared(
+        &self,
+        record: &Record<'_>,
+        prepared: Prepared,
+    ) -> Result<u64, JournalError> {
+        self.log(record, |replica, region, fields| {
+            replica.append_summed(region, fields, prepared.sum())
+        })
+    }
+
+    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
+        self.log(record, |replica, region, fields| {
+            replica.append_request(region, asked.id, &asked.answer.borrow(), fields)
+        })
+    }
+
+    /// Readers who ask nobody may see what no majority has.
+    fn holds_back(&self) -> bool {
+        true
+    }
+}

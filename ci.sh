@@ -63,6 +63,11 @@ if [[ -n ${CI:-} ]]; then
     export CARGO_PROFILE_DEV_INCREMENTAL=false
 fi
 
+# Nobody watches CI: a test program that hangs is ended with all that it has started, and the others
+# go on. (The longest takes two minutes.)
+bounded=()
+[[ -z ${CI:-} ]] || bounded=(--config "target.'cfg(unix)'.runner = 'timeout -k 10 600'")
+
 # The newest Rust whose lints this repository is clean under. A newer one brings new lints: it
 # reports them, but they do not fail the tests of a person who cloned this.
 # Raise it with the first commit that is clean under a newer Rust.
@@ -107,6 +112,7 @@ stage_setup() {
     need_command redis-cli "clients of Redis, for the store" redis-tools
     need_command etcd "etcd, which has the leases of a store on several machines" etcd-server
     need_command protoc "what etcd's client is built with" protobuf-compiler
+    [[ -e $protobuf_files ]] || apt_install "files that protoc reads for it" libprotobuf-dev
     need_command openssl "a maker of certificates, for etcd by TLS" openssl
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
@@ -144,8 +150,10 @@ stage_setup() {
     say "Rust $(rustc --version | cut -d' ' -f2), $(tshark --version 2>/dev/null | head -n1)"
 }
 
+protobuf_files=/usr/include/google/protobuf/descriptor.proto
+
 can_cluster() {
-    have etcd && have protoc
+    have etcd && have protoc && [[ -e $protobuf_files ]]
 }
 
 # Cargo for the whole workspace, with all that this machine can build: etcd's client needs a
@@ -154,7 +162,7 @@ can_cluster() {
 whole() {
     local features=remora-cli/fuse,remora-cli/parquet
     if can_cluster; then features+=,remora-cli/cluster; fi
-    cargo "$1" "${locked[@]}" --quiet --workspace --features "$features" "${@:2}"
+    cargo "${bounded[@]}" "$1" "${locked[@]}" --quiet --workspace --features "$features" "${@:2}"
 }
 
 stage_fmt() {

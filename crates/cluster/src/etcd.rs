@@ -12,6 +12,7 @@
 //! [`Request`]: the revision of the entry.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
 use std::time::{Duration, Instant};
 
 use etcd_client::{
@@ -196,9 +197,17 @@ pub(crate) fn words_of(error: &etcd_client::Error) -> String {
         etcd_client::Error::GRpcStatus(status) if status.message() == "tcp connect error" => {
             "nobody answers there: is it running, and is that its address?".to_owned()
         }
-        // So a connection looks whose other end has refused it after it was made.
-        etcd_client::Error::GRpcStatus(status) if status.message() == "operation was canceled" => {
-            "it has ended the connection: does it ask for a certificate?".to_owned()
+        // So a connection looks whose other end has refused it after it was made: by the moment at
+        // which the client learns of it.
+        etcd_client::Error::GRpcStatus(status)
+            if matches!(status.message(), "operation was canceled" | "transport error") =>
+        {
+            let mut cause: Option<&dyn Error> = status.source();
+            while let Some(below) = cause.and_then(Error::source) {
+                cause = Some(below);
+            }
+            let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
+            format!("it has ended the connection{cause}: does it ask for a certificate?")
         }
         etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
         other => other.to_string(),

@@ -35,7 +35,8 @@ pub(super) use self::node::serve;
 #[cfg(not(feature = "cluster"))]
 pub(crate) const MISSING: &str = "this build of remora has no clusters: \
                                   `cargo build --release -p remora-cli --features cluster` makes \
-                                  one that has, and needs protoc (Debian: protobuf-compiler)";
+                                  one that has, and needs protoc (Debian: protobuf-compiler, \
+                                 libprotobuf-dev)";
 /// Where etcd is if nobody says.
 const ETCD: &str = "http://127.0.0.1:2379";
 /// The group of a node if nobody says.

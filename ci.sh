@@ -156,6 +156,12 @@ can_cluster() {
     have etcd && have protoc && [[ -e $protobuf_files ]]
 }
 
+# Says what this machine lacks; under CI that is an error.
+lacks() {
+    [[ -z ${CI:-} ]] || fail "CI must have what is missing here: $1"
+    say "missing: $1"
+}
+
 # Cargo for the whole workspace, with all that this machine can build: etcd's client needs a
 # compiler of Protocol Buffers. Cargo chooses the features of shared crates by what is built
 # together, and builds them again for another choice, so all stages that build tests do it so.
@@ -187,7 +193,7 @@ stage_check() {
 # Tests run in the dev profile: optimised a little, and with overflow checks, which a release
 # build lacks.
 stage_test() {
-    can_cluster || say "etcd or protoc is missing: clusters are not tested (./ci.sh setup)"
+    can_cluster || lacks "etcd, protoc or its files: clusters are not tested (./ci.sh setup)"
     whole test --no-fail-fast ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
 }
@@ -202,7 +208,7 @@ build_as_tested() {
 # The judge is judged first: it has to refuse histories that cannot be.
 stage_porcupine() {
     if ! have go; then
-        say "Go is not installed: install Debian's golang, or that of go.dev"
+        lacks "Go, for the judge of histories: install Debian's golang, or that of go.dev"
         return "$skipped"
     fi
     (cd scripts/porcupine && go test -mod=readonly .) || fail "the judge of histories is wrong"

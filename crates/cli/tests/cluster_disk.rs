@@ -59,8 +59,10 @@ fn redis(at: &str, command: &str) -> Vec<String> {
         return Vec::new();
     }
     let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
-    // That of QUIT.
-    lines.pop();
+    // That of QUIT, to which a connection does not come that is ended before.
+    if lines.len() > 1 {
+        lines.pop();
+    }
     lines
 }
 

@@ -4,81 +4,13 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
-use remora::message::{
-    DmaRequest, Hello, Loan, MessageSocket, OpenXrcd, Request, encode, greeting,
-};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use support::mount::{Mounted, can_mount};
 use support::nic::Daemon;
 use support::{Folder, pattern, until};
-
-/// Can this process mount a file system, in a namespace of its own?
-fn can_mount() -> bool {
-    let tried = Command::new("unshare").args(["-Urm", "test", "-c", "/dev/fuse"]).output();
-    let can = tried.is_ok_and(|tried| tried.status.success())
-        && File::options().read(true).write(true).open("/dev/fuse").is_ok();
-    if !can {
-        eprintln!("left out: no file system can be mounted here");
-    }
-    can
-}
-
-/// `remora dma mount` at work in a namespace of its own, until it is dropped.
-struct Mounted {
-    child: Child,
-    /// The mount, as other processes find it: by the root of the namespace.
-    dir: PathBuf,
-    told: Value,
-}
-
-impl Mounted {
-    fn start(folder: &Folder, options: &[&str], socket: Option<PathBuf>) -> Mounted {
-        let dir = folder.path("mounted");
-        fs::create_dir_all(&dir).unwrap();
-        let remora = env!("CARGO_BIN_EXE_remora");
-        let mut unshare = Command::new("unshare");
-        unshare.args(["-Urm", remora, "dma", "mount", "--json"]).arg(&dir);
-        unshare.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
-        unshare.env("REMORA_NIC", socket.unwrap_or_else(|| "off".into()));
-        let mut child = unshare.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let told = serde_json::from_str(&line).expect("the mount did not come about");
-        let root = PathBuf::from(format!("/proc/{}/root", child.id()));
-        let dir = root.join(dir.strip_prefix("/").unwrap());
-        Mounted { child, dir, told }
-    }
-
-    fn open(&self, name: &str) -> File {
-        File::options().read(true).write(true).open(self.dir.join(name)).unwrap()
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.dir.join(name).to_str().unwrap().to_owned()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn stop(mut self) {
-        self.signal(Signal::INT);
-        assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
 
 #[test]
 fn a_file_is_a_channel_of_the_engine() {
@@ -236,51 +168,4 @@ fn programs_seek_and_move_blocks() {
     }
     drop((to, from));
     mounted.stop();
-}
-
-/// The file's server may be the client. Whatever a client sends, and however it ends, the daemon
-/// serves others meanwhile.
-#[test]
-fn a_file_whose_server_never_answers_does_not_hold_a_daemon_up() {
-    if !can_mount() {
-        return;
-    }
-    let daemon = Daemon::start();
-    let folder = Folder::new();
-    let mounted = Mounted::start(&folder, &["--far", "2M"], None);
-    let file = mounted.open("xdma0_control");
-    mounted.signal(Signal::STOP);
-
-    let socket = daemon.folder.path("nic.sock");
-    let names = Request::OpenXrcd(OpenXrcd { creates: true, exclusive: false });
-    let grants = DmaRequest::Grant { loan: Loan::File, addr: 0, len: 8, writable: true };
-    let requests = [
-        names,
-        Request::Lend(Loan::File),
-        Request::Lend(Loan::Sealed),
-        Request::Gates,
-        Request::Dma(grants),
-    ];
-    let hello = Hello::default();
-    let mut clients = Vec::new();
-    for request in requests.iter().map(encode).chain([vec![0xff; 64]]) {
-        let client = MessageSocket::connect(&socket).unwrap();
-        client.send(&greeting(&hello), &[]).unwrap();
-        assert!(client.wait(None).unwrap());
-        client.receive(&mut Vec::new()).unwrap().expect("a welcome");
-        client.send(&request, &[file.as_fd()]).unwrap();
-        clients.push(client);
-    }
-    // One that has not said who it is, and more descriptors than there may be.
-    let stranger = MessageSocket::connect(&socket).unwrap();
-    stranger.send(&greeting(&hello), &[file.as_fd(); 16]).unwrap();
-    let is_served =
-        || daemon.json(&["nic", "status", "--json"])["sessions"].as_array().unwrap().len();
-    assert_eq!(is_served(), clients.len());
-    drop((clients, stranger));
-    until("their sessions have ended", || is_served() == 0);
-
-    // The daemon's other thread still has some of them; with the server, all calls end.
-    drop(mounted);
-    drop(file);
 }

@@ -8,8 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
 use crate::group::is_ring;
+use crate::history::EpochChange;
 use crate::map::{Atlas, SlotMap};
 
+/// The most changes of epoch that an entry may tell of.
+const CHANGES_MAX: usize = 64;
 /// The key of the map, below the cluster's prefix.
 pub(crate) const SLOTS: &str = "slots";
 
@@ -29,6 +32,9 @@ pub(crate) struct Written {
     pub(crate) configuration: Configuration,
     #[serde(default)]
     pub(crate) is_free: bool,
+    /// How the group came here, for people.
+    #[serde(default)]
+    pub(crate) changes: Vec<EpochChange>,
 }
 
 /// A key of a group.
@@ -57,7 +63,7 @@ impl Document for Agreed {
 
 impl Document for Written {
     fn is_sound(&self) -> bool {
-        self.configuration.is_sound()
+        self.configuration.is_sound() && self.changes.len() <= CHANGES_MAX
     }
 }
 
@@ -111,6 +117,7 @@ pub(crate) fn note(
         Key::Configuration => {
             let written = Written::read(value).ok_or_else(unreadable)?;
             view.configuration = Some(written.configuration);
+            view.changes = written.changes;
         }
         Key::Node(node) => {
             view.nodes.insert(node, Address::read(value).ok_or_else(unreadable)?);

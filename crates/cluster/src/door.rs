@@ -88,7 +88,7 @@ impl Door {
         let (hello, parts) = match self.admit(state, &incoming) {
             Ok(admitted) => admitted,
             Err(reason) => {
-                tracing::debug!("{} is not let in: {reason}", incoming.peer());
+                state.note_refusal(format!("{} is not let in: {reason}", incoming.peer().ip()));
                 incoming.reject(&reason);
                 return None;
             }
@@ -187,7 +187,7 @@ impl Door {
             };
             let call = calls.swap_remove(at);
             if let Err(reason) = self.connected(state, &call, answer) {
-                tracing::debug!("{} is not reached: {reason}", call.to);
+                state.note_refusal(format!("{} is not reached: {reason}", call.to));
                 state.want(call.to, Some(Instant::now() + AGAIN));
             }
         }

@@ -89,6 +89,9 @@ impl<M: Memory + 'static> Drive<M> {
         *group.shard.write().unwrap_or_else(PoisonError::into_inner) = slots::load(&self.store)?;
         let mut state = group.lock();
         if state.replica.is_serving() && state.replica.epoch() == epoch {
+            if state.open.is_none_or(|(before, _)| before + 1 < epoch) {
+                state.unbroken_from = epoch;
+            }
             state.open = Some((epoch, Instant::now()));
             state.tell_kernels(group);
             tracing::info!("{} serves in epoch {epoch}", group.options.me);

@@ -28,6 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::documents::{Agreed, Document, Key, Written, key_of};
+use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -38,6 +39,9 @@ const PRESENT_EVERY: Duration = Duration::from_millis(1000);
 /// What a renewal's compare-and-swap is tried with: the revision that is known, and then, where the
 /// answer to an earlier one was lost, the one that is there.
 const TRIES: usize = 2;
+/// What is said when etcd no longer has what it had. Nothing tells what else it has forgotten.
+const GONE: &str = "the group’s entry is gone, so etcd has lost its data: restore it from a backup \
+                    of etcd, or end all nodes and start them anew";
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone)]
@@ -162,6 +166,10 @@ struct Inner {
     told: Option<Instant>,
     watch: Option<WatchStream>,
     latest: Option<Entry>,
+    /// What the latest entry says of how the group came there.
+    changes: Vec<EpochChange>,
+    /// The group has begun, as this node has seen.
+    was_founded: bool,
     nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
@@ -277,6 +285,8 @@ impl Etcd {
                 told: None,
                 watch: None,
                 latest: None,
+                changes: Vec::new(),
+                was_founded: false,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
@@ -321,7 +331,7 @@ impl Coordinator for Etcd {
             return Ok(Some(news));
         }
         let heard = self.runtime.block_on(async {
-            inner.be_present().await?;
+            inner.in_time(Inner::be_present).await?;
             let next = tokio::time::timeout(timeout, inner.hear());
             // Only waiting may be cut short: a request that is dropped half-way is lost.
             let has_changed = next.await.unwrap_or(Ok(false))?;
@@ -398,12 +408,20 @@ impl Inner {
     async fn submit(&mut self, request: Request) -> Answer<()> {
         let is_look = request == Request::Look;
         if self.watch.is_none() {
-            self.begin_watch().await?;
+            self.in_time(Inner::begin_watch).await?;
         }
-        let patience = self.patience;
-        let done = tokio::time::timeout(patience, self.carry_out(request)).await;
-        done.unwrap_or_else(|_| Err(late(patience)))?;
+        self.in_time(async |inner| inner.carry_out(request).await).await?;
+        if self.was_founded && self.latest.is_none() {
+            return Err(etcd_client::Error::WatchError(GONE.to_owned()));
+        }
         if is_look { self.found().await } else { Ok(()) }
+    }
+
+    /// Gives up what takes longer than a request may: the lease is renewed by the same thread.
+    async fn in_time(&mut self, act: impl AsyncFnOnce(&mut Inner) -> Answer<()>) -> Answer<()> {
+        let patience = self.patience;
+        let done = tokio::time::timeout(patience, act(self)).await;
+        done.unwrap_or_else(|_| Err(late(patience)))
     }
 
     async fn carry_out(&mut self, request: Request) -> Answer<()> {
@@ -458,9 +476,9 @@ impl Inner {
                 if self.latest.as_ref().is_some_and(|latest| latest.revision > revision) {
                     return Ok(());
                 }
-                let Written { configuration, is_free } =
+                let written =
                     Written::read(pair.value()).ok_or_else(|| unreadable("the group's entry"))?;
-                self.latest = Some(Entry { configuration, revision, is_free });
+                self.keep(written, revision);
                 self.tell();
             }
             Some(Key::Node(node)) => {
@@ -472,6 +490,14 @@ impl Inner {
             None => {}
         }
         Ok(())
+    }
+
+    /// This is the latest entry.
+    fn keep(&mut self, written: Written, revision: u64) {
+        let Written { configuration, is_free, changes } = written;
+        self.latest = Some(Entry { configuration, revision, is_free });
+        self.changes = changes;
+        self.was_founded = true;
     }
 
     /// Waits for the next word of etcd, and takes note of it: whether the group has changed.
@@ -536,10 +562,10 @@ impl Inner {
     }
 
     /// A new group's first configuration is made by the node with the lowest number, when all are
-    /// there.
+    /// there; by none that has seen the group before, since etcd has then lost what it had.
     async fn found(&mut self) -> Answer<()> {
         let is_first = self.nodes.first_key_value().is_some_and(|(node, _)| *node == self.me);
-        if self.latest.is_some() || !is_first || self.nodes.len() < self.size {
+        if self.was_founded || !is_first || self.nodes.len() < self.size {
             return Ok(());
         }
         let members = self.nodes.keys().copied().take(self.size).collect();
@@ -611,7 +637,13 @@ impl Inner {
     async fn replace(&mut self, revision: u64, next: Entry) -> Answer<bool> {
         let key = self.key("configuration");
         let Entry { configuration, is_free, .. } = next;
-        let written = Written { configuration, is_free };
+        let latest = self.latest.as_ref();
+        let is_new = latest.is_none_or(|it| it.configuration.epoch < configuration.epoch);
+        let changes = match is_new {
+            true => with_change(&self.changes, latest, &configuration),
+            false => self.changes.clone(),
+        };
+        let written = Written { configuration, is_free, changes };
         let value = serde_json::to_vec(&written).expect("numbers");
         let is_latest = Compare::mod_revision(key.clone(), CompareOp::Equal, revision as i64);
         let put = TxnOp::put(key.clone(), value, None);
@@ -620,8 +652,7 @@ impl Inner {
         let done = self.client.txn(txn).await?;
         if done.succeeded() {
             let revision = done.header().map_or(0, |header| header.revision() as u64);
-            let Written { configuration, is_free } = written;
-            self.latest = Some(Entry { configuration, revision, is_free });
+            self.keep(written, revision);
         } else if let Some(TxnOpResponse::Get(there)) = done.op_responses().first() {
             self.see(there)?;
         }

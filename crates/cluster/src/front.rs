@@ -8,7 +8,7 @@ use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
 use remora_store::front::slots::{Part, Range, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
-use remora_store::replica::{NodeId, Standing};
+use remora_store::replica::{Counters, NodeId, Standing};
 
 use crate::group::{Group, Status};
 use crate::map::{Atlas, GroupView, Owner, SlotMap};
@@ -28,6 +28,24 @@ fn word_of(standing: Standing) -> &'static str {
         Standing::Recovering => "recovers",
         Standing::Serving => "serves",
     }
+}
+
+/// What a replica has counted, as `INFO` names it.
+fn counted(counters: &Counters) -> [(&'static str, String); 9] {
+    let Counters { fenced, stale, refused, served, overrun, .. } = counters;
+    let Counters { snapshots, truncated, resigned, full, .. } = counters;
+    [
+        ("cluster_fenced", fenced),
+        ("cluster_stale", stale),
+        ("cluster_refused", refused),
+        ("cluster_served", served),
+        ("cluster_overrun", overrun),
+        ("cluster_snapshots", snapshots),
+        ("cluster_truncated", truncated),
+        ("cluster_resigned", resigned),
+        ("cluster_full", full),
+    ]
+    .map(|(name, count)| (name, count.to_string()))
 }
 
 impl Keeper for GroupKeeper {
@@ -66,8 +84,10 @@ impl Keeper for GroupKeeper {
             ("cluster_log_bytes", status.last.offset.to_string()),
             ("cluster_applied_bytes", status.applied.offset.to_string()),
             ("cluster_broken_links", status.broken.to_string()),
+            ("cluster_refusal", status.refusal.unwrap_or_else(|| "none".to_owned())),
             ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
         ];
+        entries.extend(counted(&status.counters));
         let serving = status.serving.map(|time| time.as_secs().to_string());
         entries.extend(serving.map(|seconds| ("cluster_serving_s", seconds)));
         if let (Some(saver), Some(log)) = (self.0.saver.get(), self.0.log.get()) {
@@ -106,7 +126,7 @@ impl Keeper for GroupKeeper {
 /// A node's own group, as it knows it itself.
 fn view_of(group: &Group) -> (NodeId, GroupView) {
     let Status { me, configuration, addresses, .. } = group.status();
-    (me, GroupView { configuration, nodes: addresses })
+    (me, GroupView { configuration, nodes: addresses, ..GroupView::default() })
 }
 
 /// The cluster, with the own group as it knows it itself.

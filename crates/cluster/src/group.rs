@@ -166,6 +166,8 @@ pub struct Status {
     pub counters: Counters,
     /// Links that broke.
     pub broken: u64,
+    /// Why a node was last not let in, or not reached.
+    pub refusal: Option<String>,
     /// Since when the configuration service has not answered, and why.
     pub service: Option<String>,
 }
@@ -204,6 +206,8 @@ pub(crate) struct State {
     /// The epoch in which the store has all that the log has, so that changes can be made, and
     /// since when.
     pub(crate) open: Option<(u32, Instant)>,
+    /// The first of the epochs that this node has served without another primary between them.
+    pub(crate) unbroken_from: u32,
     /// The last flush of each tablespace that this node has ordered: see `copy`.
     pub(crate) flushes: BTreeMap<u16, Position>,
     /// What goes to the disk, where the node keeps anything there.
@@ -217,6 +221,8 @@ pub(crate) struct State {
     told: (Position, u32),
     pub(crate) service: Option<String>,
     broken: u64,
+    /// Why a node was last not let in, or not reached.
+    refusal: Option<String>,
     failure: Option<String>,
     /// Whether the gate is open.
     lets_in: bool,
@@ -285,6 +291,7 @@ impl Group {
             copies: BTreeMap::new(),
             copiers: Vec::new(),
             open: None,
+            unbroken_from: 0,
             flushes: BTreeMap::new(),
             disk: None,
             is_applying: false,
@@ -293,6 +300,7 @@ impl Group {
             told: (Position::NONE, 0),
             service: None,
             broken: 0,
+            refusal: None,
             failure: None,
             lets_in: false,
         };
@@ -403,6 +411,10 @@ impl Group {
         let (mut state, start) = (self.lock(), Instant::now());
         loop {
             match state.replica.fate(position) {
+                // Who was slow to ask may have looked at the store while another node served.
+                Fate::Committed if position.epoch() < state.unbroken_from => {
+                    return Err(Doubt::Replaced);
+                }
                 Fate::Committed => return Ok(()),
                 Fate::Unknown => return Err(Doubt::Replaced),
                 Fate::Pending => {}
@@ -500,6 +512,7 @@ impl Group {
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
             broken: state.broken,
+            refusal: state.refusal.clone(),
             service: state.service.clone(),
         }
     }
@@ -539,6 +552,14 @@ impl State {
     pub(crate) fn is_open(&self) -> bool {
         let epoch = self.replica.epoch();
         self.open.is_some_and(|(open, _)| open == epoch) && self.replica.is_serving()
+    }
+
+    /// A node was not let in, or not reached. It tries again soon: only what is new is logged.
+    pub(crate) fn note_refusal(&mut self, what: String) {
+        if self.refusal.as_ref() != Some(&what) {
+            tracing::warn!("{what}");
+            self.refusal = Some(what);
+        }
     }
 
     /// The service has said something.

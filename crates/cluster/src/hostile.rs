@@ -74,7 +74,11 @@ pub fn documents(data: &[u8]) {
     let nodes = atlas.groups.values().flat_map(|view| view.nodes.values());
     nodes.for_each(same);
     for configuration in atlas.groups.values().filter_map(|view| view.configuration.as_ref()) {
-        same(&Written { configuration: configuration.clone(), is_free: false });
+        same(&Written {
+            configuration: configuration.clone(),
+            is_free: false,
+            changes: Vec::new(),
+        });
         assert!(configuration.voters().count() <= remora_store::replica::MEMBERS_MAX + 1);
     }
     // What clients are shown of it, and what may be moved.
@@ -148,7 +152,7 @@ impl Node {
             }
             6 => self.replica.handle_disconnected(&self.memory, from),
             _ => {
-                if let Some(Written { configuration, is_free }) = Written::read(bytes) {
+                if let Some(Written { configuration, is_free, .. }) = Written::read(bytes) {
                     let entry = Entry { configuration, revision: self.now_ns, is_free };
                     let latest = Event::Latest(Some(entry));
                     self.replica.handle_event(&self.memory, latest, self.now_ns);
@@ -255,7 +259,7 @@ pub fn wires() -> Vec<(String, Vec<u8>)> {
     };
     let entry = |epoch| {
         let configuration = Configuration { epoch, primary: ME, ..first() };
-        let written = Written { configuration, is_free: false };
+        let written = Written { configuration, is_free: false, changes: Vec::new() };
         step(7, 0, &serde_json::to_vec(&written).expect("numbers"))
     };
     let history = |epoch, answer: &Answer| Message::History { epoch, answer: answer.clone() };

@@ -90,7 +90,10 @@ impl MapService for InProcessMap {
         let view = |(name, service): (&String, &InProcess)| {
             let inner = service.lock();
             let configuration = inner.registry.latest().cloned();
-            (name.clone(), GroupView { configuration, nodes: inner.addresses.clone() })
+            (
+                name.clone(),
+                GroupView { configuration, nodes: inner.addresses.clone(), ..GroupView::default() },
+            )
         };
         let groups = held.1.iter().map(view).collect();
         Ok(Atlas { groups, ..held.0.clone() })

@@ -11,6 +11,7 @@ use remora_store::way::map::{self, ClusterMap, MapGroup};
 use serde::{Deserialize, Serialize};
 
 use crate::address::Address;
+use crate::history::EpochChange;
 
 /// Who has a slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub struct GroupView {
     pub configuration: Option<Configuration>,
     /// The nodes that hold a lease, and where they are.
     pub nodes: BTreeMap<NodeId, Address>,
+    /// The last changes of its epoch, the latest last, as far as the service keeps them.
+    pub changes: Vec<EpochChange>,
 }
 
 impl GroupView {
@@ -208,7 +211,7 @@ mod tests {
             let configuration = Configuration::first(node, vec![node]).ok();
             let card = ([127, 0, 0, 1], 7).into();
             let at = Address { card, redis: None, store: Some(card) };
-            GroupView { configuration, nodes: [(node, at)].into() }
+            GroupView { configuration, nodes: [(node, at)].into(), changes: Vec::new() }
         };
         let mut map = SlotMap::default();
         map.set(Range::ALL, Some(&Owner::new("a")));

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+#[cfg(feature = "fuse")]
+pub(crate) mod mount;
 pub(crate) mod nic;
 pub(crate) mod verbs;
 

@@ -157,8 +157,9 @@ impl Trial {
 }
 
 pub(crate) fn run() {
-    let etcd = Etcd::start();
-    let start = || Node::start(&etcd.endpoints);
+    let mut etcd = Etcd::start();
+    let endpoints = etcd.endpoints.clone();
+    let start = || Node::start(&endpoints);
     let nodes = (0..3).map(|name| (name, start())).collect();
     let mut trial = Trial { nodes, written: 0, primary: 0 };
     trial.write(300);
@@ -168,6 +169,9 @@ pub(crate) fn run() {
         stop_and_go_on(&mut trial, round);
     }
     leave_without_etcd(&mut trial, &etcd);
+    for member in 0..3 {
+        leave_without_a_member(&mut trial, &etcd, member);
+    }
     trial.compare();
     readers::run(&mut trial);
     trial.compare();
@@ -181,6 +185,7 @@ pub(crate) fn run() {
     trial.check();
     trial.compare();
     println!("{} writes acknowledged, none lost", trial.written);
+    forget_everything(&mut trial, &mut etcd);
 }
 
 /// The primary sleeps past its lease, and wakes up with questions.
@@ -234,6 +239,34 @@ fn leave_without_etcd(trial: &mut Trial, etcd: &Etcd) {
     let took = trial.write(50);
     println!("etcd stood still: after it went on, the next write after {took:?}");
     trial.check();
+}
+
+/// One of etcd's three members stands still: whom a node asks first, it asks another.
+fn leave_without_a_member(trial: &mut Trial, etcd: &Etcd, member: usize) {
+    etcd.signal_one(member, Signal::STOP);
+    let start = Instant::now();
+    let mut longest = Duration::ZERO;
+    while start.elapsed() < 4 * LEASE {
+        longest = longest.max(trial.write(10));
+    }
+    println!("member {member} of etcd stood still: the longest wait was {longest:?}");
+    etcd.signal_one(member, Signal::CONT);
+    trial.check();
+}
+
+/// etcd comes back without all that it had: nobody begins the group anew, and all say why.
+fn forget_everything(trial: &mut Trial, etcd: &mut Etcd) {
+    etcd.forget();
+    etcd.wait();
+    until("all nodes say what is wrong", || {
+        let statuses = trial.statuses();
+        let says = |status: &Option<String>| {
+            status.as_ref().is_some_and(|status| status.contains("has lost its data"))
+        };
+        if statuses.iter().all(says) { Ok(()) } else { Err(format!("{statuses:#?}")) }
+    });
+    let refuses = |node: &mut Node| node.ask("put key0 other").is_none_or(|a| a.starts_with("no:"));
+    assert!(trial.nodes.values_mut().all(refuses), "a node serves without a lease");
 }
 
 /// Redis' clients are served by the primary, and sent to it by the others.

@@ -106,9 +106,23 @@ impl Etcd {
 
     /// Sends the members that are there a signal.
     pub(crate) fn signal(&self, signal: Signal) {
-        for member in self.members.iter().flatten() {
-            kill_process(Pid::from_child(member), signal).unwrap();
+        (0..self.members.len()).for_each(|member| self.signal_one(member, signal));
+    }
+
+    /// Sends a member a signal, if it is there.
+    pub(crate) fn signal_one(&self, member: usize, signal: Signal) {
+        if let Some(process) = &self.members[member] {
+            kill_process(Pid::from_child(process), signal).unwrap();
         }
+    }
+
+    /// Ends all members, with what they have on the disk, and starts them anew.
+    pub(crate) fn forget(&mut self) {
+        for member in 0..self.members.len() {
+            self.kill(member);
+            std::fs::remove_dir_all(self.directory.join(member.to_string())).unwrap();
+        }
+        self.mend();
     }
 
     /// A group in it, or a cluster.

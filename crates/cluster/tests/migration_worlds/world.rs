@@ -98,7 +98,7 @@ impl State {
         let view = |group: &Group| {
             let mut configuration = Configuration::first(NodeId(1), vec![NodeId(1)]).unwrap();
             configuration.epoch = group.epoch;
-            let view = GroupView { configuration: Some(configuration), nodes: [].into() };
+            let view = GroupView { configuration: Some(configuration), ..GroupView::default() };
             (group.name.to_owned(), view)
         };
         let groups = self.groups.iter().map(view).collect();

@@ -219,7 +219,7 @@ impl Server {
                 COMPILED => self.answer_compiled(),
                 machine if machine >= MACHINES => self.serve_machine_event(machine),
                 LOOKED => self.answer_looked(),
-                client => self.serve_client(client as u32),
+                client => self.serve_or_drop(client as u32),
             }
         }
         self.look_at_endings();
@@ -274,11 +274,16 @@ impl Server {
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
     }
 
-    /// Does not look at a client until [`Server::resume`], so that what it asks for waits.
+    /// Does not look at a client until [`Server::resume`], so that what it asks for waits. Its end
+    /// does not: what it may wait for can take for ever.
     pub(super) fn pause(&mut self, number: u32) {
-        if let Some(client) = self.clients.get(number) {
-            client.waits = true;
-            unwatch(&self.poll, client);
+        let Some(client) = self.clients.get(number) else { return };
+        client.waits = true;
+        if let Some(descriptor) = client.descriptor() {
+            // (The end is told whether it is asked for or not.)
+            let only_the_end = epoll::EventFlags::empty();
+            let data = epoll::EventData::new_u64(number.into());
+            epoll::modify(&self.poll, descriptor, data, only_the_end).ok();
         }
     }
 
@@ -286,10 +291,17 @@ impl Server {
     pub(super) fn resume(&mut self, number: u32) {
         let Some(client) = self.clients.get(number) else { return };
         client.waits = false;
-        let Some(descriptor) = client.descriptor() else { return };
-        if let Err(error) = watch(&self.poll, descriptor, number.into()) {
-            tracing::warn!(%error, "cannot watch a client");
-            self.drop_client(number, Some("the daemon has no descriptors left"));
+        if let Some(descriptor) = client.descriptor() {
+            let data = epoll::EventData::new_u64(number.into());
+            epoll::modify(&self.poll, descriptor, data, epoll::EventFlags::IN).ok();
+        }
+    }
+
+    /// Something of a client has come: requests, or the end of one that waits.
+    fn serve_or_drop(&mut self, number: u32) {
+        match self.clients.get(number) {
+            Some(client) if client.waits => self.drop_client(number, None),
+            _ => self.serve_client(number),
         }
     }
 

@@ -207,11 +207,6 @@ pub trait Keeper: Send + Sync + Debug {
         0
     }
 
-    /// The same of an answer about a whole database.
-    fn walked(&self) -> u64 {
-        0
-    }
-
     /// The cluster that the store is a part of, if it is.
     fn cluster(&self) -> Option<Cluster> {
         None

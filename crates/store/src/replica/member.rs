@@ -375,7 +375,7 @@ impl Replica {
             }
             self.role = Role::Fencing(false);
             self.outputs.push_back(Output::Fence { epoch: self.epoch });
-        } else if latest.epoch == self.epoch {
+        } else if latest.epoch == self.epoch && !self.is_rival(&latest) {
             // Established meanwhile; that is not taken back.
             if latest.is_established() {
                 self.configuration = Some(latest);
@@ -384,6 +384,13 @@ impl Replica {
         } else {
             self.aside.counters.stale += 1;
         }
+    }
+
+    /// Is this another configuration of the same epoch? A service that has lost its data may give an
+    /// epoch twice; the majorities of the two need not meet, so the first one holds.
+    fn is_rival(&self, latest: &Configuration) -> bool {
+        let own = self.configuration.as_ref().filter(|own| own.epoch == latest.epoch);
+        own.is_some_and(|own| (own.primary, &own.members) != (latest.primary, &latest.members))
     }
 
     /// Time has passed: due at least four times within [`Options::patience_ns`], and eight times

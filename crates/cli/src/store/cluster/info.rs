@@ -31,7 +31,22 @@ pub(super) struct Told {
     pub(super) broken_links: u64,
     /// `ok`, or what it hears of etcd instead.
     pub(super) service: String,
+    /// What its replica has counted, by name.
+    pub(super) counters: BTreeMap<String, u64>,
 }
+
+/// The names of what a replica counts.
+const COUNTERS: [&str; 9] = [
+    "fenced",
+    "stale",
+    "refused",
+    "served",
+    "overrun",
+    "snapshots",
+    "truncated",
+    "resigned",
+    "full",
+];
 
 impl Told {
     /// Asks the node that is to be at this address.
@@ -64,6 +79,10 @@ impl Told {
             serving_s: entry(&entries, "cluster_serving_s").ok(),
             broken_links: entry(&entries, "cluster_broken_links")?,
             service: entry(&entries, "cluster_service")?,
+            counters: COUNTERS
+                .iter()
+                .map(|name| Ok(((*name).to_owned(), entry(&entries, &format!("cluster_{name}"))?)))
+                .collect::<Result<_>>()?,
         })
     }
 }
@@ -105,13 +124,17 @@ mod tests {
 
     const INFO: &str = "# Persistence\r\ncluster_node:n7\r\ncluster_standing:follows\r\n\
                         cluster_epoch:3\r\ncluster_log_bytes:96\r\ncluster_applied_bytes:64\r\n\
-                        cluster_broken_links:1\r\ncluster_service:ok\r\n";
+                        cluster_broken_links:1\r\ncluster_service:ok\r\ncluster_fenced:2\r\n\
+                        cluster_stale:0\r\ncluster_refused:0\r\ncluster_served:3\r\n\
+                        cluster_overrun:0\r\ncluster_snapshots:1\r\ncluster_truncated:0\r\n\
+                        cluster_resigned:0\r\ncluster_full:4\r\n";
 
     #[test]
     fn what_a_node_says_is_read() {
         let told = Told::read(NodeId(7), INFO).unwrap();
         assert_eq!((told.standing.as_str(), told.epoch), ("follows", 3));
         assert_eq!((told.log_bytes, told.applied_bytes, told.serving_s), (96, 64, None));
+        assert_eq!((told.counters["fenced"], told.counters["full"]), (2, 4));
         let error = |node, text: &str| Told::read(NodeId(node), text).unwrap_err().to_string();
         assert_eq!(error(8, INFO), "another node is there: n7");
         assert!(error(7, "loading:0\r\n").contains("no node"));

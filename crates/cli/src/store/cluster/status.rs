@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{IsTerminal, stdout};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
 use remora_cli::{failure, output, stop};
 use remora_cluster::etcd::EtcdGroup;
-use remora_cluster::{Address, Atlas, Configuration, NodeId, Owner};
+use remora_cluster::{Address, Atlas, Configuration, EpochChange, NodeId, Owner};
 use remora_store::front::slots::Range;
 use serde_json::{Value, json};
 
@@ -30,6 +30,8 @@ pub(super) struct Look {
     /// Those of them that are to go to another group.
     leaving: Vec<(Range, String)>,
     configuration: Option<Configuration>,
+    /// How it came there, the latest change last.
+    changes: Vec<EpochChange>,
     /// Its members, and other nodes that hold a lease.
     nodes: BTreeMap<NodeId, Seen>,
 }
@@ -77,9 +79,15 @@ impl Watch {
     }
 }
 
+/// How long ago a moment was, of Unix time in seconds. (Another machine's clock may be ahead.)
+fn seconds_since(at_s: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
+    now.saturating_sub(at_s)
+}
+
 impl fmt::Display for Look {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}\n{}", self.headline(), self.table())
+        write!(f, "{}\n{}\n{}", self.headline(), self.table(), self.changes_in_words())
     }
 }
 
@@ -124,6 +132,7 @@ impl Look {
             slots: map.ranges(owned),
             leaving: leaving.collect(),
             configuration: found.configuration.clone(),
+            changes: found.changes.clone(),
             nodes: nodes.into_iter().map(see).collect(),
         }
     }
@@ -193,6 +202,21 @@ impl Look {
         }
     }
 
+    /// The last changes of epoch, the latest first.
+    fn changes_in_words(&self) -> comfy_table::Table {
+        let mut table = output::table(["epoch", "since", "primary", "because"]);
+        for change in self.changes.iter().rev() {
+            table.add_row([
+                change.epoch.to_string(),
+                format!("{} s ago", output::grouped(seconds_since(change.at_s))),
+                change.primary.to_string(),
+                change.cause.to_string(),
+            ]);
+        }
+        output::align_right(&mut table, [0, 1]);
+        table
+    }
+
     fn table(&self) -> comfy_table::Table {
         let headings = ["node", "part", "state", "card", "Redis’ clients", "behind"];
         let mut table = output::table(headings);
@@ -233,6 +257,7 @@ impl Look {
                 "applied_bytes": told.map(|told| told.applied_bytes),
                 "behind_bytes": told.and_then(|told| self.behind(told)),
                 "broken_links": told.map(|told| told.broken_links),
+                "counters": told.map(|told| &told.counters),
                 "etcd": told.map(|told| &told.service),
                 "error": seen.told.as_ref().err(),
             })
@@ -247,6 +272,7 @@ impl Look {
             "is_established": latest.map(Configuration::is_established),
             "primary": latest.map(|latest| latest.primary.to_string()),
             "serving_s": self.serving().map(|(_, seconds)| seconds),
+            "changes": self.changes,
             "nodes": self.nodes.iter().map(node).collect::<Vec<_>>(),
         })
     }

@@ -78,6 +78,8 @@ pub(crate) enum Wrong {
     Is(&'static str),
     /// A text with the client's bytes in it.
     Says(Vec<u8>),
+    /// The log does not take the change, for this reason. That says nothing of any key.
+    Unlogged(String),
 }
 
 pub(crate) const SYNTAX: Wrong = Wrong::Is("ERR syntax error");
@@ -96,6 +98,9 @@ impl Wrong {
         match self {
             Wrong::Is(text) => reply.error(text),
             Wrong::Says(text) => reply.error_bytes(text),
+            Wrong::Unlogged(reason) => reply.error(&format!(
+                "MISCONF Errors writing to the log: {reason}. Commands that change data are refused"
+            )),
         }
     }
 }
@@ -109,9 +114,7 @@ impl From<Refused> for Wrong {
             Refused::Value { .. } => {
                 Wrong::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
             }
-            Refused::Log(reason) => Wrong::says(format!(
-                "MISCONF Errors writing to the log: {reason}. Commands that change data are refused"
-            )),
+            Refused::Log(reason) => Wrong::Unlogged(reason),
             Refused::Key { .. } | Refused::Other(_) => Wrong::says(format!("ERR {refused}")),
         }
     }

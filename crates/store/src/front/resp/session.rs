@@ -229,7 +229,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let what = What { writes: command.has(WRITE), alone: false };
         let done = routing::run(call, keys, what, |call| put_aside(call, row));
         let touches = call.turn.world.is_clustered && command.keys.0 > 0;
-        see(call.turn, touches, true);
+        see(call.turn, touches);
         return if done.is_err() { refuse(call, done) } else { done };
     }
     if command.name == "exec"
@@ -247,7 +247,8 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let what = What { writes: command.has(WRITE), alone: command.has(ALONE) };
         routing::run(call, keys, what, command.run)
     };
-    see(call.turn, true, command.keys.0 > 0);
+    // (That the log takes nothing is told at once, and not when it has taken what waits.)
+    see(call.turn, !matches!(done, Err(Wrong::Unlogged(_))));
     done
 }
 
@@ -258,18 +259,16 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     let touches = requests().any(|(command, _)| command.has(READ | WRITE));
     let done =
         routing::run(call, keys, What { writes, alone: true }, |call| exec(call, transaction));
-    see(call.turn, touches, true);
+    see(call.turn, touches);
     call.state.watched.clear();
     call.state.publish();
     done
 }
 
 /// The turn's answers wait until what they say of keys is so for good.
-fn see(turn: &mut Turn, touches: bool, names_keys: bool) {
+fn see(turn: &mut Turn, touches: bool) {
     if touches {
-        let keeper = &turn.world.keeper;
-        let seen = if names_keys { keeper.seen() } else { keeper.walked() };
-        turn.version = turn.version.max(seen);
+        turn.version = turn.version.max(turn.world.keeper.seen());
     }
 }
 

@@ -5,7 +5,7 @@
 //! - [`etcd`]: puts to etcd itself, by as many clients.
 //! - [`rows`], [`failover`]: the rows. [`figures`]: the figures.
 //!
-//! Clients come by Redis' protocol over TCP: a group has no other way in yet.
+//! Clients come by Redis' protocol over TCP, as those of its peers do.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
 
 #[cfg(feature = "cluster")]

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use remora_offload::cpu::{self, Level};
 
-use super::condition::Condition;
+use super::condition::{Condition, TextTest};
 use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};
@@ -27,6 +27,19 @@ pub enum PlanError {
     /// There are too many regular expressions.
     #[error("a selection has at most {REGEXES_MAX} patterns with `matches` or `_`")]
     TooManyRegexes,
+}
+
+/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton.
+pub(crate) fn is_laborious(condition: &Condition) -> bool {
+    match condition {
+        Condition::All(conditions) | Condition::Any(conditions) => {
+            conditions.iter().any(is_laborious)
+        }
+        Condition::Not(not) => is_laborious(not),
+        Condition::Text { test: TextTest::Matches(_), .. } => true,
+        Condition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
+        Condition::Text { .. } | Condition::Within { .. } => false,
+    }
 }
 
 /// Which part of a condition is judged.
@@ -97,6 +110,11 @@ impl Plan {
     /// Whether a part has any condition.
     pub fn has(&self, part: Part) -> bool {
         self.steps.iter().any(|step| part.has(step))
+    }
+
+    /// The bytes of a row that its conditions look at: all of a longer row need not be there.
+    pub(crate) fn reach(&self) -> usize {
+        self.steps.iter().map(|step| step.end as usize).max().unwrap_or(0)
     }
 
     /// Marks the rows that are selected, in place of the marks before.

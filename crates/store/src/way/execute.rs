@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::kernel::CallStatus;
 
@@ -17,16 +18,17 @@ use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::request::Asked;
-use crate::scan::{BATCH_MAX, Cursor, Visited};
-use crate::select::plans::{Planned, Plans};
-use crate::select::rows::Span;
-use crate::select::sieve::{Sieve, Stored};
+use crate::scan::{Budget, Copied, Cursor, Visited, WALKED_MAX, Wanted};
+use crate::select::plan::{Plan, is_laborious};
+use crate::select::plans::{self, Planned, Plans};
+use crate::select::selection::Selection;
+use crate::select::sieve::Sieve;
 use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
 /// hold up the card's other work for longer than some hundred microseconds.
-const LOOKED_MAX: u32 = 2048;
+const LOOKED_MAX: usize = 4096;
 /// Bytes of values that it looks at, at most about.
 const LOOKED_BYTES: usize = 4 << 20;
 /// A byte of a compressed value counts as so many.
@@ -96,6 +98,16 @@ pub fn execute_call<M: Memory, J: Journal>(
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
     let room = room.checked_sub(ANSWER_LEN).ok_or(CallStatus::TOO_LONG)?;
+    let is_slow = matches!(operation, Operation::Flush | Operation::Drop);
+    if is_slow && effort == Effort::Short {
+        return Err(LATER);
+    }
+    // Made before a lock is taken; who asks for one that is none is told where it matters.
+    if let Condition::Predicate(predicate) = call.condition
+        && plan(effort, predicate).is_err_and(|status| status == LATER)
+    {
+        return Err(LATER);
+    }
     let change = |out: &mut Vec<u8>, decide: &Decide<'_>| {
         change(effort, store, (call, &RefCell::default()), now, out, decide)
     };
@@ -215,8 +227,9 @@ fn holds(
         Condition::Absent => false,
         Condition::Version(wanted) => version == wanted,
         Condition::Value(wanted) => value(&mut |bytes| bytes == wanted),
-        Condition::Predicate(plan) => {
-            with_plan(plan, |planned| value(&mut |bytes| planned.plan.is_match(bytes)))?
+        Condition::Predicate(predicate) => {
+            let planned = plan(Effort::Any, predicate)?;
+            value(&mut |bytes| planned.plan.is_match(bytes))
         }
     })
 }
@@ -457,8 +470,11 @@ fn scan<M: Memory, J: Journal>(
         _ => return Err(CallStatus::BAD_PARAMS),
     };
     if call.value.is_empty() {
-        return walk(effort, store, call, (now, room), out, &mut |item, out| {
-            let head = out.len();
+        return walk(effort, store, (call, None), (now, room), out, &mut |copied, out| {
+            let (item, head) = (&copied.item, out.len());
+            if !copied.is_whole() {
+                return false;
+            }
             if with_heads {
                 out.extend_from_slice(&[0; ANSWER_LEN]);
             }
@@ -477,102 +493,117 @@ fn scan<M: Memory, J: Journal>(
     if with_heads {
         return Err(CallStatus::BAD_PARAMS);
     }
-    with_plan(call.value, |Planned { selection, plan }| {
-        let mut sieve = Sieve::new(selection);
-        let start = out.len();
-        let done = walk(effort, store, call, (now, room), out, &mut |item, out| {
-            let (spans, codecs) =
-                ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
-            let value_max = VALUE_MAX;
-            let value = Stored { bytes: item.stored, spans: &spans, codecs: &codecs, value_max };
-            let mut selected = false;
-            // The client adds up how many rows it has got of those that it wants at most.
-            let _: ControlFlow<()> = sieve.values(plan, &value, |_, row| {
+    let planned = plan(effort, call.value)?;
+    let Planned { selection, plan } = &*planned;
+    let mut sieve = Sieve::new(selection);
+    let start = out.len();
+    let planned = (call, Some(plan));
+    let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
+        let value = (copied.item.codec, copied.item.stored);
+        let mut selected = false;
+        // The client adds up how many rows it has got of those that it wants at most.
+        let _: ControlFlow<()> = sieve.value(
+            plan,
+            value,
+            VALUE_MAX,
+            || copied.is_whole(),
+            |_, row| {
                 selected = true;
                 selection.output.write(row, out);
-            });
-            // Of aggregates, nothing of a row travels.
-            selected
-        })?;
-        if let Some(aggregation) = sieve.aggregation() {
-            aggregation.write(out);
-        }
-        let fits = out.len() - start - ANSWER_LEN <= room;
-        if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
-    })?
+            },
+        );
+        // Of aggregates, nothing of a row travels.
+        selected
+    })?;
+    if let Some(aggregation) = sieve.aggregation() {
+        aggregation.write(out);
+    }
+    let fits = out.len() - start - ANSWER_LEN <= room;
+    if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
 }
 
-/// Walks over items from the call's cursor on. `take` appends what is wanted of an item, and says
-/// whether that is anything.
+/// Walks over items from the call's cursor on, those of which the plan, if there is one, says that
+/// they may be selected. `take` appends what is wanted of an item, and says whether that is
+/// anything.
 fn walk<M: Memory, J: Journal>(
     effort: Effort,
     store: &Store<M, J>,
-    call: &Call<'_>,
+    (call, plan): (&Call<'_>, Option<&Plan>),
     (now, room): (u64, usize),
     out: &mut Vec<u8>,
-    take: &mut dyn FnMut(&Item<'_>, &mut Vec<u8>) -> bool,
+    take: &mut dyn FnMut(&Copied<'_>, &mut Vec<u8>) -> bool,
 ) -> Result<u64, CallStatus> {
     let limit = if call.limit == 0 { u32::MAX } else { call.limit };
     let start = out.len();
     answer(AnswerHead::default(), out);
     let first = out.len();
-    let (mut rows, mut looked_at, mut bytes) = (0, 0, 0);
-    let (mut full, mut later) = (false, false);
-    let space = TablespaceId(call.tablespace);
-    let mut cursor = Cursor(call.argument);
+    let (mut rows, mut decoded, mut full, mut later) = (0, 0, false, false);
     let short = effort == Effort::Short;
     let longest = if short { LONG } else { usize::MAX };
-    loop {
-        let went = store.scan_short(space, cursor, now, (BATCH_MAX, longest), &mut |item| {
-            later |= short && is_long(item.stored.len(), item.codec);
-            if later || rows == limit {
-                return Visited::NotTaken;
-            }
-            let decoded = if item.codec == Codec::None { 1 } else { DECODED };
-            bytes += item.stored.len() * decoded;
-            let row = row::begin(item.key, out);
-            let selected = take(item, out);
-            full = selected && out.len() - first > room;
-            if full || !selected {
-                out.truncate(row);
-                looked_at += u32::from(!full);
-                return if full { Visited::NotTaken } else { Visited::Next };
-            }
-            row::end(row, item.key.len(), out);
-            (rows, looked_at) = (rows + 1, looked_at + 1);
-            Visited::Next
-        });
-        later |= went.is_none();
-        cursor = went.unwrap_or(cursor);
-        let much = looked_at >= LOOKED_MAX || bytes >= LOOKED_BYTES;
-        if full || later || much || rows == limit || cursor == Cursor::END {
-            break;
+    let wanted = Wanted { space: TablespaceId(call.tablespace), now, longest, plan };
+    let (items, bytes) = (LOOKED_MAX, LOOKED_BYTES);
+    let mut budget = Budget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
+    let went = store.scan_within(&wanted, Cursor(call.argument), &mut budget, &mut |copied| {
+        let item = &copied.item;
+        later |= short && is_long(item.stored.len(), item.codec);
+        if later || rows == limit {
+            return Visited::NotTaken;
         }
-    }
-    if later && looked_at == 0 {
+        if item.codec != Codec::None {
+            decoded += item.stored.len() * DECODED;
+        }
+        let row = row::begin(item.key, out);
+        let selected = take(copied, out);
+        full = selected && out.len() - first > room;
+        if full || !selected {
+            out.truncate(row);
+        } else {
+            row::end(row, item.key.len(), out);
+            rows += 1;
+        }
+        match full {
+            true => Visited::NotTaken,
+            false if rows == limit || decoded >= LOOKED_BYTES => Visited::Last,
+            false => Visited::Next,
+        }
+    });
+    let looked_at = budget.looked_at;
+    if (later || went.is_long) && looked_at == 0 {
         return Err(LATER);
     }
     if full && rows == 0 {
         return Err(CallStatus::TOO_LONG);
     }
-    let head =
-        AnswerHead { version: cursor.0, flags: looked_at, value_len: rows, ..Default::default() };
+    let version = went.cursor.0;
+    let head = AnswerHead { version, flags: looked_at, value_len: rows, ..Default::default() };
     out[start..first].copy_from_slice(&head.to_bytes());
     Ok(0)
 }
 
-thread_local! {
-    /// The plans of selections that this thread was asked for.
-    static PLANS: RefCell<Plans> = RefCell::default();
+/// The plans of selections that the process was asked for.
+static PLANS: Mutex<Plans> = Mutex::new(Plans::new());
+
+fn plans() -> MutexGuard<'static, Plans> {
+    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `act` with the plan of a selection, in its binary form.
-fn with_plan<R>(bytes: &[u8], act: impl FnOnce(&Planned) -> R) -> Result<R, CallStatus> {
-    PLANS.with_borrow_mut(|plans| match plans.get(bytes) {
-        Ok(planned) => Ok(act(planned)),
-        Err(error) => {
-            tracing::debug!(%error, "a selection is refused");
-            Err(Refused::Predicate.status())
-        }
-    })
+/// The plan of a selection, in its binary form. One that takes long to make is made elsewhere, and
+/// kept, if there is little time.
+fn plan(effort: Effort, bytes: &[u8]) -> Result<Arc<Planned>, CallStatus> {
+    if let Some(planned) = plans().find(bytes) {
+        return Ok(planned);
+    }
+    let refused = |error: plans::Refused| {
+        tracing::debug!(%error, "a selection is refused");
+        Refused::Predicate.status()
+    };
+    let selection = Selection::parse(bytes).map_err(|error| refused(error.into()))?;
+    if effort == Effort::Short && is_laborious(&selection.condition) {
+        return Err(LATER);
+    }
+    let plan = Plan::new(&selection).map_err(|error| refused(error.into()))?;
+    Ok(plans().keep(bytes, Planned { selection, plan }))
 }
+
+#[cfg(test)]
+mod tests;

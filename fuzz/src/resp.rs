@@ -81,7 +81,7 @@ pub(crate) fn readable(mut replies: &[u8]) {
 }
 
 /// A request of each kind, as a person types it.
-const REQUESTS: [&str; 52] = [
+const REQUESTS: [&str; 53] = [
     "SET k v",
     "SET k v NX GET EX 10",
     "SET k 1 IFEQ v",
@@ -108,6 +108,7 @@ const REQUESTS: [&str; 52] = [
     "COPY a b DB 1 REPLACE",
     "SCAN 0 MATCH * COUNT 5",
     "REMORA.SCAN db0 0 SCHEMA a\tu8 WHERE a<9 SELECT a",
+    "REMORA.GET k SCHEMA a\tu8 WHERE a<9 SELECT a",
     "REMORA.SCAN db0 0 SCHEMA t\ttext WHERE t\tlike\t$1 PARAMETERS 1 %x%y% COUNT 5",
     "KEYS *[a-c]?",
     "RANDOMKEY",

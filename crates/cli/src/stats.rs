@@ -27,8 +27,8 @@ Examples:
   remora stats 127.0.0.2 --memory     and what queue pairs, tables and buffers take
   remora stats 127.0.0.2 --watch      once a second, until Ctrl-C
 
-Where no memory node listens, but a store does, these are the store's: `remora store info` has more
-of it.")]
+Where no memory node listens, but a store does, these are the store's, with percentiles of its
+operations, and with --memory its blocks by size. `remora store info` has more of it.")]
 pub(crate) struct Stats {
     /// The node: IP or IP:PORT
     node: NodeAddress,
@@ -41,7 +41,7 @@ pub(crate) struct Stats {
     /// Show counters that are zero, too
     #[arg(long)]
     all: bool,
-    /// Show what each structure of the card takes of memory
+    /// Show what each structure of the card takes of memory, or a store's blocks of each size
     #[arg(long)]
     memory: bool,
     #[command(flatten)]
@@ -99,19 +99,23 @@ impl Stats {
     /// The counters of a store.
     fn of_store(&self, stop: &AtomicBool) -> Result<()> {
         let node = NodeAddress { port: PORT, ..self.node };
-        let mut before: Option<(Instant, BTreeMap<String, u64>)> = None;
+        let mut before: Option<(Instant, store::Told)> = None;
         loop {
-            let now = store::counts(&self.remote, node)?;
+            let now = store::told(&self.remote, node)?;
             let at = Instant::now();
             if self.json {
-                output::json_line(&now)?;
+                output::json_line(&now.to_flat_json())?;
             } else {
                 self.clear();
                 println!("Store {node}");
-                let was = before.as_ref().map(|(_, was)| was);
+                let was = before.as_ref().map(|(_, was)| &was.counts);
                 let elapsed = before.as_ref().map(|(then, _)| (at - *then).as_secs_f64());
-                let rows = now.iter().map(|(n, v)| (n, *v, was.and_then(|was| was.get(n))));
+                let rows = now.counts.iter().map(|(n, v)| (n, *v, was.and_then(|was| was.get(n))));
                 println!("{}", self.counters(rows, elapsed));
+                now.show_latencies();
+                if self.memory {
+                    now.show_classes();
+                }
             }
             before = Some((at, now));
             if !self.goes_on(stop) {

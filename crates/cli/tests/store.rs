@@ -79,6 +79,9 @@ fn keys_are_set_read_and_removed() {
     assert!(fail(["store", "put", &node, "greeting", "x", "--if-absent"]).contains("condition"));
     succeed(["store", "put", &node, "greeting", ", world", "--append", "--if-version", &version]);
     assert_eq!(get(&node, "greeting"), "hello, world");
+    assert!(fail(["store", "put", &node, "greeting", "x", "--if-value", "hello"]).contains("cond"));
+    succeed(["store", "put", &node, "greeting", "bye", "--if-value", "hello, world"]);
+    assert_eq!(succeed(["store", "get", &node, "greeting", "--if-value", "bye"]), "bye");
     succeed(["store", "put", &node, "brief", "x", "--expire", "0"]);
     assert!(fail(["store", "get", &node, "brief"]).contains("no key `brief`"));
     assert_eq!(succeed(["store", "delete", &node, "greeting", "none"]), "1 of 2 keys deleted\n");
@@ -112,6 +115,18 @@ fn rows_are_selected_next_to_the_data() {
         scan(&["--where", "comment like '%cia%'", "--select", "price, id"]),
         ["key\tprice\tid", "order:2\t40.00\t2"]
     );
+    let given = ["--parameter", "-1", "--parameter", "special"];
+    let wanted = ["--where", "price > $1 and comment = $2", "--select", "id"];
+    assert_eq!(scan(&[&wanted[..], &given].concat()), ["key\tid", "order:2\t2"]);
+    // Single keys are read and changed on a condition, too.
+    let holds = |more: &[&str], predicate: &str| {
+        let rest = ["--schema", schema, "--if-where", predicate];
+        run([&["store"], more, &rest].concat()).status.success()
+    };
+    assert!(holds(&["get", &node, "order:1"], "price = 12.5"));
+    assert!(!holds(&["get", &node, "order:1"], "price = 12"));
+    assert!(!holds(&["put", &node, "order:2", "x"], "comment = 'plain'"));
+    assert!(!holds(&["delete", &node, "order:2"], "comment = 'plain'"));
     let answers = scan(&["--select", "count, sum(price), max(price)", "--json"]);
     let answers: Value = serde_json::from_str(&answers[0]).unwrap();
     assert_eq!(answers["count"], "3");
@@ -206,6 +221,40 @@ fn files_are_loaded_and_dumped() {
 }
 
 #[test]
+fn what_redis_has_saved_is_loaded_and_dumped() {
+    let (served, folder) = (Served::start(&[]), Folder::new());
+    let node = served.node();
+    let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/tests/data/redis-7.0.15.rdb");
+    let said = succeed(["store", "load", &node, saved]);
+    assert!(said.starts_with("10 rows loaded") && said.contains("2 of type hash"), "{said}");
+    assert_eq!(get(&node, "int16"), "30000");
+    let in_db5 = ["store", "get", &node, "expires", "--tablespace", "db5"];
+    assert_eq!(succeed(in_db5), "later");
+    let refused = fail(["store", "load", &node, saved, "--tablespace", "db0"]);
+    assert!(refused.contains("several databases"), "{refused}");
+    // What is dumped has all of it; what is damaged is not begun with.
+    let dumped = folder.path("dumped.rdb");
+    let out = dumped.to_str().unwrap();
+    succeed(["store", "dump", &node, "--format", "rdb", "--out", out]);
+    for space in ["db0", "db5"] {
+        succeed(["store", "tablespace", &node, "flush", space]);
+    }
+    let bytes = std::fs::read(&dumped).unwrap();
+    let mut damaged = bytes.clone();
+    *damaged.last_mut().unwrap() ^= 1;
+    std::fs::write(&dumped, damaged).unwrap();
+    assert!(fail(["store", "load", &node, out]).contains("checksum"));
+    assert_eq!(succeed(["store", "scan", &node]), "");
+    std::fs::write(&dumped, bytes).unwrap();
+    assert!(succeed(["store", "load", &node, out]).starts_with("10 rows loaded"));
+    let about = succeed([&in_db5[..], &["--json"]].concat());
+    let about: Value = serde_json::from_str(&about).unwrap();
+    assert_eq!(about["expires_ms"], 4_102_444_800_123u64);
+    let wrong = fail(["store", "load", &node, out, "--key", "id"]);
+    assert!(wrong.contains("leave out --schema and --key"), "{wrong}");
+}
+
+#[test]
 fn a_file_that_is_no_table_is_refused_where_it_is_wrong() {
     let (served, folder) = (Served::start(&[]), Folder::new());
     let node = served.node();
@@ -259,7 +308,12 @@ fn a_store_says_what_it_has_done() {
     let stats: Value = serde_json::from_str(&succeed(["stats", &node, "--json"])).unwrap();
     assert!(stats["hits"].as_u64() >= Some(1), "{stats}");
     let ip = node.rsplit_once(':').unwrap().0;
-    assert!(succeed(["stats", ip]).contains("used_bytes"));
+    assert_eq!(stats["tablespaces"][0]["classes"][0]["used"], 1);
+    assert!(stats["latencies"][0]["p99_ns"].as_u64() > Some(0), "{stats}");
+    let shown = succeed(["stats", ip, "--memory"]);
+    for word in ["used_bytes", "p99 µs", "there are"] {
+        assert!(shown.contains(word), "{word}: {shown}");
+    }
     let list = succeed(["store", "tablespace", &node, "list"]);
     assert!(list.contains("db0") && list.contains("refuses"), "{list}");
     let kept = fail(["store", "tablespace", &node, "drop", "db0"]);

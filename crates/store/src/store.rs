@@ -176,6 +176,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.spaces.serving(tablespace).map_or(0, |space| space.items())
     }
 
+    /// Those of [`Store::count`] that expire.
+    pub fn expiring(&self, tablespace: TablespaceId) -> u64 {
+        self.spaces.serving(tablespace).map_or(0, |space| space.expiring())
+    }
+
     pub(crate) fn sweeper(&self) -> &Mutex<Sweeper> {
         &self.sweeper
     }

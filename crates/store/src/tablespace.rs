@@ -96,6 +96,8 @@ pub(crate) struct Space {
     quota: AtomicU64,
     default_expiry_ms: AtomicU64,
     items: AtomicU64,
+    /// Those of them that expire.
+    expiring: AtomicU64,
     bytes: AtomicU64,
     flushed: AtomicU64,
 }
@@ -149,6 +151,10 @@ impl Space {
         self.items.load(Relaxed)
     }
 
+    pub(crate) fn expiring(&self) -> u64 {
+        self.expiring.load(Relaxed)
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
@@ -176,6 +182,19 @@ impl Space {
     pub(crate) fn forget_item(&self) {
         // A hostile client may have made two slots of one.
         let _ = self.items.fetch_update(Relaxed, Relaxed, |items| items.checked_sub(1));
+    }
+
+    /// An item expires at `is`, and did so at `was`, as slots have it: 0 is never, or no item.
+    pub(crate) fn note_expiry(&self, was: u32, is: u32) {
+        match (was, is) {
+            (0, 1..) => _ = self.expiring.fetch_add(1, Relaxed),
+            // As above: slots are where a hostile client writes.
+            (1.., 0) => {
+                let less = |items: u64| items.checked_sub(1);
+                _ = self.expiring.fetch_update(Relaxed, Relaxed, less);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -177,7 +177,7 @@ fn load(device: &Device, ready: &Ready, rows: &Rows) -> Result<f64> {
     let (began, mut left) = (Instant::now(), rows.iter());
     let next = |_| {
         let item = left.next().map(|(key, row)| (key.clone(), row.clone()));
-        Ok(item.map(|(key, value)| Item { key, value, place: String::new() }))
+        Ok(item.map(|(key, value)| Item { key, value, ..Item::default() }))
     };
     let put = flight::put_all(&client, IN_FLIGHT, next)?;
     ensure!(put == rows.len() as u64, "{put} of {} rows were put", rows.len());

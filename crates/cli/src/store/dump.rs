@@ -8,8 +8,10 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use csv::Writer;
-use remora_store::client::About;
+use remora_store::client::{About, StoreClient};
+use remora_store::rdb::{RdbWriter, database_of};
 use remora_store::select::schema::Schema;
+use remora_store::tablespace::TablespaceId;
 use remora_store::way::connect::ClientOptions;
 use serde_json::{Map, Value};
 
@@ -28,9 +30,11 @@ Examples:
   remora store dump 127.0.0.2 --out pairs.csv            for `remora store load`
   remora store dump 127.0.0.2 --schema orders.schema     a column for each of the schema's
   remora store dump 127.0.0.2 --format resp | redis-cli --pipe
+  remora store dump 127.0.0.2 --format rdb --out dump.rdb   for Redis to start with
 
 Keys that are there from the beginning to the end come exactly once. CSV has no expiry and no
-version; JSON has both, Redis' commands the expiry.")]
+version; JSON has both, Redis' commands and RDB the expiry. RDB has all databases (db0, db1 and so
+on) unless one tablespace is named.")]
 pub(super) struct Dump {
     #[command(flatten)]
     store: StoreArgs,
@@ -52,6 +56,8 @@ enum Format {
     Csv,
     /// Redis' commands, as its clients send them
     Resp,
+    /// The file that Redis and Valkey save and start with, of version 9
+    Rdb,
     /// A line of JSON each; bytes that are no text in hexadecimal digits
     Json,
 }
@@ -71,15 +77,18 @@ impl Dump {
         let options = ClientOptions { piece: PIECE, ..ClientOptions::default() };
         let (mut rows, mut bytes, mut failed) = (0, 0, None);
         self.store.with_options(&options, |client| {
-            client.items(|key, about, value| {
-                if failed.is_none() {
-                    failed = sheet.item(key, about, value).err();
-                }
-                (rows, bytes) = (rows + 1, bytes + (key.len() + value.len()) as u64);
-                if rows % SHOWN == 0 {
-                    progress.at(rows, bytes);
-                }
-            })?;
+            for (database, space) in self.spaces(client)? {
+                client.set_tablespace(space);
+                client.items(|key, about, value| {
+                    if failed.is_none() {
+                        failed = sheet.item(database, key, about, value).err();
+                    }
+                    (rows, bytes) = (rows + 1, bytes + (key.len() + value.len()) as u64);
+                    if rows % SHOWN == 0 {
+                        progress.at(rows, bytes);
+                    }
+                })?;
+            }
             Ok(())
         })?;
         let written = failed.map_or_else(|| sheet.finish(), Err);
@@ -88,12 +97,27 @@ impl Dump {
         eprintln!("{}", progress.finish("dumped", bytes));
         Ok(ExitCode::SUCCESS)
     }
+
+    /// What is written: tablespaces, with the databases that they are to Redis.
+    fn spaces(&self, client: &mut StoreClient) -> Result<Vec<(u64, TablespaceId)>> {
+        let database = self.store.tablespace.as_deref().map(|name| database_of(name).unwrap_or(0));
+        if self.format != Format::Rdb || database.is_some() {
+            return Ok(vec![(database.unwrap_or(0), client.tablespace())]);
+        }
+        let all = client.tablespaces()?.into_iter();
+        let databases =
+            all.filter_map(|(info, _)| Some((database_of(&info.options.name)?, info.id)));
+        let mut databases: Vec<_> = databases.collect();
+        databases.sort_unstable();
+        Ok(databases)
+    }
 }
 
 /// What is written to.
 enum Sheet<W: Write> {
     Csv(Box<Writer<W>>, Option<Schema>),
     Resp(W),
+    Rdb(RdbWriter<W>),
     Json(W, Option<Schema>),
 }
 
@@ -101,6 +125,7 @@ impl<W: Write> Sheet<W> {
     fn new(format: Format, schema: Option<Schema>, to: W) -> Result<Sheet<W>> {
         Ok(match format {
             Format::Resp => Sheet::Resp(to),
+            Format::Rdb => Sheet::Rdb(RdbWriter::new(to)?),
             Format::Json => Sheet::Json(to, schema),
             Format::Csv => {
                 let mut to = Writer::from_writer(to);
@@ -113,8 +138,9 @@ impl<W: Write> Sheet<W> {
         })
     }
 
-    fn item(&mut self, key: &[u8], about: &About, value: &[u8]) -> Result<()> {
+    fn item(&mut self, database: u64, key: &[u8], about: &About, value: &[u8]) -> Result<()> {
         match self {
+            Sheet::Rdb(to) => to.put(database, key, value, about.expires_ms)?,
             Sheet::Csv(to, None) => to.write_record([key, value])?,
             Sheet::Csv(to, Some(schema)) => {
                 to.write_field(key)?;
@@ -139,6 +165,7 @@ impl<W: Write> Sheet<W> {
     fn finish(self) -> Result<()> {
         match self {
             Sheet::Csv(mut to, _) => to.flush()?,
+            Sheet::Rdb(to) => _ = to.finish()?,
             Sheet::Resp(mut to) | Sheet::Json(mut to, _) => to.flush()?,
         }
         Ok(())
@@ -194,8 +221,8 @@ mod tests {
         let mut bytes = Vec::new();
         let mut sheet = Sheet::new(format, schema, &mut bytes).unwrap();
         let about = About { version: 7, flags: 1, expires_ms: None };
-        sheet.item(b"a,\"b\"", &about, b"\x05x\ny").unwrap();
-        sheet.item(b"\xFF", &About { expires_ms: Some(9), ..about }, b"\x06").unwrap();
+        sheet.item(0, b"a,\"b\"", &about, b"\x05x\ny").unwrap();
+        sheet.item(0, b"\xFF", &About { expires_ms: Some(9), ..about }, b"\x06").unwrap();
         sheet.finish().unwrap();
         bytes.iter().map(|byte| char::from(*byte)).collect()
     }

@@ -43,8 +43,8 @@ pub(super) struct Info {
 }
 
 /// All of it.
-struct Told {
-    counts: Vec<(String, u64)>,
+pub(crate) struct Told {
+    pub(crate) counts: BTreeMap<String, u64>,
     latencies: Vec<LatencyInfo>,
     spaces: Vec<SpaceInfo>,
     slow: Vec<Slow>,
@@ -53,68 +53,88 @@ struct Told {
 impl Told {
     fn ask(client: &mut StoreClient) -> Result<Told> {
         Ok(Told {
-            counts: client.counts()?,
+            counts: client.counts()?.into_iter().collect(),
             latencies: client.latencies()?,
             spaces: client.tablespaces()?,
             slow: client.slow_operations()?,
         })
     }
+
+    pub(crate) fn to_json(&self) -> Value {
+        let latency = |l: &LatencyInfo| {
+            json!({
+                "way": l.way.name(), "operation": l.op.name(), "count": l.count,
+                "total_ns": l.total_ns, "p50_ns": l.p50_ns, "p99_ns": l.p99_ns,
+                "p999_ns": l.p999_ns,
+            })
+        };
+        let slow = |slow: &Slow| {
+            json!({
+                "id": slow.id, "at_s": slow.at_s, "took_us": slow.took_us, "peer": slow.peer,
+                "name": slow.name, "arguments": words(slow),
+            })
+        };
+        json!({
+            "counts": self.counts,
+            "latencies": self.latencies.iter().map(latency).collect::<Vec<_>>(),
+            "tablespaces": self.spaces.iter().map(tablespace::to_json).collect::<Vec<_>>(),
+            "slow": self.slow.iter().map(slow).collect::<Vec<_>>(),
+        })
+    }
+
+    /// As JSON, with the counts beside the rest, and without slow operations.
+    pub(crate) fn to_flat_json(&self) -> Value {
+        let mut all = self.to_json();
+        if let Some(object) = all.as_object_mut() {
+            object.remove("counts");
+            object.remove("slow");
+            object.extend(self.counts.iter().map(|(name, value)| (name.clone(), (*value).into())));
+        }
+        all
+    }
+
+    /// Prints how long operations took, if there were any.
+    pub(crate) fn show_latencies(&self) {
+        if !self.latencies.is_empty() {
+            println!("{}", latencies(&self.latencies));
+        }
+    }
+
+    /// Prints the blocks of each size.
+    pub(crate) fn show_classes(&self) {
+        println!("{}", classes(&self.spaces));
+    }
 }
 
-/// The counts of a store, by name.
-pub(crate) fn counts(remote: &RemoteArgs, node: NodeAddress) -> Result<BTreeMap<String, u64>> {
+/// What a store says of itself.
+pub(crate) fn told(remote: &RemoteArgs, node: NodeAddress) -> Result<Told> {
     let store = StoreAddress { node, remote: remote.clone() };
-    store.with(&ClientOptions::default(), |client| Ok(client.counts()?.into_iter().collect()))
+    store.with(&ClientOptions::default(), Told::ask)
 }
 
 impl Info {
     pub(super) fn run(self) -> Result<ExitCode> {
         let told = self.store.with(&ClientOptions::default(), Told::ask)?;
         if self.json {
-            output::json_line(&to_json(&told))?;
+            output::json_line(&told.to_json())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut counts = output::table(["count", "value"]);
-        for (name, value) in told.counts.iter().filter(|(_, value)| self.all || *value > 0) {
+        for (name, value) in told.counts.iter().filter(|(_, value)| self.all || **value > 0) {
             counts.add_row([name.clone(), output::grouped(*value)]);
         }
         output::align_right(&mut counts, [1]);
         println!("{counts}");
-        if !told.latencies.is_empty() {
-            println!("{}", latencies(&told.latencies));
-        }
+        told.show_latencies();
         println!("{}", tablespace::table(&told.spaces));
         if self.classes {
-            println!("{}", classes(&told.spaces));
+            told.show_classes();
         }
         if self.slow {
             show_slow(&told.slow);
         }
         Ok(ExitCode::SUCCESS)
     }
-}
-
-fn to_json(told: &Told) -> Value {
-    let counts: BTreeMap<&str, u64> =
-        told.counts.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-    let latency = |l: &LatencyInfo| {
-        json!({
-            "way": l.way.name(), "operation": l.op.name(), "count": l.count,
-            "total_ns": l.total_ns, "p50_ns": l.p50_ns, "p99_ns": l.p99_ns, "p999_ns": l.p999_ns,
-        })
-    };
-    let slow = |slow: &Slow| {
-        json!({
-            "id": slow.id, "at_s": slow.at_s, "took_us": slow.took_us, "peer": slow.peer,
-            "name": slow.name, "arguments": words(slow),
-        })
-    };
-    json!({
-        "counts": counts,
-        "latencies": told.latencies.iter().map(latency).collect::<Vec<_>>(),
-        "tablespaces": told.spaces.iter().map(tablespace::to_json).collect::<Vec<_>>(),
-        "slow": told.slow.iter().map(slow).collect::<Vec<_>>(),
-    })
 }
 
 fn words(slow: &Slow) -> Vec<String> {

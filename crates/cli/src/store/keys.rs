@@ -13,6 +13,7 @@ use remora_store::way::call::{Condition, EXPIRY_KEPT, Placement};
 use serde_json::json;
 
 use super::StoreArgs;
+use super::condition::Holds;
 use crate::output;
 
 /// `remora store get`.
@@ -22,6 +23,8 @@ pub(super) struct Get {
     store: StoreArgs,
     /// The key
     key: String,
+    #[command(flatten)]
+    holds: Holds,
     /// Where to put the value [default: standard output, with a line end if it is a terminal]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
@@ -32,13 +35,16 @@ pub(super) struct Get {
 
 impl Get {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let mut value = Vec::new();
-        let found = self.store.with(|client| Ok(client.get(self.key.as_bytes(), &mut value)?))?;
+        let (mut value, plan) = (Vec::new(), self.holds.plan()?);
+        let (key, condition) = (self.key.as_bytes(), self.holds.condition(&plan));
+        let found = self.store.with(|client| Ok(client.get_if(key, condition, &mut value)?))?;
         let Some(about) = found else {
             if self.json {
                 output::json_line(&json!({ "found": false }))?;
-            } else {
+            } else if condition == Condition::None {
                 eprintln!("remora: there is no key `{}`", self.key);
+            } else {
+                eprintln!("remora: no key `{}` for which the condition holds", self.key);
             }
             return Ok(ExitCode::FAILURE);
         };
@@ -78,14 +84,13 @@ pub(super) struct Put {
     #[arg(long = "in", value_name = "FILE", conflicts_with = "value")]
     input: Option<PathBuf>,
     /// Only if the key is not there yet
-    #[arg(long, conflicts_with_all = ["if_present", "if_version"])]
+    #[arg(long, conflicts_with_all = ["if_present", "if_version", "if_value", "if_where"])]
     if_absent: bool,
     /// Only if the key is there
-    #[arg(long, conflicts_with = "if_version")]
+    #[arg(long, conflicts_with_all = ["if_version", "if_value", "if_where"])]
     if_present: bool,
-    /// Only if the value has this version
-    #[arg(long, value_name = "VERSION")]
-    if_version: Option<u64>,
+    #[command(flatten)]
+    holds: Holds,
     /// Put the value behind the one that is there
     #[arg(long)]
     append: bool,
@@ -99,12 +104,11 @@ pub(super) struct Put {
 
 impl Put {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let value = self.bytes()?;
-        let condition = match self.if_version {
-            Some(version) => Condition::Version(version),
-            None if self.if_absent => Condition::Absent,
-            None if self.if_present => Condition::Present,
-            None => Condition::None,
+        let (value, plan) = (self.bytes()?, self.holds.plan()?);
+        let condition = match (self.if_absent, self.if_present) {
+            (true, _) => Condition::Absent,
+            (_, true) => Condition::Present,
+            _ => self.holds.condition(&plan),
         };
         let expires_ms = self.expire.map_or(Ok(EXPIRY_KEPT), in_seconds)?;
         let placement = if self.append { Placement::Append } else { Placement::Set };
@@ -151,14 +155,18 @@ pub(super) struct Delete {
     /// The keys
     #[arg(required = true)]
     keys: Vec<String>,
+    #[command(flatten)]
+    holds: Holds,
 }
 
 impl Delete {
     pub(super) fn run(self) -> Result<ExitCode> {
+        let plan = self.holds.plan()?;
+        let condition = self.holds.condition(&plan);
         let gone = self.store.with(|client| {
             let mut gone = 0;
             for key in &self.keys {
-                gone += usize::from(client.delete(key.as_bytes())?);
+                gone += usize::from(client.delete_if(key.as_bytes(), condition)?);
             }
             Ok(gone)
         })?;

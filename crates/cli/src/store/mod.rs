@@ -1,11 +1,13 @@
 //! `remora store`: the near-data key-value store, served and used.
 //!
-//! `serve` is the server; `keys` gets, puts and deletes single keys; `scan` selects rows; `load`
+//! `serve` is the server; `keys` gets, puts and deletes single keys, if a `condition` holds; `scan`
+//! selects rows; `load`
 //! and `dump` move files in and out; `tablespace` makes and drops tablespaces; `info` shows what
 //! the store says of itself. `cluster` is a store on several machines. `progress` shows how far a
 //! long command is.
 
 pub(crate) mod cluster;
+mod condition;
 mod dump;
 mod info;
 mod keys;
@@ -28,7 +30,7 @@ use remora_store::way::connect::ClientOptions;
 use remora_store::way::door::PORT;
 
 use crate::remote::RemoteArgs;
-pub(crate) use info::counts;
+pub(crate) use info::{Told, told};
 
 /// `remora store`.
 #[derive(Debug, Args)]
@@ -62,9 +64,9 @@ enum What {
     Delete(keys::Delete),
     /// List keys, or the rows that a predicate selects next to the data
     Scan(scan::Scan),
-    /// Put a file's rows into the store: CSV, or Parquet
+    /// Put a file's rows into the store: CSV, Parquet, or what Redis has saved (RDB)
     Load(load::Load),
-    /// Write a tablespace's keys and values, as CSV, JSON, or Redis' commands
+    /// Write a tablespace's keys and values, as CSV, JSON, Redis' commands or its RDB file
     Dump(dump::Dump),
     /// Make, drop, list and flush tablespaces
     Tablespace(tablespace::Tablespace),
@@ -158,12 +160,12 @@ impl StoreArgs {
     fn with_many<R>(
         &self,
         calls: usize,
-        act: impl FnOnce(&AsyncStoreClient) -> Result<R>,
+        act: impl FnOnce(&mut AsyncStoreClient) -> Result<R>,
     ) -> Result<R> {
         let StoreAddress { node, remote } = &self.at;
         let device = remote.open(*node)?;
-        let client = self.connect_many(&device, calls)?;
-        let done = act(&client)?;
+        let mut client = self.connect_many(&device, calls)?;
+        let done = act(&mut client)?;
         drop(client);
         remote.device.finish(&device);
         Ok(done)

@@ -1,10 +1,13 @@
 //! How far a long command is, for a person at a terminal.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::output;
+
+/// How often what shows that a command goes on is drawn.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Rows and bytes that were moved.
 #[derive(Debug)]
@@ -19,13 +22,17 @@ impl Progress {
     pub(super) fn new(verb: &'static str, bytes: Option<u64>) -> Progress {
         let known = "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}, {msg}, \
                      {binary_bytes_per_sec}, {eta} left";
-        let unknown = "{prefix} {spinner} {binary_bytes}, {msg}, {binary_bytes_per_sec}";
+        let unknown = "{prefix} {spinner} {elapsed}: {binary_bytes}, {msg}, {binary_bytes_per_sec}";
         let bar = match bytes {
             _ if !output::has_viewer() => ProgressBar::hidden(),
             Some(bytes) => ProgressBar::new(bytes).with_style(style(known)),
             None => ProgressBar::no_length().with_style(style(unknown)),
         };
         let bar = bar.with_prefix(verb).with_message("0 rows");
+        if bytes.is_none() && output::has_viewer() {
+            // Where nobody knows how long it takes, and little may come, it is seen to go on.
+            bar.enable_steady_tick(TICK);
+        }
         Progress { bar, began: Instant::now(), rows: 0 }
     }
 
@@ -47,6 +54,12 @@ impl Progress {
             output::bytes(bytes),
             output::grouped(rate)
         )
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
     }
 }
 

@@ -1,19 +1,19 @@
 //! Scans: rows that a selection picks next to the data, or aggregates over them.
 
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IsTerminal as _, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
-use remora_store::select::Predicate;
 use remora_store::select::aggregate::Answer;
 use remora_store::select::condition::Condition;
 use remora_store::select::schema::{Column, Schema, Type};
 use remora_store::select::selection::{Output, Selection};
 use serde_json::{Map, Value};
 
-use super::{StoreArgs, read_schema};
+use super::progress::Progress;
+use super::{StoreArgs, condition, read_schema};
 use crate::output;
 
 /// `remora store scan`.
@@ -22,6 +22,7 @@ use crate::output;
 Examples:
   remora store scan 127.0.0.2                                            all keys
   remora store scan 127.0.0.2 --schema orders.schema --where 'price < 24' --select 'id, price'
+  remora store scan 127.0.0.2 --schema orders.schema --where 'price < $1' --parameter 24
   remora store scan 127.0.0.2 --schema orders.schema --select 'count, sum(price)'
 
 The store judges rows next to the data; only what is asked for travels. docs/selection.md says what
@@ -35,6 +36,10 @@ pub(super) struct Scan {
     /// Which rows: a predicate
     #[arg(long = "where", value_name = "PREDICATE", requires = "schema")]
     condition: Option<String>,
+    /// The value of $1 in the predicate, then of $2 and so on
+    #[arg(long = "parameter", value_name = "VALUE", allow_hyphen_values = true)]
+    #[arg(requires = "condition")]
+    parameters: Vec<String>,
     /// What of them: columns, or count, sum(c), min(c), max(c), distinct(c) [default: all columns]
     #[arg(long, value_name = "LIST", requires = "schema")]
     select: Option<String>,
@@ -57,7 +62,7 @@ impl Scan {
     /// All keys: without a schema, nothing is known of values.
     fn keys(&self) -> Result<ExitCode> {
         let mut out = BufWriter::new(io::stdout().lock());
-        let mut failed = None;
+        let (mut failed, mut seen) = (None, Seen::new());
         let everything = Selection {
             row_least: 0,
             condition: Condition::ALWAYS,
@@ -65,7 +70,8 @@ impl Scan {
             limit: self.limit,
         };
         self.store.with(|client| {
-            Ok(client.scan(Some(&everything), |key, _| {
+            Ok(client.scan(Some(&everything), |key, row| {
+                seen.one(key, row);
                 let key = String::from_utf8_lossy(key);
                 let line = if self.json {
                     Value::from(key.as_ref()).to_string()
@@ -75,24 +81,20 @@ impl Scan {
                 failed = failed.take().or(writeln!(out, "{line}").err());
             })?)
         })?;
+        drop(seen);
         failed.map_or(Ok(()), Err)?;
         out.flush()?;
         Ok(ExitCode::SUCCESS)
     }
 
     fn rows(&self, schema: &Schema) -> Result<ExitCode> {
-        let told = |name: &str, text: &str, mistake: remora_store::select::mistake::Mistake| {
-            anyhow!(mistake.render(name, text))
-        };
         let condition = match &self.condition {
             None => Condition::ALWAYS,
-            Some(text) => Predicate::parse(text)
-                .and_then(|predicate| predicate.bind(schema, &[]))
-                .map_err(|mistake| told("where", text, mistake))?,
+            Some(text) => condition::bound("where", text, schema, &self.parameters)?,
         };
         let wanted = self.select.as_deref().unwrap_or("*");
-        let selected =
-            Output::parse(wanted, schema).map_err(|mistake| told("select", wanted, mistake))?;
+        let selected = Output::parse(wanted, schema)
+            .map_err(|mistake| anyhow!(mistake.render("select", wanted)))?;
         let selection =
             Selection { row_least: schema.fixed(), condition, output: selected, limit: self.limit };
         match &selection.output {
@@ -108,9 +110,10 @@ impl Scan {
             let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
             writeln!(out, "key\t{}", names.join("\t"))?;
         }
-        let mut failed = None;
+        let (mut failed, mut seen) = (None, Seen::new());
         let done = self.store.with(|client| {
             Ok(client.scan(Some(selection), |key, row| {
+                seen.one(key, row);
                 let key = String::from_utf8_lossy(key);
                 let shown = columns.iter().map(|column| column.show(row).to_string());
                 let line = if self.json {
@@ -127,6 +130,7 @@ impl Scan {
                 failed = failed.take().or(writeln!(out, "{line}").err());
             })?)
         })?;
+        drop(seen);
         failed.map_or(Ok(()), Err)?;
         out.flush()?;
         eprintln!(
@@ -138,7 +142,9 @@ impl Scan {
     }
 
     fn aggregates(&self, wanted: &str, schema: &Schema, selection: &Selection) -> Result<ExitCode> {
+        let progress = Progress::new("Scanning", None);
         let answers = self.store.with(|client| Ok(client.aggregate(selection)?))?;
+        drop(progress);
         let names = wanted.split(',').map(str::trim);
         let shown: Vec<(&str, String)> = names
             .zip(answers.answers())
@@ -157,6 +163,31 @@ impl Scan {
             println!("{table}");
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// How far a scan is, for a person who does not see the rows themselves.
+struct Seen {
+    progress: Option<Progress>,
+    rows: u64,
+    bytes: u64,
+}
+
+impl Seen {
+    fn new() -> Seen {
+        let shown = !io::stdout().is_terminal();
+        let progress = shown.then(|| Progress::new("Scanning", None));
+        Seen { progress, rows: 0, bytes: 0 }
+    }
+
+    /// A row has come.
+    fn one(&mut self, key: &[u8], row: &[u8]) {
+        (self.rows, self.bytes) = (self.rows + 1, self.bytes + (key.len() + row.len()) as u64);
+        if let Some(progress) = &mut self.progress
+            && self.rows.is_multiple_of(256)
+        {
+            progress.at(self.rows, self.bytes);
+        }
     }
 }
 

@@ -8,12 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Result;
-use clap::Args;
+use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_cli::device::DeviceArgs;
 use remora_cli::node::spec::parse_size;
 use remora_cli::random;
-use remora_store::codec::Codec;
 use remora_store::log::{Fsync, Recovery};
 use remora_store::service::{KeepOptions, Service, ServiceOptions};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
@@ -21,6 +20,7 @@ use remora_store::way::door::PORT;
 use serde_json::json;
 
 use super::cluster::{self, NodeArgs};
+use super::tablespace::Stored;
 use crate::{output, stop};
 
 /// How often the command looks whether to stop.
@@ -60,7 +60,7 @@ pub(super) struct Serve {
     threads: usize,
     /// A tablespace, with the most bytes that it may have and how its values are stored; may be
     /// given several times
-    #[arg(long = "tablespace", value_name = "NAME[:SIZE[:lz4]]")]
+    #[arg(long = "tablespace", value_name = "NAME[:SIZE[:lz4|zstd]]")]
     tablespaces: Vec<Space>,
     /// Keep every change in this directory, in a log and snapshots, and begin with what it has
     #[arg(long, value_name = "DIR")]
@@ -119,16 +119,21 @@ impl FromStr for Space {
         if let Some(size) = words.next().filter(|size| !size.is_empty()) {
             options.quota = Some(parse_size(size).map_err(|error| error.to_string())?);
         }
-        options.codec = match words.next() {
-            None => Codec::None,
-            Some("lz4") => Codec::Lz4 { head: 0 },
-            Some(other) => {
-                return Err(format!("`{other}` is no way to store values: write lz4, or nothing"));
-            }
-        };
+        if let Some(word) = words.next() {
+            let stored = Stored::from_str(word, false);
+            let unknown = || format!("`{word}` is no way to store values: write lz4, or zstd");
+            options.codec = stored.map_err(|_| unknown())?.codec(0);
+        }
+        if !options.codec.is_available() {
+            return Err(
+                "this program was built without zstd: build it with `cargo build --release \
+                        -p remora-cli --features zstd`"
+                    .to_owned(),
+            );
+        }
         match words.next() {
             None => Ok(Space(options)),
-            Some(_) => Err(format!("`{text}` has too many parts: write NAME[:SIZE[:lz4]]")),
+            Some(_) => Err(format!("`{text}` has too many parts: write NAME[:SIZE[:lz4|zstd]]")),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use remora_cli::node::spec::parse_size;
 use remora_store::client::StoreClient;
 use remora_store::codec::Codec;
@@ -67,12 +67,34 @@ struct Create {
     #[arg(long, value_name = "SECONDS")]
     expire: Option<f64>,
     /// How its values are stored
-    #[arg(long, value_name = "CODEC", default_value = "none", value_parser = ["none", "lz4"])]
-    codec: String,
+    #[arg(long, value_name = "CODEC", value_enum, default_value_t = Stored::None)]
+    codec: Stored,
     /// Bytes at the beginning of values that stay plain: those of the columns that predicates
     /// look at
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     plain: u16,
+}
+
+/// How values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Stored {
+    /// As they are
+    None,
+    /// As LZ4: quick to decompress
+    Lz4,
+    /// As zstd: smaller and slower, for archives; a feature of the program that serves
+    Zstd,
+}
+
+impl Stored {
+    /// The codec that leaves the first `head` bytes plain.
+    pub(super) fn codec(self, head: u16) -> Codec {
+        match self {
+            Stored::None => Codec::None,
+            Stored::Lz4 => Codec::Lz4 { head },
+            Stored::Zstd => Codec::Zstd { head },
+        }
+    }
 }
 
 impl Create {
@@ -87,10 +109,7 @@ impl Create {
             quota: self.quota,
             eviction: if self.evict { Eviction::Clock } else { Eviction::Never },
             default_expiry_ms: expiry.transpose()?,
-            codec: match self.codec.as_str() {
-                "lz4" => Codec::Lz4 { head: self.plain },
-                _ => Codec::None,
-            },
+            codec: self.codec.codec(self.plain),
         })
     }
 }
@@ -173,6 +192,7 @@ fn codec(codec: Codec) -> String {
         Codec::None => "plain".to_owned(),
         Codec::Lz4 { head: 0 } => "lz4".to_owned(),
         Codec::Lz4 { head } => format!("lz4 behind {head} B"),
-        Codec::Zstd { .. } => "zstd".to_owned(),
+        Codec::Zstd { head: 0 } => "zstd".to_owned(),
+        Codec::Zstd { head } => format!("zstd behind {head} B"),
     }
 }

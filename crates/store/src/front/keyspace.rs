@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::front::slots::{Range, Shard};
 use crate::select::selection::Selection;
+use crate::slab::ClassInfo;
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -111,6 +112,15 @@ pub type Visit<'d> = &'d mut dyn FnMut(&[u8], &Found) -> bool;
 /// What a selection shows: a key and its row; false ends the walk.
 pub type Row<'d> = &'d mut dyn FnMut(&[u8], &[u8]) -> bool;
 
+/// Keys that nobody has deleted, and that are gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LetGo {
+    /// Memory was short.
+    pub evicted: u64,
+    /// A sweep has removed them, since their time had come.
+    pub expired: u64,
+}
+
 /// A store, by its operations. Each is linearizable per key, with all other ways in.
 pub trait Keyspace: Send + Sync + Debug {
     /// Appends the key's value to `value`, if there is one.
@@ -157,6 +167,15 @@ pub trait Keyspace: Send + Sync + Debug {
     /// How many keys there are, with those whose time has come but that were not yet removed.
     fn count(&self, ts: TablespaceId) -> u64;
 
+    /// How many of these expire.
+    fn expiring(&self, ts: TablespaceId) -> u64;
+
+    /// How many keys were let go, since the store was made.
+    fn let_go(&self) -> LetGo;
+
+    /// The blocks of each size.
+    fn classes(&self, ts: TablespaceId) -> Vec<ClassInfo>;
+
     /// Removes all keys. The answer is the change's version.
     ///
     /// # Errors
@@ -183,6 +202,11 @@ pub trait Keyspace: Send + Sync + Debug {
 pub trait Keeper: Send + Sync + Debug {
     /// Whether an answer has to wait until its change is kept.
     fn is_awaited(&self) -> bool;
+
+    /// Whether changes are logged, awaited or not. The answer never changes.
+    fn is_logged(&self) -> bool {
+        self.is_awaited()
+    }
 
     /// Waits until all changes up to `version` are kept.
     ///

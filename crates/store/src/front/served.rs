@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::front::keyspace::{Change, Decide, Found, Keyspace, Refused, Row, Seen, Visit};
+use crate::front::keyspace::{Change, Decide, Found, Keyspace, LetGo, Refused, Row, Seen, Visit};
 use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
 use crate::journal::Journal;
 use crate::memory::Memory;
@@ -14,6 +14,7 @@ use crate::select::plan::Plan;
 use crate::select::rows::Span;
 use crate::select::selection::Selection;
 use crate::select::sieve::{Sieve, Stored};
+use crate::slab::ClassInfo;
 use crate::store::{self, Changed, Store, UpdateError, Value};
 use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
 
@@ -199,6 +200,18 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
 
     fn count(&self, ts: TablespaceId) -> u64 {
         self.store.count(ts)
+    }
+
+    fn expiring(&self, ts: TablespaceId) -> u64 {
+        self.store.expiring(ts)
+    }
+
+    fn let_go(&self) -> LetGo {
+        LetGo { evicted: self.store.evicted(), expired: self.store.expired() }
+    }
+
+    fn classes(&self, ts: TablespaceId) -> Vec<ClassInfo> {
+        self.store.classes(ts)
     }
 
     fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, Refused> {

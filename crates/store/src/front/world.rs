@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::front::clients::Clients;
-use crate::front::keyspace::{Keeper, Keyspace, Refused, TablespaceId};
+use crate::front::keyspace::{Keeper, Keyspace, LetGo, Refused, TablespaceId};
 use crate::front::memcached::Leases;
 use crate::stats::{Counts, Stats};
 
@@ -90,6 +90,8 @@ pub struct World {
     /// What can be set.
     pub settings: Settings,
     pub(crate) clients: Clients,
+    /// What was let go when counting began anew: keys evicted, and expired.
+    let_go: [AtomicU64; 2],
     /// Bytes that all connections make the server keep.
     pub(crate) buffered: AtomicU64,
     /// Held alone by what changes several keys at once, and shared by all else; None with one
@@ -129,6 +131,7 @@ impl World {
             stats: Arc::default(),
             settings: Settings::default(),
             clients: Clients::default(),
+            let_go: Default::default(),
             buffered: 0.into(),
             gate: (threads > 1).then(RwLock::default),
             databases: std::array::from_fn(|_| OnceLock::new()),
@@ -147,6 +150,24 @@ impl World {
     /// How long the server runs.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
+    }
+
+    /// The keys that were let go since counting began.
+    pub(crate) fn let_go(&self) -> LetGo {
+        let (all, [evicted, expired]) = (self.keyspace.let_go(), &self.let_go);
+        LetGo {
+            evicted: all.evicted.saturating_sub(evicted.load(Relaxed)),
+            expired: all.expired.saturating_sub(expired.load(Relaxed)),
+        }
+    }
+
+    /// Begins all counts anew.
+    pub(crate) fn reset_counts(&self) {
+        self.stats.reset();
+        let LetGo { evicted, expired } = self.keyspace.let_go();
+        for (at, count) in self.let_go.iter().zip([evicted, expired]) {
+            at.store(count, Relaxed);
+        }
     }
 
     /// The tablespace of a numbered database, if it was ever used: by this server, or by the one

@@ -148,6 +148,10 @@ where
         self.log().options().fsync == Fsync::Always
     }
 
+    fn is_logged(&self) -> bool {
+        true
+    }
+
     fn wait(&self, version: u64) -> Result<(), String> {
         self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
     }

@@ -10,7 +10,7 @@
 //! write.
 
 mod bin;
-mod class;
+pub(crate) mod class;
 mod epoch;
 mod pages;
 

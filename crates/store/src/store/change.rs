@@ -576,7 +576,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         expires_ms: Option<u64>,
     ) {
         let live = seen.head.live.with_expiry(expires_ms);
+        let was = slot.expiry;
         let slot = Slot { expiry: Slot::expiry_of(expires_ms), ..slot };
+        if let Some(space) = self.spaces.place(slot.tablespace) {
+            space.note_expiry(was, slot.expiry);
+        }
         locked.replace(place, slot, || self.table.memory.store(seen.at, live.0));
     }
 
@@ -643,13 +647,15 @@ impl<M: Memory, J: Journal> Store<M, J> {
             tablespace: subject.id,
         };
         match current {
-            Some((_, _, seen)) => {
+            Some((_, was, seen)) => {
+                subject.space.note_expiry(was.expiry, slot.expiry);
                 let dead = seen.head.live.dead();
                 locked.replace(place, slot, || self.table.memory.store(seen.at, dead.0));
                 locked.touch(place);
                 self.retire(locked, seen.at);
             }
             None => {
+                subject.space.note_expiry(0, slot.expiry);
                 locked.insert(place, slot);
                 subject.space.count_item();
             }
@@ -755,6 +761,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         });
         if let Some(space) = self.spaces.place(slot.tablespace) {
             space.forget_item();
+            space.note_expiry(slot.expiry, 0);
         }
         match at {
             Some(at) => self.retire(locked, at),

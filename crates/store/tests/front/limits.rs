@@ -141,13 +141,19 @@ fn too_many_connections() {
     assert_eq!(server.world().stats.sums().connections_refused, 2);
 }
 
+const WANTED: usize = 10_000;
+
 /// As many connections as this process may have both ends of, and no more than ten thousand.
 fn many_connections() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     // The other tests need some, too.
-    (maximum.map_or(usize::MAX, |most| most as usize - 500) / 2).min(10_000)
+    let count = (maximum.map_or(usize::MAX, |most| most as usize - 500) / 2).min(WANTED);
+    if count < WANTED {
+        eprintln!("only {count} connections, not {WANTED}: the hard limit of files is {maximum:?}");
+    }
+    count
 }
 
 /// Ten thousand clients, each of whom has sent half a request, take little memory and hold nobody

@@ -3,6 +3,7 @@
 mod limits;
 mod memcached;
 mod redis;
+mod statistics;
 mod suites;
 
 use std::io::{ErrorKind, Read, Write};
@@ -28,7 +29,11 @@ fn options() -> Options {
 }
 
 fn serve_with(options: &Options, keeper: Arc<dyn Keeper>) -> Server {
-    let limit = 256 << 20;
+    serve_limited(options, keeper, 256 << 20)
+}
+
+/// A server whose store may take `limit` bytes.
+fn serve_limited(options: &Options, keeper: Arc<dyn Keeper>, limit: u64) -> Server {
     let made = store::Options::new(limit, 7);
     let memory = Heap::new(made.memory_len());
     let store = Arc::new(Store::new(memory, Unlogged::default(), made).expect("a store"));

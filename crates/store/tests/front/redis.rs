@@ -378,6 +378,28 @@ fn rows_are_selected_next_to_the_data() {
     );
 }
 
+#[test]
+fn a_key_is_read_if_a_predicate_holds() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    let row = [&7u32.to_le_bytes()[..], &2350u32.to_le_bytes(), b"one special"].concat();
+    client.ask(request(&[b"SET", b"k", &row]), "+OK\r\n");
+    client.ask("SET short x\r\n", "+OK\r\n");
+    let mut get = |key: &[u8], more: &[&[u8]], answer: &[u8]| {
+        let begin: &[&[u8]] = &[b"REMORA.GET", key, b"SCHEMA", ORDERS];
+        client.ask(request(&[begin, more].concat()), answer);
+    };
+    let whole = [b"$19\r\n", &row[..], b"\r\n"].concat();
+    get(b"k", &[], &whole);
+    get(b"k", &[b"WHERE", b"price < 24 and id = $1", b"PARAMETERS", b"1", b"7"], &whole);
+    get(b"k", &[b"WHERE", b"price > 24"], b"$-1\r\n");
+    get(b"k", &[b"SELECT", b"comment, price"], b"*2\r\n$11\r\none special\r\n$5\r\n23.50\r\n");
+    get(b"none", &[b"WHERE", b"true"], b"$-1\r\n");
+    get(b"short", &[b"WHERE", b"true"], b"$-1\r\n");
+    get(b"k", &[b"COUNT", b"1"], b"-ERR syntax error\r\n");
+    client.ask(request(&[b"REMORA.GET", b"k", b"WHERE", b"true"]), "-ERR SCHEMA is missing");
+}
+
 /// Each row comes once, whatever the steps are.
 #[test]
 fn a_selection_is_walked_in_steps() {

@@ -1,5 +1,6 @@
 //! Clients and suites of others, where they are installed (`./ci.sh setup`).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -22,8 +23,12 @@ fn run(command: &mut Command) -> Option<(bool, String)> {
     }
 }
 
+/// Says why something is left out. Under CI nothing may be.
+#[track_caller]
 fn skip(why: &str) {
-    eprintln!("left out: {why} (./ci.sh setup installs it)");
+    let why = format!("{why} (./ci.sh setup installs it)");
+    assert!(std::env::var_os("CI").is_none(), "under CI nothing may be left out: {why}");
+    eprintln!("left out: {why}");
 }
 
 /// A folder below `target/store-suites` whose name begins so.
@@ -42,6 +47,60 @@ fn suite(name: &str) -> Option<PathBuf> {
 /// The lines of a list, by their columns.
 fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
+}
+
+/// Files of the suites: name, and why it is left out; without a reason it is run.
+const REDIS_UNITS: &str = include_str!("skips/redis-units.tsv");
+const MEMCACHED_TESTS: &str = include_str!("skips/memcached.tsv");
+
+/// The files of a list that are run.
+fn run_of(list: &str) -> impl Iterator<Item = &str> {
+    rows(list).filter(|row| row.len() == 1).map(|row| row[0])
+}
+
+/// The files below a folder that end so, without that, by their paths in it.
+fn files(folder: &Path, end: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        if entry.path().is_dir() {
+            found.extend(files(&entry.path(), end).iter().map(|below| format!("{name}/{below}")));
+        } else {
+            found.extend(name.strip_suffix(end).map(str::to_owned));
+        }
+    }
+    found
+}
+
+/// Each file stands in the list once, by its name or that of its folder, and the list has no other.
+#[track_caller]
+fn assert_listed(list: &str, files: &BTreeSet<String>) {
+    let is_of = |file: &str, row: &str| match row.strip_suffix('*') {
+        Some(folder) => file.starts_with(folder),
+        None => file == row,
+    };
+    let names: Vec<&str> = rows(list).map(|row| row[0]).collect();
+    for file in files {
+        let count = names.iter().filter(|row| is_of(file, row)).count();
+        assert_eq!(count, 1, "{file} stands {count} times in the list");
+    }
+    for name in &names {
+        assert!(files.iter().any(|file| is_of(file, name)), "the suite has no {name}");
+    }
+    assert!(rows(list).all(|row| row.len() <= 2 && row.iter().all(|word| !word.is_empty())));
+}
+
+#[test]
+fn every_file_of_the_suites_is_run_or_left_out_for_a_reason() {
+    if let Some(folder) = suite("redis-") {
+        assert_listed(REDIS_UNITS, &files(&folder.join("tests"), ".tcl"));
+        let skipped = include_str!("skips/redis.tsv");
+        let is_run = |unit: &str| run_of(REDIS_UNITS).any(|run| run == unit);
+        assert!(rows(skipped).all(|row| row.len() == 3 && is_run(row[0])));
+    }
+    if let Some(folder) = suite("memcached-") {
+        assert_listed(MEMCACHED_TESTS, &files(&folder.join("t"), ".t"));
+    }
 }
 
 fn address(server: &Server) -> String {
@@ -81,15 +140,13 @@ fn redis_cli_and_redis_benchmark() {
 fn redis_tcl_suite() {
     let Some(folder) = suite("redis-") else { return };
     let list = include_str!("skips/redis.tsv");
-    let mut units: Vec<_> = rows(list).map(|row| row[0].to_owned()).collect();
-    units.dedup();
-    for unit in units {
+    for unit in run_of(REDIS_UNITS) {
         let server = serve(&options());
         let port = server.redis()[0].port().to_string();
         let mut command = Command::new("./runtest");
         command.current_dir(&folder).args(["--host", "127.0.0.1", "--port", &port]);
         command.args(["--singledb", "--ignore-encoding", "--ignore-digest"]);
-        command.args(["--tags", "-needs:repl -needs:debug -needs:save", "--single", &unit]);
+        command.args(["--tags", "-needs:repl -needs:debug -needs:save", "--single", unit]);
         for row in rows(list).filter(|row| row[0] == unit) {
             command.args(["--skiptest", row[1]]);
         }
@@ -101,15 +158,15 @@ fn redis_tcl_suite() {
 #[test]
 fn memcached_perl_tests() {
     let Some(folder) = suite("memcached-") else { return };
-    for row in rows(include_str!("skips/memcached.tsv")).filter(|row| row.len() == 1) {
+    for name in run_of(MEMCACHED_TESTS) {
         let server = serve(&options());
         // The suite knows memcached's usual limit.
         let set = "CONFIG SET proto-max-bulk-len 1mb\r\n";
         Client::redis(&server).ask(set, "+OK\r\n");
         let mut command = Command::new("prove");
         command.current_dir(&folder).env("T_MEMD_USE_DAEMON", address(&server));
-        let Some((passed, text)) = run(command.arg(format!("t/{}.t", row[0]))) else { return };
-        assert!(passed, "{}: {}", row[0], text.chars().take(4000).collect::<String>());
+        let Some((passed, text)) = run(command.arg(format!("t/{name}.t"))) else { return };
+        assert!(passed, "{name}: {}", text.chars().take(4000).collect::<String>());
     }
 }
 
@@ -139,7 +196,7 @@ fn clients() -> PathBuf {
 fn go_clients() {
     let program = clients().join("go-clients");
     if !program.exists() {
-        return skip("go-redis and gomemcache");
+        return skip("go-redis and gomemcache, which scripts/store-clients.sh builds with Go");
     }
     let server = serve(&Options { threads: 2, ..options() });
     let ports = [server.redis()[0].port(), server.memcached()[0].port()].map(|p| p.to_string());
@@ -151,7 +208,7 @@ fn go_clients() {
 #[test]
 fn node_client() {
     if !clients().join("node_modules/iovalkey").exists() {
-        return skip("iovalkey");
+        return skip("iovalkey, which scripts/store-clients.sh installs with npm");
     }
     let server = serve(&Options { threads: 2, ..options() });
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/front/clients/clients.mjs");

@@ -10,6 +10,7 @@ use super::super::row::Run;
 use super::bed::{Bed, Space, figure, key};
 use super::extent::Extent;
 use super::latencies::{below, of_size, selection};
+use super::papers::add_said;
 use super::rates::{ALL, beside_flat};
 
 const SIZES: [usize; 4] = [64, 256, 1024, 4096];
@@ -65,6 +66,9 @@ pub(super) fn conditional(bed: &Bed, extent: Extent) -> Result<Figure> {
         ratio(last, 0),
         ratio(last, 1)
     );
+    let flat = points[0].median(1);
+    add_said(&mut points, |_| flat);
+    let ways = ["all match", "none matches", "plain reads", "none matches, flat as Caribou’s"];
     Ok(Figure {
         origin: "Caribou’s Figure 11",
         title: "Conditional reads",
@@ -72,7 +76,7 @@ pub(super) fn conditional(bed: &Bed, extent: Extent) -> Result<Figure> {
                 does not hold, a status answers instead of the value.",
         y: "rate",
         unit: "K/s",
-        ways: ["all match", "none matches", "plain reads"].map(str::to_owned).into(),
+        ways: ways.map(str::to_owned).into(),
         paper: "bound by the network, not by selection: by requests (48 B of parameters) while \
                 values are small or nothing matches, by answers where values are long and match",
         here,

@@ -15,7 +15,7 @@ use super::super::figure::{Calls, Figure, Point, Style, each_us, median, median_
 use super::super::row::{Case, Run, Spread, Target};
 use super::bed::{Bed, Space, VALUE, figure, key, value};
 use super::extent::{Extent, SHORTER};
-use super::papers::TABLE_5;
+use super::papers::{CARIBOU_DECOMPRESSION, REDN_GETS, TABLE_5, add_said};
 use super::servers::{Getter, Memcached};
 use super::tpch::{EIGHT, Lineitem};
 use crate::draws::Pauses;
@@ -250,7 +250,7 @@ pub(super) fn operations(bed: &Bed, extent: Extent) -> Result<Figure> {
     let to_get = |way: usize| middle.median(way) / middle.median(0);
     let here = format!(
         "as multiples of a read, at 256 B: conditional {:.2}, update {:.2}, insert {:.2}, delete \
-         {:.2}, decompression {:.2}; a read is {:.2} of one READ. Nothing is replicated yet",
+         {:.2}, decompression {:.2}; a read is {:.2} of one READ",
         to_get(1),
         to_get(2),
         to_get(3),
@@ -258,7 +258,13 @@ pub(super) fn operations(bed: &Bed, extent: Extent) -> Result<Figure> {
         to_get(5),
         middle.median(0) / middle.median(6)
     );
-    let ways = Op::ALL.iter().map(|(_, name)| *name).chain(["one READ"]);
+    let mut lens = SMALL.iter();
+    add_said(&mut points, |point| {
+        let len = lens.next().map_or(0, |len| *len) as f64;
+        point.median(0) * (1.0 + len * CARIBOU_DECOMPRESSION)
+    });
+    let said = "a read, by what decompression adds to Caribou’s";
+    let ways = Op::ALL.iter().map(|(_, name)| *name).chain(["one READ", said]);
     Ok(Figure {
         origin: "Caribou’s Figures 7a and 7b",
         title: "Response times by operation",
@@ -266,7 +272,8 @@ pub(super) fn operations(bed: &Bed, extent: Extent) -> Result<Figure> {
                 Caribou’s line of the ping time. Whiskers: the 1st and 99th percentile.",
         ways: ways.map(str::to_owned).collect(),
         paper: "no large differences between local operations, over a ping of 17–18 µs; \
-                decompression adds 1.6 µs at 256 B (1.09 ×), replication 6 µs (1.3 ×)",
+                decompression adds 1.6 µs at 256 B (1.09 ×), replication 6 µs (1.3 ×: see `remora \
+                bench cluster`)",
         here,
         ..figure("fig7", points)
     })
@@ -300,13 +307,20 @@ pub(super) fn sizes(bed: &Bed, extent: Extent) -> Result<Figure> {
     );
     let here = format!("chains are up to {:.1} × faster than one-sided{two_sided}", best(3));
     let names = ["chain", "kernel", "one-sided, cached", "one-sided, cold", "memcached over TCP"];
+    let said =
+        ["one-sided at most", "two-sided at most"].map(|name| format!("{name}, by RedN’s ratio"));
+    let ways = names.iter().take(points[0].ways.len()).map(|name| (*name).to_owned()).chain(said);
+    let ways = ways.collect();
+    for ratio in REDN_GETS {
+        add_said(&mut points, |point| point.median(0) * ratio);
+    }
     Ok(Figure {
         origin: "RedN’s Figure 14",
         title: "Gets by size",
         about: "One get at a time. One-sided and cold is what RedN compares with: READs of the \
                 buckets, then a READ of the item. memcached’s client polls, its server sleeps.",
         style: Style::Log,
-        ways: names.iter().take(points[0].ways.len()).map(|name| (*name).to_owned()).collect(),
+        ways,
         paper: "chains are up to 1.7 × faster than one-sided, 2.6 × than two-sided (memcached by \
                 a polling stack of sockets)",
         here,

@@ -8,7 +8,7 @@ use super::super::figure::{Figure, Point, Style};
 use super::super::row::{Case, Run, Spread, Target};
 use super::bed::{Bed, VALUE, figure, key, value};
 use super::extent::Extent;
-use super::papers::CARIBOU_FLAT;
+use super::papers::{CARIBOU_FLAT, CARIBOU_INSERTS, add_said};
 use super::servers::Memcached;
 use crate::draws::Draws;
 use crate::percentile::percentile;
@@ -114,6 +114,8 @@ pub(super) fn load(bed: &Bed, extent: Extent) -> Result<Figure> {
         last.median(0) / first.median(0),
         last.median(1) / first.median(1)
     );
+    let flat = first.median(0);
+    add_said(&mut points, |_| flat);
     Ok(Figure {
         origin: "Caribou’s Figure 7c",
         title: "Response times under load",
@@ -121,7 +123,7 @@ pub(super) fn load(bed: &Bed, extent: Extent) -> Result<Figure> {
                 core serves, and one asks: with many calls in flight, each waits for others.",
         x: "calls in flight (thousand a second)",
         style: Style::Log,
-        ways: ["median", "99th percentile"].map(str::to_owned).into(),
+        ways: ["median", "99th percentile", "median, flat as Caribou’s"].map(str::to_owned).into(),
         paper: "both stay flat until the network is full, as the card is a pipeline",
         here,
         ..figure("fig7c", points)
@@ -175,14 +177,17 @@ pub(super) fn mixes(bed: &Bed, extent: Extent) -> Result<Figure> {
         at_64(4),
         at_64(5)
     );
+    let said = points[0].median(0) * CARIBOU_INSERTS;
+    add_said(&mut points, |_| said);
     let ways = ["reads", "90 % reads", "50 % reads", "updates", "inserts", "deletes"];
+    let ways = ways.into_iter().chain(["inserts and deletes, by Caribou’s ratio"]);
     Ok(Figure {
         origin: "Caribou’s Figure 8",
         title: "Throughput by mix and size",
         about: "128 calls in flight of 16 clients, by kernel; one core asks, one serves.",
         y: "rate",
         unit: "K/s",
-        ways: ways.map(str::to_owned).into(),
+        ways: ways.map(str::to_owned).collect(),
         paper: "close to the network’s limit for reads and updates, of small values 90 % of it; \
                 inserts and deletes 2 million a second at every size (0.18 of 11 million reads of \
                 small values)",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use remora::wait_for;
-use remora_store::client::{AsyncStoreClient, StoreError};
+use remora_store::client::{AsyncStoreClient, Put, StoreError};
 
 /// How long the store may take until one of the puts that are under way has ended.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -17,6 +17,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Item {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
+    /// When it expires, in ms of Unix time; 0 for as the tablespace has it.
+    pub(crate) expires_ms: u64,
     /// For a person; may be empty.
     pub(crate) place: String,
 }
@@ -51,8 +53,10 @@ pub(crate) fn put_all(
 }
 
 async fn put(client: &AsyncStoreClient, item: Item) -> (String, Result<u64, StoreError>) {
-    let done = client.put(&item.key, &item.value).await;
-    (item.place, done)
+    let how = Put { expires_ms: item.expires_ms, ..Put::default() };
+    let done = client.put_with(&item.key, &item.value, &how).await;
+    // Nothing is asked of the key, so it was put.
+    (item.place, done.map(|version| version.unwrap_or(0)))
 }
 
 /// Polls all; ready with how many have ended, if any has.

@@ -1,11 +1,12 @@
 //! Files into the store: rows of CSV or Parquet, many puts under way at once.
 //!
-//! `csv` and `parquet` read files; `shape` makes key and value of a row; `flight` puts them.
+//! `csv`, `parquet` and `rdb` read files; `shape` makes key and value of a row; `flight` puts them.
 
 mod csv;
 pub(crate) mod flight;
 #[cfg(feature = "parquet")]
 mod parquet;
+mod rdb;
 mod shape;
 
 use std::fs::File;
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use ::csv::ByteRecord;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::progress::Progress;
@@ -30,9 +31,11 @@ Examples:
   remora store load 127.0.0.2 lineitem.tbl --schema lineitem.schema --no-header --delimiter '|' \\
     --key orderkey --key linenumber --tablespace lineitem
   remora store load 127.0.0.2 pairs.csv            two columns: key and value
+  remora store load 127.0.0.2 dump.rdb             what Redis has saved: its strings
 
 With a schema a value is a row, whose columns `remora store scan` can select by; docs/selection.md
-says what a schema file looks like. Several key columns are joined by a colon.")]
+says what a schema file looks like. Several key columns are joined by a colon. An RDB file's
+databases go into the tablespaces db0, db1 and so on; it is put only if its checksum is right.")]
 pub(super) struct Load {
     #[command(flatten)]
     store: StoreArgs,
@@ -80,6 +83,12 @@ trait Rows {
 
 impl Load {
     pub(super) fn run(self) -> Result<ExitCode> {
+        if rdb::is_rdb(&self.file) {
+            let is_plain = self.schema.is_none() && self.keys.is_empty();
+            ensure!(is_plain, "an RDB file has keys and values: leave out --schema and --key");
+            rdb::load(&self.file, &self.store, self.in_flight.into())?;
+            return Ok(ExitCode::SUCCESS);
+        }
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let (mut rows, len) = self.open(schema.as_ref())?;
         let name = self.file.display().to_string();

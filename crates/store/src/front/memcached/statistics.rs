@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::memcached::chunk::VERSION;
 use crate::front::memcached::state::Call;
+use crate::slab::{ClassInfo, class};
 use crate::stats::{Op, Way};
 
 /// What follows `stats`, as names and values; None if there is nothing of that name.
@@ -12,8 +13,10 @@ pub(super) fn entries(call: &Call<'_>, what: &[u8]) -> Option<Vec<(String, Strin
         b"" => Some(general(call)),
         b"settings" => Some(settings(call)),
         b"latency" => Some(latencies(call)),
-        // There are no slabs, items or sizes of memcached's kind.
-        b"items" | b"slabs" | b"sizes" | b"conns" => Some(Vec::new()),
+        b"slabs" => Some(slabs(call)),
+        b"items" => Some(items(call)),
+        // Neither is kept.
+        b"sizes" | b"conns" => Some(Vec::new()),
         _ => None,
     }
 }
@@ -22,6 +25,7 @@ fn general(call: &Call<'_>) -> Vec<(String, String)> {
     let world = &call.turn.world;
     let sums = world.stats.sums();
     let (bytes, limit) = world.keyspace.bytes();
+    let gone = world.let_go();
     let entries: Vec<(&str, u64)> = vec![
         ("pid", std::process::id().into()),
         ("uptime", world.uptime().as_secs()),
@@ -59,6 +63,8 @@ fn general(call: &Call<'_>) -> Vec<(String, String)> {
         ("bytes", bytes),
         ("curr_items", world.keyspace.count(call.ts)),
         ("total_items", sums.stored),
+        ("evictions", gone.evicted),
+        ("expired_keys", gone.expired),
     ];
     let mut all = vec![("version".to_owned(), VERSION.to_owned())];
     all.extend(entries.into_iter().map(|(name, value)| (name.to_owned(), value.to_string())));
@@ -84,6 +90,41 @@ fn settings(call: &Call<'_>) -> Vec<(String, String)> {
     entries.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
+/// The sizes of blocks that the clients' tablespace has, by the numbers of all sizes from 1 on.
+fn classes(call: &Call<'_>) -> Vec<(usize, ClassInfo)> {
+    let all = class::classes();
+    let held = call.turn.world.keyspace.classes(call.ts).into_iter();
+    held.filter_map(|held| Some((class::class_for(&all, held.size)? + 1, held))).collect()
+}
+
+fn slabs(call: &Call<'_>) -> Vec<(String, String)> {
+    let (mut entries, mut total) = (Vec::new(), 0);
+    let classes = classes(call);
+    for (number, class) in &classes {
+        let free = class.blocks.saturating_sub(class.used);
+        for (name, value) in [
+            ("chunk_size", class.size),
+            ("total_chunks", class.blocks),
+            ("used_chunks", class.used),
+            ("free_chunks", free),
+        ] {
+            entries.push((format!("{number}:{name}"), value.to_string()));
+        }
+        total += class.size * class.blocks;
+    }
+    entries.push(("active_slabs".to_owned(), classes.len().to_string()));
+    entries.push(("total_malloced".to_owned(), total.to_string()));
+    entries
+}
+
+/// A block in use is an item, or was one that a reader may still see.
+fn items(call: &Call<'_>) -> Vec<(String, String)> {
+    let number = |(number, class): (usize, ClassInfo)| {
+        (format!("items:{number}:number"), class.used.to_string())
+    };
+    classes(call).into_iter().filter(|(_, class)| class.used > 0).map(number).collect()
+}
+
 fn latencies(call: &Call<'_>) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for op in Op::ALL {
@@ -103,7 +144,7 @@ fn latencies(call: &Call<'_>) -> Vec<(String, String)> {
 /// Answers `stats` in text.
 pub(super) fn text(call: &mut Call<'_>, what: &[u8]) {
     if what == b"reset" {
-        call.turn.world.stats.reset();
+        call.turn.world.reset_counts();
         return call.line(b"RESET");
     }
     let Some(entries) = entries(call, what) else { return call.line(b"ERROR") };

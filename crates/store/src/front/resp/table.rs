@@ -121,6 +121,8 @@ table! {
         "generic": "Returns how long a key will be there, in milliseconds.", expiry::pttl;
     "randomkey" 1 READ, NO_KEYS, Scan,
         "generic": "Returns some key.", scan::randomkey;
+    "remora.get" -4 READ, ONE, Get,
+        "string": "Returns a key's value, or columns, if a predicate holds for it.", select::get;
     "remora.scan" -5 READ, NO_KEYS, Scan,
         "generic": "Walks over rows of a tablespace that a predicate selects.", select::scan;
     "rename" 3 WRITE | ALONE, TWO, Put,

@@ -36,7 +36,7 @@ const fn fixed(name: &'static str, show: fn(&World) -> String) -> Parameter {
 }
 
 const PARAMETERS: &[Parameter] = &[
-    fixed("appendonly", |world| yes(world.keeper.is_awaited())),
+    fixed("appendonly", |world| yes(world.keeper.is_logged())),
     Parameter {
         name: "client-output-buffer-limit",
         show: |world| format!("normal {} 0 0", world.settings.output_bytes.load(Relaxed)),
@@ -126,7 +126,7 @@ pub(crate) fn config(call: &mut Call<'_>) -> Done {
         () if call.is(1, "get") && call.len() > 2 => show(call),
         () if call.is(1, "set") && call.len() > 3 => set(call),
         () if call.is(1, "resetstat") && call.len() == 2 => {
-            call.turn.world.stats.reset();
+            call.turn.world.reset_counts();
             call.reply.ok();
             Ok(())
         }

@@ -127,6 +127,9 @@ fn stats(world: &World, text: &mut String) {
     line(text, format_args!("total_net_input_bytes:{}", sums.bytes_in));
     line(text, format_args!("total_net_output_bytes:{}", sums.bytes_out));
     line(text, format_args!("rejected_connections:{}", sums.connections_refused));
+    let gone = world.let_go();
+    line(text, format_args!("expired_keys:{}", gone.expired));
+    line(text, format_args!("evicted_keys:{}", gone.evicted));
     line(text, format_args!("keyspace_hits:{}", sums.hits));
     line(text, format_args!("keyspace_misses:{}", sums.misses));
     line(text, format_args!("one_sided_hits:{}", sums.one_sided_hits));
@@ -178,7 +181,8 @@ fn keyspace(world: &World, text: &mut String) {
         let Some(ts) = world.used_database(index) else { continue };
         let keys = world.keyspace.count(ts);
         if keys > 0 {
-            line(text, format_args!("db{index}:keys={keys},expires=0,avg_ttl=0"));
+            let expires = world.keyspace.expiring(ts);
+            line(text, format_args!("db{index}:keys={keys},expires={expires},avg_ttl=0"));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `REMORA.SCAN`: a walk that shows only the rows that a predicate selects (docs/selection.md).
+//! `REMORA.SCAN` and `REMORA.GET`: a walk that shows only the rows that a predicate selects, and a
+//! read of one key if it does (docs/selection.md).
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -8,6 +9,7 @@ use crate::front::resp::request::decimal;
 use crate::select::Predicate;
 use crate::select::condition::Condition;
 use crate::select::mistake::Mistake;
+use crate::select::plan::Plan;
 use crate::select::schema::{Column, Schema};
 use crate::select::selection::{Output, Selection};
 
@@ -21,7 +23,7 @@ struct Asked<'a> {
     schema: Option<&'a str>,
     condition: Option<&'a str>,
     parameters: Vec<&'a str>,
-    columns: &'a str,
+    columns: Option<&'a str>,
     count: usize,
 }
 
@@ -34,10 +36,8 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     let ts = ts.ok_or_else(|| Wrong::says(format!("ERR there is no tablespace `{name:.128}`")))?;
     let cursor: Option<u64> = text(call.at(2))?.parse().ok();
     let cursor = cursor.ok_or(Wrong::Is("ERR invalid cursor"))?;
-    let asked = Asked::read(call)?;
-    let told =
-        asked.schema.ok_or(Wrong::Is("ERR SCHEMA is missing: it says what a row's bytes mean"))?;
-    let schema = Schema::parse(told).map_err(|mistake| wrong("schema", told, &mistake))?;
+    let asked = Asked::read(call, 3)?;
+    let schema = asked.schema()?;
     let (selection, columns) = asked.selection(&schema)?;
     let limit = call.turn.world.settings.output_bytes.load(Relaxed);
     let (mut rows, mut bytes) = (Vec::new(), 0);
@@ -65,25 +65,53 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// `REMORA.GET key SCHEMA schema [WHERE predicate] [PARAMETERS count value …] [SELECT columns]`.
+/// The reply is the value, or with `SELECT` the columns' values; null where there is no such key,
+/// or the predicate does not hold for its value.
+pub(crate) fn get(call: &mut Call<'_>) -> Done {
+    let asked = Asked::read(call, 2)?;
+    let schema = asked.schema()?;
+    let (selection, columns) = asked.selection(&schema)?;
+    let plan = Plan::new(&selection).map_err(|error| Wrong::says(format!("ERR where: {error}")))?;
+    let (ts, key, now) = (call.ts()?, call.at(1), call.turn.now);
+    let mut value = std::mem::take(&mut call.turn.scratch);
+    value.clear();
+    let found = call.turn.world.keyspace.get(ts, key, now, &mut value);
+    call.count(found.is_some());
+    if found.is_none() || !plan.is_match(&value) {
+        call.reply.null();
+    } else if asked.columns.is_none() {
+        call.reply.bulk(&value);
+    } else {
+        call.reply.array(columns.len());
+        for column in columns {
+            call.reply.bulk(column.show(&value).to_string().as_bytes());
+        }
+    }
+    call.turn.scratch = value;
+    Ok(())
+}
+
 impl<'a> Asked<'a> {
-    fn read(call: &Call<'a>) -> Result<Asked<'a>, Wrong> {
-        let mut asked =
-            Asked { schema: None, condition: None, parameters: vec![], columns: "*", count: COUNT };
-        let mut index = 3;
+    /// Reads the options from argument `first` on.
+    fn read(call: &Call<'a>, first: usize) -> Result<Asked<'a>, Wrong> {
+        let (schema, condition, columns) = (None, None, None);
+        let mut asked = Asked { schema, condition, parameters: Vec::new(), columns, count: COUNT };
+        let mut index = first;
         while index < call.len() {
             if call.is(index, "schema") {
                 asked.schema = Some(text(call.after(&mut index)?)?);
             } else if call.is(index, "where") {
                 asked.condition = Some(text(call.after(&mut index)?)?);
             } else if call.is(index, "select") {
-                asked.columns = text(call.after(&mut index)?)?;
+                asked.columns = Some(text(call.after(&mut index)?)?);
             } else if call.is(index, "parameters") {
                 let count = decimal(call.after(&mut index)?).ok_or(NOT_INTEGER)?;
                 asked.parameters.clear();
                 for _ in 0..count {
                     asked.parameters.push(text(call.after(&mut index)?)?);
                 }
-            } else if call.is(index, "count") {
+            } else if call.is(index, "count") && first > 2 {
                 let count = decimal(call.after(&mut index)?).ok_or(NOT_INTEGER)?;
                 asked.count = usize::try_from(count).unwrap_or(0).min(MOST);
                 if count < 1 {
@@ -97,6 +125,12 @@ impl<'a> Asked<'a> {
         Ok(asked)
     }
 
+    fn schema(&self) -> Result<Schema, Wrong> {
+        let missing = Wrong::Is("ERR SCHEMA is missing: it says what a row's bytes mean");
+        let told = self.schema.ok_or(missing)?;
+        Schema::parse(told).map_err(|mistake| wrong("schema", told, &mistake))
+    }
+
     /// What is selected, and the columns that are shown.
     fn selection(&self, schema: &Schema) -> Result<(Selection, Vec<Column>), Wrong> {
         let condition = match self.condition {
@@ -105,11 +139,12 @@ impl<'a> Asked<'a> {
                 .and_then(|predicate| predicate.bind(schema, &self.parameters))
                 .map_err(|mistake| wrong("where", text, &mistake))?,
         };
-        let output = Output::parse(self.columns, schema);
-        let columns = match output.map_err(|mistake| wrong("select", self.columns, &mistake))? {
+        let wanted = self.columns.unwrap_or("*");
+        let output = Output::parse(wanted, schema);
+        let columns = match output.map_err(|mistake| wrong("select", wanted, &mistake))? {
             Output::Whole => schema.columns().to_vec(),
             Output::Columns(_) => {
-                let names = self.columns.split(',').map(str::trim);
+                let names = wanted.split(',').map(str::trim);
                 names.filter_map(|name| schema.column(name).cloned()).collect()
             }
             Output::Aggregates(_) => {

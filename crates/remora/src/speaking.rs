@@ -12,7 +12,6 @@ use crate::device::{Device, DeviceOptions};
 use crate::dialect::{DialectChoice, PATHS_MAX};
 use crate::driver::Own;
 use crate::queue_pair::QueuePair;
-use crate::service_levels;
 
 impl DeviceOptions {
     /// Chooses the dialect that the card offers. Without this option, the environment variable
@@ -33,9 +32,10 @@ impl DeviceOptions {
         self
     }
 
-    /// Says what a service level, 0 to 15, means to the card ([`service_levels`]). Levels of which
-    /// nothing is said have priority 0 and weight 1. Without this option, the environment variable
-    /// [`SERVICE_LEVELS_VARIABLE`](service_levels::SERVICE_LEVELS_VARIABLE) says what all mean.
+    /// Says what a service level, 0 to 15, means to the card ([`crate::service_levels`]). Levels of
+    /// which nothing is said have priority 0 and weight 1. Without this option, the environment
+    /// variable [`SERVICE_LEVELS_VARIABLE`](crate::service_levels::SERVICE_LEVELS_VARIABLE) says
+    /// what all mean.
     ///
     /// # Panics
     /// There is no such level.

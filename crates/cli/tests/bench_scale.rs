@@ -1,9 +1,12 @@
 //! `remora bench scale`, what of it needs no quiet machine, as a user runs it.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use support::verbs::libraries;
 
 fn path(end: &str) -> PathBuf {
     std::env::temp_dir().join(format!("remora-scale-{}.{end}", std::process::id()))
@@ -46,6 +49,7 @@ fn a_storm_of_a_verbs_program_is_all_up() {
         assert!(std::env::var_os("CI").is_none(), "librdmacm's headers are not installed");
         return eprintln!("skipped: librdmacm's headers are not installed");
     }
+    libraries();
     let (rows, page) = bench("storm_5000_verbs");
     assert!(rows[0]["ours"]["median"].as_f64().unwrap() > 0.0, "{rows:?}");
     assert!(page.contains("storm_5000_verbs"));

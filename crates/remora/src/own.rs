@@ -10,7 +10,9 @@ use remora_nic::cm::{
     ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId, State as ConnState,
 };
 use remora_nic::kernel::Bound;
-use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo};
+use remora_nic::nic::{
+    BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse,
+};
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{
     Completion, Moderation, PollCqError, RecvRequest, ResizeCqError, RingInit, SendRequest,
@@ -214,7 +216,7 @@ impl Own {
     }
 
     /// Memory for rings that follow each other.
-    fn ring_memory(rings: &mut [RingInit]) -> Result<Option<Buffer>, CreateError> {
+    fn ring_memory(&mut self, rings: &mut [RingInit]) -> Result<Option<Buffer>, CreateError> {
         if rings.iter().any(|ring| !ring.is_valid()) {
             return Err(CreateError::BadRing);
         }
@@ -222,13 +224,22 @@ impl Own {
         if bytes == 0 {
             return Ok(None);
         }
-        let memory = Buffer::new(bytes).map_err(|_| CreateError::NoMemory { bytes })?;
+        let memory = self.rings.make(bytes).map_err(|_| CreateError::NoMemory { bytes })?;
         let mut addr = memory.addr();
         for ring in rings {
             ring.addr = if ring.is_empty() { 0 } else { addr };
             addr += ring.len() as u64;
         }
         Ok(Some(memory))
+    }
+
+    /// Keeps the memory of rings if their queues were made, and gives it back otherwise.
+    fn keep_rings(&mut self, of: Option<RingsOf>, memory: Option<Buffer>) {
+        match (of, memory) {
+            (Some(of), Some(memory)) => self.rings.keep(of, memory),
+            (None, Some(memory)) => self.rings.give_back(memory),
+            (_, None) => {}
+        }
     }
 
     /// Makes a shared receive queue with a ring of its own.
@@ -239,10 +250,10 @@ impl Own {
         ring: RingInit,
     ) -> Result<SrqMade, CreateError> {
         let mut rings = [ring];
-        let memory = Own::ring_memory(&mut rings)?;
-        let made = self.create_srq_in(pd, xrc, rings[0])?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Srq(made.srq), memory)));
-        Ok(made)
+        let memory = self.ring_memory(&mut rings)?;
+        let made = self.create_srq_in(pd, xrc, rings[0]);
+        self.keep_rings(made.as_ref().ok().map(|made| RingsOf::Srq(made.srq)), memory);
+        made
     }
 }
 
@@ -297,10 +308,10 @@ impl Commands for Own {
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpMade, CreateError> {
         let mut rings = [init.sq, init.rq];
-        let memory = Own::ring_memory(&mut rings)?;
-        let made = self.create_qp_in(QpInit { sq: rings[0], rq: rings[1], ..init })?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Qp(made.qpn), memory)));
-        Ok(made)
+        let memory = self.ring_memory(&mut rings)?;
+        let made = self.create_qp_in(QpInit { sq: rings[0], rq: rings[1], ..init });
+        self.keep_rings(made.as_ref().ok().map(|made| RingsOf::Qp(made.qpn)), memory);
+        made
     }
 
     fn modify_qp(&mut self, qpn: u32, attr: QpAttr) -> Result<(), ModifyQpError> {
@@ -318,7 +329,7 @@ impl Commands for Own {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
         Own::settle(self);
         self.nic.destroy_qp(qpn)?;
-        self.rings.remove(&RingsOf::Qp(qpn));
+        self.rings.remove(RingsOf::Qp(qpn));
         Ok(())
     }
 
@@ -354,13 +365,13 @@ impl Commands for Own {
 
     fn resize_srq(&mut self, srq: u32, ring: RingInit) -> Result<RingInit, ResizeSrqError> {
         let mut rings = [ring];
-        let memory = Own::ring_memory(&mut rings).map_err(|error| match error {
+        let memory = self.ring_memory(&mut rings).map_err(|error| match error {
             CreateError::NoMemory { bytes } => ResizeSrqError::NoMemory { bytes },
             _ => ResizeSrqError::BadRing,
         })?;
-        self.resize_srq_in(srq, rings[0])?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Srq(srq), memory)));
-        Ok(rings[0])
+        let resized = self.resize_srq_in(srq, rings[0]);
+        self.keep_rings(resized.is_ok().then_some(RingsOf::Srq(srq)), memory);
+        resized.map(|()| rings[0])
     }
 
     fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
@@ -377,7 +388,7 @@ impl Commands for Own {
 
     fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
         self.nic.destroy_srq(srq)?;
-        self.rings.remove(&RingsOf::Srq(srq));
+        self.rings.remove(RingsOf::Srq(srq));
         Ok(())
     }
 
@@ -595,6 +606,14 @@ impl Commands for Own {
 
     fn in_use(&mut self) -> InUse {
         self.nic.in_use()
+    }
+
+    fn memory_use(&mut self) -> Vec<StructureUse> {
+        let mut all = self.nic.memory_use();
+        let (slots, bytes) = self.received.allocated();
+        all.push(StructureUse::new("receive_buffer", slots, bytes));
+        all.push(StructureUse::new("send_staging", 1, self.egress.allocated_bytes()));
+        all
     }
 
     fn card_counters(&mut self) -> CardCounters {

@@ -25,6 +25,7 @@ use remora_nic::{Access, Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::impair::ImpairCounters;
 pub use dma::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest};
 pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
@@ -37,7 +38,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -307,6 +308,8 @@ pub struct StatusPage {
     pub sessions: Vec<SessionStatus>,
     /// There are others, with higher numbers.
     pub more: bool,
+    /// What was done on purpose to packets that arrived, and to those that left.
+    pub impaired: [ImpairCounters; 2],
 }
 
 /// What a person wants to know of a session.

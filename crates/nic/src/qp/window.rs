@@ -153,6 +153,13 @@ impl Window {
         }
     }
 
+    /// The last decrease was for nothing: the window is what it was `before`, at least.
+    pub(crate) fn undo(&mut self, before: Window) {
+        if !self.is_fixed() && before.size > self.size {
+            *self = before;
+        }
+    }
+
     fn cut(&mut self, part: u32, high: Psn) {
         self.size = part_of(self.size, part);
         self.acked = 0;

@@ -169,6 +169,12 @@ fn a_daemons_card_is_impaired_and_works() {
     let result: Value = serde_json::from_str(&daemon.succeed(&perf)).unwrap();
     assert!(result["gbps"].as_f64().unwrap() > 0.0, "{result}");
     daemon.succeed(&["nic", "impair", "off"]);
+    let status = daemon.succeed(&["nic", "status", "--json"]);
+    let status: Value = serde_json::from_str(&status).unwrap();
+    let count = |name: &str| status["impaired"][name].as_u64().unwrap();
+    assert!(count("impair_in_lost") + count("impair_out_lost") > 0, "{status}");
+    assert!(count("impair_in_delayed") + count("impair_out_delayed") > 0, "{status}");
+    assert!(daemon.succeed(&["nic", "status"]).contains("On purpose: impair_"));
 }
 
 #[test]

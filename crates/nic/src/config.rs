@@ -147,7 +147,7 @@ impl Config {
     /// Gives the card a GUID of its own, from random bits. By its GUID a peer tells a card from the
     /// one that had its address before, whose connections the peer may still remember.
     pub fn set_guid(&mut self, random: u64) {
-        self.cm.ca_guid = random & !GROUP | LOCAL;
+        self.cm.set_guid(random & !GROUP | LOCAL);
     }
 }
 

@@ -64,6 +64,9 @@ counters! {
     /// Lossy dialect: acknowledges that told of a packet that had arrived before. Unless the
     /// network made the copy, it was sent again for nothing.
     tx_for_nothing,
+    /// Lossy dialect: recoveries that were for nothing, so that the window is what it was before:
+    /// the packets that had been found lost were only late.
+    recoveries_undone,
     /// Retransmission timers that ran out.
     timeouts,
     /// Retries beyond the retry count of a queue pair, since its peer's card exists and has not

@@ -12,6 +12,9 @@ use remora_nic::Time;
 
 /// How long requests to a card that has gone wait for the news that its process has ended.
 const GRACE: Duration = Duration::from_millis(200);
+/// The least time between two moments at which requests fail: the card looks through all its queue
+/// pairs then.
+const APART: Duration = Duration::from_secs(1);
 /// The most cards that are remembered.
 const CARDS_MAX: usize = 4096;
 
@@ -19,6 +22,8 @@ const CARDS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 pub(crate) struct Departed {
     cards: Vec<(IpAddr, Time)>,
+    /// No requests fail before.
+    again: Time,
 }
 
 impl Departed {
@@ -40,16 +45,20 @@ impl Departed {
         !self.cards.is_empty()
     }
 
-    /// Takes a card whose time is over.
-    pub(crate) fn take_over(&mut self, now: Time) -> Option<IpAddr> {
-        let at = self.cards.iter().position(|(_, until)| *until <= now)?;
-        Some(self.cards.remove(at).0)
+    /// Takes the cards whose time is over.
+    pub(crate) fn take_over(&mut self, now: Time) -> Vec<IpAddr> {
+        if self.next() > now {
+            return Vec::new();
+        }
+        self.again = now + APART;
+        let over = self.cards.partition_point(|(_, until)| *until <= now);
+        self.cards.drain(..over).map(|(card, _)| card).collect()
     }
 
     /// When the next card's time is over.
     pub(crate) fn next(&self) -> Time {
         // They are in the order of their times.
-        self.cards.first().map_or(Time::NEVER, |(_, until)| *until)
+        self.cards.first().map_or(Time::NEVER, |(_, until)| (*until).max(self.again))
     }
 }
 
@@ -65,14 +74,17 @@ mod tests {
         assert!(departed.note(start, card(1)));
         let later = start + GRACE / 2;
         assert!(departed.note(later, card(1)) && departed.note(later, card(2)));
-        assert_eq!((departed.take_over(later), departed.next()), (None, start + GRACE));
-        assert_eq!(departed.take_over(start + GRACE), Some(card(1)));
-        assert_eq!(departed.take_over(start + GRACE), None);
-        assert_eq!(departed.take_over(later + GRACE), Some(card(2)));
+        assert_eq!((departed.take_over(later), departed.next()), (vec![], start + GRACE));
+        assert_eq!(departed.take_over(start + GRACE), [card(1)]);
+        // The next cards are told together, some time later.
+        assert!(departed.note(start + GRACE, card(4)));
+        let next = start + GRACE + APART;
+        assert_eq!((departed.take_over(later + 2 * GRACE), departed.next()), (vec![], next));
+        assert_eq!(departed.take_over(next), [card(2), card(4)]);
         assert!(!departed.is_any());
         for n in 0..CARDS_MAX as u32 {
             assert!(departed.note(start, IpAddr::from(n.to_be_bytes())));
         }
-        assert!(!departed.note(start, card(3)), "it is told at once");
+        assert!(!departed.note(start, card(3)), "there is no room");
     }
 }

@@ -13,12 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remora_nic::{Event as CardEvent, Nic, Silence, Time, TransmitBatch};
+use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
 pub(crate) use crate::clock::Clock;
 use crate::daemon::engine::Engine;
 use crate::departed::Departed;
 use crate::dialect::DialectChoice;
+use crate::distant::Distant;
 use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
@@ -69,6 +70,8 @@ pub(crate) struct Own {
     pub(crate) dialect: DialectChoice,
     /// Cards that have gone, and whose peers are told soon.
     pub(crate) departed: Departed,
+    /// What is known of cards on other machines that do not answer.
+    pub(crate) distant: Distant,
     pub(crate) egress: Egress,
     pub(crate) received: RecvBatch,
     /// What is done to packets on purpose, once something has been.
@@ -121,6 +124,7 @@ impl Own {
             fabric,
             dialect: DialectChoice::default(),
             departed: Departed::default(),
+            distant: Distant::default(),
             egress: Egress::new(),
             received: RecvBatch::new(RECV_SLOTS),
             arriving: None,
@@ -210,34 +214,6 @@ impl Own {
         }
     }
 
-    /// Finds out why peers do not answer.
-    #[inline]
-    fn look_at_silent(&mut self) {
-        if self.nic.has_silent() || self.fabric.has_ended() || self.departed.is_any() {
-            self.look_at_each_silent();
-        }
-    }
-
-    #[cold]
-    fn look_at_each_silent(&mut self) {
-        let now = self.now();
-        let mut ended = self.fabric.take_ended();
-        while let Some(peer) = ended.pop().or_else(|| self.nic.poll_silent()) {
-            let mut silence = self.fabric.silence_of(peer);
-            tracing::debug!(%peer, ?silence, "a peer does not answer");
-            if silence == Silence::Gone && self.departed.note(now, peer) {
-                // Its requests do not use up their retries meanwhile.
-                silence = Silence::Held;
-            }
-            self.nic.handle_silence(now, &mut self.memory, peer, silence);
-        }
-        while let Some(peer) = self.departed.take_over(now) {
-            // Another process may have the address by now.
-            let silence = self.fabric.silence_of(peer);
-            self.nic.handle_silence(now, &mut self.memory, peer, silence);
-        }
-    }
-
     /// Decides whether packets of the card to itself stay within it.
     pub(crate) fn choose_shortcut(&mut self) {
         let has_rings = self.engine.is_some() && self.fabric.rings().is_some();
@@ -291,8 +267,8 @@ impl Own {
         self.batch.set_serving(true);
         self.batch.set_answering(true);
         self.transmit_from(now);
-        self.look_at_silent();
         let more = (0..RECEIVES).all(|_| self.receive() | self.receive_multicast());
+        self.look_at_silent();
         self.dispatch_events();
         if !self.event_loop.expects_more() {
             self.nic.release_acknowledges();

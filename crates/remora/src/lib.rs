@@ -74,7 +74,8 @@
 //!   [`request`] makes futures of requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
 //! - What connections speak: [`dialect`] chooses, `speaking` tells. `departed` remembers peers that
-//!   have ended, and `counters` counts.
+//!   have ended, `distant` is what is known of those on other machines, `silence` finds out
+//!   why one does not answer, and `counters` counts.
 //! - Packets: [`fabric`] carries them, by [`socket`] or, within a machine, by shared memory;
 //!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
 //!   and [`interface`] finds the address of the card.
@@ -103,6 +104,7 @@ pub mod device;
 mod device_events;
 pub mod device_sharing;
 pub mod dialect;
+mod distant;
 pub mod dma;
 mod door;
 mod driver;
@@ -136,6 +138,7 @@ mod scheduling;
 pub mod service_levels;
 pub mod shared;
 pub mod shared_receive;
+mod silence;
 pub mod slice;
 pub mod sock_diag;
 pub mod socket;

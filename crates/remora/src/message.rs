@@ -25,6 +25,7 @@ use remora_nic::{Access, Key, Pd, RateLimits, Xrcd};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::impair::ImpairCounters;
 pub use dma::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest};
 pub(crate) use keep::session_name;
 pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
@@ -307,6 +308,8 @@ pub struct StatusPage {
     pub sessions: Vec<SessionStatus>,
     /// There are others, with higher numbers.
     pub more: bool,
+    /// What was done on purpose to packets that arrived, and to those that left.
+    pub impaired: [ImpairCounters; 2],
 }
 
 /// What a person wants to know of a session.

@@ -261,10 +261,16 @@ fn spread_client() {
     let connection = device.connect(qp.clone(), to, b"", &params).wait(PATIENCE).unwrap();
     assert_eq!(qp.dialect(), Dialect::LOSSY);
     let there = connection.recv_remote().wait(PATIENCE).unwrap();
-    qp.write(memory.slice(..), there.slice(..)).wait(PATIENCE).unwrap();
+    // A thread that loses its processor between two paths makes packets late: not each time.
+    let mut least = u64::MAX;
+    for _ in 0..10 {
+        let before = device.counters().card.tx_for_nothing;
+        qp.write(memory.slice(..), there.slice(..)).wait(PATIENCE).unwrap();
+        least = least.min(device.counters().card.tx_for_nothing - before);
+    }
     drop(connection);
     let egress = device.counters().egress;
-    println!("spread: {} packets in {} calls", egress.packets, egress.groups);
+    println!("spread: {} packets in {} calls {least} for nothing", egress.packets, egress.groups);
 }
 
 /// Between two machines (network namespaces), packets leave from as many ports as there are paths,
@@ -326,4 +332,5 @@ fn packets_are_spread_over_paths() {
         said.iter().find(|line| line.contains("spread: ")).expect("the client has said so");
     let numbers: Vec<u64> = numbers.split(' ').filter_map(|word| word.parse().ok()).collect();
     assert!(numbers[0] > 3 * numbers[1], "packets leave several at a time: {numbers:?}");
+    assert_eq!(numbers[2], 0, "packets are sent again for nothing each time");
 }

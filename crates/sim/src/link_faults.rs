@@ -111,7 +111,7 @@ impl Network {
     }
 
     /// Decides what happens to a packet for one host. Calls `leave` for each datagram that will
-    /// come to the host's port, with its time.
+    /// come to the host's port, with its time: for a lost one, too, since it takes the links' time.
     pub fn send(
         &mut self,
         now: Time,
@@ -132,7 +132,7 @@ impl Network {
         let faults = self.faults;
         if fate == Fate::Drop || dice.chance(faults.loss) {
             self.tally.lost += 1;
-            return;
+            return leave(at, Wire { lost: true, ..wire });
         }
         let echo = match fate {
             Fate::Duplicate => Some(Duration::ZERO),

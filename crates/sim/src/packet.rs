@@ -28,9 +28,16 @@ pub struct Wire {
     pub bytes: Vec<u8>,
     /// Whether bits of it have flipped.
     pub damaged: bool,
+    /// Whether it takes its time of the links and is then lost.
+    pub lost: bool,
 }
 
 impl Wire {
+    fn new((src, src_port): (IpAddr, u16), dst: IpAddr, id: u16, tos: u8, bytes: Vec<u8>) -> Wire {
+        let (shows_id, damaged, lost) = (true, false, false);
+        Wire { src, src_port, dst, id, shows_id, tos, bytes, damaged, lost }
+    }
+
     /// The datagram, as the card receives it.
     #[inline]
     pub fn datagram(&self) -> Datagram<'_> {
@@ -59,8 +66,8 @@ impl Wire {
         let mut bytes = header[..len].to_vec();
         bytes.extend_from_slice(payload);
         bytes.resize(bytes.len() + pad, 0);
-        let (src_port, id, tos, damaged) = (0xC123, 0, 0, false);
-        let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes, damaged };
+        let (src_port, id, tos) = (0xC123, 0, 0);
+        let mut wire = Wire::new((src, src_port), dst, id, tos, bytes);
         wire.seal();
         wire
     }
@@ -75,8 +82,7 @@ impl Wire {
     ) -> Wire {
         let mut bytes = header.to_vec();
         bytes.resize(len.saturating_sub(4).max(header.len()), 0);
-        let mut wire =
-            Wire { src, src_port, dst, id: 0, shows_id: true, tos, bytes, damaged: false };
+        let mut wire = Wire::new((src, src_port), dst, 0, tos, bytes);
         wire.seal();
         wire
     }
@@ -114,7 +120,7 @@ pub fn seal(
     bytes.resize(bytes.len() + packet.pad(), 0);
     let tos = packet.path.traffic_class & !3 | packet.ecn as u8;
     let (src_port, dst) = (packet.path.src_port, packet.path.dst);
-    let mut wire = Wire { src, src_port, dst, id, shows_id: true, tos, bytes, damaged: false };
+    let mut wire = Wire::new((src, src_port), dst, id, tos, bytes);
     wire.seal();
     assert_eq!(
         wire.bytes.len(),

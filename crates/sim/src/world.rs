@@ -368,6 +368,10 @@ impl World {
         self.network.tally.delivered += 1;
         if self.net().packets.is_whole(packet.cargo()) {
             if let Cargo::Wire(wire) = self.net().take(packet) {
+                if wire.lost {
+                    self.network.tally.delivered -= 1;
+                    return Step::Card(host as usize);
+                }
                 return self.wire_arrives(host as usize, packet, *wire);
             }
         } else {

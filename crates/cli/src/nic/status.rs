@@ -67,6 +67,13 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
     let count = now.sessions.len();
     let sessions = if count == 1 { "session" } else { "sessions" };
     println!("Card at {}, UDP port {}: {count} {sessions}", card.address, card.port);
+    let impaired: Vec<String> = impaired(now)
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{name} {}", output::grouped(count)))
+        .collect();
+    if !impaired.is_empty() {
+        println!("On purpose: {}", impaired.join(", "));
+    }
     if !now.sessions.is_empty() {
         show_sessions(now, before);
     }
@@ -76,6 +83,11 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
     if !now.dma_clients.is_empty() {
         show_dma(&now.dma_clients);
     }
+}
+
+/// What was done on purpose to the card's packets.
+fn impaired(now: &Served) -> impl Iterator<Item = (&'static str, u64)> {
+    now.impaired.iter().flat_map(|(way, counters)| counters.named(*way))
 }
 
 fn show_sessions(now: &Served, before: Option<(Duration, &Served)>) {
@@ -208,8 +220,11 @@ fn document(now: &Served) -> Value {
         .iter()
         .map(|row| json!({ "session": row.session, "of": row.of, "passes": row.passes }))
         .collect();
+    let impaired: serde_json::Map<String, Value> =
+        impaired(now).map(|(name, count)| (name.to_owned(), count.into())).collect();
     json!({
         "card": card,
+        "impaired": impaired,
         "sessions": sessions,
         "passes": passes,
         "dma_clients": now.dma_clients,

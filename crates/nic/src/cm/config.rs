@@ -79,6 +79,12 @@ impl CmConfig {
         }
     }
 
+    /// Gives the card this GUID, with the mark by which peers of its kind know it. The mark takes
+    /// the second to fifth byte.
+    pub(crate) fn set_guid(&mut self, guid: u64) {
+        self.ca_guid = guid_with(guid, Dialect::STANDARD);
+    }
+
     /// The GUID in a message that offers or confirms `dialect`.
     pub(super) fn guid_with(&self, dialect: Dialect) -> u64 {
         let offers = self.offers | self.offers_here;

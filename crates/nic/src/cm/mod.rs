@@ -35,6 +35,7 @@ mod config;
 mod connection;
 mod counters;
 mod event;
+mod life;
 mod listener;
 pub mod mad;
 pub mod message;
@@ -70,6 +71,7 @@ pub use state::State;
 use crate::Time;
 use crate::wire::Dialect;
 use connection::{Connection, Side};
+use life::Questions;
 use listener::Listeners;
 use mad::{CM_QPN, MAD_LEN};
 use message::Message;
@@ -141,6 +143,7 @@ pub struct Cm {
     /// Connections that the caller has destroyed, and that are kept for the peer's sake.
     released: Order,
     resolutions: Resolutions,
+    questions: Questions,
     timers: BTreeSet<(Time, Timed)>,
     outgoing: VecDeque<OutgoingMad>,
     events: VecDeque<CmEvent>,
@@ -161,6 +164,7 @@ impl Cm {
             by_qpn: BTreeMap::new(),
             released: Order::default(),
             resolutions: Resolutions::default(),
+            questions: Questions::default(),
             timers: BTreeSet::new(),
             outgoing: VecDeque::new(),
             events: VecDeque::new(),

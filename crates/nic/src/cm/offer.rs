@@ -28,9 +28,14 @@ pub(super) fn offered(guid: u64) -> Dialect {
     }
 }
 
+/// Does a GUID have the mark, so that its card is one of this kind, whatever it offers?
+pub(super) fn is_marked(guid: u64) -> bool {
+    guid & MARK_BITS == MARK
+}
+
 /// The GUID by which a peer's card is known: the same in all its messages, whatever they offer.
 pub(super) fn identity(guid: u64) -> u64 {
-    if guid & MARK_BITS == MARK { guid & !OFFER_BITS } else { guid }
+    if is_marked(guid) { guid & !OFFER_BITS } else { guid }
 }
 
 #[cfg(test)]

@@ -201,6 +201,9 @@ impl Cm {
     }
 
     pub(super) fn on_sidr_rep(&mut self, src: IpAddr, rep: &SidrRep) {
+        if self.questions.take(src, rep.request_id) {
+            return;
+        }
         let entry = self.resolutions.entries.get(&rep.request_id);
         // An answer must be to a resolution that waits for one, and come from the peer that was
         // asked; a second answer finds none.

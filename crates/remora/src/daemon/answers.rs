@@ -489,7 +489,8 @@ impl Server {
             })
             .collect()
         });
-        StatusPage { card, sessions, more: seen.next().is_some() }
+        let impaired = live.command_own(|driver| driver.impair_counters().map(|(_, count)| count));
+        StatusPage { card, sessions, more: seen.next().is_some(), impaired }
     }
 }
 

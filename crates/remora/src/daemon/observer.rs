@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::impair::{Direction, ImpairCounters};
 use crate::message::{
     Answer, CardInfo, DaemonPlace, DmaClientStatus, Hello, MessageError, MessageSocket, PassStatus,
     Request, SessionStatus, encode, greeting, parse_answer_to_greeting, place,
@@ -27,6 +28,8 @@ pub struct Observer {
 pub struct Status {
     /// Its card.
     pub card: CardInfo,
+    /// What was done on purpose to its packets.
+    pub impaired: [(Direction, ImpairCounters); 2],
     /// The sessions that the asking user may see, by their numbers.
     pub sessions: Vec<SessionStatus>,
     /// Which of these write and read whose memory themselves.
@@ -34,6 +37,9 @@ pub struct Status {
     /// Programs of users that the asking one may see, which use the card's memory.
     pub dma_clients: Vec<DmaClientStatus>,
 }
+
+/// The card, what was done to packets that arrived and left, and the sessions.
+type Sessions = (CardInfo, [ImpairCounters; 2], Vec<SessionStatus>);
 
 /// Why a daemon cannot be asked.
 #[derive(Debug, Error)]
@@ -113,15 +119,17 @@ impl Observer {
     /// # Errors
     /// See [`ObserveError`].
     pub fn status(&self) -> Result<Status, ObserveError> {
-        let (card, sessions) = self.sessions()?;
+        let (card, impaired, sessions) = self.sessions()?;
         let passes = self.exchange(&encode(&Request::Passes), |answer| match answer {
             Answer::Passes(passes) => Some(passes),
             _ => None,
         })?;
-        Ok(Status { card, sessions, passes, dma_clients: self.dma_clients()? })
+        let [arriving, leaving] = impaired;
+        let impaired = [(Direction::In, arriving), (Direction::Out, leaving)];
+        Ok(Status { card, impaired, sessions, passes, dma_clients: self.dma_clients()? })
     }
 
-    fn sessions(&self) -> Result<(CardInfo, Vec<SessionStatus>), ObserveError> {
+    fn sessions(&self) -> Result<Sessions, ObserveError> {
         let (mut sessions, mut from) = (Vec::new(), 0);
         loop {
             let page = self.exchange(&encode(&Request::Status(from)), |answer| match answer {
@@ -132,7 +140,7 @@ impl Observer {
             let last = sessions.last().map(|last: &SessionStatus| last.session);
             match behind(from, last, page.more) {
                 Some(next) => from = next,
-                None => return Ok((page.card, sessions)),
+                None => return Ok((page.card, page.impaired, sessions)),
             }
         }
     }

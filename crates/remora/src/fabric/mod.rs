@@ -34,7 +34,7 @@ use remora_nic::transmit::PATH_PORTS;
 use remora_nic::{Datagram, Silence, Time, Transmit};
 use thiserror::Error;
 
-use crate::socket::{Destination, RecvBatch, Socket};
+use crate::socket::{Destination, RecvBatch, Refusal, Socket};
 use link::Put;
 use links::Links;
 use silence::Silences;
@@ -151,6 +151,8 @@ pub(crate) struct Fabric {
     /// A ring had no room at the last call that sent.
     full: bool,
     silent: Silences,
+    /// What other machines have refused, as calls that send have learnt.
+    refusals: Vec<Refusal>,
 }
 
 impl Fabric {
@@ -166,6 +168,7 @@ impl Fabric {
             fresh_looks: 0,
             full,
             silent,
+            refusals: Vec::new(),
         }
     }
 
@@ -189,15 +192,6 @@ impl Fabric {
             bound.inspect_err(|error| tracing::warn!(%error, "a path fewer")).ok()
         };
         self.paths = ports.map(bind).collect();
-    }
-
-    /// The socket of the path with this port.
-    fn path_from(&mut self, port: u16) -> &mut Socket {
-        let path = port.checked_sub(PATH_PORTS.start);
-        match path.and_then(|path| self.paths.get_mut(usize::from(path))) {
-            Some(Some(socket)) => socket,
-            _ => &mut self.udp,
-        }
     }
 
     /// The port from which a packet leaves, if it goes by UDP.
@@ -256,7 +250,16 @@ impl Fabric {
                 Put::Fault | Put::Broken => {}
             }
         }
-        self.path_from(to.from_port).send(to, segment, bytes).map(|()| Went::Udp)
+        let path = to.from_port.checked_sub(PATH_PORTS.start);
+        let socket = match path.and_then(|path| self.paths.get_mut(usize::from(path))) {
+            Some(Some(socket)) => socket,
+            _ => &mut self.udp,
+        };
+        let Err(error) = socket.send(to, segment, bytes) else { return Ok(Went::Udp) };
+        // An error that came by ICMP is about an earlier packet.
+        let is_full = error.kind() == io::ErrorKind::WouldBlock;
+        let stale = !is_full && socket.take_refusals(&mut self.refusals);
+        Err(if stale { io::Error::from_raw_os_error(libc::ECONNREFUSED) } else { error })
     }
 
     /// A ring has no room.
@@ -302,6 +305,34 @@ impl Fabric {
             Silence::Held if over => Silence::Unexplained,
             silence => silence,
         }
+    }
+
+    /// Is `peer` an address of this machine?
+    pub(crate) fn is_here(&self, peer: IpAddr) -> bool {
+        self.silent.is_here(peer)
+    }
+
+    /// Has the machine at `peer` say that it lives. What it says comes as a refusal of a port other
+    /// than the card's.
+    pub(crate) fn probe(&mut self, peer: IpAddr) {
+        const TRIES: usize = 4;
+        for _ in 0..TRIES {
+            if self.udp.probe(peer).is_ok() {
+                break;
+            }
+            self.udp.take_refusals(&mut self.refusals);
+        }
+    }
+
+    /// Have calls that send learnt of refusals?
+    #[inline]
+    pub(crate) fn has_refusals(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
+    /// What other machines have refused.
+    pub(crate) fn take_refusals(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.refusals)
     }
 
     /// Has the process of a card at the other end of a ring ended?

@@ -24,8 +24,7 @@ pub(super) struct Silences {
 impl Silences {
     /// Why does the card at `peer` not answer packets that go by UDP?
     pub(super) fn of(&mut self, peer: IpAddr, socket: &mut Socket) -> Silence {
-        let here = peer.is_loopback() || self.own.contains(&peer);
-        if !here || peer == socket.addr() {
+        if !self.is_here(peer) || peer == socket.addr() {
             return Silence::Unexplained;
         }
         let Some(queue) = socket.queue_of(peer) else {
@@ -39,6 +38,11 @@ impl Silences {
         // Answers to this card may have found no room in its own socket.
         let ours = socket.own_queue(peer).is_some_and(|own| self.overflows(socket.addr(), own));
         if queue.waiting > 0 || overflows || ours { Silence::Held } else { Silence::Unexplained }
+    }
+
+    /// Is `peer` an address of this machine?
+    pub(super) fn is_here(&self, peer: IpAddr) -> bool {
+        peer.is_loopback() || self.own.contains(&peer)
     }
 
     /// Has the socket at `addr` dropped anything since it was last asked about?

@@ -17,6 +17,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 pub use engine::{Fate, Held, Impairer};
 pub(crate) use hold::Hold;
 pub use parse::BadImpairment;
@@ -162,7 +164,7 @@ impl Rule {
 macro_rules! counters {
     ($($(#[$doc:meta])+ $field:ident: $in:literal, $out:literal;)+) => {
         /// What was done to packets on purpose, in one direction.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         pub struct ImpairCounters {
             $($(#[$doc])+ pub $field: u64,)+
         }

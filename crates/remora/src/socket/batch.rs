@@ -9,6 +9,7 @@ use remora_nic::Datagram;
 
 use super::control::Received;
 use super::failure::is_icmp_error;
+use super::refusal::{self, Refusal};
 use super::sys::{self, SLOTS_MAX, Slot};
 use crate::memory::PageAligned;
 
@@ -28,6 +29,7 @@ pub struct RecvBatch {
     full: bool,
     dst: IpAddr,
     counters: RecvCounters,
+    refusals: Vec<Refusal>,
 }
 
 /// What went wrong, or was lost, on the way in. All count from the start.
@@ -73,6 +75,7 @@ impl RecvBatch {
             full: false,
             dst: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             counters: RecvCounters::default(),
+            refusals: Vec::new(),
         }
     }
 
@@ -111,6 +114,17 @@ impl RecvBatch {
     /// What went wrong on the way in, since this batch was made.
     pub fn counters(&self) -> RecvCounters {
         self.counters
+    }
+
+    /// Have calls that receive learnt of refusals?
+    #[inline]
+    pub(crate) fn has_refusals(&self) -> bool {
+        !self.refusals.is_empty()
+    }
+
+    /// What other machines have refused.
+    pub(crate) fn take_refusals(&mut self) -> Vec<Refusal> {
+        std::mem::take(&mut self.refusals)
     }
 
     /// Forgets the old datagrams and fetches new ones, sent to `dst`.
@@ -163,7 +177,10 @@ impl RecvBatch {
                     return Ok(0);
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) if is_icmp_error(&e) => self.counters.icmp_errors += 1,
+                Err(e) if is_icmp_error(&e) => {
+                    self.counters.icmp_errors += 1;
+                    refusal::take(fd, &mut self.refusals);
+                }
                 Err(e) => return Err(e),
             }
         }

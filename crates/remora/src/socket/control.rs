@@ -5,8 +5,8 @@
 //! bytes, so that no pointer is needed.
 
 use libc::{
-    IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPV6_HOPLIMIT, IPV6_TCLASS, SO_RXQ_OVFL, SOL_SOCKET,
-    SOL_UDP, UDP_GRO, UDP_SEGMENT,
+    IP_RECVERR, IP_TOS, IP_TTL, IPPROTO_IP, IPPROTO_IPV6, IPV6_HOPLIMIT, IPV6_RECVERR, IPV6_TCLASS,
+    SO_RXQ_OVFL, SOL_SOCKET, SOL_UDP, UDP_GRO, UDP_SEGMENT,
 };
 
 const WORD: usize = size_of::<usize>();
@@ -30,6 +30,14 @@ pub(super) struct Received {
     /// Datagrams that have found the socket's buffer full since it was opened, if the kernel said
     /// so.
     pub(super) overflow: Option<u32>,
+}
+
+/// What the kernel said about an earlier packet (`struct sock_extended_err`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct News {
+    pub(super) errno: i32,
+    /// Another machine has said so.
+    pub(super) by_icmp: bool,
 }
 
 impl Control {
@@ -102,6 +110,27 @@ impl Control {
         }
         received
     }
+
+    /// Reads what the kernel wrote about an earlier packet.
+    pub(super) fn news(&self) -> Option<News> {
+        let mut rest = self.as_slice();
+        while let Some((level, kind, value, next)) = next_message(rest) {
+            if matches!((level, kind), (IPPROTO_IP, IP_RECVERR) | (IPPROTO_IPV6, IPV6_RECVERR)) {
+                return News::parse(value);
+            }
+            rest = next;
+        }
+        None
+    }
+}
+
+impl News {
+    fn parse(value: &[u8]) -> Option<News> {
+        let errno = i32::from_ne_bytes(*value.first_chunk()?);
+        let origin = *value.get(4)?;
+        let by_icmp = origin == libc::SO_EE_ORIGIN_ICMP || origin == libc::SO_EE_ORIGIN_ICMP6;
+        Some(News { errno, by_icmp })
+    }
 }
 
 /// Level, type and value of the first message, and what follows it.
@@ -126,6 +155,26 @@ mod tests {
         control.push(SOL_SOCKET, SO_RXQ_OVFL, &7u32.to_ne_bytes());
         let expected = Received { tos: 0x6a, segment: 4148, overflow: Some(7) };
         assert_eq!(control.parse(), expected);
+    }
+
+    #[test]
+    fn news_of_an_earlier_packet_are_read() {
+        let mut control = Control::new();
+        control.push_tos(false, 0);
+        assert_eq!(control.news(), None);
+        // An error, its origin, and what else the structure has.
+        let mut value = [0; 16];
+        value[..4].copy_from_slice(&libc::ECONNREFUSED.to_ne_bytes());
+        value[4] = libc::SO_EE_ORIGIN_ICMP;
+        control.push(IPPROTO_IP, IP_RECVERR, &value);
+        let refused = News { errno: libc::ECONNREFUSED, by_icmp: true };
+        assert_eq!(control.news(), Some(refused));
+        let mut control = Control::new();
+        value[4] = libc::SO_EE_ORIGIN_LOCAL;
+        control.push(IPPROTO_IPV6, IPV6_RECVERR, &value);
+        assert_eq!(control.news(), Some(News { by_icmp: false, ..refused }));
+        control.set_len(HEADER + 4);
+        assert_eq!(control.news(), None);
     }
 
     #[test]

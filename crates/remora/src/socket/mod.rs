@@ -9,7 +9,8 @@
 //! - `bind.rs`: takes an address; `destination.rs`: where datagrams go; `usual.rs`: what holds for
 //!   datagrams without a control message.
 //! - `segmentation.rs`: the groups that leave together; `batch.rs`: what arrives together.
-//! - `failure.rs`: what errors mean; `queue.rs`: how full another process's socket is.
+//! - `failure.rs`: what errors mean; `refusal.rs`: what other machines refuse; `queue.rs`: how full
+//!   another process's socket is.
 
 mod batch;
 mod bind;
@@ -17,6 +18,7 @@ mod control;
 mod destination;
 mod failure;
 mod queue;
+mod refusal;
 pub(crate) mod segmentation;
 mod sys;
 mod usual;
@@ -36,8 +38,12 @@ pub use destination::Destination;
 pub use failure::SendFailure;
 use queue::Diagnosis;
 pub(crate) use queue::ReceiveQueue;
+pub(crate) use refusal::Refusal;
 pub use segmentation::{GROUP_MAX, SEGMENTS_MAX};
 use usual::Usual;
+
+/// A port that nobody has: traceroute(8) begins with it for that reason.
+const NOBODYS_PORT: u16 = 33_434;
 
 /// How to open a [`Socket`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -280,6 +286,21 @@ impl Socket {
     }
 }
 
+/// What refused packets say.
+impl Socket {
+    /// Sends a datagram that a machine refuses if it lives.
+    pub(crate) fn probe(&self, machine: IpAddr) -> io::Result<()> {
+        let to = socket_addr(machine.to_canonical(), self.scope_id, NOBODYS_PORT);
+        sys::send(self.as_fd(), to, &Control::new(), b"Is this machine up?")
+    }
+
+    /// Adds what other machines have refused. Returns whether there was any news by ICMP: then an
+    /// error of the last call was about an earlier packet.
+    pub(crate) fn take_refusals(&self, refusals: &mut Vec<Refusal>) -> bool {
+        refusal::take(self.as_fd(), refusals)
+    }
+}
+
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.udp.as_fd()
@@ -315,6 +336,11 @@ fn set_options(udp: &UdpSocket, v6: bool, config: &Config) -> io::Result<(bool, 
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_RECVTOS, config.marks.into())?;
         sys::set_option(fd, libc::IPPROTO_IP, libc::IP_TOS, config.tos.into())?;
     }
+    let (level, name) = match v6 {
+        true => (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+        false => (libc::IPPROTO_IP, libc::IP_RECVERR),
+    };
+    sys::set_option(fd, level, name, 1)?;
     // A kernel without this option only does not count overflows.
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
     set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, config.buffer)?;

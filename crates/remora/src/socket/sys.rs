@@ -245,6 +245,29 @@ pub(super) fn receive_one(fd: BorrowedFd, slot: &mut Slot, bytes: &mut [u8]) -> 
     Ok(true)
 }
 
+/// Fetches what the kernel has to tell of an earlier packet, whose destination goes to
+/// `slot.from`. Never blocks. Returns whether there was anything.
+pub(super) fn receive_news(fd: BorrowedFd, slot: &mut Slot) -> io::Result<bool> {
+    let mut message = empty_message();
+    let room = slot.control.room();
+    message.msg_control = room.as_mut_ptr().cast();
+    message.msg_controllen = room.len() as _;
+    message.msg_name = (&raw mut slot.from).cast();
+    message.msg_namelen = size_of::<RawAddr>() as socklen_t;
+    // SAFETY: the message points to one slot, with its lengths, and has no place for bytes; the
+    // slot is borrowed mutably through the call.
+    let got = unsafe {
+        let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+        libc::recvmsg(fd.as_raw_fd(), &raw mut message, flags)
+    };
+    if got < 0 {
+        let error = io::Error::last_os_error();
+        return if error.raw_os_error() == Some(libc::EAGAIN) { Ok(false) } else { Err(error) };
+    }
+    slot.control.set_len(message.msg_controllen as _);
+    Ok(true)
+}
+
 fn empty_message() -> msghdr {
     // SAFETY: a `msghdr` of null pointers and zero lengths is valid: it names nothing.
     unsafe { std::mem::zeroed() }

@@ -226,8 +226,8 @@ impl Run<'_> {
         let bytes = u64::from(self.terms.mtu) + self.scheme.headers() + OUTER_BYTES;
         let lost = self.dice.chance(self.terms.loss) || self.terms.drop == Some(psn) && !again;
         self.outcome.lost += u64::from(lost);
-        // As on the network of the cards, a lost packet takes no time of the link.
-        let takes = if lost { 0 } else { self.takes(bytes) };
+        // As on the network of the cards, a lost packet takes its time of the link.
+        let takes = self.takes(bytes);
         if !lost {
             let way = psn / self.terms.run % self.terms.paths.len() as u64;
             let longer = picoseconds(self.terms.paths[way as usize]);

@@ -3,6 +3,7 @@
 mod crowds;
 mod directed;
 mod hostile;
+mod life;
 mod lossy;
 mod offers;
 mod refusals;

@@ -15,17 +15,13 @@ use crate::incident::{Cause, LossSign};
 use crate::psn::Psn;
 use crate::qp::refusal::status_of;
 use crate::qp::requester::Recovery;
+use crate::qp::window::Window;
 use crate::qp::{Qp, State};
 use crate::queue::{Opcode, Status};
 use crate::time::Time;
-use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_again_ns};
+use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_apart_ns};
 use crate::wire::{Packet, Sack, Syndrome};
 
-/// The most quarters of a round trip that a packet may be late: it grows by one after each packet
-/// that was sent again for nothing (RFC 8985 §7.2 bounds it by the round trip).
-const QUARTERS_MAX: u64 = 16;
-/// After so many recoveries without such a packet it is one quarter again (RFC 8985 §7.2).
-const GENEROUS: u8 = 16;
 /// The wait for a first sign of life before any round trip is known.
 const FIRST_WAIT_NS: u64 = 1_000_000;
 /// Probes are at most so far apart when the queue pair has no time-out.
@@ -90,6 +86,9 @@ impl Qp {
         self.measure(env, &sack);
         let first = Psn::new(packet.ext.aeth.msn);
         let news = self.take_selective(env, (first, &sack)) | self.take_cumulative(env, end);
+        if !self.lossy().departures.settled.is_empty() {
+            self.settle_lost(env);
+        }
         if news {
             let retry_cnt = self.retry_cnt;
             let lossy = self.lossy_mut();
@@ -141,16 +140,41 @@ impl Qp {
         }
         // A probe of a packet that had arrived says nothing about the order of packets.
         if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
-            lossy.quarters = (lossy.quarters + 1).min(QUARTERS_MAX);
-            lossy.generous = GENEROUS;
+            let sent = Time(now.0.saturating_sub(ago_ns));
+            let undone = lossy.recoveries.settle_copy(sent);
             env.card.counters.tx_for_nothing += 1;
+            self.undo(env, undone);
         }
         if counted {
+            if marked > 0 {
+                self.lossy_mut().recoveries.stop_doubting();
+            }
             self.note_marks(now, received, marked);
         }
         if plausible && self.mode.contains(Mode::CONTROLLED) {
             let least = Duration::from_nanos(self.lossy().paths.least_ns(sack.path));
             self.note_round_trip(Duration::from_nanos(ago_ns - held_ns), least);
+        }
+    }
+
+    /// Takes what the last recovery has done to the window back, if it was for nothing.
+    fn undo(&mut self, env: &mut Env<'_>, before: Option<Window>) {
+        if let Some(before) = before {
+            env.card.counters.recoveries_undone += 1;
+            self.tx.window.undo(before);
+        }
+    }
+
+    /// Takes the packets that had been found lost, and have arrived now.
+    #[inline(never)]
+    fn settle_lost(&mut self, env: &mut Env<'_>) {
+        let settled = core::mem::take(&mut self.lossy_mut().departures.settled);
+        for packet in settled {
+            let lossy = self.lossy_mut();
+            let path = lossy.paths.of(packet.psn, packet.tries);
+            let least_ns = lossy.paths.least_ns(path);
+            let undone = lossy.recoveries.settle(env.now, packet, least_ns);
+            self.undo(env, undone);
         }
     }
 
@@ -195,13 +219,7 @@ impl Qp {
         let lossy = self.lossy_mut();
         lossy.departures.advance(end, packets);
         lossy.paths.advance(end, packets);
-        if lossy.recover.is_some_and(|recover| !end.is_before(recover)) {
-            lossy.recover = None;
-            lossy.generous = lossy.generous.saturating_sub(1);
-            if lossy.generous == 0 {
-                lossy.quarters = 1;
-            }
-        }
+        lossy.recoveries.advance(end);
         true
     }
 
@@ -271,7 +289,7 @@ impl Qp {
     /// there was none for those.
     fn lose_sends(&mut self, env: &mut Env<'_>, psn: Psn) {
         let (una, high) = (self.tx.una, self.tx.high);
-        self.lossy_mut().departures.lose(una, psn);
+        self.lossy_mut().departures.lose(una, psn, None);
         let pool = &env.card.outstanding;
         let mut at = pool.find(&self.tx.outstanding, |work| work.holds(psn));
         while let Some(work) = pool.get(at) {
@@ -284,7 +302,7 @@ impl Qp {
                 let end = if work.end().is_before(high) { work.end() } else { high };
                 let departures = &mut self.cold.lossy.as_mut().expect("it is lossy").departures;
                 for ahead in 0..end.distance_from(from) {
-                    departures.lose(una, from.plus(ahead));
+                    departures.lose(una, from.plus(ahead), None);
                 }
             }
             at = pool.next(at);
@@ -300,17 +318,18 @@ impl Qp {
     #[inline(never)]
     fn find_late(&mut self, env: &mut Env<'_>) -> Time {
         let (una, high, now) = (self.tx.una, self.tx.high, env.now);
+        let window = self.tx.window;
         let lossy = self.lossy_mut();
         let slowest = lossy.paths.slowest();
         let slowest_ns = slowest.map_or(FIRST_WAIT_NS, |slowest| slowest.smoothed_ns);
-        let quarters = lossy.quarters;
+        let quarters = lossy.recoveries.quarters;
         let other_paths_ns = slowest_ns * (4 + quarters) / 4 + lossy.held_ns;
         let patience = Patience { quarters, other_paths_ns, first_ns: other_paths_ns * 4 };
         let sent = high.distance_from(una);
         let found = lossy.departures.find_lost((una, sent), now, &mut lossy.paths, patience);
         let (lost, next) = found;
         if lost > 0 {
-            lossy.recover = Some(lossy.recover.unwrap_or(high));
+            lossy.recoveries.begin(now, lost, high, window);
             env.card.counters.found_lost += u64::from(lost);
             env.card.counters.paths_retired += u64::from(lossy.paths.retire(high, now));
             self.note_loss(now);
@@ -319,8 +338,8 @@ impl Qp {
         next
     }
 
-    /// How long after the last packet or probe it is sent again (RFC 8985 §7.5.1): for each
-    /// further probe twice as long. `silence_ns` is [`Qp::silence_ns`].
+    /// How long after the last packet or probe it is sent again (RFC 8985's tail loss probe): for
+    /// each further probe twice as long. `silence_ns` is [`Qp::silence_ns`].
     fn probe_after_ns(
         &self,
         env: &Env<'_>,
@@ -341,7 +360,7 @@ impl Qp {
     fn silence_ns(&self, env: &Env<'_>) -> Option<u64> {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
         let least = env.card.least_wait_ns();
-        ack_timeout_ns(self.timeout).map(|wait| wait_again_ns(wait.max(least), vain))
+        ack_timeout_ns(self.timeout).map(|wait| wait_apart_ns(wait.max(least), vain, self.qpn))
     }
 
     /// The peer's silence counts from now on.
@@ -438,9 +457,10 @@ impl Qp {
         let lossy = self.lossy_mut();
         lossy.quiet_since = now;
         lossy.probe = true;
+        lossy.recoveries.stop_doubting();
         lossy.departures.take_back();
         for ahead in 0..sent {
-            lossy.departures.lose(una, una.plus(ahead));
+            lossy.departures.lose(una, una.plus(ahead), None);
         }
         self.schedule(env.card);
         self.arm_lossy(env);

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use super::bitmap::Bitmap;
 use super::paths::Paths;
+use super::recoveries::Settled;
 use crate::psn::Psn;
 use crate::time::Time;
 
@@ -19,6 +20,8 @@ pub(crate) struct Departures {
     arrived: Bitmap,
     /// The packets that were found lost and have not arrived since, by PSN.
     lost: VecDeque<Lost>,
+    /// Packets that have arrived since the caller looked, and had been found lost by later ones.
+    pub(super) settled: Vec<Settled>,
     /// How many of `lost` have not been sent again yet.
     pub(super) to_send: u32,
     /// When a packet last left, the first time or again.
@@ -33,6 +36,8 @@ pub(super) struct Lost {
     pub(super) tries: u8,
     /// When it was sent again; `None` if it has not been yet.
     again: Option<Time>,
+    /// When it was found lost, if the acknowledges of later packets have shown it.
+    found: Option<Time>,
 }
 
 /// How long a packet may be late before it counts as lost.
@@ -98,12 +103,13 @@ impl Departures {
     /// Notes that all before `una`, which was `by` packets farther back, have arrived.
     pub(super) fn advance(&mut self, una: Psn, by: u32) {
         self.arrived.advance(by);
-        while let Some(first) = self.lost.front() {
+        while let Some(first) = self.lost.front().copied() {
             if !first.psn.is_before(una) {
                 break;
             }
             self.to_send -= u32::from(first.again.is_none());
             self.lost.pop_front();
+            self.settle(first);
         }
         while self.runs.get(1).is_some_and(|(first, _)| !first.is_after(una)) {
             self.runs.pop_front();
@@ -120,10 +126,19 @@ impl Departures {
             Ok(at) => {
                 let lost = self.lost.remove(at)?;
                 self.to_send -= u32::from(lost.again.is_none());
+                self.settle(lost);
                 // Which of its copies has arrived is not known.
                 Some((None, lost.tries))
             }
             Err(_) => Some((Some(self.left_at(psn)), 0)),
+        }
+    }
+
+    /// Notes that a packet has arrived that had been found lost.
+    fn settle(&mut self, lost: Lost) {
+        let Lost { psn, tries, again, found } = lost;
+        if let Some(found) = found {
+            self.settled.push(Settled { psn, tries, left: self.left_at(psn), again, found });
         }
     }
 
@@ -149,7 +164,7 @@ impl Departures {
                 self.to_send -= u32::from(self.lost[at].again.is_none());
                 (self.lost[at].again, self.lost[at].tries) = (Some(now), tries);
             }
-            Err(at) => self.lost.insert(at, Lost { psn, tries, again: Some(now) }),
+            Err(at) => self.lost.insert(at, Lost { psn, tries, again: Some(now), found: None }),
         }
     }
 
@@ -159,8 +174,9 @@ impl Departures {
         self.arrived.clear_base();
     }
 
-    /// Counts the packet `psn` as lost. Returns whether it was not counted yet.
-    pub(super) fn lose(&mut self, una: Psn, psn: Psn) -> bool {
+    /// Counts the packet `psn` as lost; `found` says when later packets have shown it. Returns
+    /// whether it was not counted yet.
+    pub(super) fn lose(&mut self, una: Psn, psn: Psn, found: Option<Time>) -> bool {
         if self.arrived.get(psn.distance_from(una)) {
             return false;
         }
@@ -169,8 +185,9 @@ impl Departures {
             Ok(at) => {
                 let lost = &mut self.lost[at];
                 (lost.again, lost.tries) = (None, lost.tries.saturating_add(1));
+                lost.found = found;
             }
-            Err(at) => self.lost.insert(at, Lost { psn, tries: 1, again: None }),
+            Err(at) => self.lost.insert(at, Lost { psn, tries: 1, again: None, found }),
         }
         self.to_send += 1;
         true
@@ -226,7 +243,7 @@ impl Departures {
             };
             let due = left.plus_ns(wait_ns.max(500 << tries.min(TRIES_MAX)));
             if due <= now {
-                found += u32::from(self.lose(una, psn));
+                found += u32::from(self.lose(una, psn, Some(now)));
                 paths.lost(path);
                 among += usize::from(lost.is_none());
             } else {

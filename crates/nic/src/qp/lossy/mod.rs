@@ -10,6 +10,7 @@
 //!   what the two remember, `paths` how long paths take.
 //! - `answers` has READs, atomics and FLUSHes: an answer is a message of the stream back, with PSNs
 //!   and acknowledges like any other.
+//! - `recoveries` knows which were for nothing.
 //! - `bitmap` is what both sides keep of packets behind a missing one.
 
 mod acknowledge;
@@ -21,6 +22,7 @@ mod departures;
 mod memory;
 mod paths;
 mod receiver;
+mod recoveries;
 mod sender;
 
 use std::collections::VecDeque;
@@ -38,6 +40,7 @@ use arrivals::Arrivals;
 use departures::Departures;
 pub(crate) use memory::LossyUse;
 use paths::Paths;
+use recoveries::Recoveries;
 
 /// What a queue pair of the lossy dialect has besides the state that all have.
 #[derive(Debug)]
@@ -70,13 +73,7 @@ pub(crate) struct Lossy {
     probe: bool,
     /// The longest that the peer has held an acknowledge lately, in nanoseconds.
     held_ns: u64,
-    /// How late a packet may be before it counts as lost, in quarters of a round trip; more after
-    /// packets were taken for lost that were not.
-    quarters: u64,
-    /// Recoveries left until that goes back.
-    generous: u8,
-    /// Where the present recovery ends.
-    recover: Option<Psn>,
+    recoveries: Recoveries,
     /// The counts of the last acknowledge: packets received, and those with a mark.
     peer_received: u16,
     peer_marked: u16,
@@ -122,9 +119,7 @@ impl Lossy {
             probed_at: Time::ZERO,
             probe: false,
             held_ns: 0,
-            quarters: 1,
-            generous: 0,
-            recover: None,
+            recoveries: Recoveries::default(),
             peer_received: 0,
             peer_marked: 0,
         }

@@ -100,7 +100,7 @@ fn cluster(servers: u32) -> Result<Cluster> {
     cluster.net.buffer = BufferOptions {
         bytes: 32_000_000,
         marking: Some(Marking::step(300_000)),
-        marking_gigabits: 100,
+        marking_bits: 100_000_000_000,
         ..BufferOptions::default()
     };
     Ok(cluster)

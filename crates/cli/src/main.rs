@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Command::Store(command) => command.run(),
         Command::Stats(command) => command.run().map(succeeded),
         Command::Sim(command) => command.run().map(succeeded),
-        Command::World(command) => command.run().map(succeeded),
+        Command::World(command) => command.run(),
         Command::Chain(command) => command.run().map(succeeded),
         Command::Dma(command) => command.run().map(succeeded),
         Command::Perf(command) => command.run().map(succeeded),

@@ -96,6 +96,40 @@ fn worlds_are_compared() {
     assert!(!world(&["compare", both[0]]).status.success(), "one world is none to compare");
 }
 
+/// Worlds whose flows fail are told from those that cannot be run, and from those that end early.
+#[test]
+fn flows_that_fail_have_a_status_of_their_own() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let file = |name: &str, end: &str, change: &str| {
+        let text = format!(
+            "name = \"{name}\"\n{end}\n[topology]\nshape = \"star\"\nhosts = 3\n\
+             rate = \"100Gbps\"\ndelay = \"1us\"\n[host]\ntimeout = \"8us\"\n{change}\n\
+             [[workload]]\nkind = \"calls\"\nclients = \"1..2\"\nserver = 0\nrequest = 64\n\
+             answer = 64\ncalls = 2\n"
+        );
+        fs::write(at(name), text).unwrap();
+        at(name)
+    };
+    let fails = "[[change]]\nat = \"0us\"\ncable = [\"switch 0\", \"host 1\"]\n";
+    let (good, bad) = (file("good", "", ""), file("bad", "", fails));
+    let early = file("early", "until = \"1us\"", "");
+    let ran = |args: &[&str]| {
+        let output = world(args);
+        (output.status.code(), told(&output))
+    };
+    assert_eq!(ran(&["run", &good]), (Some(0), String::new()));
+    assert_eq!(ran(&["run", &early]).0, Some(0));
+    let (status, said) = ran(&["run", &bad]);
+    assert_eq!(status, Some(3), "{said}");
+    // The first request of host 1 fails; its answer and the second call wait for it.
+    assert!(said.contains("\"bad\": of 8 flows 1 have failed, 3 never end"), "{said}");
+    let (status, said) = ran(&["compare", &good, &bad]);
+    assert_eq!((status, said.contains("\"good\"")), (Some(3), false), "{said}");
+    assert_eq!(ran(&["export", &bad, "--fct", &at("fct.txt")]).0, Some(3));
+    assert!(String::from_utf8_lossy(&world(&["run", "--help"]).stdout).contains("3 if flows"));
+}
+
 #[test]
 fn a_mistake_is_shown_in_its_line() {
     let folder = Folder::new();

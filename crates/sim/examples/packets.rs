@@ -17,7 +17,7 @@ fn main() {
     cluster.mtu = if mtu == 4096 { Mtu::B4096 } else { Mtu::B1024 };
     cluster.net.buffer = BufferOptions {
         marking: Some(Marking::step(300_000)),
-        marking_gigabits: 100,
+        marking_bits: 100_000_000_000,
         ..BufferOptions::default()
     };
     cluster.until = span * US;

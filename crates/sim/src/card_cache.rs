@@ -1,7 +1,8 @@
 //! A card that keeps its connections' state in host memory and caches some of it, as commercial
 //! cards do: how fast it can be at most, by the number of queue pairs (SRNIC §2.2, Fig. 2).
 //!
-//! These are bounds and no simulation of a card, whose inner works are not published: nothing is
+//! These are bounds, between which a simulated card with such a cache comes out
+//! ([`crate::hardware::Cache`]). The inner works of commercial cards are not published: nothing is
 //! fitted to the paper's curve. A message needs the state of its queue pair. If queue pairs come at
 //! random, and the cache holds the state of `held` of them, a message of `n` queue pairs misses
 //! with probability 1 − held / n, whatever the cache replaces. A miss moves a context over PCIe in
@@ -11,6 +12,7 @@
 use core::time::Duration;
 
 use crate::hardware::pcie::{Generation, Lanes, Link, Payload, READ_REQUEST};
+use crate::hardware::{CACHE, CONTEXT, STATE};
 
 /// A card with a cache.
 #[derive(Clone, Copy, Debug)]
@@ -33,9 +35,9 @@ pub struct CachingCard {
 /// A cache as large as the paper assumes (§2.2: some 2 MB), on its testbed's bus (§5: PCIe Gen3
 /// x16, 1.1 µs), in which queue pairs take what their contexts take (375 B).
 pub const CONTEXTS: CachingCard = CachingCard {
-    cache_bytes: 2 << 20,
-    state_bytes: 375,
-    context_bytes: 375,
+    cache_bytes: CACHE.value,
+    state_bytes: CONTEXT.value,
+    context_bytes: CONTEXT.value,
     line: 100_000_000_000,
     bus: Link {
         generation: Generation::Gen3,
@@ -48,7 +50,7 @@ pub const CONTEXTS: CachingCard = CachingCard {
 
 /// The same, in which queue pairs also take what Table 1 has for elements and outstanding requests:
 /// 9.8 and 114.4 MB of 10,000 queue pairs.
-pub const EVERYTHING: CachingCard = CachingCard { state_bytes: 375 + 980 + 11_440, ..CONTEXTS };
+pub const EVERYTHING: CachingCard = CachingCard { state_bytes: STATE.value, ..CONTEXTS };
 
 /// The same without state that would have to be cached: the design of SRNIC, and of this card.
 pub const NOTHING: CachingCard = CachingCard { state_bytes: 0, ..CONTEXTS };

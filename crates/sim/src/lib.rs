@@ -60,6 +60,11 @@ mod stores;
 mod traffic;
 pub mod world;
 
+/// The Rust of docs/worlds.md is run by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/worlds.md")]
+struct Worlds;
+
 pub use faults::{Fate, Faults, Rule};
 pub use goodput::{Goodput, goodput};
 pub use link_faults::LinkOptions;

@@ -58,7 +58,8 @@ impl Stage {
 
     /// Takes a packet that has arrived at `now`; returns when the card knows of it.
     pub(crate) fn arrive(&mut self, now: Ps, packet: Packet, (header, len): (u8, u64)) -> Ps {
-        let at = self.time.receives(now, Work::of(header, len).payload);
+        let Work { begins, payload, .. } = Work::of(header, len);
+        let at = self.time.receives(now, begins.then_some(packet.flow), payload);
         // What comes behind may not pass what came before: the card takes packets in their order.
         let at = self.into.back().map_or(at, |(last, _)| at.max(*last));
         self.into.push_back((at, packet));

@@ -1,6 +1,7 @@
 //! `remora world compare`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -12,6 +13,7 @@ use crate::output::{self, grouped};
 
 /// `remora world compare`.
 #[derive(Debug, Args)]
+#[command(after_help = load::STATUSES)]
 pub(super) struct Compare {
     /// The world files; the first is what the others are compared with
     #[arg(value_name = "WORLD.toml", required = true)]
@@ -23,22 +25,24 @@ pub(super) struct Compare {
 }
 
 impl Compare {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         if self.worlds.len() < 2 {
             bail!("name two worlds or more; for one, there is `remora world run`");
         }
-        let mut outcomes = Vec::new();
+        let (mut outcomes, mut ran) = (Vec::new(), Vec::new());
         for path in &self.worlds {
             let experiment = load::load(path, self.chosen)?;
             let report = load::simulate(&experiment)?;
             outcomes.push(Outcome::new(&experiment, &report));
+            ran.push((experiment, report));
         }
         let (headings, rows) = table(&outcomes);
         let mut shown = output::table(headings.clone());
         rows.iter().for_each(|row| _ = shown.add_row(row.clone()));
         output::align_right(&mut shown, 1..headings.len());
         println!("{shown}\n(times in µs; in brackets: a multiple of the first world's)");
-        self.files.write(&outcomes, || page::comparison(&outcomes, &headings, &rows))
+        self.files.write(&outcomes, || page::comparison(&outcomes, &headings, &rows))?;
+        Ok(load::status(ran.iter().map(|(experiment, report)| (experiment, report))))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -23,7 +24,9 @@ use crate::output::grouped;
 Examples:
   remora world export world.toml --topology topology.txt --flows flow.txt     without a run
   remora world export world.toml --fct fct_fat_remora.txt --pfc pfc.txt --qlen qlen.txt
-  remora world export world.toml --pcapng port.pcapng --cable 'switch 0' 'host 3'")]
+  remora world export world.toml --pcapng port.pcapng --cable 'switch 0' 'host 3'
+
+The exit status is that of `remora world run`.")]
 pub(super) struct Export {
     /// The world file
     #[arg(value_name = "WORLD.toml")]
@@ -54,7 +57,7 @@ pub(super) struct Export {
 }
 
 impl Export {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let mut experiment = load::load(&self.world, self.chosen)?;
         if let Some(path) = &self.topology {
             load::write(path, experiment.topology.write())?;
@@ -74,7 +77,7 @@ impl Export {
             if self.topology.is_none() && self.flows.is_none() {
                 bail!("say what to write: --fct, --pfc, --qlen, --pcapng, --topology or --flows");
             }
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
         self.prepare(&mut experiment)?;
         let report = load::simulate(&experiment)?;
@@ -83,7 +86,8 @@ impl Export {
             let text = hpcc::write_fct(&report, &experiment.flows, &experiment.topology);
             load::write(path, text)?;
         }
-        let Some(record) = &report.record else { return Ok(()) };
+        let status = load::status([(&experiment, &report)]);
+        let Some(record) = &report.record else { return Ok(status) };
         if let Some(path) = &self.pfc {
             load::write(path, hpcc_out::write_pfc(record, &experiment.topology))?;
         }
@@ -96,7 +100,7 @@ impl Export {
         if record.notes.missed > 0 {
             eprintln!("{} entries found no room", grouped(record.notes.missed));
         }
-        Ok(())
+        Ok(status)
     }
 
     /// Has all be recorded that is to be written.

@@ -4,12 +4,14 @@
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use remora::offload::chain::text::Diagnostic;
 use remora_sim::experiment::{Experiment, Mistake, Overrides};
 use remora_sim::flows::Report;
+use remora_sim::net::time::NEVER;
 use serde::Serialize;
 
 use super::progress;
@@ -100,6 +102,31 @@ pub(super) fn parse(path: &Path, text: &str, chosen: Chosen) -> Result<Experimen
 pub(super) fn simulate(experiment: &Experiment) -> Result<Report> {
     let Experiment { cluster, flows, name, .. } = experiment;
     progress::run(cluster, &flows.flows).with_context(|| format!("cannot run \"{name}\""))
+}
+
+/// What the help of commands that run worlds says of their exit statuses.
+pub(super) const STATUSES: &str = "\
+The exit status is 0 if all flows have ended, or were under way at the end that the file sets \
+(`until`); 3 if flows have failed, or never end; 1 if a world could not be run.";
+/// The status of a command whose worlds ran, but not all of whose flows came to an end.
+const UNFINISHED: u8 = 3;
+
+/// Says which worlds have flows that failed or never end; the command's exit status.
+pub(super) fn status<'a>(ran: impl IntoIterator<Item = (&'a Experiment, &'a Report)>) -> ExitCode {
+    let mut status = ExitCode::SUCCESS;
+    for (experiment, report) in ran {
+        let (flows, done, failed) = (report.flows.len(), report.done(), report.failed());
+        // Those that wait for one that has failed.
+        let never = if experiment.cluster.until == NEVER { flows - done - failed } else { 0 };
+        if failed + never > 0 {
+            let name = &experiment.name;
+            eprintln!(
+                "remora: \"{name}\": of {flows} flows {failed} have failed, {never} never end"
+            );
+            status = ExitCode::from(UNFINISHED);
+        }
+    }
+    status
 }
 
 /// Writes a text to a file.

@@ -17,6 +17,8 @@ mod result;
 mod run;
 mod stages;
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::{Args, Subcommand};
 
@@ -49,11 +51,11 @@ enum What {
 
 impl World {
     /// Runs the command.
-    pub(crate) fn run(self) -> Result<()> {
+    pub(crate) fn run(self) -> Result<ExitCode> {
         match self.what {
             What::Run(run) => run.run(),
             What::Compare(compare) => compare.run(),
-            What::Import(import) => import.run(),
+            What::Import(import) => import.run().map(|()| ExitCode::SUCCESS),
             What::Export(export) => export.run(),
         }
     }

@@ -1,31 +1,31 @@
 //! Runs flows, and shows how far the run has come.
 
-use std::thread;
 use std::time::Duration;
 
+use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_sim::flows::{Cluster, ClusterError, Flow, Report, Watch};
+use remora_sim::flows::{Cluster, Flow, Report, Watch};
 use remora_sim::net::time::US;
 
-use crate::output;
+use crate::{output, thread};
 
 /// Runs flows with a bar of their progress, if somebody looks.
-pub(crate) fn run(cluster: &Cluster, flows: &[Flow]) -> Result<Report, ClusterError> {
+pub(crate) fn run(cluster: &Cluster, flows: &[Flow]) -> Result<Report> {
     let watch = Watch::default();
     let bar = bar(flows.len() as u64);
-    let waiter = thread::current();
-    let done = thread::scope(|scope| {
-        let running = scope.spawn(|| {
+    let waiter = std::thread::current();
+    let done = std::thread::scope(|scope| {
+        let running = thread::spawn_scoped(scope, "world", || {
             let done = cluster.run_watched(flows, &watch);
             waiter.unpark();
             done
-        });
+        })?;
         while !running.is_finished() {
             bar.set_position(watch.ended());
             bar.set_message(format!("{:.1} µs", watch.at() as f64 / US as f64));
-            thread::park_timeout(Duration::from_millis(100));
+            std::thread::park_timeout(Duration::from_millis(100));
         }
-        running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        Ok(running.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?)
     });
     bar.finish_and_clear();
     done

@@ -1,6 +1,7 @@
 //! `remora world run`.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
@@ -13,6 +14,7 @@ use super::result::Outcome;
 
 /// `remora world run`.
 #[derive(Debug, Args)]
+#[command(after_help = load::STATUSES)]
 pub(super) struct Run {
     /// The world file
     #[arg(value_name = "WORLD.toml")]
@@ -24,7 +26,7 @@ pub(super) struct Run {
 }
 
 impl Run {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let mut experiment = load::load(&self.world, self.chosen)?;
         if self.files.page.is_some() && experiment.cluster.record.is_none() {
             // A page shows what happened over time.
@@ -34,6 +36,7 @@ impl Run {
         let report = load::simulate(&experiment)?;
         let outcome = Outcome::new(&experiment, &report);
         outcome.show();
-        self.files.write(&outcome, || page::render(&experiment, &report, &outcome))
+        self.files.write(&outcome, || page::render(&experiment, &report, &outcome))?;
+        Ok(load::status([(&experiment, &report)]))
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<()
     if buffer.marking.is_some()
         && let Some(rate) = section.rate("mark-at")?
     {
-        buffer.marking_gigabits = rate.bits().unwrap_or(0) / 1_000_000_000;
+        buffer.marking_bits = rate.bits().unwrap_or(0);
     }
     cluster.net.buffer = buffer;
     cluster.net.routing = routing(&mut section)?;

@@ -66,7 +66,12 @@ fn a_world_is_what_its_file_says() {
     let Experiment { cluster, flows, name, .. } = parse(WORLD).unwrap();
     assert_eq!((name.as_str(), cluster.topology.hosts, cluster.until), ("small", 8, 20 * MS));
     assert_eq!((cluster.net.seed, cluster.net.routing), (3, Routing::Spray));
-    assert_eq!((cluster.net.buffer.bytes, cluster.net.buffer.marking_gigabits), (2_000_000, 100));
+    assert_eq!(
+        (cluster.net.buffer.bytes, cluster.net.buffer.marking_bits),
+        (2_000_000, 100_000_000_000)
+    );
+    let slow = parse(&WORLD.replace("mark-at = \"100Gbps\"", "mark-at = \"500Mbps\"")).unwrap();
+    assert_eq!(slow.cluster.net.buffer.marking_bits, 500_000_000);
     // 4.096 µs · 2^7 are 524 µs.
     assert_eq!((cluster.transport.name, cluster.timeout), ("selective", 7));
     assert_eq!((cluster.mtu, cluster.window_packets), (Mtu::B4096, 64));
@@ -151,9 +156,19 @@ fn topologies_that_do_not_hold_together_are_refused() {
         format!("[[topology.cable]]\nends=[\"{a}\",\"{b}\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\n")
     };
     let message = |cables: &[String]| parse(&world(&cables.concat())).map_err(|m| m.message);
+    let place = |cables: &[String]| {
+        let text = world(&cables.concat());
+        text[parse(&text).unwrap_err().at].to_owned()
+    };
     let (a, b) = (cable("host 0", "switch 0"), cable("host 1", "switch 1"));
-    let apart = message(&[a.clone(), b.clone()]).unwrap_err();
-    assert_eq!(apart, "there is no path from host 0 to host 1");
+    let apart = [a.clone(), b.clone()];
+    assert_eq!(message(&apart).unwrap_err(), "there is no path from host 0 to host 1");
+    assert_eq!(place(&apart), "[\"host 1\",\"switch 1\"]");
+    let twice = [a.clone(), b.clone(), cable("host 1", "switch 0")];
+    assert_eq!(message(&twice).unwrap_err(), "host 1 has 2 cables; a host has one");
+    assert_eq!(place(&twice), "[\"host 1\",\"switch 0\"]");
+    assert_eq!(place(&[cable("switch 1", "switch 1")]), "[\"switch 1\",\"switch 1\"]");
+    assert_eq!(place(&[a.clone()]), "[topology]", "it has no cable");
     let far = message(&[a.clone(), cable("host 1", "switch 7")]).unwrap_err();
     assert_eq!(far, "there is no switch 7");
     let whole = message(&[a, b, cable("switch 0", "switch 1")]).unwrap();
@@ -192,6 +207,13 @@ fn files_that_a_world_names_are_read() {
     let mistake = Experiment::parse(&other, &files, Overrides::default()).unwrap_err();
     assert!(mistake.message.starts_with("topology.txt, line 1: "), "{mistake:?}");
     assert_eq!(&other[mistake.at], "\"topology.txt\"");
+    let apart = |name: &str| match name {
+        "topology.txt" => Ok("4 2 2\n1 3\n0 1 1Gbps 1us 0\n2 3 1Gbps 1us 0\n".to_owned()),
+        other => files(other),
+    };
+    let mistake = Experiment::parse(world, &apart, Overrides::default()).unwrap_err();
+    assert_eq!(mistake.message, "there is no path from host 0 to host 1");
+    assert_eq!(&world[mistake.at], "\"topology.txt\"");
     let missing = world.replace("flow.txt", "flows.txt");
     let mistake = Experiment::parse(&missing, &files, Overrides::default()).unwrap_err();
     assert_eq!(mistake.message, "there is no file flows.txt");

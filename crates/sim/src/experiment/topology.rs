@@ -1,5 +1,7 @@
 //! The section `[topology]`: a usual shape, cables one by one, or another simulator's file.
 
+use core::ops::Range;
+
 use super::section::{Files, Mistake, Section, in_file};
 use crate::format::hpcc::{self, HpccTopology};
 use crate::format::htsim;
@@ -38,14 +40,18 @@ pub(super) fn read(mut section: Section<'_>, files: Files<'_>) -> Result<HpccTop
             let help = "`hosts` is 16, 64, 256, 1024 or 4096";
             FatTree::srnic(servers).ok_or_else(|| section.mistake(why, help))?
         }
-        "cables" => cables(&mut section)?,
+        "cables" => {
+            let (topology, places) = cables(&mut section)?;
+            check(&section, &topology, &places)?;
+            topology
+        }
         "hpcc" | "htsim" => return from_file(section, &shape, files),
         _ => {
             let message = format!("there is no shape \"{shape}\"");
             return Err(Mistake::new(at, message, format!("it should be {SHAPES}")));
         }
     };
-    check(&section, &topology)?;
+    check(&section, &topology, &[])?;
     section.end()?;
     Ok(HpccTopology::of(topology))
 }
@@ -62,8 +68,9 @@ fn from_file(
         "hpcc" => hpcc::read_topology(&text),
         _ => htsim::read_topology(&text).map(HpccTopology::of),
     };
-    let read = read.map_err(|error| in_file(&name, at, error))?;
-    check(&section, &read.topology)?;
+    let read = read.map_err(|error| in_file(&name, at.clone(), error))?;
+    let places = vec![at; read.topology.cables.len()];
+    check(&section, &read.topology, &places)?;
     section.end()?;
     Ok(read)
 }
@@ -81,16 +88,31 @@ fn room(section: &Section<'_>, hosts: u64, switches: u64, cables: u64) -> Result
     Err(section.mistake(message, help))
 }
 
-fn check(section: &Section<'_>, topology: &Topology) -> Result<(), Mistake> {
+/// `places` are those of the cables in the file, where it has them; without, the whole section is
+/// pointed at.
+fn check(
+    section: &Section<'_>,
+    topology: &Topology,
+    places: &[Range<usize>],
+) -> Result<(), Mistake> {
     let Topology { hosts, switches, ref cables } = *topology;
     room(section, hosts.into(), switches.into(), cables.len() as u64)?;
     topology.check().map_err(|error| {
-        let help = match error {
-            TopologyError::NotConnected { .. } => "add a cable, or leave the host out",
-            TopologyError::HostCables { .. } => "give each host one cable, to a switch",
-            _ => "correct the cable",
+        let of = |host: u32| cables.iter().rposition(|c| [c.a, c.b].contains(&Node::Host(host)));
+        let (help, cable) = match error {
+            TopologyError::NotConnected { host } => {
+                ("add a cable from here to the others, or leave the host out", of(host))
+            }
+            TopologyError::HostCables { host, .. } => {
+                ("give each host one cable, to a switch", of(host))
+            }
+            TopologyError::NoSuchNode { cable, .. }
+            | TopologyError::ToItself { cable }
+            | TopologyError::TooLong { cable } => ("correct the cable", Some(cable)),
+            TopologyError::Size => ("take fewer of them", None),
         };
-        section.mistake(error, help)
+        let place = cable.and_then(|cable| places.get(cable)).unwrap_or(&section.at);
+        Mistake::new(place.clone(), error, help)
     })?;
     let mut edges: Vec<u32> = Vec::new();
     for Cable { a, b, .. } in cables {
@@ -170,12 +192,14 @@ fn fat_tree(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     Ok(tree.topology())
 }
 
-fn cables(section: &mut Section<'_>) -> Result<Topology, Mistake> {
+/// The topology, and where its cables are in the file.
+fn cables(section: &mut Section<'_>) -> Result<(Topology, Vec<Range<usize>>), Mistake> {
     let hosts = count(section, "hosts")?;
     let switches = section.number("switches", 0..=u32::MAX)?.unwrap_or(0);
     let list = section.sections("cable")?;
     room(section, hosts.into(), switches.into(), list.len() as u64)?;
     let mut topology = Topology { hosts, switches, cables: Vec::new() };
+    let mut places = Vec::new();
     for mut cable in list {
         let found = cable.cable("ends")?;
         let ([a, b], at) = cable.need("ends", found)?;
@@ -191,7 +215,8 @@ fn cables(section: &mut Section<'_>) -> Result<Topology, Mistake> {
         }
         let (rate, delay) = (rate(&mut cable, "rate")?, delay(&mut cable)?);
         topology.cables.push(Cable { a, b, rate, delay });
+        places.push(at);
         cable.end()?;
     }
-    Ok(topology)
+    Ok((topology, places))
 }

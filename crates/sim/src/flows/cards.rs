@@ -95,17 +95,17 @@ impl<'a> Carrier<'a> for Cards<'a> {
         self.ends = locked(&self.shared.ends).clone();
         let is_real = self.shared.cluster.payload == Payload::Real;
         for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
-            let class = self.class(i);
             let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
             let psn = Psn::new(mix(i as u64) as u32);
+            let terms = (psn, self.class(i), flow.connection);
             if self.is_here(flow.src) {
-                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), (psn, class));
+                self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), terms);
                 if flow.fetches {
                     self.await_one(flow.src, src_qpn, i);
                 }
             }
             if self.is_here(flow.dst) {
-                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), (psn, class));
+                self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), terms);
                 if self.shared.awaited[i] && !flow.fetches {
                     self.await_one(flow.dst, dst_qpn, i);
                 }
@@ -306,14 +306,15 @@ impl Cards<'_> {
         &mut self,
         (host, qpn): (u32, u32),
         (peer, dest_qp): (u32, u32),
-        (psn, class): (Psn, u8),
+        (psn, class, connection): (Psn, u8, Option<u32>),
     ) {
         let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
         let How::Card { dialect, congestion, .. } = transport.how else { return };
         // Calls of kernels are no RoCE v2.
         let calls = self.gets[host as usize] > 0 || self.gets[peer as usize] > 0;
         let dialect = if calls { dialect | Dialect::KERNELS } else { dialect };
-        let path = Path::new(Cluster::address(peer), qpn.min(dest_qp));
+        let entropy = connection.unwrap_or(qpn.min(dest_qp));
+        let path = Path::new(Cluster::address(peer), entropy);
         let path = Path { traffic_class: class << 5, ..path };
         let none = QpAttr::default();
         let steps = [

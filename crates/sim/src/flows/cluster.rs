@@ -77,6 +77,12 @@ pub enum ClusterError {
         delay; use one thread"
     )]
     Threads,
+    /// The system starts no more threads.
+    #[error(
+        "cannot start a thread: {0}; if there is a limit on processes (ulimit -u, or the \
+        container's), raise it, or take one thread"
+    )]
+    Thread(String),
     /// Ports wait for each other in a circle: the network stands still for ever.
     #[error("flow control has come to a deadlock: each of these links is paused by the next: {0}")]
     Deadlock(String),

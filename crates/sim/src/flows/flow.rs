@@ -25,6 +25,9 @@ pub struct Flow {
     pub needs: Option<u32>,
     /// The bytes are a value that `src` fetches from `dst`: they go the other way.
     pub fetches: bool,
+    /// For switches and cards' hardware, messages from `src` to `dst` with the same number are of
+    /// one queue pair, if they do not overlap; `None`: it is of one of its own.
+    pub connection: Option<u32>,
 }
 
 /// Why a list of flows cannot be run.
@@ -103,7 +106,8 @@ impl Flow {
 
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        Flow { src, dst, bytes, start, after: Vec::new(), needs: None, fetches: false }
+        let (after, needs) = (Vec::new(), None);
+        Flow { src, dst, bytes, start, after, needs, fetches: false, connection: None }
     }
 
     /// A value that `src` fetches from `dst`; it ends when `src` has it.

@@ -1,6 +1,9 @@
 //! Runs flows, on the threads that the cluster has.
 
 use std::sync::{Barrier, Mutex, atomic::AtomicU64};
+use std::thread::Builder;
+
+use remora::threads::without_signals;
 
 use super::cards::Cards;
 use super::cluster::{Cluster, ClusterError};
@@ -16,8 +19,8 @@ impl Cluster {
     /// Runs flows until all have ended.
     ///
     /// # Errors
-    /// If the topology or a flow is wrong, the network has come to a deadlock, or a card has
-    /// completed a flow whose bytes are not all in their places.
+    /// If the topology or a flow is wrong, a thread cannot be started, the network has come to a
+    /// deadlock, or a card has completed a flow whose bytes are not all in their places.
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
         self.run_watched(flows, &Watch::default())
     }
@@ -54,15 +57,21 @@ impl Cluster {
         };
         let mut report = Report::new(flows);
         std::thread::scope(|scope| {
-            let others: Vec<_> =
-                (1..threads).map(|thread| scope.spawn(move || run(shared, thread))).collect();
+            // At most one: if it does not start, nobody waits for it at the barrier.
+            let start = |thread| {
+                let named = Builder::new().name(format!("world-{thread}"));
+                without_signals(|| named.spawn_scoped(scope, move || run(shared, thread)))
+            };
+            let others: Vec<_> = (1..threads).map(start).collect::<Result<_, _>>()?;
             let mut outcomes = run(shared, 0);
             for other in others {
                 let other = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
                 outcomes.extend(other);
             }
             outcomes.into_iter().for_each(|outcome| report.add(outcome));
-        });
+            Ok(())
+        })
+        .map_err(|error: std::io::Error| ClusterError::Thread(error.to_string()))?;
         let failed = shared.failed.lock().map(|mut failed| failed.take());
         match failed.ok().flatten() {
             Some(error) => Err(error),

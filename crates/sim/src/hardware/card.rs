@@ -2,8 +2,9 @@
 //!
 //! The card itself is the one that runs live ([`remora_nic::Nic`]); a [`Profile`] is only the time
 //! of its hardware. A packet to be sent waits for its payload from the host's memory, and the first
-//! of a message for its work-queue element where the card keeps none; one that arrives is on its
-//! way to memory before the card knows of it. Each packet takes the engine's time. All values have
+//! of a message for its work-queue element where the card keeps none, and for its queue pair's
+//! state where that is not on the card; one that arrives is on its way to memory before the card
+//! knows of it. Each packet takes the engine's time. All values have
 //! a source ([`Profile::parameters`]); [`Profile::unstated`] says what has none.
 
 use core::time::Duration;
@@ -13,9 +14,20 @@ use super::NS;
 use super::parameter::{Ground, Parameter, Unit};
 use super::pcie::{Generation, Lanes, Link, Payload};
 use super::port::{Bus, HostPort, PortTerms};
+use crate::dice::Mix;
 
 /// Bytes of a work-queue element.
 const ELEMENT: u64 = 64;
+
+/// A card's memory for the state of queue pairs, where it has not room for all.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cache {
+    /// How many queue pairs' state it holds.
+    pub queue_pairs: usize,
+    /// The bytes that the card fetches of a queue pair whose state it has not, and writes back of
+    /// the one that makes room. What else it keeps of a queue pair, its elements, is gone, too.
+    pub context_bytes: u64,
+}
 
 /// The time of a card's hardware, by its name in world files.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +47,8 @@ pub struct Profile {
     /// Work-queue elements of a queue pair that it fetches at a time, each message waiting for its
     /// own; zero: they are there when the card needs them.
     pub elements: usize,
+    /// Where not all queue pairs' state is on the card: the room for it.
+    pub cache: Option<Cache>,
     /// The values, and where they come from.
     pub parameters: &'static [Parameter],
     /// What no source states, and what the model has not.
@@ -118,6 +132,31 @@ const SOFTWARE_PACKET: Parameter = value(
     "this card with payload and checksum: 0.77 µs for both ends of a packet, 64 cards in a thread",
 );
 
+/// What cards of ConnectX's kind have for the state of queue pairs, as far as SRNIC says.
+pub const CACHE: Parameter = value(
+    "memory for queue pairs",
+    2 << 20,
+    Unit::Bytes,
+    Ground::Paper,
+    "SRNIC §2.2: about 2 MB of SRAM; a ConnectX-5",
+);
+/// The bytes of a queue pair's context.
+pub const CONTEXT: Parameter =
+    value("a queue pair’s context", 375, Unit::Bytes, Ground::Paper, "SRNIC §2.2");
+/// The bytes that a queue pair takes of [`CACHE`].
+pub const STATE: Parameter = value(
+    "a queue pair’s whole state",
+    CONTEXT.value + 980 + 11_440,
+    Unit::Bytes,
+    Ground::Hypothesis,
+    "SRNIC Table 1: elements and outstanding requests of 10,000 queue pairs, 9.8 and 114.4 MB",
+);
+const CX: Option<Cache> =
+    Some(Cache { queue_pairs: (CACHE.value / STATE.value) as usize, context_bytes: CONTEXT.value });
+const CX_UNSTATED: &str = "which queue pair’s state makes room for another’s: one drawn at random; \
+                           how many it fetches at a time: as many as it has read requests; its \
+                           fetching ahead: SRNIC’s";
+
 /// All profiles. A new one is a row here.
 pub const PROFILES: &[Profile] = &[
     Profile {
@@ -128,6 +167,7 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: SRNIC_ELEMENTS.value as usize,
+        cache: None,
         parameters: &[
             LANES,
             PAYLOAD,
@@ -148,9 +188,43 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
-        parameters: &[LANES, PAYLOAD, READ_REQUEST, FEWEST_READS, CX5_TRIP, CX5_POSTED, BURST],
-        unstated: "how its caches of contexts and elements are filled: they always hit here, so \
-                   it does not slow down with many queue pairs; its fetching ahead: SRNIC’s",
+        cache: CX,
+        parameters: &[
+            LANES,
+            PAYLOAD,
+            READ_REQUEST,
+            FEWEST_READS,
+            CX5_TRIP,
+            CX5_POSTED,
+            BURST,
+            CACHE,
+            CONTEXT,
+            STATE,
+        ],
+        unstated: CX_UNSTATED,
+    },
+    Profile {
+        name: "cx6",
+        about: "ConnectX-6 in SRNIC’s testbed, as far as papers describe it",
+        way: pcie(GEN3_X16, SRNIC_TRIP),
+        posted_ps: SRNIC_POSTED.value,
+        packet_ps: 0,
+        ahead_bytes: BURST.value,
+        elements: 0,
+        cache: CX,
+        parameters: &[
+            LANES,
+            PAYLOAD,
+            READ_REQUEST,
+            FEWEST_READS,
+            SRNIC_TRIP,
+            SRNIC_POSTED,
+            BURST,
+            CACHE,
+            CONTEXT,
+            STATE,
+        ],
+        unstated: CX_UNSTATED,
     },
     Profile {
         name: "strom",
@@ -160,6 +234,7 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
+        cache: None,
         parameters: &[
             STROM_LANES,
             PAYLOAD,
@@ -179,6 +254,7 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: 0,
         ahead_bytes: BURST.value,
         elements: 0,
+        cache: None,
         parameters: &[
             WIDE_LANES,
             PAYLOAD,
@@ -199,6 +275,7 @@ pub const PROFILES: &[Profile] = &[
         packet_ps: SOFTWARE_PACKET.value,
         ahead_bytes: BURST.value,
         elements: 0,
+        cache: None,
         parameters: &[SOFTWARE_PACKET],
         unstated: "system calls and batches of packets, which share them: left out",
     },
@@ -233,13 +310,51 @@ pub struct CardTime {
     free: [u64; 2],
     /// By queue pair: when its last elements were there, as many as are fetched at a time.
     elements: BTreeMap<u32, VecDeque<u64>>,
+    held: Held,
+}
+
+/// The queue pairs whose state a card has. While there is room, that of each is there from its
+/// beginning on.
+#[derive(Debug)]
+struct Held {
+    room: usize,
+    all: Vec<u32>,
+    /// By queue pair: its place among all.
+    places: BTreeMap<u32, usize>,
+    random: Mix,
+}
+
+impl Held {
+    fn new(room: usize) -> Held {
+        Held { room, all: Vec::new(), places: BTreeMap::new(), random: Mix::new(1) }
+    }
+
+    /// Is the state of this queue pair there? Otherwise it takes the place of another's.
+    fn has(&mut self, qp: u32) -> bool {
+        if self.places.contains_key(&qp) {
+            return true;
+        }
+        let is_new = self.all.len() < self.room;
+        let place = if is_new {
+            self.all.push(qp);
+            self.all.len() - 1
+        } else {
+            let place = (self.random.number() % self.room.max(1) as u64) as usize;
+            let other = core::mem::replace(&mut self.all[place], qp);
+            self.places.remove(&other);
+            place
+        };
+        self.places.insert(qp, place);
+        is_new
+    }
 }
 
 impl CardTime {
     /// A card that is idle.
     pub fn new(profile: Profile) -> CardTime {
         let (way, elements) = (HostPort::new(profile.way), BTreeMap::new());
-        CardTime { profile, way, free: [0; 2], elements }
+        let held = Held::new(profile.cache.map_or(0, |cache| cache.queue_pairs));
+        CardTime { profile, way, free: [0; 2], elements, held }
     }
 
     /// What it is.
@@ -252,22 +367,36 @@ impl CardTime {
     pub fn sends(&mut self, now: u64, begins: Option<u32>, payload: u64) -> u64 {
         let start = self.engine(0, now);
         let fetches = begins.filter(|_| self.profile.elements > 0);
-        let told = fetches.map_or(start, |qp| self.element(qp, start));
+        let missing = self.context(begins, start);
+        let told = fetches.map_or(start, |qp| self.element(qp, start)).max(missing.unwrap_or(0));
         if payload == 0 {
             return told;
         }
-        // The way is busy for as long as if the element had been there.
-        let bytes = payload + if fetches.is_some() { ELEMENT } else { 0 };
-        self.way.read(start, bytes).saturating_add(told - start)
+        // The way is busy for as long as if the element and the state had been there.
+        let element = if fetches.is_some() || missing.is_some() { ELEMENT } else { 0 };
+        self.way.read(start, payload + element).saturating_add(told - start)
     }
 
     /// When the card knows of a packet that arrives at `now` with so many bytes of payload.
-    pub fn receives(&mut self, now: u64, payload: u64) -> u64 {
+    /// `begins`: a message of this queue pair begins with it.
+    pub fn receives(&mut self, now: u64, begins: Option<u32>, payload: u64) -> u64 {
         let start = self.engine(1, now);
+        let told = self.context(begins, start).unwrap_or(start);
         if payload == 0 {
-            return start;
+            return told;
         }
-        self.way.post(start, payload).saturating_add(self.profile.posted_ps)
+        let there = self.way.post(start, payload).saturating_add(self.profile.posted_ps);
+        there.saturating_add(told - start)
+    }
+
+    /// When the context of a queue pair is there that the card has to fetch for a message.
+    fn context(&mut self, begins: Option<u32>, now: u64) -> Option<u64> {
+        let Cache { context_bytes, .. } = self.profile.cache?;
+        if self.held.has(begins?) {
+            return None;
+        }
+        self.way.post(now, context_bytes);
+        Some(self.way.read(now, context_bytes))
     }
 
     /// When the engine has done its work on a packet.
@@ -331,6 +460,43 @@ mod tests {
         let gigabytes = 10_000.0 * 4096.0 * 1e3 / last as f64;
         assert!((13.0..13.2).contains(&gigabytes), "{gigabytes}");
         let mut slow = CardTime::new(Profile::named("software").unwrap());
-        assert_eq!([0, 0, US].map(|now| slow.receives(now, 1024)), [385_000, 770_000, 1_385_000]);
+        let knows = [0, 0, US].map(|now| slow.receives(now, None, 1024));
+        assert_eq!(knows, [385_000, 770_000, 1_385_000]);
+    }
+
+    /// As many queue pairs as fit cost nothing, whatever their order; of `n` that come in turn, a
+    /// share of 1 − held / n or more misses.
+    #[test]
+    fn a_cache_misses_beyond_what_it_holds() {
+        let Some(Cache { queue_pairs, .. }) = CX else { panic!("it has one") };
+        assert_eq!(queue_pairs, 163);
+        let misses = |n: u32| {
+            let mut held = Held::new(queue_pairs);
+            (0..100_000).filter(|i| !held.has(i % n)).count() as f64 / 1e5
+        };
+        assert_eq!(misses(163), 0.0);
+        for n in [256, 1024, 16_384] {
+            let least = 1.0 - 163.0 / f64::from(n);
+            // The state that is needed next is, in turns, that which was not needed for longest.
+            assert!((least * 0.98..1.0).contains(&misses(n)), "{n}: {} and {least}", misses(n));
+        }
+    }
+
+    /// A miss takes a round trip before the message's own read, at either end.
+    #[test]
+    fn a_message_waits_for_the_state_that_is_not_there() {
+        let profile = Profile::named("cx6").unwrap();
+        let mut card = CardTime::new(profile);
+        let there: Vec<u64> =
+            (0..164).map(|qp| card.sends(u64::from(qp) * US, Some(qp), 64)).collect();
+        let took = |qp: usize| there[qp] - qp as u64 * US;
+        assert!(took(0).abs_diff(took(162)) <= 2);
+        assert!((1_100_000..1_300_000).contains(&(took(163) - took(162))), "{}", took(163));
+        let mut card = CardTime::new(profile);
+        let knows: Vec<u64> =
+            (0..164).map(|qp| card.receives(u64::from(qp) * US, Some(qp), 64)).collect();
+        let took = |qp: usize| knows[qp] - qp as u64 * US;
+        assert!(took(0).abs_diff(took(162)) <= 2);
+        assert!((1_100_000..1_300_000).contains(&(took(163) - took(162))), "{}", took(163));
     }
 }

@@ -21,7 +21,9 @@ pub mod rate;
 pub mod resource;
 pub mod xdma;
 
-pub use card::{CardTime, FEWEST_READS, MOST_READS, PROFILES, Profile};
+pub use card::{
+    CACHE, CONTEXT, Cache, CardTime, FEWEST_READS, MOST_READS, PROFILES, Profile, STATE,
+};
 pub use circuit::{Circuit, Step};
 pub use pcie::Link;
 pub use port::{HostPort, PortTerms};

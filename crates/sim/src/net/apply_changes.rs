@@ -2,6 +2,7 @@
 
 use super::changes::Change;
 use super::engine::Net;
+use super::pfc::CLASSES;
 use super::time::Ps;
 use super::topology::Node;
 
@@ -43,8 +44,29 @@ impl Net {
     }
 
     fn mark_down(&mut self) {
+        let mut changed = Vec::new();
         for (i, port) in (0u32..).zip(&mut self.ports) {
-            port.flags.down = self.changes.is_down(i);
+            let down = self.changes.is_down(i);
+            if core::mem::replace(&mut port.flags.down, down) != down {
+                changed.push(i);
+            }
+        }
+        changed.into_iter().for_each(|link| self.forget_pauses(link));
+    }
+
+    /// Both ends of a link that fails or is back begin anew: the port is not paused, and the switch
+    /// at the other end has not asked for it. Otherwise a port would wait for ever for a frame that
+    /// was lost.
+    fn forget_pauses(&mut self, link: u32) {
+        self.changes.epochs[link as usize] += 1;
+        let Some(ingress) = self.ingress.get_mut(link as usize) else { return };
+        ingress.forget_pauses();
+        let paused = core::mem::take(&mut self.queues[link as usize].paused);
+        for class in (0..CLASSES as u8).filter(|class| paused & 1 << class != 0) {
+            self.note_pause(link, class, false);
+        }
+        if paused != 0 {
+            self.start(link);
         }
     }
 }

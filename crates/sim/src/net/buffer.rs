@@ -15,12 +15,12 @@ pub struct BufferOptions {
     pub alpha: f64,
     /// The most bytes of one queue, whatever is free.
     pub queue_bytes: u64,
-    /// When packets are marked; the thresholds are for ports of `marking_gigabits`, and grow in
-    /// proportion to a port's rate.
+    /// When packets are marked; the thresholds are for ports of the rate `marking_bits`, and grow
+    /// in proportion to a port's rate.
     pub marking: Option<Marking>,
-    /// The rate in 10⁹ bits per second that `marking` is for; zero: the thresholds are for ports of
-    /// any rate.
-    pub marking_gigabits: u64,
+    /// The rate in bits per second that `marking` is for; zero: the thresholds are for ports of any
+    /// rate.
+    pub marking_bits: u64,
 }
 
 impl Default for BufferOptions {
@@ -31,7 +31,7 @@ impl Default for BufferOptions {
             alpha: 1.0,
             queue_bytes: u64::MAX,
             marking: None,
-            marking_gigabits: 0,
+            marking_bits: 0,
         }
     }
 }
@@ -43,15 +43,18 @@ impl BufferOptions {
         alpha: 1.0,
         queue_bytes: u64::MAX,
         marking: None,
-        marking_gigabits: 0,
+        marking_bits: 0,
     };
 
     /// The thresholds of a port of this rate in bits per second.
     pub(super) fn marking_at(&self, bits: Option<u64>) -> Option<Marking> {
         let marking = self.marking?;
-        let (Some(bits), 1..) = (bits, self.marking_gigabits) else { return Some(marking) };
-        let base = u128::from(self.marking_gigabits) * 1_000_000_000;
-        let scale = |bytes: u64| (u128::from(bytes) * u128::from(bits) / base) as u64;
+        let (Some(bits), 1..) = (bits, self.marking_bits) else { return Some(marking) };
+        let base = u128::from(self.marking_bits);
+        let scale = |bytes: u64| {
+            let scaled = u128::from(bytes) * u128::from(bits) / base;
+            u64::try_from(scaled).unwrap_or(u64::MAX)
+        };
         let (from_bytes, to_bytes) = (scale(marking.from_bytes), scale(marking.to_bytes));
         Some(Marking { from_bytes, to_bytes, ..marking })
     }
@@ -138,12 +141,16 @@ mod tests {
     fn thresholds_grow_with_the_rate() {
         let options = BufferOptions {
             marking: Some(Marking::step(300_000)),
-            marking_gigabits: 100,
+            marking_bits: 100_000_000_000,
             ..BufferOptions::default()
         };
         let at = |gigabits: u64| options.marking_at(Some(gigabits * 1_000_000_000)).unwrap();
         assert_eq!(at(400), Marking::step(1_200_000));
         assert_eq!(at(25), Marking::step(75_000));
         assert_eq!(options.marking_at(None), Some(Marking::step(300_000)));
+        let slow = BufferOptions { marking_bits: 500_000_000, ..options };
+        assert_eq!(slow.marking_at(Some(250_000_000)), Some(Marking::step(150_000)));
+        let all = BufferOptions { marking: Some(Marking::step(u64::MAX)), ..slow };
+        assert_eq!(all.marking_at(Some(1_000_000_000)), Some(Marking::step(u64::MAX)));
     }
 }

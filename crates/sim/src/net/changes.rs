@@ -46,14 +46,18 @@ pub(super) struct Changes {
     pub(super) planned: Vec<Change>,
     pub(super) cable_down: Vec<bool>,
     pub(super) switch_down: Vec<bool>,
+    /// By link: how often it has failed or come back.
+    pub(super) epochs: Vec<u32>,
     /// By link, once one loses packets: the probability and the random numbers.
     losses: Vec<(f64, Mix)>,
+    seed: u64,
 }
 
 impl Changes {
-    pub(super) fn new(links: Vec<Link>, switches: u32) -> Changes {
+    pub(super) fn new(links: Vec<Link>, switches: u32, seed: u64) -> Changes {
         let (cable_down, switch_down) = (vec![false; links.len()], vec![false; switches as usize]);
-        Changes { links, planned: Vec::new(), cable_down, switch_down, losses: Vec::new() }
+        let (planned, epochs, losses) = (Vec::new(), vec![0; links.len()], Vec::new());
+        Changes { links, planned, cable_down, switch_down, epochs, losses, seed }
     }
 
     /// Does this packet get lost?
@@ -64,7 +68,8 @@ impl Changes {
 
     pub(super) fn set_loss(&mut self, link: u32, probability: f64) {
         if self.losses.is_empty() {
-            let stream = |i: u64| (0.0, Mix::new(mix(i ^ 0x6C6F_7373)));
+            let seed = mix(self.seed ^ 0x6C6F_7373);
+            let stream = |i: u64| (0.0, Mix::new(mix(seed ^ i)));
             self.losses = (0..self.links.len() as u64).map(stream).collect();
         }
         self.losses[link as usize].0 = probability;

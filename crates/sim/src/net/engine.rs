@@ -163,7 +163,7 @@ pub struct Net {
     randoms: Vec<Mix>,
     /// By link, with classes or flow control.
     pub(super) queues: Vec<Queues>,
-    ingress: Vec<Ingress>,
+    pub(super) ingress: Vec<Ingress>,
     buffers: Vec<Buffer>,
     /// By switch: its ports.
     pub(super) of_switch: Vec<Vec<u32>>,
@@ -205,7 +205,7 @@ impl Net {
             buffers: vec![Buffer::new(options.buffer); switches as usize],
             of_switch,
             routes: Routes::new(&links, (hosts, switches), options.routing, options.seed),
-            changes: Changes::new(links, switches),
+            changes: Changes::new(links, switches, options.seed),
             pfc: options.pfc,
             part: None,
             notes: Notes::default(),
@@ -418,7 +418,8 @@ impl Net {
             self.drop_packet(link, packet, |tally| &mut tally.dropped_down);
             return None;
         }
-        if flags.lossy && self.changes.loses(link) {
+        // Frames of flow control are spared: others repeat theirs, here each is sent once.
+        if flags.lossy && packet.kind == Kind::Data && self.changes.loses(link) {
             self.drop_packet(link, packet, |tally| &mut tally.dropped_loss);
             return None;
         }
@@ -619,7 +620,7 @@ impl Net {
     }
 
     /// Begins to send the next packet, if the port is free and has one that may go.
-    fn start(&mut self, link: u32) {
+    pub(super) fn start(&mut self, link: u32) {
         let port = &mut self.ports[link as usize];
         let queues = &mut self.queues[link as usize];
         if queues.leaving.is_some() || port.free_at > self.now {
@@ -639,12 +640,17 @@ impl Net {
     fn tell(&mut self, via: u32, kind: Kind, class: u8) {
         let link = self.back[via as usize];
         let at = self.ports[link as usize].send(self.now, PAUSE_BYTES);
-        self.fly(link, Packet { at, class, kind, ..Packet::default() });
+        // Should the link fail and come back meanwhile, nobody knows of the frame any more.
+        let flow = self.changes.epochs[link as usize];
+        self.fly(link, Packet { at, class, kind, flow, ..Packet::default() });
     }
 
     /// A frame of flow control has come by `link`: it is about the port in the other direction.
     fn pause(&mut self, link: u32, packet: Packet) -> Option<Happening> {
-        let Packet { kind, class, .. } = packet;
+        let Packet { kind, class, flow, .. } = packet;
+        if flow != self.changes.epochs[link as usize] {
+            return None;
+        }
         let own = self.back[link as usize];
         self.note_pause(own, class, kind == Kind::Pause);
         let queues = self.queues.get_mut(own as usize)?;

@@ -125,6 +125,11 @@ impl Ingress {
         hold.paused &= !resumes;
         resumes
     }
+
+    /// The link has not been asked to pause, whatever was said before.
+    pub(super) fn forget_pauses(&mut self) {
+        self.holds.iter_mut().for_each(|hold| hold.paused = false);
+    }
 }
 
 #[cfg(test)]

@@ -34,6 +34,10 @@ fn assert_conserved(net: &Net) {
     }
 }
 
+/// The usual flow control.
+const PFC: PfcOptions =
+    PfcOptions { alpha: 0.125, reserve_bytes: 4096, resume_bytes: 3072, headroom_bytes: None };
+
 fn star(hosts: u32, options: &NetOptions) -> Net {
     let star = Star { hosts, rate: LineRate::gigabits(100), delay: US };
     Net::new(&star.topology(), options).unwrap()
@@ -224,6 +228,64 @@ fn a_circle_of_pauses_is_found() {
     assert!(net.in_flight() > 0, "this traffic is known to stop");
 }
 
+/// A frame of flow control that is lost leaves no port paused for ever: neither one that a cable or
+/// a switch loses while it does not work, nor one that left before and comes when they work again,
+/// nor one on a link that loses packets at random.
+#[test]
+fn what_is_told_of_pauses_is_not_lost() {
+    let cable = |works| Change::Cable { link: 1, works };
+    let switch = |works| Change::Switch { switch: 0, works };
+    let loss = |probability| Change::Loss { link: 3, probability };
+    // Host 1's packet is at the switch at 1.08 µs, over the threshold. The pause arrives at
+    // 2.0867 µs, and the frame that ends it at 2.1667 µs.
+    let cases = [
+        (2_100_000, cable(false), 5 * US, cable(true)),
+        (2_100_000, switch(false), 5 * US, switch(true)),
+        (2_100_000, loss(1.0), 5 * US, loss(0.0)),
+        (1_100_000, cable(false), 1_110_000, cable(true)),
+        (1_000_000, loss(0.0), 2_100_000, cable(true)),
+    ];
+    for (from, ends, until, begins) in cases {
+        let pfc = PfcOptions { alpha: 0.001, reserve_bytes: 0, resume_bytes: 0, ..PFC };
+        let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
+        let mut net = star(2, &NetOptions { buffer, pfc: Some(pfc), ..NetOptions::default() });
+        assert_eq!((net.link(3).from, net.link(3).to), (Node::Switch(0), Node::Host(1)));
+        net.plan(from, ends);
+        net.plan(until, begins);
+        send(&mut net, 1, packet(0, 1000, 1));
+        arrivals(&mut net);
+        assert_eq!((net.tally.pauses, net.paused()), (1, vec![]), "{ends:?} at {from}");
+        send(&mut net, 1, packet(0, 1000, 2));
+        let came: Vec<u32> = arrivals(&mut net).iter().map(|(.., p)| p.flow).collect();
+        assert_eq!((came, net.paused()), (vec![2], vec![]), "{ends:?} at {from}");
+        assert_conserved(&net);
+    }
+}
+
+/// Cables fail and come back at any moment of an incast with flow control: all that is not lost
+/// arrives, and no port stays paused.
+#[test]
+fn flow_control_survives_cables_that_fail() {
+    let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
+    for seed in 0..20 {
+        let mut net = star(9, &NetOptions { buffer, pfc: Some(PFC), ..NetOptions::default() });
+        let mut random = Mix::new(seed);
+        for _ in 0..12 {
+            let (n, down) = (random.number(), random.number() % (30 * US));
+            let (link, at) = (1 + (n % 8) as u32, (n >> 8) % (120 * US));
+            net.plan(at, Change::Cable { link, works: false });
+            net.plan(at + down, Change::Cable { link, works: true });
+        }
+        for src in 1..9 {
+            (0..200).for_each(|i| send(&mut net, src, packet(0, 1000, src * 100 + i)));
+        }
+        arrivals(&mut net);
+        assert!(net.tally.pauses > 8 && net.tally.dropped_down > 0, "{:?}", net.tally);
+        assert_eq!((net.in_flight(), net.paused()), (0, vec![]), "seed {seed}: {:?}", net.tally);
+        assert_conserved(&net);
+    }
+}
+
 #[test]
 fn what_fails_loses_packets_until_switches_know() {
     let rate = LineRate::gigabits(100);
@@ -265,6 +327,21 @@ fn a_lossy_link_loses_its_share_and_a_slow_one_is_slow() {
     assert!((850..1150).contains(&net.tally.dropped_loss), "{:?}", net.tally);
     assert!(all.last().unwrap().0 > 9_900 * 800_000);
     assert_conserved(&net);
+}
+
+/// Which packets a link loses depends on the seed, and on nothing else.
+#[test]
+fn losses_come_from_the_seed() {
+    let arrived = |seed| {
+        let buffer = BufferOptions::ENDLESS;
+        let mut net = star(2, &NetOptions { buffer, seed, ..NetOptions::default() });
+        net.plan(0, Change::Loss { link: 0, probability: 0.5 });
+        net.step(0);
+        (0..64).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
+        arrivals(&mut net).iter().map(|(.., p)| p.flow).collect::<Vec<u32>>()
+    };
+    assert_eq!(arrived(1), arrived(1));
+    assert_ne!(arrived(1), arrived(2));
 }
 
 /// A network in two parts that hand over packets does what one does.

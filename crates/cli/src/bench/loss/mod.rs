@@ -5,7 +5,7 @@
 //! that it sends (docs/bad-networks.md). [`simulated`] has the same in the simulator, where the
 //! link is as fast as the paper's.
 
-mod simulated;
+pub(in crate::bench) mod simulated;
 
 use std::path::PathBuf;
 

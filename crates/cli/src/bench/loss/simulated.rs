@@ -117,7 +117,8 @@ fn names() -> Vec<String> {
     SCHEMES.iter().map(|scheme| scheme.name.to_owned()).collect()
 }
 
-fn by_loss(id: &'static str, mtu: Mtu, quick: bool) -> Figure {
+/// SRNIC's Fig. 11, of a path MTU.
+pub(in crate::bench) fn by_loss(id: &'static str, mtu: Mtu, quick: bool) -> Figure {
     let losses = if quick { &LOSSES[..2] } else { &LOSSES[..] };
     let point = |(loss, x): &(f64, &str)| {
         let ways = SCHEMES.iter().map(|scheme| once(gbps(&at_loss(scheme, mtu, *loss, SEED))));

@@ -26,8 +26,11 @@ const PAPER: &str = "SRNIC is 1.9–2.2 × better than ConnectX-6 (PFC, DCQCN, g
 /// The numbers of servers by default, and those that `--full` adds.
 const SERVERS: [u32; 3] = [16, 64, 256];
 const MORE: [u32; 2] = [1024, 4096];
-/// The number of servers of the row `fct_ours`.
+/// The number of servers of the rows that compare with SRNIC as published.
 const COMPARED: u32 = 256;
+/// These rows: names, and which of the ways each has. Without classes, only transports are
+/// compared; with them, switches and cards let short flows go first, which SRNIC has not.
+const ROWS: [(&str, usize); 2] = [("fct_ours", 1), ("fct_ours_short_first", 0)];
 /// Remora's own dialect, and the comparator of the row.
 const OURS: &str = "selective";
 const SRNIC: &str = "srnic";
@@ -143,7 +146,9 @@ pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, full: bool) -> 
     match (quick, full) {
         (true, _) => servers.retain(|servers| *servers < COMPARED),
         (_, true) if wants_figure => servers.extend(MORE),
-        _ if !wants_figure && is_wanted("fct_ours") => servers.push(COMPARED),
+        _ if !wants_figure && ROWS.iter().any(|(name, _)| is_wanted(name)) => {
+            servers.push(COMPARED);
+        }
         _ => {}
     }
     let work = servers.iter().map(|servers| work(*servers, quick)).collect::<Result<_>>()?;
@@ -242,15 +247,19 @@ impl Found {
         format!("with {servers} servers, {best} is best; beside it {}", rest.join(", "))
     }
 
-    /// The row `fct_ours`; none where these runs have not the number of servers that it is about.
-    pub(super) fn row(&self, is_wanted: &dyn Fn(&str) -> bool) -> Option<Row> {
-        let size = self.sizes.iter().find(|size| size.servers == COMPARED)?;
-        let srnic = self.ways.iter().position(|way| way.transport.name == SRNIC)?;
-        let [ours, srnic] = [0, srnic].map(|way| mean(&size.outcomes[way].times_us));
-        let peer = ("SRNIC as published", srnic);
-        let ours = Spread::of(vec![ours]);
-        let target = Target::AtMost(0.9);
-        is_wanted("fct_ours").then(|| Row::beside("fct_ours", "µs", ours, peer, target))
+    /// The rows; none where these runs have not the number of servers that they are about.
+    pub(super) fn rows(&self, is_wanted: &dyn Fn(&str) -> bool) -> Vec<Row> {
+        let size = self.sizes.iter().find(|size| size.servers == COMPARED);
+        let srnic = self.ways.iter().position(|way| way.transport.name == SRNIC);
+        let (Some(size), Some(srnic)) = (size, srnic) else { return Vec::new() };
+        let mean_of = |way: usize| mean(&size.outcomes[way].times_us);
+        let wanted = ROWS.into_iter().filter(|(name, _)| is_wanted(name));
+        let row = |(name, way)| {
+            let (ours, peer) =
+                (Spread::of(vec![mean_of(way)]), ("SRNIC as published", mean_of(srnic)));
+            Row::beside(name, "µs", ours, peer, Target::AtMost(0.9))
+        };
+        wanted.map(row).collect()
     }
 
     /// A table of what the network did in each run, for the page; empty if there were none.
@@ -307,6 +316,8 @@ mod tests {
             assert_eq!(pfc.is_none(), transport.repeats_selectively(), "{}", way.name);
         }
         assert!(ways.iter().any(|way| way.transport.name == SRNIC));
+        let has_classes = ROWS.map(|(name, way)| (name, ways[way].short_first));
+        assert_eq!(has_classes, [("fct_ours", false), ("fct_ours_short_first", true)]);
         for (way, short_first) in ways[..2].iter().zip([true, false]) {
             let cluster = way.cluster(16, 1).unwrap();
             assert_eq!(cluster.net.routing, Routing::Spray);
@@ -319,7 +330,7 @@ mod tests {
     fn the_runs_are_those_that_are_wanted() {
         let none = run(&|name| name == "packets_16", true, false).unwrap();
         assert!(none.sizes.is_empty() && none.section().is_empty());
-        assert!(none.figures(&|_| true).is_empty() && none.row(&|_| true).is_none());
+        assert!(none.figures(&|_| true).is_empty() && none.rows(&|_| true).is_empty());
         for servers in SERVERS {
             let cluster = cluster(servers).unwrap();
             let of = |seed| flows(&cluster, span(false), seed).unwrap().len();

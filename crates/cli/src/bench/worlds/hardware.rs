@@ -1,8 +1,10 @@
 //! Figures of papers whose cards are hardware, in worlds of two hosts with the profiles of these
 //! cards ([`PROFILES`](remora_sim::hardware::PROFILES)): SRNIC's Figs 2 and 9, StRoM's Figs 5 and
-//! 12, RedN's Fig. 7. Flows are WRITEs; what else a figure has is not simulated.
+//! 12, RedN's Fig. 7. Flows are WRITEs; what else a figure has is not simulated. SRNIC's Fig. 11
+//! stands beside them as `remora bench loss` has it.
 
 use anyhow::{Context, Result, ensure};
+use remora::nic::qp::Mtu;
 use remora_sim::card_cache::{EVERYTHING, NOTHING};
 use remora_sim::flows::{Cluster, Flow, Report, calls};
 use remora_sim::hardware::{FEWEST_READS, MOST_READS, Profile};
@@ -10,6 +12,7 @@ use remora_sim::net::time::{NS, US};
 use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
 
 use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::loss::simulated;
 use crate::bench::row::Spread;
 use crate::bench::scale::caches;
 use crate::output::{bytes, grouped};
@@ -20,6 +23,8 @@ const CABLE: Ps = 10 * NS;
 const QUEUE_PAIRS: [u64; 4] = [128, 1024, 4096, 10_240];
 const SEND: u64 = 512;
 const MESSAGES: u64 = 20_480;
+/// Queue pairs of its Fig. 2a.
+const CACHED: [u64; 8] = [64, 128, 256, 512, 1024, 4096, 10_240, 16_384];
 /// What its other lines are.
 const BOUNDS: [&str; 3] =
     ["bound, nothing to cache", "bound, cache, by bandwidth", "bound, cache, by latency"];
@@ -32,21 +37,23 @@ const STREAMS: [u64; 8] = [64, 256, 1 << 10, 2 << 10, 4 << 10, 16 << 10, 128 << 
 const READS: [u64; 2] = [FEWEST_READS.value, MOST_READS.value];
 
 /// One of the figures, by its name.
-type Draw = fn() -> Result<Figure>;
-const FIGURES: [(&str, Draw); 7] = [
-    ("fig2", || Ok(caches::figure())),
-    ("fig9", connections),
-    ("strom5a", || pings("strom5a", &TEN)),
-    ("strom5b", || streams("strom5b", &TEN)),
-    ("strom12a", || pings("strom12a", &HUNDRED)),
-    ("strom12b", || streams("strom12b", &HUNDRED)),
-    ("redn7", verbs),
+type Draw = fn(bool) -> Result<Figure>;
+const FIGURES: [(&str, Draw); 9] = [
+    ("fig2", |_| Ok(caches::figure())),
+    ("fig2_simulated", caching),
+    ("fig9", |_| connections()),
+    ("fig11_1024", |quick| Ok(simulated::by_loss("fig11_1024", Mtu::B1024, quick))),
+    ("strom5a", |_| pings("strom5a", &TEN)),
+    ("strom5b", |_| streams("strom5b", &TEN)),
+    ("strom12a", |_| pings("strom12a", &HUNDRED)),
+    ("strom12b", |_| streams("strom12b", &HUNDRED)),
+    ("redn7", |_| verbs()),
 ];
 
-/// The figures that are wanted.
-pub(super) fn figures(is_wanted: &dyn Fn(&str) -> bool) -> Result<Vec<Figure>> {
+/// The figures that are wanted. `quick`: with fewer points.
+pub(super) fn figures(is_wanted: &dyn Fn(&str) -> bool, quick: bool) -> Result<Vec<Figure>> {
     let wanted = FIGURES.into_iter().filter(|(id, _)| is_wanted(id));
-    wanted.map(|(id, draw)| draw().with_context(|| format!("cannot simulate {id}"))).collect()
+    wanted.map(|(id, draw)| draw(quick).with_context(|| format!("cannot simulate {id}"))).collect()
 }
 
 /// Two hosts with cards of this name, and a cable between them.
@@ -98,41 +105,87 @@ fn stream(cluster: &Cluster, flows: &[Flow]) -> Result<(f64, f64)> {
     Ok((payload as f64 * 8e3 / ps, flows.len() as f64 * 1e6 / ps))
 }
 
+/// Short messages over so many queue pairs, one under way on each: the payload in Gb/s with as
+/// many reads in flight as each of [`READS`].
+fn turns(card: &str, queue_pairs: u64) -> Result<Vec<f64>> {
+    let cluster = two(100, card)?;
+    let flow = |i: u64| {
+        let after = i.checked_sub(queue_pairs).map(|before| before as u32);
+        let connection = Some((i % queue_pairs) as u32);
+        Flow { after: after.into_iter().collect(), connection, ..Flow::new(0, 1, SEND, 0) }
+    };
+    let flows: Vec<Flow> = (0..MESSAGES).map(flow).collect();
+    let rate = |reads| Ok(stream(&with_reads(&cluster, reads), &flows)?.0);
+    READS.into_iter().map(rate).collect()
+}
+
+/// SRNIC's Fig. 2a: its ConnectX-6 alone.
+fn caching(quick: bool) -> Result<Figure> {
+    let queue_pairs = if quick { &CACHED[..2] } else { &CACHED[..] };
+    let point = |queue_pairs: &u64| -> Result<Point> {
+        let ways = turns("cx6", *queue_pairs)?.into_iter().map(once).collect();
+        Ok(Point { x: grouped(*queue_pairs), ways })
+    };
+    let points: Vec<Point> = queue_pairs.iter().map(point).collect::<Result<_>>()?;
+    let last = points.len() - 1;
+    let of = |way| format!("{:.1} to {:.1}", points[0].median(way), points[last].median(way));
+    let here = format!(
+        "from {} to {} queue pairs, the simulated card goes from {} Gb/s with {} reads in flight, \
+         and from {} with {}",
+        points[0].x,
+        points[last].x,
+        of(0),
+        READS[0],
+        of(1),
+        READS[1]
+    );
+    Ok(Figure {
+        id: "fig2_simulated",
+        origin: "SRNIC’s Figure 2a, simulated",
+        title: "A card that caches its connections",
+        about: "Messages of 512 B, one under way on each queue pair, which take turns. The card \
+                has 2 MB for the state of queue pairs, of which each takes 12.8 kB (SRNIC §2.2, \
+                Table 1). A message whose queue pair’s state is elsewhere waits for a context of \
+                375 B and an element of 64 B; another’s context goes back. Which one, is drawn. \
+                How many reads are in flight is not stated. Nothing is fitted.",
+        x: "queue pairs",
+        y: "payload",
+        unit: "Gb/s",
+        style: Style::Lines,
+        ways: reads_in_flight().map(|reads| format!("ConnectX-6’s profile, {reads}")).collect(),
+        points,
+        paper: "97 Gb/s up to 128 queue pairs, a knee at 256, 52 Gb/s at 16,384 (CX-6, SRNIC §2.2)",
+        here,
+    })
+}
+
 /// SRNIC's Fig. 9.
 fn connections() -> Result<Figure> {
-    let cluster = two(100, "srnic")?;
     let point = |queue_pairs: u64| -> Result<Point> {
-        // So many messages are under way, each on a queue pair of its own.
-        let flow = |i: u64| {
-            let after = i.checked_sub(queue_pairs).map(|before| before as u32);
-            Flow { after: after.into_iter().collect(), ..Flow::new(0, 1, SEND, 0) }
-        };
-        let flows: Vec<Flow> = (0..MESSAGES).map(flow).collect();
-        let streams = READS.map(|reads| stream(&with_reads(&cluster, reads), &flows));
+        let mut ways = turns("srnic", queue_pairs)?;
+        ways.extend(turns("cx6", queue_pairs)?);
         let bounds = [
             NOTHING.by_bandwidth(queue_pairs, SEND),
             EVERYTHING.by_bandwidth(queue_pairs, SEND),
             EVERYTHING.by_latency(queue_pairs, SEND),
         ];
-        let mut ways = Vec::new();
-        for stream in streams {
-            ways.push(once(stream?.0));
-        }
-        ways.extend(bounds.map(|bits| once(bits / 1e9)));
-        Ok(Point { x: grouped(queue_pairs), ways })
+        ways.extend(bounds.map(|bits| bits / 1e9));
+        Ok(Point { x: grouped(queue_pairs), ways: ways.into_iter().map(once).collect() })
     };
     let points: Vec<Point> = QUEUE_PAIRS.into_iter().map(point).collect::<Result<_>>()?;
     let last = points.len() - 1;
     let of = |way| format!("{:.1} to {:.1}", points[0].median(way), points[last].median(way));
     let here = format!(
         "flat as the paper’s: from {} to {} queue pairs, the simulated card moves {} Gb/s of \
-         payload with {} reads in flight and {} with {}",
+         payload with {} reads in flight and {} with {}; ConnectX-6’s profile {} and {}",
         grouped(QUEUE_PAIRS[0]),
         grouped(QUEUE_PAIRS[last]),
         of(0),
         READS[0],
         of(1),
-        READS[1]
+        READS[1],
+        of(2),
+        of(3)
     );
     Ok(Figure {
         id: "fig9",
@@ -142,14 +195,14 @@ fn connections() -> Result<Figure> {
                 elements of a queue pair in a round trip of PCIe, 1.1 µs, and no cache. A message \
                 takes two reads, of at most 512 B; how many are in flight is not stated: PCIe’s \
                 tags tell 32 apart or, with 8 bits, 256. The line leaves 86 Gb/s of payload, so \
-                the paper’s 97 must count headers. Of ConnectX only the bounds of a cache of 2 MB \
-                are known.",
+                the paper’s 97 must count headers. Of ConnectX-6’s profile, see fig2_simulated.",
         x: "queue pairs",
         y: "payload",
         unit: "Gb/s",
         style: Style::Lines,
-        ways: reads_in_flight()
-            .map(|reads| format!("SRNIC’s card, {reads}"))
+        ways: ["SRNIC’s card", "ConnectX-6’s profile"]
+            .iter()
+            .flat_map(|card| reads_in_flight().map(move |reads| format!("{card}, {reads}")))
             .chain(BOUNDS.map(str::to_owned))
             .collect(),
         points,
@@ -290,7 +343,7 @@ mod tests {
     #[test]
     fn figures_are_those_of_the_names() {
         let of = |name: &'static str| {
-            let mut figures = figures(&|other| other == name).unwrap();
+            let mut figures = figures(&|other| other == name, true).unwrap();
             assert_eq!(figures.len(), 1, "{name}");
             figures.remove(0)
         };
@@ -305,6 +358,16 @@ mod tests {
             assert!((least..most[way]).contains(&first), "{}", fig9.here);
             assert!(rates(way).all(|rate| (rate - first).abs() < 0.1), "{}", fig9.here);
         }
+        // ConnectX-6's profile is at the line where its cache holds all queue pairs, and beyond
+        // within the bounds, whichever the reads.
+        let at = |point: usize, way| fig9.points[point].median(way);
+        for way in [2, 3] {
+            assert!((83.0..most[1]).contains(&at(0, way)), "{}", fig9.here);
+            let [first, last] = [at(1, way), at(3, way)];
+            assert!(last <= first && first < 0.8 * at(0, way), "{}", fig9.here);
+            let (by_bandwidth, by_latency) = (at(3, 5), at(3, 6));
+            assert!(by_latency < last && last <= by_bandwidth, "{}", fig9.here);
+        }
         // 1024 of 1106 bytes are payload; 16 KB in a round trip of 1.5 µs are 87 Gb/s.
         let last = |figure: Figure| [0, 1].map(|way| figure.points.last().unwrap().median(way));
         let within = |rate: f64, least: f64, most: f64| assert!((least..most).contains(&rate));
@@ -318,6 +381,6 @@ mod tests {
         assert!(slow.points.iter().zip(&fast.points).all(|(s, f)| s.median(0) > f.median(0)));
         let write = of("redn7").points[0].median(0);
         assert!((0.7..1.6).contains(&write), "{write}");
-        assert!(figures(&|_| false).unwrap().is_empty());
+        assert!(figures(&|_| false, true).unwrap().is_empty());
     }
 }

@@ -70,9 +70,9 @@ impl Worlds {
             rows.extend(speed::rows(&is_wanted, options.quick)?);
         }
         let found = fig12::run(&is_wanted, options.quick, *full)?;
-        rows.extend(found.row(&is_wanted));
+        rows.extend(found.rows(&is_wanted));
         let mut figures = found.figures(&is_wanted);
-        figures.extend(hardware::figures(&is_wanted)?);
+        figures.extend(hardware::figures(&is_wanted, options.quick)?);
         ensure!(
             !rows.is_empty() || !figures.is_empty(),
             "nothing is called `{}`: rows and figures have names such as `packets_1024`, \
@@ -100,7 +100,7 @@ fn cluster(servers: u32) -> Result<Cluster> {
     cluster.net.buffer = BufferOptions {
         bytes: 32_000_000,
         marking: Some(Marking::step(300_000)),
-        marking_gigabits: 100,
+        marking_bits: 100_000_000_000,
         ..BufferOptions::default()
     };
     Ok(cluster)

@@ -3,17 +3,12 @@
 
 mod daemon;
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
-use remora::daemon::{Server, ServerOptions};
-use remora::event::Event;
+use daemon::process::DaemonProcess;
 use remora::memory::Buffer;
 use remora::message::{Keep, Object, Ticket};
 use remora::nic::queue::{
@@ -23,60 +18,6 @@ use remora::nic::{CreateError, PostError};
 use remora::prelude::*;
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// A daemon in a process of its own: this program, started again for one test.
-struct DaemonProcess {
-    child: Child,
-    socket: PathBuf,
-}
-
-/// Names the socket for a daemon in a process of its own.
-const SOCKET: &str = "REMORA_TEST_SOCKET";
-
-impl DaemonProcess {
-    fn start() -> DaemonProcess {
-        let name = format!("remora-attached-{}-process.sock", std::process::id());
-        let socket = std::env::temp_dir().join(name);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "serve", "--nocapture"]).env(SOCKET, &socket);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let serves = lines.map(Result::unwrap).any(|line| line.contains("serves"));
-        assert!(serves, "the daemon has not started");
-        DaemonProcess { child, socket }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for DaemonProcess {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-        std::fs::remove_file(&self.socket).ok();
-    }
-}
-
-/// A daemon, for tests that start it as a process: until its standard input ends.
-#[test]
-#[ignore = "a program for other tests"]
-fn serve() {
-    let socket = Some(PathBuf::from(std::env::var_os(SOCKET).unwrap()));
-    let device = DeviceOptions::new().embedded().open().unwrap();
-    let options = ServerOptions { socket, ..ServerOptions::default() };
-    let mut server = Server::new(device, options).unwrap();
-    let stop = Arc::new(Event::new().unwrap());
-    let told = stop.clone();
-    thread::spawn(move || {
-        std::io::stdin().read_line(&mut String::new()).unwrap();
-        told.notify().unwrap();
-    });
-    println!("serves");
-    server.run(&stop).unwrap();
-}
 
 /// A queue pair with a completion queue that the test polls.
 struct Side {
@@ -455,8 +396,8 @@ fn the_end_of_the_daemon_is_noticed() {
 
 #[test]
 fn a_daemon_that_is_killed_takes_its_card_with_it() {
-    let mut daemon = DaemonProcess::start();
-    let device = DeviceOptions::new().attach(&daemon.socket).open().unwrap();
+    let mut daemon = DaemonProcess::start("attached");
+    let device = daemon.attach();
     let (a, b) = (Side::on(&device), Side::on(&device));
     connect(&a, &b, [&device, &device]);
     talk(&a, &b);

@@ -1,5 +1,8 @@
 //! Cards of several processes of this machine, by shared memory and by UDP.
 
+#[path = "support/skips.rs"]
+mod skips;
+
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -242,7 +245,7 @@ fn udp_alone_where_one_of_the_cards_asks_for_it() {
 fn users_do_not_share() {
     // SAFETY: no pointers are passed.
     if unsafe { libc::geteuid() } != 0 {
-        return println!("skipped: only root can start a program of another user");
+        return skips::lacks("only root can start a program of another user");
     }
     let folder = std::env::temp_dir().join(format!("remora-fabric-user-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();

@@ -2,6 +2,8 @@
 //! is killed, and programs in namespaces of their own, which share a card by its socket only.
 
 mod daemon;
+#[path = "support/skips.rs"]
+mod skips;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -267,11 +269,14 @@ fn a_connection_that_has_outlived_its_process_lends_no_memory() {
 
 #[test]
 fn programs_without_a_network_share_a_card_by_its_socket() {
+    if !(skips::has("unshare", "util-linux") && skips::has("mount", "mount")) {
+        return;
+    }
     let tried =
         ["--user", "--map-root-user", "--net", "--mount", "mount", "--bind", "/tmp", "/mnt"];
     let permitted = Command::new("unshare").args(tried).stderr(Stdio::null()).status();
     if !permitted.is_ok_and(|status| status.success()) {
-        println!("this system permits no namespaces: there is nothing to test");
+        skips::lacks("this system permits no namespaces");
         return;
     }
     let daemon = Daemon::start();

@@ -1,12 +1,15 @@
 //! A daemon in a thread of the test's process.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub(crate) mod process;
+pub(crate) mod program;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 
-use remora::daemon::{Observer, Server, ServerOptions};
+use remora::daemon::{Observer, Policy, Server, ServerOptions};
 use remora::event::Event;
 use remora::prelude::*;
 
@@ -23,6 +26,10 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     pub(crate) fn start() -> Daemon {
+        Daemon::with(Policy::default())
+    }
+
+    pub(crate) fn with(policy: Policy) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-daemon-{}-{number}", std::process::id());
@@ -30,7 +37,7 @@ impl Daemon {
         std::fs::create_dir(&folder).unwrap();
         let socket = folder.join("nic.sock");
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let options = ServerOptions { socket: Some(socket.clone()), policy };
         let mut server = Server::new(device, options).unwrap();
         server.serve_machine(folder.join(MACHINE)).unwrap();
         let stop = Arc::new(Event::new().unwrap());

@@ -274,7 +274,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         buffers: &mut Buffers,
     ) -> Option<u64> {
         let Buffers { slots, order, ordered, .. } = buffers;
-        (slots.clear(), order.clear(), ordered.clear());
+        slots.clear();
+        order.clear();
+        ordered.clear();
         let locked = self.table().lock(partition);
         budget.buckets = budget.buckets.saturating_sub(locked.count() as usize);
         locked.each_slot(|slot| {

@@ -386,8 +386,8 @@ impl Replica {
         }
     }
 
-    /// Is this another configuration of the same epoch? A service that has lost its data may give an
-    /// epoch twice; the majorities of the two need not meet, so the first one holds.
+    /// Is this another configuration of the same epoch? A service that has lost its data may give
+    /// an epoch twice; the majorities of the two need not meet, so the first one holds.
     fn is_rival(&self, latest: &Configuration) -> bool {
         let own = self.configuration.as_ref().filter(|own| own.epoch == latest.epoch);
         own.is_some_and(|own| (own.primary, &own.members) != (latest.primary, &latest.members))

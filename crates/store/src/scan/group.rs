@@ -55,7 +55,10 @@ impl Group {
         plan: &Plan,
     ) {
         let Group { chosen, rejected, bytes, spans, owners, marks, judged } = self;
-        (chosen.clear(), rejected.clear(), spans.clear(), owners.clear());
+        chosen.clear();
+        rejected.clear();
+        spans.clear();
+        owners.clear();
         let reach = plan.reach().min(JUDGED_MAX);
         let (mut head, mut end) = (None::<usize>, 0);
         for (index, slot) in slots.iter().enumerate() {

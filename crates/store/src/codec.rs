@@ -117,12 +117,17 @@ impl Codec {
     /// of it.
     #[inline]
     pub fn plain_part(self, stored: &[u8]) -> &[u8] {
+        &stored[..self.plain_len(stored.len())]
+    }
+
+    /// The bytes of [`Codec::plain_part`] of so many that are stored.
+    #[inline]
+    pub(crate) fn plain_len(self, stored: usize) -> usize {
         match self {
             Codec::None => stored,
             // A compressed value ends with a length and a block; a shorter one is cut off.
             Codec::Lz4 { head } | Codec::Zstd { head } => {
-                let end = stored.len().saturating_sub(LEN).min(head.into());
-                &stored[..end]
+                stored.saturating_sub(LEN).min(head.into())
             }
         }
     }

@@ -247,6 +247,11 @@ impl<'a> Item<'a> {
     /// The item that the first bytes are, if they are a whole one that has not been replaced or
     /// deleted. Nothing behind it is looked at.
     pub fn parse(bytes: &'a [u8]) -> Option<Item<'a>> {
+        Item::parse_unsummed(bytes).filter(|item| item.has_sum(bytes))
+    }
+
+    /// As [`Item::parse`], without a look at the checksum: the bytes may be anything.
+    pub(crate) fn parse_unsummed(bytes: &'a [u8]) -> Option<Item<'a>> {
         let words = |at: usize| -> Option<u64> {
             Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
         };
@@ -254,9 +259,6 @@ impl<'a> Item<'a> {
         let bytes = bytes.get(..head.item_len())?;
         let end = head.item_len() - CHECKSUM;
         if head.live.is_dead() || !head.live.is_of(head.version) {
-            return None;
-        }
-        if crc_fast::checksum(Crc64Nvme, &bytes[8..end]) != words(end)? {
             return None;
         }
         let (flags, codec) =
@@ -269,6 +271,18 @@ impl<'a> Item<'a> {
             flags,
             expires_ms: head.live.expires_ms(),
             version: head.version,
+        })
+    }
+
+    /// Whether the bytes that this item was parsed from have its checksum.
+    pub(crate) fn has_sum(&self, bytes: &[u8]) -> bool {
+        // Flags and codec of 0 may stand in an extended item, too.
+        let shape = bytes.get(16..24).and_then(<[u8]>::first_chunk);
+        let shape = shape.map_or(0, |shape| u64::from_le_bytes(*shape));
+        let end = Head::from_words([0, 0, shape]).item_len() - CHECKSUM;
+        let sum = bytes.get(end..).and_then(<[u8]>::first_chunk);
+        sum.is_some_and(|sum| {
+            crc_fast::checksum(Crc64Nvme, &bytes[8..end]) == u64::from_le_bytes(*sum)
         })
     }
 }

@@ -99,6 +99,11 @@ impl Plan {
         self.steps.iter().any(|step| part.has(step))
     }
 
+    /// The bytes of a row that its conditions look at: all of a longer row need not be there.
+    pub(crate) fn reach(&self) -> usize {
+        self.steps.iter().map(|step| step.end as usize).max().unwrap_or(0)
+    }
+
     /// Marks the rows that are selected, in place of the marks before.
     pub fn mark(&self, rows: &Rows<'_>, marks: &mut Marks) {
         marks.all(rows.count());

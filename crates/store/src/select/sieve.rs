@@ -136,6 +136,34 @@ impl Sieve {
         self.next()
     }
 
+    /// Sifts one value, stored in `bytes`. `is_whole` says whether they are what was written once,
+    /// and is asked only of what would be selected.
+    pub(crate) fn value(
+        &mut self,
+        plan: &Plan,
+        (codec, bytes): (Codec, &[u8]),
+        value_max: usize,
+        is_whole: impl FnOnce() -> bool,
+        mut each: impl FnMut(usize, &[u8]),
+    ) -> ControlFlow<()> {
+        self.next()?;
+        self.sifted.rows += 1;
+        let mut row = std::mem::take(&mut self.row);
+        let found = match codec.head() {
+            None => plan.is_match(bytes).then_some(bytes),
+            Some(head) if plan.is_match_part(codec.plain_part(bytes), Part::Head(head)) => {
+                let decoded = self.decode(codec, bytes, value_max, &mut row);
+                decoded.filter(|found| plan.is_match_part(found, Part::Rest(head)))
+            }
+            Some(_) => None,
+        };
+        if let Some(found) = found.filter(|_| is_whole()) {
+            self.select(0, found, &mut each);
+        }
+        self.row = row;
+        self.next()
+    }
+
     /// Whether there may be a next row.
     #[inline]
     fn next(&self) -> ControlFlow<()> {

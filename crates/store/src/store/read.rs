@@ -13,8 +13,6 @@ use crate::tablespace::TablespaceId;
 const LOOKS: usize = 8;
 /// Bytes that are read of an item at once.
 const FIRST: usize = 128;
-/// Bytes of an item that are fetched before it is read.
-const FETCHED: u64 = 512;
 /// Values of this length and more, in bytes, are read and written without the lock: who changes
 /// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
 pub(crate) const LONG: usize = 64 << 10;
@@ -248,11 +246,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         at.is_some_and(|at| Live(self.table.memory.load(at)).is_expired(now))
     }
 
-    /// Asks the processor for the first bytes of a slot's item.
+    /// Asks the processor for the first bytes of a slot's item, so many at most.
     #[inline]
-    pub(crate) fn prefetch_item(&self, slot: &Slot) {
+    pub(crate) fn prefetch_item(&self, slot: &Slot, at_most: u64) {
         if let Some(at) = self.item_at(slot) {
-            self.table.memory.prefetch(at, u64::from(slot.len).min(FETCHED));
+            self.table.memory.prefetch(at, u64::from(slot.len).min(at_most));
         }
     }
 
@@ -295,6 +293,26 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
         let gone = head.live.is_expired(now) || head.version <= flushed;
         !gone && head.item_len() == slot.len as usize && head.tablespace == slot.tablespace
+    }
+
+    /// Where the value is of an item to which a slot led since the caller's pin was made, how many
+    /// bytes are stored of it, and how. `None` if it has expired or was flushed.
+    #[inline]
+    pub(crate) fn value_pinned(&self, slot: &Slot, now: u64) -> Option<(u64, usize, Codec)> {
+        let Some(at) = self.item_at(slot) else {
+            self.count_damage();
+            return None;
+        };
+        let memory = &self.table.memory;
+        let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
+        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
+        let gone = head.live.is_expired(now) || head.version <= flushed;
+        if gone || head.item_len() != slot.len as usize || head.tablespace != slot.tablespace {
+            return None;
+        }
+        let word = if head.extended { memory.load(at + HEAD as u64) } else { 0 };
+        let (_, codec) = extension(word);
+        Some((at + head.value_at() as u64, head.stored, codec?))
     }
 
     pub(super) fn count_damage(&self) {

@@ -30,6 +30,9 @@ pub use self::room::{Crowded, LOAD_MAX};
 use crate::layout::{BUCKET, BUCKETS_MIN, Geometry, SLOTS};
 use crate::memory::Memory;
 
+/// Buckets that are fetched before a walk over all comes to them.
+const BUCKETS_AHEAD: u32 = 8;
+
 /// The index of a store.
 pub(crate) struct Table<M> {
     pub(crate) memory: M,
@@ -351,6 +354,19 @@ impl<'t, M: Memory> Locked<'t, M> {
         let at = self.bucket(bucket);
         (0..SLOTS)
             .filter_map(move |slot| Some((SlotPlace::Bucket { bucket, slot }, at.slot(slot)?)))
+    }
+
+    /// Calls `each` with all slots, those of the stash last.
+    pub(crate) fn each_slot(&self, mut each: impl FnMut(Slot)) {
+        let count = self.count();
+        for bucket in 0..count {
+            // A partition's buckets lie far from each other, where no processor expects them.
+            if bucket + BUCKETS_AHEAD < count {
+                self.table.memory.prefetch(self.bucket(bucket + BUCKETS_AHEAD).at, BUCKET);
+            }
+            self.slots_of(bucket).for_each(|(_, slot)| each(slot));
+        }
+        self.inner.stash.iter().copied().for_each(each);
     }
 
     /// The slots of the stash, last ones first, so that each can be removed when it comes.

@@ -17,16 +17,16 @@ use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::request::Asked;
-use crate::scan::{BATCH_MAX, Cursor, Visited};
+use crate::scan::{Budget, Copied, Cursor, Visited, WALKED_MAX, Wanted};
+use crate::select::plan::Plan;
 use crate::select::plans::{Planned, Plans};
-use crate::select::rows::Span;
-use crate::select::sieve::{Sieve, Stored};
+use crate::select::sieve::Sieve;
 use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
 /// hold up the card's other work for longer than some hundred microseconds.
-const LOOKED_MAX: u32 = 2048;
+const LOOKED_MAX: usize = 4096;
 /// Bytes of values that it looks at, at most about.
 const LOOKED_BYTES: usize = 4 << 20;
 /// A byte of a compressed value counts as so many.
@@ -457,8 +457,11 @@ fn scan<M: Memory, J: Journal>(
         _ => return Err(CallStatus::BAD_PARAMS),
     };
     if call.value.is_empty() {
-        return walk(effort, store, call, (now, room), out, &mut |item, out| {
-            let head = out.len();
+        return walk(effort, store, (call, None), (now, room), out, &mut |copied, out| {
+            let (item, head) = (&copied.item, out.len());
+            if !copied.is_whole() {
+                return false;
+            }
             if with_heads {
                 out.extend_from_slice(&[0; ANSWER_LEN]);
             }
@@ -480,17 +483,21 @@ fn scan<M: Memory, J: Journal>(
     with_plan(call.value, |Planned { selection, plan }| {
         let mut sieve = Sieve::new(selection);
         let start = out.len();
-        let done = walk(effort, store, call, (now, room), out, &mut |item, out| {
-            let (spans, codecs) =
-                ([Span { start: 0, len: item.stored.len() as u32 }], [item.codec]);
-            let value_max = VALUE_MAX;
-            let value = Stored { bytes: item.stored, spans: &spans, codecs: &codecs, value_max };
+        let planned = (call, Some(plan));
+        let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
+            let value = (copied.item.codec, copied.item.stored);
             let mut selected = false;
             // The client adds up how many rows it has got of those that it wants at most.
-            let _: ControlFlow<()> = sieve.values(plan, &value, |_, row| {
-                selected = true;
-                selection.output.write(row, out);
-            });
+            let _: ControlFlow<()> = sieve.value(
+                plan,
+                value,
+                VALUE_MAX,
+                || copied.is_whole(),
+                |_, row| {
+                    selected = true;
+                    selection.output.write(row, out);
+                },
+            );
             // Of aggregates, nothing of a row travels.
             selected
         })?;
@@ -502,61 +509,60 @@ fn scan<M: Memory, J: Journal>(
     })?
 }
 
-/// Walks over items from the call's cursor on. `take` appends what is wanted of an item, and says
-/// whether that is anything.
+/// Walks over items from the call's cursor on, those of which the plan, if there is one, says that
+/// they may be selected. `take` appends what is wanted of an item, and says whether that is
+/// anything.
 fn walk<M: Memory, J: Journal>(
     effort: Effort,
     store: &Store<M, J>,
-    call: &Call<'_>,
+    (call, plan): (&Call<'_>, Option<&Plan>),
     (now, room): (u64, usize),
     out: &mut Vec<u8>,
-    take: &mut dyn FnMut(&Item<'_>, &mut Vec<u8>) -> bool,
+    take: &mut dyn FnMut(&Copied<'_>, &mut Vec<u8>) -> bool,
 ) -> Result<u64, CallStatus> {
     let limit = if call.limit == 0 { u32::MAX } else { call.limit };
     let start = out.len();
     answer(AnswerHead::default(), out);
     let first = out.len();
-    let (mut rows, mut looked_at, mut bytes) = (0, 0, 0);
-    let (mut full, mut later) = (false, false);
-    let space = TablespaceId(call.tablespace);
-    let mut cursor = Cursor(call.argument);
+    let (mut rows, mut decoded, mut full, mut later) = (0, 0, false, false);
     let short = effort == Effort::Short;
     let longest = if short { LONG } else { usize::MAX };
-    loop {
-        let went = store.scan_short(space, cursor, now, (BATCH_MAX, longest), &mut |item| {
-            later |= short && is_long(item.stored.len(), item.codec);
-            if later || rows == limit {
-                return Visited::NotTaken;
-            }
-            let decoded = if item.codec == Codec::None { 1 } else { DECODED };
-            bytes += item.stored.len() * decoded;
-            let row = row::begin(item.key, out);
-            let selected = take(item, out);
-            full = selected && out.len() - first > room;
-            if full || !selected {
-                out.truncate(row);
-                looked_at += u32::from(!full);
-                return if full { Visited::NotTaken } else { Visited::Next };
-            }
-            row::end(row, item.key.len(), out);
-            (rows, looked_at) = (rows + 1, looked_at + 1);
-            Visited::Next
-        });
-        later |= went.is_none();
-        cursor = went.unwrap_or(cursor);
-        let much = looked_at >= LOOKED_MAX || bytes >= LOOKED_BYTES;
-        if full || later || much || rows == limit || cursor == Cursor::END {
-            break;
+    let wanted = Wanted { space: TablespaceId(call.tablespace), now, longest, plan };
+    let (items, bytes) = (LOOKED_MAX, LOOKED_BYTES);
+    let mut budget = Budget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
+    let went = store.scan_within(&wanted, Cursor(call.argument), &mut budget, &mut |copied| {
+        let item = &copied.item;
+        later |= short && is_long(item.stored.len(), item.codec);
+        if later || rows == limit {
+            return Visited::NotTaken;
         }
-    }
-    if later && looked_at == 0 {
+        if item.codec != Codec::None {
+            decoded += item.stored.len() * DECODED;
+        }
+        let row = row::begin(item.key, out);
+        let selected = take(copied, out);
+        full = selected && out.len() - first > room;
+        if full || !selected {
+            out.truncate(row);
+        } else {
+            row::end(row, item.key.len(), out);
+            rows += 1;
+        }
+        match full {
+            true => Visited::NotTaken,
+            false if rows == limit || decoded >= LOOKED_BYTES => Visited::Last,
+            false => Visited::Next,
+        }
+    });
+    let looked_at = budget.looked_at;
+    if (later || went.is_long) && looked_at == 0 {
         return Err(LATER);
     }
     if full && rows == 0 {
         return Err(CallStatus::TOO_LONG);
     }
-    let head =
-        AnswerHead { version: cursor.0, flags: looked_at, value_len: rows, ..Default::default() };
+    let version = went.cursor.0;
+    let head = AnswerHead { version, flags: looked_at, value_len: rows, ..Default::default() };
     out[start..first].copy_from_slice(&head.to_bytes());
     Ok(0)
 }
@@ -576,3 +582,6 @@ fn with_plan<R>(bytes: &[u8], act: impl FnOnce(&Planned) -> R) -> Result<R, Call
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

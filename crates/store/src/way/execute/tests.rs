@@ -1,0 +1,151 @@
+use super::*;
+use crate::journal::Unlogged;
+use crate::memory::Heap;
+use crate::select::Predicate;
+use crate::select::schema::Schema;
+use crate::select::selection::{Output, Selection};
+use crate::store::Options;
+use crate::way::row::each_row;
+use std::collections::BTreeMap;
+
+type TestStore = Store<Heap, Unlogged>;
+
+const ROOM: usize = 1 << 20;
+
+fn store(limit: u64) -> TestStore {
+    let options = Options::new(limit, 5);
+    Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap()
+}
+
+fn create(store: &TestStore, name: &str, codec: Codec) -> TablespaceId {
+    let options = TablespaceOptions { codec, ..TablespaceOptions::new(name) };
+    store.create_tablespace(&options).unwrap()
+}
+
+/// Carries out a call.
+fn ask(
+    effort: Effort,
+    store: &TestStore,
+    operation: Operation,
+    call: &Call<'_>,
+    room: usize,
+) -> Result<(AnswerHead, Vec<u8>), CallStatus> {
+    let (mut bytes, mut out) = (Vec::new(), Vec::new());
+    call.write(&mut bytes).unwrap();
+    execute_with(effort, store, operation, &bytes, (1, room), &mut out)?;
+    let (head, rest) = AnswerHead::parse(&out).unwrap();
+    Ok((head, rest.to_vec()))
+}
+
+/// What a scan answers, by key, how often each key came, and how many calls it took.
+struct Scanned {
+    rows: BTreeMap<Vec<u8>, Vec<u8>>,
+    times: usize,
+    looked_at: u32,
+    calls: usize,
+}
+
+fn scan_all(store: &TestStore, space: TablespaceId, value: &[u8], room: usize) -> Scanned {
+    let mut all = Scanned { rows: BTreeMap::new(), times: 0, looked_at: 0, calls: 0 };
+    let mut argument = 0;
+    loop {
+        let call = Call { tablespace: space.0, value, argument, ..Call::default() };
+        let (head, rows) = ask(Effort::Short, store, Operation::Scan, &call, room).unwrap();
+        let mut each = |key: &[u8], row: &[u8]| {
+            all.rows.insert(key.to_vec(), row.to_vec());
+            all.times += 1;
+        };
+        each_row(&rows, head.value_len, &mut each).unwrap();
+        (all.calls, all.looked_at) = (all.calls + 1, all.looked_at + head.flags);
+        argument = head.version;
+        if argument == 0 {
+            return all;
+        }
+    }
+}
+
+#[test]
+fn a_scan_of_an_empty_tablespace_beside_a_full_one_takes_several_calls() {
+    let store = store(16 << 20);
+    let (full, empty) = (create(&store, "full", Codec::None), create(&store, "e", Codec::None));
+    for key in 0..90_000u32 {
+        store.put(full, &key.to_le_bytes(), b"", 0, None, 1).unwrap();
+    }
+    let scanned = scan_all(&store, empty, &[], ROOM);
+    assert!(scanned.calls > 1 && scanned.times == 0);
+    let scanned = scan_all(&store, full, &[], ROOM);
+    assert_eq!((scanned.times, scanned.rows.len(), scanned.looked_at), (90_000, 90_000, 90_000));
+}
+
+const NOTE: &str = "a note, a note, a note, a note, a note, a note ";
+
+fn schema() -> Schema {
+    Schema::parse("id u32\nprice u32\nnote text").unwrap()
+}
+
+/// A row whose length depends on its number: some are longer than what is judged together.
+fn row(id: u32) -> Vec<u8> {
+    let long = if id % 97 == 5 { 120 } else { id as usize % 5 };
+    let note = format!("{}{id}", NOTE.repeat(long));
+    let mut row = Vec::new();
+    schema().write_row([&*id.to_string(), &(id % 10).to_string(), &note], &mut row).unwrap();
+    row
+}
+
+fn selection(predicate: &str, output: &str) -> Selection {
+    let condition = Predicate::parse(predicate).unwrap().bind(&schema(), &[]).unwrap();
+    let output = Output::parse(output, &schema()).unwrap();
+    Selection { row_least: schema().fixed(), condition, output, limit: u64::MAX }
+}
+
+#[test]
+fn a_scan_selects_what_a_look_at_each_row_selects() {
+    for codec in [Codec::None, Codec::Lz4 { head: 8 }, Codec::Lz4 { head: 0 }] {
+        let store = store(8 << 20);
+        let (space, other) = (create(&store, "rows", codec), create(&store, "o", Codec::None));
+        for id in 0..3000u32 {
+            store.put(space, &id.to_be_bytes(), &row(id), 0, None, 1).unwrap();
+            store.put(other, &id.to_be_bytes(), &row(3), 0, None, 1).unwrap();
+        }
+        // Rows that have gone, and one that is too short for the schema.
+        (3000..3050u32)
+            .for_each(|id| drop(store.put(space, &id.to_be_bytes(), &row(id), 0, Some(1), 0)));
+        store.put(space, b"short", &[0; 7], 0, None, 1).unwrap();
+        for predicate in ["price < 2", "note like '%note 29%'", "price = 3 and note like '%53'"] {
+            let wanted = selection(predicate, "id");
+            let plan = Plan::new(&wanted).unwrap();
+            let expected: Vec<u32> = (0..3000).filter(|&id| plan.is_match(&row(id))).collect();
+            assert!(!expected.is_empty());
+            for room in [ROOM, ANSWER_LEN + 70] {
+                let found = scan_all(&store, space, &wanted.to_bytes().unwrap(), room);
+                let ids: Vec<_> =
+                    found.rows.keys().map(|key| key[..].try_into().unwrap()).collect();
+                assert_eq!(ids.into_iter().map(u32::from_be_bytes).collect::<Vec<_>>(), expected);
+                let same = |(key, row): (&Vec<u8>, &Vec<u8>)| key.iter().rev().eq(row.iter());
+                assert!(found.rows.iter().all(same), "{predicate}: another row's columns");
+                assert_eq!((found.times, found.looked_at), (expected.len(), 3001));
+            }
+        }
+        let counted = selection("price < 2", "count").to_bytes().unwrap();
+        let call = Call { tablespace: space.0, value: &counted, ..Call::default() };
+        let (head, answers) = ask(Effort::Any, &store, Operation::Scan, &call, ROOM).unwrap();
+        assert_eq!(head.version, 0, "all of it in one call");
+        assert!(answers.windows(8).any(|word| word == 600u64.to_le_bytes()), "{answers:?}");
+    }
+}
+
+#[test]
+fn a_damaged_row_is_not_selected() {
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::None);
+    (0..100u32).for_each(|id| drop(store.put(space, &id.to_be_bytes(), &row(id), 0, None, 1)));
+    let pin = store.pin();
+    let at = store.locate(&pin, space, &20u32.to_be_bytes(), 1).unwrap().value_at;
+    drop(pin);
+    let wanted = selection("price = 0", "*").to_bytes().unwrap();
+    assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 10);
+    // A byte of the text, which the condition does not look at.
+    store.memory().write(at + 9, b"?");
+    assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 9);
+    assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
+}

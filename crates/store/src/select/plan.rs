@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use remora_offload::cpu::{self, Level};
 
-use super::condition::Condition;
+use super::condition::{Condition, TextTest};
 use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};
@@ -27,6 +27,19 @@ pub enum PlanError {
     /// There are too many regular expressions.
     #[error("a selection has at most {REGEXES_MAX} patterns with `matches` or `_`")]
     TooManyRegexes,
+}
+
+/// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton.
+pub(crate) fn is_laborious(condition: &Condition) -> bool {
+    match condition {
+        Condition::All(conditions) | Condition::Any(conditions) => {
+            conditions.iter().any(is_laborious)
+        }
+        Condition::Not(not) => is_laborious(not),
+        Condition::Text { test: TextTest::Matches(_), .. } => true,
+        Condition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
+        Condition::Text { .. } | Condition::Within { .. } => false,
+    }
 }
 
 /// Which part of a condition is judged.

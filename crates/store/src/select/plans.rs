@@ -1,5 +1,7 @@
 //! Plans that are kept: a client that asks the same again does not wait for a plan again.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use super::plan::{Plan, PlanError};
@@ -23,7 +25,7 @@ pub struct Plans {
 struct Kept {
     bytes: Box<[u8]>,
     used: u64,
-    planned: Planned,
+    planned: Arc<Planned>,
 }
 
 /// A selection and its plan.
@@ -46,34 +48,53 @@ pub enum Refused {
     Plan(#[from] PlanError),
 }
 
+impl Planned {
+    /// The selection of these bytes, and its plan.
+    ///
+    /// # Errors
+    /// The bytes are no selection, or it has no plan.
+    pub fn new(bytes: &[u8]) -> Result<Planned, Refused> {
+        let selection = Selection::parse(bytes)?;
+        let plan = Plan::new(&selection)?;
+        Ok(Planned { selection, plan })
+    }
+}
+
 impl Plans {
+    /// No plans yet.
+    pub const fn new() -> Plans {
+        Plans { kept: Vec::new(), now: 0 }
+    }
+
     /// The selection of these bytes and its plan, kept or made now.
     ///
     /// # Errors
     /// The bytes are no selection, or it has no plan.
-    pub fn get(&mut self, bytes: &[u8]) -> Result<&Planned, Refused> {
-        self.now += 1;
-        let at = match self.kept.iter().position(|kept| *kept.bytes == *bytes) {
-            Some(at) => at,
-            None => self.make(bytes)?,
-        };
-        self.kept[at].used = self.now;
-        Ok(&self.kept[at].planned)
+    pub fn get(&mut self, bytes: &[u8]) -> Result<Arc<Planned>, Refused> {
+        match self.find(bytes) {
+            Some(planned) => Ok(planned),
+            None => Ok(self.keep(bytes, Planned::new(bytes)?)),
+        }
     }
 
-    /// Makes a plan, and says where it is kept.
-    fn make(&mut self, bytes: &[u8]) -> Result<usize, Refused> {
-        let selection = Selection::parse(bytes)?;
-        let plan = Plan::new(&selection)?;
-        let kept = Kept { bytes: bytes.into(), used: 0, planned: Planned { selection, plan } };
+    /// The selection of these bytes and its plan, if it is kept.
+    pub fn find(&mut self, bytes: &[u8]) -> Option<Arc<Planned>> {
+        self.now += 1;
+        let kept = self.kept.iter_mut().find(|kept| *kept.bytes == *bytes)?;
+        kept.used = self.now;
+        Some(kept.planned.clone())
+    }
+
+    /// Keeps what these bytes stand for.
+    pub fn keep(&mut self, bytes: &[u8], planned: Planned) -> Arc<Planned> {
+        let (used, planned) = (self.now, Arc::new(planned));
+        let kept = Kept { bytes: bytes.into(), used, planned: planned.clone() };
         if self.kept.len() < PLANS_MAX {
             self.kept.push(kept);
-            return Ok(self.kept.len() - 1);
+        } else if let Some(oldest) = self.kept.iter_mut().min_by_key(|kept| kept.used) {
+            *oldest = kept;
         }
-        let oldest = self.kept.iter().enumerate().min_by_key(|(_, kept)| kept.used);
-        let at = oldest.map_or(0, |(at, _)| at);
-        self.kept[at] = kept;
-        Ok(at)
+        planned
     }
 }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use super::tests::with_space;
 use super::*;
-use crate::item::Item;
+use crate::item::{Item, Live};
 use crate::layout::{BUCKET, BUCKET_HEADER, SLOT, SLOTS};
 use crate::memory::{Heap, Memory};
 use crate::table::Hash;
@@ -383,4 +383,37 @@ fn hostile_memory_neither_panics_nor_loops() {
         }
         done.store(true, SeqCst);
     });
+}
+
+/// A flush lets the locks go now and then. What was there when it began is gone when it returns,
+/// for readers by address, too, whatever moves meanwhile.
+#[test]
+fn a_flush_beside_growth_leaves_nothing_behind() {
+    let options = Options::new(32 << 20, 5);
+    let memory = Heap::new(options.memory_len());
+    let store = Store::new(memory, Unlogged::default(), options).unwrap();
+    let space = store.create_tablespace(&TablespaceOptions::new("t")).unwrap();
+    let put = |key: u32| {
+        store.put(space, &key.to_le_bytes(), b"value", 0, None, 1).unwrap();
+    };
+    for round in 0..10u32 {
+        let keys = round * 100_000..round * 100_000 + 10_000;
+        keys.clone().for_each(put);
+        let pin = store.pin();
+        let places: Vec<u64> = (keys.clone())
+            .filter_map(|key| store.locate(&pin, space, &key.to_le_bytes(), 1))
+            .map(|located| located.at)
+            .collect();
+        assert_eq!(places.len(), keys.len());
+        thread::scope(|scope| {
+            // These make slots move, and partitions grow.
+            scope.spawn(|| (keys.end..keys.end + 10_000).for_each(put));
+            store.flush(space).unwrap();
+            let is_live = |at: &&u64| !Live(store.memory().load(**at)).is_dead();
+            assert_eq!(places.iter().filter(is_live).count(), 0, "in round {round}");
+        });
+        drop(pin);
+        store.flush(space).unwrap();
+        assert_eq!(store.count(space), 0);
+    }
 }

@@ -6,6 +6,11 @@ use crate::journal::{Journal, JournalError, Record};
 use crate::memory::Memory;
 use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
 
+/// Buckets that are emptied under one lock.
+const BUCKETS_LOCKED: u32 = 64;
+/// How often a partition is walked over until its lock is kept all the while.
+const PASSES: usize = 4;
+
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Creates a tablespace.
     ///
@@ -66,15 +71,38 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// Removes a tablespace's items up to a version.
     fn empty(&self, tablespace: TablespaceId, version: u64) {
         for partition in 0..self.table.geometry.partitions {
+            let empty = |at_once| self.empty_partition(partition, (tablespace, version), at_once);
+            if !(0..PASSES).any(|_| empty(BUCKETS_LOCKED)) {
+                empty(u32::MAX);
+            }
+        }
+    }
+
+    /// Removes them from a partition, whose lock it lets go after so many buckets. Says whether all
+    /// slots have stayed where they were meanwhile: else it may have passed some by.
+    fn empty_partition(
+        &self,
+        partition: u64,
+        (tablespace, version): (TablespaceId, u64),
+        at_once: u32,
+    ) -> bool {
+        let (mut next, mut moves) = (0, None);
+        loop {
             let mut locked = self.table.lock(partition);
-            for bucket in 0..locked.count() {
+            let moves = *moves.get_or_insert(locked.inner.moves);
+            let end = locked.count().min(at_once.saturating_add(next));
+            for bucket in next..end {
                 for (place, slot) in locked.slots_of(bucket) {
                     self.remove_flushed(&mut locked, place, &slot, tablespace, version);
                 }
             }
-            for (place, slot) in locked.stashed() {
-                self.remove_flushed(&mut locked, place, &slot, tablespace, version);
+            if end == locked.count() {
+                for (place, slot) in locked.stashed() {
+                    self.remove_flushed(&mut locked, place, &slot, tablespace, version);
+                }
+                return locked.inner.moves == moves;
             }
+            next = end;
         }
     }
 

@@ -62,6 +62,9 @@ pub(crate) struct Inner {
     free: Vec<u8>,
     /// Where the hand of the clock is: the next bucket.
     pub(crate) hand: u32,
+    /// How often a slot has moved to another place, or may have: a walk that has let the lock go in
+    /// between may have passed it by.
+    pub(crate) moves: u64,
     /// No slot expires before this second of Unix time: until then nobody need look for one.
     soonest: u32,
     /// Blocks that readers may still see.

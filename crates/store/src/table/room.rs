@@ -69,6 +69,7 @@ impl<M: Memory> Locked<'_, M> {
 
     /// Splits one bucket in two, and takes slots out of the stash for which there is room now.
     fn split(&mut self) {
+        self.inner.moves += 1;
         let count = self.count();
         let (old, new) = (split_from(count), count);
         let (from, to) = (self.bucket(old), self.bucket(new));
@@ -106,6 +107,7 @@ impl<M: Memory> Locked<'_, M> {
     pub(crate) fn unstash(&mut self) {
         for (place, slot) in self.stashed() {
             if let Some(room) = self.displace(slot.hash) {
+                self.inner.moves += 1;
                 self.fill(room, slot);
                 self.change(place, None, || ());
             }
@@ -173,6 +175,7 @@ impl<M: Memory> Locked<'_, M> {
     /// Moves the slots that lead to the last step, whose slot `free` is empty, from there on back.
     /// Returns the place that is free then.
     fn move_up(&mut self, steps: &[Step], mut free: usize) -> SlotPlace {
+        self.inner.moves += 1;
         let mut at = steps.len() - 1;
         while let Some((from, index)) = steps[at].from {
             let (below, above) = (steps[usize::from(from)].bucket, steps[at].bucket);

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remora::kernel::CallStatus;
 
@@ -18,8 +19,9 @@ use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::request::Asked;
 use crate::scan::{Budget, Copied, Cursor, Visited, WALKED_MAX, Wanted};
-use crate::select::plan::Plan;
-use crate::select::plans::{Planned, Plans};
+use crate::select::plan::{Plan, is_laborious};
+use crate::select::plans::{self, Planned, Plans};
+use crate::select::selection::Selection;
 use crate::select::sieve::Sieve;
 use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
@@ -96,6 +98,16 @@ pub fn execute_call<M: Memory, J: Journal>(
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
     let room = room.checked_sub(ANSWER_LEN).ok_or(CallStatus::TOO_LONG)?;
+    let is_slow = matches!(operation, Operation::Flush | Operation::Drop);
+    if is_slow && effort == Effort::Short {
+        return Err(LATER);
+    }
+    // Made before a lock is taken; who asks for one that is none is told where it matters.
+    if let Condition::Predicate(predicate) = call.condition
+        && plan(effort, predicate).is_err_and(|status| status == LATER)
+    {
+        return Err(LATER);
+    }
     let change = |out: &mut Vec<u8>, decide: &Decide<'_>| {
         change(effort, store, (call, &RefCell::default()), now, out, decide)
     };
@@ -215,8 +227,9 @@ fn holds(
         Condition::Absent => false,
         Condition::Version(wanted) => version == wanted,
         Condition::Value(wanted) => value(&mut |bytes| bytes == wanted),
-        Condition::Predicate(plan) => {
-            with_plan(plan, |planned| value(&mut |bytes| planned.plan.is_match(bytes)))?
+        Condition::Predicate(predicate) => {
+            let planned = plan(Effort::Any, predicate)?;
+            value(&mut |bytes| planned.plan.is_match(bytes))
         }
     })
 }
@@ -480,33 +493,33 @@ fn scan<M: Memory, J: Journal>(
     if with_heads {
         return Err(CallStatus::BAD_PARAMS);
     }
-    with_plan(call.value, |Planned { selection, plan }| {
-        let mut sieve = Sieve::new(selection);
-        let start = out.len();
-        let planned = (call, Some(plan));
-        let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
-            let value = (copied.item.codec, copied.item.stored);
-            let mut selected = false;
-            // The client adds up how many rows it has got of those that it wants at most.
-            let _: ControlFlow<()> = sieve.value(
-                plan,
-                value,
-                VALUE_MAX,
-                || copied.is_whole(),
-                |_, row| {
-                    selected = true;
-                    selection.output.write(row, out);
-                },
-            );
-            // Of aggregates, nothing of a row travels.
-            selected
-        })?;
-        if let Some(aggregation) = sieve.aggregation() {
-            aggregation.write(out);
-        }
-        let fits = out.len() - start - ANSWER_LEN <= room;
-        if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
-    })?
+    let planned = plan(effort, call.value)?;
+    let Planned { selection, plan } = &*planned;
+    let mut sieve = Sieve::new(selection);
+    let start = out.len();
+    let planned = (call, Some(plan));
+    let done = walk(effort, store, planned, (now, room), out, &mut |copied, out| {
+        let value = (copied.item.codec, copied.item.stored);
+        let mut selected = false;
+        // The client adds up how many rows it has got of those that it wants at most.
+        let _: ControlFlow<()> = sieve.value(
+            plan,
+            value,
+            VALUE_MAX,
+            || copied.is_whole(),
+            |_, row| {
+                selected = true;
+                selection.output.write(row, out);
+            },
+        );
+        // Of aggregates, nothing of a row travels.
+        selected
+    })?;
+    if let Some(aggregation) = sieve.aggregation() {
+        aggregation.write(out);
+    }
+    let fits = out.len() - start - ANSWER_LEN <= room;
+    if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
 }
 
 /// Walks over items from the call's cursor on, those of which the plan, if there is one, says that
@@ -567,20 +580,29 @@ fn walk<M: Memory, J: Journal>(
     Ok(0)
 }
 
-thread_local! {
-    /// The plans of selections that this thread was asked for.
-    static PLANS: RefCell<Plans> = RefCell::default();
+/// The plans of selections that the process was asked for.
+static PLANS: Mutex<Plans> = Mutex::new(Plans::new());
+
+fn plans() -> MutexGuard<'static, Plans> {
+    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `act` with the plan of a selection, in its binary form.
-fn with_plan<R>(bytes: &[u8], act: impl FnOnce(&Planned) -> R) -> Result<R, CallStatus> {
-    PLANS.with_borrow_mut(|plans| match plans.get(bytes) {
-        Ok(planned) => Ok(act(planned)),
-        Err(error) => {
-            tracing::debug!(%error, "a selection is refused");
-            Err(Refused::Predicate.status())
-        }
-    })
+/// The plan of a selection, in its binary form. One that takes long to make is made elsewhere, and
+/// kept, if there is little time.
+fn plan(effort: Effort, bytes: &[u8]) -> Result<Arc<Planned>, CallStatus> {
+    if let Some(planned) = plans().find(bytes) {
+        return Ok(planned);
+    }
+    let refused = |error: plans::Refused| {
+        tracing::debug!(%error, "a selection is refused");
+        Refused::Predicate.status()
+    };
+    let selection = Selection::parse(bytes).map_err(|error| refused(error.into()))?;
+    if effort == Effort::Short && is_laborious(&selection.condition) {
+        return Err(LATER);
+    }
+    let plan = Plan::new(&selection).map_err(|error| refused(error.into()))?;
+    Ok(plans().keep(bytes, Planned { selection, plan }))
 }
 
 #[cfg(test)]

@@ -149,3 +149,27 @@ fn a_damaged_row_is_not_selected() {
     assert_eq!(scan_all(&store, space, &wanted, ROOM).times, 9);
     assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
 }
+
+#[test]
+fn what_takes_long_is_left_for_later() {
+    let store = store(1 << 20);
+    let space = create(&store, "rows", Codec::None);
+    store.put(space, b"key", &row(7), 0, None, 1).unwrap();
+    let named = Call { tablespace: space.0, ..Call::default() };
+    let left = |operation, call: &Call<'_>| {
+        ask(Effort::Short, &store, operation, call, ROOM).map(|(head, _)| head.value_len)
+    };
+    assert_eq!(left(Operation::Flush, &named), Err(LATER));
+    assert_eq!(left(Operation::Drop, &named), Err(LATER));
+    assert_eq!(store.count(space), 1);
+    // A pattern of this test alone: plans are the process's.
+    let pattern = selection("note matches 'n.te +left for later|7'", "*").to_bytes().unwrap();
+    let scan = Call { value: &pattern, ..named };
+    assert_eq!(left(Operation::Scan, &scan), Err(LATER));
+    let get = Call { key: b"key", condition: Condition::Predicate(&pattern), ..named };
+    assert_eq!(left(Operation::Get, &get), Err(LATER));
+    assert!(ask(Effort::Any, &store, Operation::Get, &get, ROOM).is_ok());
+    assert_eq!(left(Operation::Scan, &scan), Ok(1), "the plan is there now, on every thread");
+    assert!(ask(Effort::Any, &store, Operation::Flush, &named, ROOM).is_ok());
+    assert_eq!(store.count(space), 0);
+}

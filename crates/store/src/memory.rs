@@ -6,6 +6,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
+use remora::memory::Buffer;
+
 const WORD: u64 = 8;
 #[cfg(target_arch = "x86_64")]
 const LINE: u64 = 64;
@@ -111,7 +113,7 @@ impl<M: Memory + ?Sized> Memory for &M {
 
 /// Asks the processor for the cache lines of `len` bytes from `at` on, whose words `word` leads to.
 #[inline]
-pub(crate) fn prefetch_lines<'a>(at: u64, len: u64, word: impl Fn(u64) -> Option<&'a AtomicU64>) {
+fn prefetch_lines<'a>(at: u64, len: u64, word: impl Fn(u64) -> Option<&'a AtomicU64>) {
     #[cfg(target_arch = "x86_64")]
     for line in (at & !(LINE - 1)..at + len).step_by(LINE as usize) {
         if let Some(word) = word(line) {
@@ -122,104 +124,120 @@ pub(crate) fn prefetch_lines<'a>(at: u64, len: u64, word: impl Fn(u64) -> Option
     let _ = (at, len, word);
 }
 
-/// Memory of the process's heap, as atomic words: for tests, and where nobody else has access.
+const INSIDE: &str = "the store stays within its memory";
+
+/// A buffer of its own, which no card is told of yet.
+impl Memory for Buffer {
+    #[inline]
+    fn len(&self) -> u64 {
+        self.len() as u64 & !(WORD - 1)
+    }
+
+    #[inline]
+    fn load(&self, at: u64) -> u64 {
+        self.word(at as usize).expect(INSIDE).load(Ordering::Acquire)
+    }
+
+    #[inline]
+    fn store(&self, at: u64, value: u64) {
+        self.word(at as usize).expect(INSIDE).store(value, Ordering::Release);
+    }
+
+    #[inline]
+    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
+        let word = self.word(at as usize).expect(INSIDE);
+        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+    }
+
+    #[inline]
+    fn read(&self, at: u64, dst: &mut [u8]) {
+        self.read_at(at as usize, dst).expect(INSIDE);
+        fence(Ordering::Acquire);
+    }
+
+    #[inline]
+    fn write(&self, at: u64, src: &[u8]) {
+        self.write_at(at as usize, src).expect(INSIDE);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: u64) {
+        prefetch_lines(at, len, |at| self.word(at as usize).ok());
+    }
+
+    fn give_back(&self, at: u64, len: u64) {
+        // What the system does not take stays as it is.
+        _ = Buffer::give_back(self, at as usize, len as usize).expect(INSIDE);
+    }
+}
+
+/// Memory of the process: for tests, and where nobody else has access.
 ///
 /// The operating system provides its pages when they are first written.
 #[derive(Debug)]
-pub struct Heap {
-    words: Box<[AtomicU64]>,
-}
+pub struct Heap(Buffer);
 
 impl Heap {
     /// Zeros, at least `len` bytes.
+    ///
+    /// # Panics
+    /// The system has no room for them.
     pub fn new(len: u64) -> Heap {
-        let zeros = vec![0u64; len.div_ceil(WORD) as usize].into_boxed_slice();
-        let words = Box::into_raw(zeros) as *mut [AtomicU64];
-        // SAFETY: the pointer comes from a box of as many words, and AtomicU64 has the size, the
-        // alignment and the valid values of u64 on targets of 64 bits, the only ones with this
-        // crate's cards.
-        Heap { words: unsafe { Box::from_raw(words) } }
+        let len = len.next_multiple_of(WORD).max(WORD);
+        Heap(Buffer::new(len as usize).expect("the system has room"))
     }
 
-    fn word(&self, at: u64) -> &AtomicU64 {
-        &self.words[(at / WORD) as usize]
-    }
-
-    /// Changes the bytes of one word from `offset` on.
-    fn write_part(&self, index: usize, offset: usize, src: &[u8]) {
-        let word = &self.words[index];
-        let mut bytes = word.load(Ordering::Relaxed).to_le_bytes();
-        bytes[offset..offset + src.len()].copy_from_slice(src);
-        word.store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+    /// Bytes of it that the machine has provided pages for.
+    #[cfg(test)]
+    pub(crate) fn resident(&self) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let map = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let mut entries = vec![0; self.0.len().div_ceil(4096) * 8];
+        map.read_exact_at(&mut entries, self.0.addr() / 4096 * 8).unwrap();
+        // The highest byte's highest bits: the page is present, or swapped out.
+        let present = entries.chunks_exact(8).filter(|entry| entry[7] & 0xC0 != 0);
+        present.count() as u64 * 4096
     }
 }
 
 impl Memory for Heap {
     #[inline]
     fn len(&self) -> u64 {
-        self.words.len() as u64 * WORD
+        Memory::len(&self.0)
     }
 
     #[inline]
     fn load(&self, at: u64) -> u64 {
-        self.word(at).load(Ordering::Acquire)
+        self.0.load(at)
     }
 
     #[inline]
     fn store(&self, at: u64, value: u64) {
-        self.word(at).store(value, Ordering::Release);
+        self.0.store(at, value);
     }
 
     #[inline]
     fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
-        self.word(at).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+        self.0.compare_swap(at, old, new)
     }
 
     #[inline]
     fn read(&self, at: u64, dst: &mut [u8]) {
-        let (mut index, offset) = ((at / WORD) as usize, (at % WORD) as usize);
-        let mut rest = dst;
-        if offset > 0 {
-            let (first, others) = rest.split_at_mut(rest.len().min(WORD as usize - offset));
-            let bytes = self.words[index].load(Ordering::Relaxed).to_le_bytes();
-            first.copy_from_slice(&bytes[offset..offset + first.len()]);
-            (rest, index) = (others, index + 1);
-        }
-        let (whole, last) = rest.as_chunks_mut::<{ WORD as usize }>();
-        let words = &self.words[index..index + whole.len()];
-        for (chunk, word) in whole.iter_mut().zip(words) {
-            *chunk = word.load(Ordering::Relaxed).to_le_bytes();
-        }
-        if !last.is_empty() {
-            let bytes = self.words[index + whole.len()].load(Ordering::Relaxed).to_le_bytes();
-            last.copy_from_slice(&bytes[..last.len()]);
-        }
-        fence(Ordering::Acquire);
-    }
-
-    #[inline]
-    fn prefetch(&self, at: u64, len: u64) {
-        prefetch_lines(at, len, |at| self.words.get((at / WORD) as usize));
+        self.0.read(at, dst);
     }
 
     #[inline]
     fn write(&self, at: u64, src: &[u8]) {
-        fence(Ordering::Release);
-        let (mut index, offset) = ((at / WORD) as usize, (at % WORD) as usize);
-        let mut rest = src;
-        if offset > 0 {
-            let (first, others) = rest.split_at(rest.len().min(WORD as usize - offset));
-            self.write_part(index, offset, first);
-            (rest, index) = (others, index + 1);
-        }
-        let (whole, last) = rest.as_chunks::<{ WORD as usize }>();
-        let words = &self.words[index..index + whole.len()];
-        for (chunk, word) in whole.iter().zip(words) {
-            word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
-        }
-        if !last.is_empty() {
-            self.write_part(index + whole.len(), 0, last);
-        }
+        self.0.write(at, src);
+    }
+
+    #[inline]
+    fn prefetch(&self, at: u64, len: u64) {
+        self.0.prefetch(at, len);
+    }
+
+    fn give_back(&self, at: u64, len: u64) {
+        Memory::give_back(&self.0, at, len);
     }
 }
 

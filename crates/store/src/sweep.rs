@@ -28,13 +28,15 @@ pub struct Swept {
     pub evicted_bytes: u64,
     /// Whether items were moved out of a sparse span.
     pub moved: bool,
+    /// Bytes of free pages that the machine has back.
+    pub given_back_bytes: u64,
 }
 
 impl<M: Memory, J: Journal> Store<M, J> {
     /// Does a bounded piece of the work that nobody waits for: removes expired items of the next
     /// `buckets` buckets, of all at most; frees blocks that nobody sees any more, evicts where the
-    /// limit is near, and empties sparse pages. For a thread that calls it again and again; two
-    /// calls at once are one.
+    /// limit is near, empties sparse pages, and lets the machine have free ones back. For a
+    /// thread that calls it again and again; two calls at once are one.
     pub fn sweep(&self, now: u64, buckets: u32) -> Swept {
         self.note_time(now);
         let mut swept = self.expire(now, buckets);
@@ -47,6 +49,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             swept.evicted_bytes = self.evict(None, over.min(EVICTED_MAX), now);
         }
         swept.moved = self.tidy_pages();
+        swept.given_back_bytes = self.give_back();
         swept
     }
 

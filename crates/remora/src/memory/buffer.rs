@@ -11,6 +11,9 @@ use thiserror::Error;
 use super::memfd::{self, MapError};
 use super::{across, copy};
 
+/// The smallest page: where pages are larger, the system refuses what is not whole ones.
+const PAGE: usize = 4096;
+
 /// Page-aligned memory, zero at first, that a card and its peers may change at any time.
 ///
 /// Therefore it is never lent as a slice: its bytes are copied in and out, through `&self` and from
@@ -256,6 +259,29 @@ impl Buffer {
         Ok(made == 0)
     }
 
+    /// Lets the system have back the whole pages of this part of the buffer, whose bytes are of no
+    /// more use to anybody: they are anything afterwards, and zeroes as a rule. Pages come again
+    /// with the next touch. Returns whether the system has taken them.
+    ///
+    /// # Errors
+    /// Some of the bytes are not within the buffer.
+    pub fn give_back(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+        let start = self.range(offset, len)?;
+        let first = start.addr().next_multiple_of(PAGE) - start.addr();
+        let Some(len) = len.checked_sub(first).map(|len| len / PAGE * PAGE) else {
+            return Ok(false);
+        };
+        // SAFETY: the range is within our own mapping, of which no slice exists; that its bytes
+        // change is as if somebody else had written them. Shared memory is cut out of its file, so
+        // that other mappings of it let it go, too; other memory knows no such advice.
+        let taken = unsafe {
+            let start = start.add(first).cast();
+            libc::madvise(start, len, libc::MADV_REMOVE) == 0
+                || libc::madvise(start, len, libc::MADV_DONTNEED) == 0
+        };
+        Ok(taken)
+    }
+
     /// Length in bytes, never zero.
     #[expect(clippy::len_without_is_empty, reason = "a buffer is never empty")]
     #[inline]
@@ -442,6 +468,18 @@ mod tests {
         let mut bytes = [0; 4];
         part.read_at(0, &mut bytes).unwrap();
         assert_eq!(&bytes, b"part");
+    }
+
+    #[test]
+    fn pages_that_are_given_back_are_zeroes_and_others_stay() {
+        let buffer = Buffer::new(5 * PAGE).unwrap();
+        buffer.fill(7);
+        assert!(buffer.give_back(PAGE + 1, 3 * PAGE).unwrap());
+        let bytes = [0, PAGE, 2 * PAGE - 8, 2 * PAGE, 4 * PAGE - 8, 4 * PAGE];
+        let full = u64::from_le_bytes([7; 8]);
+        assert_eq!(bytes.map(|at| buffer.load_u64(at).unwrap()), [full, full, full, 0, 0, full]);
+        assert!(!buffer.give_back(PAGE + 1, PAGE - 2).unwrap(), "no whole page is in it");
+        assert!(buffer.give_back(4 * PAGE, PAGE + 1).is_err());
     }
 
     #[test]

@@ -108,6 +108,11 @@ impl Owner {
     }
 }
 
+/// The most pages in a row that the machine gets back at once: nobody else can have them meanwhile.
+const GIVEN_AT_ONCE: u32 = 64;
+/// The most such rows of a call.
+const GIVEN_ROWS: usize = 32;
+
 /// The bins of a tablespace, by class.
 type Bins = Box<[Mutex<Bin>]>;
 
@@ -201,10 +206,9 @@ impl Blocks {
         first
     }
 
-    fn give_pages(&self, memory: &impl Memory, usage: &Usage, first: u32, pages: u32) {
+    fn give_pages(&self, usage: &Usage, first: u32, pages: u32) {
         let bytes = u64::from(pages) * PAGE;
         (first..first + pages).for_each(|page| self.owners[page as usize].store(0, Release));
-        memory.give_back(self.page_at(first), bytes);
         self.pages.give(first, pages);
         usage.give(bytes);
     }
@@ -213,12 +217,7 @@ impl Blocks {
     ///
     /// # Errors
     /// There is no such block in use, which only damaged memory can name.
-    pub(crate) fn free(
-        &self,
-        memory: &impl Memory,
-        usage: &Usage,
-        at: u64,
-    ) -> Result<(TablespaceId, u64), NoSuchBlock> {
+    pub(crate) fn free(&self, usage: &Usage, at: u64) -> Result<(TablespaceId, u64), NoSuchBlock> {
         let offset = at.checked_sub(self.geometry.area_at).ok_or(NoSuchBlock)?;
         let page = u32::try_from(offset / PAGE).map_err(|_| NoSuchBlock)?;
         let word = self.owners.get(page as usize).ok_or(NoSuchBlock)?;
@@ -230,7 +229,7 @@ impl Blocks {
             // Two who name the same long item, as only damage can bring about, free it once.
             let own = word.compare_exchange(owner.0, 0, Acquire, Acquire);
             own.ok().filter(|_| offset.is_multiple_of(PAGE)).ok_or(NoSuchBlock)?;
-            self.give_pages(memory, usage, page, owner.number());
+            self.give_pages(usage, page, owner.number());
             return Ok((owner.space(), u64::from(owner.number()) * PAGE));
         }
         let class = &self.classes[owner.class()];
@@ -244,9 +243,24 @@ impl Blocks {
         let emptied = bin.give((owner.number(), first), block, class)?;
         drop(bin);
         if let Some(first) = emptied {
-            self.give_pages(memory, usage, first, class.pages);
+            self.give_pages(usage, first, class.pages);
         }
         Ok((owner.space(), class.size))
+    }
+
+    /// Lets the machine have back pages that are free, all but `kept` bytes of them, a bounded
+    /// number at a time. Returns how many bytes. To take pages in use again is quicker than to get
+    /// new ones, and to give them back takes long: so it is for a thread that nobody waits for.
+    pub(crate) fn give_back(&self, memory: &impl Memory, kept: u64) -> u64 {
+        let kept = u32::try_from(kept / PAGE).unwrap_or(u32::MAX);
+        let mut bytes = 0;
+        for _ in 0..GIVEN_ROWS {
+            let Some((first, pages)) = self.pages.take_idle(kept, GIVEN_AT_ONCE) else { break };
+            memory.give_back(self.page_at(first), u64::from(pages) * PAGE);
+            self.pages.put_back(first, pages);
+            bytes += u64::from(pages) * PAGE;
+        }
+        bytes
     }
 
     /// Chooses a span whose items fit into others of its kind, from the tablespace and class on
@@ -272,7 +286,7 @@ impl Blocks {
     }
 
     /// Gives back the spans that are kept although they are empty. Returns whether there were any.
-    pub(crate) fn give_up_empty(&self, memory: &impl Memory, usage: &Usage) -> bool {
+    pub(crate) fn give_up_empty(&self, usage: &Usage) -> bool {
         let mut any = false;
         for (space, bins) in self.bins.iter().enumerate() {
             let classes = if bins.get().is_some() { self.classes.as_slice() } else { &[] };
@@ -280,7 +294,7 @@ impl Blocks {
                 let space = TablespaceId(space as u16);
                 let empty = self.bin(space, index).and_then(|mut bin| bin.give_up_empty());
                 if let Some(first) = empty {
-                    self.give_pages(memory, usage, first, class.pages);
+                    self.give_pages(usage, first, class.pages);
                     any = true;
                 }
             }

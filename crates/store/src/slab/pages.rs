@@ -60,12 +60,20 @@ struct Map {
     count: u32,
     /// No page below is free.
     lowest: u32,
+    /// A bit for each page that was used since the machine had it back.
+    touched: Vec<u64>,
+    /// Pages that are touched and free.
+    idle: u32,
+    /// No word behind this one has an idle page.
+    last_idle: usize,
 }
 
 impl Pages {
     pub(crate) fn new(count: u32) -> Pages {
         let used = vec![0; count.div_ceil(64) as usize];
-        Pages { map: Mutex::new(Map { used, count, lowest: 0 }) }
+        let touched = used.clone();
+        let map = Map { used, count, lowest: 0, touched, idle: 0, last_idle: 0 };
+        Pages { map: Mutex::new(map) }
     }
 
     /// So many pages in a row. The first that are free, so that the pages in use stay together;
@@ -73,7 +81,7 @@ impl Pages {
     pub(crate) fn take(&self, pages: u32, high: bool) -> Option<u32> {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         let first = if high { map.last_row(pages) } else { map.first_row(pages) }?;
-        (first..first + pages).for_each(|page| map.set(page, true));
+        (first..first + pages).for_each(|page| map.use_page(page));
         if first == map.lowest {
             map.lowest = first + pages;
         }
@@ -84,10 +92,59 @@ impl Pages {
         let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         (first..first + pages).for_each(|page| map.set(page, false));
         map.lowest = map.lowest.min(first);
+        map.idle += pages;
+        map.last_idle = map.last_idle.max((first + pages - 1) as usize / 64);
+    }
+
+    /// Takes a row of idle pages, so many at most and the last ones first, if there are more than
+    /// `kept`. Nobody else has them until the caller has given them back to the machine and calls
+    /// [`Pages::put_back`].
+    pub(crate) fn take_idle(&self, kept: u32, at_most: u32) -> Option<(u32, u32)> {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let most = map.idle.saturating_sub(kept).min(at_most);
+        if most == 0 {
+            return None;
+        }
+        while map.idle_in(map.last_idle) == 0 {
+            map.last_idle = map.last_idle.checked_sub(1)?;
+        }
+        let end = map.last_idle as u32 * 64 + 64 - map.idle_in(map.last_idle).leading_zeros();
+        let mut first = end;
+        while first > 0 && end - first < most && map.is_idle(first - 1) {
+            first -= 1;
+            map.set(first, true);
+        }
+        map.idle -= end - first;
+        Some((first, end - first))
+    }
+
+    /// Ends what [`Pages::take_idle`] has begun.
+    pub(crate) fn put_back(&self, first: u32, pages: u32) {
+        let mut map = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        for page in first..first + pages {
+            map.set(page, false);
+            map.touched[page as usize / 64] &= !(1 << (page % 64));
+        }
+        map.lowest = map.lowest.min(first);
     }
 }
 
 impl Map {
+    fn use_page(&mut self, page: u32) {
+        self.idle -= u32::from(self.is_idle(page));
+        self.set(page, true);
+        self.touched[page as usize / 64] |= 1 << (page % 64);
+    }
+
+    /// A bit for each page of a word that is idle.
+    fn idle_in(&self, word: usize) -> u64 {
+        self.touched[word] & !self.used[word]
+    }
+
+    fn is_idle(&self, page: u32) -> bool {
+        self.idle_in(page as usize / 64) >> (page % 64) & 1 != 0
+    }
+
     fn is_used(&self, page: u32) -> bool {
         self.used[page as usize / 64] >> (page % 64) & 1 != 0
     }
@@ -142,6 +199,26 @@ mod tests {
         assert_eq!(pages.take(36, false), None);
         assert_eq!(pages.take(35, true), Some(155));
         assert_eq!(pages.take(1, false), None);
+    }
+
+    #[test]
+    fn idle_pages_are_taken_once_and_the_last_ones_first() {
+        let pages = Pages::new(200);
+        assert_eq!(pages.take_idle(0, 9), None, "none was ever used");
+        assert_eq!(pages.take(150, false), Some(0));
+        pages.give(140, 5);
+        pages.give(60, 10);
+        assert_eq!(pages.take_idle(15, 9), None);
+        assert_eq!(pages.take_idle(0, 9), Some((140, 5)));
+        pages.put_back(140, 5);
+        assert_eq!(pages.take_idle(4, 4), Some((66, 4)));
+        assert_eq!(pages.take(5, false), Some(60));
+        assert_eq!(pages.take(2, false), Some(140), "one is left, and four are being given back");
+        pages.put_back(66, 4);
+        assert_eq!(pages.take_idle(0, 64), Some((65, 1)));
+        pages.put_back(65, 1);
+        assert_eq!(pages.take_idle(0, 64), None);
+        assert_eq!(pages.take(5, false), Some(65));
     }
 
     #[test]

@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::Heap;
 
 const SPACE: TablespaceId = TablespaceId(3);
 
 struct World {
-    heap: Heap,
     blocks: Blocks,
     usage: Usage,
 }
@@ -18,7 +16,7 @@ struct World {
 impl World {
     fn new(limit: u64) -> World {
         let geometry = Geometry::for_limit(limit);
-        World { heap: Heap::new(8), blocks: Blocks::new(geometry), usage: Usage::new(limit) }
+        World { blocks: Blocks::new(geometry), usage: Usage::new(limit) }
     }
 
     fn alloc(&self, len: u64) -> Option<Block> {
@@ -26,7 +24,7 @@ impl World {
     }
 
     fn free(&self, at: u64) -> Result<(TablespaceId, u64), NoSuchBlock> {
-        self.blocks.free(&self.heap, &self.usage, at)
+        self.blocks.free(&self.usage, at)
     }
 }
 
@@ -65,7 +63,7 @@ proptest! {
         for at in held.into_keys() {
             prop_assert!(world.free(at).is_ok());
         }
-        world.blocks.give_up_empty(&world.heap, &world.usage);
+        world.blocks.give_up_empty(&world.usage);
         prop_assert_eq!(world.usage.used(), 0);
     }
 

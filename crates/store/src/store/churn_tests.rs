@@ -214,3 +214,39 @@ fn a_cache_under_threads_stays_whole() {
     (0..64).for_each(|_| _ = store.sweep(1 << 20, u32::MAX));
     assert!(store.classes(space).iter().all(|class| class.used == 0), "{:?}", store.classes(space));
 }
+
+/// What is deleted is resident no more, but for what a store keeps at hand; and what comes then is
+/// whole.
+#[test]
+fn the_machine_has_back_what_was_deleted() {
+    let (store, space) = with_space(32 << 20);
+    let value = |key: u32| vec![key as u8; 900];
+    let long = vec![7; 2 << 20];
+    let fill = |store: &Store<Heap>| {
+        (0..10_000u32).for_each(|key| {
+            store.put(space, &key.to_le_bytes(), &value(key), 0, None, 1).unwrap();
+        });
+        store.put(space, b"long", &long, 0, None, 1).unwrap();
+    };
+    fill(&store);
+    let full = store.memory().resident();
+    assert!(full > 12 << 20, "{full} bytes");
+    // Every hundredth key stays: its page is emptied by moving it.
+    let stays = |key: &u32| key.is_multiple_of(100);
+    (0..10_000u32).filter(|key| !stays(key)).for_each(|key| {
+        store.delete(space, &key.to_le_bytes(), 1).unwrap();
+    });
+    store.delete(space, b"long", 1).unwrap();
+    let mut given = 0;
+    for turn in 0..2000 {
+        given += store.sweep(2 + turn, 4096).given_back_bytes;
+    }
+    let (left, used) = (store.memory().resident(), store.used_bytes());
+    assert!(left <= used + (32 << 20) / 64 + (256 << 10), "{left} resident, {used} in use");
+    assert!(given > 8 << 20 && left < full / 4, "{left} of {full}");
+    let has = |key: u32, now: u64| get(&store, space, &key.to_le_bytes(), now);
+    assert!((0..10_000).filter(stays).all(|key| has(key, 3000) == Some(value(key))));
+    fill(&store);
+    assert!((0..10_000).all(|key| has(key, 3000) == Some(value(key))));
+    assert_eq!((get(&store, space, b"long", 3000), store.damaged()), (Some(long), 0));
+}

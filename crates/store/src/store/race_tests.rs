@@ -393,10 +393,12 @@ fn a_flush_beside_growth_leaves_nothing_behind() {
     let memory = Heap::new(options.memory_len());
     let store = Store::new(memory, Unlogged::default(), options).unwrap();
     let space = store.create_tablespace(&TablespaceOptions::new("t")).unwrap();
-    let put = |key: u32| store.put(space, &key.to_le_bytes(), b"value", 0, None, 1).unwrap();
+    let put = |key: u32| {
+        store.put(space, &key.to_le_bytes(), b"value", 0, None, 1).unwrap();
+    };
     for round in 0..10u32 {
         let keys = round * 100_000..round * 100_000 + 10_000;
-        keys.clone().for_each(|key| drop(put(key)));
+        keys.clone().for_each(put);
         let pin = store.pin();
         let places: Vec<u64> = (keys.clone())
             .filter_map(|key| store.locate(&pin, space, &key.to_le_bytes(), 1))
@@ -405,7 +407,7 @@ fn a_flush_beside_growth_leaves_nothing_behind() {
         assert_eq!(places.len(), keys.len());
         thread::scope(|scope| {
             // These make slots move, and partitions grow.
-            scope.spawn(|| (keys.end..keys.end + 10_000).for_each(|key| drop(put(key))));
+            scope.spawn(|| (keys.end..keys.end + 10_000).for_each(put));
             store.flush(space).unwrap();
             let is_live = |at: &&u64| !Live(store.memory().load(**at)).is_dead();
             assert_eq!(places.iter().filter(is_live).count(), 0, "in round {round}");

@@ -16,6 +16,8 @@ use crate::tablespace::TablespaceId;
 
 /// Bytes that are evicted at least, when a change finds no room.
 const EVICTED_MIN: u64 = 16 << 10;
+/// One part in so many of the limit stays resident although it is free.
+const KEPT: u64 = 64;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 64;
 
@@ -76,7 +78,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Frees a block that no reader may see.
     pub(super) fn free(&self, at: u64) {
-        match self.blocks.free(&self.table.memory, &self.usage, at) {
+        match self.blocks.free(&self.usage, at) {
             Ok((space, size)) => {
                 if let Some(space) = self.spaces.place(space) {
                     space.give(size);
@@ -163,7 +165,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let before = self.usage.used();
         let mut hint = (0, 0);
         let most = needed / PAGE * 2 + 4;
-        let mut given = self.blocks.give_up_empty(&self.table.memory, &self.usage);
+        let mut given = self.blocks.give_up_empty(&self.usage);
         for _ in 0..most {
             if self.usage.used() + needed <= self.usage.limit() {
                 break;
@@ -182,6 +184,14 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let drained = self.blocks.drain(&mut sweeper.span, false);
         drop(sweeper);
         drained.inspect(|drained| self.move_items(drained)).is_some()
+    }
+
+    /// Lets the machine have back pages that are free, but for some that are soon wanted again.
+    /// Returns how many bytes.
+    pub(crate) fn give_back(&self) -> u64 {
+        let (used, limit) = (self.usage.used(), self.usage.limit());
+        let kept = limit.saturating_sub(used).min(limit / KEPT);
+        self.blocks.give_back(&self.table.memory, kept)
     }
 
     fn move_items(&self, drained: &Drained) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use remora::MemoryRegion;
 use remora::memory::Buffer;
 
-use crate::memory::{Memory, prefetch_lines};
+use crate::memory::Memory;
 
 /// A region with a buffer of its own.
 #[derive(Clone, Debug)]
@@ -49,8 +49,6 @@ impl Region {
     }
 }
 
-const INSIDE: &str = "the store stays within its memory";
-
 impl Memory for Region {
     fn len(&self) -> u64 {
         self.region.len() & !7
@@ -62,24 +60,22 @@ impl Memory for Region {
 
     #[inline]
     fn load(&self, at: u64) -> u64 {
-        self.buffer().word(at as usize).expect(INSIDE).load(Ordering::Acquire)
+        self.buffer().load(at)
     }
 
     #[inline]
     fn store(&self, at: u64, value: u64) {
-        self.buffer().word(at as usize).expect(INSIDE).store(value, Ordering::Release);
+        self.buffer().store(at, value);
     }
 
     #[inline]
     fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
-        let word = self.buffer().word(at as usize).expect(INSIDE);
-        word.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)
+        self.buffer().compare_swap(at, old, new)
     }
 
     #[inline]
     fn read(&self, at: u64, dst: &mut [u8]) {
-        self.buffer().read_at(at as usize, dst).expect(INSIDE);
-        std::sync::atomic::fence(Ordering::Acquire);
+        self.buffer().read(at, dst);
     }
 
     #[inline]
@@ -89,12 +85,15 @@ impl Memory for Region {
 
     #[inline]
     fn prefetch(&self, at: u64, len: u64) {
-        let buffer = self.buffer();
-        prefetch_lines(at, len, |at| buffer.word(at as usize).ok());
+        self.buffer().prefetch(at, len);
     }
 
     #[inline]
     fn write(&self, at: u64, src: &[u8]) {
-        self.buffer().write_at(at as usize, src).expect(INSIDE);
+        self.buffer().write(at, src);
+    }
+
+    fn give_back(&self, at: u64, len: u64) {
+        Memory::give_back(self.buffer(), at, len);
     }
 }

@@ -8,9 +8,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use remora::memory::Buffer;
 use remora_store::codec::Codec;
 use remora_store::journal::Unlogged;
-use remora_store::memory::Heap;
 use remora_store::select::rows::{Marks, Rows, Span};
 use remora_store::select::selection::Output;
 use remora_store::store::{Options, Store};
@@ -247,7 +247,7 @@ fn count_of(items: &Lineitem, predicate: &str) -> Result<u64> {
 
 /// A store in this process whose values are the rows of a table.
 struct Stored {
-    store: Store<Heap>,
+    store: Store<Buffer>,
     space: TablespaceId,
 }
 
@@ -255,7 +255,9 @@ impl Stored {
     fn new(table: &Table, codec: Codec) -> Result<Stored> {
         let limit = (table.bytes.len() as u64 + table.count() as u64 * 128).max(16 << 20) * 2;
         let options = Options::new(limit, 7);
-        let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options)?;
+        // With huge pages, as the memory of a server.
+        let memory = Buffer::with_huge_pages(options.memory_len() as usize)?;
+        let store = Store::new(memory, Unlogged::default(), options)?;
         let space = TablespaceOptions { codec, ..TablespaceOptions::new("rows") };
         let space = store.create_tablespace(&space)?;
         for index in 0..table.count() {

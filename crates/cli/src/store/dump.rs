@@ -117,7 +117,7 @@ impl Dump {
 enum Sheet<W: Write> {
     Csv(Box<Writer<W>>, Option<Schema>),
     Resp(W),
-    Rdb(RdbWriter<W>),
+    Rdb(Box<RdbWriter<W>>),
     Json(W, Option<Schema>),
 }
 
@@ -125,7 +125,7 @@ impl<W: Write> Sheet<W> {
     fn new(format: Format, schema: Option<Schema>, to: W) -> Result<Sheet<W>> {
         Ok(match format {
             Format::Resp => Sheet::Resp(to),
-            Format::Rdb => Sheet::Rdb(RdbWriter::new(to)?),
+            Format::Rdb => Sheet::Rdb(Box::new(RdbWriter::new(to)?)),
             Format::Json => Sheet::Json(to, schema),
             Format::Csv => {
                 let mut to = Writer::from_writer(to);

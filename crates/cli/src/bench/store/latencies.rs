@@ -260,7 +260,7 @@ pub(super) fn operations(bed: &Bed, extent: Extent) -> Result<Figure> {
     );
     let mut lens = SMALL.iter();
     add_said(&mut points, |point| {
-        let len = lens.next().map_or(0, |len| *len) as f64;
+        let len = lens.next().copied().unwrap_or_default() as f64;
         point.median(0) * (1.0 + len * CARIBOU_DECOMPRESSION)
     });
     let said = "a read, by what decompression adds to Caribou’s";

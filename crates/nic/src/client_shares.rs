@@ -16,11 +16,45 @@ use std::collections::{BinaryHeap, VecDeque};
 /// What a clock goes on by for a cost of one at weight one: weights divide it.
 const TICKS: u128 = 1 << 16;
 
+/// The ready queue pairs of one client, by number.
+pub(crate) trait Line: Clone {
+    /// Notes that a queue pair of a service level is ready.
+    fn push(&mut self, level: u8, qpn: u32);
+    /// Takes the queue pair that has the next turn.
+    fn pop(&mut self) -> Option<u32>;
+    /// Notes what the turn of the queue pair that was taken last has cost.
+    fn charge(&mut self, cost: u32);
+    fn is_empty(&self) -> bool;
+    /// All of them, in no order.
+    fn iter(&self) -> impl Iterator<Item = u32>;
+}
+
+/// They take turns, of whatever level they are.
+impl Line for VecDeque<u32> {
+    fn push(&mut self, _: u8, qpn: u32) {
+        self.push_back(qpn);
+    }
+
+    fn pop(&mut self) -> Option<u32> {
+        self.pop_front()
+    }
+
+    fn charge(&mut self, _: u32) {}
+
+    fn is_empty(&self) -> bool {
+        VecDeque::is_empty(self)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u32> {
+        VecDeque::iter(self).copied()
+    }
+}
+
 /// The ready queue pairs, by client.
-#[derive(Debug, Default)]
-pub(crate) struct Shares {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares<L> {
     /// By the number of the client. The driver counts its clients, so that there are few.
-    clients: Vec<Client>,
+    clients: Vec<Client<L>>,
     /// The clients with ready queue pairs, except the one that has its turn.
     line: BinaryHeap<Reverse<Place>>,
     /// The client that has its turn.
@@ -30,6 +64,8 @@ pub(crate) struct Shares {
     /// How many places were taken so far.
     taken: u64,
     ready: usize,
+    /// Of a new client.
+    empty: L,
 }
 
 /// A client's place in the line. The least one is first: by its clock, then those that come back
@@ -42,22 +78,28 @@ struct Place {
     client: u16,
 }
 
-#[derive(Debug, Default)]
-struct Client {
-    /// Its ready queue pairs, by number.
-    ready: VecDeque<u32>,
+#[derive(Clone, Debug)]
+struct Client<L> {
+    /// Its ready queue pairs.
+    ready: L,
     clock: u128,
     in_line: bool,
     /// How many shares it has more than one.
     more: u16,
 }
 
-impl Shares {
-    /// Notes that a queue pair of `client` is ready.
+impl<L: Line> Shares<L> {
+    /// No queue pairs are ready. `empty` is what a client has at first.
+    pub(crate) fn new(empty: L) -> Shares<L> {
+        let (clients, line) = (Vec::new(), BinaryHeap::new());
+        Shares { clients, line, current: None, now: 0, taken: 0, ready: 0, empty }
+    }
+
+    /// Notes that a queue pair of `client`, of a service level, is ready.
     #[inline(never)]
-    pub(crate) fn push(&mut self, client: u16, qpn: u32) {
+    pub(crate) fn push(&mut self, client: u16, level: u8, qpn: u32) {
         let of = self.of(client);
-        of.ready.push_back(qpn);
+        of.ready.push(level, qpn);
         let comes = !of.in_line;
         self.ready += 1;
         if comes && self.current != Some(client) {
@@ -74,7 +116,7 @@ impl Shares {
         self.current = Some(client);
         let of = self.of(client);
         of.in_line = false;
-        let qpn = of.ready.pop_front()?;
+        let qpn = of.ready.pop()?;
         self.ready -= 1;
         Some(qpn)
     }
@@ -83,6 +125,7 @@ impl Shares {
     pub(crate) fn charge(&mut self, cost: u32) {
         let Some(client) = self.current.take() else { return };
         let of = self.of(client);
+        of.ready.charge(cost);
         of.clock += u128::from(cost) * TICKS / (u128::from(of.more) + 1);
         if !of.ready.is_empty() {
             self.line_up(client, true);
@@ -104,10 +147,11 @@ impl Shares {
         self.of(client).more = weight.max(1) - 1;
     }
 
-    fn of(&mut self, client: u16) -> &mut Client {
+    fn of(&mut self, client: u16) -> &mut Client<L> {
         let at = usize::from(client);
         if at >= self.clients.len() {
-            self.clients.resize_with(at + 1, Client::default);
+            let ready = self.empty.clone();
+            self.clients.resize(at + 1, Client { ready, clock: 0, in_line: false, more: 0 });
         }
         &mut self.clients[at]
     }
@@ -119,13 +163,15 @@ impl Shares {
 
     /// The queue pairs that are ready, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
-        self.clients.iter().flat_map(|client| client.ready.iter().copied())
+        self.clients.iter().flat_map(|client| client.ready.iter())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    type Turns = Shares<VecDeque<u32>>;
 
     const COST: u32 = 1000;
 
@@ -134,12 +180,12 @@ mod tests {
     /// spent.
     fn spent(qps: &[u32], turns: usize, cost: impl Fn(u32) -> u32) -> Vec<u32> {
         let client = |qpn: u32| (qpn / 100) as u16;
-        let mut shares = Shares::default();
-        qps.iter().for_each(|&qpn| shares.push(client(qpn), qpn));
+        let mut shares = Turns::default();
+        qps.iter().for_each(|&qpn| shares.push(client(qpn), 0, qpn));
         let mut spent = vec![0; 4];
         for _ in 0..turns {
             let qpn = shares.pop().unwrap();
-            shares.push(client(qpn), qpn);
+            shares.push(client(qpn), 0, qpn);
             shares.charge(cost(qpn));
             spent[usize::from(client(qpn))] += cost(qpn);
         }
@@ -155,16 +201,16 @@ mod tests {
 
     #[test]
     fn weights_make_shares_larger() {
-        let mut shares = Shares::default();
+        let mut shares = Turns::default();
         shares.set_weight(2, 3);
         shares.set_weight(3, 0);
         for qpn in [100, 200, 300] {
-            shares.push((qpn / 100) as u16, qpn);
+            shares.push((qpn / 100) as u16, 0, qpn);
         }
         let mut turns = [0; 4];
         for _ in 0..5000 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, qpn);
+            shares.push((qpn / 100) as u16, 0, qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -175,7 +221,7 @@ mod tests {
         let before = turns[2];
         for _ in 0..3000 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, qpn);
+            shares.push((qpn / 100) as u16, 0, qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -191,19 +237,19 @@ mod tests {
 
     #[test]
     fn nothing_is_saved_up_while_idle() {
-        let mut shares = Shares::default();
-        shares.push(1, 100);
+        let mut shares = Turns::default();
+        shares.push(1, 0, 100);
         for _ in 0..1000 {
             assert_eq!(shares.pop(), Some(100));
-            shares.push(1, 100);
+            shares.push(1, 0, 100);
             shares.charge(COST);
         }
         // Client 2 was away for a thousand turns, and has one for each of the other's from now on.
-        shares.push(2, 200);
+        shares.push(2, 0, 200);
         let mut turns = [0; 3];
         for _ in 0..100 {
             let qpn = shares.pop().unwrap();
-            shares.push((qpn / 100) as u16, qpn);
+            shares.push((qpn / 100) as u16, 0, qpn);
             shares.charge(COST);
             turns[(qpn / 100) as usize] += 1;
         }
@@ -212,14 +258,14 @@ mod tests {
 
     #[test]
     fn who_asks_for_little_is_next() {
-        let mut shares = Shares::default();
-        (1..=16).for_each(|client| shares.push(client, u32::from(client)));
+        let mut shares = Turns::default();
+        (1..=16).for_each(|client| shares.push(client, 0, u32::from(client)));
         for round in 0..1000 {
             // Each of the others has a turn before it asks again, at least.
             for _ in 0..round % 23 + 16 {
                 let qpn = shares.pop().unwrap();
                 assert_ne!(qpn, 99, "once for each time that it asks");
-                shares.push(qpn as u16, qpn);
+                shares.push(qpn as u16, 0, qpn);
                 // It becomes ready while another has its turn.
                 if round % 2 == 0 {
                     shares.charge(COST);
@@ -227,7 +273,7 @@ mod tests {
                     shares.charge(COST - 300 + qpn * 7);
                 }
             }
-            shares.push(99, 99);
+            shares.push(99, 0, 99);
             assert_eq!(shares.pop(), Some(99), "{round}");
             shares.charge(64);
         }
@@ -235,9 +281,9 @@ mod tests {
 
     #[test]
     fn all_that_are_ready_have_their_turn() {
-        let mut shares = Shares::default();
+        let mut shares = Turns::default();
         let qps = [(3, 30), (0, 1), (3, 31), (65_535, 9), (0, 2)];
-        qps.iter().for_each(|&(client, qpn)| shares.push(client, qpn));
+        qps.iter().for_each(|&(client, qpn)| shares.push(client, 0, qpn));
         assert_eq!((shares.len(), shares.iter().count()), (5, 5));
         let mut taken: Vec<u32> = core::iter::from_fn(|| shares.pop()).collect();
         taken.sort_unstable();

@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use crate::cm::CmConfig;
 use crate::congestion::Congestion;
+use crate::service_level::ServiceLevels;
 use crate::transmit::Ecn;
 use crate::wire::ip::gid;
 
@@ -59,6 +60,11 @@ pub struct Config {
     pub fetch_elements: u32,
     /// Bytes sent in one turn: 16 KB (SRNIC §4.3).
     pub burst_bytes: u32,
+    /// What the service levels of queue pairs mean ([`Path::service_level`]). While they all mean
+    /// the same, as they do by default, queue pairs of all levels take turns.
+    ///
+    /// [`Path::service_level`]: crate::Path::service_level
+    pub service_levels: ServiceLevels,
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
     /// What decides how many packets queue pairs have outstanding that choose nothing else
@@ -118,6 +124,7 @@ impl Config {
             max_kernel_sends: 4096,
             fetch_elements: 8,
             burst_bytes: 16 << 10,
+            service_levels: ServiceLevels::default(),
             window_packets: 64,
             congestion: Congestion::default(),
             link_bits_per_second: 100_000_000_000,

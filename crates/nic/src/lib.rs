@@ -51,6 +51,7 @@ pub mod qp;
 pub mod queue;
 mod rate;
 mod scheduler;
+pub mod service_level;
 mod silence;
 mod staging;
 mod table;

@@ -1,5 +1,5 @@
 //! The scheduler: which queue pair has the next turn, and what it may spend in it (SRNIC §4.3).
-//! Where clients share the card, [`Shares`] says which of them it is of.
+//! Where clients share the card, or service levels differ, [`Shares`] says of which it is.
 //!
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
@@ -10,11 +10,12 @@ use std::collections::VecDeque;
 
 use crate::client_shares::Shares;
 use crate::config::Config;
+use crate::service_level::{self, Ready};
 
 /// How many elements loop-back queue pairs run in one [`crate::Nic::poll_transmit`]. They take
 /// about 6 µs; then the driver can receive again.
 const ELEMENTS_IN_CARD: u32 = 256;
-/// The least cost of a turn where clients share the card, in bytes: that of a packet of headers.
+/// The least cost of a turn where turns are paid for, in bytes: that of a packet of headers.
 const LEAST_COST: u32 = 64;
 
 /// How many starved queue pairs are woken for each message that ends: some may have nothing to send
@@ -26,33 +27,46 @@ const FED_AT_ONCE: usize = 4;
 pub(crate) struct Scheduler {
     /// SRNIC's schedule queue: the queue pairs that are ready, by number.
     ready: VecDeque<u32>,
-    /// What stands in the place of `ready` once clients share the card.
-    shares: Option<Box<Shares>>,
+    /// What stands in the place of `ready` once clients share the card, and where service levels
+    /// differ.
+    shares: Option<Box<Shares<Ready>>>,
     /// The budget of a whole turn.
     turn: Budget,
     /// What the last turn has left of its budget.
     pub(crate) left: Budget,
     /// The bytes that it has spent beyond its budget, with a message that was carried out whole.
     pub(crate) beyond: u32,
-    /// Queue pairs that found the pool of outstanding work full, by number and client.
-    starved: VecDeque<(u32, u16)>,
+    /// Queue pairs that found the pool of outstanding work full, by number and whose they are.
+    starved: VecDeque<(u32, Of)>,
     /// How many queue pairs were listed there so far, and how many of them were woken, so that none
     /// is listed twice.
     listed: u64,
     fed: u64,
 }
 
+/// Whose a queue pair is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Of {
+    /// The number of its client.
+    pub(crate) client: u16,
+    /// Its service level.
+    pub(crate) level: u8,
+}
+
 impl Scheduler {
     pub(crate) fn new(config: &Config) -> Scheduler {
-        Scheduler { turn: Budget::turn(config), ..Scheduler::default() }
+        let levels = &config.service_levels;
+        let differ = !service_level::are_alike(levels);
+        let shares = differ.then(|| Box::new(Shares::new(Ready::new(levels))));
+        Scheduler { turn: Budget::turn(config), shares, ..Scheduler::default() }
     }
 
     /// From now on clients share the card.
     pub(crate) fn share(&mut self) {
         if self.shares.is_none() {
             self.beyond = 0;
-            let mut shares = Shares::default();
-            self.ready.drain(..).for_each(|qpn| shares.push(0, qpn));
+            let mut shares = Shares::<Ready>::default();
+            self.ready.drain(..).for_each(|qpn| shares.push(0, 0, qpn));
             self.shares = Some(Box::new(shares));
         }
     }
@@ -68,24 +82,24 @@ impl Scheduler {
     /// A scheduling event: the queue pair has something to do (the event mux of SRNIC §4.3.1).
     /// `queued` is the queue pair's own mark that it is in the schedule queue.
     #[inline]
-    pub(crate) fn schedule(&mut self, qpn: u32, client: u16, queued: &mut bool) {
+    pub(crate) fn schedule(&mut self, qpn: u32, of: Of, queued: &mut bool) {
         if !*queued {
             *queued = true;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn),
+                Some(shares) => shares.push(of.client, of.level, qpn),
             }
         }
     }
 
     /// Notes that the queue pair has found the pool of outstanding work full. `starved` is the
     /// queue pair's own mark of when it last did.
-    pub(crate) fn starve(&mut self, qpn: u32, client: u16, starved: &mut u64) {
+    pub(crate) fn starve(&mut self, qpn: u32, of: Of, starved: &mut u64) {
         // The mark is the number of the listing, counted from one, so that zero means "never".
         if *starved <= self.fed {
             self.listed += 1;
             *starved = self.listed;
-            self.starved.push_back((qpn, client));
+            self.starved.push_back((qpn, of));
         }
     }
 
@@ -105,11 +119,11 @@ impl Scheduler {
     #[inline(never)]
     fn feed_some(&mut self, most: usize) {
         for _ in 0..most {
-            let Some((qpn, client)) = self.starved.pop_front() else { break };
+            let Some((qpn, of)) = self.starved.pop_front() else { break };
             self.fed += 1;
             match &mut self.shares {
                 None => self.ready.push_back(qpn),
-                Some(shares) => shares.push(client, qpn),
+                Some(shares) => shares.push(of.client, of.level, qpn),
             }
         }
     }
@@ -126,7 +140,7 @@ impl Scheduler {
     /// The bytes that are allocated for the queue pairs that are ready or starved, where no clients
     /// share the card.
     pub(crate) fn allocated_bytes(&self) -> usize {
-        self.ready.capacity() * size_of::<u32>() + self.starved.capacity() * size_of::<(u32, u16)>()
+        self.ready.capacity() * size_of::<u32>() + self.starved.capacity() * size_of::<(u32, Of)>()
     }
 
     /// The queue pairs that are ready.
@@ -150,13 +164,14 @@ impl Scheduler {
         }
     }
 
-    /// Do clients share the card?
+    /// Are turns paid for: do clients share the card, or do service levels differ?
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.shares.is_some()
     }
 
-    /// Has the client pay for the turn that has just ended, where clients share the card.
+    /// Has the client and the service level pay for the turn that has just ended, where turns are
+    /// paid for.
     #[inline(never)]
     pub(crate) fn end_turn(&mut self) {
         let Some(shares) = &mut self.shares else { return };
@@ -259,12 +274,12 @@ mod tests {
         let mut scheduler = Scheduler::default();
         let mut queued = [false; 3];
         for qpn in [2, 0, 1, 0, 2] {
-            scheduler.schedule(qpn, 0, &mut queued[qpn as usize]);
+            scheduler.schedule(qpn, Of::default(), &mut queued[qpn as usize]);
         }
         let mut round = scheduler.round(1);
         assert_eq!(round.next(&mut scheduler), Some(2));
         queued[2] = false;
-        scheduler.schedule(2, 0, &mut queued[2]);
+        scheduler.schedule(2, Of::default(), &mut queued[2]);
         assert_eq!(round.next(&mut scheduler), Some(0));
         assert_eq!(round.next(&mut scheduler), Some(1));
         assert_eq!(round.next(&mut scheduler), None, "each has had its turn");
@@ -276,12 +291,12 @@ mod tests {
         let mut scheduler = Scheduler::default();
         let mut starved = [0; 2];
         for qpn in [1, 0, 1] {
-            scheduler.starve(qpn, 0, &mut starved[qpn as usize]);
+            scheduler.starve(qpn, Of::default(), &mut starved[qpn as usize]);
         }
         assert!(scheduler.is_idle());
         scheduler.feed(false);
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0]);
-        scheduler.starve(1, 0, &mut starved[1]);
+        scheduler.starve(1, Of::default(), &mut starved[1]);
         scheduler.feed(false);
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [1, 0, 1]);
     }
@@ -291,12 +306,12 @@ mod tests {
         let mut scheduler = Scheduler::default();
         let mut starved = [0; 100];
         for qpn in 0..100 {
-            scheduler.starve(qpn, 0, &mut starved[qpn as usize]);
+            scheduler.starve(qpn, Of::default(), &mut starved[qpn as usize]);
         }
         scheduler.feed(false);
         assert_eq!(scheduler.ready().collect::<Vec<_>>(), [0, 1, 2, 3]);
-        scheduler.starve(99, 0, &mut starved[99]);
-        scheduler.starve(0, 0, &mut starved[0]);
+        scheduler.starve(99, Of::default(), &mut starved[99]);
+        scheduler.starve(0, Of::default(), &mut starved[0]);
         scheduler.feed(true);
         assert_eq!(scheduler.ready_len(), 101, "each once, and the first again");
     }
@@ -305,8 +320,8 @@ mod tests {
     fn work_in_the_card_ends_a_round() {
         let mut scheduler = Scheduler::default();
         let mut queued = [false; 2];
-        scheduler.schedule(0, 0, &mut queued[0]);
-        scheduler.schedule(1, 0, &mut queued[1]);
+        scheduler.schedule(0, Of::default(), &mut queued[0]);
+        scheduler.schedule(1, Of::default(), &mut queued[1]);
         let mut round = scheduler.round(8);
         assert_eq!(round.next(&mut scheduler), Some(0));
         round.spend_in_card(ELEMENTS_IN_CARD);

@@ -70,6 +70,10 @@ pub struct Path {
     pub traffic_class: u8,
     /// Time to live.
     pub hop_limit: u8,
+    /// The service level of the queue pair that has this path: four bits, verbs' `sl`. It says how
+    /// the card schedules the queue pair ([`crate::Config::service_levels`]); no header has it. A
+    /// queue pair for datagrams has level 0, wherever they go.
+    pub service_level: u8,
 }
 
 impl Path {
@@ -85,6 +89,7 @@ impl Path {
             src_port,
             traffic_class: 0,
             hop_limit: 64,
+            service_level: 0,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::{io, thread};
 
 use remora_nic::nic::{InUse, StructureUse};
 use remora_nic::qp::{Congestion, Mtu};
+use remora_nic::service_level::ServiceLevels;
 use remora_nic::{CreateError, Time};
 use remora_offload::cpu;
 use thiserror::Error;
@@ -40,6 +41,7 @@ use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
+use crate::service_levels::BadServiceLevel;
 use crate::socket::BindError;
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
@@ -76,6 +78,7 @@ pub struct DeviceOptions {
     pub(crate) dialect: Option<DialectChoice>,
     pub(crate) paths: Option<u8>,
     pub(crate) congestion: Option<Congestion>,
+    pub(crate) service_levels: Option<ServiceLevels>,
     impairments: Option<Impairments>,
     card: Card,
     pub(crate) kept: Option<Kept>,
@@ -110,6 +113,9 @@ pub enum OpenError {
     /// of paths.
     #[error(transparent)]
     Dialect(#[from] BadDialect),
+    /// The environment names a service level that there is none of.
+    #[error(transparent)]
+    ServiceLevel(#[from] BadServiceLevel),
     /// The environment asks for a bad network that cannot be understood.
     #[error("REMORA_IMPAIR: {0}")]
     Impair(#[from] BadImpairment),
@@ -331,6 +337,7 @@ impl DeviceOptions {
             (self.dialect.is_some(), "a dialect"),
             (self.paths.is_some(), "a number of paths"),
             (self.congestion.is_some(), "a congestion policy"),
+            (self.service_levels.is_some(), "service levels"),
             (self.real_time, "real-time priority"),
             (self.impairments.is_some(), "a bad network"),
         ];

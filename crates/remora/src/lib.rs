@@ -133,6 +133,7 @@ pub mod request;
 mod rings;
 pub mod runtime;
 mod scheduling;
+pub mod service_levels;
 pub mod shared;
 pub mod shared_receive;
 pub mod slice;

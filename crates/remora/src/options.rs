@@ -187,6 +187,8 @@ pub struct ConnectionParams {
     pub kernels: bool,
     /// Whether the lossy dialect is spoken ([`crate::dialect`]).
     pub lossy: bool,
+    /// The service level, 0 to 15 ([`crate::service_levels`]).
+    pub service_level: u8,
 }
 
 impl ConnectionParams {
@@ -202,6 +204,7 @@ impl ConnectionParams {
             min_rnr_timer: 12,
             kernels: false,
             lossy: false,
+            service_level: 0,
         }
     }
 
@@ -268,5 +271,12 @@ impl ConnectionParams {
     #[must_use]
     pub fn lossy(self, lossy: bool) -> ConnectionParams {
         ConnectionParams { lossy, ..self }
+    }
+
+    /// Sets the service level, 0 to 15, by which the card schedules this side's queue pair
+    /// ([`crate::service_levels`]).
+    #[must_use]
+    pub fn service_level(self, service_level: u8) -> ConnectionParams {
+        ConnectionParams { service_level, ..self }
     }
 }

@@ -201,9 +201,10 @@ impl QueuePair {
     /// # Errors
     /// See [`ModifyQpError`].
     pub fn to_rtr(&self, peer: Peer, params: &ConnectionParams) -> Result<(), ModifyQpError> {
+        let path = Path::new(peer.address, self.inner.qpn);
         self.modify(&QpAttr {
             state: Some(State::Rtr),
-            path: Some(Path::new(peer.address, self.inner.qpn)),
+            path: Some(Path { service_level: params.service_level, ..path }),
             path_mtu: Some(params.mtu),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(peer.psn),

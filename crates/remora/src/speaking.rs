@@ -1,10 +1,11 @@
 //! The dialect of a device's connections: what is offered, and what is spoken
-//! ([`dialect`](crate::dialect)).
+//! ([`dialect`](crate::dialect)); and what their service levels mean.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use remora_nic::qp::Congestion;
+use remora_nic::service_level::ServiceLevel;
 use remora_nic::wire::Dialect;
 
 use crate::device::{Device, DeviceOptions};
@@ -28,6 +29,19 @@ impl DeviceOptions {
     #[must_use]
     pub fn paths(mut self, paths: u8) -> DeviceOptions {
         self.paths = Some(paths.clamp(1, PATHS_MAX));
+        self
+    }
+
+    /// Says what a service level, 0 to 15, means to the card ([`crate::service_levels`]). Levels of
+    /// which nothing is said have priority 0 and weight 1. Without this option, the environment
+    /// variable [`SERVICE_LEVELS_VARIABLE`](crate::service_levels::SERVICE_LEVELS_VARIABLE) says
+    /// what all mean.
+    ///
+    /// # Panics
+    /// There is no such level.
+    #[must_use]
+    pub fn service_level(mut self, level: u8, means: ServiceLevel) -> DeviceOptions {
+        self.service_levels.get_or_insert_default()[usize::from(level)] = means;
         self
     }
 

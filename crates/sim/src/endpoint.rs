@@ -70,6 +70,8 @@ pub struct ConnectOptions {
     pub dialect: Dialect,
     /// What decides how many packets may be outstanding.
     pub congestion: Congestion,
+    /// The service level of both ends.
+    pub service_level: u8,
 }
 
 impl Default for ConnectOptions {
@@ -85,6 +87,7 @@ impl Default for ConnectOptions {
             min_rnr_timer: 3,
             dialect: Dialect::STANDARD,
             congestion: Congestion::default(),
+            service_level: 0,
         }
     }
 }
@@ -282,8 +285,9 @@ impl Endpoint {
             return attr;
         }
         let answers = self.transport.is_reliable() && self.half != Half::Initiator;
+        let path = Path::new(world.hosts[peer.host].address, self.qpn);
         QpAttr {
-            path: Some(Path::new(world.hosts[peer.host].address, self.qpn)),
+            path: Some(Path { service_level: options.service_level, ..path }),
             dest_qp: Some(peer.qpn),
             rq_psn: Some(expect),
             max_dest_rd_atomic: answers.then_some(options.max_dest_rd_atomic),

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Sge};
 use remora_nic::wire::Transport;
-use remora_nic::{ChainError, ChainLimits, Psn, Rate, RateLimits};
+use remora_nic::{ChainError, ChainLimits, Config, Psn, Rate, RateLimits};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
 
@@ -28,12 +28,17 @@ fn pair() -> Pair {
 
 impl Flow {
     fn new(t: &mut Pair, client: u16, len: u32) -> Flow {
+        Flow::of_level(t, (client, 0), len)
+    }
+
+    fn of_level(t: &mut Pair, (client, service_level): (u16, u8), len: u32) -> Flow {
         let pds = t.ends.map(|end| end.pd);
         let queues = QueueOptions { client, signal_all: true, ..QueueOptions::default() };
         let end = Endpoint::create(&mut t.world, (A, pds[A]), Transport::Rc, &queues, None);
         let peer = Endpoint::create(&mut t.world, (B, pds[B]), Transport::Rc, &queues, None);
         let psns = (Psn::new(5), Psn::new(9));
-        connect(&mut t.world, (&end, &peer), &ConnectOptions::default(), psns);
+        let options = ConnectOptions { service_level, ..ConnectOptions::default() };
+        connect(&mut t.world, (&end, &peer), &options, psns);
         Flow { end, from: t.sge(A, 0, len), to: t.remote(B, 0), done: 0 }
     }
 
@@ -306,4 +311,68 @@ fn a_small_request_waits_for_a_piece_of_others_long_messages() {
     let [least, most] =
         [u64::min, u64::max].map(|pick| hungry.iter().map(Flow::bytes).reduce(pick));
     assert!(most.unwrap() - least.unwrap() <= 400_000, "{least:?} {most:?}");
+}
+
+/// As [`unbounded`]; level 1 has three shares beside level 0, and level 5 goes before both.
+fn with_levels() -> Pair {
+    let config = |config: &mut Config| {
+        config.window_packets = u16::MAX;
+        config.service_levels[1].weight = 3;
+        config.service_levels[5].priority = 1;
+    };
+    Pair::new(&PairOptions { config, ..PairOptions::default() })
+}
+
+/// Queue pairs of these clients and service levels, which have had the turns of coming up.
+fn flows_of(t: &mut Pair, of: &[(u16, u8)]) -> Vec<Flow> {
+    let flows = of.iter().map(|of| Flow::of_level(t, *of, 1 << 19)).collect();
+    let (now, host) = (t.world.now, &mut t.world.hosts[A]);
+    let mut batch = remora_nic::TransmitBatch::new();
+    while host.nic.poll_transmit(now, &mut host.memory, &mut batch, 1) {}
+    assert!(batch.is_empty(), "nothing was posted");
+    flows
+}
+
+#[test]
+fn service_levels_share_by_weight() {
+    let mut t = with_levels();
+    let flows = flows_of(&mut t, &[(0, 0), (0, 0), (0, 1)]);
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 10_000);
+    let share = bytes[2] as f64 / (bytes[0] + bytes[1]) as f64;
+    assert!((2.97..3.03).contains(&share), "{share} {bytes:?}");
+    assert!(bytes[0].abs_diff(bytes[1]) <= 32 << 10, "a level's take turns: {bytes:?}");
+}
+
+#[test]
+fn a_service_level_of_higher_priority_has_all_that_it_wants() {
+    let mut t = with_levels();
+    let flows = flows_of(&mut t, &[(0, 0), (0, 1), (0, 5)]);
+    flows[..2].iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 100);
+    assert!(bytes[0] > 0 && bytes[1] > 0, "{bytes:?}");
+    flows[2].post(&mut t);
+    let bytes = turns(&mut t, &flows, 5000);
+    assert_eq!((bytes[0], bytes[1]), (0, 0));
+}
+
+/// A client does not take what is another's by the level of its queue pairs.
+#[test]
+fn service_levels_are_among_the_queue_pairs_of_a_client() {
+    let mut t = with_levels();
+    let flows = flows_of(&mut t, &[(1, 0), (1, 5), (2, 0)]);
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 10_000);
+    let share = (bytes[0] + bytes[1]) as f64 / bytes[2] as f64;
+    assert!((0.97..1.03).contains(&share) && bytes[0] == 0, "{share} {bytes:?}");
+}
+
+#[test]
+fn service_levels_that_mean_the_same_take_turns() {
+    let mut t = unbounded();
+    let flows = flows_of(&mut t, &[(0, 0), (0, 3), (0, 15)]);
+    flows.iter().for_each(|flow| flow.post(&mut t));
+    let bytes = turns(&mut t, &flows, 3000);
+    let (least, most) = (bytes.iter().min().unwrap(), bytes.iter().max().unwrap());
+    assert!(most - least <= 16 << 10, "{bytes:?}");
 }

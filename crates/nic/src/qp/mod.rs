@@ -72,7 +72,7 @@ use crate::numbered::Numbered;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
-use crate::scheduler::Budget;
+use crate::scheduler::{Budget, Of};
 use crate::time::Time;
 use crate::transmit::{Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
@@ -224,7 +224,14 @@ impl Qp {
     /// Makes the queue pair ready: it has something to do, and will have a turn.
     #[inline]
     pub(crate) fn schedule(&mut self, card: &mut Card) {
-        card.scheduler.schedule(self.qpn, self.client, &mut self.queued);
+        let of = self.of();
+        card.scheduler.schedule(self.qpn, of, &mut self.queued);
+    }
+
+    /// Whose the queue pair is for the scheduler.
+    #[inline]
+    fn of(&self) -> Of {
+        Of { client: self.client, level: self.path.service_level }
     }
 
     /// This queue pair as a user of keys.

@@ -359,7 +359,8 @@ impl Qp {
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;
-        env.card.scheduler.starve(self.qpn, self.client, &mut self.cold.starved);
+        let of = self.of();
+        env.card.scheduler.starve(self.qpn, of, &mut self.cold.starved);
         Stop::Blocked
     }
 

@@ -25,6 +25,7 @@ use crate::news::News;
 use crate::own::PAGE_SHIFT;
 use crate::own_memory::OwnMemory;
 use crate::pcap::{Capture, Recorder};
+use crate::service_levels;
 use crate::socket::{self, Socket};
 use crate::wakes::Wakes;
 
@@ -143,6 +144,8 @@ impl DeviceOptions {
         config.paths = self.paths.map_or_else(dialect::paths_from_environment, Ok)?;
         config.congestion =
             self.congestion.map_or_else(dialect::congestion_from_environment, Ok)?;
+        config.service_levels =
+            self.service_levels.map_or_else(service_levels::from_environment, Ok)?;
         config.window_packets = self.window.unwrap_or_else(|| window_for(socket, mtu));
         config.set_guid(u64::from_ne_bytes(random()?));
         Ok(config)

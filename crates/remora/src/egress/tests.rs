@@ -53,7 +53,13 @@ impl World {
         let segments = pieces.iter().map(|&(addr, len)| Segment { addr, len });
         self.batch.segments_mut().extend(segments);
         let len: u32 = pieces.iter().map(|p| p.1).sum();
-        let path = Path { dst, src_port: 0xC000, traffic_class: tos & !3, hop_limit: 64 };
+        let path = Path {
+            dst,
+            src_port: 0xC000,
+            traffic_class: tos & !3,
+            hop_limit: 64,
+            service_level: 0,
+        };
         let pad = (len.next_multiple_of(4) - len) as u8;
         let header = self.header;
         self.batch.push(path, Ecn::from_tos(tos), mark, pad, |out: &mut [u8; MAX_HEADER]| {

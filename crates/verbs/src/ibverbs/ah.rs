@@ -50,9 +50,10 @@ const HOPS: u8 = 64;
 /// the card's, or the card has no LIDs.
 pub fn path_of(card: &Card, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
     port::check(u32::from(attr.port_num))?;
+    let service_level = attr.sl & 0xF;
     if attr.is_global == 0 {
         let address = card.address_of_lid(attr.dlid).ok_or(EINVAL)?;
-        return Ok(Path::new(address, entropy));
+        return Ok(Path { service_level, ..Path::new(address, entropy) });
     }
     if u32::from(attr.grh.sgid_index) >= GID_TABLE_LEN {
         return Err(EINVAL);
@@ -62,7 +63,7 @@ pub fn path_of(card: &Card, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
     if address.is_unspecified() || address.is_ipv4() != card.address.is_ipv4() {
         return Err(EINVAL);
     }
-    let mut path = Path::new(address, entropy);
+    let mut path = Path { service_level, ..Path::new(address, entropy) };
     // The low two bits are for congestion notification.
     path.traffic_class = attr.grh.traffic_class & !3;
     path.hop_limit = if attr.grh.hop_limit > 1 { attr.grh.hop_limit } else { HOPS };
@@ -74,6 +75,7 @@ pub fn attr_of(path: &Path) -> ibv_ah_attr {
     let mut attr = ibv_ah_attr::zeroed();
     attr.is_global = 1;
     attr.port_num = 1;
+    attr.sl = path.service_level;
     attr.grh.dgid = ibv_gid { raw: crate::card::gid_of(path.dst) };
     attr.grh.hop_limit = path.hop_limit;
     attr.grh.traffic_class = path.traffic_class;

@@ -88,7 +88,8 @@ fn access(id: &Id, connecting: bool, agreement: &Agreement) -> u32 {
     IBV_ACCESS_REMOTE_WRITE | if agreement.responder_resources > 0 { reads } else { 0 }
 }
 
-/// The address vector of a card.
+/// The address vector of a card. The service level follows from the traffic class, as the upper
+/// bits of its differentiated services code point, which cards for Ethernet schedule by.
 pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_ah_attr {
     ibv_ah_attr {
         grh: ibv_global_route {
@@ -100,6 +101,7 @@ pub(crate) fn address_vector(peer: std::net::IpAddr, traffic_class: u8) -> ibv_a
         },
         is_global: 1,
         port_num: 1,
+        sl: traffic_class >> 5,
         ..ibv_ah_attr::zeroed()
     }
 }

@@ -26,7 +26,7 @@ pub(crate) mod words {
     };
     pub(crate) use remora_nic::kernel::Bound;
     pub(crate) use remora_nic::nic::{
-        BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo,
+        BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse,
     };
     pub(crate) use remora_nic::qp::{ModifyQpError, QpAttr};
     pub(crate) use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
@@ -168,7 +168,7 @@ macro_rules! gone_by_default {
     };
 }
 
-gone_by_default!((), bool, Config, InUse, CardCounters);
+gone_by_default!((), bool, Config, InUse, CardCounters, Vec<StructureUse>);
 
 /// A way to the card of another process: takes a command's bytes there, and brings its result's
 /// back.
@@ -364,6 +364,8 @@ macro_rules! for_each_command {
             in_use = InUseNow() -> InUse;
             /// What has happened so far.
             card_counters = CountersNow() -> CardCounters;
+            /// What each structure takes of memory.
+            memory_use = MemoryUse() -> Vec<StructureUse>;
         }
     };
 }

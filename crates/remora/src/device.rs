@@ -33,7 +33,6 @@ use crate::impair::{BadImpairment, Direction, Impairments};
 use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
-use crate::memory::Buffer;
 use crate::message::{
     BadKeep, DaemonPlace, Hello, Keep, Kept, SOCKET_VARIABLE, SessionToken, place, session_name,
 };
@@ -540,20 +539,13 @@ impl Device {
         self.live.lock().in_use()
     }
 
-    /// What each structure of the device takes of memory now, in bytes; `None` if the card is
-    /// another process's. The first parts are the card's ([`Nic::memory_use`](remora_nic::Nic::memory_use)); `receive_buffer`
-    /// and `send_staging` are those of the socket, `work_queue_rings` the elements that the host
-    /// writes.
-    pub fn memory_use(&self) -> Option<Vec<StructureUse>> {
-        let mut driver = self.live.lock();
-        let own = driver.as_own()?;
-        let mut all = own.nic.memory_use();
-        let (rings, ring_bytes) = (own.rings.len(), own.rings.values().map(Buffer::len).sum());
-        let slots = own.received.allocated();
-        all.push(StructureUse::new("receive_buffer", slots.0, slots.1));
-        all.push(StructureUse::new("send_staging", 1, own.egress.allocated_bytes()));
-        all.push(StructureUse::new("work_queue_rings", rings, ring_bytes));
-        Some(all)
+    /// What each structure of the device's card takes of memory now, in bytes; nothing if the card
+    /// was another process's, and that has ended. Most parts are the card's
+    /// ([`Nic::memory_use`](remora_nic::Nic::memory_use)); `receive_buffer` and `send_staging` are
+    /// those of its socket. If the card is another process's, they are all that it has, for
+    /// whomever.
+    pub fn memory_use(&self) -> Vec<StructureUse> {
+        self.live.lock().memory_use()
     }
 
     /// All counters, which count from the opening of the device.

@@ -10,7 +10,9 @@ use remora_nic::cm::{
     ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId, State as ConnState,
 };
 use remora_nic::kernel::Bound;
-use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo};
+use remora_nic::nic::{
+    BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse,
+};
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{
     Completion, Moderation, PollCqError, RecvRequest, ResizeCqError, RingInit, SendRequest,
@@ -595,6 +597,14 @@ impl Commands for Own {
 
     fn in_use(&mut self) -> InUse {
         self.nic.in_use()
+    }
+
+    fn memory_use(&mut self) -> Vec<StructureUse> {
+        let mut all = self.nic.memory_use();
+        let (slots, bytes) = self.received.allocated();
+        all.push(StructureUse::new("receive_buffer", slots, bytes));
+        all.push(StructureUse::new("send_staging", 1, self.egress.allocated_bytes()));
+        all
     }
 
     fn card_counters(&mut self) -> CardCounters {

@@ -150,6 +150,22 @@ fn two_clients_of_one_daemon() {
     assert!(a.qp.query().attr.dest_qp.is_some());
 }
 
+/// Who asks an attached device is told of the card's memory.
+#[test]
+fn the_memory_of_the_card_is_told_to_clients() {
+    let daemon = Daemon::start();
+    let device = daemon.attach();
+    let of = |device: &Device, name: &str| {
+        device.memory_use().into_iter().find(|part| part.name == name).unwrap().bytes
+    };
+    let before = of(&device, "work_queue_rings");
+    let _side = Side::on(&device);
+    assert!(of(&device, "work_queue_rings") > before);
+    let names = |device: Device| device.memory_use().into_iter().map(|part| part.name);
+    let own = DeviceOptions::new().embedded().open().unwrap();
+    assert!(names(own).eq(names(device)));
+}
+
 #[test]
 fn clients_of_two_daemons_and_a_device_of_its_own() {
     let daemons = [Daemon::start(), Daemon::start()];

@@ -415,3 +415,29 @@ fn a_path_that_loses_is_retired_and_tried_again() {
     assert!(by_path(&pair) > 128 * 256 / 32, "the path is used again: {}", by_path(&pair));
     pair.tear_down();
 }
+
+/// A bitmap takes memory of its own while packets are missing, and the rest always the same.
+#[test]
+fn what_a_loss_takes_of_memory_is_told() {
+    let mut pair = pair();
+    let bytes = |pair: &Pair, name: &str| {
+        let all = pair.world.hosts[B].nic.memory_use();
+        all.iter().find(|part| part.name == name).unwrap().bytes
+    };
+    assert!(bytes(&pair, "lossy_state") > 0 && bytes(&pair, "lossy_paths") > 0);
+    assert_eq!(bytes(&pair, "bitmaps"), 0);
+    // The bits behind the lost packet are in two words.
+    pair.rule(Rule::nth(40, Fate::Drop, |seen| seen.from == A));
+    pair.write(A, 0, 0, 128 << 10);
+    let mut most = 0;
+    while pair.sent(A).is_empty() {
+        pair.world.step();
+        most = most.max(bytes(&pair, "bitmaps"));
+    }
+    assert!(most > 0 && bytes(&pair, "lossy_records") > 0);
+    let standard = Pair::standard();
+    assert_eq!(bytes(&standard, "lossy_state"), 0);
+    assert_eq!(bytes(&standard, "work_queue_rings") % 64, 0);
+    assert!(bytes(&standard, "work_queue_rings") > 0);
+    pair.tear_down();
+}

@@ -103,7 +103,7 @@ fn dialects(device: &Device) -> BTreeMap<String, u64> {
 }
 
 fn named(part: StructureUse) -> (String, u64) {
-    (part.name.to_owned(), part.bytes)
+    (part.name.into_owned(), part.bytes)
 }
 
 /// The node's own counters.
@@ -252,7 +252,7 @@ impl Node {
             events: self.events(),
             counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
             dialects: dialects(&self.device),
-            memory_bytes: self.device.memory_use().into_iter().flatten().map(named).collect(),
+            memory_bytes: self.device.memory_use().into_iter().map(named).collect(),
         }
     }
 

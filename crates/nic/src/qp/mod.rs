@@ -55,6 +55,7 @@ pub(crate) use direct::{Ran, turn as direct_turn};
 pub(crate) use incoming::Incoming;
 pub(crate) use limits::SendLimits;
 pub(crate) use loop_back::{enable, turn as loop_back_turn};
+pub(crate) use lossy::LossyUse;
 
 use std::collections::VecDeque;
 

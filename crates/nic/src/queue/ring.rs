@@ -98,6 +98,11 @@ impl Ring {
         self.addr + u64::from(slot) * self.stride() as u64
     }
 
+    /// The bytes of the whole ring.
+    pub(crate) fn len(&self) -> usize {
+        self.depth() as usize * self.stride()
+    }
+
     pub(crate) fn stride(&self) -> usize {
         usize::from(self.stride_units) * ELEMENT_LEN
     }

@@ -13,7 +13,9 @@ use remora_nic::cm::{
     ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId, State as ConnState,
 };
 use remora_nic::kernel::Bound;
-use remora_nic::nic::{BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo};
+use remora_nic::nic::{
+    BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse,
+};
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
 use remora_nic::{
@@ -753,6 +755,10 @@ impl Commands for Guarded<'_> {
 
     fn config(&mut self) -> Config {
         self.driver.config()
+    }
+
+    fn memory_use(&mut self) -> Vec<StructureUse> {
+        self.driver.memory_use()
     }
 
     fn card_counters(&mut self) -> CardCounters {

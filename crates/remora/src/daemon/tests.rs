@@ -73,7 +73,7 @@ impl Daemon {
     /// Waits until all that sessions have made is gone from the card.
     fn wait_until_empty(&self) {
         let connections = || {
-            let uses = self.device.memory_use().unwrap();
+            let uses = self.device.memory_use();
             uses.iter().find(|part| part.name == "connections").map(|part| part.count)
         };
         while self.device.in_use() != InUse::default() || connections() != Some(0) {

@@ -120,11 +120,11 @@ fn show_memory(memory: &[StructureUse], connections: usize) {
     let heading = ["structure", "parts", "bytes", "each", "usual (paper), MB", "SRNIC, MB"];
     let mut table = output::table(heading);
     for part in memory {
-        let (usual, srnic) = paper(part.name).map_or_else(Default::default, |(usual, srnic)| {
+        let (usual, srnic) = paper(&part.name).map_or_else(Default::default, |(usual, srnic)| {
             (format!("{usual:.1}"), format!("{srnic:.1}"))
         });
         table.add_row([
-            part.name.to_owned(),
+            part.name.to_string(),
             output::grouped(part.count),
             output::grouped(part.bytes),
             part.bytes.checked_div(part.count).map(output::grouped).unwrap_or_default(),
@@ -140,7 +140,7 @@ fn show_memory(memory: &[StructureUse], connections: usize) {
 fn memory_row(part: &StructureUse, connections: usize) -> Row {
     let once = |value| Spread::of(vec![value]);
     let megabytes = part.bytes as f64 / 1e6;
-    let usual = paper(part.name).map_or(0.0, |(usual, _)| usual);
+    let usual = paper(&part.name).map_or(0.0, |(usual, _)| usual);
     Row {
         name: format!("memory_{connections}_{}", part.name).into(),
         unit: "MB",

@@ -48,7 +48,7 @@ pub(super) fn run(count: usize) -> Result<Storm> {
         let made = run_all(connecting.collect())?;
         let served = serving.join().map_err(|_| anyhow!("the server has panicked"))??;
         let seconds = begun.elapsed().as_secs_f64();
-        let memory = client.memory_use().context("the card is not this process's")?;
+        let memory = client.memory_use();
         drop((made, served));
         Ok(Storm { seconds, memory })
     })

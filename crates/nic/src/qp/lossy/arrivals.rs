@@ -248,6 +248,21 @@ impl Arrivals {
         self.arrived.get(0)
     }
 
+    /// How many packets wait for their turn with their payload, and its bytes.
+    pub(super) fn waiting_payload(&self) -> (usize, usize) {
+        let with = self.waiting.iter().filter(|waiting| !waiting.payload.is_empty());
+        (with.count(), self.waiting_bytes)
+    }
+
+    /// How many messages, packets and receive elements are remembered, and the bytes that are
+    /// allocated for them, without payload.
+    pub(super) fn records(&self) -> (usize, usize) {
+        let count = self.messages.len() + self.waiting.len() + self.receives.len();
+        let messages = self.messages.capacity() * size_of::<Message>();
+        let waiting = self.waiting.capacity() * size_of::<Waiting>();
+        (count, messages + waiting + self.receives.capacity() * size_of::<Receive>())
+    }
+
     /// Forgets what waits, when the connection ends.
     pub(super) fn clear(&mut self) {
         self.arrived = Bitmap::default();

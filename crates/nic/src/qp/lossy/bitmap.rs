@@ -17,6 +17,12 @@ pub(crate) struct Bitmap {
 }
 
 impl Bitmap {
+    /// The bytes that are allocated for it, beside its own.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        let words = |rest: &VecDeque<u64>| size_of_val(rest) + rest.capacity() * size_of::<u64>();
+        self.rest.as_deref().map_or(0, words)
+    }
+
     /// How many bits are set.
     pub(crate) fn ones(&self) -> u32 {
         self.ones

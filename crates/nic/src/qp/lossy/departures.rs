@@ -52,6 +52,18 @@ pub(super) struct Patience {
 const TRIES_MAX: u8 = 12;
 
 impl Departures {
+    /// How many runs and lost packets are remembered, and the bytes that are allocated for them.
+    pub(super) fn records(&self) -> (usize, usize) {
+        let runs = self.runs.capacity() * size_of::<(Psn, Time)>();
+        let lost = self.lost.capacity() * size_of::<Lost>();
+        (self.runs.len() + self.lost.len(), runs + lost)
+    }
+
+    /// The bytes that are allocated for the bitmap, beside its own.
+    pub(super) fn bitmap_bytes(&self) -> usize {
+        self.arrived.allocated_bytes()
+    }
+
     /// Notes that the packet `psn` leaves, the first time.
     pub(super) fn left(&mut self, psn: Psn, now: Time) {
         self.latest = now;

@@ -18,6 +18,7 @@ mod arrivals;
 mod bitmap;
 mod completer;
 mod departures;
+mod memory;
 mod paths;
 mod receiver;
 mod sender;
@@ -35,6 +36,7 @@ use crate::time::Time;
 use crate::wire::Dialect;
 use arrivals::Arrivals;
 use departures::Departures;
+pub(crate) use memory::LossyUse;
 use paths::Paths;
 
 /// What a queue pair of the lossy dialect has besides the state that all have.

@@ -81,6 +81,12 @@ pub(super) struct Slowest {
 }
 
 impl Paths {
+    /// How many paths there are, and the bytes that are allocated for them and their eras.
+    pub(super) fn allocated(&self) -> (usize, usize) {
+        let eras = self.eras.capacity() * size_of::<Era>();
+        (self.paths.len(), size_of_val(&*self.paths) + eras)
+    }
+
     /// So many paths (cut to a power of two, 64 at most) for packets of `mtu` bytes.
     pub(super) fn new(paths: u8, mtu: u16) -> Paths {
         let count = 1 << paths.clamp(1, 64).ilog2();

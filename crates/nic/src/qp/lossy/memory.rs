@@ -1,0 +1,54 @@
+//! What the state of the lossy dialect takes of memory.
+
+use super::{Ask, Lossy, Owing, Qp};
+
+/// What parts of queue pairs' state take: the bytes of what all have, and of the rest how many
+/// there are, and the bytes that are allocated.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct LossyUse {
+    pub(crate) state: usize,
+    pub(crate) paths: (usize, usize),
+    /// Messages, requests and packets under way.
+    pub(crate) records: (usize, usize),
+    pub(crate) bitmaps: (usize, usize),
+    /// Payload of packets that wait for their turn.
+    pub(crate) waiting: (usize, usize),
+}
+
+impl LossyUse {
+    pub(crate) fn plus(&self, other: &LossyUse) -> LossyUse {
+        let sum = |a: (usize, usize), b: (usize, usize)| (a.0 + b.0, a.1 + b.1);
+        LossyUse {
+            state: self.state + other.state,
+            paths: sum(self.paths, other.paths),
+            records: sum(self.records, other.records),
+            bitmaps: sum(self.bitmaps, other.bitmaps),
+            waiting: sum(self.waiting, other.waiting),
+        }
+    }
+}
+
+impl Qp {
+    /// What the state of the lossy dialect takes; `None` if the queue pair is of another dialect.
+    pub(crate) fn lossy_use(&self) -> Option<LossyUse> {
+        self.cold.lossy.as_deref().map(Lossy::memory)
+    }
+}
+
+impl Lossy {
+    fn memory(&self) -> LossyUse {
+        let (arrivals, departures) = (&self.arrivals, &self.departures);
+        let asked = (self.asks.len(), self.asks.capacity() * size_of::<Ask>());
+        let owed = (self.owed.len(), self.owed.capacity() * size_of::<Owing>());
+        let records = [asked, owed, arrivals.records(), departures.records()];
+        // A bitmap of one word is part of the state.
+        let bitmaps = [arrivals.arrived.allocated_bytes(), departures.bitmap_bytes()];
+        LossyUse {
+            state: size_of::<Lossy>(),
+            paths: self.paths.allocated(),
+            records: records.into_iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1)),
+            bitmaps: (bitmaps.iter().filter(|bytes| **bytes > 0).count(), bitmaps.iter().sum()),
+            waiting: arrivals.waiting_payload(),
+        }
+    }
+}

@@ -11,6 +11,7 @@
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 
+mod c_program;
 mod chains;
 mod cluster;
 mod cost;

@@ -124,14 +124,26 @@ fn name_of(command: &Command) -> String {
 
 /// The seconds for which a process has had a processor.
 pub(super) fn cpu_s(id: u32) -> Result<f64> {
+    cpu_fields(&id.to_string(), 11)
+}
+
+/// The seconds for which processes have had a processor that this one has started, or that those
+/// have, and that have ended.
+pub(super) fn cpu_of_children_s() -> Result<f64> {
+    cpu_fields("self", 13)
+}
+
+/// The sum of two fields of a process's `stat`, behind so many that follow its name, in seconds.
+fn cpu_fields(process: &str, skip: usize) -> Result<f64> {
     /// Clock ticks a second, as `/proc` counts on every Linux.
     const TICKS: f64 = 100.0;
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).context("a server has ended")?;
+    let stat =
+        fs::read_to_string(format!("/proc/{process}/stat")).context("a process has ended")?;
     // The name may have blanks; the fields behind it begin with the third.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-    let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+    let ticks = fields.split_ascii_whitespace().skip(skip).take(2);
     let ticks: Vec<f64> = ticks.filter_map(|field| field.parse().ok()).collect();
-    ensure!(ticks.len() == 2, "cannot read the processor time of a server");
+    ensure!(ticks.len() == 2, "cannot read the processor time of a process");
     Ok((ticks[0] + ticks[1]) / TICKS)
 }
 

@@ -1,28 +1,54 @@
 //! `remora bench scale`: many queue pairs beside few, storms of connections, and what each
-//! structure takes of memory, beside SRNIC's figures (Fig. 2, Fig. 9, Table 1).
+//! structure takes of memory, beside SRNIC's figures (Figs 2, 9 and 10, Table 1) and StRoM's
+//! (Table 3).
 
 pub(super) mod caches;
+mod figures;
 mod storm;
+mod verbs_storm;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
 use remora::nic::nic::StructureUse;
 use remora::nic::qp::HOT_BYTES;
 
-use super::report::{Options, show, write};
+use super::figure::Figure;
+use super::page;
+use super::report::{Options, publish, show};
 use super::row::{Case, PeerSide, Row, Run, Spread, Target, measure};
 use super::transport::ours;
 use crate::output;
+use verbs_storm::VerbsStorm;
 
 /// Measures how the card scales with its queue pairs.
 #[derive(Debug, Args)]
 pub(super) struct Scale {
     #[command(flatten)]
     pub(super) options: Options,
+    /// Write the page with the plots here
+    #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-scale.html")]
+    html: PathBuf,
 }
 
-/// SENDs of 512 B, as in the paper's Fig. 9.
-const SENDS: &str = "bw --size 512 --depth 8";
+const WORDS: page::Words = page::Words {
+    title: "Many queue pairs",
+    about: "SENDs of 512 B over few and many queue pairs, storms of connections, and what the \
+            card’s structures take of memory, beside what SRNIC (NSDI 2023) and StRoM (EuroSys \
+            2020) report. Live figures are of two processes of this machine, a core each.",
+    rows: "Many queue pairs beside few",
+    ours: "Remora",
+    command: "remora bench scale",
+};
+
+/// The messages in flight on all queue pairs together, where their numbers are compared: as many on
+/// few as on many, since what is in flight takes rings and buffers, and so caches.
+const IN_FLIGHT: u32 = 80_000;
+/// The same for a hundred thousand queue pairs.
+const MORE_IN_FLIGHT: u32 = 800_000;
+/// The messages in flight on each queue pair, where that is the same instead.
+const DEPTH: u32 = 8;
 /// The set-ups of a storm, and the seconds that they may take.
 const STORM: usize = 5000;
 const STORM_SECONDS: f64 = 3.0;
@@ -31,57 +57,66 @@ const SRNIC_HOT_BYTES: f64 = 210.0;
 const HOT_BYTES_TARGET: f64 = 208.0;
 /// The connections whose memory is shown: those of the paper's Table 1.
 const CONNECTIONS: usize = 10_000;
+/// StRoM's Table 3: its queue pairs, and the megabytes of its memory on the card of 10 and of 100
+/// Gb/s (181 and 402 blocks of 36 Kb).
+const STROM_CONNECTIONS: usize = 500;
+const STROM_MEGABYTES: [(&str, f64); 2] = [("StRoM, 10 Gb/s", 0.834), ("StRoM, 100 Gb/s", 1.853)];
 
 impl Scale {
     pub(super) fn run(&self) -> Result<()> {
         let quick = self.options.quick;
         let (runs, seconds) = if quick { (1, "0.2") } else { (7, "1") };
-        let mut rows = Vec::new();
-        for (case, runs) in cases(seconds, runs) {
-            if case.name.contains(&self.options.only) {
-                rows.push(measure(case, runs)?);
-            }
+        let is_wanted = |name: &str| name.contains(&self.options.only);
+        let (mut rows, mut figures) = (Vec::new(), Vec::new());
+        let mut all = cases(seconds, runs);
+        all.extend(figures::cases(seconds).into_iter().map(|case| (case, runs)));
+        if is_wanted(STORM_OF_VERBS) {
+            let program = VerbsStorm::compile()?;
+            let (count, limit) = if quick { (STORM / 10, 0.3) } else { (STORM, STORM_SECONDS) };
+            all.push((storm_case(STORM_OF_VERBS, limit, move || program.run(count)), runs));
+        }
+        for (case, runs) in all.into_iter().filter(|(case, _)| is_wanted(case.name)) {
+            rows.push(measure(case, runs)?);
         }
         show(&rows);
-        if "fig2".contains(&self.options.only) {
-            let figure = caches::figure();
-            figure.show();
-            rows.extend(figure.rows());
+        if is_wanted("fig2") {
+            figures.push(caches::figure());
         }
-        if "memory".contains(&self.options.only) {
-            let count = if quick { CONNECTIONS / 10 } else { CONNECTIONS };
-            let memory = storm::run(count)?.memory;
-            show_memory(&memory, count);
-            rows.extend(memory.iter().map(|part| memory_row(part, count)));
+        if is_wanted("fig9") {
+            figures.push(figures::by_queue_pairs(runs.div_ceil(2), seconds)?);
         }
-        write(&rows, &self.options)
+        if is_wanted("fig10a") {
+            figures.push(figures::by_size(runs.div_ceil(2), seconds)?);
+        }
+        figures.iter().for_each(Figure::show);
+        if is_wanted("memory") {
+            rows.extend(memory(if quick { CONNECTIONS / 10 } else { CONNECTIONS })?);
+        }
+        publish(WORDS, rows, &figures, &self.html, &self.options)
     }
 }
 
+const STORM_OF_VERBS: &str = "storm_5000_verbs";
+
 /// The cases, each with its number of runs.
-fn cases(seconds: &'static str, runs: usize) -> [(Case<'static>, usize); 4] {
-    let many = |name, qps: u32, target| Case {
+fn cases(seconds: &'static str, runs: usize) -> Vec<(Case<'static>, usize)> {
+    let many = |name, qps: u32, depth: u32, of_few: u32, target| Case {
         name,
         unit: "Mmsg/s",
         peer: "128 queue pairs",
         target,
-        ours: sends(qps, seconds),
-        theirs: sends(128, seconds),
+        ours: sends(qps, depth, seconds),
+        theirs: sends(128, of_few, seconds),
     };
-    [
-        (many("qps_10000", 10_000, Target::AtLeast(0.95)), runs),
-        (many("qps_100000", 100_000, Target::AtLeast(0.9)), runs.div_ceil(2)),
-        (
-            Case {
-                name: "storm_5000",
-                unit: "s",
-                peer: "the time allowed",
-                target: Target::AtMost(1.0),
-                ours: Box::new(|| Ok(storm::run(STORM)?.seconds)),
-                theirs: Box::new(|| Ok(STORM_SECONDS)),
-            },
-            runs,
-        ),
+    let (few, more) = (IN_FLIGHT / 128, MORE_IN_FLIGHT / 128);
+    let fewer_runs = runs.div_ceil(2);
+    vec![
+        (many("qps_10000", 10_000, DEPTH, few, Target::AtLeast(0.95)), runs),
+        (many("qps_100000", 100_000, DEPTH, more, Target::AtLeast(0.9)), fewer_runs),
+        (many("qps_10000_depth_8", 10_000, DEPTH, DEPTH, Target::Any), runs),
+        (many("qps_100000_depth_8", 100_000, DEPTH, DEPTH, Target::Any), fewer_runs),
+        (many("qps_10000_depth_1", 10_000, 1, 10_000 / 128, Target::Any), runs),
+        (storm_case("storm_5000", STORM_SECONDS, || Ok(storm::run(STORM)?.seconds)), runs),
         (
             Case {
                 name: "hot_bytes",
@@ -96,8 +131,45 @@ fn cases(seconds: &'static str, runs: usize) -> [(Case<'static>, usize); 4] {
     ]
 }
 
-fn sends(qps: u32, seconds: &str) -> Run<'static> {
-    ours("send", &format!("{SENDS} --qps {qps}"), seconds, "mmsgps")
+/// A storm beside the time that it may take.
+fn storm_case(
+    name: &'static str,
+    limit: f64,
+    storm: impl FnMut() -> Result<f64> + 'static,
+) -> Case<'static> {
+    Case {
+        name,
+        unit: "s",
+        peer: "the time allowed",
+        target: Target::AtMost(1.0),
+        ours: Box::new(storm),
+        theirs: Box::new(move || Ok(limit)),
+    }
+}
+
+/// SENDs of 512 B, as in the paper's Fig. 9.
+fn sends(qps: u32, depth: u32, seconds: &str) -> Run<'static> {
+    let test = format!("bw --size 512 --depth {depth} --qps {qps}");
+    ours("send", &test, seconds, "mmsgps")
+}
+
+/// What structures take with so many connections, and all together with StRoM's.
+fn memory(connections: usize) -> Result<Vec<Row>> {
+    let memory = storm::run(connections)?.memory;
+    show_memory(&memory, connections);
+    let mut rows: Vec<Row> = memory.iter().map(|part| memory_row(part, connections)).collect();
+    let memory = storm::run(STROM_CONNECTIONS)?.memory;
+    show_memory(&memory, STROM_CONNECTIONS);
+    let megabytes = memory.iter().map(|part| part.bytes).sum::<u64>() as f64 / 1e6;
+    for beside in STROM_MEGABYTES {
+        println!(
+            "StRoM, Table 3: {:.2} MB on the card ({}); here {megabytes:.2} MB",
+            beside.1, beside.0
+        );
+        let ours = Spread::of(vec![megabytes]);
+        rows.push(Row::beside("memory_500_all", "MB", ours, beside, Target::Any));
+    }
+    Ok(rows)
 }
 
 /// What the paper's Table 1 says of a structure at 10,000 connections, in MB: of the usual design,

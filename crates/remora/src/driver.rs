@@ -116,7 +116,7 @@ impl Own {
         Own {
             nic,
             memory,
-            rings: Rings::new(),
+            rings: Rings::default(),
             engine: None,
             fabric,
             dialect: DialectChoice::default(),

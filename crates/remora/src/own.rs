@@ -216,7 +216,7 @@ impl Own {
     }
 
     /// Memory for rings that follow each other.
-    fn ring_memory(rings: &mut [RingInit]) -> Result<Option<Buffer>, CreateError> {
+    fn ring_memory(&mut self, rings: &mut [RingInit]) -> Result<Option<Buffer>, CreateError> {
         if rings.iter().any(|ring| !ring.is_valid()) {
             return Err(CreateError::BadRing);
         }
@@ -224,13 +224,22 @@ impl Own {
         if bytes == 0 {
             return Ok(None);
         }
-        let memory = Buffer::new(bytes).map_err(|_| CreateError::NoMemory { bytes })?;
+        let memory = self.rings.make(bytes).map_err(|_| CreateError::NoMemory { bytes })?;
         let mut addr = memory.addr();
         for ring in rings {
             ring.addr = if ring.is_empty() { 0 } else { addr };
             addr += ring.len() as u64;
         }
         Ok(Some(memory))
+    }
+
+    /// Keeps the memory of rings if their queues were made, and gives it back otherwise.
+    fn keep_rings(&mut self, of: Option<RingsOf>, memory: Option<Buffer>) {
+        match (of, memory) {
+            (Some(of), Some(memory)) => self.rings.keep(of, memory),
+            (None, Some(memory)) => self.rings.give_back(memory),
+            (_, None) => {}
+        }
     }
 
     /// Makes a shared receive queue with a ring of its own.
@@ -241,10 +250,10 @@ impl Own {
         ring: RingInit,
     ) -> Result<SrqMade, CreateError> {
         let mut rings = [ring];
-        let memory = Own::ring_memory(&mut rings)?;
-        let made = self.create_srq_in(pd, xrc, rings[0])?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Srq(made.srq), memory)));
-        Ok(made)
+        let memory = self.ring_memory(&mut rings)?;
+        let made = self.create_srq_in(pd, xrc, rings[0]);
+        self.keep_rings(made.as_ref().ok().map(|made| RingsOf::Srq(made.srq)), memory);
+        made
     }
 }
 
@@ -299,10 +308,10 @@ impl Commands for Own {
 
     fn create_qp(&mut self, init: QpInit) -> Result<QpMade, CreateError> {
         let mut rings = [init.sq, init.rq];
-        let memory = Own::ring_memory(&mut rings)?;
-        let made = self.create_qp_in(QpInit { sq: rings[0], rq: rings[1], ..init })?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Qp(made.qpn), memory)));
-        Ok(made)
+        let memory = self.ring_memory(&mut rings)?;
+        let made = self.create_qp_in(QpInit { sq: rings[0], rq: rings[1], ..init });
+        self.keep_rings(made.as_ref().ok().map(|made| RingsOf::Qp(made.qpn)), memory);
+        made
     }
 
     fn modify_qp(&mut self, qpn: u32, attr: QpAttr) -> Result<(), ModifyQpError> {
@@ -320,7 +329,7 @@ impl Commands for Own {
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
         Own::settle(self);
         self.nic.destroy_qp(qpn)?;
-        self.rings.remove(&RingsOf::Qp(qpn));
+        self.rings.remove(RingsOf::Qp(qpn));
         Ok(())
     }
 
@@ -356,13 +365,13 @@ impl Commands for Own {
 
     fn resize_srq(&mut self, srq: u32, ring: RingInit) -> Result<RingInit, ResizeSrqError> {
         let mut rings = [ring];
-        let memory = Own::ring_memory(&mut rings).map_err(|error| match error {
+        let memory = self.ring_memory(&mut rings).map_err(|error| match error {
             CreateError::NoMemory { bytes } => ResizeSrqError::NoMemory { bytes },
             _ => ResizeSrqError::BadRing,
         })?;
-        self.resize_srq_in(srq, rings[0])?;
-        self.rings.extend(memory.map(|memory| (RingsOf::Srq(srq), memory)));
-        Ok(rings[0])
+        let resized = self.resize_srq_in(srq, rings[0]);
+        self.keep_rings(resized.is_ok().then_some(RingsOf::Srq(srq)), memory);
+        resized.map(|()| rings[0])
     }
 
     fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
@@ -379,7 +388,7 @@ impl Commands for Own {
 
     fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
         self.nic.destroy_srq(srq)?;
-        self.rings.remove(&RingsOf::Srq(srq));
+        self.rings.remove(RingsOf::Srq(srq));
         Ok(())
     }
 

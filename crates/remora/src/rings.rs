@@ -24,8 +24,7 @@ const SLAB: usize = 2 << 20;
 
 /// The memory of the rings that the card's owner has made, until the card has dropped the queues.
 ///
-/// Short rings share pages: thousands of queue pairs would take a page each, and an entry of the
-/// processor's table of pages for each message.
+/// Short rings share pages: thousands of queue pairs would take a page each.
 #[derive(Debug, Default)]
 pub(crate) struct Rings {
     of: HashMap<RingsOf, Buffer>,

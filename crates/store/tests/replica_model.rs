@@ -494,27 +494,8 @@ impl Model for Group {
                     state.acknowledged.iter().all(|write| has(*write))
                 })
             }),
-            Property::always(
-                "integrity: delivered once, and only if broadcast",
-                |_, state: &State| {
-                    state.nodes.values().all(|node| {
-                        let mut seen = BTreeSet::new();
-                        State::delivered(node).all(|(_, write)| {
-                            seen.insert(write) && usize::from(write) < state.broadcast.len()
-                        })
-                    })
-                },
-            ),
-            Property::always(
-                "total order: one delivers the beginning of another",
-                |_, state: &State| {
-                    state.pairs().all(|(one, other)| {
-                        State::delivered(one)
-                            .zip(State::delivered(other))
-                            .all(|(one, two)| one == two)
-                    })
-                },
-            ),
+            Property::always("integrity: delivered once, and only if broadcast", integrity),
+            Property::always("total order: one delivers the beginning of another", total_order),
             Property::always("primary order: within and across epochs", |_, state: &State| {
                 state.nodes.values().all(|node| {
                     let delivered: Vec<_> = State::delivered(node).collect();
@@ -550,6 +531,20 @@ impl Model for Group {
             }),
         ]
     }
+}
+
+fn integrity(_: &Group, state: &State) -> bool {
+    state.nodes.values().all(|node| {
+        let mut seen = BTreeSet::new();
+        State::delivered(node)
+            .all(|(_, write)| seen.insert(write) && usize::from(write) < state.broadcast.len())
+    })
+}
+
+fn total_order(_: &Group, state: &State) -> bool {
+    state.pairs().all(|(one, other)| {
+        State::delivered(one).zip(State::delivered(other)).all(|(one, two)| one == two)
+    })
 }
 
 fn check(group: Group) -> usize {

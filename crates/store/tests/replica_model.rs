@@ -389,7 +389,8 @@ impl State {
         self.with(name, |node| node.replica.handle_event(&node.region.0, event, now_ns));
     }
 
-    /// Who has heard all that was said looks once more; a lease's time passes; all others look.
+    /// A node that has heard all that was said looks once more; a lease's time passes; all others
+    /// look.
     fn expire(&mut self) {
         self.expired += 1;
         let primary = self.registry.latest().map(|latest| latest.primary);
@@ -768,7 +769,7 @@ fn what_was_not_acknowledged_is_forgotten_everywhere() {
     state.settle();
     assert_ne!(state.serving(), A);
     assert!(state.stores().iter().all(|store| store.is_empty()) && state.acknowledged.is_empty());
-    assert_eq!(state.pending.len(), 0, "whoever waits for it is told that nobody knows");
+    assert_eq!(state.pending.len(), 0, "the client that waits is told that nobody knows");
 }
 
 /// Orders and answers of the wrong node, or out of turn, change nothing.

@@ -232,7 +232,7 @@ extern "C" fn in_child() {
         PARENT.store(before, Ordering::Release);
         PARENT_GENERATION.store(generation, Ordering::Relaxed);
     }
-    // Whoever used the sessions before, this process needs connections of its own to them.
+    // If another process used the sessions before, this one needs connections of its own to them.
     INHERITED.store(if usable { USABLE } else { UNUSABLE }, Ordering::Release);
     if let Some(held) = held {
         held.converted.in_child();

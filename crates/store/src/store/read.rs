@@ -15,8 +15,8 @@ const LOOKS: usize = 8;
 const FIRST: usize = 128;
 /// Bytes of an item that are fetched before it is read.
 const FETCHED: u64 = 512;
-/// Values of this length and more, in bytes, are read and written without the lock: who changes
-/// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
+/// Values of this length and more, in bytes, are read and written without the lock: a thread that
+/// changes other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
 pub(crate) const LONG: usize = 64 << 10;
 
 /// What a short look at a value came to.

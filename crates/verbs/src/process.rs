@@ -173,7 +173,7 @@ struct HeldLocks {
 
 /// The locks that a forking thread holds, so that the child finds whole what they guard.
 struct Locks {
-    _cards: Vec<raw::Card<'static>>,
+    _cards: Vec<raw::LockedCard<'static>>,
     _guests: Vec<MutexGuard<'static, Vec<&'static Card>>>,
     _slots: Vec<MutexGuard<'static, Slots>>,
 }

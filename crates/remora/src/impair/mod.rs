@@ -17,7 +17,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use engine::{Fate, Held, Impairer};
+pub use engine::{Delayed, Fate, Impairer};
 pub(crate) use hold::Hold;
 pub use parse::BadImpairment;
 

@@ -201,6 +201,8 @@ stage_check() {
 # build lacks.
 stage_test() {
     can_cluster || lacks "etcd, protoc or its files: clusters are not tested (./ci.sh setup)"
+    (($(cat /proc/sys/vm/nr_hugepages 2>/dev/null || echo 0) > 0)) ||
+        say "this machine has no huge pages (vm.nr_hugepages): registering them is not tested"
     whole test --no-fail-fast ||
         fail "a test failed" "Run one alone: cargo test -p CRATE NAME -- --nocapture"
 }
@@ -437,6 +439,9 @@ stage_tidy() {
     git grep -nIE 'crate[s]\.io|pyp[i]\.org|npm[j]s|(deb|archive|security)\.(debia[n]|ubunt[u])\.' \
         -- "${text[@]}" | objections "a registry's host: its client knows it" || ok=1
 
+    git grep -nIi 'whoeve[r]' -- "${text[@]}" |
+        objections "name the subject: the caller, a client, a thread" || ok=1
+
     git grep -nIE '^.{101,}' -- '*.rs' '*.sh' '*.md' '*.toml' .ci ':!*/corpus/*' |
         grep -vE '\]\(|^[^:]*\.md:[0-9]*:\|' |
         objections "longer than 100 columns (links and tables of prose excepted)" || ok=1
@@ -455,6 +460,8 @@ stage_tidy() {
     for file in $(git ls-files 'crates/*/Cargo.toml' fuzz/Cargo.toml); do
         tr '\n' ' ' <"$file" | grep -qE '\[lints\] +workspace = true' || printf '%s\n' "$file"
     done | objections "not under the workspace's lints: [lints] workspace = true" || ok=1
+
+    python3 scripts/rules.py | objections "what scripts/rules.py says of it is not so" || ok=1
 
     if have shellcheck; then
         git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x || ok=1

@@ -29,7 +29,7 @@ pub fn impair(data: &[u8]) {
         for byte in data {
             now = now + Duration::from_nanos(1 << (byte % 40));
             let peer = Ipv4Addr::new(192, 0, 2, *byte).into();
-            if let Fate::Held(held) = impairer.judge(now, peer, usize::from(*byte) * 17) {
+            if let Fate::Delayed(held) = impairer.judge(now, peer, usize::from(*byte) * 17) {
                 assert!(held.due >= now, "{held:?} at {now:?}");
             }
         }

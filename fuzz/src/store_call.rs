@@ -1,5 +1,5 @@
 //! Calls of a store's kernels: any bytes under any op-code, one after another; and the answers that
-//! a client reads, from whoever gives them.
+//! a client reads, from any sender.
 
 use remora::kernel::CallStatus;
 use remora_store::journal::Unlogged;

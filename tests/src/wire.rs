@@ -8,14 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use remora::nic::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::namespace::WIRE;
 
 /// Longer than any frame.
 const ROOM: usize = 1 << 16;
-/// The UDP port of RoCE v2.
-const ROCE_PORT: u16 = 4791;
 /// The op-code of a datagram.
 const UD_SEND_ONLY: u8 = 0x64;
 

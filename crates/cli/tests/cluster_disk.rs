@@ -307,7 +307,7 @@ fn no_majority_has_room(trial: &mut Trial, primary: usize) {
     let full = [primary, (primary + 1) % 3];
     full.iter().for_each(|node| trial.limit(*node, "100"));
     let said = redis(trial.node(primary).front(), "SET unsure 1");
-    assert_ne!(said, ["+OK"], "(who is not answered is not told that it is kept)");
+    assert_ne!(said, ["+OK"], "(a client without an answer is not told that it is kept)");
     until("changes are refused with the reason", || {
         let said = redis(trial.node(primary).front(), "SET unsure 2").join(" ");
         said.contains("cannot write the log")

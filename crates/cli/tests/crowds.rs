@@ -2,7 +2,10 @@
 
 mod support;
 
+use std::fs::Permissions;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -160,31 +163,58 @@ fn half_open_requests_keep_nobody_out() {
     until("44 are incomplete", || count(&node, "clients_incomplete") >= 44);
 }
 
-/// A node that may start too few threads says so and ends, and one that may start enough serves.
-#[test]
-fn a_thread_that_cannot_be_started_is_told() {
+/// Starts a server again and again, each time with room for one more thread: it says what it lacks
+/// and ends, or it serves until its standard input closes.
+fn starts_within_limits(user: u32, args: &[&str]) {
     let folder = Folder::new();
     let program = folder.path("remora");
     std::fs::copy(env!("CARGO_BIN_EXE_remora"), &program).unwrap();
     let root = rustix::process::geteuid().is_root();
+    let mut served = false;
     // The limit is for all processes of a user; so as root, be one who has none. (Another user has
     // some already, and may start none with the least limit.)
-    for limit in 1..=if root { 5 } else { 1 } {
+    for limit in 1..=if root { 10 } else { 1 } {
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nproc={limit}")).arg("--").arg(&program);
-        command.args(["node", "--json", "--until-eof", "--region", "m=1M"]);
-        command.stdin(Stdio::null());
+        command.arg(format!("--nproc={limit}")).arg("--").arg(&program).args(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         if root {
-            command.uid(70_000 + std::process::id() % 100_000);
+            command.uid(70_000 + 10 * (std::process::id() % 10_000) + user);
         }
-        let output = command.output().unwrap();
+        let mut server = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        drop(server.stdin.take());
+        let output = server.wait_with_output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
-        assert!(!errors.contains("panicked"), "{limit}: {errors}");
         let serves = output.status.success();
-        // Four are enough if the one that reads the standard input ends before the last starts.
-        assert!(if limit < 4 { !serves } else { serves || limit == 4 }, "{limit}: {errors}");
+        assert!(!errors.contains("panicked"), "{limit}: {errors}");
         assert!(serves || errors.contains("raise it"), "{limit}: {errors}");
+        assert!(serves || !served, "fewer are enough, but not {limit}: {errors}");
+        assert!(!serves || limit > 1, "{errors}");
+        served = serves;
     }
+    assert_eq!(served, root);
+}
+
+#[test]
+fn a_node_says_that_a_thread_cannot_be_started() {
+    starts_within_limits(0, &["node", "--json", "--until-eof", "--region", "m=1M"]);
+}
+
+#[test]
+fn a_daemon_says_that_a_thread_cannot_be_started() {
+    let folder = Folder::new();
+    let open = Permissions::from_mode(0o777);
+    std::fs::set_permissions(folder.path("."), open).unwrap();
+    let socket = folder.path("nic.sock");
+    let socket = socket.to_str().unwrap();
+    starts_within_limits(1, &["nic", "--json", "--child", "--socket", socket]);
+}
+
+#[test]
+fn a_store_says_that_a_thread_cannot_be_started() {
+    let serve = ["store", "serve", "--json", "--until-eof", "--memory", "64M", "--threads", "2"];
+    starts_within_limits(2, &[&serve[..], &["--redis", "127.0.0.1:0"]].concat());
 }
 
 /// Twice the backlog from one peer, without a pause.

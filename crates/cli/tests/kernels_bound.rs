@@ -172,6 +172,16 @@ fn table_and_list(base: u64) -> Vec<u8> {
     data
 }
 
+/// The parameters of a traversal from `first` on: key at 0, compared for equality, the value's
+/// pointer at 8, the next element's at 16, elements of 24 bytes.
+fn traversal(first: u64, key: u64) -> Vec<u8> {
+    let mut params = words(&[first, key]);
+    params.extend_from_slice(&16u32.to_le_bytes());
+    params.extend_from_slice(&[0; 4]);
+    params.extend_from_slice(&[1, 0, 0, 2, 4, 24, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    params
+}
+
 #[test]
 fn built_in_kernels_are_served_by_name() {
     let folder = Folder::new();
@@ -206,15 +216,7 @@ fn built_in_kernels_are_served_by_name() {
         if output.status.success() { Ok(output.stdout) } else { Err(errors) }
     };
     assert_eq!(call("1", &words(&[base, 5, 0]), false).unwrap(), b"sixteen bytes...");
-    let traversal = |key: u64| {
-        let mut params = words(&[base + 64, key]);
-        params.extend_from_slice(&16u32.to_le_bytes());
-        params.extend_from_slice(&[0; 4]);
-        // The parameters: key at 0, compared for equality, the value's pointer at 8, the next
-        // element's at 16, elements of 24 bytes.
-        params.extend_from_slice(&[1, 0, 0, 2, 4, 24, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-        params
-    };
+    let traversal = |key| traversal(base + 64, key);
     assert_eq!(call("2", &traversal(5), false).unwrap(), b"sixteen bytes...");
     assert!(call("2", &traversal(6), false).unwrap_err().contains("not found (status 3)"));
     let mut object = words(&[base]);

@@ -1,5 +1,5 @@
-//! What etcd has of a cluster: the names of its keys, and its documents, in JSON. Whoever may write
-//! there may write anything, so each document is looked at before it is believed.
+//! What etcd has of a cluster: the names of its keys, and its documents, in JSON. A program that
+//! may write there may write anything, so each document is looked at before it is believed.
 
 use remora::connection::token::Token;
 use remora_store::replica::{Configuration, NodeId};

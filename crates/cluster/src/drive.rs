@@ -81,8 +81,8 @@ impl<M: Memory + 'static> Drive<M> {
         self.start_copies(&mut state)
     }
 
-    /// Begins to take changes: the store has all that the log has. Whoever holds the shard's lock
-    /// was let in by what it was in an earlier epoch, and is done before this one begins.
+    /// Begins to take changes: the store has all that the log has. A thread that holds the shard's
+    /// lock was let in by what it was in an earlier epoch, and is done before this one begins.
     fn open<'g>(&'g self, state: Locked<'g>) -> Result<Locked<'g>, String> {
         let (group, epoch) = (&*self.group, state.replica.epoch());
         drop(state);

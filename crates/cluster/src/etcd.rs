@@ -83,7 +83,7 @@ impl std::fmt::Debug for EtcdTls {
 }
 
 impl EtcdGroup {
-    /// A group in an etcd that trusts whoever reaches it.
+    /// A group in an etcd that trusts all that reach it.
     #[must_use]
     pub fn new(endpoints: Vec<String>, name: &str) -> EtcdGroup {
         EtcdGroup { endpoints, user: None, tls: None, name: name.to_owned() }
@@ -98,7 +98,7 @@ pub struct EtcdOptions {
     /// How long others wait for a sign of the primary before they take over, for the node that
     /// comes first; in whole milliseconds.
     pub lease: Duration,
-    /// How many members the group begins with: whoever comes first waits for the others.
+    /// How many members the group begins with: one that comes first waits for the others.
     pub size: usize,
     /// The ring's bytes, for the node that comes first.
     pub ring_bytes: u64,

@@ -1,6 +1,6 @@
 //! A node's part in a group, as its threads share it.
 //!
-//! One lock guards the replica and its links. Whoever changes something under it carries
+//! One lock guards the replica and its links. A thread that changes something under it carries
 //! out what the replica wants before the lock is released ([`State::carry_out`]). What takes time
 //! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
 //! service to `coordinator`.

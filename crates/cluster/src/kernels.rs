@@ -146,7 +146,7 @@ impl<M: Memory + 'static> GroupStore<M> {
             return self.serve_in(&held, operation, call, room, out);
         }
         drop(held);
-        // Keys of this slot go away one by one: whoever looks whether one is there is alone.
+        // Keys of this slot go away one by one: a look whether one is there is taken alone.
         let alone = shard.write().unwrap_or_else(PoisonError::into_inner);
         self.serve_in(&alone, operation, call, room, out)
     }

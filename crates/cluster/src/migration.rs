@@ -295,7 +295,7 @@ pub fn transferred(
     asked: &Transfer<'_>,
     planned: &[Range],
 ) -> Result<Holdings, String> {
-    // Whoever asks decides how long this takes.
+    // The client that asks decides how long this takes.
     let count: u64 = asked.ranges.iter().map(|range| u64::from(range.count())).sum();
     if count > u64::from(SLOTS) {
         return Err(format!("{count} slots are more than there are: name each of them once"));

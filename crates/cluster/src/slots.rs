@@ -5,7 +5,7 @@
 //! primary has them before it serves ([`load`]).
 //!
 //! The shard's lock is taken before all others: by commands to look, by what changes the group's
-//! part to write. So whoever has been let in by the old state is done before there is a new one.
+//! part to write. So all that the old state has let in are done before there is a new one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
@@ -153,7 +153,8 @@ impl<M: Memory + 'static> Slots<M> {
         Ok(())
     }
 
-    /// Sees to it that nobody changes these keys before they are released, whoever is the primary.
+    /// Sees to it that nobody changes these keys before they are released, whichever node is the
+    /// primary.
     pub(crate) fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();

@@ -1,7 +1,7 @@
 //! What nodes say to each other: as they connect, and in frames over the queue pair.
 //!
 //! ```text
-//! hello, 52 bytes, of who connects        welcome, 24 bytes, of who accepts (little-endian)
+//! hello, 52 bytes, of the caller          welcome, 24 bytes, of the called (little-endian)
 //!   0  magic "RMg1"                         0  magic "RMg1"
 //!   4  the node                             4  its region, as Remote has it
 //!  12  the epoch

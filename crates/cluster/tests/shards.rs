@@ -141,7 +141,7 @@ fn frozen(trial: &Trial, count: usize) -> BTreeSet<String> {
     (0..count).map(|number| format!("filler {number}")).filter(is_frozen).collect()
 }
 
-/// While nobody knows whether keys have come, nobody changes them, whoever is the primary.
+/// While nobody knows whether keys have come, nobody changes them, whichever node is the primary.
 #[test]
 fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
     let mut trial = Trial::new(&["a", "b"], 3);
@@ -162,7 +162,8 @@ fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
     assert_eq!(frozen(&trial, 3000), before);
 }
 
-/// A backup answers reads from its copy, to who asks for that, as long as its group has the slot.
+/// A backup answers reads from its copy, to a client that asks for that, as long as its group has
+/// the slot.
 #[test]
 fn a_backup_is_read_where_that_is_wanted() {
     let trial = Trial::new(&["a", "b"], 3);

@@ -69,7 +69,7 @@ pub(crate) struct Shares<L> {
 }
 
 /// A client's place in the line. The least one is first: by its clock, then those that come back
-/// before those that go on, then who has come first.
+/// before those that go on, then the one that has come first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Place {
     clock: u128,

@@ -16,9 +16,9 @@ use crate::wire::ip::gid;
 pub struct Config {
     /// The card's own address, from which its GID follows.
     pub address: IpAddr,
-    /// The addresses, besides those of loopback, that the machine of this card has itself. Whoever
-    /// holds the RoCE port of such an address is the card there; every process of the machine can
-    /// send from other ports of it, so packets from those are dropped.
+    /// The addresses, besides those of loopback, that the machine of this card has itself. The
+    /// holder of the RoCE port of such an address is the card there; every process of the machine
+    /// can send from other ports of it, so packets from those are dropped.
     pub neighbours: Vec<IpAddr>,
     /// Queue pairs, at most 2,097,152: an eighth of their numbers.
     pub max_qps: usize,

@@ -79,7 +79,7 @@ pub struct DeviceOptions {
     pub(crate) congestion: Option<Congestion>,
     pub(crate) service_levels: Option<ServiceLevels>,
     impairments: Option<Impairments>,
-    card: Card,
+    card: WhichCard,
     pub(crate) kept: Option<Kept>,
     /// The secret of a session of that name, which is taken over.
     pub(crate) token: Option<SessionToken>,
@@ -88,7 +88,7 @@ pub struct DeviceOptions {
 
 /// Whose card a device uses.
 #[derive(Clone, Debug, Default)]
-enum Card {
+enum WhichCard {
     /// That of the process that serves one, if the environment names it or it is at the usual
     /// place; else one of this process's own.
     #[default]
@@ -238,7 +238,7 @@ impl DeviceOptions {
     /// The device has a card of its own, in this process, even where another process serves one.
     #[must_use]
     pub fn embedded(mut self) -> DeviceOptions {
-        self.card = Card::Own;
+        self.card = WhichCard::Own;
         self
     }
 
@@ -247,7 +247,7 @@ impl DeviceOptions {
     /// card's own properties (address, capture, window, MTU) are that process's.
     #[must_use]
     pub fn attach(mut self, socket: impl Into<PathBuf>) -> DeviceOptions {
-        self.card = Card::At(socket.into());
+        self.card = WhichCard::At(socket.into());
         self
     }
 
@@ -285,7 +285,7 @@ impl DeviceOptions {
         let kept = match (&self.kept, &self.card) {
             (Some(kept), _) => Some(kept.clone()),
             // The process that has the card for others keeps their sessions.
-            (None, Card::Own) => None,
+            (None, WhichCard::Own) => None,
             (None, _) => Kept::from_environment()?,
         };
         match (self.attached(kept.as_ref())?, kept) {
@@ -298,9 +298,9 @@ impl DeviceOptions {
     /// The device on the card of another process, if it is to use one.
     fn attached(&self, kept: Option<&Kept>) -> Result<Option<Device>, OpenError> {
         let sockets = match &self.card {
-            Card::Own => return Ok(None),
-            Card::At(path) => return self.attach_at(path, kept),
-            Card::Any => match place() {
+            WhichCard::Own => return Ok(None),
+            WhichCard::At(path) => return self.attach_at(path, kept),
+            WhichCard::Any => match place() {
                 DaemonPlace::Off => return Ok(None),
                 DaemonPlace::Named(path) => return self.attach_at(&path, kept),
                 DaemonPlace::Usual(sockets) => sockets,

@@ -14,7 +14,7 @@ use crate::device::{Device, OpenError};
 use crate::either::Driver;
 use crate::memory::memfd;
 use crate::message::{Letter, OpenXrcd, XrcdError, decode, encode};
-use crate::raw::Card;
+use crate::raw::LockedCard;
 
 /// The longest letter, in bytes.
 const LETTER_MAX: usize = 64;
@@ -107,7 +107,7 @@ impl Device {
     ///
     /// # Safety
     /// As for [`Device::card`].
-    pub unsafe fn before_fork(&self) -> Option<Card<'_>> {
+    pub unsafe fn before_fork(&self) -> Option<LockedCard<'_>> {
         let start = Instant::now();
         loop {
             // SAFETY: by promise of the caller.
@@ -144,7 +144,7 @@ impl Device {
     }
 }
 
-impl Card<'_> {
+impl LockedCard<'_> {
     /// Opens the XRC domain that a file names: for all programs of the user on the card of another
     /// process. On a card of this process each call makes a domain, since nobody shares it.
     ///

@@ -110,8 +110,8 @@ impl EventLoop {
         Look::Drive
     }
 
-    /// A thread is about to sleep until an event comes, other than on a door. Whoever drives the
-    /// card meanwhile must not be busy elsewhere. [`EventLoop::wakes`] ends it.
+    /// A thread is about to sleep until an event comes, other than on a door. A thread that drives
+    /// the card meanwhile must not be busy elsewhere. [`EventLoop::wakes`] ends it.
     pub(crate) fn sleeps<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
         self.sleepers += 1;
         self.end(sockets);

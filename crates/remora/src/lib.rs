@@ -175,7 +175,9 @@ pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
 pub use text::printable;
 
-/// The Rust of the README is compiled by the tests.
+/// The Rust of the README and of the pages about the device is compiled by the tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
-struct Readme;
+#[doc = include_str!("../../../docs/memory.md")]
+#[doc = include_str!("../../../docs/nic.md")]
+struct Pages;

@@ -35,7 +35,7 @@ const LOOP_KEEPS_FOR: Duration = Duration::from_micros(20);
 const UNSENT_MAX: u32 = 64;
 
 /// A device's card, locked.
-pub struct Card<'a> {
+pub struct LockedCard<'a> {
     live: &'a Live,
     driver: MutexGuard<'a, Driver>,
 }
@@ -47,16 +47,16 @@ impl Device {
     /// The card reaches rings and registered regions by the addresses that its commands are given.
     /// That memory must stay mapped, and be reached by raw pointers and atomics only, until the
     /// queue or region is destroyed on the card.
-    pub unsafe fn card(&self) -> Card<'_> {
-        Card { live: &self.live, driver: self.live.lock() }
+    pub unsafe fn card(&self) -> LockedCard<'_> {
+        LockedCard { live: &self.live, driver: self.live.lock() }
     }
 
     /// As [`Device::card`], for a caller that must not wait: `None` if a thread has the card.
     ///
     /// # Safety
     /// As for [`Device::card`].
-    pub unsafe fn try_card(&self) -> Option<Card<'_>> {
-        Some(Card { live: &self.live, driver: self.live.try_lock()? })
+    pub unsafe fn try_card(&self) -> Option<LockedCard<'_>> {
+        Some(LockedCard { live: &self.live, driver: self.live.try_lock()? })
     }
 
     /// Takes an event of `events`, which had none at the last look: `note` sees it under the
@@ -94,7 +94,7 @@ impl Device {
     }
 }
 
-impl Card<'_> {
+impl LockedCard<'_> {
     /// The card's slow commands.
     pub fn commands(&mut self) -> &mut dyn Commands {
         self.driver.commands()
@@ -141,7 +141,7 @@ impl Card<'_> {
         self.driver.poll_cq(cq, out)
     }
 
-    /// Arms a completion queue. [`Card::armed`] is to follow.
+    /// Arms a completion queue. [`LockedCard::armed`] is to follow.
     ///
     /// # Errors
     /// See [`PollCqError`].
@@ -193,8 +193,8 @@ impl Card<'_> {
         }
     }
 
-    /// Sends what [`Card::posted`] kept back, before a poll. An event loop's posts may wait until
-    /// the poll has found nothing.
+    /// Sends what [`LockedCard::posted`] kept back, before a poll. An event loop's posts may wait
+    /// until the poll has found nothing.
     #[inline]
     pub fn flush(&mut self) {
         if let Some(own) = self.driver.as_own()
@@ -241,7 +241,7 @@ impl Card<'_> {
     }
 }
 
-impl Card<'_> {
+impl LockedCard<'_> {
     pub(crate) fn driver(&mut self) -> &mut Driver {
         &mut self.driver
     }
@@ -252,14 +252,14 @@ impl Card<'_> {
     }
 }
 
-impl fmt::Debug for Card<'_> {
+impl fmt::Debug for LockedCard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Card").field("driver", &*self.driver).finish_non_exhaustive()
+        f.debug_struct("LockedCard").field("driver", &*self.driver).finish_non_exhaustive()
     }
 }
 
 /// Multicast.
-impl Card<'_> {
+impl LockedCard<'_> {
     /// Has a UD queue pair receive the datagrams to a multicast group.
     ///
     /// # Errors

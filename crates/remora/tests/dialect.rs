@@ -175,7 +175,7 @@ fn a_peer_that_stands_still_breaks_no_connection() {
     assert_eq!(pair.dialects(), [Dialect::LOSSY; 2]);
     let there = pair.memory[1].slice(..5).remote();
     let write = {
-        // Who has a batch has the device's lock.
+        // The owner of a batch has the device's lock.
         let _held = pair.server.post_batch();
         let write = pair.ends[0].queue_pair().write(b"hello", there.slice(..));
         let until = Instant::now() + PATIENCE;

@@ -4,16 +4,18 @@ mod support;
 
 use std::time::Duration;
 
-use remora::ConnectionParams;
 use remora::kernel::builtin::{self, RemoteTable};
 use remora::kernel::{
-    Bound, CallFailure, CallStatus, Context, Deployment, Header, KernelClient, Notify, StatusWord,
+    AsyncProgram, Bound, CallFailure, CallStatus, Context, DeployError, Deployment, Header,
+    KernelClient, Notify, StatusWord, Tap,
 };
+use remora::nic::Access;
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
     aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
 };
+use remora::{ConnectionParams, MemoryRegion};
 use support::{end, pair};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -59,6 +61,44 @@ fn a_value_is_fetched_in_one_call() {
     b.device.undeploy(opcode::GET).unwrap();
     let gone = remote.get(&mut client, 1, &mut value);
     assert!(matches!(gone, Err(CallFailure::Status(CallStatus::NO_KERNEL))));
+}
+
+/// A kernel for streams that owns a region.
+struct Owner(#[allow(dead_code, reason = "it is only dropped")] MemoryRegion);
+
+impl Tap for Owner {}
+
+/// The last that has a region ends it, for which it needs the card.
+#[test]
+fn a_kernel_may_own_a_region() {
+    let end = end();
+    let device = &end.device;
+    let program = || {
+        let region = end.pd.alloc(4096, Access::all()).unwrap();
+        let make = move |_: Context| {
+            let region = region.clone();
+            async move {
+                drop(region);
+                Ok(())
+            }
+        };
+        Box::new(AsyncProgram::new(make))
+    };
+    let named = |name: &str| Deployment::new(name, []);
+    device.deploy_program(9, named("one"), program()).unwrap();
+    let again = device.deploy_program(9, named("again"), program());
+    assert_eq!(again, Err(DeployError::Taken(9)));
+    let unknown = device.replace_kernel(8, named("unknown"), program());
+    assert_eq!(unknown, Err(DeployError::Unknown(8)));
+    device.replace_kernel(9, named("two"), program()).unwrap();
+    device.undeploy(9).unwrap();
+
+    let owner = || Box::new(Owner(end.pd.alloc(4096, Access::all()).unwrap()));
+    let to = Bound::Region(end.memory.key());
+    let binding = device.bind_kernel(to, Vec::new(), owner()).unwrap();
+    assert!(device.bind_kernel(to, Vec::new(), owner()).is_err(), "it has one");
+    binding.replace(Vec::new(), owner());
+    drop(binding);
 }
 
 #[test]

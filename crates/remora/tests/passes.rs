@@ -3,6 +3,7 @@
 
 mod daemon;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use daemon::Daemon;
@@ -156,6 +157,84 @@ struct Expected {
     bytes: Vec<u8>,
 }
 
+/// Requests from one end to another, and what has to come of them.
+struct Sequence<'a> {
+    a: &'a Side,
+    b: &'a Side,
+    draw: Draw,
+    seed: u64,
+    /// What `b`'s memory begins with when all requests are done.
+    model: Vec<u8>,
+    reads: Vec<Expected>,
+    /// Those under way that report their end.
+    signaled: VecDeque<u64>,
+    /// How many were posted since the last of those.
+    silent: u64,
+}
+
+impl Sequence<'_> {
+    fn receive(&self, slot: u64) {
+        let sges = [self.b.memory.sge(100_000 + slot * 64, 64)];
+        self.b.qp.post_recv(&RecvRequest { wr_id: slot, sges: &sges }).unwrap();
+    }
+
+    /// Posts a request of any kind.
+    fn post(&mut self, wr_id: u64, is_last: bool) {
+        let (at, len) = (self.draw.below(4000), 1 + self.draw.below(32) as usize);
+        let bytes: Vec<u8> = (0..len).map(|i| (wr_id as usize + i) as u8).collect();
+        let remote = self.b.memory.remote(at);
+        let slot = 1024 + wr_id % 512 * 64;
+        let sges = [self.a.memory.sge(slot, len as u32)];
+        let inline = Data::Inline(&bytes);
+        let (op, data) = match self.draw.below(10) {
+            0 => (SendOp::Send { imm: None, to: None }, inline),
+            1 => (SendOp::Write { to: remote, imm: Some(5) }, inline),
+            2 | 3 => (SendOp::Read { from: remote }, Data::Sges(&sges)),
+            _ => (SendOp::Write { to: remote, imm: None }, inline),
+        };
+        let is_read = matches!(op, SendOp::Read { .. });
+        let reports = is_read || self.draw.below(2) == 0 || self.silent >= 60 || is_last;
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, reports);
+        // Without it, a WRITE may come before what a READ before it finds.
+        flags.set(SendFlags::FENCE, !is_read);
+        self.a.qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+        let place = &mut self.model[at as usize..at as usize + len];
+        if matches!(op, SendOp::Write { .. }) {
+            place.copy_from_slice(&bytes);
+        }
+        if is_read {
+            self.reads.push(Expected { wr_id, at: slot, bytes: place.to_vec() });
+        }
+        self.silent += 1;
+        if reports {
+            self.signaled.push_back(wr_id);
+            self.silent = 0;
+        }
+    }
+
+    /// Waits until at most so many that report are under way.
+    fn complete(&mut self, keeps: usize) {
+        let seed = self.seed;
+        while self.signaled.len() > keeps {
+            let done = self.a.cq.spin(LONG).unwrap();
+            let first = self.signaled.pop_front();
+            assert_eq!((Some(done.wr_id), done.status), (first, Status::Success), "seed {seed}");
+            if let Some(read) = self.reads.iter().position(|read| read.wr_id == done.wr_id) {
+                let Expected { at, bytes, .. } = self.reads.remove(read);
+                let found = self.a.memory.slice(at as usize..at as usize + bytes.len());
+                assert_eq!(found.to_vec().unwrap(), bytes, "READ {} of seed {seed}", done.wr_id);
+            }
+        }
+        let mut came = [Completion::default(); 8];
+        let count = self.b.cq.poll(&mut came).unwrap();
+        for done in &came[..count] {
+            assert_eq!(done.status, Status::Success);
+            self.receive(done.wr_id);
+        }
+    }
+}
+
 /// Requests of all kinds, some of which go past the card: they complete in the order of posts, and
 /// each sees what those before it have done.
 #[test]
@@ -164,80 +243,23 @@ fn order_is_kept_however_requests_go() {
     for seed in 0..6 {
         let (a, b) = pair(&daemon);
         a.begin(&b);
-        let b_room = |slot: u64| [b.memory.sge(100_000 + slot * 64, 64)];
-        for slot in 0..200 {
-            b.qp.post_recv(&RecvRequest { wr_id: slot, sges: &b_room(slot) }).unwrap();
-        }
-        let (mut draw, mut model) = (Draw(seed), vec![0u8; 4096]);
+        let (model, reads, signaled) = (vec![0; 4096], Vec::new(), VecDeque::new());
         b.memory.write_at(0, &model).unwrap();
-        let (mut under_way, mut signaled) = (0u64, std::collections::VecDeque::new());
-        let mut reads: Vec<Expected> = Vec::new();
+        let (a, b, draw) = (&a, &b, Draw(seed));
+        let mut sequence = Sequence { a, b, draw, seed, model, reads, signaled, silent: 0 };
+        (0..200).for_each(|slot| sequence.receive(slot));
         let before = posted(&daemon, &a.device);
         for wr_id in 1..=REQUESTS {
-            let (at, len) = (draw.below(4000), 1 + draw.below(32) as usize);
-            let bytes: Vec<u8> = (0..len).map(|i| (wr_id as usize + i) as u8).collect();
-            let remote = b.memory.remote(at);
-            let slot = 1024 + wr_id % 512 * 64;
-            let sges = [a.memory.sge(slot, len as u32)];
-            let inline = Data::Inline(&bytes);
-            let (op, data) = match draw.below(10) {
-                0 => (SendOp::Send { imm: None, to: None }, inline),
-                1 => (SendOp::Write { to: remote, imm: Some(5) }, inline),
-                2 | 3 => (SendOp::Read { from: remote }, Data::Sges(&sges)),
-                _ => (SendOp::Write { to: remote, imm: None }, inline),
-            };
-            let is_read = matches!(op, SendOp::Read { .. });
-            let reports = is_read || draw.below(2) == 0 || under_way >= 60 || wr_id == REQUESTS;
-            let mut flags = SendFlags::empty();
-            flags.set(SendFlags::SIGNALED, reports);
-            // Without it, a WRITE may come before what a READ before it finds.
-            flags.set(SendFlags::FENCE, !is_read);
-            a.qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
-            under_way += 1;
-            if matches!(op, SendOp::Write { .. }) {
-                model[at as usize..at as usize + len].copy_from_slice(&bytes);
-            }
-            if is_read {
-                let bytes = model[at as usize..at as usize + len].to_vec();
-                reads.push(Expected { wr_id, at: slot, bytes });
-            }
-            if reports {
-                signaled.push_back((wr_id, under_way));
-                under_way = 0;
-            }
+            let is_last = wr_id == REQUESTS;
+            sequence.post(wr_id, is_last);
             // Sometimes the program waits for all, sometimes it has many under way.
-            let waits = draw.below(4) == 0 || wr_id == REQUESTS;
-            let keeps = if waits { 0 } else { draw.below(40) as usize };
-            while signaled.len() > keeps {
-                let done = a.cq.spin(LONG).unwrap();
-                let first = signaled.pop_front().map(|(wr_id, _)| wr_id);
-                assert_eq!(
-                    (Some(done.wr_id), done.status),
-                    (first, Status::Success),
-                    "seed {seed}"
-                );
-                if let Some(read) = reads.iter().position(|read| read.wr_id == done.wr_id) {
-                    let Expected { at, bytes, .. } = reads.remove(read);
-                    let found = a.memory.slice(at as usize..at as usize + bytes.len());
-                    assert_eq!(
-                        found.to_vec().unwrap(),
-                        bytes,
-                        "READ {} of seed {seed}",
-                        done.wr_id
-                    );
-                }
-            }
-            let mut came = [Completion::default(); 8];
-            let count = b.cq.poll(&mut came).unwrap();
-            for done in &came[..count] {
-                assert_eq!(done.status, Status::Success);
-                let sges = b_room(done.wr_id);
-                b.qp.post_recv(&RecvRequest { wr_id: done.wr_id, sges: &sges }).unwrap();
-            }
+            let waits = sequence.draw.below(4) == 0 || is_last;
+            let keeps = if waits { 0 } else { sequence.draw.below(40) as usize };
+            sequence.complete(keeps);
         }
         let by_card = posted(&daemon, &a.device) - before;
         assert!(by_card > REQUESTS / 5 && by_card < REQUESTS * 3 / 4, "{by_card} by the card");
-        assert!(b.memory.slice(..4096).to_vec().unwrap() == model, "seed {seed}");
+        assert!(b.memory.slice(..4096).to_vec().unwrap() == sequence.model, "seed {seed}");
     }
 }
 

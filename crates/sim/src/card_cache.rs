@@ -11,7 +11,7 @@
 
 use core::time::Duration;
 
-use crate::hardware::pcie::{Generation, Lanes, Link, Payload, READ_REQUEST};
+use crate::hardware::pcie::{Generation, Lanes, Link, MaxPayload, READ_REQUEST};
 use crate::hardware::{CACHE, CONTEXT, STATE};
 
 /// A card with a cache.
@@ -42,7 +42,7 @@ pub const CONTEXTS: CachingCard = CachingCard {
     bus: Link {
         generation: Generation::Gen3,
         lanes: Lanes::X16,
-        payload: Payload::B256,
+        payload: MaxPayload::B256,
         read_request: 512,
     },
     round_trip: Duration::from_nanos(1100),

@@ -73,7 +73,7 @@ impl Default for DriverOptions {
     }
 }
 
-/// The hosts of a world. Whoever gets a host to change *touches* it: the world then looks whether
+/// The hosts of a world. Code that gets a host to change *touches* it: the world then looks whether
 /// its card has something to do. It looks at no other host.
 #[derive(Debug, Default)]
 pub struct Hosts {

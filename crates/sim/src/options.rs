@@ -13,7 +13,7 @@ use crate::dice::Dice;
 use crate::endpoint::{ConnectOptions, QueueOptions};
 use crate::faults::Faults;
 use crate::guests::GuestOptions;
-use crate::hardware::pcie::{Generation, Lanes, Payload};
+use crate::hardware::pcie::{Generation, Lanes, MaxPayload};
 use crate::hardware::port::Bus;
 use crate::hardware::{Link, PortTerms};
 use crate::link_faults::LinkOptions;
@@ -356,7 +356,7 @@ fn kernels(seed: u64, connections: &mut [ConnectionOptions]) -> Option<KernelOpt
         let link = Link {
             generation: dice.pick(&[Generation::Gen3, Generation::Gen4]),
             lanes: dice.pick(&[Lanes::X8, Lanes::X16]),
-            payload: dice.pick(&[Payload::B128, Payload::B256, Payload::B512]),
+            payload: dice.pick(&[MaxPayload::B128, MaxPayload::B256, MaxPayload::B512]),
             read_request: dice.pick(&[128, 512, 4096]),
         };
         PortTerms {

@@ -1,7 +1,7 @@
 //! Hosts whose cards' hardware takes time, beside each other in one world.
 
 use remora_sim::experiment::{Experiment, Mistake, Overrides};
-use remora_sim::flows::{Cluster, Flow, Payload, Report, Sizes, Transport, incast, poisson};
+use remora_sim::flows::{Cluster, Content, Flow, Report, Sizes, Transport, incast, poisson};
 use remora_sim::hardware::{CardTime, PROFILES, Profile};
 use remora_sim::net::time::{NS, US};
 use remora_sim::net::{LeafSpine, LineRate, Ps, Star};
@@ -85,10 +85,10 @@ fn cards_of_all_kinds_do_the_same_on_one_and_two_threads() {
             assert_whole(&report, &flows);
             report
         };
-        let hollow = run(Payload::Hollow, 1);
+        let hollow = run(Content::Hollow, 1);
         assert!(hollow.tally.dropped_full > 0, "{hollow}");
-        assert!(run(Payload::Real, 1) == hollow, "with bytes it is different");
-        assert!(run(Payload::Hollow, 2) == hollow, "with two threads it is different");
+        assert!(run(Content::Real, 1) == hollow, "with bytes it is different");
+        assert!(run(Content::Hollow, 2) == hollow, "with two threads it is different");
         cluster.net.pfc = Some(Default::default());
         let paused = Cluster { ..cluster.clone() }.run(&flows).unwrap();
         assert_whole(&paused, &flows);

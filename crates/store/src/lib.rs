@@ -38,3 +38,8 @@ pub mod sweep;
 pub mod table;
 pub mod tablespace;
 pub mod way;
+
+/// The Rust of the page about the store is compiled by the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/store.md")]
+struct Page;

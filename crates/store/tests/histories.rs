@@ -71,7 +71,7 @@ fn is_linearizable(history: &[Event]) -> bool {
     let mut tester = LinearizabilityTester::new(Key::default());
     for (_, index, ended) in steps {
         let Event { client, op, ended: end, .. } = history[index];
-        // For the judge, who leaves an operation open does nothing else.
+        // For the judge, a client that leaves an operation open does nothing else.
         let thread = if end.is_some() { client } else { 1000 + index };
         match ended {
             None => tester.on_invoke(thread, op).expect("one operation at a time"),

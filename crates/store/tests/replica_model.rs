@@ -389,7 +389,8 @@ impl State {
         self.with(name, |node| node.replica.handle_event(&node.region.0, event, now_ns));
     }
 
-    /// Who has heard all that was said looks once more; a lease's time passes; all others look.
+    /// A node that has heard all that was said looks once more; a lease's time passes; all others
+    /// look.
     fn expire(&mut self) {
         self.expired += 1;
         let primary = self.registry.latest().map(|latest| latest.primary);
@@ -494,27 +495,8 @@ impl Model for Group {
                     state.acknowledged.iter().all(|write| has(*write))
                 })
             }),
-            Property::always(
-                "integrity: delivered once, and only if broadcast",
-                |_, state: &State| {
-                    state.nodes.values().all(|node| {
-                        let mut seen = BTreeSet::new();
-                        State::delivered(node).all(|(_, write)| {
-                            seen.insert(write) && usize::from(write) < state.broadcast.len()
-                        })
-                    })
-                },
-            ),
-            Property::always(
-                "total order: one delivers the beginning of another",
-                |_, state: &State| {
-                    state.pairs().all(|(one, other)| {
-                        State::delivered(one)
-                            .zip(State::delivered(other))
-                            .all(|(one, two)| one == two)
-                    })
-                },
-            ),
+            Property::always("integrity: delivered once, and only if broadcast", integrity),
+            Property::always("total order: one delivers the beginning of another", total_order),
             Property::always("primary order: within and across epochs", |_, state: &State| {
                 state.nodes.values().all(|node| {
                     let delivered: Vec<_> = State::delivered(node).collect();
@@ -550,6 +532,20 @@ impl Model for Group {
             }),
         ]
     }
+}
+
+fn integrity(_: &Group, state: &State) -> bool {
+    state.nodes.values().all(|node| {
+        let mut seen = BTreeSet::new();
+        State::delivered(node)
+            .all(|(_, write)| seen.insert(write) && usize::from(write) < state.broadcast.len())
+    })
+}
+
+fn total_order(_: &Group, state: &State) -> bool {
+    state.pairs().all(|(one, other)| {
+        State::delivered(one).zip(State::delivered(other)).all(|(one, two)| one == two)
+    })
 }
 
 fn check(group: Group) -> usize {
@@ -773,7 +769,7 @@ fn what_was_not_acknowledged_is_forgotten_everywhere() {
     state.settle();
     assert_ne!(state.serving(), A);
     assert!(state.stores().iter().all(|store| store.is_empty()) && state.acknowledged.is_empty());
-    assert_eq!(state.pending.len(), 0, "whoever waits for it is told that nobody knows");
+    assert_eq!(state.pending.len(), 0, "the client that waits is told that nobody knows");
 }
 
 /// Orders and answers of the wrong node, or out of turn, change nothing.

@@ -80,7 +80,7 @@ impl Card {
     }
 
     /// Locks the card: no other thread drives or commands it meanwhile.
-    pub fn lock(&self) -> raw::Card<'_> {
+    pub fn lock(&self) -> raw::LockedCard<'_> {
         // SAFETY: rings lie in memory of this library that is freed only after the card has dropped
         // them. Regions are memory of the program, which by the contract of `ibv_reg_mr` keeps it
         // mapped until `ibv_dereg_mr`; no Rust reference to it is ever made.
@@ -90,7 +90,7 @@ impl Card {
     /// As [`Card::lock`], for a process that ends: the thread that has the card may be the one that
     /// ends the process, in a signal's handler. `None` if the card is not free within [`AT_END`]
     /// of the first such call.
-    pub fn lock_at_end(&self) -> Option<raw::Card<'_>> {
+    pub fn lock_at_end(&self) -> Option<raw::LockedCard<'_>> {
         let start = *self.ends_since.get_or_init(Instant::now);
         loop {
             // SAFETY: as in `lock`.

@@ -173,7 +173,7 @@ struct HeldLocks {
 
 /// The locks that a forking thread holds, so that the child finds whole what they guard.
 struct Locks {
-    _cards: Vec<raw::Card<'static>>,
+    _cards: Vec<raw::LockedCard<'static>>,
     _guests: Vec<MutexGuard<'static, Vec<&'static Card>>>,
     _slots: Vec<MutexGuard<'static, Slots>>,
 }
@@ -232,7 +232,7 @@ extern "C" fn in_child() {
         PARENT.store(before, Ordering::Release);
         PARENT_GENERATION.store(generation, Ordering::Relaxed);
     }
-    // Whoever used the sessions before, this process needs connections of its own to them.
+    // If another process used the sessions before, this one needs connections of its own to them.
     INHERITED.store(if usable { USABLE } else { UNUSABLE }, Ordering::Release);
     if let Some(held) = held {
         held.converted.in_child();

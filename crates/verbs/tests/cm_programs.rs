@@ -8,7 +8,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use remora::nic::cm::AddressScope;
 use remora::nic::cm::CmEvent;
@@ -302,13 +302,13 @@ fn a_server_is_killed_before_it_answers() {
         command.env(log, "debug");
     });
     client.says("asks for a connection");
-    let start = Instant::now();
     server.kill();
     let (code, said) = client.end();
     assert_ne!(code, Some(0));
+    // Without being told, the client would repeat its request for more than a minute, and then say
+    // the same of its failure.
+    assert!(said.contains("the process that was asked for a connection is gone"), "{said}");
     assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{said}");
-    // Without being told, the client would repeat its request for more than a minute.
-    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
 fn signal(program: &Program, signal: &str) {

@@ -50,7 +50,7 @@ fn cases(seconds: &'static str) -> [Case<'static>; 6] {
             name: "write_latency_8B",
             unit: "µs",
             peer: "UDP ping-pong, busy polling",
-            target: Target::AtMost(1.3),
+            target: Target::AtMost(1.25),
             ours: writes("lat --size 8", seconds, "median_us"),
             theirs: peer("udp-latency", seconds),
         },

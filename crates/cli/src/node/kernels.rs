@@ -27,6 +27,7 @@ use thiserror::Error;
 use super::beside::beside;
 use super::client::RemoteRegion;
 use crate::foreign::parse_json;
+use crate::thread::spawn_scoped;
 
 /// The op-code by which kernels are loaded and unloaded. Higher op-codes belong to the node, too.
 pub const MANAGE: u64 = 1 << 63;
@@ -363,10 +364,8 @@ impl NodeKernels {
         let (modules, waiting) = mpsc::sync_channel(WAITING_MAX);
         thread::scope(|scope| {
             let load = || self.load_modules(waiting, &serving);
-            if let Err(error) =
-                thread::Builder::new().name("loader".into()).spawn_scoped(scope, load)
-            {
-                tracing::error!(%error, "modules cannot be loaded: no thread can be started");
+            if let Err(error) = spawn_scoped(scope, "loader", load) {
+                tracing::error!("modules cannot be loaded: {error:#}");
             }
             self.answer_calls(&serving, modules);
         });

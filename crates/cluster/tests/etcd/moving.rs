@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a client waits for an answer. What did not come by then stays open.
 const ANSWER: Duration = Duration::from_millis(1500);
 
-/// A client that asks whoever it is sent to, and else one of the nodes that it knows.
+/// A client that asks the node that it is sent to, and else one of the nodes that it knows.
 pub(crate) struct Moving {
     nodes: Vec<SocketAddr>,
     /// Which of them is the next one to be asked.

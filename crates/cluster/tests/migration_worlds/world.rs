@@ -1,4 +1,4 @@
-//! A world: two groups, their migrations, clients, and whoever wants slots moved. In each step, one
+//! A world: two groups, their migrations, clients, and commands to move slots. In each step, one
 //! of them goes on.
 
 use std::cell::RefCell;

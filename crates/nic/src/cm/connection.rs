@@ -4,7 +4,7 @@
 use core::net::IpAddr;
 use core::time::Duration;
 
-use super::Card;
+use super::PeerCard;
 use super::listener::ListenerId;
 use super::mad::MAD_LEN;
 use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
@@ -101,7 +101,7 @@ impl Connection {
     }
 
     /// The peer's card.
-    pub(super) fn card(&self) -> Card {
+    pub(super) fn card(&self) -> PeerCard {
         (self.peer, self.guid)
     }
 

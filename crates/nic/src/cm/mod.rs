@@ -92,13 +92,13 @@ pub struct OutgoingMad {
 }
 
 /// A peer's card: its address, and its GUID. Two cards may have one address, one after the other.
-type Card = (IpAddr, u64);
+type PeerCard = (IpAddr, u64);
 
 /// A peer's queue pair: the address and GUID of its card around its number, so that those of one
 /// number at one address are next to each other.
 type OfQpn = (IpAddr, u32, u64);
 
-fn of_qpn((address, guid): Card, qpn: u32) -> OfQpn {
+fn of_qpn((address, guid): PeerCard, qpn: u32) -> OfQpn {
     (address, qpn, guid)
 }
 
@@ -137,7 +137,7 @@ pub struct Cm {
     /// runs differ.
     connections: BTreeMap<u32, Connection>,
     /// Live connections by the peer's communication id.
-    by_peer: BTreeMap<(Card, u32), u32>,
+    by_peer: BTreeMap<(PeerCard, u32), u32>,
     /// Live connections by the peer's queue pair.
     by_qpn: BTreeMap<OfQpn, u32>,
     /// Connections that the caller has destroyed, and that are kept for the peer's sake.
@@ -192,7 +192,7 @@ impl Cm {
         let kept = self.connections.values().filter(|conn| conn.last.is_some()).count();
         self.connections.len() * size_of::<(u32, Connection)>()
             + kept * MAD_LEN
-            + (self.by_peer.len() + self.by_qpn.len()) * size_of::<((Card, u32), u32)>()
+            + (self.by_peer.len() + self.by_qpn.len()) * size_of::<((PeerCard, u32), u32)>()
             + self.timers.len() * size_of::<(Time, Timed)>()
     }
 

@@ -85,6 +85,12 @@ impl KernelInfo {
     }
 }
 
+impl core::fmt::Debug for dyn Program {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Program")
+    }
+}
+
 /// The code of a kernel: starts invocations and runs them. [`AsyncProgram`] is the usual one.
 pub trait Program: Send {
     /// Starts an invocation. Returns a number for it, which is unique among unfinished

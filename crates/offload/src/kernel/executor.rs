@@ -70,6 +70,8 @@ pub struct Executor {
     opcodes: HashMap<(u16, u64), u32, BuildHasherDefault<OpcodeHasher>>,
     programs: Vec<Option<Deployed>>,
     free_programs: Vec<u32>,
+    /// The card's own kernels that have ended: see [`Executor::take_ended`].
+    ended: Vec<Box<dyn Program>>,
     invocations: Vec<Invocation>,
     free: Vec<u32>,
     /// Numbers of invocations that can run.
@@ -97,6 +99,7 @@ impl Executor {
             opcodes: HashMap::default(),
             programs: Vec::new(),
             free_programs: Vec::new(),
+            ended: Vec::new(),
             invocations: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
@@ -138,12 +141,15 @@ impl Executor {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        if self.opcodes.contains_key(&(client, opcode)) {
-            return Err(DeployError::Taken(opcode));
-        }
         let used = self.programs.len() - self.free_programs.len();
-        if used >= self.limits.kernels {
-            return Err(DeployError::Full(self.limits.kernels));
+        let refusal = if self.opcodes.contains_key(&(client, opcode)) {
+            Some(DeployError::Taken(opcode))
+        } else {
+            (used >= self.limits.kernels).then_some(DeployError::Full(self.limits.kernels))
+        };
+        if let Some(refusal) = refusal {
+            self.set_aside(client, code);
+            return Err(refusal);
         }
         let (calls, failed, running, retired) = (0, 0, 0, false);
         let deployed =
@@ -186,7 +192,10 @@ impl Executor {
         deployment: Deployment,
         code: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        let old = self.opcodes.remove(&at).ok_or(DeployError::Unknown(at.1))?;
+        let Some(old) = self.opcodes.remove(&at) else {
+            self.set_aside(at.0, code);
+            return Err(DeployError::Unknown(at.1));
+        };
         if let Err(error) = self.deploy_for(at, deployment, code) {
             self.opcodes.insert(at, old);
             return Err(error);
@@ -196,6 +205,19 @@ impl Executor {
         }
         self.bury(old);
         Ok(())
+    }
+
+    /// Takes out the kernels that have ended, those of clients aside. What they own may need the
+    /// card when it is dropped, as a region does that is then deregistered: so the caller drops
+    /// them when the card is not lent to the executor any more.
+    pub fn take_ended(&mut self) -> Vec<Box<dyn Program>> {
+        core::mem::take(&mut self.ended)
+    }
+
+    fn set_aside(&mut self, client: u16, code: Box<dyn Program>) {
+        if client == 0 {
+            self.ended.push(code);
+        }
     }
 
     /// Removes a kernel, and ends its invocations with [`CallStatus::UNLOADED`].
@@ -264,17 +286,24 @@ impl Executor {
         }
     }
 
-    /// Replaces a kernel for streams from the next payload on. Returns false if there is no such
-    /// kernel.
-    pub fn replace_tap(&mut self, number: u32, grants: Vec<Grant>, tap: Box<dyn Tap>) -> bool {
-        let old = self.slot(number).and_then(Option::as_mut);
-        old.map(|old| *old = Bound::new(grants, tap)).is_some()
+    /// Replaces a kernel for streams from the next payload on. Returns the one that there was;
+    /// without one, it returns `tap`. The caller drops it as those of [`Executor::take_ended`].
+    pub fn replace_tap(
+        &mut self,
+        number: u32,
+        grants: Vec<Grant>,
+        tap: Box<dyn Tap>,
+    ) -> Box<dyn Tap> {
+        match self.slot(number).and_then(Option::as_mut) {
+            Some(old) => core::mem::replace(old, Bound::new(grants, tap)).tap,
+            None => tap,
+        }
     }
 
-    /// Removes a kernel for streams; its streams pass unchanged. Returns false if there is no such
-    /// kernel.
-    pub fn remove_tap(&mut self, number: u32) -> bool {
-        self.slot(number).is_some_and(|slot| slot.take().is_some())
+    /// Removes a kernel for streams, if there is one; its streams pass unchanged. The caller drops
+    /// it as those of [`Executor::take_ended`].
+    pub fn remove_tap(&mut self, number: u32) -> Option<Box<dyn Tap>> {
+        self.slot(number)?.take().map(|bound| bound.tap)
     }
 
     /// The counters of a kernel for streams.
@@ -531,10 +560,10 @@ impl Executor {
 
     /// Removes a retired kernel that has no invocations.
     fn bury(&mut self, at: u32) {
-        let program = &mut self.programs[at as usize];
-        if program.as_ref().is_some_and(|program| program.retired && program.running == 0) {
-            *program = None;
+        let place = &mut self.programs[at as usize];
+        if let Some(program) = place.take_if(|program| program.retired && program.running == 0) {
             self.free_programs.push(at);
+            self.set_aside(program.client, program.code);
         }
     }
 

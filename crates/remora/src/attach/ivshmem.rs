@@ -7,8 +7,8 @@
 //! are no interrupts either, and this client looks for news instead of being woken.
 //!
 //! One program has the device at a time, by a lock on the file of its memory. The system takes the
-//! lock from a program that was killed, and a new system has none. So who greets is alone, and the
-//! daemon takes a greeting for the end of the client before.
+//! lock from a program that was killed, and a new system has none. So a program that greets is
+//! alone, and the daemon takes a greeting for the end of the client before.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

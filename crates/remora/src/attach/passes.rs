@@ -155,9 +155,9 @@ impl Passes {
             return None;
         }
         let len = entry.len as usize;
-        // SAFETY: the range is within a region of memory of this process. Who has registered it
-        // has promised that it stays mapped until it is deregistered, and that it is reached by
-        // raw pointers and atomics only.
+        // SAFETY: the range is within a region of memory of this process. The caller that has
+        // registered it has promised that it stays mapped until it is deregistered, and that it is
+        // reached by raw pointers and atomics only.
         let memory = unsafe { Buffer::view(own.addr + from, len) }?;
         Some((Local::Memory(memory), len))
     }

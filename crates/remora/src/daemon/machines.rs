@@ -1,9 +1,9 @@
 //! Virtual machines: QEMU gets a device ([`ivshmem`](super::ivshmem)), and programs in the machine
 //! have sessions by it, one at a time.
 //!
-//! Who connects as QEMU has all of the device's memory, so that it is what the policy's user is,
-//! and the guest may be anybody. A guest's requests come by the mailbox; they are checked as those
-//! of any client, and fewer are admitted (`answers`).
+//! A program that connects as QEMU has all of the device's memory, so that it is what the policy's
+//! user is, and the guest may be anybody. A guest's requests come by the mailbox; they are checked
+//! as those of any client, and fewer are admitted (`answers`).
 //!
 //! A program in a machine ends by an empty request, or by being followed by another one, or with
 //! its machine: QEMU's socket closes. The panic of a guest ends nobody, since QEMU goes on.

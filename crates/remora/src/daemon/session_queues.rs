@@ -352,14 +352,14 @@ impl SessionQueues {
 }
 
 /// The card, and what its commands take.
-type Card<'a> = (Time, &'a mut Nic, &'a mut dyn Memory);
+type LentCard<'a> = (Time, &'a mut Nic, &'a mut dyn Memory);
 
 /// Tells the card how far the client has posted. An index that the ring cannot hold takes the queue
 /// pair to the error state.
 pub(super) fn ring(
     work: &mut Work,
     number: u32,
-    (now, nic, memory): Card<'_>,
+    (now, nic, memory): LentCard<'_>,
     active: &mut VecDeque<u32>,
     counters: &mut SessionCounters,
 ) {

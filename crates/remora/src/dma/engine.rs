@@ -1,6 +1,6 @@
 //! The engine: it carries out the descriptors of its channels.
 //!
-//! It is a plain value. Whoever owns it takes its steps: an application that polls, a thread
+//! It is a plain value. Its owner takes its steps: an application that polls, a thread
 //! ([`Service`](super::Service)), or another process. A step does a bounded amount of work, moves
 //! at most [`PIECE`] bytes a channel, and serves all channels in turn, so that a copy of a gigabyte
 //! holds up nobody.

@@ -87,7 +87,7 @@ impl Leaving {
         match fate {
             Fate::Passes => Taken::No,
             Fate::Lost => Taken::Yes,
-            Fate::Held(held) => {
+            Fate::Delayed(held) => {
                 self.scratch.resize(len, 0);
                 if make(&mut self.scratch).is_err() {
                     return Taken::Unreadable;

@@ -103,8 +103,8 @@ impl Arriving {
                 Fate::Lost => {}
                 // Without an ICRC nobody would see the damage. Where there is one, the damaged
                 // packet is dropped.
-                Fate::Held(held) if held.flip.is_some() && !sums => {}
-                Fate::Held(held) => {
+                Fate::Delayed(held) if held.flip.is_some() && !sums => {}
+                Fate::Delayed(held) => {
                     let Datagram { src, src_port, dst, tos, .. } = packet;
                     let origin = Origin { src, src_port, dst, tos, sums };
                     if !self.hold.keep(held, origin, packet.bytes) {

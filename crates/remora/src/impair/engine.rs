@@ -15,12 +15,12 @@ pub enum Fate {
     /// It is lost.
     Lost,
     /// It goes on later, or changed, or twice.
-    Held(Held),
+    Delayed(Delayed),
 }
 
 /// How a packet goes on that does not simply pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct Delayed {
     /// When it is due.
     pub due: Time,
     /// This bit is another: counted from the first byte's lowest, modulo the packet's length.
@@ -116,7 +116,7 @@ impl Line {
         if due <= now && !twice && flip.is_none() {
             return Fate::Passes;
         }
-        Fate::Held(Held { due, flip, twice })
+        Fate::Delayed(Delayed { due, flip, twice })
     }
 
     /// When a packet that comes now has left, at the rule's rate; `None` if too many wait.
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn the_first_rule_that_fits_applies() {
         let mut impairer = impairer("in,loss=100%; peer=192.0.2.0/24,delay=1us; loss=100%");
-        let held = Held { due: Time(1005), flip: None, twice: false };
-        assert_eq!(impairer.judge(Time(5), PEER, 100), Fate::Held(held));
+        let held = Delayed { due: Time(1005), flip: None, twice: false };
+        assert_eq!(impairer.judge(Time(5), PEER, 100), Fate::Delayed(held));
         assert_eq!(impairer.judge(Time(5), "10.0.0.1".parse().unwrap(), 100), Fate::Lost);
     }
 
@@ -210,7 +210,7 @@ mod tests {
         let mut seen = [false; 2];
         for n in 0..1000 {
             let now = Time(n * 100_000);
-            let Fate::Held(held) = impairer.judge(now, PEER, 100) else { panic!("it passed") };
+            let Fate::Delayed(held) = impairer.judge(now, PEER, 100) else { panic!("it passed") };
             let after = held.due.since(now).as_nanos();
             assert!((15_000..=25_000).contains(&after) && held.due >= last, "{after}");
             seen = [seen[0] || after < 17_000, seen[1] || after > 23_000];
@@ -220,7 +220,7 @@ mod tests {
         // Together: none overtakes another.
         let mut due = Time::ZERO;
         for _ in 0..1000 {
-            let Fate::Held(held) = impairer.judge(last, PEER, 100) else { panic!("it passed") };
+            let Fate::Delayed(held) = impairer.judge(last, PEER, 100) else { panic!("it passed") };
             assert!(held.due >= due);
             due = held.due;
         }
@@ -232,23 +232,23 @@ mod tests {
         let mut impairer = impairer("rate=1G,queue=3000");
         let dues: Vec<Option<u64>> = (0..4)
             .map(|_| match impairer.judge(Time(100), PEER, 1000) {
-                Fate::Held(held) => Some(held.due.0),
+                Fate::Delayed(held) => Some(held.due.0),
                 _ => None,
             })
             .collect();
         assert_eq!(dues, [Some(8_100), Some(16_100), Some(24_100), None]);
         assert_eq!(impairer.counters.queue_full, 1);
-        let Fate::Held(held) = impairer.judge(Time(30_000), PEER, 1000) else { panic!() };
+        let Fate::Delayed(held) = impairer.judge(Time(30_000), PEER, 1000) else { panic!() };
         assert_eq!(held.due, Time(38_000), "the line was free again");
     }
 
     #[test]
     fn what_is_reordered_is_overtaken() {
         let mut impairer = impairer("reorder=100%,delay=10us");
-        let Fate::Held(held) = impairer.judge(Time(0), PEER, 100) else { panic!() };
+        let Fate::Delayed(held) = impairer.judge(Time(0), PEER, 100) else { panic!() };
         assert_eq!(held.due, Time(60_000));
         impairer.set(&"delay=10us".parse().unwrap(), 1);
-        let Fate::Held(next) = impairer.judge(Time(1000), PEER, 100) else { panic!() };
+        let Fate::Delayed(next) = impairer.judge(Time(1000), PEER, 100) else { panic!() };
         assert_eq!(next.due, Time(11_000));
         assert_eq!(impairer.counters.reordered, 1);
     }
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn packets_are_repeated_and_damaged() {
         let mut impairer = impairer("duplicate=100%,corrupt=100%");
-        let Fate::Held(held) = impairer.judge(Time(9), PEER, 100) else { panic!() };
+        let Fate::Delayed(held) = impairer.judge(Time(9), PEER, 100) else { panic!() };
         assert!(held.twice && held.flip.is_some() && held.due == Time(9));
         let ImpairCounters { duplicated, corrupted, delayed, .. } = impairer.counters;
         assert_eq!((duplicated, corrupted, delayed), (1, 1, 0));

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use remora_nic::Time;
 
-use super::engine::Held;
+use super::engine::Delayed;
 
 /// The most packets that wait in one direction, and the most bytes.
 const PACKETS_MAX: usize = 1 << 16;
@@ -44,7 +44,7 @@ impl<T> Default for Hold<T> {
 
 impl<T: Copy> Hold<T> {
     /// Keeps a packet, as `held` says. Returns whether there was room.
-    pub(crate) fn keep(&mut self, held: Held, about: T, packet: &[u8]) -> bool {
+    pub(crate) fn keep(&mut self, held: Delayed, about: T, packet: &[u8]) -> bool {
         for _ in 0..1 + u32::from(held.twice) {
             if self.waiting.len() >= PACKETS_MAX || self.bytes + packet.len() > BYTES_MAX {
                 return false;
@@ -120,8 +120,8 @@ impl<T> Ord for Waiting<T> {
 mod tests {
     use super::*;
 
-    fn at(due: u64) -> Held {
-        Held { due: Time(due), flip: None, twice: false }
+    fn at(due: u64) -> Delayed {
+        Delayed { due: Time(due), flip: None, twice: false }
     }
 
     #[test]
@@ -146,14 +146,14 @@ mod tests {
     #[test]
     fn one_bit_of_a_damaged_packet_differs() {
         let mut hold = Hold::default();
-        hold.keep(Held { flip: Some(17), twice: true, ..at(0) }, (), &[0; 2]);
+        hold.keep(Delayed { flip: Some(17), twice: true, ..at(0) }, (), &[0; 2]);
         for _ in 0..2 {
             let waiting = hold.take_due(Time(0)).unwrap();
             assert!(waiting.corrupt);
             assert_eq!(waiting.bytes, [2, 0], "bit 17 of 16 is bit 1");
         }
         assert!(hold.take_due(Time(0)).is_none());
-        assert!(hold.keep(Held { flip: Some(3), ..at(0) }, (), &[]), "a packet without bytes");
+        assert!(hold.keep(Delayed { flip: Some(3), ..at(0) }, (), &[]), "a packet without bytes");
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use engine::{Fate, Held, Impairer};
+pub use engine::{Delayed, Fate, Impairer};
 pub(crate) use hold::Hold;
 pub use parse::BadImpairment;
 

@@ -92,10 +92,22 @@ impl Device {
         deployment: Deployment,
         program: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        self.live
-            .lock()
-            .kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
-            .unwrap_or(Err(DeployError::Elsewhere))
+        if self.is_attached() {
+            return Err(DeployError::Elsewhere);
+        }
+        self.command_kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
+    }
+
+    /// Commands the kernels of this process's card. Those that have ended are dropped without the
+    /// card's lock, which the end of a region that they own needs.
+    fn command_kernels<R>(&self, act: impl FnOnce(&mut Executor, &mut KernelIo<'_>) -> R) -> R {
+        let act = |kernels: &mut Executor, io: &mut KernelIo<'_>| {
+            let result = act(kernels, io);
+            (result, kernels.take_ended())
+        };
+        let (result, ended) = self.live.command_own(|own| own.kernels(act));
+        drop(ended);
+        result
     }
 
     /// Deploys a kernel that was loaded as WebAssembly. (To replace another kernel by it, hand
@@ -159,10 +171,10 @@ impl Device {
         deployment: Deployment,
         program: Box<dyn Program>,
     ) -> Result<(), DeployError> {
-        self.live
-            .lock()
-            .kernels(|kernels, _| kernels.replace(opcode, deployment, program))
-            .unwrap_or(Err(DeployError::Elsewhere))
+        if self.is_attached() {
+            return Err(DeployError::Elsewhere);
+        }
+        self.command_kernels(|kernels, _| kernels.replace(opcode, deployment, program))
     }
 
     /// Ends a kernel. Its invocations end with [`CallStatus::UNLOADED`].
@@ -170,10 +182,10 @@ impl Device {
     /// # Errors
     /// No kernel is deployed for the op-code.
     pub fn undeploy(&self, opcode: u64) -> Result<(), DeployError> {
-        self.live.command(|driver| match driver {
-            Driver::Attached(card) => elsewhere::undeploy(card, opcode),
-            Driver::Own(own) => own.kernels(|kernels, io| kernels.undeploy(io, opcode)),
-        })
+        if let Driver::Attached(card) = &mut *self.live.lock() {
+            return elsewhere::undeploy(card, opcode);
+        }
+        self.command_kernels(|kernels, io| kernels.undeploy(io, opcode))
     }
 
     /// The deployed kernels, by op-code.
@@ -195,11 +207,16 @@ impl Device {
         grants: Vec<Grant>,
         tap: Box<dyn Tap>,
     ) -> Result<Binding, BindError> {
+        if self.is_attached() {
+            return Err(BindError::Elsewhere);
+        }
         let mut driver = self.live.lock();
-        let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
-        let number = number.ok_or(BindError::Elsewhere)?;
+        let number = driver.own().kernels(|kernels, _| kernels.add_tap(grants, tap));
         if let Err(error) = driver.bind_kernel(to, number) {
-            driver.kernels(|kernels, _| kernels.remove_tap(number));
+            let tap = driver.own().kernels(|kernels, _| kernels.remove_tap(number));
+            // As in `command_kernels`.
+            drop(driver);
+            drop(tap);
             return Err(error);
         }
         drop(driver);
@@ -293,7 +310,15 @@ impl Binding {
     /// Puts another kernel in the place of the bound one; no payload passes unseen between them. On
     /// a card of another process this does nothing.
     pub fn replace(&self, grants: Vec<Grant>, tap: Box<dyn Tap>) {
-        self.live.lock().kernels(|kernels, _| kernels.replace_tap(self.number, grants, tap));
+        let mut driver = self.live.lock();
+        if driver.as_own().is_none() {
+            drop(driver);
+            return;
+        }
+        let old = driver.own().kernels(|kernels, _| kernels.replace_tap(self.number, grants, tap));
+        // As in `Device::command_kernels`.
+        drop(driver);
+        drop(old);
     }
 }
 
@@ -308,7 +333,10 @@ impl Drop for Binding {
         if driver.bound_kernel(self.to) == Some(self.number) {
             driver.unbind_kernel(self.to).ok();
         }
-        driver.kernels(|kernels, _| kernels.remove_tap(self.number));
+        let tap = driver.kernels(|kernels, _| kernels.remove_tap(self.number));
+        // As in `Device::command_kernels`.
+        drop(driver);
+        drop(tap);
     }
 }
 

@@ -206,7 +206,7 @@ impl Buffer {
     /// The system has no room for it; `other` is as before then.
     ///
     /// # Safety
-    /// The buffer is a mapping of its own. Whoever has `other` expects it to have these bytes.
+    /// The buffer is a mapping of its own. The users of `other` expect it to have these bytes.
     pub(crate) unsafe fn move_over(self, other: &Buffer) -> io::Result<()> {
         debug_assert!(self.len == other.len && matches!(self.owner, Owner::This));
         let (from, to) = (self.base.as_ptr().cast(), other.base.as_ptr());

@@ -44,7 +44,7 @@ use core::ops::Range;
 use remora_nic::qp::Mtu;
 use toml::de::DeTable;
 
-use crate::flows::{Cluster, Payload, TRANSPORTS, Transport};
+use crate::flows::{Cluster, Content, TRANSPORTS, Transport};
 use crate::format::hpcc::{HpccFlows, HpccTopology};
 use crate::hardware::port::Bus;
 use crate::hardware::{MOST_READS, PROFILES, Profile};
@@ -208,8 +208,8 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
     }
     if let Some((payload, at)) = section.text("payload")? {
         cluster.payload = match payload.as_str() {
-            "hollow" => Payload::Hollow,
-            "real" => Payload::Real,
+            "hollow" => Content::Hollow,
+            "real" => Content::Real,
             _ => {
                 let message = format!("there is no payload \"{payload}\"");
                 return Err(Mistake::new(at, message, "`hollow` (only lengths) or `real`"));

@@ -12,7 +12,7 @@ use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
 use remora_offload::kernel::builtin::get::Value;
 
 use super::carrier::{Carrier, News, Turn};
-use super::cluster::{Cluster, ClusterError, Payload};
+use super::cluster::{Cluster, ClusterError, Content};
 use super::flow::Flow;
 use super::gets;
 use super::report::Part as Outcome;
@@ -93,7 +93,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
     /// Takes all queue pairs of this part to RTS.
     fn connect(&mut self) {
         self.ends = locked(&self.shared.ends).clone();
-        let is_real = self.shared.cluster.payload == Payload::Real;
+        let is_real = self.shared.cluster.payload == Content::Real;
         for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
             let Ends { src_qpn, dst_qpn, .. } = self.ends[i];
             let psn = Psn::new(mix(i as u64) as u32);
@@ -168,7 +168,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
     }
 
     fn finish(&mut self, outcome: &mut Outcome) {
-        let is_real = self.shared.cluster.payload == Payload::Real;
+        let is_real = self.shared.cluster.payload == Content::Real;
         for (i, flow) in self.shared.flows.iter().enumerate() {
             let to = flow.way().1;
             if !self.is_here(to) || flow.is_wait() {
@@ -230,7 +230,7 @@ impl Cards<'_> {
 
     /// Registers each host's bytes, and makes what its flows share.
     fn register(&mut self, (first, last): (u32, u32)) -> Result<(), ClusterError> {
-        let is_real = self.shared.cluster.payload == Payload::Real;
+        let is_real = self.shared.cluster.payload == Content::Real;
         for host in first..last {
             let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
             let len = memory.hollow.len().max(1);

@@ -15,7 +15,7 @@ use crate::net::{Cable, Change, Net, NetOptions, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Payload {
+pub enum Content {
     /// They do not. What cards write is noted, and each flow that ends must have arrived whole.
     #[default]
     Hollow,
@@ -47,7 +47,7 @@ pub struct Cluster {
     /// shares of their cards. Switches heed classes if [`NetOptions::classes`] says so.
     pub short_first: bool,
     /// Whether payload exists.
-    pub payload: Payload,
+    pub payload: Content,
     /// What fails, slows down or comes back, and when, in picoseconds from the start of the run.
     pub changes: Vec<(Ps, Change)>,
     /// What is recorded besides the flows' completion.
@@ -126,7 +126,7 @@ impl Cluster {
             mtu: Mtu::B1024,
             timeout: 7,
             short_first: false,
-            payload: Payload::Hollow,
+            payload: Content::Hollow,
             changes: Vec::new(),
             record: None,
             threads: 1,
@@ -146,7 +146,7 @@ impl Cluster {
     pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
         let has_cards = self.hardware.iter().any(Option::is_some);
         let has_kernels = flows.iter().any(|flow| flow.fetches);
-        let asks = has_cards || has_kernels || self.short_first || self.payload == Payload::Real;
+        let asks = has_cards || has_kernels || self.short_first || self.payload == Content::Real;
         match asks && self.transport.is_model() {
             true => Err(ClusterError::Model(self.transport.name)),
             false => Ok(()),

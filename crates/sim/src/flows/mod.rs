@@ -58,7 +58,7 @@ pub mod watch;
 pub mod workload;
 
 pub use classes::SizeClass;
-pub use cluster::{Cluster, ClusterError, Payload};
+pub use cluster::{Cluster, ClusterError, Content};
 pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
 pub use flow::{Flow, FlowError};
 pub use record::{Record, RecordOptions};

@@ -95,13 +95,13 @@ fn hollow_and_real_payload_any_threads_and_lots_are_the_same() {
         assert_whole(&report, &flows);
         report
     };
-    let hollow = run(Payload::Hollow, 1, 16);
+    let hollow = run(Content::Hollow, 1, 16);
     assert!(hollow.tally.marked > 0 && hollow.tally.delivered > 1000, "{hollow}");
-    let real = run(Payload::Real, 1, 16);
+    let real = run(Content::Real, 1, 16);
     assert_eq!((real.trace, real.tally), (hollow.trace, hollow.tally));
     assert!(real == hollow, "with bytes it is different");
     for (threads, lot) in [(1, 16), (2, 16), (1, 8), (1, 4), (2, 4)] {
-        let same = run(Payload::Hollow, threads, lot) == hollow;
+        let same = run(Content::Hollow, threads, lot) == hollow;
         assert!(same, "with {threads} threads and lots of {lot} hosts it is different");
     }
 }

@@ -1,4 +1,4 @@
-//! How far a run has come, for who waits for it in another thread.
+//! How far a run has come, for a caller that waits in another thread.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 

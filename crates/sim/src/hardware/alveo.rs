@@ -5,7 +5,7 @@
 //! documents, from what others have measured, or assumed, and [`PARAMETERS`] says which.
 
 use super::parameter::{Ground, Parameter, Unit};
-use super::pcie::{Generation, Lanes, Link, Payload};
+use super::pcie::{Generation, Lanes, Link, MaxPayload};
 use super::{NS, US};
 
 macro_rules! parameters {
@@ -166,7 +166,7 @@ impl Machine {
             link: Link {
                 generation: Generation::Gen3,
                 lanes: Lanes::X16,
-                payload: Payload::B512,
+                payload: MaxPayload::B512,
                 read_request: READ_REQUEST.value,
             },
             round_trip_ps: ROUND_TRIP.value,

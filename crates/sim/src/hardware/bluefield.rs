@@ -6,7 +6,7 @@
 use super::NS;
 use super::circuit::{Circuit, ResourceId, Step};
 use super::parameter::{Ground, Parameter, Unit};
-use super::pcie::{COMPLETION_HEADER, Generation, Lanes, Link, Payload, WRITE_HEADER};
+use super::pcie::{COMPLETION_HEADER, Generation, Lanes, Link, MaxPayload, WRITE_HEADER};
 use super::rate::Rate;
 use super::resource::{Order, Terms};
 
@@ -120,7 +120,7 @@ impl Parts {
         let host = Link {
             generation: Generation::Gen4,
             lanes: Lanes::X16,
-            payload: Payload::B256,
+            payload: MaxPayload::B256,
             read_request: 512,
         };
         let fifo = |rate| Terms { rate, order: Order::Fifo, ..Terms::default() };
@@ -152,7 +152,7 @@ impl Parts {
             let len = left.min(MTU.value);
             left -= len;
             // A packet's data takes several packets of the link.
-            let pieces = len.div_ceil(Payload::B256.bytes());
+            let pieces = len.div_ceil(MaxPayload::B256.bytes());
             let on_link = |side: usize, header| len + if side == 0 { pieces * header } else { 0 };
             let steps = [
                 Step::Wait(latency),

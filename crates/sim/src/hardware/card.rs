@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::NS;
 use super::parameter::{Ground, Parameter, Unit};
-use super::pcie::{Generation, Lanes, Link, Payload};
+use super::pcie::{Generation, Lanes, Link, MaxPayload};
 use super::port::{Bus, HostPort, PortTerms};
 use crate::dice::Mix;
 
@@ -69,7 +69,7 @@ const fn value(
 const GEN3_X16: Link = Link {
     generation: Generation::Gen3,
     lanes: Lanes::X16,
-    payload: Payload::B256,
+    payload: MaxPayload::B256,
     read_request: 512,
 };
 const LANES: Parameter =

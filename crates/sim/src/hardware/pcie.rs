@@ -38,7 +38,7 @@ pub enum Lanes {
 
 /// The most payload of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Payload {
+pub enum MaxPayload {
     /// 128 bytes.
     B128,
     /// 256 bytes.
@@ -55,18 +55,18 @@ pub struct Link {
     /// Its lanes.
     pub lanes: Lanes,
     /// The maximum payload size (MPS).
-    pub payload: Payload,
+    pub payload: MaxPayload,
     /// The maximum read request size in bytes (MRRS).
     pub read_request: u64,
 }
 
-impl Payload {
+impl MaxPayload {
     /// In bytes.
     pub const fn bytes(self) -> u64 {
         match self {
-            Payload::B128 => 128,
-            Payload::B256 => 256,
-            Payload::B512 => 512,
+            MaxPayload::B128 => 128,
+            MaxPayload::B256 => 256,
+            MaxPayload::B512 => 512,
         }
     }
 }
@@ -90,11 +90,11 @@ impl Link {
     /// and 2-46 to 2-48 of the PCIe Base Specification 5.0, as `pcie-model` cites them.
     const fn update_after(self) -> u64 {
         match (self.lanes, self.payload) {
-            (Lanes::X16, Payload::B128) => 144,
-            (Lanes::X16, Payload::B256) => 168,
-            (Lanes::X8, Payload::B128) => 163,
-            (Lanes::X8, Payload::B256) => 203,
-            (_, Payload::B512) => 182,
+            (Lanes::X16, MaxPayload::B128) => 144,
+            (Lanes::X16, MaxPayload::B256) => 168,
+            (Lanes::X8, MaxPayload::B128) => 163,
+            (Lanes::X8, MaxPayload::B256) => 203,
+            (_, MaxPayload::B512) => 182,
         }
     }
 
@@ -130,7 +130,7 @@ mod tests {
             read_request: 512,
         };
         let hundredths = |rate: Rate| (rate.gigabytes_per_second() * 100.0).round() as u64;
-        let (small, large) = (link(Payload::B256), link(Payload::B512));
+        let (small, large) = (link(MaxPayload::B256), link(MaxPayload::B512));
         assert_eq!(hundredths(large.raw()), 1575);
         assert_eq!([small, large].map(|link| hundredths(link.packets())), [1421, 1433]);
         // What is left for payload: C2H in writes, H2C in completions.

@@ -13,7 +13,7 @@ use remora_nic::Time;
 use remora_offload::kernel::{Direction, Timing};
 
 use super::NS;
-use super::pcie::{Generation, Lanes, Link, Payload, READ_REQUEST};
+use super::pcie::{Generation, Lanes, Link, MaxPayload, READ_REQUEST};
 use super::rate::{Rate, Server};
 
 /// The properties of a [`HostPort`].
@@ -48,7 +48,7 @@ impl PortTerms {
         let link = Link {
             generation: Generation::Gen3,
             lanes: Lanes::X8,
-            payload: Payload::B256,
+            payload: MaxPayload::B256,
             read_request: 512,
         };
         PortTerms { round_trip: Duration::from_nanos(1500), bus: Bus::Pcie(link), tags: 32 }

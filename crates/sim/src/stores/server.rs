@@ -351,5 +351,6 @@ fn undeploy(world: &mut World, host: usize) {
             let ended = executor.undeploy(io, operation.opcode());
             ended.expect("it was deployed");
         }
+        drop(executor.take_ended());
     });
 }

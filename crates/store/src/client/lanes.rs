@@ -1,6 +1,6 @@
 //! The nodes of a cluster, by futures.
 //!
-//! A node remembers one request of a client. So whoever makes a call takes a lane: what is known of
+//! A node remembers one request of a client. So a caller takes a lane for a call: what is known of
 //! the cluster, and the numbers under which its groups know this lane. A future that is dropped in
 //! the middle of a call takes its lane along.
 

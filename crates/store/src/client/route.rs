@@ -45,7 +45,7 @@ pub(super) trait Fleet {
     async fn pause(&mut self);
 }
 
-/// What is known of the cluster by whoever makes one call at a time.
+/// What is known of the cluster by a client that makes one call at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Route {
     /// Where the client came in.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::JoinHandle;
 
+use remora::threads::without_signals;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -76,7 +77,7 @@ pub enum ServeError {
         source: io::Error,
     },
     /// The system gives no thread, or no event queue.
-    #[error("cannot start a thread that serves: {0}")]
+    #[error("cannot start a thread that serves: {0}; if there is a limit on processes, raise it")]
     Thread(#[source] io::Error),
 }
 
@@ -139,8 +140,8 @@ impl Server {
     fn start_thread(&mut self, index: usize, listeners: &[Listener]) -> io::Result<()> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let worker = Worker::new(self.world.clone(), wake.clone(), listeners.to_vec())?;
-        let name = format!("store-front-{index}");
-        let thread = std::thread::Builder::new().name(name).spawn(move || worker.run())?;
+        let named = std::thread::Builder::new().name(format!("store-front-{index}"));
+        let thread = without_signals(|| named.spawn(move || worker.run()))?;
         self.threads.push((thread, wake));
         Ok(())
     }

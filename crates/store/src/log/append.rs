@@ -603,7 +603,7 @@ impl Log {
         self.shared.news.notify_all();
     }
 
-    /// Nobody writes this log any more: who waits for it waits in vain.
+    /// Nobody writes this log any more: a thread that waits for it waits in vain.
     pub(crate) fn closed(&self) {
         self.lock().mode = Mode::Closed;
         self.tell();

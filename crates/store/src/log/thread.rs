@@ -4,6 +4,8 @@ use std::io;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use remora::threads::without_signals;
+
 use super::append::Wake;
 use super::commit::{Committer, Turn};
 use super::{Fsync, Log};
@@ -32,8 +34,9 @@ impl CommitThread {
         D::File: 'static,
     {
         let log = committer.log().clone();
-        let thread = Builder::new().name("log".to_owned()).spawn(move || run(committer))?;
-        Ok(CommitThread { log, thread: Some(thread) })
+        let named = Builder::new().name("log".to_owned());
+        let thread = Some(without_signals(|| named.spawn(move || run(committer)))?);
+        Ok(CommitThread { log, thread })
     }
 
     /// Writes all that was appended, and ends; the log takes no more.

@@ -155,8 +155,8 @@ impl History {
     }
 
     /// Takes up the records that lie in the ring behind the last one, whole and in order, and end
-    /// at `until` or before. Whoever wrote them was let in to write the log of `epoch` or of an
-    /// earlier one.
+    /// at `until` or before. The node that wrote them was let in to write the log of `epoch` or of
+    /// an earlier one.
     pub(super) fn scan<M: Memory>(
         &mut self,
         memory: &M,

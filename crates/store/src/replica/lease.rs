@@ -126,7 +126,7 @@ impl Silence {
         self.seen.0 == epoch && now_ns.saturating_sub(self.heard_ns) <= self.term_ns
     }
 
-    /// The revision that it has seen last: who takes over does so from that one.
+    /// The revision that it has seen last: a node that takes over does so from that one.
     #[must_use]
     pub fn revision(&self) -> u64 {
         self.seen.1

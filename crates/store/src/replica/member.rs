@@ -671,7 +671,7 @@ impl Replica {
     }
 
     /// Whether this node's lease for `epoch` holds at `now_ns` of its clock. If the node serves
-    /// in that epoch, nobody else does as long as it holds: so whoever reads in the store
+    /// in that epoch, nobody else does as long as it holds: so a reader of the store
     /// remembers the epoch first, and asks this afterwards.
     #[must_use]
     pub fn holds_lease(&self, epoch: u32, now_ns: u64) -> bool {

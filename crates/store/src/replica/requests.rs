@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::log::{Fields, Operation, Position};
 use crate::request::RequestId;
 
-/// How many clients are remembered; who has been silent for longest is forgotten.
+/// How many clients are remembered; the one that has been silent for longest is forgotten.
 pub const CLIENTS_MAX: usize = 1 << 16;
 /// The longest answer that is kept, in bytes.
 pub const ANSWER_MAX: usize = 1 << 10;

@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(drain(&mut registry), [(A, Event::Latest(latest))]);
     }
 
-    /// Events may be lost: whoever missed that the primary has given up is told again.
+    /// Events may be lost: a node that missed that the primary has given up is told again.
     #[test]
     fn every_request_is_answered_with_how_things_are() {
         let (mut registry, first) = group();

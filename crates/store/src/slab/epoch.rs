@@ -51,7 +51,7 @@ impl Epochs {
             if self.pins_of(now + 2).load(SeqCst) > 0 {
                 return false;
             }
-            // Whoever comes later finds that another has ended the epoch.
+            // A thread that comes later finds that another has ended the epoch.
             let _ = self.now.compare_exchange(now, now + 1, SeqCst, SeqCst);
         }
         self.now() >= epoch + 2

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remora::threads::without_signals;
+
 use super::error::SaveError;
 use super::file::remove_before;
 use super::walk::{Walk, Walked};
@@ -95,12 +97,12 @@ impl<D: Disk> Snapshots<D> {
     {
         let turn = self.turn()?;
         let (snapshots, store) = (Arc::clone(self), Arc::clone(store));
-        let thread = std::thread::Builder::new().name("snapshot".to_owned());
-        let started = thread.spawn(move || {
+        let named = std::thread::Builder::new().name("snapshot".to_owned());
+        let save = move || {
             // What came of it is kept for clients that ask.
             _ = snapshots.save_in(&turn, &store, &now_ms);
-        });
-        started.map_err(|error| self.failed(&error))
+        };
+        without_signals(|| named.spawn(save)).map_err(|error| self.failed(&error))
     }
 
     /// Whether a save is on its way.

@@ -552,7 +552,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         Ok(Updated { changed, existed, version })
     }
 
-    /// Logs a change of a key, for whoever asked for it.
+    /// Logs a change of a key, for the client that asked for it.
     fn log(
         &self,
         subject: &Subject<'_>,

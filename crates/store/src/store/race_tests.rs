@@ -10,7 +10,7 @@ use crate::item::{Item, Live};
 use crate::layout::{BUCKET, BUCKET_HEADER, SLOT, SLOTS};
 use crate::memory::{Heap, Memory};
 use crate::table::Hash;
-use crate::tablespace::TablespaceOptions;
+use crate::tablespace::{TablespaceId, TablespaceOptions};
 
 /// An operation of a history, with the moments before it began and after it had ended.
 #[derive(Clone, Copy, Debug)]
@@ -321,6 +321,21 @@ fn a_reader_of_the_memory_alone_finds_keys_while_the_table_grows() {
     assert!(found > 100 * missed, "{found} found, {missed} missed");
 }
 
+/// One of the operations, on one of many keys, whatever comes of it.
+fn visit(store: &Store<Heap, Unlogged>, space: TablespaceId, step: u64) {
+    let key = (step * 7919 % 3000).to_le_bytes();
+    match step % 8 {
+        0..=3 => drop(store.put(space, &key, &[7; 100][..(step % 90) as usize], 1, None, 1)),
+        4 => drop(store.delete(space, &key, 1)),
+        5 => drop(store.update(space, &key, 1, &mut |old, scratch| {
+            old.map(|old| old.append_value(scratch));
+            scratch.truncate(1000);
+            Change::Put { value: Value::Scratch, flags: 0, expires_ms: Some(5) }
+        })),
+        _ => drop(store.get(space, &key, 1, &mut Vec::new())),
+    }
+}
+
 /// A client with access to the store's memory writes anything anywhere, at any time.
 #[test]
 fn hostile_memory_neither_panics_nor_loops() {
@@ -358,20 +373,7 @@ fn hostile_memory_neither_panics_nor_loops() {
         });
         for step in 0..8000u64 {
             let space = if step % 2 == 0 { space } else { cache };
-            let key = (step * 7919 % 3000).to_le_bytes();
-            let mut value = Vec::new();
-            match step % 8 {
-                0..=3 => {
-                    drop(store.put(space, &key, &[7; 100][..(step % 90) as usize], 1, None, 1))
-                }
-                4 => drop(store.delete(space, &key, 1)),
-                5 => drop(store.update(space, &key, 1, &mut |old, scratch| {
-                    old.map(|old| old.append_value(scratch));
-                    scratch.truncate(1000);
-                    Change::Put { value: Value::Scratch, flags: 0, expires_ms: Some(5) }
-                })),
-                _ => drop(store.get(space, &key, 1, &mut value)),
-            }
+            visit(&store, space, step);
             if step % 500 == 0 {
                 store.sweep(1 + step, 32);
                 let at = crate::scan::Cursor(step << 30);

@@ -13,8 +13,8 @@ use crate::tablespace::TablespaceId;
 const LOOKS: usize = 8;
 /// Bytes that are read of an item at once.
 const FIRST: usize = 128;
-/// Values of this length and more, in bytes, are read and written without the lock: who changes
-/// other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
+/// Values of this length and more, in bytes, are read and written without the lock: a thread that
+/// changes other keys, or walks, waits for the lock meanwhile. A card leaves them to a thread.
 pub(crate) const LONG: usize = 64 << 10;
 
 /// What a short look at a value came to.

@@ -5,8 +5,8 @@
 //! 8    five slots of: address 64 | length of the item 32, expiry in s 32 | id 48, tablespace 16
 //! ```
 //!
-//! Only who holds the partition's lock changes a bucket, but for the bits of CLOCK. All of it may
-//! be changed by hostile clients at any time.
+//! Only the holder of the partition's lock changes a bucket, but for the bits of CLOCK. All of it
+//! may be changed by hostile clients at any time.
 
 use super::hash::{Hash, ID, ID_BITS};
 use crate::layout::{BUCKET_HEADER, SLOT, SLOTS};

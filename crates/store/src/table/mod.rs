@@ -321,7 +321,7 @@ impl<'t, M: Memory> Locked<'t, M> {
         }
     }
 
-    /// Whether a slot may have expired by this second of Unix time. If so, who asks looks at all
+    /// Whether a slot may have expired by this second of Unix time. If so, the caller looks at all
     /// slots, one bucket after the other, and notes the expiry of each that stays
     /// ([`Locked::note_expiry`]).
     pub(crate) fn begin_expiry(&mut self, second: u64) -> bool {

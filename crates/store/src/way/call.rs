@@ -63,7 +63,7 @@ pub const WITH_HEADS: u32 = 1;
 /// The flag of an answer to Describe: clients are not to see what is not on the store's disk.
 pub const HOLDS_BACK: u32 = 1;
 /// The flag of an answer to Describe whose version is a tablespace's number, since the store is a
-/// part of a cluster: who reads without a kernel needs a lease ([`Operation::Lease`]).
+/// part of a cluster: a client that reads without a kernel needs a lease ([`Operation::Lease`]).
 pub const LEASED: u32 = 2;
 /// Flag of a Create: the tablespace lets go what was not used for some time.
 pub const EVICTS: u32 = 1 << 16;

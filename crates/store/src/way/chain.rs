@@ -78,7 +78,7 @@ pub(crate) struct PolledAsks {
 /// Asks by futures.
 #[derive(Debug)]
 pub(crate) struct AwaitedAsks {
-    /// The answer to the last message, until it has come: whoever sent it may have stopped waiting,
+    /// The answer to the last message, until it has come: its sender may have stopped waiting,
     /// and then it is none to the next.
     owed: Option<Request>,
     end: ChainEnd,

@@ -85,7 +85,7 @@ pub(crate) fn execute_with<M: Memory, J: Journal>(
     execute_call(effort, store, operation, &call, (now, room), out)
 }
 
-/// Carries out a call that was read, whoever asks for it: see [`execute`].
+/// Carries out a call that was read, from any client: see [`execute`].
 ///
 /// # Errors
 /// The status that the client gets.
@@ -145,7 +145,7 @@ pub fn execute_call<M: Memory, J: Journal>(
         }
         Operation::Create => create(store, call, out),
         Operation::Drop => drop_space(store, call, out),
-        // Only who serves the store knows what is counted beside it, and of what it is a part.
+        // Only the store's server knows what is counted beside it, and of what it is a part.
         Operation::Info | Operation::Map | Operation::Lease => Err(CallStatus::NO_KERNEL),
     }
 }

@@ -1,4 +1,4 @@
-//! The gate of a store's memory: who reads it without asking anybody can be stopped at once.
+//! The gate of a store's memory: a client that reads it without asking can be stopped at once.
 //!
 //! A READ and a chain look at the memory without a kernel, so nothing else can refuse them. A store
 //! whose right to answer may end (the primary of a group) closes its gate before it gives that

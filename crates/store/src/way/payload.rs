@@ -1,7 +1,7 @@
 //! Memory for the bytes of long calls: each call has a limit, and all together have one, too.
 //!
-//! A call may have at most half of what the others have left. So whoever sends many long calls at
-//! once finds less and less room, and there is always some for the rest.
+//! A call may have at most half of what the others have left. So a client that sends many long
+//! calls at once finds less and less room, and there is always some for the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -176,7 +176,7 @@ mod tests {
         let mut gathered = Gathered::new(&room);
         let long = call(VALUE_MAX);
         gathered.take(&long[..1000]).unwrap();
-        assert_eq!(room.held(), 1000, "who only announces much gets little");
+        assert_eq!(room.held(), 1000, "a client that only announces much gets little");
         let mut lies = call(10);
         lies.push(0);
         assert_eq!(Gathered::new(&room).take(&lies), Err(CallStatus::BAD_PARAMS));

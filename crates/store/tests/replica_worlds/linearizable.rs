@@ -12,7 +12,7 @@ pub(crate) enum Kind {
     Add(u64),
 }
 
-/// One operation. Whoever never heard an answer does not know whether it has happened.
+/// One operation. A client that never heard an answer does not know whether it has happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub(crate) key: u8,

@@ -9,8 +9,8 @@
 //! | `ibv_import_dm@@IBVERBS_1.13`, `ibv_unimport_dm` | [`import_dm`], [`unimport_dm`] |
 //!
 //! Both processes use the card of one `remora nic`: a card in a process is nobody else's. The
-//! objects are the same for both: who destroys one destroys it for all. They last until the last of
-//! the processes has closed the device.
+//! objects are the same for both: a process that destroys one destroys it for all. They last until
+//! the last of the processes has closed the device.
 
 use core::ffi::c_int;
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};

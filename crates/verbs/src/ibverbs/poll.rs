@@ -78,7 +78,7 @@ unsafe fn poll(cq: &Slot<Cq>, entries: usize, wc: *mut ibv_wc) -> c_int {
 /// Takes completions; drives the card a step if there are none.
 #[inline]
 pub(crate) fn look(
-    card: &mut raw::Card<'_>,
+    card: &mut raw::LockedCard<'_>,
     cq: &Slot<Cq>,
     out: &mut [Completion],
 ) -> Result<usize, i32> {
@@ -96,7 +96,7 @@ pub(crate) fn look(
 /// empty.
 #[inline]
 pub(crate) fn take(
-    card: &mut raw::Card<'_>,
+    card: &mut raw::LockedCard<'_>,
     cq: &Slot<Cq>,
     out: &mut [Completion],
 ) -> Result<usize, i32> {

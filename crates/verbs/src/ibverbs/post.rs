@@ -74,7 +74,7 @@ pub unsafe extern "C" fn post_send(
 /// # Safety
 /// The request's list and inline data can be read.
 #[inline]
-unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<u64> {
+unsafe fn post(card: &mut raw::LockedCard<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Result<u64> {
     // SAFETY: by promise of the caller: the op-code says which member of a union was written.
     let op = unsafe { operation(qp, wr) }?;
     let srqn = match qp.service {
@@ -112,7 +112,7 @@ unsafe fn post(card: &mut raw::Card<'_>, qp: &Slot<Qp>, wr: &ibv_send_wr) -> Res
 /// the number of bytes that the request moves.
 #[inline]
 pub(crate) fn send(
-    card: &mut raw::Card<'_>,
+    card: &mut raw::LockedCard<'_>,
     qp: &Slot<Qp>,
     srqn: u32,
     request: &SendRequest<'_>,

@@ -132,7 +132,7 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 }
 
 /// Posts a whole batch, or none of it.
-fn commit(card: &mut raw::Card<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> {
+fn commit(card: &mut raw::LockedCard<'_>, qp: &Slot<Qp>, batch: &Batch) -> Result<()> {
     for work in &batch.works {
         if matches!(work.op, SendOp::Send { to: None, .. }) && qp.service == Service::Ud {
             return Err(EINVAL);

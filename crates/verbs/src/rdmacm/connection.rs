@@ -52,7 +52,7 @@ pub(super) fn end_connection(id: &Arc<Id>) {
     }
 }
 
-fn end_on(card: &Card, locked: &mut raw::Card<'_>, id: &Id) {
+fn end_on(card: &Card, locked: &mut raw::LockedCard<'_>, id: &Id) {
     let mut state = id.lock();
     let (conn, question) = (state.conn.take(), state.sidr.take());
     drop(state);

@@ -31,14 +31,13 @@ use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::time::Instant;
 
 use remora::nic::cm::AddressScope as Scope;
+use remora::nic::wire::ROCE_PORT;
 use remora::sock_diag::SockDiag;
 
 use super::found::Found;
 use crate::abi::rdma_cma::rdma_port_space;
 use crate::process;
 
-/// The UDP port of RoCE v2.
-const ROCE_PORT: u16 = 4791;
 /// Room for a kernel's table of sockets, in bytes. A longer one takes more calls to read.
 const TABLE_BYTES: usize = 16 << 10;
 

@@ -39,7 +39,7 @@ impl Writer {
         Work { keys: u64::MAX, value: 64 }
     }
 
-    /// Writes the next key; whoever does not take it is not asked again before the others were.
+    /// Writes the next key; a node that does not take it is not asked again before the others were.
     fn write(&mut self) -> Result<()> {
         let start = Instant::now();
         while self.ask(Ask::Put, self.written).is_err() {

@@ -19,6 +19,7 @@ use super::holder::{self, Serving, Taken};
 use super::served::attached;
 use super::{PATIENCE, Wanted, again};
 use crate::child::Helper;
+use crate::thread::spawn_scoped;
 
 const NAME: &str = "takeover_ms";
 /// Gets before the process is killed, and behind the change of hands.
@@ -67,7 +68,8 @@ fn takeover_ms(socket: &Path, successor: Successor) -> Result<f64> {
 
     let (gets, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let took = thread::scope(|scope| {
-        let getting = scope.spawn(|| get_until(&mut client, serving.at, &gets, &stop));
+        let get = || get_until(&mut client, serving.at, &gets, &stop);
+        let getting = spawn_scoped(scope, "gets", get)?;
         let took = more_gets(&gets, &getting).and_then(|()| {
             let start_of_it = Instant::now();
             holder.kill()?;

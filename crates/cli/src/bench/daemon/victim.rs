@@ -21,6 +21,7 @@ use super::super::row::{Case, Row, Target};
 use super::{PATIENCE, Wanted, again, spare_core};
 use crate::child;
 use crate::percentile::percentile;
+use crate::thread::spawn_scoped;
 
 const NAME: &str = "victim_p99";
 /// The clients that load the card.
@@ -156,7 +157,7 @@ fn ensure_success(done: &Completion) -> Result<()> {
 fn beside(clients: &[Pair], moved: &Moved, act: impl FnOnce() -> Result<f64>) -> Result<f64> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
-        let load = scope.spawn(|| keep_busy(clients, &stop, moved));
+        let load = spawn_scoped(scope, "load", || keep_busy(clients, &stop, moved))?;
         let result = child::on_core(0, act);
         stop.store(true, Ordering::Relaxed);
         let load = load.join().ok().context("a thread panicked")?;

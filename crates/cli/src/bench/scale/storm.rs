@@ -16,6 +16,8 @@ use remora::{
     QueuePair, QueuePairOptions,
 };
 
+use crate::thread::spawn_scoped;
+
 /// How long nothing may happen.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORT: u16 = 7575;
@@ -40,7 +42,8 @@ pub(super) fn run(count: usize) -> Result<Storm> {
     let listener = server.listen(PORT)?;
     thread::scope(|scope| {
         let begun = Instant::now();
-        let serving = scope.spawn(|| accept_all(&listener, theirs, &params));
+        let accept = || accept_all(&listener, theirs, &params);
+        let serving = spawn_scoped(scope, "server", accept)?;
         let connecting = queue_pairs.into_iter().map(|qp| {
             let future: Connecting = Box::pin(client.connect(qp, to, b"", &params));
             future

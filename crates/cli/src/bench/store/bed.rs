@@ -35,7 +35,7 @@ pub(super) enum Space {
     Long = 4,
 }
 
-/// The store, and who asks.
+/// The store, and its clients.
 pub(super) struct Bed {
     pub(super) far: Client,
     pub(super) callers: Callers,

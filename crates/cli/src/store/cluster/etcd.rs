@@ -25,7 +25,7 @@ impl EtcdArgs {
         Ok(group)
     }
 
-    /// (Whoever lists this machine's processes sees their options, and not their environment.)
+    /// (A user who lists this machine's processes sees their options, and not their environment.)
     fn user(&self) -> Result<Option<(String, String)>> {
         let Some(user) = &self.etcd_user else { return Ok(None) };
         let password = match &self.etcd_password_file {

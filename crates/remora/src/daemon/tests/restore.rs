@@ -112,6 +112,41 @@ fn kept(name: &str) -> Hello {
     Hello { name: Some(name.into()), keep: Keep::Forever, ..Hello::default() }
 }
 
+/// A peer reads by the key, and may no more.
+fn only_read_by_the_old_key(client: &Client, pd: remora_nic::Pd, key: u32) {
+    let (mut mine, theirs) = (client.queues(), client.queues());
+    let dm = client.card().alloc_dm(64).unwrap();
+    let to = Bytes { place: Place::Device(dm), iova: 0, len: 64 };
+    let to = client.card().reg_mr(mine.pd, to, Access::all()).unwrap();
+    let bound = client.card().create_qp(init(pd, theirs.cq)).unwrap();
+    let peer = Queues { made: bound, completions: theirs.completions, ..theirs };
+    client.connect(&mine, &peer.made);
+    client.connect(&peer, &mine.made);
+    let mut read = write(1, (0, to), (0x9000, key), 4);
+    read[0] = 6;
+    client.post(&mut mine, &read);
+    assert_eq!(client.completion(&mut mine).status, Status::Success);
+    assert_eq!(client.card().read_dm(dm, 4).unwrap(), b"lent");
+    client.post(&mut mine, &write(2, (0, to), (0x9000, key), 4));
+    assert_eq!(client.completion(&mut mine).status, Status::RemoteAccess);
+}
+
+/// Another daemon has what a session kept; the client takes it over.
+fn takes_over(daemon: &Daemon, before: &Client, wanted: &[Object]) -> Client {
+    let waits = daemon.observer().status()[0].sessions[0].clone();
+    assert_eq!((waits.name.as_str(), waits.attached, waits.regions), ("store", false, 2));
+    let wrong = Hello { token: Some([7; 16]), ..kept("store") };
+    assert!(Client::attach(daemon, &wrong).is_err());
+    let again = Hello { token: Some(before.welcome.token), ..kept("store") };
+    let next = Client::attach(daemon, &again).unwrap();
+    assert_eq!((next.welcome.session, next.welcome.epoch), (before.welcome.session, 2));
+    for object in wanted {
+        assert!(next.welcome.objects.contains(object), "{object:?}");
+    }
+    assert_eq!(next.welcome.objects.len(), wanted.len(), "{:?}", next.welcome.objects);
+    next
+}
+
 #[test]
 fn memory_and_keys_outlive_the_daemon() {
     let manager = Manager::start("memory");
@@ -144,8 +179,6 @@ fn memory_and_keys_outlive_the_daemon() {
     let queues = client.queues();
     client.arena.memory().write_at(at as usize + 4998, b"ok").unwrap();
     memory.write_at(4096, b"lent").unwrap();
-    let token = client.welcome.token;
-    let session = client.welcome.session;
     assert_eq!(manager.names().len(), 3, "{:?}", manager.names());
     // Another one, which nobody keeps.
     let brief = daemon.client();
@@ -157,37 +190,14 @@ fn memory_and_keys_outlive_the_daemon() {
 
     let (daemon, restored) = manager.daemon();
     assert_eq!(restored, Restored { sessions: 1, regions: 2, lost: 0 });
-    let waits = daemon.observer().status()[0].sessions[0].clone();
-    assert_eq!((waits.name.as_str(), waits.attached, waits.regions), ("store", false, 2));
-    let wrong = Hello { token: Some([7; 16]), ..kept("store") };
-    assert!(Client::attach(&daemon, &wrong).is_err());
-    let again = Hello { token: Some(token), ..kept("store") };
-    let next = Client::attach(&daemon, &again).unwrap();
-    assert_eq!((next.welcome.session, next.welcome.epoch), (session, 2));
-    let objects = [Object::Pd(pd), Object::Pd(queues.pd), Object::Dm(at), Object::Lent(number)];
-    for object in objects.into_iter().chain([near, lent].map(Object::Mr)) {
-        assert!(next.welcome.objects.contains(&object), "{object:?}");
-    }
-    assert_eq!(next.welcome.objects.len(), 6, "{:?}", next.welcome.objects);
+    let [near, lent_of_it] = [near, lent].map(Object::Mr);
+    let (domains, dm) = ([pd, queues.pd].map(Object::Pd), Object::Dm(at));
+    let wanted = [&domains[..], &[dm, Object::Lent(number), near, lent_of_it]].concat();
+    let next = takes_over(&daemon, &client, &wanted);
     assert!(next.card().query_qp(queues.made.qpn).is_none(), "queue pairs are gone");
     assert_eq!(next.card().read_dm(at + 4998, 2).unwrap(), b"ok");
 
-    // A peer reads by the old key, and may no more than before.
-    let (mut mine, theirs) = (next.queues(), next.queues());
-    let dm = next.card().alloc_dm(64).unwrap();
-    let to = Bytes { place: Place::Device(dm), iova: 0, len: 64 };
-    let to = next.card().reg_mr(mine.pd, to, Access::all()).unwrap();
-    let bound = next.card().create_qp(init(pd, theirs.cq)).unwrap();
-    let peer = Queues { made: bound, completions: theirs.completions, ..theirs };
-    next.connect(&mine, &peer.made);
-    next.connect(&peer, &mine.made);
-    let mut read = write(1, (0, to), (0x9000, lent), 4);
-    read[0] = 6;
-    next.post(&mut mine, &read);
-    assert_eq!(next.completion(&mut mine).status, Status::Success);
-    assert_eq!(next.card().read_dm(dm, 4).unwrap(), b"lent");
-    next.post(&mut mine, &write(2, (0, to), (0x9000, lent), 4));
-    assert_eq!(next.completion(&mut mine).status, Status::RemoteAccess);
+    only_read_by_the_old_key(&next, pd, lent);
 
     // It ends, and the store has nothing of it any more.
     assert_eq!(daemon.observer().refusal(&Request::Evict("store"), &[]), None);

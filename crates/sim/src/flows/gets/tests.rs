@@ -1,6 +1,6 @@
 //! Whole runs in which hosts serve values.
 
-use crate::flows::{Cluster, ClusterError, Flow, Payload, Transport, get_calls, incast};
+use crate::flows::{Cluster, ClusterError, Content, Flow, Transport, get_calls, incast};
 use crate::hardware::Profile;
 use crate::net::time::US;
 use crate::net::{LeafSpine, LineRate, Star, Topology};
@@ -51,10 +51,10 @@ fn values_arrive_whole_under_load() {
             assert!(report.flows.iter().zip(&flows).all(|(f, flow)| f.arrived == flow.bytes));
             report
         };
-        let hollow = run(Payload::Hollow, 1);
+        let hollow = run(Content::Hollow, 1);
         assert!(hollow.tally.dropped_full > 0, "{hollow}");
-        assert!(run(Payload::Hollow, 2) == hollow, "{transport}: two threads");
-        assert!(run(Payload::Real, 1) == hollow, "{transport}: real bytes");
+        assert!(run(Content::Hollow, 2) == hollow, "{transport}: two threads");
+        assert!(run(Content::Real, 1) == hollow, "{transport}: real bytes");
         cluster.short_first = true;
         cluster.net.classes = true;
         let classes = cluster.run(&flows).unwrap();

@@ -1,7 +1,7 @@
 //! Whole runs of models, beside the same judges as cards.
 
 use crate::flows::{
-    Cluster, ClusterError, Flow, Payload, Report, Sizes, Transport, incast, poisson,
+    Cluster, ClusterError, Content, Flow, Report, Sizes, Transport, incast, poisson,
     ring_all_reduce,
 };
 use crate::hardware::Profile;
@@ -132,7 +132,7 @@ fn flows_wait_for_each_other_as_with_cards() {
 fn what_a_model_has_not_is_refused() {
     let flows = [Flow::new(0, 1, 1000, 0)];
     let error = ClusterError::Model("srnic");
-    let real = Cluster { payload: Payload::Real, ..star(2, "srnic") };
+    let real = Cluster { payload: Content::Real, ..star(2, "srnic") };
     assert_eq!(real.run(&flows), Err(error.clone()));
     let card = Cluster { hardware: vec![Profile::named("cx5"); 2], ..star(2, "srnic") };
     assert_eq!(card.run(&flows), Err(error));

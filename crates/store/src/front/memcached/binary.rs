@@ -173,7 +173,7 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         let status = if too_long { Status::TooLarge } else { Status::Invalid };
         let key_at = HEADER + extras_len;
         if call.state.is_known && request.loud == 0x01 && key_len <= KEY_BYTES {
-            // As in memcached: who fails to replace a value does not want the old one.
+            // As in memcached: a client that fails to replace a value does not want the old one.
             let Some(key) = input.get(key_at..key_at + key_len) else {
                 return Taken::Wants(key_at + key_len - input.len());
             };

@@ -296,7 +296,7 @@ fn store_if<'a>(
         return whole.map_or(Taken::Close, |whole| Taken::Request(whole, op));
     }
     if len > longest(call.turn) as u64 && mode == Mode::Set {
-        // As in memcached: who fails to replace a value does not want the old one.
+        // As in memcached: a client that fails to replace a value does not want the old one.
         operations::delete(call.turn, call.ts, key, None);
     }
     let (value, whole) = match chunk(call, data, head, len) {

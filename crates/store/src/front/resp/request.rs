@@ -558,7 +558,7 @@ mod tests {
             assert_eq!(short_line(&line.as_bytes()[..line.len() - 1], b'$'), None, "not whole");
             assert_eq!(short_line(line.as_bytes(), b'*'), None);
         }
-        // What is unusual is left to who knows all of it.
+        // What is unusual is left to the reader that knows all of it.
         for other in ["", "$", "$\r\n", "$01\r\n", "$-1\r\n", "$10000000\r\n", "$1a\r\n"] {
             assert_eq!(short_line(other.as_bytes(), b'$'), None, "{other:?}");
         }

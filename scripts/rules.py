@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Rules of the code that no pattern of one line can tell; the stage tidy prints what this finds.
+
+- A thread is started by `without_signals`, or by `remora_cli::thread`, and its start may fail.
+- A function has at most 60 lines.
+- docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
+"""
+import re
+import sys
+
+from circles import ROOT, Crate
+
+# (`remora_cli::thread` takes a name first, or behind a scope.)
+START = re.compile(
+    r'(?<!crate::)(?:\bthread::|\.)spawn(?:_scoped)?\(\s*(?!["\s)]|\w+,\s*["&])')
+BEFORE = 120  # characters before a start that must hold `without_signals`
+FUNCTION = re.compile(r'( *)(?:pub(?:\(.*?\))? )?(?:(?:const|async|unsafe|extern "C") )*fn ')
+LINES = 60
+
+
+def bare_threads():
+    """Tests are aside, and the tasks of a JoinSet, which are no threads."""
+    for src in sorted(ROOT.glob("crates/*/src")):
+        crate = Crate(src)
+        for module, code in sorted(crate.code.items()):
+            starts = [] if "JoinSet" in code else START.finditer(code)
+            for start in starts if module in crate.file else []:
+                if "without_signals(" not in code[:start.start()][-BEFORE:]:
+                    yield f"{crate.file[module]}: starts a thread without `without_signals`"
+
+
+def long_functions():
+    """A function ends with the first bracket that stands where it began, as rustfmt has it."""
+    for file in sorted(p for top in ("crates", "fuzz", "tests", "examples", "guest")
+                       for p in (ROOT / top).rglob("*.rs") if "target" not in p.parts):
+        lines = file.read_text().splitlines()
+        for begin, line in enumerate(lines):
+            if not (found := FUNCTION.match(line)):
+                continue
+            rest = range(begin, len(lines))
+            head = next((n for n in rest if lines[n].endswith(("{", "}", ";"))), begin)
+            if lines[head].endswith("{"):
+                end = next((n for n in rest if lines[n] == found[1] + "}"), begin)
+                if end - begin >= LINES:
+                    yield f"{file.relative_to(ROOT)}:{begin + 1}: {end - begin + 1} lines"
+
+
+def uses(folder):
+    """Our crates that a crate depends on, and those of them that a feature brings."""
+    manifest = (folder / "Cargo.toml").read_text()
+    depends = re.search(r"^\[dependencies\]$(.*?)(?=^\[|\Z)", manifest, re.M | re.S)[1]
+    ours = dict(re.findall(r"^(?:remora-)?(\w+)(.*)$", "\n".join(
+        line for line in depends.splitlines() if line.startswith("remora")), re.M))
+    return set(ours), {name for name, what in ours.items() if "optional = true" in what}
+
+
+def stale_picture():
+    """What the table and the diagram say differently from the manifests."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    crates = {f"crates/{folder.name}": folder for folder in (ROOT / "crates").iterdir()}
+    crates |= {name: ROOT / name for name in ("fuzz", "tests")}
+    for name, folder in sorted(crates.items()):
+        used, by_feature = uses(folder)
+        row = re.search(rf"^\| `{name}` \|.*\| ([^|]*) \|$", text, re.M)
+        told = set(re.findall(r"\w+", row[1] if row else "")) - {"none", "as", "a", "feature"}
+        if told != used:
+            yield f"docs/architecture.md, table: {name} uses {', '.join(sorted(used)) or 'none'}"
+        arrow = rf"^ +{folder.name}(?:\[[^]]*\])? %s (\w+)"
+        drawn = set(re.findall(arrow % "-->", text, re.M))
+        featured = set(re.findall(arrow % r"-\. feature \.->", text, re.M))
+        if (drawn, featured) != (used - by_feature, by_feature):
+            yield f"docs/architecture.md, diagram: arrows from {folder.name} are not its crates"
+
+
+if __name__ == "__main__":
+    FAULTS = [*bare_threads(), *long_functions(), *stale_picture()]
+    print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
+    sys.exit(bool(FAULTS))

@@ -169,7 +169,6 @@ mod tests {
     /// Of all delays and losses of a round trip, the worst counts, and it counts once.
     #[test]
     fn the_worst_of_a_round_trip_counts() {
-        let high = Psn::new(100);
         let cut = |signs: &[fn(&mut Swift, &mut Window)]| {
             let (mut swift, mut window) = (Swift::default(), Window::new(256));
             signs.iter().for_each(|sign| sign(&mut swift, &mut window));

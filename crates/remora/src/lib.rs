@@ -169,6 +169,7 @@ pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
 pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
+pub use takeover::{AdoptError, ReleaseError};
 pub use text::printable;
 
 /// The Rust of the README is compiled by the tests.

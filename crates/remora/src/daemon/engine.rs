@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use remora_nic::cm::CmEvent;
 use remora_nic::queue::{Moderation, ResizeCqError};
-use remora_nic::{Event as CardEvent, Memory, Nic, Time};
+use remora_nic::{Event as CardEvent, Key, Memory, Nic, Time};
 use rustix::event::epoll;
 
 use super::lent::Lent;
@@ -27,7 +27,8 @@ use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
-    Completions, Of, Queue, SessionCounters, SessionQueues, Sides, Work, ring as ring_doorbell,
+    Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, Work,
+    ring as ring_doorbell,
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
@@ -123,6 +124,8 @@ impl Engine {
             held: Vec::new(),
             lent: BTreeMap::new(),
             dm: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            ways: BTreeMap::new(),
             kernels: SessionKernels::default(),
             record: None,
             ends: false,
@@ -256,8 +259,14 @@ impl Engine {
         self.set_owner(session, recv, Of::Recv(qpn));
         self.qps.insert(qpn, session);
         if let Some(of) = self.session(session) {
-            of.sides.insert(qpn, Sides { send, recv });
+            of.sides.insert(qpn, Sides { send, recv, managed: false });
         }
+    }
+
+    /// The queues of the queue pair run only as far as other queues let them.
+    pub(crate) fn set_managed(&mut self, session: u16, qpn: u32) {
+        let sides = self.session(session).and_then(|of| of.sides.get_mut(&qpn));
+        sides.into_iter().for_each(|sides| sides.managed = true);
     }
 
     /// The ring of shared receive queue `srq`, instead of another that it may have had.
@@ -419,14 +428,22 @@ impl Engine {
         }
     }
 
-    /// What was noted of an object that outlives the daemon.
-    pub(crate) fn recorded(&mut self, session: u16, object: Object) -> Option<Entry> {
-        self.session(session)?.record.as_ref()?.get(object)
+    /// What was noted of a region.
+    pub(crate) fn region(&mut self, session: u16, key: Key) -> Option<Entry> {
+        self.session(session)?.regions.get(&key).map(|region| region.entry)
     }
 
-    /// Notes what has to be known of a region, so that it outlives the daemon.
+    /// Forgets what was noted of a region, which has changed.
+    pub(crate) fn forget_region(&mut self, session: u16, key: Key) {
+        self.session(session).into_iter().for_each(|of| of.forget_region(Object::Mr(key)));
+    }
+
+    /// Notes what has to be known of a region, so that another process can take it over, and that
+    /// it outlives the daemon.
     pub(crate) fn record_region(&mut self, session: u16, region: &Entry) {
-        if let Some(record) = self.session(session).and_then(|of| of.record.as_mut()) {
+        let (Object::Mr(key), Some(of)) = (region.object(), self.session(session)) else { return };
+        of.note_region(key, *region);
+        if let Some(record) = &mut of.record {
             record.add(region);
         }
     }
@@ -436,13 +453,27 @@ impl Engine {
         if let Object::Xrcd(xrcd) = object {
             self.named.forget(xrcd);
         }
-        let of = self.objects.owner(object);
-        let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
+        if let Some(session) = self.objects.owner(object) {
+            self.remove_object(session, object);
+        }
+    }
+
+    /// As [`Engine::disown`], for an object of this session's, which may be card memory.
+    pub(crate) fn disown_of(&mut self, session: u16, object: Object) {
+        match object {
+            Object::Dm(_) => self.remove_object(session, object),
+            _ => self.disown(object),
+        }
+    }
+
+    fn remove_object(&mut self, session: u16, object: Object) {
+        let of = self.sessions.get_mut(usize::from(session));
         if let Some(of) = of.and_then(Option::as_mut) {
-            let lent = self.objects.remove(&mut of.usage, object);
+            let lent = self.objects.remove(session, &mut of.usage, object);
             if let Some(record) = &mut of.record {
                 record.remove(object);
             }
+            of.forget_region(object);
             if let Some(lent) = lent.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users -= 1;
             }
@@ -506,7 +537,7 @@ impl Engine {
         let Some(of) = self.session(session) else { return false };
         let taken = of.parts.take_at(at as usize, len as usize);
         if taken {
-            of.dm.insert(at, len);
+            of.dm.insert(at, Piece { len, users: 0 });
         }
         taken
     }
@@ -527,8 +558,8 @@ impl Engine {
     /// Where the piece of card memory of the session's begins that holds this address, and its
     /// length.
     pub(crate) fn dm_piece(&mut self, session: u16, addr: u64) -> Option<(u64, u64)> {
-        let (at, len) = self.session(session)?.dm.range(..=addr).next_back()?;
-        (addr < at + len).then_some((*at, *len))
+        let (at, piece) = self.session(session)?.dm.range(..=addr).next_back()?;
+        (addr < at + piece.len).then_some((*at, piece.len))
     }
 
     /// Bytes of a session's arena that are not given out.
@@ -540,15 +571,15 @@ impl Engine {
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
         let of = self.session(session)?;
         let at = of.parts.take(bytes)? as u64;
-        of.dm.insert(at, bytes as u64);
+        of.dm.insert(at, Piece { len: bytes as u64, users: 0 });
         Some(at)
     }
 
     /// Gives back what [`Engine::take_part`] gave out.
-    pub(crate) fn release_part(&mut self, session: u16, at: u64, len: u64) {
-        if let Some(of) = self.session(session) {
-            of.dm.remove(&at);
-            of.release(at as usize, len as usize);
+    pub(crate) fn release_part(&mut self, session: u16, at: u64) {
+        let Some(of) = self.session(session) else { return };
+        if let Some(piece) = of.dm.remove(&at) {
+            of.release(at as usize, piece.len as usize);
         }
     }
 }

@@ -300,6 +300,9 @@ impl Commands for Guarded<'_> {
                 self.own(Object::Qp(made.qpn));
                 let (session, number) = (self.session, |place: RingPlace| place.number);
                 self.engine().add_qp(session, made.qpn, send.map(number), recv.map(number));
+                if !init.flags.is_empty() {
+                    self.engine().set_managed(session, made.qpn);
+                }
                 let told = |place: Option<RingPlace>, ring| RingInit {
                     addr: place.map_or(0, RingPlace::to_addr),
                     ..ring
@@ -475,10 +478,11 @@ impl Commands for Guarded<'_> {
             return Err(RegMrError::UnknownPd);
         }
         let session = self.session;
-        let before = self.engine().recorded(session, Object::Mr(key));
+        let before = self.engine().region(session, key);
         let recorded = before.map(|before| before.changed(&change));
         let Some(bytes) = change.bytes else {
             let same = self.driver.rereg_mr_at(key, 0, &change)?;
+            self.engine().forget_region(session, key);
             recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
             return Ok(same);
         };
@@ -542,9 +546,13 @@ impl Commands for Guarded<'_> {
         }
         let session = self.session;
         let engine = self.engine();
-        let len = engine.objects.amount(Object::Dm(addr));
-        engine.release_part(session, addr, len);
-        engine.disown(Object::Dm(addr));
+        let users =
+            engine.session(session).and_then(|of| of.dm.get(&addr)).map_or(0, |of| of.users);
+        if users > 0 {
+            return Err(DestroyError::Busy { users });
+        }
+        engine.release_part(session, addr);
+        engine.disown_of(session, Object::Dm(addr));
         Ok(())
     }
 

@@ -183,6 +183,7 @@ impl Record {
     }
 
     /// What was noted of an object.
+    #[cfg(test)]
     pub(crate) fn get(&self, object: Object) -> Option<Entry> {
         decode(&self.read(*self.at.get(&object)?, SLOT)?).ok()
     }

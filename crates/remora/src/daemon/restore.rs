@@ -13,8 +13,7 @@ use std::time::Instant;
 
 use remora_nic::MrInit;
 
-use super::answers::new_token;
-use super::answers::share;
+use super::answers::{KEPT_FILES, new_token, share};
 use super::fd_store::{FdStore, Part, Stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
@@ -293,7 +292,10 @@ fn make(
         Entry::Lent { number, loan } => {
             let lent = Lent::take(loan, vec![file?], lender, &mut driver.memory);
             let mut lent = lent.inspect_err(|error| tracing::warn!(%error, "lent memory")).ok()?;
-            lent.close_file();
+            let files = driver.engine.as_deref_mut()?.session(slot)?.lent.len();
+            if files >= KEPT_FILES {
+                lent.close_file();
+            }
             driver.engine.as_deref_mut()?.restore_lent(slot, number, lent).then_some(())?;
         }
         Entry::Region { key, pd, bytes, access } => {
@@ -314,6 +316,7 @@ fn make(
             driver.nic.restore_mr(key, pd, init).ok()?;
             let engine = driver.engine.as_deref_mut()?;
             engine.own(slot, Object::Mr(key), (bytes.len, lent));
+            engine.record_region(slot, &entry);
         }
     }
     Some(())

@@ -7,16 +7,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
-use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
+use remora_nic::{Event as CardEvent, Key, Memory, Nic, PostError, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
-use super::record::Record;
+use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
+use crate::commands::Place;
 use crate::event::Event;
 use crate::memory::memfd;
-use crate::message::{Quotas, encode};
+use crate::message::{Loan, Object, Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
 use crate::shared::{
@@ -34,6 +35,24 @@ const ACTIVE: usize = 64;
 pub(super) struct Sides {
     pub(super) send: Option<u32>,
     pub(super) recv: Option<u32>,
+    /// The queues run only as far as other queues let them.
+    pub(super) managed: bool,
+}
+
+/// A region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) entry: Entry,
+    /// How the memory that it is in was lent; `None`: it is the arena.
+    pub(crate) way: Option<Loan>,
+}
+
+/// A piece of card memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) len: u64,
+    /// Regions that are in it.
+    pub(crate) users: u32,
 }
 
 /// The shared part of a session.
@@ -62,8 +81,12 @@ pub(crate) struct SessionQueues {
     pub(super) held: Vec<(Time, u32)>,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
-    /// Pieces of card memory, by where they begin, and their lengths.
-    pub(crate) dm: BTreeMap<u64, u64>,
+    /// Pieces of card memory, by where they begin.
+    pub(crate) dm: BTreeMap<u64, Piece>,
+    /// What its regions are, by their keys.
+    pub(crate) regions: BTreeMap<Key, Region>,
+    /// How many of them are reached by each way.
+    pub(crate) ways: BTreeMap<Option<Loan>, u32>,
     /// What runs on the card for it.
     pub(crate) kernels: SessionKernels,
     /// What outlives the daemon, if anything does.
@@ -96,7 +119,7 @@ pub(super) enum Queue {
 pub(super) struct Work {
     pub(super) of: Of,
     pub(super) shared: WorkQueue,
-    ring: (usize, usize),
+    pub(super) ring: (usize, usize),
     /// The index that the card has been told.
     pub(super) rung: u32,
     /// The index that the client has been told.
@@ -183,6 +206,40 @@ impl SessionQueues {
             }
             Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
             None => {}
+        }
+    }
+
+    /// The piece of card memory that a region is in.
+    pub(super) fn piece_of(&mut self, region: &Entry) -> Option<&mut Piece> {
+        let Entry::Region { bytes, .. } = region else { return None };
+        let (Place::Device(at) | Place::Arena(at)) = bytes.place else { return None };
+        let (start, piece) = self.dm.range_mut(..=at).next_back()?;
+        (at < start + piece.len).then_some(piece)
+    }
+
+    /// Forgets what a region was, if the object is one.
+    pub(super) fn forget_region(&mut self, object: Object) {
+        let Object::Mr(key) = object else { return };
+        let Some(Region { entry, way }) = self.regions.remove(&key) else { return };
+        if let Some(count) = self.ways.get_mut(&way) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(piece) = self.piece_of(&entry) {
+            piece.users = piece.users.saturating_sub(1);
+        }
+    }
+
+    /// Notes what a region is.
+    pub(super) fn note_region(&mut self, key: Key, entry: Entry) {
+        let Entry::Region { bytes, .. } = entry else { return };
+        let way = match bytes.place {
+            Place::Lent { number, .. } => self.lent.get(&number).map(|lent| lent.loan),
+            _ => None,
+        };
+        self.regions.insert(key, Region { entry, way });
+        *self.ways.entry(way).or_default() += 1;
+        if let Some(piece) = self.piece_of(&entry) {
+            piece.users += 1;
         }
     }
 

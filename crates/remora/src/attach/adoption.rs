@@ -5,6 +5,7 @@
 //! was not posted whole was never there.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use remora_nic::queue::RingInit;
@@ -176,7 +177,16 @@ impl Attached {
         let len = bytes.len as usize;
         let (buffer, memory) = match bytes.place {
             Place::Device(at) | Place::Arena(at) => {
-                let buffer = Buffer::part(self.arena.memory(), at as usize, len).ok();
+                let buffer = match (piece, file) {
+                    // Of the user's card memory; a piece begins at a page.
+                    (Some(start), Some(file)) => {
+                        let offset = (at - start) as usize;
+                        let whole = Buffer::map(file.as_fd(), start, offset + len).ok();
+                        whole.and_then(|whole| Buffer::part(&Arc::new(whole), offset, len).ok())
+                    }
+                    (Some(_), None) if !self.session.is_machine() => None,
+                    _ => Buffer::part(self.arena.memory(), at as usize, len).ok(),
+                };
                 (buffer, piece.map(Object::Dm))
             }
             Place::Lent { number, offset } => {
@@ -185,7 +195,7 @@ impl Attached {
                 }
                 let whole = file.and_then(|file| {
                     let len = memfd::len_of(&file).ok()? as usize;
-                    Buffer::map(std::os::fd::AsFd::as_fd(&file), 0, len).ok()
+                    Buffer::map(file.as_fd(), 0, len).ok()
                 });
                 let part = |whole| Buffer::part(&Arc::new(whole), offset as usize, len).ok();
                 (whole.and_then(part), Some(Object::Lent(number)))

@@ -362,6 +362,9 @@ impl Server {
         let Ok(command) = decode::<Command<'_>>(bytes) else {
             return Then::Drop("the command cannot be read".into());
         };
+        if matches!(command, Command::AllocDm { .. }) {
+            self.give_card(number);
+        }
         let result = self.with(number, |driver, slot| {
             Guarded::new(driver, slot).map(|mut card| dispatch(&mut card, command))
         });
@@ -369,6 +372,28 @@ impl Server {
             Some(result) => self.send(number, &Answer::Result(&result), &[]),
             None => Then::Drop(NO_SESSION.into()),
         }
+    }
+
+    /// Has device memory of the client's session be pieces of its user's card memory.
+    fn give_card(&mut self, number: u32) {
+        let held = self.held(number).and_then(|of| self.sessions.get(&of));
+        let Some((uid, slot)) = held.filter(|of| !of.is_machine).map(|of| (of.uid, of.slot)) else {
+            return;
+        };
+        let had_memory = self.dma.memory(uid).is_some();
+        let card = match self.dma.card_for(uid, self.policy.rule(uid)) {
+            Ok(card) => card,
+            Err(reason) => return tracing::warn!(uid, reason, "a user has no card memory"),
+        };
+        if !had_memory {
+            self.store_card(uid);
+        }
+        self.device.live.command_own(|driver| {
+            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            if let Some(of) = of.filter(|of| of.dm.is_empty()) {
+                of.card = Some(card);
+            }
+        });
     }
 
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {

@@ -128,21 +128,18 @@ fn ring(of: &SessionQueues, number: Option<u32>, depth: u32) -> Option<RingInit>
     Some(RingInit { addr, depth, stride })
 }
 
-fn region(of: &mut SessionQueues, key: Key) -> Option<Described> {
+fn region(of: &SessionQueues, key: Key) -> Option<Described> {
     let Entry::Region { pd, bytes, access, .. } = of.regions.get(&key)?.entry else { return None };
-    let piece = match bytes.place {
-        Place::Device(at) | Place::Arena(at) => {
-            let (start, piece) = of.dm.range(..=at).next_back().unzip();
-            start.zip(piece).filter(|(start, piece)| at < *start + piece.len)
-        }
-        _ => None,
-    };
-    let piece = piece.map(|(start, _)| *start);
+    let piece = of.piece_at(bytes.place);
+    let of_card = piece.and_then(|(_, piece)| piece.of_card.as_ref());
+    let of_card = of_card.map(|piece| piece.card().as_fd());
+    let piece = piece.map(|(start, _)| start);
     let lent = match bytes.place {
         Place::Lent { number, .. } => of.lent.get(&number),
         _ => None,
     };
-    let file = lent.and_then(|lent| lent.file()).and_then(|file| file.try_clone_to_owned().ok());
+    let file = lent.and_then(|lent| lent.file()).or(of_card);
+    let file = file.and_then(|file| file.try_clone_to_owned().ok());
     let loan = lent.map(|lent| lent.loan);
     Some((Description::Region { pd, bytes, access, piece, loan }, file))
 }

@@ -32,7 +32,9 @@ use super::session_queues::{
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
+use crate::dma::{self, Kind};
 use crate::event::Event;
+use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
 use crate::shared::completions::ring_len;
@@ -60,6 +62,9 @@ pub(crate) struct Engine {
     /// The completion queues that got entries in this step, by session and record.
     moved: Vec<(u16, u32)>,
 }
+
+/// Longer pieces of card memory are far: to zero near memory takes time, in which the card stands.
+const NEAR_MAX: u64 = 256 << 10;
 
 /// A session's arena has no room left, or no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +128,7 @@ impl Engine {
             usage: Usage::default(),
             held: Vec::new(),
             lent: BTreeMap::new(),
+            card: None,
             dm: BTreeMap::new(),
             regions: BTreeMap::new(),
             ways: BTreeMap::new(),
@@ -531,13 +537,17 @@ impl Engine {
         true
     }
 
-    /// Takes the part of a session's arena that was a piece of card memory with another daemon;
-    /// returns whether it is free.
+    /// Takes what was a piece of card memory with another daemon; returns whether it is free.
     pub(crate) fn restore_part(&mut self, session: u16, at: u64, len: u64) -> bool {
         let Some(of) = self.session(session) else { return false };
-        let taken = of.parts.take_at(at as usize, len as usize);
+        let of_card = of.card.as_ref().map(|card| card.alloc_at(at, len));
+        let taken = match &of_card {
+            Some(piece) => piece.is_some(),
+            None => of.parts.take_at(at as usize, len as usize),
+        };
         if taken {
-            of.dm.insert(at, Piece { len, users: 0 });
+            let of_card = of_card.flatten();
+            of.dm.insert(at, Piece { len, users: 0, of_card });
         }
         taken
     }
@@ -562,16 +572,34 @@ impl Engine {
         (addr < at + piece.len).then_some((*at, piece.len))
     }
 
-    /// Bytes of a session's arena that are not given out.
-    pub(crate) fn arena_room(&mut self, session: u16) -> usize {
-        self.session(session).map_or(0, |of| of.parts.capacity() - of.parts.used())
+    /// The bus address of `len` bytes at `at` in a piece of card memory of the session's.
+    pub(crate) fn dm_bus(&mut self, session: u16, at: u64, len: u64) -> Option<u64> {
+        let covers = self.is_dm(session, at, len);
+        covers.then(|| self.session(session).map(|of| of.card_bytes().addr() + at))?
     }
 
-    /// Takes `bytes` bytes of a session's arena as card memory.
+    /// How much card memory a session could have, as far as is known.
+    pub(crate) fn dm_room(&mut self, session: u16) -> usize {
+        self.session(session).map_or(0, |of| match &of.card {
+            Some(card) => card.sizes().far as usize,
+            None => of.parts.capacity() - of.parts.used(),
+        })
+    }
+
+    /// Takes zeroed card memory: short pieces are near, as long as there is room.
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
         let of = self.session(session)?;
-        let at = of.parts.take(bytes)? as u64;
-        of.dm.insert(at, Piece { len: bytes as u64, users: 0 });
+        let len = bytes as u64;
+        let (at, of_card) = match &of.card {
+            Some(card) => {
+                let near = (len <= NEAR_MAX).then(|| card.alloc(Kind::Near, len).ok()).flatten();
+                let piece = near.or_else(|| card.alloc(Kind::Far, len).ok())?;
+                clear(&piece);
+                (piece.address(), Some(piece))
+            }
+            None => (of.parts.take(bytes)? as u64, None),
+        };
+        of.dm.insert(at, Piece { len, users: 0, of_card });
         Some(at)
     }
 
@@ -579,8 +607,24 @@ impl Engine {
     pub(crate) fn release_part(&mut self, session: u16, at: u64) {
         let Some(of) = self.session(session) else { return };
         if let Some(piece) = of.dm.remove(&at) {
-            of.release(at as usize, piece.len as usize);
+            if piece.of_card.is_none() {
+                of.release(at as usize, piece.len as usize);
+            }
         }
+    }
+}
+
+/// Other programs of the user may have had the piece before.
+fn clear(piece: &dma::Piece) {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    if piece.kind() == Kind::Far {
+        let punched = memfd::punch(piece.card().as_fd(), piece.address(), piece.len());
+        if punched.is_ok() {
+            return;
+        }
+    }
+    for at in (0..piece.len()).step_by(ZEROES.len()) {
+        piece.write_at(at, &ZEROES).expect("a piece is of whole pages");
     }
 }
 

@@ -169,9 +169,8 @@ impl<'a> Guarded<'a> {
         let session = self.session;
         match bytes.place {
             Place::Device(addr) => {
-                let covers = self.has_dm(addr, bytes.len);
-                let bus = covers.then(|| self.engine().arena_bus(session, addr, bytes.len));
-                Ok((bus.flatten().ok_or(RegMrError::Place)?, None))
+                let bus = self.engine().dm_bus(session, addr, bytes.len);
+                Ok((bus.ok_or(RegMrError::Place)?, None))
             }
             Place::Arena(offset) if offset >= DATA as u64 => {
                 let bus = self.engine().arena_bus(session, offset, bytes.len);
@@ -524,11 +523,12 @@ impl Commands for Guarded<'_> {
         self.destroy(window(key), |card| card.dealloc_mw(key))
     }
 
-    /// Card memory of a session is a part of its arena, at the offset that is returned.
+    /// Card memory of a session is a piece of its user's, at the address that is returned; for a
+    /// virtual machine, a part of its arena.
     fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
         self.admits_object(Ask::Other)?;
         let session = self.session;
-        let limit = self.engine().arena_room(session);
+        let limit = self.engine().dm_room(session);
         match usize::try_from(len) {
             Ok(bytes) if bytes > 0 => {
                 let taken = self.engine().take_part(session, bytes);
@@ -564,7 +564,7 @@ impl Commands for Guarded<'_> {
         let session = self.session;
         let of = self.engine().session(session).ok_or(fault)?;
         let mut bytes = vec![0; len];
-        of.arena.memory().read_at(addr as usize, &mut bytes).map_err(|_| fault)?;
+        of.card_bytes().read_at(addr as usize, &mut bytes).map_err(|_| fault)?;
         Ok(bytes)
     }
 
@@ -575,7 +575,7 @@ impl Commands for Guarded<'_> {
         }
         let session = self.session;
         let of = self.engine().session(session).ok_or(fault)?;
-        of.arena.memory().write_at(addr as usize, data).map_err(|_| fault)
+        of.card_bytes().write_at(addr as usize, data).map_err(|_| fault)
     }
 
     fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {

@@ -109,8 +109,12 @@ impl Server {
         }
         let share = new_token()?;
         let mut regions = 0;
+        let card = self.dma.card(head.uid);
         let slot = self.device.live.command_own(|driver| {
             let slot = attach(driver, arena, &head, &rule)?;
+            if let Some(of) = driver.engine.as_deref_mut().and_then(|e| e.session(slot)) {
+                of.card = card;
+            }
             let lost = fill(driver, slot, &head, &rule, (&entries, parts));
             lost.iter().for_each(|object| record.remove(*object));
             let is_region = |entry: &&Entry| matches!(entry.object(), Object::Mr(_));
@@ -301,10 +305,7 @@ fn make(
         Entry::Region { key, pd, bytes, access } => {
             let engine = driver.engine.as_deref_mut()?;
             let (bus, lent) = match bytes.place {
-                Place::Device(at) | Place::Arena(at) => {
-                    engine.is_dm(slot, at, bytes.len).then_some(())?;
-                    (engine.arena_bus(slot, at, bytes.len)?, None)
-                }
+                Place::Device(at) => (engine.dm_bus(slot, at, bytes.len)?, None),
                 Place::Lent { number, offset } => {
                     let lent = engine.session(slot)?.lent.get(&number)?;
                     (lent.bus(offset, bytes.len)?, Some(number))

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
@@ -15,8 +16,9 @@ use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
 use crate::commands::Place;
+use crate::dma::{self, CardMemory};
 use crate::event::Event;
-use crate::memory::memfd;
+use crate::memory::{Buffer, memfd};
 use crate::message::{Loan, Object, Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
@@ -48,9 +50,11 @@ pub(crate) struct Region {
 }
 
 /// A piece of card memory.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) len: u64,
+    /// Where it is the user's card memory; `None`: a part of the arena.
+    pub(crate) of_card: Option<dma::Piece>,
     /// Regions that are in it.
     pub(crate) users: u32,
 }
@@ -81,6 +85,9 @@ pub(crate) struct SessionQueues {
     pub(super) held: Vec<(Time, u32)>,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
+    /// The card memory of the user, of which pieces are given out. A virtual machine has parts of
+    /// its arena instead: it reaches no other memory.
+    pub(crate) card: Option<Arc<CardMemory>>,
     /// Pieces of card memory, by where they begin.
     pub(crate) dm: BTreeMap<u64, Piece>,
     /// What its regions are, by their keys.
@@ -209,12 +216,31 @@ impl SessionQueues {
         }
     }
 
-    /// The piece of card memory that a region is in.
-    pub(super) fn piece_of(&mut self, region: &Entry) -> Option<&mut Piece> {
+    /// Where in card memory bytes are, if they can be there.
+    fn in_card_memory(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::Device(at) => Some(at),
+            Place::Arena(at) if self.card.is_none() => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The piece of card memory that bytes are in, and where it begins.
+    pub(super) fn piece_at(&self, place: Place) -> Option<(u64, &Piece)> {
+        let at = self.in_card_memory(place)?;
+        let (start, piece) = self.dm.range(..=at).next_back()?;
+        (at < start + piece.len).then_some((*start, piece))
+    }
+
+    fn piece_of(&mut self, region: &Entry) -> Option<&mut Piece> {
         let Entry::Region { bytes, .. } = region else { return None };
-        let (Place::Device(at) | Place::Arena(at)) = bytes.place else { return None };
-        let (start, piece) = self.dm.range_mut(..=at).next_back()?;
-        (at < start + piece.len).then_some(piece)
+        let (start, _) = self.piece_at(bytes.place)?;
+        self.dm.get_mut(&start)
+    }
+
+    /// The memory that addresses of card memory are offsets in.
+    pub(crate) fn card_bytes(&self) -> &Buffer {
+        self.card.as_ref().map_or(self.arena.memory(), |card| card.bytes())
     }
 
     /// Forgets what a region was, if the object is one.

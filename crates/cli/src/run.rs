@@ -60,6 +60,10 @@ pub(crate) struct Run {
     /// NAME, and ends after TIME (60s, 5m, 2h) or by `remora nic evict NAME`; it needs `remora nic`
     #[arg(long, value_name = "NAME[:TIME]")]
     keep: Option<Kept>,
+    /// A session of that name which a killed program has left ends, with all that it had, as the
+    /// program opens the card
+    #[arg(long, requires = "keep")]
+    anew: bool,
     /// Set LD_LIBRARY_PATH only; programs that bring their own libibverbs then do not use Remora
     #[arg(long)]
     no_preload: bool,
@@ -84,6 +88,7 @@ impl Run {
             impair: self.impair.as_deref(),
             no_preload: self.no_preload,
             keep: self.keep.as_ref(),
+            anew: self.anew,
         };
         if self.keep.is_some() {
             Observer::connect(None).context("a session can be kept only by a daemon")?;

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use remora_nic::CreateError;
@@ -50,6 +50,17 @@ struct Inner {
     handle: u32,
 }
 
+/// A handle that does not keep its completion queue.
+#[derive(Debug)]
+pub(crate) struct WeakQueue(Weak<Inner>);
+
+impl WeakQueue {
+    /// The queue, if it is still there.
+    pub(crate) fn upgrade(&self) -> Option<CompletionQueue> {
+        self.0.upgrade().map(|inner| CompletionQueue { inner })
+    }
+}
+
 impl CompletionQueue {
     pub(crate) fn new(
         live: Arc<Live>,
@@ -64,6 +75,17 @@ impl CompletionQueue {
             Ok::<_, CreateError>(handle)
         })?;
         Ok(CompletionQueue { inner: Arc::new(Inner { live, handle }) })
+    }
+
+    /// A queue that another process has made in the same session, and which the device goes on
+    /// with.
+    pub(crate) fn adopt(live: Arc<Live>, handle: u32) -> CompletionQueue {
+        CompletionQueue { inner: Arc::new(Inner { live, handle }) }
+    }
+
+    /// A handle that does not keep the queue.
+    pub(crate) fn downgrade(&self) -> WeakQueue {
+        WeakQueue(Arc::downgrade(&self.inner))
     }
 
     /// A queue that only counts: see

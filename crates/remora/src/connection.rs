@@ -127,6 +127,15 @@ pub enum ConnectionEnd {
 }
 
 impl Connection {
+    /// A connection that another process has made in the same session. What came with it, that
+    /// process knew.
+    pub(crate) fn adopt(live: Arc<Live>, conn: ConnId, queue_pair: QueuePair) -> Connection {
+        let path = queue_pair.query().attr.path;
+        let address = path.map_or(live.info.address, |path| path.dst);
+        let peer = SocketAddr::new(address, 0);
+        Connection { live, conn, queue_pair, private_data: Vec::new(), peer }
+    }
+
     /// The connection's queue pair.
     pub fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair

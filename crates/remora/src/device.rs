@@ -34,7 +34,8 @@ use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
 use crate::message::{
-    BadKeep, DaemonPlace, Hello, Keep, Kept, SOCKET_VARIABLE, SessionToken, place, session_name,
+    ANEW_VARIABLE, BadKeep, DaemonPlace, Hello, Keep, Kept, SOCKET_VARIABLE, SessionToken, place,
+    session_name,
 };
 use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
@@ -74,6 +75,7 @@ pub struct DeviceOptions {
     mtu: Option<Mtu>,
     real_time: bool,
     fabric: Option<FabricChoice>,
+    anew: bool,
     pub(crate) dialect: Option<DialectChoice>,
     pub(crate) paths: Option<u8>,
     pub(crate) congestion: Option<Congestion>,
@@ -219,7 +221,8 @@ impl DeviceOptions {
     }
 
     /// Chooses what carries packets. Without this option, the environment variable
-    /// [`FABRIC_VARIABLE`](crate::fabric::FABRIC_VARIABLE) does.
+    /// [`FABRIC_VARIABLE`](crate::fabric::FABRIC_VARIABLE) does. A device that uses another
+    /// process's card carries nothing out past that card with [`FabricChoice::Udp`].
     #[must_use]
     pub fn fabric(mut self, choice: FabricChoice) -> DeviceOptions {
         self.fabric = Some(choice);
@@ -259,6 +262,16 @@ impl DeviceOptions {
     #[must_use]
     pub fn keep(mut self, name: impl Into<String>, keep: Keep) -> DeviceOptions {
         self.kept = Some(Kept { name: name.into(), keep });
+        self
+    }
+
+    /// If a program of this user has left a session of the name that [`DeviceOptions::keep`] gives,
+    /// that one ends first, and all that it had: its ports are free when this device opens. While
+    /// its program runs, opening the device fails. Without this option, the environment variable
+    /// [`ANEW_VARIABLE`](crate::message::ANEW_VARIABLE) may ask for it.
+    #[must_use]
+    pub fn anew(mut self) -> DeviceOptions {
+        self.anew = true;
         self
     }
 
@@ -351,8 +364,11 @@ impl DeviceOptions {
             (Some(kept), Some(_)) => kept.name.clone(),
             _ => session_name(kept),
         };
-        let hello = Hello { name: Some(name), token: self.token, keep, ..Hello::default() };
-        let begun = Begun::at(socket, &hello)?;
+        let anew = self.anew || std::env::var_os(ANEW_VARIABLE).is_some_and(|of| !of.is_empty());
+        let anew = anew && kept.is_some();
+        let hello = Hello { name: Some(name), token: self.token, keep, anew, ..Hello::default() };
+        let mut begun = Begun::at(socket, &hello)?;
+        begun.may_pass &= self.fabric != Some(FabricChoice::Udp);
         let address = begun.welcome.card.address;
         if let Some(wanted) = &self.bind
             && Interface::find(wanted)?.addr != address

@@ -67,6 +67,14 @@ impl Driver {
         }
     }
 
+    /// The same, to change.
+    pub(crate) fn attached_mut(&mut self) -> Option<&mut Attached> {
+        match self {
+            Driver::Own(_) => None,
+            Driver::Attached(attached) => Some(attached),
+        }
+    }
+
     /// The card's time.
     pub(crate) fn now(&self) -> Time {
         match self {

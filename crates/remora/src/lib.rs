@@ -173,6 +173,7 @@ pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
 pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
+pub use takeover::{AdoptError, ReleaseError};
 pub use text::printable;
 
 /// The Rust of the README and of the pages about the device is compiled by the tests.

@@ -10,6 +10,7 @@
 //! daemon listens, `keep.rs` whether the environment wants a session kept, and `ticket.rs` is what
 //! entitles to one.
 
+mod description;
 mod dma;
 mod keep;
 mod kernels;
@@ -26,9 +27,11 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::impair::ImpairCounters;
+
+pub use description::Description;
 pub use dma::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest};
 pub(crate) use keep::session_name;
-pub use keep::{BadKeep, KEEP_VARIABLE, Kept};
+pub use keep::{ANEW_VARIABLE, BadKeep, KEEP_VARIABLE, Kept};
 pub use kernels::{Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow};
 pub use place::{DaemonPlace, SOCKET_VARIABLE, place};
 pub(crate) use place::{PCI_DEVICES, is_ivshmem, user_socket};
@@ -52,6 +55,8 @@ pub struct Hello {
     pub name: Option<String>,
     /// The token of the session of this name, to take it over.
     pub token: Option<SessionToken>,
+    /// A session of this name that a program of the user has left ends first.
+    pub anew: bool,
     /// The session of another process, to use it beside its client.
     pub join: Option<Join>,
     /// What becomes of the session when its client ends.
@@ -188,6 +193,9 @@ pub enum Request<'a> {
     TakeBack(u32),
     /// Where a completion queue lies in the arena. Answer: [`Answer::CompletionQueue`].
     CompletionQueue(u32),
+    /// How an object of the session was made, and where it lies: for a client that has taken the
+    /// session over. Answer: [`Answer::Described`].
+    Describe(Object),
     /// Opens the XRC domain that a file names, whose descriptor comes along. Answer:
     /// [`Answer::Xrcd`].
     OpenXrcd(OpenXrcd),
@@ -195,6 +203,9 @@ pub enum Request<'a> {
     Keep(Keep),
     /// Asks for the sessions from this number on. Answer: [`Answer::Status`].
     Status(u32),
+    /// Asks for the regions of a session, by its number, from this key on. Answer:
+    /// [`Answer::Regions`].
+    Regions(u32, Key),
     /// Asks which sessions have passes to whose memory. Answer: [`Answer::Passes`].
     Passes,
     /// Asks for the clients of the card's memory from this connection on. Answer:
@@ -249,7 +260,7 @@ pub struct Pass {
 }
 
 /// How memory is lent. All but [`Loan::Process`] come with a descriptor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub enum Loan {
     /// A memory file that is sealed against shrinking and growing: the daemon maps it.
     Sealed,
@@ -272,10 +283,20 @@ pub enum Answer<'a> {
     Lent(u32),
     /// A completion queue's place.
     CompletionQueue(CompletionQueuePlace),
+    /// To [`Request::Describe`]: none, if the session has no such object, or one of which there is
+    /// nothing to say. The file of a region's memory comes along, if it is to be mapped.
+    Described(Option<Description>),
     /// To [`Request::OpenXrcd`].
     Xrcd(Result<Xrcd, XrcdError>),
     /// To [`Request::Status`].
     Status(StatusPage),
+    /// To [`Request::Regions`].
+    Regions {
+        /// Some of them, in the order of their keys.
+        regions: Vec<RegionStatus>,
+        /// There are others, with higher keys.
+        more: bool,
+    },
     /// To [`Request::Passes`].
     Passes(Vec<PassStatus>),
     /// To [`Request::DmaClients`].
@@ -349,6 +370,8 @@ pub struct SessionStatus {
     pub arena_bytes: u64,
     /// Memory that it lends: for each way, how many pieces.
     pub lent: Vec<(Loan, u32)>,
+    /// How many of its regions the card reaches by each way; `None`: they lie in the arena.
+    pub ways: Vec<(Option<Loan>, u32)>,
     /// Elements that it has posted.
     pub posted: u64,
     /// Completions that it has got.
@@ -363,6 +386,17 @@ pub struct SessionStatus {
     pub rates: RateLimits,
     /// How many shares of the card it has.
     pub weight: u16,
+}
+
+/// A region of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RegionStatus {
+    /// Its key.
+    pub key: Key,
+    /// Bytes.
+    pub len: u64,
+    /// The way by which the card reaches them; `None`: they lie in the arena.
+    pub way: Option<Loan>,
 }
 
 /// Regions of one session that another one writes and reads itself, past the daemon.
@@ -537,6 +571,7 @@ mod tests {
             Request::Lend(Loan::Process),
             Request::TakeBack(7),
             Request::CompletionQueue(1),
+            Request::Describe(Object::Qp(7)),
             Request::Keep(Keep::Seconds(60)),
             Request::Status(7),
             Request::Evict("rank 0"),

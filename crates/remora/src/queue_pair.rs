@@ -9,6 +9,7 @@ use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
 use remora_nic::{Access, CreateError, Path, PostError, Psn, QpInfo, QpInit, Queue};
 
+use crate::attach::AdoptedQueuePair;
 use crate::commands::{Commands, QpMade};
 use crate::completion::CompletionQueue;
 use crate::live::Live;
@@ -130,6 +131,25 @@ impl QueuePair {
         let queues = (send_cq, recv_cq, options.srq.cloned());
         let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
         Ok(QueuePair { inner: Arc::new(inner) })
+    }
+
+    /// A queue pair that another process has made in the same session, with the completion queues
+    /// that it has there.
+    pub(crate) fn adopt(
+        pd: ProtectionDomain,
+        qpn: u32,
+        adopted: &AdoptedQueuePair,
+        (send_cq, recv_cq): (CompletionQueue, CompletionQueue),
+    ) -> QueuePair {
+        let driver = pd.live().lock();
+        // SAFETY: as in `QueuePair::new`.
+        let rings = adopted.rings.map(|ring| (unsafe { driver.ring_view(ring) }, ring));
+        drop(driver);
+        let psn = adopted.info.attr.sq_psn.unwrap_or(Psn::new(0));
+        let queues = (send_cq, recv_cq, None);
+        let (requests, awaited) = (None, [false; 2]);
+        let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
+        QueuePair { inner: Arc::new(inner) }
     }
 
     /// The requests of one of the queues, if they are futures.

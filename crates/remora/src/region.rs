@@ -3,16 +3,18 @@
 use std::fmt;
 use std::fs::File;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use remora_nic::queue::{Remote, Sge};
 use remora_nic::{Access, CreateError, Key, Path, Pd, RegMrError};
 use thiserror::Error;
 
+use crate::attach::AdoptedRegion;
 use crate::commands::{Bytes, Commands, Place};
 use crate::either::Driver;
 use crate::live::Live;
 use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
+use crate::message::Object;
 
 /// A protection domain: its queue pairs and regions work with each other, and with no others.
 ///
@@ -29,6 +31,22 @@ use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     inner: Arc<PdInner>,
+}
+
+/// A handle that does not keep its domain.
+#[derive(Debug)]
+pub(crate) struct WeakDomain(Weak<PdInner>);
+
+impl WeakDomain {
+    /// The domain, if there still is a handle of it.
+    pub(crate) fn upgrade(&self) -> Option<ProtectionDomain> {
+        self.0.upgrade().map(|inner| ProtectionDomain { inner })
+    }
+
+    /// Is there a handle?
+    pub(crate) fn is_kept(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 #[derive(Debug)]
@@ -85,6 +103,11 @@ impl ProtectionDomain {
     /// A domain that another process has made in the same session.
     pub(crate) fn adopt(live: Arc<Live>, pd: Pd) -> ProtectionDomain {
         ProtectionDomain { inner: Arc::new(PdInner { live, pd, stays: true }) }
+    }
+
+    /// A handle that does not keep the domain.
+    pub(crate) fn downgrade(&self) -> WeakDomain {
+        WeakDomain(Arc::downgrade(&self.inner))
     }
 
     /// Makes a zeroed buffer of `len` bytes and registers it. (In a virtual machine that uses its
@@ -245,6 +268,8 @@ enum Backing {
     Device(u64),
     /// The memory of another region.
     Shared(MemoryRegion),
+    /// Of a session that was taken over: what of it is mapped here, and what it is in.
+    Adopted(Option<Buffer>, Option<Object>),
 }
 
 /// Bytes of this process, which are used by their own addresses.
@@ -282,6 +307,13 @@ struct MrInner {
 }
 
 impl MemoryRegion {
+    /// A region that another process has made in the same session.
+    pub(crate) fn adopt(pd: ProtectionDomain, key: Key, adopted: AdoptedRegion) -> MemoryRegion {
+        let AdoptedRegion { bytes, buffer, memory, .. } = adopted;
+        let backing = Backing::Adopted(buffer, memory);
+        MemoryRegion { inner: Arc::new(MrInner { pd, key, bytes, backing }) }
+    }
+
     /// The protection domain that the region is registered in.
     pub fn domain(&self) -> &ProtectionDomain {
         &self.inner.pd
@@ -338,6 +370,7 @@ impl MemoryRegion {
     pub fn buffer(&self) -> Option<&Buffer> {
         match &self.inner.backing {
             Backing::Buffer(buffer) => Some(buffer),
+            Backing::Adopted(buffer, _) => buffer.as_ref(),
             Backing::Shared(of) => of.buffer(),
             Backing::Ring(ring) => ring.buffer(),
             _ => None,
@@ -382,7 +415,15 @@ impl Drop for MrInner {
                     attached.end_loan(buffer.addr());
                 }
             }
-            Backing::Ring(..) | Backing::Caller | Backing::Shared(_) => {}
+            Backing::Adopted(_, Some(memory)) => {
+                if let Driver::Attached(attached) = &mut *driver {
+                    attached.leave_memory(*memory);
+                }
+            }
+            Backing::Ring(..)
+            | Backing::Caller
+            | Backing::Shared(_)
+            | Backing::Adopted(_, None) => {}
         }
     }
 }

@@ -84,6 +84,11 @@ impl SharedReceiveQueue {
         Ok(SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle: made.srq }) })
     }
 
+    /// A queue that another process has made in the same session.
+    pub(crate) fn adopt(pd: ProtectionDomain, handle: u32) -> SharedReceiveQueue {
+        SharedReceiveQueue { inner: Arc::new(SrqInner { pd, handle }) }
+    }
+
     pub(crate) fn handle(&self) -> u32 {
         self.inner.handle
     }

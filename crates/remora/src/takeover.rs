@@ -1,10 +1,49 @@
 //! Sessions that go from one process to another: what entitles to them, and what they have.
 
-use remora_nic::Pd;
+use remora_nic::cm::ConnId;
+use remora_nic::{DestroyError, Key, Pd};
+use thiserror::Error;
 
+use crate::attach::Attached;
+use crate::commands::Commands;
+use crate::completion::{CompletionQueue, WeakQueue};
+use crate::connection::Connection;
 use crate::device::{Device, DeviceOptions};
+use crate::either::Driver;
 use crate::message::{Keep, Kept, Object, Ticket};
-use crate::region::ProtectionDomain;
+use crate::queue_pair::QueuePair;
+use crate::region::{MemoryRegion, ProtectionDomain};
+use crate::shared_receive::SharedReceiveQueue;
+
+/// Why an object of a session that was taken over cannot be adopted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum AdoptError {
+    /// The session had no such object, or has it no more, or was not taken over.
+    #[error("the session had no such object when it was taken over, or it was destroyed since")]
+    Unknown,
+    /// This process has adopted it before.
+    #[error("this process has adopted the object before: go on with that handle")]
+    Before,
+    /// The queue pair is a chain's.
+    #[error("the queue pair is part of a chain, which goes on without its program")]
+    Chain,
+    /// The region's memory was that of the former process.
+    #[error("the region was in memory of a process, and ended with it: see REMORA_MEMORY")]
+    Ended,
+    /// The process that has the card has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
+}
+
+/// Some of what a session had stays in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[error("{object:?} stays in the session: {reason}")]
+pub struct ReleaseError {
+    /// The first object that stays.
+    pub object: Object,
+    /// Why it does.
+    pub reason: DestroyError,
+}
 
 impl DeviceOptions {
     /// Takes a session over that another process of this user has, or has left ([`Device::ticket`]
@@ -56,9 +95,166 @@ impl Device {
     /// A protection domain of a session that was taken over: new objects in it work with those that
     /// are there, which their keys and numbers name. It stays in the session when it is dropped,
     /// since what the former process has made may run on. `None` if [`Device::taken`] has no such
-    /// domain.
+    /// domain. [`Device::release_rest`] destroys domains that were dropped, too.
     pub fn adopt_pd(&self, pd: Pd) -> Option<ProtectionDomain> {
         let is_there = self.taken().contains(&Object::Pd(pd));
-        is_there.then(|| ProtectionDomain::adopt(self.live.clone(), pd))
+        is_there.then(|| self.domain(pd))
+    }
+
+    fn domain(&self, pd: Pd) -> ProtectionDomain {
+        let mut driver = self.live.lock();
+        let Some(attached) = driver.attached_mut() else {
+            return ProtectionDomain::adopt(self.live.clone(), pd);
+        };
+        attached.adopted_domain(pd, || ProtectionDomain::adopt(self.live.clone(), pd))
+    }
+
+    /// A completion queue of a session that was taken over, which goes on where the former process
+    /// has read it. As all that is adopted, it is this process's from here on, and is destroyed
+    /// when the last handle is dropped. It may be adopted several times, also by
+    /// [`Device::adopt_qp`]: all are handles of one queue.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt_cq(&self, cq: u32) -> Result<CompletionQueue, AdoptError> {
+        let mut driver = self.live.lock();
+        let attached = driver.attached_mut().ok_or(AdoptError::Unknown)?;
+        if let Some(queue) = attached.adopted_queue(cq).and_then(WeakQueue::upgrade) {
+            return Ok(queue);
+        }
+        attached.adopt_cq(cq)?;
+        let queue = CompletionQueue::adopt(self.live.clone(), cq);
+        attached.keep_adopted(cq, queue.downgrade());
+        Ok(queue)
+    }
+
+    /// A queue pair of a session that was taken over, with its connection: requests that the former
+    /// process has posted are carried out, and new ones follow them. Its completion queues are
+    /// adopted, too; [`QueuePair::query`] names them. Requests that are futures need a queue pair
+    /// that this process has made.
+    ///
+    /// ```no_run
+    /// # use remora::message::{Keep, Object};
+    /// # use remora::prelude::*;
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let ticket = "".parse()?;
+    /// let device = DeviceOptions::new().take_over(ticket, Keep::Forever).open()?;
+    /// for object in device.taken() {
+    ///     if let Object::Qp(number) = object {
+    ///         let qp = device.adopt_qp(number)?;
+    ///         let done = device.adopt_cq(qp.query().send_cq)?;
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt_qp(&self, qpn: u32) -> Result<QueuePair, AdoptError> {
+        let adopted = self.adopting(|attached| attached.adopt_qp(qpn))?;
+        let cq = |cq| self.adopt_cq(cq).ok();
+        let queues = cq(adopted.info.send_cq).zip(cq(adopted.info.recv_cq));
+        let queues = queues.ok_or(AdoptError::Unknown)?;
+        let domain = self.domain(adopted.info.pd);
+        Ok(QueuePair::adopt(domain, qpn, &adopted, queues))
+    }
+
+    /// A shared receive queue of a session that was taken over.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt_srq(&self, srq: u32) -> Result<SharedReceiveQueue, AdoptError> {
+        let pd = self.adopting(|attached| attached.adopt_srq(srq))?;
+        Ok(SharedReceiveQueue::adopt(self.domain(pd), srq))
+    }
+
+    /// A region of a session that was taken over, under its key and at its addresses, by which
+    /// peers and requests go on to name it. Where the card has its bytes mapped, this process has
+    /// them, too ([`MemoryRegion::buffer`]). When the last region in a piece of memory is dropped,
+    /// the memory goes with it.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt_region(&self, key: Key) -> Result<MemoryRegion, AdoptError> {
+        let adopted = self.adopting(|attached| attached.adopt_region(key))?;
+        Ok(MemoryRegion::adopt(self.domain(adopted.pd), key, adopted))
+    }
+
+    /// A connection of a session that was taken over, by RDMA connection management, whose queue
+    /// pair was adopted. Of its peer only the address is known, and no private data.
+    ///
+    /// # Errors
+    /// See [`AdoptError`].
+    pub fn adopt_connection(
+        &self,
+        connection: ConnId,
+        queue_pair: QueuePair,
+    ) -> Result<Connection, AdoptError> {
+        self.adopting(|attached| attached.adopt(Object::Connection(connection)))?;
+        Ok(Connection::adopt(self.live.clone(), connection, queue_pair))
+    }
+
+    /// Destroys what the session had when it was taken over, and this process has not adopted:
+    /// connections and listeners first, domains last. Kernels go on.
+    ///
+    /// # Errors
+    /// Objects that were adopted stand on some of it, which stays; the first of these is named.
+    pub fn release_rest(&self) -> Result<(), ReleaseError> {
+        let left = self.live.lock().attached().map_or_else(Vec::new, Attached::left);
+        let mut stays = Ok(());
+        for object in left {
+            let released = self.live.command(|driver| release(driver, object));
+            if let Err(reason @ DestroyError::Busy { .. }) = released {
+                stays = stays.and(Err(ReleaseError { object, reason }));
+            }
+        }
+        stays
+    }
+
+    fn adopting<R>(
+        &self,
+        adopt: impl FnOnce(&mut Attached) -> Result<R, AdoptError>,
+    ) -> Result<R, AdoptError> {
+        self.live.lock().attached_mut().map_or(Err(AdoptError::Unknown), adopt)
+    }
+}
+
+/// Destroys an object; one that has gone already is no error.
+fn release(driver: &mut Driver, object: Object) -> Result<(), DestroyError> {
+    let released = match object {
+        Object::Connection(conn) => {
+            driver.disconnect(conn, &[]).ok();
+            driver.destroy_connection(conn).ok();
+            Ok(())
+        }
+        Object::Listener(listener) => {
+            driver.unlisten(listener);
+            Ok(())
+        }
+        Object::Sidr(sidr) => {
+            driver.cancel_sidr(sidr).ok();
+            Ok(())
+        }
+        Object::Qp(qpn) => {
+            driver.detach_all(qpn);
+            driver.destroy_qp(qpn)
+        }
+        Object::Mr(key) => driver.dereg_mr(key),
+        Object::Mw(key) => driver.dealloc_mw(key),
+        Object::Srq(srq) => driver.destroy_srq(srq),
+        Object::Cq(cq) => driver.destroy_cq(cq),
+        Object::Ah(ah) => driver.destroy_ah(ah),
+        Object::Budget(budget) => driver.destroy_budget(budget),
+        Object::Xrcd(xrcd) => driver.dealloc_xrcd(xrcd),
+        Object::Pd(pd) => driver.dealloc_pd(pd),
+        Object::Dm(_) | Object::Lent(_) => {
+            driver.attached_mut().into_iter().for_each(|attached| attached.release(object));
+            Ok(())
+        }
+    };
+    match released {
+        Err(DestroyError::Unknown) => Ok(()),
+        other => other,
     }
 }

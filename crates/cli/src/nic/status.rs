@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::Args;
+use remora::daemon::Observer;
 use remora::daemon::Status as Served;
-use remora::message::{DmaClientStatus, Keep, Loan, SessionStatus};
+use remora::message::{DmaClientStatus, Keep, Loan, RegionStatus, SessionStatus};
+use remora::nic::Rate;
 use remora_cli::{output, stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
@@ -39,7 +41,7 @@ impl Status {
         loop {
             let (at, now) = (Instant::now(), observer.status()?);
             if self.json {
-                output::json_line(&document(&now))?;
+                output::json_line(&document(&now, &observer))?;
             } else {
                 if self.watch && io::stdout().is_terminal() {
                     // Clears the screen and starts at its top.
@@ -77,6 +79,9 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
     if !now.sessions.is_empty() {
         show_sessions(now, before);
     }
+    if !now.sessions.is_empty() {
+        show_limits(&now.sessions);
+    }
     if !now.passes.is_empty() {
         show_passes(now);
     }
@@ -108,6 +113,48 @@ fn show_sessions(now: &Served, before: Option<(Duration, &Served)>) {
     }
     output::align_right(&mut table, [0, 2, 3, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17]);
     println!("{table}");
+}
+
+/// What the sessions may use, and how much of it they do.
+fn show_limits(sessions: &[SessionStatus]) {
+    println!("What they may use:");
+    let mut table = output::table([
+        "session",
+        "name",
+        "shares",
+        "posts a second",
+        "bytes a second",
+        "QPs",
+        "CQs",
+        "regions",
+        "memory",
+        "arena",
+    ]);
+    for session in sessions {
+        let quotas = &session.quotas;
+        let count = |used: u32, most: u32| {
+            format!("{} of {}", output::grouped(used.into()), output::grouped(most.into()))
+        };
+        let bytes = |used, most| format!("{} of {}", output::bytes(used), output::bytes(most));
+        table.add_row([
+            session.session.to_string(),
+            remora::printable(&session.name),
+            session.weight.to_string(),
+            limit(session.rates.elements, output::grouped),
+            limit(session.rates.bytes, output::bytes),
+            count(session.queue_pairs, quotas.queue_pairs),
+            count(session.completion_queues, quotas.completion_queues),
+            count(session.regions, quotas.regions),
+            bytes(session.registered_bytes, quotas.memory_bytes),
+            bytes(session.arena_bytes, quotas.arena_bytes),
+        ]);
+    }
+    output::align_right(&mut table, [0, 2, 3, 4, 5, 6, 7, 8, 9]);
+    println!("{table}");
+}
+
+fn limit(rate: Option<Rate>, show: impl Fn(u64) -> String) -> String {
+    rate.map_or_else(|| "any".into(), |rate| show(rate.per_second))
 }
 
 /// Who writes and reads whose memory past the daemon.
@@ -169,7 +216,7 @@ fn row(session: &SessionStatus) -> Vec<String> {
         session.completion_queues.to_string(),
         session.regions.to_string(),
         output::bytes(session.registered_bytes),
-        ways(session).map(|(way, _)| way).collect::<Vec<_>>().join(", "),
+        ways(session),
         output::bytes(session.arena_bytes),
         output::grouped(session.posted),
         output::bytes(session.bytes),
@@ -199,21 +246,26 @@ fn state(session: &SessionStatus) -> String {
     }
 }
 
-/// How the card reaches the session's memory, and how many pieces so.
-fn ways(session: &SessionStatus) -> impl Iterator<Item = (&'static str, u32)> {
-    session.lent.iter().map(|(way, count)| {
-        let name = match way {
-            Loan::Sealed => "mapping",
-            Loan::File => "file",
-            Loan::Process => "process_vm",
-            Loan::ProcessFile => "/proc/mem",
-        };
-        (name, *count)
-    })
+/// How the card reaches the session's regions: how many by each way.
+fn ways(session: &SessionStatus) -> String {
+    let ways = session.ways.iter().map(|(way, count)| format!("{} {count}", way_name(*way)));
+    ways.collect::<Vec<_>>().join(", ")
 }
 
-fn document(now: &Served) -> Value {
-    let sessions: Vec<Value> = now.sessions.iter().map(describe).collect();
+fn way_name(way: Option<Loan>) -> &'static str {
+    match way {
+        None => "arena",
+        Some(Loan::Sealed) => "mapping",
+        Some(Loan::File) => "file",
+        Some(Loan::Process) => "process_vm",
+        Some(Loan::ProcessFile) => "/proc/mem",
+    }
+}
+
+/// A session may end before its regions are asked for: then there are none.
+fn document(now: &Served, observer: &Observer) -> Value {
+    let regions = |of: &SessionStatus| observer.regions(of.session).unwrap_or_default();
+    let sessions: Vec<Value> = now.sessions.iter().map(|of| describe(of, &regions(of))).collect();
     let card = json!({ "address": now.card.address, "port": now.card.port });
     let passes: Vec<Value> = now
         .passes
@@ -231,9 +283,15 @@ fn document(now: &Served) -> Value {
     })
 }
 
-fn describe(session: &SessionStatus) -> Value {
-    let lent: serde_json::Map<String, Value> =
-        ways(session).map(|(way, count)| (way.to_owned(), count.into())).collect();
+fn describe(session: &SessionStatus, regions: &[RegionStatus]) -> Value {
+    let pieces = session.lent.iter().map(|(way, count)| (Some(*way), *count));
+    let by_name = |(way, count)| (way_name(way).to_owned(), Value::from(count));
+    let lent: serde_json::Map<String, Value> = pieces.map(by_name).collect();
+    let ways: serde_json::Map<String, Value> = session.ways.iter().copied().map(by_name).collect();
+    let regions = regions.iter().map(
+        |region| json!({ "key": region.key, "bytes": region.len, "way": way_name(region.way) }),
+    );
+    let regions: Vec<Value> = regions.collect();
     let keep_seconds = match session.keep {
         Keep::No => Some(0),
         Keep::Seconds(seconds) => Some(seconds),
@@ -257,6 +315,8 @@ fn describe(session: &SessionStatus) -> Value {
         "registered_bytes": session.registered_bytes,
         "arena_bytes": session.arena_bytes,
         "lent": lent,
+        "ways": ways,
+        "memory": regions,
         "posted": session.posted,
         "completed": session.completed,
         "bytes": session.bytes,

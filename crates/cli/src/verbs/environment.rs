@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use remora::impair::{IMPAIR_VARIABLE, Impairments};
 use remora::interface::Interface;
-use remora::message::{KEEP_VARIABLE, Kept};
+use remora::message::{ANEW_VARIABLE, KEEP_VARIABLE, Kept};
 
 use super::libraries::{Libraries, put_first};
 
@@ -37,6 +37,8 @@ pub(crate) struct Wishes<'a> {
     pub(crate) no_preload: bool,
     /// Have the program's session kept.
     pub(crate) keep: Option<&'a Kept>,
+    /// End the session of that name that a program has left.
+    pub(crate) anew: bool,
 }
 
 impl Wishes<'_> {
@@ -75,6 +77,9 @@ impl Wishes<'_> {
         }
         if let Some(keep) = self.keep {
             variables.push((KEEP_VARIABLE, keep.to_string().into()));
+        }
+        if self.anew {
+            variables.push((ANEW_VARIABLE, "1".into()));
         }
         Ok(variables)
     }

@@ -36,6 +36,20 @@ impl DeviceMemory {
         Some(addr)
     }
 
+    /// Takes `len` bytes from `addr` on, both multiples of the pieces'. Returns whether they were
+    /// free.
+    pub fn alloc_at(&mut self, addr: u64, len: u64) -> bool {
+        let Some(end) = addr.checked_add(len).filter(|end| *end > addr) else { return false };
+        let around = self.free.iter().position(|piece| piece.0 <= addr && end <= piece.1);
+        let aligned = addr.is_multiple_of(GRANULE) && len.is_multiple_of(GRANULE);
+        let Some(at) = around.filter(|_| aligned) else { return false };
+        let (before, behind) = (self.free[at].0..addr, end..self.free[at].1);
+        let left = [before, behind].into_iter().filter(|range| !range.is_empty());
+        self.free.splice(at..=at, left.map(|range| (range.start, range.end)));
+        self.given.push((addr, end));
+        true
+    }
+
     /// Frees the piece at `addr`. Returns whether there was one.
     pub fn free(&mut self, addr: u64) -> bool {
         let Some(at) = self.given.iter().position(|(start, _)| *start == addr) else {
@@ -68,6 +82,20 @@ impl DeviceMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_piece_is_taken_where_it_was() {
+        let mut dm = DeviceMemory::new(1024..2048);
+        for (addr, len) in [(1024, 0), (1030, 64), (1024, 65), (960, 64), (1984, 128)] {
+            assert!(!dm.alloc_at(addr, len), "{addr} {len}");
+        }
+        assert!(!dm.alloc_at(1088, u64::MAX - 63));
+        assert!(dm.alloc_at(1088, 128) && !dm.alloc_at(1152, 64));
+        assert!(dm.alloc_at(1920, 128) && dm.alloc_at(1024, 64));
+        assert_eq!((dm.alloc(704), dm.alloc(1)), (Some(1216), None));
+        assert!(dm.free(1088) && dm.free(1024));
+        assert_eq!(dm.alloc(192), Some(1024));
+    }
 
     #[test]
     fn pieces_come_back_and_join() {

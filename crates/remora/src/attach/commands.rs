@@ -26,7 +26,7 @@ impl Attached {
     }
 
     /// The completion queue as it lies in the arena.
-    fn found(&mut self, cq: u32) -> Option<CompletionConsumer> {
+    pub(super) fn found(&mut self, cq: u32) -> Option<CompletionConsumer> {
         let place = self.session.completion_queue(cq)?;
         let ring = place.ring as usize;
         Some(CompletionConsumer::new(&self.arena, place.number, ring, place.depth))

@@ -7,13 +7,14 @@
 //! - [`loans`]: how the program's memory comes within the card's reach, by which of the [`ways`];
 //!   [`convert`]: how private memory becomes shared; [`guard`], how writers wait meanwhile; and
 //!   [`fork`], how it is private for a child;
-//! - [`sharing`]: a session that several processes use;
+//! - [`sharing`]: a session that several processes use; [`adoption`]: one that was taken over;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!
 //! Posting, polling and arming are accesses to shared memory ([`shared`](crate::shared)), without
 //! a system call, unless the card's process sleeps and has to be woken.
 
+mod adoption;
 mod commands;
 mod convert;
 pub(crate) mod fork;
@@ -41,6 +42,8 @@ use remora_nic::queue::{
 };
 use remora_nic::{Config, CreateError, Event as CardEvent, Pd, PostError, Queue, Time};
 
+use self::adoption::Adoptions;
+pub(crate) use self::adoption::{AdoptedQueuePair, AdoptedRegion};
 use self::ivshmem::{Doorbell, NEWS};
 use self::loans::Loans;
 use self::passes::{OfQueuePair, Passes};
@@ -94,6 +97,7 @@ pub(crate) struct Attached {
     pub(crate) news: News,
     ticket: Ticket,
     taken: Vec<Object>,
+    adoptions: Adoptions,
     /// The card's process sleeps, and something was posted.
     wakes: bool,
     /// The end of the card's process was told.
@@ -156,11 +160,12 @@ impl QueuePair {
 impl Attached {
     /// The client's end of a session that has begun.
     pub(crate) fn new(begun: Begun, config: Config, news: News, ways: Ways) -> Attached {
-        let Begun { session, path, welcome, clock, arena, doorbell, wake, is_kept, ticket } = begun;
+        let Begun { session, path, welcome, clock, arena, doorbell, wake, .. } = begun;
+        let (is_kept, ticket) = (begun.is_kept, begun.ticket);
         // What a session that is taken over has under way, this process does not know.
-        let shares = FabricChoice::from_environment() == Ok(FabricChoice::Auto)
-            && welcome.objects.is_empty()
-            && !session.is_machine();
+        let shares = begun.may_pass
+            && FabricChoice::from_environment() == Ok(FabricChoice::Auto)
+            && welcome.objects.is_empty();
         let ways = if session.is_machine() { Ways::none() } else { ways };
         Attached {
             session,
@@ -177,13 +182,14 @@ impl Attached {
             queue_pairs: ByNumber::default(),
             shared_receives: HashMap::new(),
             completion_queues: ByNumber::default(),
-            connections: HashMap::new(),
+            connections: connections_of(&welcome.objects),
             loans: Loans::new(ways, is_kept, shares),
             buffers: HashMap::new(),
             passes: Passes::new(!shares),
             news,
             ticket,
             taken: welcome.objects,
+            adoptions: Adoptions::default(),
             wakes: false,
             lost: false,
             idle: 0,
@@ -628,6 +634,15 @@ impl Completions {
             count => Ok(count),
         }
     }
+}
+
+/// The connections of a session that was taken over: their ends are told to this process.
+fn connections_of(objects: &[Object]) -> HashMap<ConnId, bool> {
+    let of = objects.iter().filter_map(|object| match object {
+        Object::Connection(conn) => Some((*conn, true)),
+        _ => None,
+    });
+    of.collect()
 }
 
 /// Moves the oldest entries to `out`; returns how many.

@@ -44,6 +44,21 @@ impl Posting {
         Some(Posting { memory, shared, ring, depth, stride, wr_ids, written, managed })
     }
 
+    /// As [`Posting::new`], behind another process, whose requests the ring may hold.
+    pub(super) fn adopted(arena: &Arena, ring: RingInit) -> Option<Posting> {
+        let mut posting = Posting::new(arena, ring, false)?;
+        let retired = posting.shared.retired();
+        let count = posting.written.wrapping_sub(retired).min(posting.depth);
+        for index in (0..count).map(|i| retired.wrapping_add(i)) {
+            let mut wr_id = [0; 8];
+            let at = posting.slot(index) + AT_WR_ID;
+            if posting.memory.read_at(at, &mut wr_id).is_ok() {
+                posting.wr_ids[(index & (posting.depth - 1)) as usize] = u64::from_le_bytes(wr_id);
+            }
+        }
+        Some(posting)
+    }
+
     /// The ring, by its address in this process.
     pub(super) fn local(&self) -> RingInit {
         let addr = self.memory.addr() + self.ring as u64;

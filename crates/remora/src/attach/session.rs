@@ -16,9 +16,9 @@ use crate::commands::{Command, Wire};
 use crate::event::never;
 use crate::live::DeviceInfo;
 use crate::message::{
-    Answer, CompletionQueuePlace, Hello, Keep, KernelAnswer, KernelRequest, Loan, MessageError,
-    MessageSocket, OpenXrcd, Opened, Pass, Request, Ticket, Welcome, XrcdError, decode, encode,
-    greeting, parse_answer_to_greeting,
+    Answer, CompletionQueuePlace, Description, Hello, Keep, KernelAnswer, KernelRequest, Loan,
+    MessageError, MessageSocket, Object, OpenXrcd, Opened, Pass, Request, Ticket, Welcome,
+    XrcdError, decode, encode, greeting, parse_answer_to_greeting,
 };
 use crate::shared::{Arena, ArenaError};
 
@@ -100,6 +100,8 @@ pub(crate) struct Begun {
     pub(crate) is_kept: bool,
     /// Entitles to the session.
     pub(crate) ticket: Ticket,
+    /// What peers on the same card do need not go by the card.
+    pub(crate) may_pass: bool,
 }
 
 impl Begun {
@@ -142,8 +144,18 @@ impl Begun {
         let is_kept = !matches!(hello.keep, Keep::No);
         let name = hello.name.clone().unwrap_or_default();
         let ticket = Ticket { name, token: welcome.token };
-        let path = path.into();
-        Ok(Begun { session, path, welcome, clock, arena, doorbell, wake, is_kept, ticket })
+        Ok(Begun {
+            session,
+            path: path.into(),
+            welcome,
+            clock,
+            arena,
+            doorbell,
+            wake,
+            is_kept,
+            ticket,
+            may_pass: true,
+        })
     }
 
     /// Asks the daemon behind a virtual machine's device for a session.
@@ -166,6 +178,7 @@ impl Begun {
             path: path.into(),
             session: Session::new(Line::Mailbox(mail)),
             welcome,
+            may_pass: false,
         })
     }
 }
@@ -305,6 +318,14 @@ impl Session {
     pub(crate) fn completion_queue(&mut self, cq: u32) -> Option<CompletionQueuePlace> {
         self.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
             Answer::CompletionQueue(place) => Some(place),
+            _ => None,
+        })
+    }
+
+    /// How an object was made, and the file of its memory.
+    pub(crate) fn describe(&mut self, object: Object) -> Option<(Description, Option<OwnedFd>)> {
+        self.ask_for(&Request::Describe(object), &[], |answer, came| match answer {
+            Answer::Described(description) => Some((description?, came.into_iter().next())),
             _ => None,
         })
     }

@@ -36,6 +36,8 @@ const PAGE: usize = 64;
 
 /// The most files of a session that are kept open, so that others can map them.
 const FILES: usize = 16;
+/// The same for a session that is kept, whose memory another process may take over.
+pub(super) const KEPT_FILES: usize = 64;
 
 /// Why a request is not carried out.
 type Refusal = String;
@@ -131,6 +133,9 @@ impl Server {
         (uid, pid): (u32, i32),
         hello: &Hello,
     ) -> Result<u32, Refusal> {
+        if hello.anew {
+            self.end_former(uid, hello.name.as_deref());
+        }
         let rule = self.rule_of_another(uid)?;
         let name = self.free_name((uid, pid), hello.name.as_deref())?;
         let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
@@ -292,6 +297,7 @@ impl Server {
                 let place = place.flatten().ok_or_else(|| "no such completion queue".to_owned());
                 place.map(Answer::CompletionQueue)
             }
+            Request::Describe(object) => return self.describe(number, object),
             Request::Gates => self.share_gates(number, descriptors).map(|()| Answer::Done),
             Request::Pass { qpn, key } => return self.answer_pass(number, qpn, key),
             Request::Counted { cq, count } => self.counted(number, cq, count),
@@ -306,6 +312,7 @@ impl Server {
                 None => Err(NO_SESSION.to_owned()),
             },
             Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            Request::Regions(session, from) => Ok(self.regions(number, session, from)),
             Request::Passes => Ok(Answer::Passes(self.passes(number))),
             Request::DmaClients(from) => Ok(self.dma_clients(number, from)),
             Request::Kernel(request) => match self.kernel(number, request, descriptors) {
@@ -355,6 +362,9 @@ impl Server {
         let Ok(command) = decode::<Command<'_>>(bytes) else {
             return Then::Drop("the command cannot be read".into());
         };
+        if matches!(command, Command::AllocDm { .. }) {
+            self.give_card(number);
+        }
         let result = self.with(number, |driver, slot| {
             Guarded::new(driver, slot).map(|mut card| dispatch(&mut card, command))
         });
@@ -364,11 +374,34 @@ impl Server {
         }
     }
 
+    /// Has device memory of the client's session be pieces of its user's card memory.
+    fn give_card(&mut self, number: u32) {
+        let held = self.held(number).and_then(|of| self.sessions.get(&of));
+        let Some((uid, slot)) = held.filter(|of| !of.is_machine).map(|of| (of.uid, of.slot)) else {
+            return;
+        };
+        let had_memory = self.dma.memory(uid).is_some();
+        let card = match self.dma.card_for(uid, self.policy.rule(uid)) {
+            Ok(card) => card,
+            Err(reason) => return tracing::warn!(uid, reason, "a user has no card memory"),
+        };
+        if !had_memory {
+            self.store_card(uid);
+        }
+        self.device.live.command_own(|driver| {
+            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
+            if let Some(of) = of.filter(|of| of.dm.is_empty()) {
+                of.card = Some(card);
+            }
+        });
+    }
+
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
         let Some(client) = self.clients.get(number) else { return Err(NO_SESSION.into()) };
         let (uid, pid) = (client.uid, client.living());
         let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
         let lender = Lender { pid, uid, may_lend_process_file };
+        let is_kept = self.held(number).is_some_and(|of| self.sessions[&of].keep != Keep::No);
         let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
         let file = file.and_then(|file| file.try_clone_to_owned().ok());
         let lent = self.with(number, |driver, slot| {
@@ -377,8 +410,13 @@ impl Server {
             };
             let taken = Lent::take(loan, with, lender, memory);
             let mut lent = taken.map_err(|error| error.to_string())?;
-            let files = engine.session(slot).map_or(FILES, |of| of.lent.len());
-            if files >= FILES || !engine.passes.has(slot) {
+            let files = engine.session(slot).map_or(KEPT_FILES, |of| of.lent.len());
+            let most = match (is_kept, engine.passes.has(slot)) {
+                (true, _) => KEPT_FILES,
+                (false, true) => FILES,
+                (false, false) => 0,
+            };
+            if files >= most {
                 lent.close_file();
             }
             let amount = lent.quota_bytes();
@@ -540,7 +578,11 @@ pub(super) struct Wanted {
 fn is_for_machines(request: &Request<'_>) -> bool {
     matches!(
         request,
-        Request::Command(_) | Request::CompletionQueue(_) | Request::Keep(_) | Request::Kernel(_)
+        Request::Command(_)
+            | Request::CompletionQueue(_)
+            | Request::Describe(_)
+            | Request::Keep(_)
+            | Request::Kernel(_)
     )
 }
 
@@ -557,7 +599,7 @@ pub(super) fn new_token() -> Result<SessionToken, Refusal> {
 }
 
 /// May user `uid` see and end what is user `of`'s?
-fn may_see(uid: u32, of: u32) -> bool {
+pub(super) fn may_see(uid: u32, of: u32) -> bool {
     uid == of || uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
@@ -611,6 +653,7 @@ fn describe(rule: &Rule, held: &Session, of: &SessionQueues, now: Instant) -> Se
         registered_bytes: usage.registered_bytes,
         arena_bytes: of.parts.used() as u64,
         lent: lent.collect(),
+        ways: of.ways.iter().filter(|(_, n)| **n > 0).map(|(way, n)| (*way, *n)).collect(),
         posted: of.counters.posted,
         completed: of.counters.completed,
         bytes: of.counters.bytes,

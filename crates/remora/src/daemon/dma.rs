@@ -97,14 +97,7 @@ impl DmaCards {
 
     /// Opens the user's card memory for a client.
     fn open(&mut self, who: Asker, rule: &Rule) -> Answered {
-        let card = match self.cards.entry(who.uid) {
-            Entry::Occupied(card) => card.into_mut(),
-            Entry::Vacant(place) => {
-                let memory =
-                    CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
-                place.insert(UserCard::of(memory)?)
-            }
-        };
+        let card = self.made(who.uid, rule)?;
         let is_new = !card.clients.contains_key(&who.client);
         if is_new && card.clients.len() + who.sessions >= rule.sessions as usize {
             return Err("the user has as many clients as the daemon’s policy allows".into());
@@ -117,6 +110,28 @@ impl DmaCards {
         let sizes = card.memory.sizes();
         let answer = DmaAnswer::Card { near: sizes.near, far: sizes.far };
         Ok((answer, vec![memory, doorbell]))
+    }
+
+    /// The user's card, which is made if there is none.
+    fn made(&mut self, uid: u32, rule: &Rule) -> Result<&mut UserCard, Refusal> {
+        Ok(match self.cards.entry(uid) {
+            Entry::Occupied(card) => card.into_mut(),
+            Entry::Vacant(place) => {
+                let memory =
+                    CardMemory::new(rule.card_memory).map_err(|error| error.to_string())?;
+                place.insert(UserCard::of(memory)?)
+            }
+        })
+    }
+
+    /// A user's card memory, for device memory of the user's sessions.
+    pub(super) fn card_for(&mut self, uid: u32, rule: &Rule) -> Result<Arc<CardMemory>, Refusal> {
+        self.made(uid, rule).map(|card| card.memory.clone())
+    }
+
+    /// The same, if there is any.
+    pub(super) fn card(&self, uid: u32) -> Option<Arc<CardMemory>> {
+        self.cards.get(&uid).map(|card| card.memory.clone())
     }
 
     /// The file of a user's card memory, if the user has any.

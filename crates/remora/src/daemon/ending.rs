@@ -74,7 +74,7 @@ impl Ending {
                     Object::Cq(cq) => engine.remove_cq(cq),
                     _ => {}
                 }
-                engine.disown(object);
+                engine.disown_of(self.session, object);
             }
         }
     }
@@ -91,7 +91,7 @@ impl Ending {
             }
         }
         for object in engine.objects.of(self.session) {
-            engine.disown(object);
+            engine.disown_of(self.session, object);
         }
         engine.detach(self.session);
     }
@@ -139,8 +139,7 @@ fn destroy(driver: &mut Own, session: u16, object: Object) -> Result<(), String>
         Object::Pd(pd) => gone(driver.dealloc_pd(pd)),
         Object::Dm(at) => {
             if let Some(engine) = driver.engine.as_deref_mut() {
-                let len = engine.objects.amount(object);
-                engine.release_part(session, at, len);
+                engine.release_part(session, at);
             }
             Ok(())
         }

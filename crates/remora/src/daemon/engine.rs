@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use remora_nic::cm::CmEvent;
 use remora_nic::queue::{Moderation, ResizeCqError};
-use remora_nic::{Event as CardEvent, Memory, Nic, Time};
+use remora_nic::{Event as CardEvent, Key, Memory, Nic, Time};
 use rustix::event::epoll;
 
 use super::lent::Lent;
@@ -27,11 +27,14 @@ use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
-    Completions, Of, Queue, SessionCounters, SessionQueues, Sides, Work, ring as ring_doorbell,
+    Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, Work,
+    ring as ring_doorbell,
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
+use crate::dma::{self, Kind};
 use crate::event::Event;
+use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::shared::arena::DATA;
 use crate::shared::completions::ring_len;
@@ -59,6 +62,9 @@ pub(crate) struct Engine {
     /// The completion queues that got entries in this step, by session and record.
     moved: Vec<(u16, u32)>,
 }
+
+/// Longer pieces of card memory are far: to zero near memory takes time, in which the card stands.
+const NEAR_MAX: u64 = 256 << 10;
 
 /// A session's arena has no room left, or no record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,7 +128,10 @@ impl Engine {
             usage: Usage::default(),
             held: Vec::new(),
             lent: BTreeMap::new(),
+            card: None,
             dm: BTreeMap::new(),
+            regions: BTreeMap::new(),
+            ways: BTreeMap::new(),
             kernels: SessionKernels::default(),
             record: None,
             ends: false,
@@ -256,8 +265,14 @@ impl Engine {
         self.set_owner(session, recv, Of::Recv(qpn));
         self.qps.insert(qpn, session);
         if let Some(of) = self.session(session) {
-            of.sides.insert(qpn, Sides { send, recv });
+            of.sides.insert(qpn, Sides { send, recv, managed: false });
         }
+    }
+
+    /// The queues of the queue pair run only as far as other queues let them.
+    pub(crate) fn set_managed(&mut self, session: u16, qpn: u32) {
+        let sides = self.session(session).and_then(|of| of.sides.get_mut(&qpn));
+        sides.into_iter().for_each(|sides| sides.managed = true);
     }
 
     /// The ring of shared receive queue `srq`, instead of another that it may have had.
@@ -419,14 +434,22 @@ impl Engine {
         }
     }
 
-    /// What was noted of an object that outlives the daemon.
-    pub(crate) fn recorded(&mut self, session: u16, object: Object) -> Option<Entry> {
-        self.session(session)?.record.as_ref()?.get(object)
+    /// What was noted of a region.
+    pub(crate) fn region(&mut self, session: u16, key: Key) -> Option<Entry> {
+        self.session(session)?.regions.get(&key).map(|region| region.entry)
     }
 
-    /// Notes what has to be known of a region, so that it outlives the daemon.
+    /// Forgets what was noted of a region, which has changed.
+    pub(crate) fn forget_region(&mut self, session: u16, key: Key) {
+        self.session(session).into_iter().for_each(|of| of.forget_region(Object::Mr(key)));
+    }
+
+    /// Notes what has to be known of a region, so that another process can take it over, and that
+    /// it outlives the daemon.
     pub(crate) fn record_region(&mut self, session: u16, region: &Entry) {
-        if let Some(record) = self.session(session).and_then(|of| of.record.as_mut()) {
+        let (Object::Mr(key), Some(of)) = (region.object(), self.session(session)) else { return };
+        of.note_region(key, *region);
+        if let Some(record) = &mut of.record {
             record.add(region);
         }
     }
@@ -436,13 +459,27 @@ impl Engine {
         if let Object::Xrcd(xrcd) = object {
             self.named.forget(xrcd);
         }
-        let of = self.objects.owner(object);
-        let of = of.and_then(|session| self.sessions.get_mut(usize::from(session)));
+        if let Some(session) = self.objects.owner(object) {
+            self.remove_object(session, object);
+        }
+    }
+
+    /// As [`Engine::disown`], for an object of this session's, which may be card memory.
+    pub(crate) fn disown_of(&mut self, session: u16, object: Object) {
+        match object {
+            Object::Dm(_) => self.remove_object(session, object),
+            _ => self.disown(object),
+        }
+    }
+
+    fn remove_object(&mut self, session: u16, object: Object) {
+        let of = self.sessions.get_mut(usize::from(session));
         if let Some(of) = of.and_then(Option::as_mut) {
-            let lent = self.objects.remove(&mut of.usage, object);
+            let lent = self.objects.remove(session, &mut of.usage, object);
             if let Some(record) = &mut of.record {
                 record.remove(object);
             }
+            of.forget_region(object);
             if let Some(lent) = lent.and_then(|number| of.lent.get_mut(&number)) {
                 lent.users -= 1;
             }
@@ -500,13 +537,17 @@ impl Engine {
         true
     }
 
-    /// Takes the part of a session's arena that was a piece of card memory with another daemon;
-    /// returns whether it is free.
+    /// Takes what was a piece of card memory with another daemon; returns whether it is free.
     pub(crate) fn restore_part(&mut self, session: u16, at: u64, len: u64) -> bool {
         let Some(of) = self.session(session) else { return false };
-        let taken = of.parts.take_at(at as usize, len as usize);
+        let of_card = of.card.as_ref().map(|card| card.alloc_at(at, len));
+        let taken = match &of_card {
+            Some(piece) => piece.is_some(),
+            None => of.parts.take_at(at as usize, len as usize),
+        };
         if taken {
-            of.dm.insert(at, len);
+            let of_card = of_card.flatten();
+            of.dm.insert(at, Piece { len, users: 0, of_card });
         }
         taken
     }
@@ -527,29 +568,63 @@ impl Engine {
     /// Where the piece of card memory of the session's begins that holds this address, and its
     /// length.
     pub(crate) fn dm_piece(&mut self, session: u16, addr: u64) -> Option<(u64, u64)> {
-        let (at, len) = self.session(session)?.dm.range(..=addr).next_back()?;
-        (addr < at + len).then_some((*at, *len))
+        let (at, piece) = self.session(session)?.dm.range(..=addr).next_back()?;
+        (addr < at + piece.len).then_some((*at, piece.len))
     }
 
-    /// Bytes of a session's arena that are not given out.
-    pub(crate) fn arena_room(&mut self, session: u16) -> usize {
-        self.session(session).map_or(0, |of| of.parts.capacity() - of.parts.used())
+    /// The bus address of `len` bytes at `at` in a piece of card memory of the session's.
+    pub(crate) fn dm_bus(&mut self, session: u16, at: u64, len: u64) -> Option<u64> {
+        let covers = self.is_dm(session, at, len);
+        covers.then(|| self.session(session).map(|of| of.card_bytes().addr() + at))?
     }
 
-    /// Takes `bytes` bytes of a session's arena as card memory.
+    /// How much card memory a session could have, as far as is known.
+    pub(crate) fn dm_room(&mut self, session: u16) -> usize {
+        self.session(session).map_or(0, |of| match &of.card {
+            Some(card) => card.sizes().far as usize,
+            None => of.parts.capacity() - of.parts.used(),
+        })
+    }
+
+    /// Takes zeroed card memory: short pieces are near, as long as there is room.
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
         let of = self.session(session)?;
-        let at = of.parts.take(bytes)? as u64;
-        of.dm.insert(at, bytes as u64);
+        let len = bytes as u64;
+        let (at, of_card) = match &of.card {
+            Some(card) => {
+                let near = (len <= NEAR_MAX).then(|| card.alloc(Kind::Near, len).ok()).flatten();
+                let piece = near.or_else(|| card.alloc(Kind::Far, len).ok())?;
+                clear(&piece);
+                (piece.address(), Some(piece))
+            }
+            None => (of.parts.take(bytes)? as u64, None),
+        };
+        of.dm.insert(at, Piece { len, users: 0, of_card });
         Some(at)
     }
 
     /// Gives back what [`Engine::take_part`] gave out.
-    pub(crate) fn release_part(&mut self, session: u16, at: u64, len: u64) {
-        if let Some(of) = self.session(session) {
-            of.dm.remove(&at);
-            of.release(at as usize, len as usize);
+    pub(crate) fn release_part(&mut self, session: u16, at: u64) {
+        let Some(of) = self.session(session) else { return };
+        if let Some(piece) = of.dm.remove(&at) {
+            if piece.of_card.is_none() {
+                of.release(at as usize, piece.len as usize);
+            }
         }
+    }
+}
+
+/// Other programs of the user may have had the piece before.
+fn clear(piece: &dma::Piece) {
+    const ZEROES: [u8; 4096] = [0; 4096];
+    if piece.kind() == Kind::Far {
+        let punched = memfd::punch(piece.card().as_fd(), piece.address(), piece.len());
+        if punched.is_ok() {
+            return;
+        }
+    }
+    for at in (0..piece.len()).step_by(ZEROES.len()) {
+        piece.write_at(at, &ZEROES).expect("a piece is of whole pages");
     }
 }
 

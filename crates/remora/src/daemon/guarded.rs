@@ -171,9 +171,8 @@ impl<'a> Guarded<'a> {
         let session = self.session;
         match bytes.place {
             Place::Device(addr) => {
-                let covers = self.has_dm(addr, bytes.len);
-                let bus = covers.then(|| self.engine().arena_bus(session, addr, bytes.len));
-                Ok((bus.flatten().ok_or(RegMrError::Place)?, None))
+                let bus = self.engine().dm_bus(session, addr, bytes.len);
+                Ok((bus.ok_or(RegMrError::Place)?, None))
             }
             Place::Arena(offset) if offset >= DATA as u64 => {
                 let bus = self.engine().arena_bus(session, offset, bytes.len);
@@ -302,6 +301,9 @@ impl Commands for Guarded<'_> {
                 self.own(Object::Qp(made.qpn));
                 let (session, number) = (self.session, |place: RingPlace| place.number);
                 self.engine().add_qp(session, made.qpn, send.map(number), recv.map(number));
+                if !init.flags.is_empty() {
+                    self.engine().set_managed(session, made.qpn);
+                }
                 let told = |place: Option<RingPlace>, ring| RingInit {
                     addr: place.map_or(0, RingPlace::to_addr),
                     ..ring
@@ -477,10 +479,11 @@ impl Commands for Guarded<'_> {
             return Err(RegMrError::UnknownPd);
         }
         let session = self.session;
-        let before = self.engine().recorded(session, Object::Mr(key));
+        let before = self.engine().region(session, key);
         let recorded = before.map(|before| before.changed(&change));
         let Some(bytes) = change.bytes else {
             let same = self.driver.rereg_mr_at(key, 0, &change)?;
+            self.engine().forget_region(session, key);
             recorded.iter().for_each(|entry| self.engine().record_region(session, entry));
             return Ok(same);
         };
@@ -522,11 +525,12 @@ impl Commands for Guarded<'_> {
         self.destroy(window(key), |card| card.dealloc_mw(key))
     }
 
-    /// Card memory of a session is a part of its arena, at the offset that is returned.
+    /// Card memory of a session is a piece of its user's, at the address that is returned; for a
+    /// virtual machine, a part of its arena.
     fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
         self.admits_object(Ask::Other)?;
         let session = self.session;
-        let limit = self.engine().arena_room(session);
+        let limit = self.engine().dm_room(session);
         match usize::try_from(len) {
             Ok(bytes) if bytes > 0 => {
                 let taken = self.engine().take_part(session, bytes);
@@ -544,9 +548,13 @@ impl Commands for Guarded<'_> {
         }
         let session = self.session;
         let engine = self.engine();
-        let len = engine.objects.amount(Object::Dm(addr));
-        engine.release_part(session, addr, len);
-        engine.disown(Object::Dm(addr));
+        let users =
+            engine.session(session).and_then(|of| of.dm.get(&addr)).map_or(0, |of| of.users);
+        if users > 0 {
+            return Err(DestroyError::Busy { users });
+        }
+        engine.release_part(session, addr);
+        engine.disown_of(session, Object::Dm(addr));
         Ok(())
     }
 
@@ -558,7 +566,7 @@ impl Commands for Guarded<'_> {
         let session = self.session;
         let of = self.engine().session(session).ok_or(fault)?;
         let mut bytes = vec![0; len];
-        of.arena.memory().read_at(addr as usize, &mut bytes).map_err(|_| fault)?;
+        of.card_bytes().read_at(addr as usize, &mut bytes).map_err(|_| fault)?;
         Ok(bytes)
     }
 
@@ -569,7 +577,7 @@ impl Commands for Guarded<'_> {
         }
         let session = self.session;
         let of = self.engine().session(session).ok_or(fault)?;
-        of.arena.memory().write_at(addr as usize, data).map_err(|_| fault)
+        of.card_bytes().write_at(addr as usize, data).map_err(|_| fault)
     }
 
     fn create_ah(&mut self, pd: Pd, path: Path) -> Result<u32, CreateError> {

@@ -26,6 +26,7 @@
 mod answers;
 mod clients;
 mod compiler;
+mod descriptions;
 mod descriptors;
 mod dma;
 mod dma_client;

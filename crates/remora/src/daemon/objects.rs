@@ -10,11 +10,18 @@ use crate::message::{Object, Quotas};
 /// Who owns what: all objects that sessions have made.
 #[derive(Debug, Default)]
 pub(crate) struct Objects {
-    owned: HashMap<Object, Owned>,
+    /// By the session, too, if it numbers the objects itself: see [`place`].
+    owned: HashMap<(Option<u16>, Object), Owned>,
     /// Sessions that hold an object beside its owner: XRC domains that a file names, and targets.
     others: HashMap<Object, Vec<u16>>,
     /// The XRC domains of targets and shared receive queues.
     within: HashMap<Object, Xrcd>,
+}
+
+/// Pieces of card memory are named by addresses of their session's; all else has numbers that are
+/// the card's.
+fn place(session: u16, object: Object) -> (Option<u16>, Object) {
+    (matches!(object, Object::Dm(_)).then_some(session), object)
 }
 
 /// An object's owner, and what it takes of the owner's quotas.
@@ -184,9 +191,9 @@ pub(crate) fn window(key: Key) -> Object {
 }
 
 impl Objects {
-    /// The session that owns an object.
+    /// The session that owns an object, which is no piece of card memory.
     pub(crate) fn owner(&self, object: Object) -> Option<u16> {
-        self.owned.get(&object).map(|owned| owned.session)
+        self.owned.get(&(None, object)).map(|owned| owned.session)
     }
 
     /// Notes that `session`, whose usage is `usage`, has made an object.
@@ -197,22 +204,29 @@ impl Objects {
         object: Object,
         (amount, lent): (u64, Option<u32>),
     ) {
-        if self.owned.insert(object, Owned { session, amount, lent }).is_none() {
+        if self.owned.insert(place(session, object), Owned { session, amount, lent }).is_none() {
             usage.change(object, amount, |sum, more| sum + more);
         }
     }
 
-    /// Notes that an object was destroyed; returns the number of the lent memory that it was in.
-    pub(crate) fn remove(&mut self, usage: &mut Usage, object: Object) -> Option<u32> {
+    /// Notes that an object of `session`, whose usage is `usage`, was destroyed; returns the number
+    /// of the lent memory that it was in.
+    pub(crate) fn remove(
+        &mut self,
+        session: u16,
+        usage: &mut Usage,
+        object: Object,
+    ) -> Option<u32> {
         self.within.remove(&object);
-        let owned = self.owned.remove(&object)?;
+        let owned = self.owned.remove(&place(session, object))?;
         usage.change(object, owned.amount, u64::saturating_sub);
         owned.lent
     }
 
     /// Does the session have the object, alone or with others?
     pub(crate) fn holds(&self, session: u16, object: Object) -> bool {
-        self.owner(object) == Some(session) || self.is_other(session, object)
+        let owned = self.owned.get(&place(session, object));
+        owned.is_some_and(|owned| owned.session == session) || self.is_other(session, object)
     }
 
     fn is_other(&self, session: u16, object: Object) -> bool {
@@ -231,7 +245,7 @@ impl Objects {
     /// `None` if nobody else holds it, so that it is to be destroyed.
     pub(crate) fn leave(&mut self, session: u16, usage: &mut Usage, object: Object) -> Option<u16> {
         let others = self.others.get_mut(&object)?;
-        let owned = self.owned.get_mut(&object)?;
+        let owned = self.owned.get_mut(&(None, object))?;
         if owned.session == session {
             owned.session = others.remove(0);
         } else {
@@ -263,12 +277,12 @@ impl Objects {
 
     /// Bytes or entries of an object.
     pub(crate) fn amount(&self, object: Object) -> u64 {
-        self.owned.get(&object).map_or(0, |owned| owned.amount)
+        self.owned.get(&(None, object)).map_or(0, |owned| owned.amount)
     }
 
     /// The number of the lent memory that a region is in.
     pub(crate) fn lent(&self, object: Object) -> Option<u32> {
-        self.owned.get(&object)?.lent
+        self.owned.get(&(None, object))?.lent
     }
 
     /// All objects of a session, those first that others stand on least.
@@ -276,7 +290,7 @@ impl Objects {
         let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);
         let with = self.others.iter().filter(|(_, others)| others.contains(&session));
         let with = with.map(|(object, _)| *object);
-        let mut objects: Vec<Object> = mine.map(|(object, _)| *object).chain(with).collect();
+        let mut objects: Vec<Object> = mine.map(|((_, object), _)| *object).chain(with).collect();
         objects.sort_by_key(|object| Kind::of(*object));
         objects
     }
@@ -321,11 +335,24 @@ mod tests {
         assert_eq!(order, [Kind::Mw, Kind::Mr, Kind::Srq, Kind::Cq, Kind::Ah]);
         for object in all {
             let lent = (object == Object::Mr(0x100)).then_some(1);
-            assert_eq!(objects.remove(&mut usage, object), lent);
-            assert_eq!(objects.remove(&mut usage, object), None);
+            assert_eq!(objects.remove(3, &mut usage, object), lent);
+            assert_eq!(objects.remove(3, &mut usage, object), None);
         }
         assert_eq!(usage, Usage::default());
         assert!(objects.of(3).is_empty());
+    }
+
+    #[test]
+    fn card_memory_is_named_by_each_session_by_itself() {
+        let (mut objects, mut one, mut two) = <(Objects, Usage, Usage)>::default();
+        let piece = Object::Dm(4096);
+        objects.add(1, &mut one, piece, (64, None));
+        objects.add(2, &mut two, piece, (128, None));
+        assert!(objects.holds(1, piece) && objects.holds(2, piece));
+        objects.remove(2, &mut two, piece);
+        assert!(objects.holds(1, piece) && !objects.holds(2, piece));
+        assert_eq!((objects.of(1), objects.of(2)), (vec![piece], vec![]));
+        assert_eq!((one.count(piece), two.count(piece)), (1, 0));
     }
 
     #[test]
@@ -343,7 +370,7 @@ mod tests {
         assert_eq!(objects.leave(1, &mut one, target), Some(2), "the other one inherits it");
         assert_eq!((objects.owner(target), objects.holds(1, target)), (Some(2), false));
         assert_eq!(objects.leave(2, &mut two, target), None, "it is the last");
-        objects.remove(&mut two, target);
+        objects.remove(2, &mut two, target);
         assert_eq!((one, two), (Usage::default(), Usage::default()));
     }
 }

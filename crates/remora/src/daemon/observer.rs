@@ -10,7 +10,7 @@ use thiserror::Error;
 use crate::impair::{Direction, ImpairCounters};
 use crate::message::{
     Answer, CardInfo, DaemonPlace, DmaClientStatus, Hello, MessageError, MessageSocket, PassStatus,
-    Request, SessionStatus, encode, greeting, parse_answer_to_greeting, place,
+    RegionStatus, Request, SessionStatus, encode, greeting, parse_answer_to_greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -141,6 +141,27 @@ impl Observer {
             match behind(from, last, page.more) {
                 Some(next) => from = next,
                 None => return Ok((page.card, page.impaired, sessions)),
+            }
+        }
+    }
+
+    /// The regions of a session, by its number, and how the card reaches each.
+    ///
+    /// # Errors
+    /// See [`ObserveError`].
+    pub fn regions(&self, session: u32) -> Result<Vec<RegionStatus>, ObserveError> {
+        let (mut regions, mut from) = (Vec::new(), 0);
+        loop {
+            let ask = encode(&Request::Regions(session, from));
+            let (page, more) = self.exchange(&ask, |answer| match answer {
+                Answer::Regions { regions, more } => Some((regions, more)),
+                _ => None,
+            })?;
+            regions.extend(page);
+            let last = regions.last().map(|last: &RegionStatus| last.key);
+            match behind(from, last, more) {
+                Some(next) => from = next,
+                None => return Ok(regions),
             }
         }
     }

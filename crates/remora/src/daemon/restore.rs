@@ -13,8 +13,7 @@ use std::time::Instant;
 
 use remora_nic::MrInit;
 
-use super::answers::new_token;
-use super::answers::share;
+use super::answers::{KEPT_FILES, new_token, share};
 use super::fd_store::{FdStore, Part, Stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;
@@ -110,8 +109,12 @@ impl Server {
         }
         let share = new_token()?;
         let mut regions = 0;
+        let card = self.dma.card(head.uid);
         let slot = self.device.live.command_own(|driver| {
             let slot = attach(driver, arena, &head, &rule)?;
+            if let Some(of) = driver.engine.as_deref_mut().and_then(|e| e.session(slot)) {
+                of.card = card;
+            }
             let lost = fill(driver, slot, &head, &rule, (&entries, parts));
             lost.iter().for_each(|object| record.remove(*object));
             let is_region = |entry: &&Entry| matches!(entry.object(), Object::Mr(_));
@@ -293,16 +296,16 @@ fn make(
         Entry::Lent { number, loan } => {
             let lent = Lent::take(loan, vec![file?], lender, &mut driver.memory);
             let mut lent = lent.inspect_err(|error| tracing::warn!(%error, "lent memory")).ok()?;
-            lent.close_file();
+            let files = driver.engine.as_deref_mut()?.session(slot)?.lent.len();
+            if files >= KEPT_FILES {
+                lent.close_file();
+            }
             driver.engine.as_deref_mut()?.restore_lent(slot, number, lent).then_some(())?;
         }
         Entry::Region { key, pd, bytes, access } => {
             let engine = driver.engine.as_deref_mut()?;
             let (bus, lent) = match bytes.place {
-                Place::Device(at) | Place::Arena(at) => {
-                    engine.is_dm(slot, at, bytes.len).then_some(())?;
-                    (engine.arena_bus(slot, at, bytes.len)?, None)
-                }
+                Place::Device(at) => (engine.dm_bus(slot, at, bytes.len)?, None),
                 Place::Lent { number, offset } => {
                     let lent = engine.session(slot)?.lent.get(&number)?;
                     (lent.bus(offset, bytes.len)?, Some(number))
@@ -314,6 +317,7 @@ fn make(
             driver.nic.restore_mr(key, pd, init).ok()?;
             let engine = driver.engine.as_deref_mut()?;
             engine.own(slot, Object::Mr(key), (bytes.len, lent));
+            engine.record_region(slot, &entry);
         }
     }
     Some(())

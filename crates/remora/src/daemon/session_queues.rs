@@ -4,19 +4,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
-use remora_nic::{Event as CardEvent, Memory, Nic, PostError, Time};
+use remora_nic::{Event as CardEvent, Key, Memory, Nic, PostError, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
-use super::record::Record;
+use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
+use crate::commands::Place;
+use crate::dma::{self, CardMemory};
 use crate::event::Event;
-use crate::memory::memfd;
-use crate::message::{Quotas, encode};
+use crate::memory::{Buffer, memfd};
+use crate::message::{Loan, Object, Quotas, encode};
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
 use crate::shared::{
@@ -34,6 +37,26 @@ const ACTIVE: usize = 64;
 pub(super) struct Sides {
     pub(super) send: Option<u32>,
     pub(super) recv: Option<u32>,
+    /// The queues run only as far as other queues let them.
+    pub(super) managed: bool,
+}
+
+/// A region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub(crate) entry: Entry,
+    /// How the memory that it is in was lent; `None`: it is the arena.
+    pub(crate) way: Option<Loan>,
+}
+
+/// A piece of card memory.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) len: u64,
+    /// Where it is the user's card memory; `None`: a part of the arena.
+    pub(crate) of_card: Option<dma::Piece>,
+    /// Regions that are in it.
+    pub(crate) users: u32,
 }
 
 /// The shared part of a session.
@@ -62,8 +85,15 @@ pub(crate) struct SessionQueues {
     pub(super) held: Vec<(Time, u32)>,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
-    /// Pieces of card memory, by where they begin, and their lengths.
-    pub(crate) dm: BTreeMap<u64, u64>,
+    /// The card memory of the user, of which pieces are given out. A virtual machine has parts of
+    /// its arena instead: it reaches no other memory.
+    pub(crate) card: Option<Arc<CardMemory>>,
+    /// Pieces of card memory, by where they begin.
+    pub(crate) dm: BTreeMap<u64, Piece>,
+    /// What its regions are, by their keys.
+    pub(crate) regions: BTreeMap<Key, Region>,
+    /// How many of them are reached by each way.
+    pub(crate) ways: BTreeMap<Option<Loan>, u32>,
     /// What runs on the card for it.
     pub(crate) kernels: SessionKernels,
     /// What outlives the daemon, if anything does.
@@ -96,7 +126,7 @@ pub(super) enum Queue {
 pub(super) struct Work {
     pub(super) of: Of,
     pub(super) shared: WorkQueue,
-    ring: (usize, usize),
+    pub(super) ring: (usize, usize),
     /// The index that the card has been told.
     pub(super) rung: u32,
     /// The index that the client has been told.
@@ -183,6 +213,59 @@ impl SessionQueues {
             }
             Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
             None => {}
+        }
+    }
+
+    /// Where in card memory bytes are, if they can be there.
+    fn in_card_memory(&self, place: Place) -> Option<u64> {
+        match place {
+            Place::Device(at) => Some(at),
+            Place::Arena(at) if self.card.is_none() => Some(at),
+            _ => None,
+        }
+    }
+
+    /// The piece of card memory that bytes are in, and where it begins.
+    pub(super) fn piece_at(&self, place: Place) -> Option<(u64, &Piece)> {
+        let at = self.in_card_memory(place)?;
+        let (start, piece) = self.dm.range(..=at).next_back()?;
+        (at < start + piece.len).then_some((*start, piece))
+    }
+
+    fn piece_of(&mut self, region: &Entry) -> Option<&mut Piece> {
+        let Entry::Region { bytes, .. } = region else { return None };
+        let (start, _) = self.piece_at(bytes.place)?;
+        self.dm.get_mut(&start)
+    }
+
+    /// The memory that addresses of card memory are offsets in.
+    pub(crate) fn card_bytes(&self) -> &Buffer {
+        self.card.as_ref().map_or(self.arena.memory(), |card| card.bytes())
+    }
+
+    /// Forgets what a region was, if the object is one.
+    pub(super) fn forget_region(&mut self, object: Object) {
+        let Object::Mr(key) = object else { return };
+        let Some(Region { entry, way }) = self.regions.remove(&key) else { return };
+        if let Some(count) = self.ways.get_mut(&way) {
+            *count = count.saturating_sub(1);
+        }
+        if let Some(piece) = self.piece_of(&entry) {
+            piece.users = piece.users.saturating_sub(1);
+        }
+    }
+
+    /// Notes what a region is.
+    pub(super) fn note_region(&mut self, key: Key, entry: Entry) {
+        let Entry::Region { bytes, .. } = entry else { return };
+        let way = match bytes.place {
+            Place::Lent { number, .. } => self.lent.get(&number).map(|lent| lent.loan),
+            _ => None,
+        };
+        self.regions.insert(key, Region { entry, way });
+        *self.ways.entry(way).or_default() += 1;
+        if let Some(piece) = self.piece_of(&entry) {
+            piece.users += 1;
         }
     }
 

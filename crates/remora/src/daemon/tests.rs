@@ -18,6 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 use crate::commands::{Bytes, Command, Commands, Place, QpMade, Stubs, Wire};
+use crate::dma::Kind;
 use crate::event::Event;
 use crate::memory::Buffer;
 use crate::message::{
@@ -484,7 +485,7 @@ fn objects_of_others_do_not_exist() {
 }
 
 #[test]
-fn card_memory_is_a_part_of_the_arena() {
+fn card_memory_is_a_piece_of_the_users() {
     let daemon = Daemon::start();
     let client = daemon.client();
     let mut card = client.card();
@@ -492,9 +493,16 @@ fn card_memory_is_a_part_of_the_arena() {
     let at = card.alloc_dm(100).unwrap();
     card.write_dm(at + 4, b"near").unwrap();
     assert_eq!(card.read_dm(at + 4, 4).unwrap(), b"near");
+    // Another program of the user has it mapped, and has other pieces.
+    let dma = DmaClient::connect(Some(&daemon.path)).unwrap();
     let mut bytes = [0; 4];
-    client.arena.memory().read_at(at as usize + 4, &mut bytes).unwrap();
+    dma.memory().read_at(at as usize + 4, &mut bytes).unwrap();
     assert_eq!(&bytes, b"near");
+    assert_ne!(dma.alloc(Kind::Near, 64).unwrap().0, at);
+    let other = daemon.client();
+    let theirs = other.card().alloc_dm(100).unwrap();
+    assert_ne!(theirs, at);
+    assert!(card.read_dm(theirs, 4).is_err(), "of another session");
     assert!(card.read_dm(at + 97, 4).is_err() && card.write_dm(at - 1, b"x").is_err());
     let region = |addr, len| Bytes { place: Place::Device(addr), iova: 0, len };
     let key = card.reg_mr(pd, region(at, 100), Access::all()).unwrap();
@@ -502,8 +510,13 @@ fn card_memory_is_a_part_of_the_arena() {
     card.dereg_mr(key).unwrap();
     card.free_dm(at).unwrap();
     assert_eq!(card.free_dm(at), Err(DestroyError::Unknown));
-    client.arena.memory().read_at(at as usize + 4, &mut bytes).unwrap();
-    assert_eq!(bytes, [0; 4], "pages that are given back are zero");
+    other.card().free_dm(theirs).unwrap();
+    let again = card.alloc_dm(100).unwrap();
+    assert_eq!((again, card.read_dm(again + 4, 4).unwrap()), (at, vec![0; 4]), "it is zero");
+    let far = card.alloc_dm(1 << 20).unwrap();
+    card.write_dm(far + (1 << 20) - 3, b"far").unwrap();
+    dma.memory().read_at(far as usize + (1 << 20) - 4, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"\0far");
 }
 
 #[test]
@@ -663,7 +676,7 @@ fn a_kept_session_is_taken_over_with_all_it_has() {
     let at = first.card().alloc_dm(4096).unwrap();
     let bytes = Bytes { place: Place::Device(at), iova: 0, len: 4096 };
     let key = first.card().reg_mr(queues.pd, bytes, Access::all()).unwrap();
-    first.arena.memory().write_at(at as usize, b"kept").unwrap();
+    first.card().write_dm(at, b"kept").unwrap();
     let (token, quotas) = (first.welcome.token, first.welcome.quotas);
     let again = Client::attach(&daemon, &hello).err().unwrap();
     assert!(again.contains("take it over"), "{again}");

@@ -197,6 +197,16 @@ impl CardMemory {
         Ok(Piece { card: self.clone(), kind, address, len: whole })
     }
 
+    /// Gives out `len` bytes from `address` on, as they are: of a piece that was given out before
+    /// this process had the memory. `None` if they are not free.
+    pub(crate) fn alloc_at(self: &Arc<CardMemory>, address: u64, len: u64) -> Option<Piece> {
+        let len = len.max(1).checked_next_multiple_of(PAGE)?;
+        let kind = if address < self.sizes.far { Kind::Far } else { Kind::Near };
+        let is_page = address.is_multiple_of(PAGE);
+        let taken = is_page && self.of(kind).alloc_at(address, len);
+        taken.then(|| Piece { card: self.clone(), kind, address, len })
+    }
+
     fn of(&self, kind: Kind) -> std::sync::MutexGuard<'_, DeviceMemory> {
         let memory = match kind {
             Kind::Near => &self.near,

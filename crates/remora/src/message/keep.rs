@@ -12,6 +12,9 @@ use super::{Keep, NAME_MAX};
 
 /// The environment variable that has a program's session kept: `NAME`, or `NAME:TIME`.
 pub const KEEP_VARIABLE: &str = "REMORA_KEEP";
+/// The environment variable that, if it is not empty, ends a session of that name which a program
+/// has left, before the next one begins.
+pub const ANEW_VARIABLE: &str = "REMORA_ANEW";
 
 /// A session that outlives its program: its name, and for how long.
 ///

@@ -9,10 +9,10 @@ use std::io::{BufRead, Write};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use remora::message::Keep;
+use remora::message::{Keep, Object};
 use remora::nic::{Access, Psn};
 use remora::offload::chain::offload::{list, table::Value};
-use remora::{DeviceOptions, Peer};
+use remora::{AdoptError, CompletionQueue, Device, DeviceOptions, MemoryRegion, Peer, QueuePair};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -79,8 +79,38 @@ fn succeed() -> Result<()> {
     say(READY)?;
     let ticket = heard()?.parse()?;
     let device = DeviceOptions::new().take_over(ticket, Keep::Forever).open()?;
+    let adopted = Adopted::all(&device)?;
     say(&serde_json::to_string(&Taken::of(&device.taken()))?)?;
-    wait_for_the_end()
+    let ended = wait_for_the_end();
+    drop(adopted);
+    ended
+}
+
+/// What a successor has in its hands.
+struct Adopted {
+    _memory: Vec<MemoryRegion>,
+    _queues: Vec<CompletionQueue>,
+    _queue_pairs: Vec<QueuePair>,
+}
+
+impl Adopted {
+    /// All but the queue pairs of the chain, which goes on by itself.
+    fn all(device: &Device) -> Result<Adopted> {
+        let mut all = Adopted { _memory: vec![], _queues: vec![], _queue_pairs: vec![] };
+        for object in device.taken() {
+            match object {
+                Object::Mr(key) => all._memory.push(device.adopt_region(key)?),
+                Object::Cq(cq) => all._queues.push(device.adopt_cq(cq)?),
+                Object::Qp(qpn) => match device.adopt_qp(qpn) {
+                    Ok(qp) => all._queue_pairs.push(qp),
+                    Err(AdoptError::Chain) => {}
+                    Err(error) => return Err(error.into()),
+                },
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
 }
 
 /// Until the bench ends this process, or has ended.

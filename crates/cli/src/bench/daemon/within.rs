@@ -2,6 +2,7 @@
 //! verbs programs beside `remora perf`.
 
 use anyhow::Result;
+use remora::MEMORY_VARIABLE;
 
 use super::super::daemon_process::Daemon;
 use super::super::memory::live::{best_memcpy, ucx};
@@ -12,9 +13,17 @@ use super::{Wanted, again, spare_core};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
 
-const NAMES: [&str; 4] =
-    ["local_write_lat_8B", "local_write_bw_1MiB", "ib_write_lat_8B_local", "ib_send_bw_64B_local"];
-/// The programs of [`NAMES`]' last two rows, and their package.
+const NAMES: [&str; 6] = [
+    "local_write_lat_8B",
+    "local_write_bw_1MiB",
+    "ib_write_lat_8B_local",
+    "ib_send_bw_64B_local",
+    "ib_write_lat_8B_converted",
+    "ib_send_bw_64B_converted",
+];
+/// What has perftest's buffers, which stay until it ends, mapped by the daemon: the last two rows.
+const CONVERTED: &str = "convert,process_vm";
+/// The programs of [`NAMES`]' last four rows, and their package.
 const PERFTEST: [&str; 2] = ["ib_write_lat", "ib_send_bw"];
 
 /// The rows of this file that are wanted.
@@ -43,25 +52,31 @@ pub(super) fn rows(wanted: &Wanted<'_>) -> Result<Vec<Row>> {
     }];
     if wanted.any(&NAMES[2..]) && has_perftest() {
         let [lat, rate] = wanted.extent.iterations;
-        let program = |test: String, column| -> Run<'_> {
+        let program = |test: String, ways: &'static str| -> Run<'_> {
             let daemon = &daemon;
-            again(move || perftest_with(&attached(&daemon.socket()), &test, column))
+            again(move || {
+                let socket = daemon.socket();
+                let [attached] = attached(&socket);
+                perftest_with(&[attached, (MEMORY_VARIABLE, ways.as_ref())], &test, 4)
+            })
         };
-        cases.push(Case::latency(
-            NAMES[2],
-            "remora perf write lat",
-            Target::AtMost(1.2),
-            program(format!("ib_write_lat -F -s 8 -n {lat}"), 4),
-            perf("write lat --size 8", "median_us"),
-        ));
-        cases.push(Case {
-            name: NAMES[3],
-            unit: "Mmsg/s",
-            peer: "remora perf send bw",
-            target: Target::AtLeast(0.9),
-            ours: program(format!("ib_send_bw -F --report_gbits -s 64 -n {rate}"), 4),
-            theirs: perf("send bw --size 64 --qps 1", "mmsgps"),
-        });
+        for (names, ways) in [(&NAMES[2..4], ""), (&NAMES[4..], CONVERTED)] {
+            cases.push(Case::latency(
+                names[0],
+                "remora perf write lat",
+                Target::AtMost(1.2),
+                program(format!("ib_write_lat -F -s 8 -n {lat}"), ways),
+                perf("write lat --size 8", "median_us"),
+            ));
+            cases.push(Case {
+                name: names[1],
+                unit: "Mmsg/s",
+                peer: "remora perf send bw",
+                target: Target::AtLeast(0.9),
+                ours: program(format!("ib_send_bw -F --report_gbits -s 64 -n {rate}"), ways),
+                theirs: perf("send bw --size 64 --qps 1", "mmsgps"),
+            });
+        }
     }
     wanted.measure(cases)
 }

@@ -1,0 +1,303 @@
+//! What a process that was killed has left on a shared card, in the hands of another, which posts,
+//! polls, writes and destroys it as if it had made it.
+
+mod daemon;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use daemon::Daemon;
+use remora::AdoptError;
+use remora::message::{KEEP_VARIABLE, Keep, Object, SOCKET_VARIABLE, Ticket};
+use remora::nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::{self, Psn};
+use remora::prelude::*;
+
+const LONG: Duration = Duration::from_secs(60);
+/// What is counted lies here in the memory of each side.
+const COUNT: usize = 1024;
+
+/// A program of this file in a process of its own.
+struct Program {
+    child: Child,
+    input: ChildStdin,
+    lines: Box<dyn Iterator<Item = String>>,
+}
+
+impl Program {
+    fn start(name: &str, daemon: &Daemon, keep: &str) -> Program {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", name, "--nocapture"]);
+        command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let input = child.stdin.take().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        Program { child, input, lines: Box::new(lines) }
+    }
+
+    /// The rest of the next line that is meant for the test.
+    fn line(&mut self) -> String {
+        let rest = |line: String| line.split_once("test: ").map(|(_, rest)| rest.to_owned());
+        self.lines.find_map(rest).expect("the program goes on")
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn written(peer: Peer) -> String {
+    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
+}
+
+fn read(line: &str) -> Peer {
+    let mut words = line.split_whitespace();
+    let address = words.next().unwrap().parse().unwrap();
+    let mut number = || words.next().unwrap().parse::<u32>().unwrap();
+    Peer { address, qpn: number(), psn: Psn::new(number()) }
+}
+
+/// Writes rising numbers to a peer, whose place comes by standard input, and has a receive request
+/// posted, until it is killed.
+#[test]
+#[ignore = "a program for other tests"]
+fn write_until_killed() {
+    let device = DeviceOptions::new().open().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let memory = domain.alloc(4096, Access::all()).unwrap();
+    let kept = domain.alloc_device_memory(4096, Access::all()).unwrap();
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    println!("test: {}", written(qp.local()));
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
+    let mut words = line.splitn(3, ' ');
+    let mut number = || words.next().unwrap().trim().parse::<u64>().unwrap();
+    let to = nic::queue::Remote { addr: number(), rkey: number() as u32 };
+    let params = ConnectionParams::new(device.info().mtu);
+    qp.connect(read(words.next().unwrap()), &params).unwrap();
+    memory.write_at(0, b"of the former process").unwrap();
+    let sges = [memory.sge(2048, 64)];
+    qp.post_recv(&RecvRequest { wr_id: 77, sges: &sges }).unwrap();
+    println!("test: {} {} {}", memory.key(), kept.key(), device.ticket().unwrap());
+    for number in 1u64.. {
+        memory.write_at(COUNT, &number.to_le_bytes()).unwrap();
+        let sges = [memory.sge(COUNT as u64, 8)];
+        let (op, data) = (SendOp::Write { to, imm: None }, Data::Sges(&sges));
+        let flags = SendFlags::SIGNALED;
+        qp.post_send(&SendRequest { wr_id: number, op, data, flags }).unwrap();
+        assert_eq!(cq.spin(LONG).unwrap().status, Status::Success);
+    }
+}
+
+/// The peer of the program: a device of its own, or another client of the daemon.
+struct Peers {
+    _domain: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: QueuePair,
+    memory: MemoryRegion,
+}
+
+impl Peers {
+    fn new(device: &Device) -> Peers {
+        let cq = device.create_cq(16).unwrap();
+        let domain = device.alloc_pd().unwrap();
+        let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+        let memory = domain.alloc(4096, Access::all()).unwrap();
+        Peers { _domain: domain, cq, qp, memory }
+    }
+
+    fn number(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.memory.read_at(0, &mut bytes).unwrap();
+        u64::from_le_bytes(bytes)
+    }
+
+    fn post(&self, wr_id: u64, op: SendOp, bytes: u32) -> Status {
+        let sges = [self.memory.sge(512, bytes)];
+        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
+        self.qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+        self.cq.spin(LONG).unwrap().status
+    }
+}
+
+/// Starts the program, connects it, and waits until it writes; returns its keys and its ticket.
+fn start(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) -> (Program, [u32; 2], Ticket) {
+    let mut program = Program::start("write_until_killed", daemon, "numbers:10m");
+    let its = read(&program.line());
+    let (addr, key) = (peer.memory.addr(), peer.memory.key());
+    writeln!(program.input, "{addr} {key} {}", written(peer.qp.local())).unwrap();
+    peer.qp.connect(its, &ConnectionParams::new(mtu)).unwrap();
+    let line = program.line();
+    let mut words = line.splitn(3, ' ');
+    let keys = [(); 2].map(|()| words.next().unwrap().parse().unwrap());
+    let ticket = words.next().unwrap().parse().unwrap();
+    let until = Instant::now() + LONG;
+    while peer.number() < 3 {
+        assert!(Instant::now() < until, "the program writes nothing");
+        thread::yield_now();
+    }
+    (program, keys, ticket)
+}
+
+fn only<T: Copy>(taken: &[Object], of: impl Fn(&Object) -> Option<T>) -> T {
+    let mut found = taken.iter().filter_map(of);
+    let first = found.next().unwrap();
+    assert!(found.next().is_none());
+    first
+}
+
+fn adopted(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) {
+    let (mut program, [key, kept], ticket) = start(daemon, peer, mtu);
+    program.kill();
+    let options = DeviceOptions::new().attach(&daemon.socket);
+    let device = options.take_over(ticket, Keep::Seconds(60)).open().unwrap();
+    let taken = device.taken();
+    let number = only(&taken, |object| match object {
+        Object::Qp(number) => Some(*number),
+        _ => None,
+    });
+    let qp = device.adopt_qp(number).unwrap();
+    assert_eq!(device.adopt_qp(number).unwrap_err(), AdoptError::Before);
+    let cq = device.adopt_cq(qp.query().send_cq).unwrap();
+    assert_eq!(device.adopt_cq(9999).unwrap_err(), AdoptError::Unknown);
+
+    // Its memory is there, and this process has it mapped.
+    let memory = device.adopt_region(key).unwrap();
+    assert_eq!(memory.slice(..21).to_vec().unwrap(), b"of the former process");
+    let before = peer.number();
+    let (op, sges) = (SendOp::Write { to: peer.memory.remote(0), imm: None }, [memory.sge(0, 8)]);
+    memory.write_at(0, &(before + 100).to_le_bytes()).unwrap();
+    let flags = SendFlags::SIGNALED;
+    qp.post_send(&SendRequest { wr_id: 1 << 40, op, data: Data::Sges(&sges), flags }).unwrap();
+    // What the former process has posted last may have completed, and it has not seen that.
+    loop {
+        let done = cq.spin(LONG).unwrap();
+        assert_eq!(done.status, Status::Success);
+        if done.wr_id == 1 << 40 {
+            break;
+        }
+        assert!(done.wr_id >= before, "{} was seen before", done.wr_id);
+    }
+    assert_eq!(peer.number(), before + 100);
+
+    // The peer goes on, too: with the memory, and with the request that the former has posted.
+    let write = SendOp::Write { to: memory.remote(100), imm: None };
+    assert_eq!(peer.post(1, write, 5), Status::Success);
+    assert_eq!(peer.post(2, SendOp::Send { imm: None, to: None }, 5), Status::Success);
+    let received = cq.spin(LONG).unwrap();
+    assert_eq!((received.wr_id, received.len), (77, 5));
+    assert_eq!(memory.slice(2048..2053).to_vec().unwrap(), b"bytes");
+    assert_eq!(memory.slice(100..105).to_vec().unwrap(), b"bytes");
+    let card = device.adopt_region(kept).unwrap();
+    card.write_at(8, b"card").unwrap();
+    assert_eq!(card.slice(8..12).to_vec().unwrap(), b"card");
+
+    // And all of it ends as if this process had made it.
+    let gone = memory.remote(100);
+    drop((memory, card));
+    let at_end = device.in_use();
+    assert_eq!((at_end.mrs, at_end.qps, at_end.cqs, at_end.pds), (0, 1, 1, 1));
+    let refused = peer.post(3, SendOp::Write { to: gone, imm: None }, 5);
+    assert_eq!(refused, Status::RemoteAccess);
+    drop((qp, cq));
+    device.release_rest().unwrap();
+    let at_end = device.in_use();
+    assert_eq!((at_end.qps, at_end.cqs, at_end.pds), (0, 0, 0));
+    let session = || daemon.observer().status().unwrap().sessions;
+    let of = session().into_iter().find(|session| session.name == "numbers").unwrap();
+    assert_eq!((of.lent.len(), of.arena_bytes), (0, 0), "memory stays behind");
+}
+
+#[test]
+fn a_process_goes_on_with_what_a_killed_one_has_left() {
+    let daemon = Daemon::start();
+    for embedded in [true, false] {
+        let device = match embedded {
+            true => DeviceOptions::new().embedded().open().unwrap(),
+            false => daemon.attach(),
+        };
+        let peer = Peers::new(&device);
+        peer.memory.write_at(512, b"bytes").unwrap();
+        adopted(&daemon, &peer, device.info().mtu);
+        let sessions = || daemon.observer().status().unwrap().sessions;
+        let until = Instant::now() + LONG;
+        while sessions().iter().any(|session| session.attached && session.name == "numbers") {
+            assert!(Instant::now() < until, "the session stays attached");
+            thread::yield_now();
+        }
+        daemon.observer().evict("numbers").unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_adopted_can_be_released() {
+    let daemon = Daemon::start();
+    let device = daemon.attach();
+    let peer = Peers::new(&device);
+    let (mut program, [key, _], ticket) = start(&daemon, &peer, device.info().mtu);
+    program.kill();
+    let options = DeviceOptions::new().attach(&daemon.socket);
+    let device = options.take_over(ticket, Keep::No).open().unwrap();
+    let memory = device.adopt_region(key).unwrap();
+    // The region keeps its domain.
+    let domain = memory.domain().clone();
+    device.release_rest().unwrap();
+    let left = device.in_use();
+    assert_eq!((left.mrs, left.qps, left.cqs, left.pds), (1, 0, 0, 1));
+    let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+    qp.loop_back(&qp, Access::all()).unwrap();
+    qp.write(memory.slice(..7), memory.slice(64..).remote()).wait(LONG).unwrap();
+    assert_eq!(memory.slice(64..71).to_vec().unwrap(), b"of the ");
+}
+
+#[test]
+fn a_device_that_took_nothing_over_adopts_nothing() {
+    let daemon = Daemon::start();
+    let own = DeviceOptions::new().embedded().open().unwrap();
+    for device in [daemon.attach(), own] {
+        let peer = Peers::new(&device);
+        assert_eq!(device.adopt_qp(peer.qp.qpn()).unwrap_err(), AdoptError::Unknown);
+        assert_eq!(device.adopt_cq(peer.cq.handle()).unwrap_err(), AdoptError::Unknown);
+        assert_eq!(device.adopt_region(peer.memory.key()).unwrap_err(), AdoptError::Unknown);
+        device.release_rest().unwrap();
+    }
+}
+
+/// Has a session whose name is that of the one before.
+#[test]
+#[ignore = "a program for other tests"]
+fn begin_anew() {
+    let device = match DeviceOptions::new().anew().open() {
+        Ok(device) => device,
+        Err(refused) => return println!("test: {refused}"),
+    };
+    let _listener = device.listen(7471).unwrap();
+    println!("test: listens");
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_program_begins_anew_behind_one_that_was_killed() {
+    let daemon = Daemon::start();
+    for _ in 0..3 {
+        let mut program = Program::start("begin_anew", &daemon, "server");
+        assert_eq!(program.line(), "listens");
+        let mut other = Program::start("begin_anew", &daemon, "server");
+        let refused = other.line();
+        assert!(refused.contains("is there"), "its program runs: {refused}");
+        program.kill();
+    }
+    let sessions = daemon.observer().status().unwrap().sessions;
+    assert_eq!(sessions.iter().filter(|session| session.name == "server").count(), 1);
+}

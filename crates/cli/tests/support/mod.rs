@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 pub(crate) mod nic;
+#[path = "../../../remora/tests/support/skips.rs"]
+pub(crate) mod skips;
 pub(crate) mod verbs;
 
 /// How long anything may take. Only a hang takes that long: nothing is concluded from time.

@@ -55,7 +55,7 @@ pub use resp::{resp, resp_requests};
 pub use ring::{ring, rings};
 pub use seeds::{Seed, calls, cards, elements, packets};
 pub use selection::{codec, codecs, predicate, predicates, selection, selections};
-pub use session::{session, sessions};
+pub use session::{session, session_counters, sessions};
 pub use store_call::{store_call, store_calls};
 pub use store_files::{
     rdbs, store_rdb, store_record, store_records, store_segment, store_segments, store_snapshot,

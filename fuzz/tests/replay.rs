@@ -9,7 +9,7 @@ use std::{env, fs};
 
 use remora_fuzz::{
     Seed, TARGETS, Target, card_counters, chain_counters, descriptor_counters, element_counters,
-    kernel_counters, module_counters,
+    kernel_counters, module_counters, session_counters,
 };
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
@@ -72,6 +72,14 @@ fn write_seeds() {
             fs::write(folder.join(seed.name), seed.data).unwrap();
         }
     }
+}
+
+/// Elements whose key opens memory, and others.
+#[test]
+fn inputs_for_session_reach_memory_and_refusals() {
+    let sums = counted("session", session_counters);
+    assert!(sums["chain_elements"] > 50, "carried out: {}", sums["chain_elements"]);
+    assert!(sums["elements_protection"] > 10, "refused: {}", sums["elements_protection"]);
 }
 
 /// A target whose inputs reach nothing finds nothing: inputs must pass the first checks.

@@ -4,12 +4,14 @@ mod support;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use remora::prelude::*;
 use serde_json::Value;
 use support::{Folder, command, until};
 
@@ -235,11 +237,13 @@ fn a_killed_daemon_is_replaced_at_once() {
     end(again);
 }
 
-/// A service manager: keeps the descriptors that a service sends it, and starts it with them.
+/// A service manager: keeps the descriptors that a service sends it, and starts it with them, and
+/// with a socket that listens, if it has one.
 struct Manager {
     socket: std::os::unix::net::UnixDatagram,
     path: PathBuf,
-    kept: Vec<(String, std::os::fd::OwnedFd)>,
+    kept: Vec<(String, OwnedFd)>,
+    listener: Option<OwnedFd>,
 }
 
 impl Manager {
@@ -247,17 +251,30 @@ impl Manager {
         let path = folder.path("notify");
         let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-        Manager { socket, path, kept: Vec::new() }
+        Manager { socket, path, kept: Vec::new(), listener: None }
     }
 
-    /// Starts a daemon with what was kept. (A shell opens the descriptors of this process again.)
+    /// Starts a daemon with what was kept.
     fn start(&mut self, nic: &Path) -> (Child, Value) {
-        use std::os::fd::AsRawFd;
-        let mut opens = String::new();
-        for (at, (_, fd)) in self.kept.iter().enumerate() {
-            opens += &format!("{}<>/proc/$PPID/fd/{} ", at + 3, fd.as_raw_fd());
+        let mut child = self.daemon(nic).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        while !self.hear().starts_with("READY=1") {}
+        (child, serde_json::from_str(&line).unwrap())
+    }
+
+    /// The command that starts it. (A shell opens what is kept again; what listens cannot be
+    /// opened, and comes as its standard input.)
+    fn daemon(&self, nic: &Path) -> Command {
+        let (mut opens, mut names) = (String::new(), Vec::new());
+        if self.listener.is_some() {
+            opens += "3<&0 0</dev/null ";
+            names.push("remora-nic.socket");
         }
-        let names: Vec<&str> = self.kept.iter().map(|(name, _)| name.as_str()).collect();
+        for (name, fd) in &self.kept {
+            opens += &format!("{}<>/proc/$PPID/fd/{} ", names.len() + 3, fd.as_raw_fd());
+            names.push(name);
+        }
         let script = format!("exec {opens}; export LISTEN_PID=$$; exec \"$@\"");
         let daemon = command(["nic", "--json", "--socket"]);
         let mut shell = Command::new("bash");
@@ -267,11 +284,11 @@ impl Manager {
         }
         shell.env("LISTEN_FDS", names.len().to_string()).env("LISTEN_FDNAMES", names.join(":"));
         shell.arg(nic).env("NOTIFY_SOCKET", &self.path).stdout(Stdio::piped());
-        let mut child = shell.spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        while !self.hear().starts_with("READY=1") {}
-        (child, serde_json::from_str(&line).unwrap())
+        match &self.listener {
+            Some(listener) => shell.stdin(listener.try_clone().unwrap()),
+            None => shell.stdin(Stdio::null()),
+        };
+        shell
     }
 
     /// The next message of the service's; a descriptor that comes with it is kept.
@@ -340,6 +357,70 @@ fn a_kept_session_outlives_a_daemon_that_is_killed() {
     end(next);
 }
 
+/// A socket of sequenced packets that listens, as systemd makes one.
+fn listener(path: &Path) -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, flags, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 16).unwrap();
+    socket
+}
+
+#[test]
+fn a_daemon_serves_at_a_socket_that_was_passed_to_it() {
+    let folder = Folder::new();
+    let socket = folder.path("nic.sock");
+    let mut manager = Manager::new(&folder);
+    manager.listener = Some(listener(&socket));
+    let nowhere = folder.path("nowhere.sock");
+    for _ in 0..2 {
+        // Its client comes first, and waits: that is what starts a daemon.
+        let perf = ["perf", "write", "bw", "--size", "4K", "--iters", "10", "--json"];
+        let mut perf = command(perf);
+        let perf = perf.env("REMORA_NIC", &socket).stdout(Stdio::piped()).spawn().unwrap();
+        let (mut daemon, ready) = manager.start(&nowhere);
+        assert_eq!(ready["socket"], Value::Null);
+        assert!(perf.wait_with_output().unwrap().status.success());
+        let pid = rustix::process::Pid::from_child(&daemon);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        assert!(daemon.wait().unwrap().success());
+        assert!(socket.exists() && !nowhere.exists(), "the socket is the service manager's");
+    }
+    // One that is of another kind.
+    manager.listener = Some(UnixListener::bind(folder.path("stream.sock")).unwrap().into());
+    let refused = manager.daemon(&nowhere).output().unwrap();
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && errors.contains("sequenced packets"), "{errors}");
+}
+
+/// A client in this process, which writes to itself.
+struct Client {
+    device: Device,
+    qp: QueuePair,
+    memory: MemoryRegion,
+}
+
+impl Client {
+    fn attach(socket: &Path) -> Client {
+        let device = DeviceOptions::new().attach(socket).open().unwrap();
+        let domain = device.alloc_pd().unwrap();
+        let qp = domain.create_qp(&QueuePairOptions::new()).unwrap();
+        qp.loop_back(&qp, Access::all()).unwrap();
+        let memory = domain.alloc(4096, Access::all()).unwrap();
+        Client { device, qp, memory }
+    }
+
+    /// Are bytes of this value written?
+    fn moves(&self, value: u8) -> bool {
+        let (from, to) = (self.memory.slice(..2000), self.memory.slice(2000..4000));
+        self.memory.write_at(0, &[value; 2000]).unwrap();
+        let written = self.qp.write(from, to.remote()).wait(support::PATIENCE);
+        written.is_ok() && to.to_vec().unwrap() == [value; 2000]
+    }
+}
+
 #[test]
 fn a_daemon_without_descriptors_serves_those_that_it_has() {
     let folder = Folder::new();
@@ -356,10 +437,18 @@ fn a_daemon_without_descriptors_serves_those_that_it_has() {
         output.unwrap().status.success()
     };
     assert!(status());
+    let client = Client::attach(&socket);
+    assert!(client.moves(1));
     // Connections that say nothing, more than the daemon has descriptors for.
     let connect = || remora::message::MessageSocket::connect(&socket);
-    let flood: Vec<_> = (0..150).map_while(|_| connect().ok()).collect();
+    let mut flood = Vec::new();
+    for round in 0..150 {
+        flood.extend(connect().ok());
+        assert!(client.moves(round), "with {} connections", flood.len());
+    }
     assert!(flood.len() > 64, "{}", flood.len());
+    // What needs no descriptor is made on.
+    assert!(client.device.alloc_pd().is_ok() && client.moves(200));
     drop(flood);
     until("the daemon has descriptors again", status);
     end(child);

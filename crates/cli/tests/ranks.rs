@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use support::verbs::{described, installed, printed, remora_run};
-use support::{Folder, command};
+use support::{Folder, command, skips};
 
 /// Makes two network namespaces, joined by a pair of interfaces, with a daemon in each. Both end
 /// with standard input. (A process in the background gets none, unless it is told.)
@@ -90,7 +90,7 @@ fn ranks_of_two_daemons_exchange_all_with_all() {
         return;
     }
     if !permits_namespaces() {
-        println!("this user may make no network namespaces: there is nothing to test");
+        skips::lacks("this user may make no network namespaces");
         return;
     }
     let daemons = Daemons::start();

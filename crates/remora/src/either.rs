@@ -75,6 +75,11 @@ impl Driver {
         }
     }
 
+    /// Is the card another process's, and was it told that this process has ended?
+    pub(crate) fn is_lost(&self) -> bool {
+        self.attached().is_some_and(Attached::is_lost)
+    }
+
     /// The card's time.
     pub(crate) fn now(&self) -> Time {
         match self {

@@ -152,6 +152,7 @@ mod wake_pipe;
 mod wakes;
 mod yielding;
 
+pub use attach::AdoptError;
 pub use attach::{AttachError, MEMORY_VARIABLE, UnknownWay};
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
@@ -173,7 +174,7 @@ pub use remote::{Remote, RemoteError};
 pub use request::{Request, RequestError};
 pub use shared_receive::{CreateQpError, SharedReceiveQueue};
 pub use slice::MemorySlice;
-pub use takeover::{AdoptError, ReleaseError};
+pub use takeover::ReleaseError;
 pub use text::printable;
 
 /// The Rust of the README and of the pages about the device is compiled by the tests.

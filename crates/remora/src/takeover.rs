@@ -15,26 +15,6 @@ use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain};
 use crate::shared_receive::SharedReceiveQueue;
 
-/// Why an object of a session that was taken over cannot be adopted.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum AdoptError {
-    /// The session had no such object, or has it no more, or was not taken over.
-    #[error("the session had no such object when it was taken over, or it was destroyed since")]
-    Unknown,
-    /// This process has adopted it before.
-    #[error("this process has adopted the object before: go on with that handle")]
-    Before,
-    /// The queue pair is a chain's.
-    #[error("the queue pair is part of a chain, which goes on without its program")]
-    Chain,
-    /// The region's memory was that of the former process.
-    #[error("the region was in memory of a process, and ended with it: see REMORA_MEMORY")]
-    Ended,
-    /// The process that has the card has ended.
-    #[error("the process that has the card has ended: attach again")]
-    Gone,
-}
-
 /// Some of what a session had stays in it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error("{object:?} stays in the session: {reason}")]

@@ -157,16 +157,19 @@ fn only<T: Copy>(taken: &[Object], of: impl Fn(&Object) -> Option<T>) -> T {
     first
 }
 
+fn queue_pair_of(taken: &[Object]) -> u32 {
+    only(taken, |object| match object {
+        Object::Qp(number) => Some(*number),
+        _ => None,
+    })
+}
+
 fn adopted(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) {
     let (mut program, [key, kept], ticket) = start(daemon, peer, mtu);
     program.kill();
     let options = DeviceOptions::new().attach(&daemon.socket);
     let device = options.take_over(ticket, Keep::Seconds(60)).open().unwrap();
-    let taken = device.taken();
-    let number = only(&taken, |object| match object {
-        Object::Qp(number) => Some(*number),
-        _ => None,
-    });
+    let number = queue_pair_of(&device.taken());
     let qp = device.adopt_qp(number).unwrap();
     assert_eq!(device.adopt_qp(number).unwrap_err(), AdoptError::Before);
     let cq = device.adopt_cq(qp.query().send_cq).unwrap();
@@ -206,14 +209,16 @@ fn adopted(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) {
     // And all of it ends as if this process had made it.
     let gone = memory.remote(100);
     drop((memory, card));
-    let at_end = device.in_use();
-    assert_eq!((at_end.mrs, at_end.qps, at_end.cqs, at_end.pds), (0, 1, 1, 1));
+    let in_use = || {
+        let all = device.in_use();
+        (all.mrs, all.qps, all.cqs, all.pds)
+    };
+    assert_eq!(in_use(), (0, 1, 1, 1));
     let refused = peer.post(3, SendOp::Write { to: gone, imm: None }, 5);
     assert_eq!(refused, Status::RemoteAccess);
     drop((qp, cq));
     device.release_rest().unwrap();
-    let at_end = device.in_use();
-    assert_eq!((at_end.qps, at_end.cqs, at_end.pds), (0, 0, 0));
+    assert_eq!(in_use(), (0, 0, 0, 0));
     let session = || daemon.observer().status().unwrap().sessions;
     let of = session().into_iter().find(|session| session.name == "numbers").unwrap();
     assert_eq!((of.lent.len(), of.arena_bytes), (0, 0), "memory stays behind");

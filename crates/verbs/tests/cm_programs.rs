@@ -305,10 +305,13 @@ fn a_server_is_killed_before_it_answers() {
     server.kill();
     let (code, said) = client.end();
     assert_ne!(code, Some(0));
-    // Without being told, the client would repeat its request for more than a minute, and then say
-    // the same of its failure.
-    assert!(said.contains("the process that was asked for a connection is gone"), "{said}");
-    assert!(said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110"), "{said}");
+    // A card that programs share goes on, and refuses what nobody will answer. Without being told,
+    // the client would repeat its request for more than a minute, and then say the same of its
+    // failure.
+    let shared = cm::shares_a_card() && said.contains("RDMA_CM_EVENT_REJECTED, error 28");
+    let is_told = said.contains("the process that was asked for a connection is gone")
+        && said.contains("RDMA_CM_EVENT_UNREACHABLE, error -110");
+    assert!(shared || is_told, "{said}");
 }
 
 fn signal(program: &Program, signal: &str) {
@@ -343,7 +346,10 @@ fn a_peer_is_stopped_or_killed() {
         }
         let (code, said) = client.end();
         assert_eq!(code == Some(0), stopped, "{said}\nserver:\n{}", server.said());
-        assert!(stopped || said.contains("status 12"), "{said}");
+        // A card that both share may find the memory gone (a remote operation error) before it
+        // hears that the process is.
+        let found = cm::shares_a_card() && said.contains("status 11");
+        assert!(stopped || found || said.contains("status 12"), "{said}");
         if stopped {
             server.kill();
         }
@@ -357,7 +363,8 @@ fn opcodes(capture: &[u8]) -> Vec<u8> {
 }
 
 /// Programs that know nothing of it speak the lossy dialect where both cards offer it, on a network
-/// that loses packets, too. Where one card offers nothing, all packets are standard.
+/// that loses packets, too. Where one card offers nothing, all packets are standard. (Each has a
+/// card of its own here: which dialects a shared one offers is its daemon's.)
 #[test]
 fn unmodified_programs_speak_the_lossy_dialect() {
     if !is_installed("rping") {
@@ -374,7 +381,7 @@ fn unmodified_programs_speak_the_lossy_dialect() {
         let capture = cm::links().join(format!("dialect-{port}.pcapng"));
         let udp = |command: &mut Command| {
             command.env("REMORA_FABRIC", "udp").env("REMORA_IMPAIR", bad);
-            command.env("REMORA_DIALECT", offer);
+            command.env("REMORA_DIALECT", offer).env("REMORA_NIC", "off");
         };
         let served = format!("rping -s -v -V -C 50 -S 5000 -p {port}");
         let mut server = Program::start_with(&served, udp);

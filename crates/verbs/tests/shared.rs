@@ -3,6 +3,7 @@
 #[allow(dead_code, reason = "each test file uses a part of it")]
 mod cm;
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -26,9 +27,14 @@ impl Daemon {
     fn start() -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        // Programs may be reached by each way.
+        let file = cm::links().join(format!("policy-{number}.toml"));
+        let own = rustix::process::geteuid().as_raw();
+        fs::write(&file, format!("[users.{own}]\nlend_process_memory = true\n")).unwrap();
+        let policy = Policy::read(&file).unwrap();
         let socket = cm::links().join(format!("shared-{number}.sock"));
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), policy: Policy::default() };
+        let options = ServerOptions { socket: Some(socket.clone()), policy };
         let mut server = Server::new(device.clone(), options).unwrap();
         let stop = Arc::new(Event::new().unwrap());
         let stops = stop.clone();
@@ -59,13 +65,26 @@ impl Drop for Daemon {
 
 /// Runs a program on the card of a daemon, which has nothing of it behind its end.
 fn shares(source: &str) {
+    shares_by(source, &[]);
+}
+
+/// The same for a program that is told by which `ways` the card may reach its memory: as `usual`,
+/// or as this says.
+fn shares_by(source: &str, ways: &[&str]) {
     let Some(program) = cm::built(source, "rdma_cma.h") else { return };
     let daemon = Daemon::start();
-    let mut program = cm::Program::start_with(program.to_str().unwrap(), |command| {
+    let command = [&[program.to_str().unwrap()], ways].concat().join(" ");
+    let mut program = cm::Program::start_with(&command, |command| {
         command.env("REMORA_NIC", &daemon.socket);
+        for ways in ways.iter().filter(|ways| **ways != "usual") {
+            command.env("REMORA_MEMORY", ways);
+        }
     });
     let (code, said) = program.end();
-    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(code, Some(0), "{ways:?}: {said}");
+    for line in said.lines().filter_map(|line| line.strip_prefix("skipped: ")) {
+        cm::skips::lacks(line);
+    }
     daemon.wait_until_empty();
 }
 
@@ -108,4 +127,11 @@ fn a_forked_child_has_a_heap_of_its_own() {
 #[test]
 fn a_forked_child_has_no_card_of_its_parents() {
     shares_nothing("shared/fork");
+}
+
+#[test]
+fn memory_of_all_kinds_is_reached_by_each_way() {
+    for ways in ["usual", "convert", "process_vm", "proc_mem", "convert,process_vm"] {
+        shares_by("shared/memory", &[ways]);
+    }
 }

@@ -16,6 +16,8 @@ use serde_json::Value;
 #[cfg(feature = "fuse")]
 pub(crate) mod mount;
 pub(crate) mod nic;
+#[path = "../../../remora/tests/support/skips.rs"]
+pub(crate) mod skips;
 pub(crate) mod verbs;
 
 /// How long anything may take. Only a hang takes that long: nothing is concluded from time.

@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-use super::{PATIENCE, command};
+use super::{PATIENCE, command, skips};
 
 /// Builds the libraries beside the command, once: cargo builds no shared object for the tests of
 /// another crate. They are built of what `cargo test --workspace` has built.
@@ -52,21 +52,10 @@ pub(crate) fn described(output: &Output) -> String {
     format!("{}\n--- output\n{}\n--- errors\n{}", output.status, text(out), text(errors))
 }
 
-/// Are these programs installed? If not, prints what to install; in CI that is a failure.
+/// Are these programs, of these packages, installed? If not, says what to install; in CI that is a
+/// failure.
 pub(crate) fn installed(programs: &[(&str, &str)]) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let missing: Vec<String> = programs
-        .iter()
-        .filter(|(name, _)| !std::env::split_paths(&path).any(|dir| dir.join(name).is_file()))
-        .map(|(name, package)| format!("{name} (package {package})"))
-        .collect();
-    if missing.is_empty() {
-        return true;
-    }
-    let missing = missing.join(", ");
-    assert!(std::env::var_os("CI").is_none(), "not installed: {missing}; run ./ci.sh setup");
-    eprintln!("skipped, because {missing} is not installed: ./ci.sh setup installs it");
-    false
+    programs.iter().all(|(name, package)| skips::has(name, package))
 }
 
 /// A TCP port that was free a moment ago.

@@ -12,6 +12,7 @@ use remora_nic::queue::RingInit;
 use remora_nic::wire::Transport;
 use remora_nic::{Key, Pd, QpInfo};
 
+use super::adopted::{AdoptError, AdoptedQueuePair, AdoptedRegion};
 use super::posting::Posting;
 use super::{Attached, Completions, QueuePair};
 use crate::commands::{Bytes, Commands, Place};
@@ -19,7 +20,6 @@ use crate::completion::WeakQueue;
 use crate::memory::{Buffer, memfd};
 use crate::message::{Description, Loan, Object};
 use crate::region::{ProtectionDomain, WeakDomain};
-use crate::takeover::AdoptError;
 
 /// What this process has adopted.
 #[derive(Debug, Default)]
@@ -31,25 +31,6 @@ pub(super) struct Adoptions {
     /// How many regions that this process has adopted are in a piece of card memory, or in memory
     /// that was lent.
     users: HashMap<Object, u32>,
-}
-
-/// A queue pair that was adopted.
-#[derive(Debug)]
-pub(crate) struct AdoptedQueuePair {
-    pub(crate) info: QpInfo,
-    /// Its rings, by their addresses in this process.
-    pub(crate) rings: [RingInit; 2],
-}
-
-/// A region that was adopted.
-#[derive(Debug)]
-pub(crate) struct AdoptedRegion {
-    pub(crate) pd: Pd,
-    pub(crate) bytes: Bytes,
-    /// Its bytes, where they can be mapped.
-    pub(crate) buffer: Option<Buffer>,
-    /// What it is in, and what goes with it.
-    pub(crate) memory: Option<Object>,
 }
 
 impl Attached {

@@ -14,6 +14,7 @@
 //! Posting, polling and arming are accesses to shared memory ([`shared`](crate::shared)), without
 //! a system call, unless the card's process sleeps and has to be woken.
 
+mod adopted;
 mod adoption;
 mod commands;
 mod convert;
@@ -42,8 +43,9 @@ use remora_nic::queue::{
 };
 use remora_nic::{Config, CreateError, Event as CardEvent, Pd, PostError, Queue, Time};
 
+pub use self::adopted::AdoptError;
+pub(crate) use self::adopted::{AdoptedQueuePair, AdoptedRegion};
 use self::adoption::Adoptions;
-pub(crate) use self::adoption::{AdoptedQueuePair, AdoptedRegion};
 use self::ivshmem::{Doorbell, NEWS};
 use self::loans::Loans;
 use self::passes::{OfQueuePair, Passes};

@@ -11,11 +11,12 @@ use remora_nic::cm::{
 use remora_nic::qp::{ModifyQpError, Mtu};
 
 use super::Connection;
-use super::handshake::{ConnectFailure, Handshake, news, text};
+use super::handshake::{ConnectFailure, Handshake, news, news_of, text};
 use super::inbox::Topic;
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
 use crate::commands::Commands;
 use crate::device::Device;
+use crate::either::Driver;
 use crate::live::Live;
 use crate::news::Concerned;
 use crate::options::{ConnectionParams, Peer};
@@ -100,8 +101,14 @@ impl Listener {
     /// Waits for the next peer that wants to connect.
     pub fn accept(&self) -> Handshake<'_, IncomingConnection> {
         Handshake::new(async {
+            let topic = Topic::Listener(self.id);
             loop {
-                let news = news(&self.live, Topic::Listener(self.id)).await;
+                // A card that is gone has no further news.
+                let look = |driver: &mut Driver| match driver.news().cm_inbox.take(topic) {
+                    None if driver.is_lost() => Some(Err(CommandError::Gone)),
+                    news => news.map(Ok),
+                };
+                let news = news_of(&self.live, topic, look).await?;
                 let CmEvent::ConnectRequest(mut request) = news else { continue };
                 let offers = take_offer(&mut request.private_data, REQUEST_DATA);
                 let live = self.live.clone();

@@ -606,10 +606,8 @@ impl Engine {
     /// Gives back what [`Engine::take_part`] gave out.
     pub(crate) fn release_part(&mut self, session: u16, at: u64) {
         let Some(of) = self.session(session) else { return };
-        if let Some(piece) = of.dm.remove(&at) {
-            if piece.of_card.is_none() {
-                of.release(at as usize, piece.len as usize);
-            }
+        if let Some(piece) = of.dm.remove(&at).filter(|piece| piece.of_card.is_none()) {
+            of.release(at as usize, piece.len as usize);
         }
     }
 }

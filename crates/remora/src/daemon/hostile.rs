@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use remora_nic::queue::RingInit;
 use remora_nic::wire::Transport;
-use remora_nic::{Access, Config, Nic, QpFlags, QpInit, Time};
+use remora_nic::{Access, Config, Counters, MrInit, Nic, PageTable, Pd, QpFlags, QpInit, Time};
 
 use super::engine::Engine;
 use crate::clock::Clock;
@@ -17,13 +17,20 @@ use crate::wake_pipe::Wake;
 
 /// Steps that one input makes at most.
 const STEPS: usize = 512;
+/// Pages of the region: most of those behind the arena's head. The first has the ring of the
+/// completion queue, and the next four those of the queue pairs: send, receive, send, receive.
+const REGION_PAGES: usize = 12;
 
-/// A session with a loop-back pair of queue pairs. The input is a list of steps of eight bytes: a
-/// place in the arena, and what the client writes there; each lets the daemon look afterwards.
+/// The key of the session's region, whose addresses begin with 0.
+pub const HOSTILE_KEY: u32 = 0xD5A6_3FEE;
+
+/// A session with a loop-back pair of queue pairs, and a region in which their own rings lie. The
+/// input is a list of steps of eight bytes: a place in the arena, and what the client writes there;
+/// each lets the daemon look afterwards. Returns what the card has counted.
 ///
 /// # Panics
 /// If the engine or the card breaks a promise; if the system has no memory or descriptors.
-pub fn hostile_arena(data: &[u8]) {
+pub fn hostile_arena(data: &[u8]) -> Counters {
     let (arena, file) = Arena::create(DATA + 16 * PAGE).expect("memory for an arena");
     let events = || (Event::new().expect("a descriptor"), Wake::new().expect("a descriptor"));
     let mut engine = Engine::new().expect("a descriptor");
@@ -31,10 +38,15 @@ pub fn hostile_arena(data: &[u8]) {
     let attached = engine.attach(arena, file, events(), Quotas::default());
     let session = attached.expect("the first session");
     let mut nic = Nic::new(Config::new(std::net::Ipv4Addr::LOCALHOST.into()), [7; 32]);
-    // SAFETY: no region is registered, so the card reaches its rings only. They lie in the arena,
-    // which this function keeps.
+    // SAFETY: the card's rings and its region lie in the arena, which this function keeps, and
+    // which all reach by raw pointers and atomics.
     let mut memory = unsafe { HostMemory::new() };
-    queues(&mut engine, &mut nic, session);
+    let pd = queues(&mut engine, &mut nic, session);
+    let start = client.memory().addr() + DATA as u64;
+    let len = (REGION_PAGES * PAGE) as u64;
+    let pages = PageTable::contiguous(12, start, len);
+    let key = nic.reg_mr(pd, MrInit { iova: 0, len, access: Access::all(), pages });
+    assert_eq!(key, Ok(HOSTILE_KEY), "keys are drawn from the card's seed");
     for (round, step) in data.chunks_exact(8).take(STEPS).enumerate() {
         let word =
             |at: usize| u32::from_le_bytes([step[at], step[at + 1], step[at + 2], step[at + 3]]);
@@ -55,11 +67,14 @@ pub fn hostile_arena(data: &[u8]) {
             engine.woke();
         }
     }
+    *nic.counters()
 }
 
-/// The client writes `value` at a place that `at` names: mostly where something is.
+/// The client writes `value` at a place that `at` names: mostly where something is. (The highest
+/// bit of `at` stands for the region's key, which no input would guess.)
 fn write(client: &Arena, at: u32, value: u32) {
     let memory = client.memory();
+    let value = if at >> 31 == 1 { HOSTILE_KEY } else { value };
     let records = 4096 + (at as usize % 8) * 128 + (at as usize >> 8) % 32 * 4;
     let place = match at % 5 {
         // Indices are near those that are right.
@@ -80,8 +95,8 @@ fn store(memory: &crate::memory::Buffer, at: usize, value: u32) {
     memory.word32(at).expect("a place in the arena").store(value, Ordering::Relaxed);
 }
 
-/// Two queue pairs that are connected to each other, with a completion queue.
-fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) {
+/// Two queue pairs that are connected to each other, with a completion queue; returns their domain.
+fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) -> Pd {
     let pd = nic.alloc_pd().expect("a new card has room");
     let cq = nic.create_exported_cq(8).expect("a new card has room");
     engine.add_cq(session, cq, 8).expect("a new arena has room");
@@ -108,6 +123,7 @@ fn queues(engine: &mut Engine, nic: &mut Nic, session: u16) {
         engine.add_qp(session, *qpn, Some(send), Some(recv));
     }
     nic.loop_back(qpns[0], qpns[1], Access::all()).expect("fresh queue pairs");
+    pd
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ mod xrc;
 pub use dma_client::{DmaChannel, DmaClient, DmaError, DmaStatus};
 pub use fd_store::{FdStore, is_stored};
 #[doc(hidden)]
-pub use hostile::hostile_arena;
+pub use hostile::{HOSTILE_KEY, hostile_arena};
 #[doc(hidden)]
 pub use hostile_machine::hostile_machine;
 pub use observer::{ObserveError, Observer, Status};

@@ -28,6 +28,7 @@ use crate::message::{
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
 
+mod changing;
 mod crashes;
 mod meetings;
 mod notices;

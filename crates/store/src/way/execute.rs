@@ -471,23 +471,7 @@ fn scan<M: Memory, J: Journal>(
     };
     if call.value.is_empty() {
         return walk(effort, store, (call, None), (now, room), out, &mut |copied, out| {
-            let (item, head) = (&copied.item, out.len());
-            if !copied.is_whole() {
-                return false;
-            }
-            if with_heads {
-                out.extend_from_slice(&[0; ANSWER_LEN]);
-            }
-            let value = out.len();
-            let decoded = item.codec.decode(item.stored, VALUE_MAX, out).is_ok();
-            if with_heads {
-                let written = head_of_item(item, out.len() - value).to_bytes();
-                out[head..value].copy_from_slice(&written);
-                if row::ROW_HEAD + item.key.len() + out.len() - head > room {
-                    out.truncate(value);
-                }
-            }
-            decoded
+            copied.is_whole() && append(&copied.item, with_heads, room, out)
         });
     }
     if with_heads {
@@ -520,6 +504,24 @@ fn scan<M: Memory, J: Journal>(
     }
     let fits = out.len() - start - ANSWER_LEN <= room;
     if fits { Ok(done) } else { Err(CallStatus::TOO_LONG) }
+}
+
+/// Appends an item's value, behind its head if heads are wanted; whether the value can be read.
+fn append(item: &Item<'_>, with_head: bool, room: usize, out: &mut Vec<u8>) -> bool {
+    let head = out.len();
+    if with_head {
+        out.extend_from_slice(&[0; ANSWER_LEN]);
+    }
+    let value = out.len();
+    let decoded = item.codec.decode(item.stored, VALUE_MAX, out).is_ok();
+    if with_head {
+        let written = head_of_item(item, out.len() - value).to_bytes();
+        out[head..value].copy_from_slice(&written);
+        if row::ROW_HEAD + item.key.len() + out.len() - head > room {
+            out.truncate(value);
+        }
+    }
+    decoded
 }
 
 /// Walks over items from the call's cursor on, those of which the plan, if there is one, says that

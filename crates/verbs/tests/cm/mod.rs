@@ -1,5 +1,8 @@
 //! A server and its clients, each a process on the library.
 
+#[path = "../../../remora/tests/support/skips.rs"]
+pub(crate) mod skips;
+
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -30,15 +33,19 @@ pub(crate) fn links() -> PathBuf {
     links
 }
 
-/// Is the program installed? If not, prints that the test is skipped.
+/// Is the program installed? If not, says what to install; in CI that is a failure.
 pub(crate) fn is_installed(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
-    if !there {
-        println!("skipped: {program} is not installed; `./ci.sh setup` does it");
-        assert!(env::var_os("CI").is_none(), "CI must have it installed");
-    }
-    there
+    let package = match program {
+        name if name.starts_with("ibv_") => "ibverbs-utils",
+        name if name.starts_with("ib_") => "perftest",
+        _ => "rdmacm-utils",
+    };
+    skips::has(program, package)
+}
+
+/// Do the programs share the card of a daemon? (`./ci.sh daemon` runs the tests so.)
+pub(crate) fn shares_a_card() -> bool {
+    env::var("REMORA_NIC").is_ok_and(|nic| !nic.is_empty() && nic != "off")
 }
 
 /// A port that no other test, and no other run of the tests, uses. Listeners have Unix sockets with
@@ -227,8 +234,7 @@ pub(crate) fn pair(server: &str, client: &str) -> String {
 /// Compiles one of the C programs of the tests; `None` if the header is not there.
 pub(crate) fn built(source: &str, header: &str) -> Option<PathBuf> {
     if !fs::exists(format!("/usr/include/rdma/{header}")).unwrap_or(false) {
-        println!("skipped: rdma/{header} is not there (./ci.sh setup brings it)");
-        assert!(env::var_os("CI").is_none(), "CI must have it installed");
+        skips::has_not(&format!("the header rdma/{header} is not there"));
         return None;
     }
     let links = links();

@@ -1,5 +1,8 @@
 //! Programs of the distribution, run as two processes on the library.
 
+#[path = "../../../remora/tests/support/skips.rs"]
+pub(crate) mod skips;
+
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -34,15 +37,14 @@ fn links() -> PathBuf {
 /// The names under which programs look for the library.
 const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Is the program installed? If not, prints that the test is skipped.
+/// Is the program installed? If not, says what to install; in CI that is a failure.
 pub(crate) fn is_installed(program: &str) -> bool {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let there = env::split_paths(&path).any(|dir| dir.join(program).exists());
-    if !there {
-        println!("skipped: {program} is not installed; `./ci.sh setup` does it");
-        assert!(env::var_os("CI").is_none(), "CI must have it installed");
-    }
-    there
+    let package = match program {
+        name if name.starts_with("ibv_") => "ibverbs-utils",
+        name if name.starts_with("ib_") => "perftest",
+        _ => "rdmacm-utils",
+    };
+    skips::has(program, package)
 }
 
 /// One end of a pair.

@@ -44,15 +44,21 @@ static inline struct ibv_qp *make(struct ibv_pd *pd, struct ibv_cq *cq)
 	return qp;
 }
 
-static inline void to_init(struct ibv_qp *qp)
+static inline void to_init_with(struct ibv_qp *qp, int access)
 {
-	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qp_access_flags = ALL };
+	struct ibv_qp_attr init = { .qp_state = IBV_QPS_INIT, .port_num = 1,
+				    .qp_access_flags = access };
 	CHECK(!ibv_modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
 			     IBV_QP_ACCESS_FLAGS));
 }
 
-/* Connects to queue pair `peer` at `gid`. All first PSNs are 7. */
-static inline void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer)
+static inline void to_init(struct ibv_qp *qp)
+{
+	to_init_with(qp, ALL);
+}
+
+/* Connects to queue pair `peer` at `gid`, which may use memory so. All first PSNs are 7. */
+static inline void connect_with(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer, int access)
 {
 	struct ibv_qp_attr rtr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024,
 		.dest_qp_num = peer, .rq_psn = 7, .max_dest_rd_atomic = 1, .min_rnr_timer = 1,
@@ -60,7 +66,7 @@ static inline void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t pee
 			     .grh = { .dgid = gid, .hop_limit = 64 } } };
 	struct ibv_qp_attr rts = { .qp_state = IBV_QPS_RTS, .sq_psn = 7, .timeout = 14,
 		.retry_cnt = 7, .rnr_retry = 7, .max_rd_atomic = 1 };
-	to_init(qp);
+	to_init_with(qp, access);
 	CHECK(!ibv_modify_qp(qp, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
 			     IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
 			     IBV_QP_MIN_RNR_TIMER));
@@ -68,6 +74,11 @@ static inline void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t pee
 		CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT |
 				     IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
 				     IBV_QP_MAX_QP_RD_ATOMIC));
+}
+
+static inline void connect_to(struct ibv_qp *qp, union ibv_gid gid, uint32_t peer)
+{
+	connect_with(qp, gid, peer, ALL);
 }
 
 static inline void wait_for(struct ibv_cq *cq, enum ibv_wc_opcode opcode)

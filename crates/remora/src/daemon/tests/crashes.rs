@@ -1,6 +1,8 @@
 //! Clients that end at any step. Each time the card gets back all that they had. (For the daemon, a
 //! client that is killed is one whose connection ends and whose memory stays as it is.)
 
+use std::time::Instant;
+
 use super::*;
 
 /// A step at which a client ends.
@@ -11,7 +13,7 @@ fn asker(daemon: &Daemon) -> Asker {
 }
 
 /// A client, and a connection between two queue pairs of it with a region of 4096 bytes.
-fn connected(daemon: &Daemon) -> (Client, Queues, Queues, u32) {
+pub(super) fn connected(daemon: &Daemon) -> (Client, Queues, Queues, u32) {
     let client = daemon.client();
     let (one, two) = (client.queues(), client.queues());
     client.connect(&one, &two.made);
@@ -25,7 +27,7 @@ fn connected(daemon: &Daemon) -> (Client, Queues, Queues, u32) {
 }
 
 /// A region of the first queue pair's own domain.
-fn local(client: &Client, queues: &Queues) -> u32 {
+pub(super) fn local(client: &Client, queues: &Queues) -> u32 {
     let at = client.card().alloc_dm(4096).unwrap();
     let bytes = Bytes { place: Place::Device(at), iova: 0, len: 4096 };
     client.card().reg_mr(queues.pd, bytes, Access::all()).unwrap()
@@ -101,6 +103,29 @@ fn reads_under_way(daemon: &Daemon) {
     client.post(&mut one, &read);
 }
 
+/// Eight additions to one word: the client ends between their effect and their answer.
+fn atomics_under_way(daemon: &Daemon) {
+    let (client, mut one, _two, key) = connected(daemon);
+    let lkey = local(&client, &one);
+    let mut add = write(1, (0, lkey), (64, key), 8);
+    (add[0], add[24]) = (8, 1);
+    for _ in 0..8 {
+        client.post(&mut one, &add);
+    }
+}
+
+/// The queue pair's own ring is a region, into which the card writes elements.
+fn writes_over_its_rings(daemon: &Daemon) {
+    let (client, mut one, two, _key) = connected(daemon);
+    let (_, ring) = client.work_queue(&one.made.sq);
+    let bytes = Bytes { place: Place::Arena(ring as u64), iova: 0, len: 512 };
+    let rings = client.card().reg_mr(two.pd, bytes, Access::all()).unwrap();
+    let lkey = local(&client, &one);
+    for round in 0..8 {
+        client.post(&mut one, &write(round, (0, lkey), (0, rings), 512));
+    }
+}
+
 fn sends_to_nobody(daemon: &Daemon) {
     let (client, mut one, _two, _key) = connected(daemon);
     let lkey = local(&client, &one);
@@ -147,7 +172,7 @@ fn has_windows_and_handles(daemon: &Daemon) {
     card.create_srq(one.pd, RingInit { addr: 0, depth: 8, stride: 64 }).unwrap();
 }
 
-const STEPS: [Step; 15] = [
+const STEPS: [Step; 17] = [
     connects_and_says_nothing,
     greets_and_does_not_read,
     lends_and_does_not_read,
@@ -158,6 +183,8 @@ const STEPS: [Step; 15] = [
     rings_twice_and_ahead,
     has_requests_under_way,
     reads_under_way,
+    atomics_under_way,
+    writes_over_its_rings,
     sends_to_nobody,
     leaves_completions_unread,
     sleeps_armed,
@@ -228,16 +255,87 @@ fn parts_of_messages_are_refused() {
     daemon.wait_until_empty();
 }
 
+/// What this process has open, and mappings of memory files.
+fn held() -> [usize; 2] {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    [descriptors, maps.lines().filter(|line| line.contains("/memfd:")).count()]
+}
+
+/// Each step, in a process that runs nothing else: so its descriptors and mappings can be counted.
 #[test]
-fn a_thousand_greetings_leave_nothing() {
+#[ignore = "a program for another test"]
+fn each_step_alone() {
     let daemon = Daemon::start();
-    for round in 0..1000 {
-        let client = daemon.client();
-        if round % 3 == 0 {
-            client.card().alloc_pd().unwrap();
+    let run = |step: Step| {
+        step(&daemon);
+        daemon.wait_until_empty();
+    };
+    // The first time, a process makes what it keeps.
+    all_steps().for_each(run);
+    let before = held();
+    for (number, step) in all_steps().enumerate() {
+        run(step);
+        let until = Instant::now() + Duration::from_secs(60);
+        while held().iter().zip(before).any(|(now, before)| *now > before) {
+            assert!(Instant::now() < until, "step {number}: {:?} of {before:?}", held());
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn no_step_leaves_a_descriptor_or_a_mapping() {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "daemon::tests::crashes::each_step_alone"]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+#[test]
+fn ten_thousand_greetings_leave_nothing() {
+    let daemon = Daemon::start();
+    for round in 0..10_000 {
+        match round % 10 {
+            0 => _ = daemon.client().card().alloc_pd().unwrap(),
+            1 => drop(daemon.client()),
+            2..5 => greets_and_does_not_read(&daemon),
+            5..8 => connects_and_says_nothing(&daemon),
+            _ => drop(daemon.observer()),
         }
     }
     daemon.wait_until_empty();
+}
+
+/// What a client sends to one that has gone ends with an error; what it sends while the other one
+/// goes ends.
+#[test]
+fn sends_to_clients_that_have_gone_end() {
+    let daemon = Daemon::start();
+    for (round, is_gone) in [true, false].into_iter().cycle().take(20).enumerate() {
+        let (a, b) = (daemon.client(), daemon.client());
+        let (mut qa, qb) = (a.queues(), b.queues());
+        a.connect(&qa, &qb.made);
+        b.connect(&qb, &qa.made);
+        let (lkey, theirs) = (local(&a, &qa), local(&b, &qb));
+        let (queue, ring) = b.work_queue(&qb.made.rq);
+        b.arena.memory().write_at(ring, &write(1, (0, theirs), (0, 0), 64)).unwrap();
+        queue.publish(1);
+        b.ring(queue.number());
+        drop((b, qb));
+        while is_gone && daemon.observer().status()[0].sessions.len() > 1 {
+            std::thread::yield_now();
+        }
+        let mut send = write(round as u64, (0, lkey), (0, 0), 64);
+        send[0] = 1;
+        a.post(&mut qa, &send);
+        let done = a.completion(&mut qa);
+        assert_eq!(done.wr_id, round as u64);
+        assert!(!is_gone || done.status != Status::Success, "nobody has received it");
+        drop((a, qa));
+        daemon.wait_until_empty();
+    }
 }
 
 #[test]

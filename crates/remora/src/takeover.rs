@@ -4,7 +4,7 @@ use remora_nic::cm::ConnId;
 use remora_nic::{DestroyError, Key, Pd};
 use thiserror::Error;
 
-use crate::attach::Attached;
+use crate::attach::{AdoptError, Attached};
 use crate::commands::Commands;
 use crate::completion::{CompletionQueue, WeakQueue};
 use crate::connection::Connection;

@@ -84,7 +84,9 @@ const NETWORK: &str = r#"set -e
     inside ip link set lo up; inside ip addr add 10.78.0.2/24 dev v1; inside ip link set v1 up
     ip addr add 10.78.0.1/24 dev v0; ip link set v0 up
     mkfifo "$3/server" "$3/client" "$3/told"
-    says() { while read -r line; do echo "$line"; case $line in *"$1"*) return;; esac; done; false; }
+    says() {
+        while read -r line; do echo "$line"; case $line in *"$1"*) return;; esac; done; false
+    }
     export REMORA_TEST_ADDRESS=10.78.0.2
     nsenter --net --target $other -- "$1" --ignored --exact server --nocapture \
         > "$3/server" 2>&1 & server=$!

@@ -375,7 +375,7 @@ fn a_program_is_killed_while_its_kernels_run() {
     watched.wait_until_clean();
 }
 
-/// Serves a list whose only node is behind itself: whoever looks for another key walks for ever.
+/// Serves a list whose only node is behind itself: a look-up of another key walks for ever.
 #[test]
 #[ignore = "a program for other tests"]
 fn walks() {

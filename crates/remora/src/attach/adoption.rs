@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use remora_nic::queue::RingInit;
 use remora_nic::wire::Transport;
-use remora_nic::{Key, Pd, QpInfo};
+use remora_nic::{Key, Pd};
 
 use super::adopted::{AdoptError, AdoptedQueuePair, AdoptedRegion};
 use super::posting::Posting;
 use super::{Attached, Completions, QueuePair};
-use crate::commands::{Bytes, Commands, Place};
+use crate::commands::{Commands, Place};
 use crate::completion::WeakQueue;
 use crate::memory::{Buffer, memfd};
 use crate::message::{Description, Loan, Object};

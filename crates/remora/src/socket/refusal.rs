@@ -1,5 +1,5 @@
-//! What other machines refuse: packets for ports that nobody has (ICMP, port unreachable). The kernel
-//! keeps such news beside the datagrams (`IP_RECVERR`, see ip(7)).
+//! What other machines refuse: packets for ports that nobody has (ICMP, port unreachable). The
+//! kernel keeps such news beside the datagrams (`IP_RECVERR`, see ip(7)).
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;

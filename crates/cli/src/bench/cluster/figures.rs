@@ -218,8 +218,8 @@ fn projection(beds: &Beds, extent: Extent) -> Result<Figure> {
         style: Style::Lines,
         ways: PROJECTED.iter().map(|(name, _)| (*name).to_owned()).collect(),
         points,
-        paper: "reads grow with the nodes; with updates only, the leader does 2.2 M/s (R3) and 1.1 M/s \
-                (R5)",
+        paper: "reads grow with the nodes; with updates only, the leader does 2.2 M/s (R3) and \
+                1.1 M/s (R5)",
         here,
     })
 }

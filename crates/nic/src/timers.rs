@@ -114,6 +114,22 @@ pub(crate) fn wait_again_ns(wait_ns: u64, vain: u8) -> u64 {
     wait_ns.saturating_mul(1 << vain.saturating_sub(2).min(2)).min(wait_ns.max(LONG_NS))
 }
 
+/// As [`wait_again_ns`], for queue pair `qpn`: between once and one and a half times that, or half
+/// and once where it is the longest wait. Queue pairs that have lost their packets at one moment,
+/// in a queue that all have filled, would fill it again and again if they waited equally long.
+#[inline]
+pub(crate) fn wait_apart_ns(wait_ns: u64, vain: u8, qpn: u32) -> u64 {
+    let whole = wait_again_ns(wait_ns, vain);
+    if vain == 0 {
+        return whole;
+    }
+    // A number of 8 bits that differs from queue pair to queue pair, and from time to time.
+    let drawn = (qpn ^ u32::from(vain) << 24).wrapping_mul(0x9E37_79B1) >> 24;
+    let apart = (whole >> 9).saturating_mul(drawn.into());
+    let later = whole.saturating_add(apart);
+    if later <= wait_ns.saturating_mul(4) { later } else { whole - apart }
+}
+
 /// The RNR retry count that means "without limit" (InfiniBand volume 1, chapter 9, Transport
 /// Layer).
 pub(crate) const RNR_FOR_EVER: u8 = 7;
@@ -168,6 +184,12 @@ mod tests {
         assert_eq!(waits(67), [67, 134, 268, 268].map(ms));
         assert_eq!(waits(400), [400, 800, 1000, 1000].map(ms));
         assert_eq!(waits(4300), [4300; 4].map(ms));
+        for (vain, least, most) in [(0, 64, 64), (1, 64, 96), (3, 128, 192), (4, 128, 256)] {
+            let waits: Vec<u64> = (0..100).map(|qpn| wait_apart_ns(ms(64), vain, qpn)).collect();
+            assert!(waits.iter().all(|wait| (ms(least)..=ms(most)).contains(wait)), "{waits:?}");
+            let differ: std::collections::BTreeSet<_> = waits.iter().collect();
+            assert!(differ.len() > 50 || vain == 0, "{waits:?}");
+        }
         assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
         assert_eq!(rnr_delay(12), Duration::from_micros(640));
         assert_eq!(rnr_delay(31), Duration::from_micros(491_520));

@@ -450,11 +450,11 @@ impl Qp {
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
     }
 
-    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_again_ns`].
+    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_apart_ns`].
     pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
         if let Some(wait) = timers::ack_timeout_ns(self.timeout) {
-            let wait = timers::wait_again_ns(wait.max(env.card.least_wait_ns()), vain);
+            let wait = timers::wait_apart_ns(wait.max(env.card.least_wait_ns()), vain, self.qpn);
             env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
         }
     }

@@ -29,6 +29,11 @@ enum Recover {
         low: u16,
         high: u8,
     },
+    /// After a silence the window is one packet, and grows by one with each acknowledged packet up
+    /// to this size. Decreases are possible.
+    Rising {
+        to: u16,
+    },
 }
 
 impl Recover {
@@ -40,7 +45,7 @@ impl Recover {
     fn is_over(self, una: Psn) -> bool {
         match self {
             Recover::No => true,
-            Recover::Never => false,
+            Recover::Never | Recover::Rising { .. } => false,
             Recover::Until { low, high } => {
                 !una.is_before(Psn::new(u32::from(low) | u32::from(high) << 16))
             }
@@ -51,8 +56,11 @@ impl Recover {
 /// The whole, of which policies count in parts.
 pub(super) const ONE: u32 = 1 << 16;
 
-/// The smallest window: enough packets that one requests an acknowledge, which shows a loss.
+/// The smallest window while anything is heard: losses are found by later packets.
 const LEAST: u16 = 4;
+/// The window after a silence. Where very many queue pairs share a queue, more of each would fill
+/// it again.
+const SILENT: u16 = 1;
 
 impl Window {
     /// A window of `limit` packets, all of which may leave.
@@ -91,14 +99,20 @@ impl Window {
     /// Checks that the window is between its smallest size and its limit.
     #[inline]
     fn debug_assert_in_bounds(&self, limit: u16) {
-        debug_assert!((LEAST..=limit.max(LEAST)).contains(&self.size), "{self:?}, {limit}");
+        debug_assert!((SILENT..=limit.max(LEAST)).contains(&self.size), "{self:?}, {limit}");
     }
 
     /// Notes that `packets` more are acknowledged, and so all before `una`. The window grows up to
     /// `limit`.
     pub fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
         self.end_decrease(una);
-        if self.size < limit {
+        if let Recover::Rising { to } = self.recover {
+            let size = u32::from(self.size) + packets;
+            self.size = size.min(to.into()) as u16;
+            if self.size == to {
+                self.recover = Recover::No;
+            }
+        } else if self.size < limit {
             self.acked = self.acked.saturating_add(packets.min(1 << 14) as u16);
             if self.acked >= self.size {
                 self.acked -= self.size;
@@ -124,7 +138,7 @@ impl Window {
 
     /// As [`Window::shrink`], to this part of its size: of [`ONE`], and half of that at least.
     pub(crate) fn shrink_to(&mut self, part: u32, high: Psn) {
-        if matches!(self.recover, Recover::No) {
+        if matches!(self.recover, Recover::No | Recover::Rising { .. }) {
             self.cut(part, high);
         }
     }
@@ -145,11 +159,12 @@ impl Window {
         }
     }
 
-    /// As [`Window::shrink`], after a timeout, and even if a decrease is under way: it was not
-    /// enough, as the packets sent since may still be in a queue of the network.
-    pub(crate) fn shrink_again(&mut self, high: Psn) {
+    /// Shrinks to one packet after a timeout, even if a decrease is under way: it was not enough.
+    /// The window soon grows to half of what it was.
+    pub(crate) fn restart(&mut self) {
         if !self.is_fixed() {
-            self.cut(ONE / 2, high);
+            let to = part_of(self.size, ONE / 2).max(LEAST);
+            (self.size, self.acked, self.recover) = (SILENT, 0, Recover::Rising { to });
         }
     }
 
@@ -169,8 +184,8 @@ impl Window {
 
 /// A part of a window, never less than half of it: see [`Window::ask_every`].
 fn part_of(size: u16, part: u32) -> u16 {
-    let size = u32::from(size) * part.clamp(ONE / 2, ONE) / ONE;
-    (size as u16).max(LEAST)
+    let part = u32::from(size) * part.clamp(ONE / 2, ONE) / ONE;
+    (part as u16).max(LEAST.min(size))
 }
 
 #[cfg(test)]
@@ -203,13 +218,28 @@ mod tests {
     }
 
     #[test]
-    fn silence_shrinks_it_again_and_again() {
+    fn after_a_silence_it_is_one_packet_and_rises_to_half() {
         let mut w = Window::new(64);
-        for size in [32, 16, 8, 4, 4] {
-            w.shrink_again(Psn::new(100));
-            w.shrink(Psn::new(100));
-            assert!(w.has_room(size - 1) && !w.has_room(size));
+        w.restart();
+        assert!(w.has_room(0) && !w.has_room(1));
+        for (acked, size) in [(1, 2), (2, 4), (4, 8), (8, 16), (20, 32), (31, 32), (1, 33)] {
+            w.acknowledged(acked, Psn::new(100), 64);
+            assert_eq!(w.size(), size);
         }
+        // Losses count meanwhile, and a second silence in a row.
+        w.restart();
+        w.acknowledged(7, Psn::new(200), 64);
+        w.shrink(Psn::new(300));
+        w.shrink(Psn::new(300));
+        assert_eq!(w.size(), 4);
+        for _ in 0..2 {
+            w.restart();
+            w.shrink(Psn::new(300));
+            assert_eq!(w.size(), 1);
+        }
+        w.end_decrease(Psn::new(300));
+        w.acknowledged(1, Psn::new(300), 64);
+        assert_eq!(w.size(), 2);
     }
 
     #[test]
@@ -217,7 +247,7 @@ mod tests {
         let mut w = Window::fixed(64);
         for i in 0..10 {
             w.shrink(Psn::new(i));
-            w.shrink_again(Psn::new(i));
+            w.restart();
             w.acknowledged(5, Psn::new(i + 1), 64);
             assert!(w.has_room(63) && !w.has_room(64));
         }

@@ -149,11 +149,11 @@ impl Qp {
 
     /// Nothing has been heard for a time-out.
     pub(super) fn note_silence(&mut self, now: Time) {
-        let (window, high) = (&mut self.tx.window, self.tx.high);
+        let window = &mut self.tx.window;
         match self.cold.control.as_deref_mut() {
             Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(now),
-            Some(Control::Swift(swift)) => swift.silent(window, high),
-            Some(Control::Dctcp(_)) | None => window.shrink_again(high),
+            Some(Control::Swift(swift)) => swift.silent(window),
+            Some(Control::Dctcp(_)) | None => window.restart(),
         }
     }
 }

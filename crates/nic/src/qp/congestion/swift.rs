@@ -89,10 +89,10 @@ impl Swift {
         self.shrink(window, ONE / 2, high);
     }
 
-    /// Nothing has been heard for a time-out: the window halves, whatever is under way.
-    pub(super) fn silent(&mut self, window: &mut Window, high: Psn) {
+    /// Nothing has been heard for a time-out: the window begins anew, whatever is under way.
+    pub(super) fn silent(&mut self, window: &mut Window) {
+        window.restart();
         (self.timed, self.before) = (None, window.size());
-        window.shrink_again(high);
     }
 
     /// Notes that all before `una` is acknowledged. The window grows while round trips are within
@@ -169,7 +169,6 @@ mod tests {
     /// Of all delays and losses of a round trip, the worst counts, and it counts once.
     #[test]
     fn the_worst_of_a_round_trip_counts() {
-        let high = Psn::new(100);
         let cut = |signs: &[fn(&mut Swift, &mut Window)]| {
             let (mut swift, mut window) = (Swift::default(), Window::new(256));
             signs.iter().for_each(|sign| sign(&mut swift, &mut window));
@@ -186,8 +185,8 @@ mod tests {
         }
         let (mut swift, mut window) = (Swift::default(), Window::new(256));
         lost(&mut swift, &mut window);
-        swift.silent(&mut window, high);
+        swift.silent(&mut window);
         lost(&mut swift, &mut window);
-        assert_eq!(window.size(), 64, "a silence is a sign of its own");
+        assert_eq!(window.size(), 1, "a silence is a sign of its own");
     }
 }

@@ -19,7 +19,7 @@ use crate::qp::window::Window;
 use crate::qp::{Qp, State};
 use crate::queue::{Opcode, Status};
 use crate::time::Time;
-use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_again_ns};
+use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_apart_ns};
 use crate::wire::{Packet, Sack, Syndrome};
 
 /// The wait for a first sign of life before any round trip is known.
@@ -360,7 +360,7 @@ impl Qp {
     fn silence_ns(&self, env: &Env<'_>) -> Option<u64> {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
         let least = env.card.least_wait_ns();
-        ack_timeout_ns(self.timeout).map(|wait| wait_again_ns(wait.max(least), vain))
+        ack_timeout_ns(self.timeout).map(|wait| wait_apart_ns(wait.max(least), vain, self.qpn))
     }
 
     /// The peer's silence counts from now on.

@@ -178,7 +178,7 @@ fn psns_wrap() {
 }
 
 #[test]
-fn each_timeout_shrinks_the_window() {
+fn after_a_timeout_one_packet_leaves() {
     // A slow peer would otherwise get the full window again after each timeout. With a few queue
     // pairs, this is more than it can process in that time.
     let connect = ConnectOptions { retry_cnt: 6, ..ConnectOptions::default() };
@@ -193,10 +193,7 @@ fn each_timeout_shrinks_the_window() {
             _ => rounds.push(1),
         }
     }
-    assert_eq!(rounds.len(), 7);
-    for (before, after) in rounds.iter().zip(&rounds[1..]) {
-        assert_eq!(*after, (before / 2).max(4), "{rounds:?}");
-    }
+    assert_eq!(rounds, [64, 1, 1, 1, 1, 1, 1]);
     t.tear_down();
 }
 

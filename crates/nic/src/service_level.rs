@@ -152,7 +152,7 @@ impl Levels {
     fn pop(&mut self) -> Option<u32> {
         let at = self.priorities.iter().position(|one| one.shares.len() > 0)?;
         if at != self.current {
-            // The queue pair that had a turn at the other priority may have become ready again meanwhile.
+            // The queue pair that had a turn at the other priority may have become ready again.
             self.charge(0);
             self.current = at;
         }

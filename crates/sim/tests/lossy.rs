@@ -207,8 +207,8 @@ fn a_peer_that_is_gone_is_found_out() {
         pair.run();
         assert_eq!(pair.sent(A)[0].status, Status::RetryExceeded);
         let took = pair.world.now.0;
-        // Eight waits: one of 4.096 µs · 2⁸, two of up to half as much more, one of twice that, four
-        // of two to four times.
+        // Eight waits: one of 4.096 µs · 2⁸, two of up to half as much more, one of twice that,
+        // four of two to four times.
         assert!((13 * 1_048_576..28 * 1_048_576).contains(&took), "{took} ns");
         pair.tear_down();
     }

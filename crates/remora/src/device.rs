@@ -268,7 +268,7 @@ impl DeviceOptions {
     /// If a program of this user has left a session of the name that [`DeviceOptions::keep`] gives,
     /// that one ends first, and all that it had: its ports are free when this device opens. While
     /// its program runs, opening the device fails. Without this option, the environment variable
-    /// [`ANEW_VARIABLE`](crate::message::ANEW_VARIABLE) may ask for it.
+    /// [`ANEW_VARIABLE`] may ask for it.
     #[must_use]
     pub fn anew(mut self) -> DeviceOptions {
         self.anew = true;
@@ -288,7 +288,7 @@ impl DeviceOptions {
     /// Opens the device.
     ///
     /// Where the environment names the socket of a process that serves a card
-    /// ([`SOCKET_VARIABLE`](crate::message::SOCKET_VARIABLE)), or one serves its card at the usual
+    /// ([`SOCKET_VARIABLE`]), or one serves its card at the usual
     /// place, the device uses that card, unless the options ask for another address.
     ///
     /// # Errors

@@ -293,14 +293,16 @@ impl Attached {
         }
         let qp = self.queue_pairs.get_mut(&qpn).ok_or(PostError::UnknownQueue)?;
         let takes = qp.check_takes(queue);
+        let reports = qp.reports(flags);
         // As on the card: a queue without a ring is full.
         let posting = qp.queue(queue).ok_or(PostError::Full)?;
         if !posting.is_managed() {
             takes?;
         }
         let number = posting.number();
-        let (index, rings) = posting.post(encode)?;
-        qp.owed += u32::from(queue == Queue::Send && qp.reports(flags));
+        let is_reported = queue == Queue::Recv || reports;
+        let (index, rings) = posting.post(is_reported, encode)?;
+        qp.owed += u32::from(queue == Queue::Send && reports);
         self.idle = 0;
         if rings {
             self.wakes |= self.arena.ring(number);
@@ -318,7 +320,7 @@ impl Attached {
             return Err(PostError::Gone);
         }
         let posting = self.shared_receives.get_mut(&srq).ok_or(PostError::UnknownQueue)?;
-        posting.post(|raw| encode_recv(request, raw))?;
+        posting.post(true, |raw| encode_recv(request, raw))?;
         self.wakes |= self.arena.ring(posting.number());
         self.kick();
         Ok(())
@@ -387,8 +389,10 @@ impl Attached {
         let mut ends = false;
         for entry in &out[..found] {
             let is_receive = entry.kind.is_receive();
-            if !is_receive && let Some(qp) = self.queue_pairs.get_mut(&entry.qpn) {
-                qp.owed = qp.owed.saturating_sub(1);
+            if let Some(qp) = self.queue_pairs.get_mut(&entry.qpn) {
+                let posting = if is_receive { &mut qp.recv } else { &mut qp.send };
+                posting.iter_mut().for_each(Posting::note_completion);
+                qp.owed = qp.owed.saturating_sub(u32::from(!is_receive));
             }
             let invalidated = entry.flags.contains(CompletionFlags::INVALIDATED);
             if invalidated {
@@ -593,8 +597,10 @@ impl Attached {
             reason,
             "the process that has the card is gone, and with it all connections"
         );
+        let queues: Vec<_> = self.completion_queues.keys().copied().collect();
+        queues.iter().for_each(|cq| self.take_last_entries(*cq));
         self.flush();
-        for cq in self.completion_queues.keys().copied().collect::<Vec<_>>() {
+        for cq in queues {
             self.pass_on(CardEvent::CompletionQueueNotify(cq));
         }
         for (conn, established) in std::mem::take(&mut self.connections) {
@@ -605,6 +611,17 @@ impl Attached {
         }
         self.pass_on(CardEvent::DeviceFatal);
         self.news.wakes.note_all_cm();
+    }
+
+    /// Takes what the card's process has written before it ended, so that it is known which
+    /// requests are done. A queue that has lost entries says so when it is polled.
+    fn take_last_entries(&mut self, cq: u32) {
+        let mut out = [Completion::default(); 16];
+        while let Ok(found @ 1..) = self.take_entries(cq, &mut out) {
+            if let Some(queue) = self.completion_queues.get_mut(&cq) {
+                queue.here.extend(&out[..found]);
+            }
+        }
     }
 
     /// The requests that are not done, as far as is known, complete as flushed ones.

@@ -23,6 +23,11 @@ pub(super) struct Posting {
     stride: u32,
     /// The request number of the element in each slot, for those that the card's end leaves.
     wr_ids: Box<[u64]>,
+    /// Whether the success of the element in each slot is reported.
+    reported: Box<[bool]>,
+    /// The index behind the last element whose completion has come. The card's process may end
+    /// between a completion and what it says of the queue.
+    seen: u32,
     /// The index of the element that is written next.
     written: u32,
     /// Nothing is published before an ENABLE.
@@ -41,13 +46,26 @@ impl Posting {
         let RingInit { depth, stride, .. } = ring;
         let (memory, ring) = (arena.memory().clone(), place.offset as usize);
         let wr_ids = vec![0; depth as usize].into();
-        Some(Posting { memory, shared, ring, depth, stride, wr_ids, written, managed })
+        let (reported, seen) = (vec![true; depth as usize].into(), written);
+        Some(Posting {
+            memory,
+            shared,
+            ring,
+            depth,
+            stride,
+            wr_ids,
+            reported,
+            seen,
+            written,
+            managed,
+        })
     }
 
     /// As [`Posting::new`], behind another process, whose requests the ring may hold.
     pub(super) fn adopted(arena: &Arena, ring: RingInit) -> Option<Posting> {
         let mut posting = Posting::new(arena, ring, false)?;
         let retired = posting.shared.retired();
+        posting.seen = retired;
         let count = posting.written.wrapping_sub(retired).min(posting.depth);
         for index in (0..count).map(|i| retired.wrapping_add(i)) {
             let mut wr_id = [0; 8];
@@ -91,6 +109,7 @@ impl Posting {
     #[inline]
     pub(super) fn post(
         &mut self,
+        reported: bool,
         encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
     ) -> Result<(u32, bool), PostError> {
         let index = self.written;
@@ -106,7 +125,8 @@ impl Posting {
             let wr_id = raw[AT_WR_ID..].first_chunk();
             Ok::<_, PostError>(wr_id.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
         })?;
-        self.wr_ids[(index & (self.depth - 1)) as usize] = wr_id;
+        let place = (index & (self.depth - 1)) as usize;
+        (self.wr_ids[place], self.reported[place]) = (wr_id, reported);
         self.written = index.wrapping_add(1);
         if !self.managed {
             self.shared.publish(self.written);
@@ -128,14 +148,29 @@ impl Posting {
 
     /// The queue begins again.
     pub(super) fn reset(&mut self) {
-        self.written = 0;
+        (self.written, self.seen) = (0, 0);
+    }
+
+    /// A completion of the queue has come: of the first element that is reported, and those before
+    /// it are done as well.
+    #[inline]
+    pub(super) fn note_completion(&mut self) {
+        while self.seen != self.written {
+            let place = (self.seen & (self.depth - 1)) as usize;
+            self.seen = self.seen.wrapping_add(1);
+            if self.reported[place] {
+                break;
+            }
+        }
     }
 
     /// The numbers of the requests that are not done, as far as the card has said.
     pub(super) fn left(&self) -> impl Iterator<Item = u64> {
         let (retired, posted) = (self.shared.retired(), self.shared.posted());
         let count = posted.wrapping_sub(retired).min(self.depth);
-        (0..count).map(move |i| self.wr_ids[(retired.wrapping_add(i) & (self.depth - 1)) as usize])
+        let seen = Some(self.seen.wrapping_sub(retired)).filter(|seen| *seen <= count);
+        let of = move |i| self.wr_ids[(retired.wrapping_add(i) & (self.depth - 1)) as usize];
+        (seen.unwrap_or(0)..count).map(of)
     }
 
     #[inline]

@@ -205,6 +205,7 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
         "peers_gone",
         "pool_full",
         "probes",
+        "recoveries_undone",
         "refused_domain",
         "refused_memory",
         "retries_waited",

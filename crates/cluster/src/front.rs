@@ -55,8 +55,9 @@ impl Keeper for GroupKeeper {
 
     /// The lease is looked at last: what was read before is then so for everybody.
     fn wait(&self, version: u64) -> Result<(), String> {
-        self.0.wait(Position::from_number(version)).map_err(|doubt| doubt.to_string())?;
-        self.0.check().map_err(|reason| reason.to_string())
+        let position = Position::from_number(version);
+        self.0.wait(position).map_err(|doubt| doubt.to_string())?;
+        self.0.check_since(position).map_err(|reason| reason.to_string())
     }
 
     fn save(&self, background: bool) -> Result<(), String> {

@@ -411,10 +411,6 @@ impl Group {
         let (mut state, start) = (self.lock(), Instant::now());
         loop {
             match state.replica.fate(position) {
-                // Who was slow to ask may have looked at the store while another node served.
-                Fate::Committed if position.epoch() < state.unbroken_from => {
-                    return Err(Doubt::Replaced);
-                }
                 Fate::Committed => return Ok(()),
                 Fate::Unknown => return Err(Doubt::Replaced),
                 Fate::Pending => {}
@@ -454,6 +450,16 @@ impl Group {
     /// Why not: see [`NotServing`].
     pub fn check(&self) -> Result<(), NotServing> {
         self.lock().check()
+    }
+
+    /// The same, and no other node has served since this node's log had this end: a thread that
+    /// was slow to ask may have looked at the store meanwhile.
+    pub(crate) fn check_since(&self, position: Position) -> Result<(), NotServing> {
+        let state = self.lock();
+        if position.epoch() < state.unbroken_from {
+            return Err(NotServing::Nobody);
+        }
+        state.check()
     }
 
     /// The epoch in which this node is the primary, and serves, at this moment.

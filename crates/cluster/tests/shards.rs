@@ -144,22 +144,25 @@ fn frozen(trial: &Trial, count: usize) -> BTreeSet<String> {
 /// While nobody knows whether keys have come, nobody changes them, whichever node is the primary.
 #[test]
 fn keys_on_their_way_stay_as_they_are_when_the_primary_goes() {
+    // So many that they are still on their way when the other group has lost its majority.
+    const COUNT: usize = 15_000;
     let mut trial = Trial::new(&["a", "b"], 3);
-    fill(&trial, 3000);
-    trial.move_slots("0-16383", "b");
-    until("keys are on their way", || (trial.count_of("b") > 200).then_some(()));
-    // The other group has no majority any more.
+    fill(&trial, COUNT);
     trial.kill_backup("b");
+    trial.move_slots("0-16383", "b");
+    until("keys are on their way", || (trial.count_of("b") > 0).then_some(()));
+    // The other group has no majority any more.
     trial.kill_primary("b");
+    assert_ne!(trial.count_of("a"), 0, "all keys have gone before");
     let mut before = BTreeSet::new();
     until("the move is stuck", || {
-        let now = frozen(&trial, 3000);
+        let now = frozen(&trial, COUNT);
         let same = !now.is_empty() && now == before;
         before = now;
         same.then_some(())
     });
     trial.kill_primary("a");
-    assert_eq!(frozen(&trial, 3000), before);
+    assert_eq!(frozen(&trial, COUNT), before);
 }
 
 /// A backup answers reads from its copy, to a client that asks for that, as long as its group has

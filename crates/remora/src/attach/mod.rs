@@ -588,9 +588,12 @@ impl Attached {
             return;
         }
         let Some(reason) = self.session.over().map(str::to_owned) else { return };
-        // What it said before it ended.
+        // What it said before it ended. A sink that commands something in answer may be told of the
+        // end by that.
         self.dispatch_events();
-        self.lost = true;
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
         self.loans.shut();
         self.end_passes();
         tracing::error!(

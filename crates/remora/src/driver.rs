@@ -39,9 +39,6 @@ const RECEIVES: usize = 16;
 const LATE: Duration = Duration::from_millis(5);
 /// Batches sent in one step, before receiving gets its turn.
 const ROUNDS: usize = 2;
-/// Pieces of work within the card in one step, before receiving gets its turn: each is some 16 KiB
-/// of clients that share the card.
-const PIECES: usize = 4;
 /// Rounds of sending before a queue pair ends: other queue pairs may have work without end.
 const SETTLE_ROUNDS: usize = 16;
 /// The time between two looks at a peer's full socket.
@@ -352,10 +349,9 @@ impl Own {
         }
         (self.unsent.posts, self.unsent.bytes) = (0, 0);
         let mut any = false;
-        let (mut round, mut pieces) = (0, 0);
-        while round < ROUNDS {
+        for round in 0..ROUNDS {
             if !self.blocked {
-                if round + pieces > 0 {
+                if round > 0 {
                     now = self.now();
                 }
                 let most = self.fabric.packets_wanted(BATCH);
@@ -363,31 +359,15 @@ impl Own {
                 if self.batch.is_empty() {
                     // The card may have done work without a packet: it may have flushed requests.
                     any |= more;
-                    pieces += 1;
-                    if more && pieces < PIECES && self.look_between(now) {
-                        continue;
-                    }
                     break;
                 }
             }
             any |= self.send_batch();
-            round += 1;
             if !self.has_more() || self.blocked {
                 break;
             }
         }
         any
-    }
-
-    /// Between two pieces of what clients send each other: one that posts meanwhile need not wait
-    /// for the others' bytes, nor for the network. Returns whether there are clients.
-    fn look_between(&mut self, now: Time) -> bool {
-        if self.engine.is_none() {
-            return false;
-        }
-        self.publish();
-        self.take_doorbells(now);
-        true
     }
 
     /// Hands the batch, or what is left of it, to the fabric; returns whether any packet left.

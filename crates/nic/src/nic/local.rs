@@ -24,12 +24,10 @@ use crate::transmit::{Datagram, PayloadRef, Transmit, TransmitBatch};
 use crate::wire::{Packet, ROCE_PORT};
 
 /// What a packet and a direct message cost of a round, in elements of loop-back queue pairs, and
-/// how many bytes of a message cost one more: the driver must receive again soon. Where clients
-/// share the card, it must look at the doorbells of the others before that.
+/// how many bytes of a message cost one more: the driver must receive again soon.
 const PACKET_COST: u32 = 16;
 const MESSAGE_COST: u32 = 8;
 const BYTES_OF_ONE: u32 = 256;
-const BYTES_OF_ONE_SHARED: u32 = 64;
 
 /// Room for the packets that are handed over, which is used again and again.
 #[derive(Debug, Default)]
@@ -69,11 +67,7 @@ impl Nic {
             direct_turn(&mut self.qps, &mut env, qpn)
         {
             let by_messages = messages.saturating_mul(MESSAGE_COST);
-            let bytes_of_one = match self.card.scheduler.is_shared() {
-                true => BYTES_OF_ONE_SHARED,
-                false => BYTES_OF_ONE,
-            };
-            round.spend_in_card(by_messages.saturating_add(bytes / bytes_of_one));
+            round.spend_in_card(by_messages.saturating_add(bytes / BYTES_OF_ONE));
             self.qps.get(qpn).is_some_and(Qp::has_more)
         } else {
             let Some(qp) = self.qps.get_mut(qpn) else { return };

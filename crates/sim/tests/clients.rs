@@ -301,15 +301,13 @@ fn a_small_request_waits_for_a_piece_of_others_long_messages() {
         let host = &mut t.world.hosts[A];
         host.nic.poll_transmit(now, &mut host.memory, &mut batch, 64);
         modest.done += Endpoint::drain(&mut t.world, A, modest.end.send_cq).len();
-        // A poll ends with a piece of a long message, so that its caller looks at doorbells.
-        let waits = asked - modest.done;
-        assert!(waits == 0 || waits == 1 && poll % 3 == 0, "{waits} wait behind two polls");
+        assert_eq!(modest.done, asked, "each is done by the next poll");
     }
     assert_eq!((batch.len(), t.world.hosts[A].nic.counters().local_packets), (0, 0));
-    // A poll takes a microsecond or two, and the long messages lose nothing by that.
+    // A poll takes some microseconds, and the long messages lose nothing by that.
     let bytes: u64 = hungry.iter().map(Flow::bytes).sum();
     let polled = bytes / 1000;
-    assert!((12_000..=20_000).contains(&polled), "{polled} bytes in each poll");
+    assert!((50_000..=80_000).contains(&polled), "{polled} bytes in each poll");
     let [least, most] =
         [u64::min, u64::max].map(|pick| hungry.iter().map(Flow::bytes).reduce(pick));
     assert!(most.unwrap() - least.unwrap() <= 400_000, "{least:?} {most:?}");

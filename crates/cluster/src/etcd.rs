@@ -335,6 +335,7 @@ impl Coordinator for Etcd {
             let next = tokio::time::timeout(timeout, inner.hear());
             // Only waiting may be cut short: a request that is dropped half-way is lost.
             let has_changed = next.await.unwrap_or(Ok(false))?;
+            inner.look_for_loss()?;
             if has_changed { inner.found().await } else { Ok(()) }
         });
         if heard.is_err() {
@@ -411,10 +412,16 @@ impl Inner {
             self.in_time(Inner::begin_watch).await?;
         }
         self.in_time(async |inner| inner.carry_out(request).await).await?;
-        if self.was_founded && self.latest.is_none() {
-            return Err(etcd_client::Error::WatchError(GONE.to_owned()));
-        }
+        self.look_for_loss()?;
         if is_look { self.found().await } else { Ok(()) }
+    }
+
+    /// Has etcd lost what this node has seen there?
+    fn look_for_loss(&self) -> Answer<()> {
+        match self.was_founded && self.latest.is_none() {
+            true => Err(etcd_client::Error::WatchError(GONE.to_owned())),
+            false => Ok(()),
+        }
     }
 
     /// Gives up what takes longer than a request may: the lease is renewed by the same thread.

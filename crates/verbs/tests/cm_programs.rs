@@ -265,8 +265,11 @@ fn a_client_is_killed() {
     let mut client = Program::start(&format!("rping -c -a 127.0.0.1 -v -p {port}"));
     client.says("rdma-ping-5:");
     client.kill();
-    let (_, said) = server.end();
-    assert!(said.contains("DISCONNECT") || said.contains("status 12"), "{said}");
+    let (code, said) = server.end();
+    // On a shared card the client's memory may go first, and a request of the server's fails by it.
+    let has_failed = cm::shares_a_card() && code != Some(0);
+    let is_told = said.contains("DISCONNECT") || said.contains("status 12");
+    assert!(is_told || has_failed, "{code:?}: {said}");
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Keeper for GroupKeeper {
             ("cluster_log_bytes", status.last.offset.to_string()),
             ("cluster_applied_bytes", status.applied.offset.to_string()),
             ("cluster_broken_links", status.broken.to_string()),
-            ("cluster_refusal", status.refusal.unwrap_or_else(|| "none".to_owned())),
+            ("cluster_refusal", status.last_refusal.unwrap_or_else(|| "none".to_owned())),
             ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
         ];
         entries.extend(counted(&status.counters));

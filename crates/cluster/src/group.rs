@@ -167,7 +167,7 @@ pub struct Status {
     /// Links that broke.
     pub broken: u64,
     /// Why a node was last not let in, or not reached.
-    pub refusal: Option<String>,
+    pub last_refusal: Option<String>,
     /// Since when the configuration service has not answered, and why.
     pub service: Option<String>,
 }
@@ -222,7 +222,7 @@ pub(crate) struct State {
     pub(crate) service: Option<String>,
     broken: u64,
     /// Why a node was last not let in, or not reached.
-    refusal: Option<String>,
+    last_refusal: Option<String>,
     failure: Option<String>,
     /// Whether the gate is open.
     lets_in: bool,
@@ -300,7 +300,7 @@ impl Group {
             told: (Position::NONE, 0),
             service: None,
             broken: 0,
-            refusal: None,
+            last_refusal: None,
             failure: None,
             lets_in: false,
         };
@@ -518,7 +518,7 @@ impl Group {
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
             broken: state.broken,
-            refusal: state.refusal.clone(),
+            last_refusal: state.last_refusal.clone(),
             service: state.service.clone(),
         }
     }
@@ -562,9 +562,9 @@ impl State {
 
     /// A node was not let in, or not reached. It tries again soon: only what is new is logged.
     pub(crate) fn note_refusal(&mut self, what: String) {
-        if self.refusal.as_ref() != Some(&what) {
+        if self.last_refusal.as_ref() != Some(&what) {
             tracing::warn!("{what}");
-            self.refusal = Some(what);
+            self.last_refusal = Some(what);
         }
     }
 

@@ -211,7 +211,7 @@ fn other_machines_need_a_password() {
 struct Disk {
     waited: AtomicU64,
     fails: AtomicBool,
-    /// What is not on the disk yet, and by whom it can be seen: keys, walks.
+    /// Up to where answers may show what is not on the disk yet.
     unsynced: AtomicU64,
 }
 

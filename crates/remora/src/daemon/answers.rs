@@ -494,7 +494,7 @@ impl Server {
         });
         let Some(held) = held else { return Err(format!("there is no session {name}")) };
         let session = held.number;
-        self.end_session(session);
+        self.end_session_now(session);
         self.drop_clients(session, "the session was ended (remora nic evict)");
         Ok(())
     }

@@ -418,6 +418,15 @@ impl Server {
         self.endings.retain_mut(|ending| !device.live.command_own(|driver| ending.step(driver)));
     }
 
+    /// Ends a session, and returns when nothing of it is on the card.
+    pub(super) fn end_session_now(&mut self, session: u32) {
+        let Some(slot) = self.sessions.get(&session).map(|held| held.slot) else { return };
+        self.end_session(session);
+        while self.endings.iter().any(|ending| ending.is_of(slot)) {
+            self.end_some();
+        }
+    }
+
     /// Ends what has had its time.
     fn expire(&mut self, now: Instant) -> io::Result<()> {
         let over = self.sessions.values().filter(|held| held.is_over(now));

@@ -18,8 +18,12 @@ fn a_build_without_clusters_says_how_to_get_one() {
 mod member;
 
 #[cfg(feature = "cluster")]
+#[path = "../../store/tests/suites/mod.rs"]
+mod suites;
+
+#[cfg(feature = "cluster")]
 mod with_clusters {
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpStream;
     use std::path::Path;
     use std::process::{Child, Command, Stdio};
@@ -27,6 +31,10 @@ mod with_clusters {
     use rustix::process::{Pid, Signal, kill_process};
     use serde_json::Value;
 
+    use crate::suites::{
+        MEMCACHED_TESTS, REDIS_UNITS, go_clients, memcached_test, node_client, redis_unit, run_of,
+        suite,
+    };
     use crate::support::verbs::installed;
     use crate::support::{PATIENCE, command, fail, succeed, until};
 
@@ -39,9 +47,12 @@ mod with_clusters {
 
     impl Trial {
         fn start(groups: &str, nodes: &str) -> Trial {
-            let size = ["--groups", groups, "--nodes", nodes];
+            Trial::start_with(&["--groups", groups, "--nodes", nodes])
+        }
+
+        fn start_with(options: &[&str]) -> Trial {
             let args = ["store", "cluster", "try", "--json", "--until-eof"];
-            let (child, ready) = begin(&[&args[..], &size[..]].concat());
+            let (child, ready) = begin(&[&args[..], options].concat());
             Trial { child, ready, more: None }
         }
 
@@ -219,6 +230,51 @@ mod with_clusters {
         let told = succeed(["store", "cluster", "status", cluster, "--etcd", etcd]);
         assert!(told.contains("slots: 0-99, 101-1999, 3001-16000.\n"), "{told}");
         assert!(told.contains("slots: 100, 2000-3000, 16001-16383.\n"), "{told}");
+        trial.finish();
+    }
+
+    /// Redis' and memcached's own suites, and a value as long as can be.
+    #[test]
+    fn a_group_of_three_passes_the_suites() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        // The suites stay with the primary: on a busy machine, too, it keeps so long a lease.
+        let trial = Trial::start_with(&["--memory", "512M", "--lease", "60"]);
+        let primary = trial.answered("SET foo 1", &["+OK"]);
+        let (host, port) = primary.rsplit_once(':').unwrap();
+        let long = "v".repeat(16 << 20);
+        assert_eq!(redis(&primary, &format!("SET long {long}")), ["+OK"]);
+        assert_eq!(redis(&primary, "STRLEN long"), [format!(":{}", 16 << 20)]);
+        if let Some(folder) = suite("redis-") {
+            for unit in run_of(REDIS_UNITS) {
+                assert_eq!(redis(&primary, "FLUSHALL"), ["+OK"]);
+                redis_unit(&folder, (host, port), unit, &["--cluster-mode"]);
+            }
+        }
+        assert_eq!(redis(&primary, "CONFIG SET proto-max-bulk-len 1mb"), ["+OK"]);
+        let memcached = trial.node_at(&primary)["memcached"].as_str().unwrap();
+        if let Some(folder) = suite("memcached-") {
+            for name in run_of(MEMCACHED_TESTS) {
+                let mut stream = TcpStream::connect(memcached).unwrap();
+                stream.write_all(b"flush_all\r\n").unwrap();
+                stream.read_exact(&mut [0; 4]).unwrap();
+                memcached_test(&folder, memcached, name);
+            }
+        }
+        trial.finish();
+    }
+
+    /// go-redis' and iovalkey's cluster clients, unmodified.
+    #[test]
+    fn clients_of_clusters_shard() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let trial = Trial::start_with(&["--groups", "3", "--nodes", "1", "--lease", "60"]);
+        let (_, port) = trial.fronts()[0].rsplit_once(':').unwrap();
+        go_clients(&["cluster", port]);
+        node_client(&["cluster", port]);
         trial.finish();
     }
 

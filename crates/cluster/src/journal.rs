@@ -32,16 +32,19 @@ impl GroupLog {
             return Ok(position.number());
         }
         if let Err(reason) = state.check() {
-            return Err(JournalError(reason.to_string()));
+            return Err(JournalError::Failed(reason.to_string()));
         }
         if let Some(reason) = state.refusal() {
-            return Err(JournalError(format!(
+            return Err(JournalError::Failed(format!(
                 "the group can only be read at the moment: {reason}"
             )));
         }
         let appended =
             with_fields(record, |fields| append(&mut state.replica, &group.region, fields));
-        let position = appended.map_err(|error: AppendError| JournalError(error.to_string()))?;
+        let position = appended.map_err(|error: AppendError| match error {
+            AppendError::TooLong { .. } => JournalError::TooLong(error.to_string()),
+            _ => JournalError::Failed(error.to_string()),
+        })?;
         match record {
             Record::Flush { tablespace } => {
                 state.flushes.insert(tablespace.0, position);

@@ -183,7 +183,8 @@ fn a_backup_takes_no_changes_and_says_who_does() {
     let address = Some(place(primary.group()));
     let refused = NotServing::Backup { node: me, address };
     assert_eq!(backup.group().read(|| ()), Err(refused.clone()));
-    assert_eq!(put(backup, "a", "2"), Err(UpdateError::Journal(JournalError(refused.to_string()))));
+    let failed = JournalError::Failed(refused.to_string());
+    assert_eq!(put(backup, "a", "2"), Err(UpdateError::Journal(failed)));
     assert_eq!(get(backup, "a").unwrap(), "1");
 }
 

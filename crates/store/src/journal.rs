@@ -132,7 +132,7 @@ pub trait Journal: Send + Sync {
     /// See [`Journal::append`]. A journal that does not remember requests takes none.
     fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
         let _ = (record, asked);
-        Err(JournalError("this store does not remember requests".to_owned()))
+        Err(JournalError::Failed("this store does not remember requests".to_owned()))
     }
 
     /// Whether readers are not told of changes before these are on a disk, or with a majority.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::front::keyspace::{Change, Decide, Found, Keyspace, LetGo, Refused, Row, Seen, Visit};
 use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
-use crate::journal::Journal;
+use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
 use crate::scan::Cursor;
 use crate::select::plan::Plan;
@@ -95,6 +95,15 @@ fn change(change: Change<'_>) -> store::Change<'_> {
     }
 }
 
+impl From<JournalError> for Refused {
+    fn from(error: JournalError) -> Refused {
+        match error {
+            JournalError::Failed(why) => Refused::Log(why),
+            JournalError::TooLong(why) => Refused::Other(why),
+        }
+    }
+}
+
 impl From<UpdateError> for Refused {
     fn from(error: UpdateError) -> Refused {
         match error {
@@ -103,7 +112,7 @@ impl From<UpdateError> for Refused {
             UpdateError::Memory { .. } | UpdateError::Quota { .. } | UpdateError::Crowded => {
                 Refused::Memory(error.to_string())
             }
-            UpdateError::Journal(why) => Refused::Log(why.0),
+            UpdateError::Journal(why) => why.into(),
             UpdateError::Tablespace(_) => Refused::Other(error.to_string()),
         }
     }
@@ -234,7 +243,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
                 let there = self.store.tablespace(name);
                 there.ok_or_else(|| Refused::Other(format!("the tablespace {name} comes and goes")))
             }
-            Err(TablespaceError::Journal(why)) => Err(Refused::Log(why.0)),
+            Err(TablespaceError::Journal(why)) => Err(why.into()),
             Err(other) => Err(Refused::Other(other.to_string())),
         }
     }

@@ -31,7 +31,7 @@ impl Journal for Log {
 }
 
 fn number(appended: Result<Position, LogError>) -> Result<u64, JournalError> {
-    appended.map(Position::number).map_err(|error| JournalError(error.to_string()))
+    appended.map(Position::number).map_err(|error| JournalError::Failed(error.to_string()))
 }
 
 /// Gives `then` the fields of a change's record.

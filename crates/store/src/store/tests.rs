@@ -205,7 +205,7 @@ fn what_cannot_be_logged_is_not_done() {
             match record {
                 Record::Create { .. } => Ok(1),
                 Record::Put { key, .. } if *key == b"a" => Ok(2),
-                _ => Err(JournalError("the disk is full".into())),
+                _ => Err(JournalError::Failed("the disk is full".into())),
             }
         }
     }

@@ -15,7 +15,7 @@ use super::row;
 use crate::codec::Codec;
 use crate::front::world::is_of_fronts;
 use crate::item::Item;
-use crate::journal::Journal;
+use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
 use crate::request::Asked;
 use crate::scan::{Budget, Copied, Cursor, Visited, WALKED_MAX, Wanted};
@@ -212,7 +212,8 @@ fn status_of(error: &UpdateError) -> CallStatus {
         UpdateError::Memory { .. } | UpdateError::Quota { .. } | UpdateError::Crowded => {
             Refused::Full.status()
         }
-        UpdateError::Journal(_) => Refused::ReadOnly.status(),
+        UpdateError::Journal(JournalError::Failed(_)) => Refused::ReadOnly.status(),
+        UpdateError::Journal(JournalError::TooLong(_)) => Refused::TooLarge.status(),
     }
 }
 

@@ -6,6 +6,9 @@ mod redis;
 mod statistics;
 mod suites;
 
+#[path = "../suites/mod.rs"]
+mod judges;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;

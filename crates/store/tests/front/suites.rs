@@ -1,62 +1,16 @@
 //! Clients and suites of others, where they are installed (`./ci.sh setup`).
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
+use std::process::Command;
 
 use remora_store::front::server::{Options, Server};
 
+use crate::judges::{
+    MEMCACHED_TESTS, REDIS_SKIPS, REDIS_UNITS, go_clients, memcached_test, node_client, redis_unit,
+    rows, run, run_of, skip, suite,
+};
 use crate::{Client, options, serve};
-
-/// The status of a program, and all it has written. None, with a word, if it is not installed.
-fn run(command: &mut Command) -> Option<(bool, String)> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    match command.output() {
-        Ok(Output { status, stdout, stderr }) => {
-            let text = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
-            Some((status.success(), text))
-        }
-        Err(error) => {
-            skip(&format!("{name} does not run: {error}"));
-            None
-        }
-    }
-}
-
-/// Says why something is left out. Under CI nothing may be.
-#[track_caller]
-fn skip(why: &str) {
-    let why = format!("{why} (./ci.sh setup installs it)");
-    assert!(std::env::var_os("CI").is_none(), "under CI nothing may be left out: {why}");
-    eprintln!("left out: {why}");
-}
-
-/// A folder below `target/store-suites` whose name begins so.
-fn suite(name: &str) -> Option<PathBuf> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-suites");
-    let folders = std::fs::read_dir(&all).into_iter().flatten().flatten();
-    let found = folders.map(|entry| entry.path()).find(|path| {
-        path.is_dir() && path.file_name().is_some_and(|is| is.to_string_lossy().starts_with(name))
-    });
-    if found.is_none() {
-        skip(&format!("no source of {name} in target/store-suites"));
-    }
-    found
-}
-
-/// The lines of a list, by their columns.
-fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
-    text.lines().filter(|line| !line.starts_with('#')).map(|line| line.split('\t').collect())
-}
-
-/// Files of the suites: name, and why it is left out; without a reason it is run.
-const REDIS_UNITS: &str = include_str!("skips/redis-units.tsv");
-const MEMCACHED_TESTS: &str = include_str!("skips/memcached.tsv");
-
-/// The files of a list that are run.
-fn run_of(list: &str) -> impl Iterator<Item = &str> {
-    rows(list).filter(|row| row.len() == 1).map(|row| row[0])
-}
 
 /// The files below a folder that end so, without that, by their paths in it.
 fn files(folder: &Path, end: &str) -> BTreeSet<String> {
@@ -94,9 +48,8 @@ fn assert_listed(list: &str, files: &BTreeSet<String>) {
 fn every_file_of_the_suites_is_run_or_left_out_for_a_reason() {
     if let Some(folder) = suite("redis-") {
         assert_listed(REDIS_UNITS, &files(&folder.join("tests"), ".tcl"));
-        let skipped = include_str!("skips/redis.tsv");
         let is_run = |unit: &str| run_of(REDIS_UNITS).any(|run| run == unit);
-        assert!(rows(skipped).all(|row| row.len() == 3 && is_run(row[0])));
+        assert!(rows(REDIS_SKIPS).all(|row| row.len() == 3 && is_run(row[0])));
     }
     if let Some(folder) = suite("memcached-") {
         assert_listed(MEMCACHED_TESTS, &files(&folder.join("t"), ".t"));
@@ -139,19 +92,9 @@ fn redis_cli_and_redis_benchmark() {
 #[test]
 fn redis_tcl_suite() {
     let Some(folder) = suite("redis-") else { return };
-    let list = include_str!("skips/redis.tsv");
     for unit in run_of(REDIS_UNITS) {
         let server = serve(&options());
-        let port = server.redis()[0].port().to_string();
-        let mut command = Command::new("./runtest");
-        command.current_dir(&folder).args(["--host", "127.0.0.1", "--port", &port]);
-        command.args(["--singledb", "--ignore-encoding", "--ignore-digest"]);
-        command.args(["--tags", "-needs:repl -needs:debug -needs:save", "--single", unit]);
-        for row in rows(list).filter(|row| row[0] == unit) {
-            command.args(["--skiptest", row[1]]);
-        }
-        let Some((passed, text)) = run(&mut command) else { return };
-        assert!(passed && text.contains("All tests passed"), "{unit}: {text}");
+        redis_unit(&folder, ("127.0.0.1", &server.redis()[0].port().to_string()), unit, &[]);
     }
 }
 
@@ -160,13 +103,9 @@ fn memcached_perl_tests() {
     let Some(folder) = suite("memcached-") else { return };
     for name in run_of(MEMCACHED_TESTS) {
         let server = serve(&options());
-        // The suite knows memcached's usual limit.
         let set = "CONFIG SET proto-max-bulk-len 1mb\r\n";
         Client::redis(&server).ask(set, "+OK\r\n");
-        let mut command = Command::new("prove");
-        command.current_dir(&folder).env("T_MEMD_USE_DAEMON", address(&server));
-        let Some((passed, text)) = run(command.arg(format!("t/{name}.t"))) else { return };
-        assert!(passed, "{name}: {}", text.chars().take(4000).collect::<String>());
+        memcached_test(&folder, &address(&server), name);
     }
 }
 
@@ -186,38 +125,17 @@ fn python_clients() {
     assert!(passed, "{text}");
 }
 
-/// Where `scripts/store-clients.sh` has put clients.
-fn clients() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-clients")
-}
-
-/// go-redis and gomemcache: `clients/main.go` says what it found wrong.
 #[test]
-fn go_clients() {
-    let program = clients().join("go-clients");
-    if !program.exists() {
-        return skip("go-redis and gomemcache, which scripts/store-clients.sh builds with Go");
-    }
+fn clients_in_go() {
     let server = serve(&Options { threads: 2, ..options() });
     let ports = [server.redis()[0].port(), server.memcached()[0].port()].map(|p| p.to_string());
-    let (passed, text) = run(Command::new(program).args(&ports)).expect("it was built here");
-    assert!(passed, "{text}");
+    go_clients(&[&ports[0], &ports[1]]);
 }
 
-/// iovalkey: `clients/clients.mjs` says what it found wrong.
 #[test]
-fn node_client() {
-    if !clients().join("node_modules/iovalkey").exists() {
-        return skip("iovalkey, which scripts/store-clients.sh installs with npm");
-    }
+fn client_of_node() {
     let server = serve(&Options { threads: 2, ..options() });
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/front/clients/clients.mjs");
-    let mut command = Command::new("node");
-    command.env("STORE_CLIENTS", clients()).arg(script);
-    let ran = run(command.arg(server.redis()[0].port().to_string()));
-    if let Some((passed, text)) = ran {
-        assert!(passed, "{text}");
-    }
+    node_client(&[&server.redis()[0].port().to_string()]);
 }
 
 /// libmemcached's load, each of whose values is compared with what was set.

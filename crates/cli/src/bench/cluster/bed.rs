@@ -23,8 +23,7 @@ const MEMORY: &str = "256M";
 
 /// The group that is measured: the lease is that of the row `failover_ms`.
 fn terms(members: u8) -> Terms<'static> {
-    let (lease, ring) = ("0.5", "64M");
-    Terms { cluster: "bench", group: "a", members, lease, memory: MEMORY, ring, folder: None }
+    Terms { cluster: "bench", group: "a", members, lease: "0.5", memory: MEMORY, folder: None }
 }
 
 /// Something that takes Redis' commands, and whose processes end with this value.

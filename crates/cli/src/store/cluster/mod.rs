@@ -129,6 +129,12 @@ struct Try {
     /// How many nodes each group has
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=9))]
     nodes: u8,
+    /// The store's memory on each node
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    memory: u64,
+    /// Seconds that a primary may serve without a word from etcd
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = lease)]
+    lease: Duration,
     /// Print a line of JSON when the group serves
     #[arg(long)]
     json: bool,
@@ -182,8 +188,9 @@ pub(super) struct NodeArgs {
           value_parser = lease)]
     lease: Duration,
     /// The bytes of changes that a node may be behind before it gets a copy of everything. The node
-    /// that comes first decides; no change is longer than a quarter of it
-    #[arg(long, value_name = "SIZE", default_value = "64M", requires = "cluster",
+    /// that comes first decides; no change is longer than a quarter of it, and that of the default takes
+    /// the longest key and value
+    #[arg(long, value_name = "SIZE", default_value = "65M", requires = "cluster",
           value_parser = ring_size)]
     ring: u64,
     #[command(flatten)]

@@ -63,23 +63,11 @@ pub(crate) struct Terms<'a> {
     pub(crate) members: u8,
     /// Its lease in seconds, as `--lease` takes it.
     pub(crate) lease: &'a str,
-    /// The store's memory and the ring, as `--memory` and `--ring` take them.
+    /// The store's memory, as `--memory` takes it.
     pub(crate) memory: &'a str,
-    pub(crate) ring: &'a str,
     /// A folder in which each node has one of its own for its log, with `--fsync always`.
     pub(crate) folder: Option<&'a Path>,
 }
-
-/// A group of `remora store cluster try`.
-const TRIAL: Terms<'_> = Terms {
-    cluster: NAME,
-    group: "a",
-    members: 3,
-    lease: "2",
-    memory: "64M",
-    ring: "4M",
-    folder: None,
-};
 
 impl Try {
     pub(super) fn run(self) -> Result<()> {
@@ -90,8 +78,16 @@ impl Try {
         let mut etcd = Etcd::start()?;
         etcd.wait(&stop)?;
         let (mut nodes, mut primaries) = (Vec::new(), Vec::new());
+        let (memory, lease) = (self.memory.to_string(), self.lease.as_secs_f64().to_string());
         for group in ('a'..='z').take(self.groups.into()).map(String::from) {
-            let terms = Terms { group: &group, members: self.nodes, ..TRIAL };
+            let terms = Terms {
+                cluster: NAME,
+                group: &group,
+                members: self.nodes,
+                lease: &lease,
+                memory: &memory,
+                folder: None,
+            };
             nodes.extend(start_nodes(&etcd.url, terms, self.nodes)?);
             match wait_for_primary(&etcd.cluster(), &group, &stop)? {
                 Some(primary) => primaries.push(primary),
@@ -201,7 +197,7 @@ fn wait_until(
 pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<Node>> {
     let members = terms.members.to_string();
     let mut args = vec!["store", "serve", "--json", "--until-eof", "--memory", terms.memory];
-    args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0", "--ring", terms.ring]);
+    args.extend(["--redis", "127.0.0.1:0", "--memcached", "127.0.0.1:0"]);
     args.extend([
         "--cluster",
         terms.cluster,

@@ -1,35 +1,57 @@
-// iovalkey against a store: clients.mjs REDIS-PORT, with iovalkey where Node looks for modules.
+// iovalkey against a store: clients.mjs REDIS-PORT, or, against a cluster, clients.mjs cluster
+// REDIS-PORT.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 
 const require = createRequire(`${process.env.STORE_CLIENTS}/package.json`);
-const { Redis } = require("iovalkey");
+const { Cluster, Redis } = require("iovalkey");
 
-const client = new Redis({ port: Number(process.argv[2]), host: "127.0.0.1" });
-assert.equal(await client.flushall(), "OK");
-assert.equal(await client.set("k", "v", "EX", 100), "OK");
-assert.equal(await client.get("k"), "v");
-const ttl = await client.ttl("k");
-assert.ok(ttl > 90 && ttl <= 100);
-assert.equal(await client.set("k", "w", "NX"), null);
-assert.equal(await client.mset({ a: 1, b: 2 }), "OK");
-assert.deepEqual(await client.mget("a", "b", "none"), ["1", "2", null]);
-assert.equal(await client.incrby("a", 5), 6);
-const keys = [];
-for await (const some of client.scanStream({ count: 10 })) keys.push(...some);
-assert.deepEqual(keys.sort(), ["a", "b", "k"]);
-const bytes = Buffer.from([0, 13, 10, 255]);
-await client.set("bytes", bytes);
-assert.deepEqual(await client.getBuffer("bytes"), bytes);
-const piped = await client.pipeline().set("x", 1).incr("x").get("x").exec();
-assert.deepEqual(piped, [[null, "OK"], [null, 2], [null, "2"]]);
-await client.watch("x");
-const other = client.duplicate();
-await other.set("x", 9);
-assert.equal(await client.multi().get("x").exec(), null);
-const done = await client.multi().set("y", 1).incr("y").exec();
-assert.deepEqual(done, [[null, "OK"], [null, 2]]);
-assert.equal(await client.del("a", "b", "none"), 2);
-await assert.rejects(client.sadd("s", "x"), /unknown command/);
-await Promise.all([client.quit(), other.quit()]);
+async function alone(port) {
+  const client = new Redis({ port: Number(process.argv[2]), host: "127.0.0.1" });
+  assert.equal(await client.flushall(), "OK");
+  assert.equal(await client.set("k", "v", "EX", 100), "OK");
+  assert.equal(await client.get("k"), "v");
+  const ttl = await client.ttl("k");
+  assert.ok(ttl > 90 && ttl <= 100);
+  assert.equal(await client.set("k", "w", "NX"), null);
+  assert.equal(await client.mset({ a: 1, b: 2 }), "OK");
+  assert.deepEqual(await client.mget("a", "b", "none"), ["1", "2", null]);
+  assert.equal(await client.incrby("a", 5), 6);
+  const keys = [];
+  for await (const some of client.scanStream({ count: 10 })) keys.push(...some);
+  assert.deepEqual(keys.sort(), ["a", "b", "k"]);
+  const bytes = Buffer.from([0, 13, 10, 255]);
+  await client.set("bytes", bytes);
+  assert.deepEqual(await client.getBuffer("bytes"), bytes);
+  const piped = await client.pipeline().set("x", 1).incr("x").get("x").exec();
+  assert.deepEqual(piped, [[null, "OK"], [null, 2], [null, "2"]]);
+  await client.watch("x");
+  const other = client.duplicate();
+  await other.set("x", 9);
+  assert.equal(await client.multi().get("x").exec(), null);
+  const done = await client.multi().set("y", 1).incr("y").exec();
+  assert.deepEqual(done, [[null, "OK"], [null, 2]]);
+  assert.equal(await client.del("a", "b", "none"), 2);
+  await assert.rejects(client.sadd("s", "x"), /unknown command/);
+  await Promise.all([client.quit(), other.quit()]);
+}
+
+// Its keys are in all groups, and it finds each of them.
+async function cluster(port) {
+  const client = new Cluster([{ port, host: "127.0.0.1" }]);
+  for (let i = 0; i < 500; i++) {
+    assert.equal(await client.set(`node ${i}`, i), "OK");
+    assert.equal(await client.get(`node ${i}`), String(i));
+  }
+  assert.ok(client.nodes("master").length >= 2);
+  const all = Array.from({ length: 100 }, (_, i) => client.incr(`node ${i}`));
+  assert.deepEqual(await Promise.all(all), Array.from({ length: 100 }, (_, i) => i + 1));
+  const done = await client.multi().set("{node}x", 1).incr("{node}x").exec();
+  assert.deepEqual(done, [[null, "OK"], [null, 2]]);
+  assert.deepEqual(await client.mget("{node}x", "{node}none"), ["2", null]);
+  await client.quit();
+}
+
+const [first, second] = process.argv.slice(2);
+await (first === "cluster" ? cluster(Number(second)) : alone(Number(first)));

@@ -1,4 +1,5 @@
-// go-redis and gomemcache against a store: clients REDIS-PORT MEMCACHED-PORT.
+// go-redis and gomemcache against a store: clients REDIS-PORT MEMCACHED-PORT, or, against a cluster,
+// clients cluster REDIS-PORT.
 package main
 
 import (
@@ -102,7 +103,42 @@ func memcachedClient(port string) {
 	expect("version", client.Ping(), nil, nil)
 }
 
+// clusterClient has its keys in all groups, and finds each of them.
+func clusterClient(port string) {
+	ctx := context.Background()
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:" + port}})
+	defer client.Close()
+	slots, err := client.ClusterSlots(ctx).Result()
+	expect("CLUSTER SLOTS", err, len(slots) >= 2, true)
+	for i := range 500 {
+		key := fmt.Sprintf("go %d", i)
+		expect("SET", client.Set(ctx, key, i, 0).Err(), nil, nil)
+		got, err := client.Get(ctx, key).Int()
+		expect("GET", err, got, i)
+	}
+	pipe := client.Pipeline()
+	var sums []*redis.IntCmd
+	for i := range 100 {
+		sums = append(sums, pipe.Incr(ctx, fmt.Sprintf("go %d", i)))
+	}
+	_, err = pipe.Exec(ctx)
+	for i, sum := range sums {
+		expect("a pipeline to all groups", err, sum.Val(), int64(i+1))
+	}
+	_, err = client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Set(ctx, "{go}x", 1, 0)
+		return pipe.Incr(ctx, "{go}x").Err()
+	})
+	expect("a transaction", err, nil, nil)
+	many, err := client.MGet(ctx, "{go}x", "{go}none").Result()
+	expect("MGET", err, many, []any{"2", nil})
+}
+
 func main() {
+	if os.Args[1] == "cluster" {
+		clusterClient(os.Args[2])
+		return
+	}
 	for _, protocol := range []int{2, 3} {
 		redisClient(os.Args[1], protocol)
 	}

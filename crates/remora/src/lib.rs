@@ -33,7 +33,7 @@
 //!
 //! There are two ways to use a queue pair. Its requests can be futures, for any executor or for an
 //! ordinary thread: [`request`]. Or the program posts work requests, as in verbs, and polls a
-//! [`CompletionQueue`] or sleeps on a [`Channel`]: that takes the least time for each request.
+//! [`CompletionQueue`] or sleeps on a [`CompletionChannel`]: that takes the least time for each request.
 //! [`prelude`] has what programs usually need. The folder `examples` has five programs to start
 //! from.
 //!
@@ -156,7 +156,7 @@ pub use attach::AdoptError;
 pub use attach::{AttachError, MEMORY_VARIABLE, UnknownWay};
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
-pub use channel::{Channel, WaitError};
+pub use channel::{CompletionChannel, WaitError};
 pub use completion::CompletionQueue;
 pub use connection::{
     ConnectFailure, Connection, ConnectionEnd, Handshake, IncomingConnection, Listener,

@@ -33,7 +33,8 @@
 //!
 //! There are two ways to use a queue pair. Its requests can be futures, for any executor or for an
 //! ordinary thread: [`request`]. Or the program posts work requests, as in verbs, and polls a
-//! [`CompletionQueue`] or sleeps on a [`CompletionChannel`]: that takes the least time for each request.
+//! [`CompletionQueue`] or sleeps on a [`CompletionChannel`]: that takes the least time for each
+//! request.
 //! [`prelude`] has what programs usually need. The folder `examples` has five programs to start
 //! from.
 //!

@@ -64,8 +64,8 @@
 //! - Whose card it is: `either` is a device's driver, with `own` for the commands of a card of this
 //!   process, and `attach` for the card of another one. [`daemon`] is that other process's side,
 //!   `shared` the memory between the two, `message` what they say to each other, `commands` what a
-//!   device can be asked for, `news` what the card tells it, and [`device_sharing`] what other
-//!   processes, and forked children, do with a device.
+//!   device can be asked for, `destroy` the end of any object, `news` what the card tells it, and
+//!   [`device_sharing`] what other processes, and forked children, do with a device.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
 //!   [`dma`] has the card's own memory, and the engine between it and applications'.
@@ -101,6 +101,7 @@ pub mod connection;
 mod counters;
 pub mod daemon;
 mod departed;
+mod destroy;
 pub mod device;
 mod device_events;
 pub mod device_sharing;

@@ -2,8 +2,9 @@
 """Fails if source files name each other in a circle, and says which names tie it.
 
 An arrow runs from file A to file B if A names what B defines, in a `use` or by a path in its code.
-A name that was handed on by `pub use` counts for the file that defines it. No arrows are: a module
-that names what is inside of it, `use a::*`, and what is compiled only for tests.
+A name that was handed on by `pub use` counts for the file that defines it, and so does one that
+`use a::*` brings. No arrows are: a module that names what is inside of it, what is compiled only
+for tests, and names between the files of HEADER, whose structs name each other in C, too.
 Besides, no file of crates/nic that lies below the queue pair may name what lies above.
 """
 import re
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+HEADER = "crates/verbs/src/abi"  # <infiniband/verbs.h>
 NIC = ROOT / "crates/nic/src"
 NIC_UPPER = ("qp", "nic")  # what of it is not below the queue pair
 
@@ -20,6 +22,7 @@ FOR_TESTS = re.compile(r"#\[cfg\(test\)\]\s*(?:#\[[^]]*\]\s*)*(?:mod\s+(\w+)\s*)
 USE = re.compile(r"\buse\s+([^;]+);")
 DEFINITION = re.compile(r"\b(?:struct|enum|union|trait|fn|const|static|type|macro_rules!)\s+(\w+)")
 PATH = re.compile(r"(?<![\w:])[A-Za-z_]\w*(?:::\w+)+")
+WORD = re.compile(r"(?<![\w:.])[A-Za-z_]\w*")
 
 
 def without_tests(code):
@@ -65,6 +68,7 @@ class Crate:
             self.defined[module] = set(DEFINITION.findall(code))
         for module in [m for m in self.file if any(m[:len(test)] == test for test in tests)]:
             del self.file[module]
+        self.names = set().union(*self.defined.values())
 
     def find(self, module, path, seen=()):
         """The module that defines what `path` means in `module`, and its name there."""
@@ -87,6 +91,9 @@ class Crate:
         """The modules that a module names, each with the names."""
         paths = {path for path, name in self.uses[module] if name != "*"}
         paths |= {tuple(path.split("::")) for path in PATH.findall(self.code[module])}
+        if any(name == "*" for _, name in self.uses[module]):
+            words = set(WORD.findall(self.code[module])) - self.defined[module]
+            paths |= {(word,) for word in words & self.names}
         ties = {}
         for to, name in filter(None, (self.find(module, path) for path in paths)):
             if to[:len(module)] != module:
@@ -111,6 +118,9 @@ def main():
     for src in [*sorted(ROOT.glob("crates/*/src")), ROOT / "fuzz/src", ROOT / "tests/src"]:
         crate = Crate(src)
         ties = {module: crate.arrows(module) for module in crate.file}
+        for module in crate.file:
+            if str(crate.file[module].parent) == HEADER:
+                ties[module] = {}
         files += len(ties)
 
         def arrow(a, b):

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use remora::channel::WaitError;
 use remora::nic::queue::Completion;
 use remora::threads::without_signals;
-use remora::{Channel, CompletionQueue};
+use remora::{CompletionChannel, CompletionQueue};
 use remora_store::log::{Fields, Position};
 use remora_store::memory::Memory;
 use remora_store::replica::{NodeId, Replica, apply};
@@ -34,7 +34,7 @@ pub(crate) struct Drive<M: Memory> {
     pub(crate) group: Arc<Group>,
     pub(crate) store: Arc<Store<M, GroupLog>>,
     pub(crate) queue: CompletionQueue,
-    pub(crate) channel: Channel,
+    pub(crate) channel: CompletionChannel,
     /// The tablespaces that the group is to have.
     pub(crate) spaces: Vec<TablespaceOptions>,
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use remora::memory::AccessError;
+use remora::memory::BufferError;
 use remora::nic::Access;
 use remora::nic::PostError;
 use remora::nic::qp::{QpAttr, State};
@@ -73,7 +73,7 @@ pub(crate) enum Broken {
     #[error("a request failed: {0}")]
     Failed(Status),
     #[error("a place in the link's memory is out of range: {0}")]
-    Memory(#[from] AccessError),
+    Memory(#[from] BufferError),
     #[error("the peer says what is out of range")]
     Range,
 }

@@ -30,7 +30,7 @@ use crate::commands::Commands;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
 use crate::live::Live;
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::options::QueuePairOptions;
 use crate::queue_pair::{QueuePair, RingOf};
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
@@ -250,7 +250,7 @@ pub enum LoadError {
     LoopBack(#[from] ChainError),
     /// The program's bytes do not fit into its memory.
     #[error(transparent)]
-    Memory(#[from] AccessError),
+    Memory(#[from] BufferError),
 }
 
 /// A program on a live card. Dropping the handle ends the program.
@@ -421,7 +421,7 @@ impl Chain {
     ///
     /// # Errors
     /// The bytes are not within the program's data.
-    pub fn read(&self, addr: u64, len: u32) -> Result<Vec<u8>, AccessError> {
+    pub fn read(&self, addr: u64, len: u32) -> Result<Vec<u8>, BufferError> {
         let data = self.parts.data.as_ref().expect("a program that was loaded has data");
         let mut bytes = vec![0; len as usize];
         let offset = addr.wrapping_sub(data.addr());

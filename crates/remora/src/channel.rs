@@ -29,7 +29,7 @@ pub enum WaitError {
 /// A completion channel: its descriptor is readable when an armed completion queue got an entry, or
 /// when packets have arrived that may bring one.
 ///
-/// A thread can sleep on it ([`wait`](Channel::wait)), and so can any reactor: it is [`AsFd`].
+/// A thread can sleep on it ([`wait`](CompletionChannel::wait)), and so can any reactor: it is [`AsFd`].
 ///
 /// ```
 /// use remora::prelude::*;
@@ -50,14 +50,14 @@ pub enum WaitError {
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Channel {
+pub struct CompletionChannel {
     queue: Arc<EventQueue<u32>>,
     live: Arc<Live>,
 }
 
-impl Channel {
-    pub(crate) fn new(live: Arc<Live>) -> io::Result<Channel> {
-        Ok(Channel { queue: Arc::new(EventQueue::new()?), live })
+impl CompletionChannel {
+    pub(crate) fn new(live: Arc<Live>) -> io::Result<CompletionChannel> {
+        Ok(CompletionChannel { queue: Arc::new(EventQueue::new()?), live })
     }
 
     pub(crate) fn queue(&self) -> Arc<EventQueue<u32>> {
@@ -104,13 +104,13 @@ pub(crate) fn deadline(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(YEAR)
 }
 
-impl AsRawFd for Channel {
+impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.queue.as_fd()
     }

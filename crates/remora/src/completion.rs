@@ -101,7 +101,7 @@ impl CompletionQueue {
         count.expect("a completion queue lives as long as its handle")
     }
 
-    /// The card's number for the queue, which [`Channel::wait`](crate::Channel::wait) returns.
+    /// The card's number for the queue, which [`CompletionChannel::wait`](crate::CompletionChannel::wait) returns.
     pub fn handle(&self) -> u32 {
         self.inner.handle
     }

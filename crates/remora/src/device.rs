@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::attach::{AttachError, Attached, Begun, UnknownWay, Ways, watch};
 use crate::background;
 use crate::background::signals::Background;
-use crate::channel::Channel;
+use crate::channel::CompletionChannel;
 use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::counters::DeviceCounters;
@@ -641,7 +641,7 @@ impl Device {
     /// Those of [`Device::create_cq`].
     pub fn create_cq_on(
         &self,
-        channel: &Channel,
+        channel: &CompletionChannel,
         entries: usize,
     ) -> Result<CompletionQueue, CreateError> {
         CompletionQueue::new(self.live.clone(), entries, Some(channel.queue()))
@@ -651,8 +651,8 @@ impl Device {
     ///
     /// # Errors
     /// Too many open files.
-    pub fn create_channel(&self) -> io::Result<Channel> {
-        Channel::new(self.live.clone())
+    pub fn create_channel(&self) -> io::Result<CompletionChannel> {
+        CompletionChannel::new(self.live.clone())
     }
 
     /// The device's asynchronous events: errors and limits that no completion reports.

@@ -33,7 +33,8 @@
 //!
 //! There are two ways to use a queue pair. Its requests can be futures, for any executor or for an
 //! ordinary thread: [`request`]. Or the program posts work requests, as in verbs, and polls a
-//! [`CompletionQueue`] or sleeps on a [`Channel`]: that takes the least time for each request.
+//! [`CompletionQueue`] or sleeps on a [`CompletionChannel`]: that takes the least time for each
+//! request.
 //! [`prelude`] has what programs usually need. The folder `examples` has five programs to start
 //! from.
 //!
@@ -63,8 +64,8 @@
 //! - Whose card it is: `either` is a device's driver, with `own` for the commands of a card of this
 //!   process, and `attach` for the card of another one. [`daemon`] is that other process's side,
 //!   `shared` the memory between the two, `message` what they say to each other, `commands` what a
-//!   device can be asked for, `news` what the card tells it, and [`device_sharing`] what other
-//!   processes, and forked children, do with a device.
+//!   device can be asked for, `destroy` the end of any object, `news` what the card tells it, and
+//!   [`device_sharing`] what other processes, and forked children, do with a device.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
 //!   [`dma`] has the card's own memory, and the engine between it and applications'.
@@ -100,6 +101,7 @@ pub mod connection;
 mod counters;
 pub mod daemon;
 mod departed;
+mod destroy;
 pub mod device;
 mod device_events;
 pub mod device_sharing;
@@ -156,7 +158,7 @@ pub use attach::AdoptError;
 pub use attach::{AttachError, MEMORY_VARIABLE, UnknownWay};
 pub use block_on::wait_for;
 pub use chain::{Chain, ChainBudget, LoadError, RingRegion};
-pub use channel::{Channel, WaitError};
+pub use channel::{CompletionChannel, WaitError};
 pub use completion::CompletionQueue;
 pub use connection::{
     ConnectFailure, Connection, ConnectionEnd, Handshake, IncomingConnection, Listener,

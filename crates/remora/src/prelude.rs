@@ -4,7 +4,7 @@ pub use remora_nic::Access;
 pub use remora_nic::queue::Completion;
 
 pub use crate::chain::{AsyncChainClient, Chain, ChainClient};
-pub use crate::channel::Channel;
+pub use crate::channel::CompletionChannel;
 pub use crate::completion::CompletionQueue;
 pub use crate::connection::{Connection, Handshake, IncomingConnection, Listener};
 pub use crate::device::{Device, DeviceOptions};

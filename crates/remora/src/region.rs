@@ -13,7 +13,7 @@ use crate::attach::AdoptedRegion;
 use crate::commands::{Bytes, Commands, Place};
 use crate::either::Driver;
 use crate::live::Live;
-use crate::memory::{AccessError, AllocError, Buffer, FilesFull};
+use crate::memory::{AllocError, Buffer, BufferError, FilesFull};
 use crate::message::Object;
 
 /// A protection domain: its queue pairs and regions work with each other, and with no others.
@@ -382,7 +382,7 @@ impl MemoryRegion {
     /// # Errors
     /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
     #[inline]
-    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), BufferError> {
         self.need_buffer(offset, dst.len())?.read_at(offset, dst)
     }
 
@@ -391,13 +391,13 @@ impl MemoryRegion {
     /// # Errors
     /// Some of the bytes are not within the buffer, or the region has no buffer of its own.
     #[inline]
-    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), BufferError> {
         self.need_buffer(offset, src.len())?.write_at(offset, src)
     }
 
     #[inline]
-    fn need_buffer(&self, offset: usize, len: usize) -> Result<&Buffer, AccessError> {
-        self.buffer().ok_or(AccessError::OutOfRange { offset, len, buffer: 0 })
+    fn need_buffer(&self, offset: usize, len: usize) -> Result<&Buffer, BufferError> {
+        self.buffer().ok_or(BufferError::OutOfRange { offset, len, buffer: 0 })
     }
 }
 

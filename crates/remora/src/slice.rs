@@ -4,7 +4,7 @@ use std::ops::RangeBounds;
 
 use remora_nic::queue::Sge;
 
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::region::MemoryRegion;
 use crate::remote::{Remote, resolve};
 
@@ -97,7 +97,7 @@ impl MemorySlice {
     ///
     /// # Errors
     /// The part is shorter than `dst`, or the region has no buffer of its own.
-    pub fn read(&self, dst: &mut [u8]) -> Result<(), AccessError> {
+    pub fn read(&self, dst: &mut [u8]) -> Result<(), BufferError> {
         self.check(dst.len())?;
         self.region.read_at(self.start as usize, dst)
     }
@@ -106,7 +106,7 @@ impl MemorySlice {
     ///
     /// # Errors
     /// The part is shorter than `src`, or the region has no buffer of its own.
-    pub fn write(&self, src: &[u8]) -> Result<(), AccessError> {
+    pub fn write(&self, src: &[u8]) -> Result<(), BufferError> {
         self.check(src.len())?;
         self.region.write_at(self.start as usize, src)
     }
@@ -115,7 +115,7 @@ impl MemorySlice {
     ///
     /// # Errors
     /// The region has no buffer of its own.
-    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+    pub fn to_vec(&self) -> Result<Vec<u8>, BufferError> {
         let mut bytes = vec![0; self.len()];
         self.read(&mut bytes)?;
         Ok(bytes)
@@ -129,18 +129,18 @@ impl MemorySlice {
     /// The part is shorter than 8 bytes, its address is no multiple of 8, or the region has no
     /// buffer of its own.
     #[inline]
-    pub fn load_u64(&self) -> Result<u64, AccessError> {
+    pub fn load_u64(&self) -> Result<u64, BufferError> {
         self.check(8)?;
-        let none = AccessError::OutOfRange { offset: 0, len: 8, buffer: 0 };
+        let none = BufferError::OutOfRange { offset: 0, len: 8, buffer: 0 };
         self.region.buffer().ok_or(none)?.load_u64(self.start as usize)
     }
 
     #[inline]
-    fn check(&self, len: usize) -> Result<(), AccessError> {
+    fn check(&self, len: usize) -> Result<(), BufferError> {
         if len <= self.len() {
             return Ok(());
         }
-        Err(AccessError::OutOfRange { offset: 0, len, buffer: self.len() })
+        Err(BufferError::OutOfRange { offset: 0, len, buffer: self.len() })
     }
 }
 

@@ -5,9 +5,9 @@ use remora_nic::{DestroyError, Key, Pd};
 use thiserror::Error;
 
 use crate::attach::{AdoptError, Attached};
-use crate::commands::Commands;
 use crate::completion::{CompletionQueue, WeakQueue};
 use crate::connection::Connection;
+use crate::destroy::destroy;
 use crate::device::{Device, DeviceOptions};
 use crate::either::Driver;
 use crate::message::{Keep, Kept, Object, Ticket};
@@ -202,39 +202,8 @@ impl Device {
 
 /// Destroys an object; one that has gone already is no error.
 fn release(driver: &mut Driver, object: Object) -> Result<(), DestroyError> {
-    let released = match object {
-        Object::Connection(conn) => {
-            driver.disconnect(conn, &[]).ok();
-            driver.destroy_connection(conn).ok();
-            Ok(())
-        }
-        Object::Listener(listener) => {
-            driver.unlisten(listener);
-            Ok(())
-        }
-        Object::Sidr(sidr) => {
-            driver.cancel_sidr(sidr).ok();
-            Ok(())
-        }
-        Object::Qp(qpn) => {
-            driver.detach_all(qpn);
-            driver.destroy_qp(qpn)
-        }
-        Object::Mr(key) => driver.dereg_mr(key),
-        Object::Mw(key) => driver.dealloc_mw(key),
-        Object::Srq(srq) => driver.destroy_srq(srq),
-        Object::Cq(cq) => driver.destroy_cq(cq),
-        Object::Ah(ah) => driver.destroy_ah(ah),
-        Object::Budget(budget) => driver.destroy_budget(budget),
-        Object::Xrcd(xrcd) => driver.dealloc_xrcd(xrcd),
-        Object::Pd(pd) => driver.dealloc_pd(pd),
-        Object::Dm(_) | Object::Lent(_) => {
-            driver.attached_mut().into_iter().for_each(|attached| attached.release(object));
-            Ok(())
-        }
-    };
-    match released {
-        Err(DestroyError::Unknown) => Ok(()),
-        other => other,
+    if let (Object::Dm(_) | Object::Lent(_), Some(attached)) = (object, driver.attached_mut()) {
+        attached.release(object);
     }
+    destroy(driver, object)
 }

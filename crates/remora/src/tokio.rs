@@ -2,7 +2,7 @@
 //!
 //! [Requests](crate::request) and [handshakes](crate::connection::Handshake) need no reactor: they
 //! are plain futures. This module is for programs that poll completion queues of their own, and for
-//! a device's asynchronous events. With another reactor, wait until [`Channel`] (it is
+//! a device's asynchronous events. With another reactor, wait until [`CompletionChannel`] (it is
 //! [`AsFd`](std::os::fd::AsFd)), or [`DeviceEvents`], is readable, and then do as this module does.
 
 use std::io;
@@ -12,7 +12,7 @@ use remora_nic::Event;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::channel::Channel;
+use crate::channel::CompletionChannel;
 use crate::device::Device;
 use crate::device_events::DeviceEvents;
 
@@ -44,7 +44,7 @@ use crate::device_events::DeviceEvents;
 /// ```
 #[derive(Debug)]
 pub struct AsyncChannel {
-    channel: AsyncFd<Channel>,
+    channel: AsyncFd<CompletionChannel>,
 }
 
 impl AsyncChannel {
@@ -55,7 +55,7 @@ impl AsyncChannel {
     ///
     /// # Panics
     /// There is no reactor: the caller is not a task of tokio's.
-    pub fn new(channel: Channel) -> io::Result<AsyncChannel> {
+    pub fn new(channel: CompletionChannel) -> io::Result<AsyncChannel> {
         Ok(AsyncChannel { channel: register(channel)? })
     }
 

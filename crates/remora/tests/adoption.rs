@@ -3,69 +3,20 @@
 
 mod daemon;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::program::{Program, heard, read, written};
 use remora::AdoptError;
-use remora::message::{KEEP_VARIABLE, Keep, Object, SOCKET_VARIABLE, Ticket};
+use remora::message::{Keep, Object, Ticket};
+use remora::nic;
 use remora::nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
-use remora::nic::{self, Psn};
 use remora::prelude::*;
 
 const LONG: Duration = Duration::from_secs(60);
 /// What is counted lies here in the memory of each side.
 const COUNT: usize = 1024;
-
-/// A program of this file in a process of its own.
-struct Program {
-    child: Child,
-    input: ChildStdin,
-    lines: Box<dyn Iterator<Item = String>>,
-}
-
-impl Program {
-    fn start(name: &str, daemon: &Daemon, keep: &str) -> Program {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", name, "--nocapture"]);
-        command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let input = child.stdin.take().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        Program { child, input, lines: Box::new(lines) }
-    }
-
-    /// The rest of the next line that is meant for the test.
-    fn line(&mut self) -> String {
-        let rest = |line: String| line.split_once("test: ").map(|(_, rest)| rest.to_owned());
-        self.lines.find_map(rest).expect("the program goes on")
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-fn written(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-fn read(line: &str) -> Peer {
-    let mut words = line.split_whitespace();
-    let address = words.next().unwrap().parse().unwrap();
-    let mut number = || words.next().unwrap().parse::<u32>().unwrap();
-    Peer { address, qpn: number(), psn: Psn::new(number()) }
-}
 
 /// Writes rising numbers to a peer, whose place comes by standard input, and has a receive request
 /// posted, until it is killed.
@@ -78,18 +29,17 @@ fn write_until_killed() {
     let memory = domain.alloc(4096, Access::all()).unwrap();
     let kept = domain.alloc_device_memory(4096, Access::all()).unwrap();
     let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
-    println!("test: {}", written(qp.local()));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    println!("says {}", written(qp.local()));
+    let line = heard();
     let mut words = line.splitn(3, ' ');
-    let mut number = || words.next().unwrap().trim().parse::<u64>().unwrap();
+    let mut number = || words.next().unwrap().parse::<u64>().unwrap();
     let to = nic::queue::Remote { addr: number(), rkey: number() as u32 };
     let params = ConnectionParams::new(device.info().mtu);
-    qp.connect(read(words.next().unwrap()), &params).unwrap();
+    qp.connect(read(words.next().unwrap()).0, &params).unwrap();
     memory.write_at(0, b"of the former process").unwrap();
     let sges = [memory.sge(2048, 64)];
     qp.post_recv(&RecvRequest { wr_id: 77, sges: &sges }).unwrap();
-    println!("test: {} {} {}", memory.key(), kept.key(), device.ticket().unwrap());
+    println!("says {} {} {}", memory.key(), kept.key(), device.ticket().unwrap());
     for number in 1u64.. {
         memory.write_at(COUNT, &number.to_le_bytes()).unwrap();
         let sges = [memory.sge(COUNT as u64, 8)];
@@ -133,12 +83,12 @@ impl Peers {
 
 /// Starts the program, connects it, and waits until it writes; returns its keys and its ticket.
 fn start(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) -> (Program, [u32; 2], Ticket) {
-    let mut program = Program::start("write_until_killed", daemon, "numbers:10m");
-    let its = read(&program.line());
+    let mut program = Program::start("write_until_killed", &daemon.socket, "numbers:10m");
+    let its = read(&program.says()).0;
     let (addr, key) = (peer.memory.addr(), peer.memory.key());
-    writeln!(program.input, "{addr} {key} {}", written(peer.qp.local())).unwrap();
+    program.hears(&format!("{addr} {key} {}", written(peer.qp.local())));
     peer.qp.connect(its, &ConnectionParams::new(mtu)).unwrap();
-    let line = program.line();
+    let line = program.says();
     let mut words = line.splitn(3, ' ');
     let keys = [(); 2].map(|()| words.next().unwrap().parse().unwrap());
     let ticket = words.next().unwrap().parse().unwrap();
@@ -285,21 +235,21 @@ fn a_device_that_took_nothing_over_adopts_nothing() {
 fn begin_anew() {
     let device = match DeviceOptions::new().anew().open() {
         Ok(device) => device,
-        Err(refused) => return println!("test: {refused}"),
+        Err(refused) => return println!("says {refused}"),
     };
     let _listener = device.listen(7471).unwrap();
-    println!("test: listens");
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+    println!("says listens");
+    heard();
 }
 
 #[test]
 fn a_program_begins_anew_behind_one_that_was_killed() {
     let daemon = Daemon::start();
     for _ in 0..3 {
-        let mut program = Program::start("begin_anew", &daemon, "server");
-        assert_eq!(program.line(), "listens");
-        let mut other = Program::start("begin_anew", &daemon, "server");
-        let refused = other.line();
+        let mut program = Program::start("begin_anew", &daemon.socket, "server");
+        assert_eq!(program.says(), "listens");
+        let mut other = Program::start("begin_anew", &daemon.socket, "server");
+        let refused = other.says();
         assert!(refused.contains("is there"), "its program runs: {refused}");
         program.kill();
     }

@@ -103,10 +103,10 @@ fn segments_of_unequal_cut_are_one_operation() {
     assert_eq!(bytes_of(there, 8192, 350), rest);
 
     let unequal = h2c.copy_sg(&from, &to[..1], Flags::empty());
-    assert_eq!(unequal, Err(PostError::Unequal { from: 400, to: 50 }));
+    assert_eq!(unequal, Err(EnqueueError::Unequal { from: 400, to: 50 }));
     let many = vec![card(0, 1); 9];
     let full = h2c.copy_sg(&[host(0, 9)], &many, Flags::empty());
-    assert_eq!(full, Err(PostError::Full { depth: 8, wanted: 9 }));
+    assert_eq!(full, Err(EnqueueError::Full { depth: 8, wanted: 9 }));
 }
 
 #[test]
@@ -194,9 +194,9 @@ fn each_mistake_has_its_status_and_the_channel_goes_on() {
     h2c.submit();
     run(&mut engine);
     assert_eq!(statuses(&mut h2c), [Status::OutOfRange]);
-    assert!(matches!(h2c.copy(card(0), card(0), 0, Flags::empty()), Err(PostError::Length(0))));
+    assert!(matches!(h2c.copy(card(0), card(0), 0, Flags::empty()), Err(EnqueueError::Length(0))));
     let beyond = RegionId(0).at(1 << 48);
-    assert_eq!(h2c.copy(beyond, card(0), 8, Flags::empty()), Err(PostError::Address(beyond)));
+    assert_eq!(h2c.copy(beyond, card(0), 8, Flags::empty()), Err(EnqueueError::Address(beyond)));
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_ring_whose_index_was_overwritten_is_served_no_more_and_others_are() {
     }
     assert_eq!(engine.counters().halted, 1);
     let refused = hostile.copy(region.at(0), Address::Card(0), 8, Flags::empty());
-    assert_eq!(refused, Err(PostError::Halted(Halt::BadIndex)));
+    assert_eq!(refused, Err(EnqueueError::Halted(Halt::BadIndex)));
 }
 
 #[test]
@@ -310,13 +310,13 @@ fn a_sleeper_is_woken_by_an_engine_that_slept() {
         assert_eq!(h2c.completed(1).last, Some(Index(round)));
         if round % 50 == 0 {
             // The engine's thread goes to sleep by itself, at some time.
-            assert!(matches!(h2c.wait(Duration::from_millis(2)), Err(WaitError::TimedOut)));
+            assert!(matches!(h2c.wait(Duration::from_millis(2)), Err(InterruptError::TimedOut)));
         }
     }
     let polled = service.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
-    assert!(matches!(polled.wait(TIMEOUT), Err(WaitError::Polled)));
+    assert!(matches!(polled.wait(TIMEOUT), Err(InterruptError::Polled)));
     drop(service);
-    assert!(matches!(h2c.wait(TIMEOUT), Err(WaitError::Halted(Halt::Stopped))));
+    assert!(matches!(h2c.wait(TIMEOUT), Err(InterruptError::Halted(Halt::Stopped))));
 }
 
 #[test]

@@ -230,8 +230,8 @@ fn channels_learn_that_the_daemon_has_ended() {
     daemon.end();
     until("the channel is halted", || polled.halted().is_some());
     let error = polled.fill(0, Address::Card(0), 8, Flags::empty()).unwrap_err();
-    assert!(matches!(error, PostError::Halted(Halt::Stopped)), "{error}");
-    assert!(matches!(sleeper.wait(PATIENCE), Err(WaitError::Halted(Halt::Stopped))));
+    assert!(matches!(error, EnqueueError::Halted(Halt::Stopped)), "{error}");
+    assert!(matches!(sleeper.wait(PATIENCE), Err(InterruptError::Halted(Halt::Stopped))));
     assert!(sleeper.fill(0, Address::Card(0), 8, Flags::empty()).is_err());
     assert!(client.status().is_err());
     // The card's memory stays mapped.

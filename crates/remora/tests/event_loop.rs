@@ -101,7 +101,7 @@ fn client_of(server: &End) -> (Device, End) {
 }
 
 /// A channel, and an end whose queue is armed on it.
-fn served(device: &Device) -> (Channel, End) {
+fn served(device: &Device) -> (CompletionChannel, End) {
     let channel = device.create_channel().unwrap();
     let cq = device.create_cq_on(&channel, 64).unwrap();
     cq.arm(false).unwrap();
@@ -109,7 +109,7 @@ fn served(device: &Device) -> (Channel, End) {
 }
 
 /// Takes all events of a channel, and deals with each. Returns how many messages were answered.
-fn drain(channel: &Channel, end: &End) -> usize {
+fn drain(channel: &CompletionChannel, end: &End) -> usize {
     let mut answered = 0;
     while channel.try_next().is_some() {
         end.cq.arm(false).unwrap();
@@ -156,7 +156,7 @@ fn a_loop_answers_before_and_after_it_was_idle() {
 #[test]
 fn one_loop_serves_many_channels_some_of_which_go() {
     let device = Device::open().unwrap();
-    let mut served: Vec<(Channel, End)> = (0..6).map(|_| served(&device)).collect();
+    let mut served: Vec<(CompletionChannel, End)> = (0..6).map(|_| served(&device)).collect();
     let clients: Vec<(Device, End)> = served.iter().map(|(_, server)| client_of(server)).collect();
     // While the first serve, the last channels are closed, whichever has the sockets behind it.
     for left in (1..=6).rev() {

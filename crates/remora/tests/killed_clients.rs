@@ -10,15 +10,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::process::{DaemonProcess, Held};
-use daemon::program::{Program, heard};
+use daemon::program::{Program, heard, read, written};
+use daemon::side::{LEN, Side};
 use remora::ConnectionEnd;
 use remora::daemon::Observer;
 use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
 use remora::kernel::{Bound, CallFailure, KernelClient};
 use remora::memory::Buffer;
-use remora::nic::Psn;
 use remora::nic::qp::{QpAttr, State};
-use remora::nic::queue::{Data, Remote as There, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{SendOp, Status};
 use remora::offload::chain::offload::list;
 use remora::offload::chain::offload::table::Value;
 use remora::offload::kernel::builtin::{get, opcode};
@@ -26,7 +26,6 @@ use remora::prelude::*;
 use rustix::process::Signal;
 
 const LONG: Duration = Duration::from_secs(60);
-const LEN: usize = 1 << 18;
 
 /// A daemon, and what it has when it has no clients.
 struct Watched {
@@ -65,65 +64,6 @@ impl Watched {
     fn program(&self, name: &str, keep: &str) -> Program {
         Program::start(name, &self.daemon.socket, keep)
     }
-}
-
-/// One end of a connection.
-struct Side {
-    device: Device,
-    cq: CompletionQueue,
-    qp: QueuePair,
-    memory: MemoryRegion,
-}
-
-impl Side {
-    fn on(device: Device) -> Side {
-        let cq = device.create_cq(64).unwrap();
-        let domain = device.alloc_pd().unwrap();
-        let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
-        let memory = domain.alloc(LEN, Access::all()).unwrap();
-        Side { device, cq, qp, memory }
-    }
-
-    /// What a peer has to know.
-    fn described(&self) -> String {
-        let There { addr, rkey } = self.memory.remote(0);
-        format!("{} {addr} {rkey}", written(self.qp.local()))
-    }
-
-    /// Connects to the peer that has described itself so; returns its memory.
-    fn connect(&self, peer: &str) -> There {
-        let (peer, numbers) = read(peer);
-        let params = ConnectionParams::new(self.device.info().mtu).timeout(14).retry_cnt(1);
-        self.qp.connect(peer, &params).unwrap();
-        There { addr: numbers[0], rkey: numbers[1] as u32 }
-    }
-
-    fn does(&self, op: SendOp) -> Status {
-        let sges = [self.memory.sge(0, LEN as u32)];
-        let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
-        self.qp.post_send(&SendRequest { wr_id: 1, op, data, flags }).unwrap();
-        self.cq.spin(LONG).unwrap().status
-    }
-
-    /// Writes all of the peer's memory, once; returns how that ends, and whether it went past the
-    /// card.
-    fn writes(&self, to: There) -> (Status, bool) {
-        let fetched = || self.device.counters().card.elements_fetched;
-        let before = fetched();
-        (self.does(SendOp::Write { to, imm: None }), fetched() == before)
-    }
-}
-
-fn written(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-/// A peer, and the numbers behind it.
-fn read(line: &str) -> (Peer, Vec<u64>) {
-    let (address, rest) = line.split_once(' ').unwrap();
-    let numbers: Vec<u64> = rest.split(' ').map(|word| word.parse().unwrap()).collect();
-    let (qpn, psn) = (numbers[0] as u32, Psn::new(numbers[1] as u32));
-    (Peer { address: address.parse().unwrap(), qpn, psn }, numbers[2..].to_vec())
 }
 
 /// Registers private memory for atomics, for ever: its pages become shared ones.

@@ -15,7 +15,7 @@ use remora::nic::wire::icrc::{Flow, Icrc};
 use remora::nic::wire::{ROCE_PORT, Transport};
 use remora::nic::{Access, Config, Nic, Path, Time, TransmitBatch};
 use remora::{
-    Channel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
+    CompletionChannel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
     DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
@@ -49,7 +49,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 /// As [`end`], with a channel to sleep on.
 struct Sleeper {
     device: Device,
-    channel: Channel,
+    channel: CompletionChannel,
     pd: ProtectionDomain,
     cq: CompletionQueue,
     qp: QueuePair,

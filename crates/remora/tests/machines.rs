@@ -14,6 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::program::{heard, read, written};
 use remora::device::OpenError;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::memory::{Buffer, memfd};
@@ -21,7 +22,6 @@ use remora::message::{
     Answer, Hello, Join, KEEP_VARIABLE, Keep, Loan, Object, Request, SOCKET_VARIABLE,
     SessionStatus, Ticket, decode, encode, greeting,
 };
-use remora::nic::Psn;
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::{
     Access, AsyncChainClient, Chain, ConnectionParams, Deployment, Device, DeviceOptions,
@@ -235,22 +235,6 @@ impl Letters<'_> {
     }
 }
 
-fn written(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-fn read(line: &str) -> Peer {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let number = |at: usize| words[at].parse::<u32>().unwrap();
-    Peer { address: words[0].parse().unwrap(), qpn: number(1), psn: Psn::new(number(2)) }
-}
-
-fn said() -> String {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    line
-}
-
 /// A chain that answers `seven` to 7, and its memory.
 fn chain(device: &Device) -> (Chain, MemoryRegion) {
     let domain = device.alloc_pd().unwrap();
@@ -270,7 +254,7 @@ fn serves_a_chain() {
     let (chain, memory) = chain(&device);
     let ticket = device.ticket().unwrap();
     println!("machine {} {} {}", written(chain.local().unwrap()), memory.addr(), ticket);
-    chain.serve(read(&said()), device.info().mtu).unwrap();
+    chain.serve(read(&heard()).0, device.info().mtu).unwrap();
     println!("machine serves");
     std::thread::sleep(LONG * 10);
 }
@@ -286,7 +270,11 @@ impl Served {
     fn parse(line: &str) -> Served {
         let words: Vec<&str> = line.splitn(5, ' ').collect();
         let [_, _, _, addr, ticket] = words[..] else { panic!("{line}") };
-        Served { peer: read(line), addr: addr.parse().unwrap(), ticket: ticket.parse().unwrap() }
+        Served {
+            peer: read(&words[..3].join(" ")).0,
+            addr: addr.parse().unwrap(),
+            ticket: ticket.parse().unwrap(),
+        }
     }
 }
 

@@ -5,35 +5,23 @@ mod daemon;
 #[path = "support/skips.rs"]
 mod skips;
 
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::program::{Program, heard, read, written};
 use remora::message::{
-    Answer, Hello, KEEP_VARIABLE, Keep, Loan, MessageSocket, Object, Request, SOCKET_VARIABLE,
-    decode, encode, greeting,
+    Answer, Hello, Keep, Loan, MessageSocket, Object, Request, SOCKET_VARIABLE, decode, encode,
+    greeting,
 };
-use remora::nic::Psn;
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::*;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 
 const LONG: Duration = Duration::from_secs(20);
-
-/// A peer as text.
-fn written(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-fn read(line: &str) -> Peer {
-    let mut words = line.split_whitespace();
-    let address = words.next().unwrap().parse().unwrap();
-    let mut number = || words.next().unwrap().parse::<u32>().unwrap();
-    Peer { address, qpn: number(), psn: Psn::new(number()) }
-}
 
 /// Serves a list by a chain, until it is killed.
 #[test]
@@ -46,90 +34,35 @@ fn serve_a_chain() {
     memory.write_at(0, &list::nodes(memory.addr(), &[(7, value)])).unwrap();
     memory.write_at(1024, b"seven").unwrap();
     let chain = domain.load_chain(&list::walking(), &[memory.clone(), memory.clone()]).unwrap();
-    println!("chain {} {}", memory.addr(), written(chain.local().unwrap()));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-    chain.serve(read(&line), server.info().mtu).unwrap();
-    println!("chain serves");
+    println!("says {} {}", memory.addr(), written(chain.local().unwrap()));
+    chain.serve(read(&heard()).0, server.info().mtu).unwrap();
+    println!("says serves");
     thread::sleep(LONG * 10);
 }
 
-/// A program that serves a chain, in a process of its own.
-struct Program {
-    child: Child,
-    input: ChildStdin,
-    lines: Box<dyn Iterator<Item = String>>,
-}
-
-impl Program {
-    fn start(daemon: &Daemon, keep: &str) -> Program {
-        Program::of_test("serve_a_chain", daemon, keep)
-    }
-
-    /// The program of the test `name`, whose session is kept.
-    fn of_test(name: &str, daemon: &Daemon, keep: &str) -> Program {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", name, "--nocapture"]);
-        command.env(SOCKET_VARIABLE, &daemon.socket).env(KEEP_VARIABLE, keep);
-        Program::spawn(command)
-    }
-
-    /// The program of the test `name`, in user, network and mount namespaces of its own, in which
-    /// the daemon's folder is at another place.
-    fn apart(daemon: &Daemon, name: &str) -> Program {
-        let mut command = Command::new("unshare");
-        let mount = "mount --bind \"$1\" /mnt && shift && exec \"$@\"";
-        command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", mount, "sh"]);
-        command.arg(daemon.socket.parent().unwrap()).arg(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", name, "--nocapture"]);
-        command.env(SOCKET_VARIABLE, "/mnt/nic.sock").env_remove(KEEP_VARIABLE);
-        Program::spawn(command)
-    }
-
-    fn spawn(mut command: Command) -> Program {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let input = child.stdin.take().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        Program { child, input, lines: Box::new(lines) }
-    }
-
-    /// The rest of the next line of the program's that begins with `chain`.
-    fn line(&mut self) -> String {
-        // The line may stand behind what the test's harness writes.
-        let rest = |line: String| line.split_once("chain ").map(|(_, rest)| rest.to_owned());
-        self.lines.find_map(rest).expect("the program goes on")
-    }
-
-    fn signal(&self, signal: Signal) {
-        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
+/// The program of the test `name`, in user, network and mount namespaces of its own, in which the
+/// daemon's folder is at another place.
+fn apart(daemon: &Daemon, name: &str) -> Program {
+    let mut command = Command::new("unshare");
+    let mount = "mount --bind \"$1\" /mnt && shift && exec \"$@\"";
+    command.args(["--user", "--map-root-user", "--net", "--mount", "sh", "-c", mount, "sh"]);
+    command.arg(daemon.socket.parent().unwrap()).arg(std::env::current_exe().unwrap());
+    Program::within(command, name, Path::new("/mnt/nic.sock"), "")
 }
 
 #[test]
 fn a_chain_answers_when_its_program_was_killed() {
     let daemon = Daemon::start();
-    let mut program = Program::start(&daemon, "list:10m");
-    let line = program.line();
+    let mut program = Program::start("serve_a_chain", &daemon.socket, "list:10m");
+    let line = program.says();
     let (at, peer) = line.split_once(' ').unwrap();
     let at = at.parse().unwrap();
     let device = DeviceOptions::new().embedded().open().unwrap();
     let mtu = device.info().mtu;
     let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
-    client.connect(read(peer), mtu).unwrap();
-    writeln!(program.input, "{}", written(client.local())).unwrap();
-    assert_eq!(program.line(), "serves");
+    client.connect(read(peer).0, mtu).unwrap();
+    program.hears(&written(client.local()));
+    assert_eq!(program.says(), "serves");
     assert_eq!(client.call(&list::message(7, at)).wait(LONG).unwrap(), b"seven");
 
     program.kill();
@@ -155,18 +88,17 @@ fn a_chain_answers_when_its_program_was_killed() {
 fn call_a_chain() {
     let device = DeviceOptions::new().open().unwrap();
     let mut client = AsyncChainClient::new(&device.alloc_pd().unwrap(), 64).unwrap();
-    println!("chain {}", written(client.local()));
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    println!("says {}", written(client.local()));
+    let line = heard();
     let (at, peer) = line.split_once(' ').unwrap();
-    client.connect(read(peer), device.info().mtu).unwrap();
-    std::io::stdin().read_line(&mut String::new()).unwrap();
+    client.connect(read(peer).0, device.info().mtu).unwrap();
+    heard();
     for _ in 0..10 {
         let answer = client.call(&list::message(7, at.parse().unwrap())).wait(LONG).unwrap();
-        println!("chain {}", String::from_utf8(answer).unwrap());
+        println!("says {}", String::from_utf8(answer).unwrap());
     }
     // The session lasts until the test has looked at it.
-    std::io::stdin().read_line(&mut line).unwrap();
+    heard();
 }
 
 /// Writes rising numbers to card memory, until it is refused; then says so.
@@ -184,19 +116,19 @@ fn write_until_fenced() {
             break;
         }
         if number == 1 {
-            println!("chain {} {} {}", there.addr, there.rkey, device.ticket().unwrap());
+            println!("says {} {} {}", there.addr, there.rkey, device.ticket().unwrap());
         }
     }
     assert!(device.alloc_pd().is_err(), "a session that was taken over makes nothing");
-    println!("chain fenced");
+    println!("says fenced");
     thread::sleep(LONG * 10);
 }
 
 #[test]
 fn a_program_that_was_stopped_while_its_session_was_taken_over_is_fenced() {
     let daemon = Daemon::start();
-    let mut program = Program::of_test("write_until_fenced", &daemon, "numbers:10m");
-    let line = program.line();
+    let mut program = Program::start("write_until_fenced", &daemon.socket, "numbers:10m");
+    let line = program.says();
     let mut words = line.splitn(3, ' ');
     let addr: u64 = words.next().unwrap().parse().unwrap();
     let there = Remote { addr, rkey: words.next().unwrap().parse().unwrap(), len: 8 };
@@ -215,7 +147,7 @@ fn a_program_that_was_stopped_while_its_session_was_taken_over_is_fenced() {
     let holder = domain.create_qp(&QueuePairOptions::new()).unwrap();
     holder.loop_back(&holder, Access::all()).unwrap();
     program.signal(Signal::CONT);
-    assert_eq!(program.line(), "fenced");
+    assert_eq!(program.says(), "fenced");
     // What it was posting when it was stopped has been carried out before it knew.
     holder.write(&0u64.to_le_bytes(), there).wait(LONG).unwrap();
     program.kill();
@@ -232,7 +164,7 @@ fn greet_a_daemon() {
     let socket = MessageSocket::connect(path.as_ref()).unwrap();
     socket.send(&greeting(&Hello::default()), &[]).unwrap();
     assert!(socket.wait(None).unwrap() && socket.receive(&mut Vec::new()).unwrap().is_some());
-    println!("chain {}", socket.as_fd().as_raw_fd());
+    println!("says {}", socket.as_fd().as_raw_fd());
     thread::sleep(LONG * 10);
 }
 
@@ -240,8 +172,8 @@ fn greet_a_daemon() {
 #[test]
 fn a_connection_that_has_outlived_its_process_lends_no_memory() {
     let daemon = Daemon::start();
-    let mut program = Program::of_test("greet_a_daemon", &daemon, "off");
-    let number = program.line().parse().unwrap();
+    let mut program = Program::start("greet_a_daemon", &daemon.socket, "off");
+    let number = program.says().parse().unwrap();
     let process = pidfd_open(Pid::from_child(&program.child), PidfdFlags::empty()).unwrap();
     let taken = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap();
     let socket = MessageSocket::accepted(taken);
@@ -280,15 +212,15 @@ fn programs_without_a_network_share_a_card_by_its_socket() {
         return;
     }
     let daemon = Daemon::start();
-    let mut server = Program::apart(&daemon, "serve_a_chain");
-    let mut client = Program::apart(&daemon, "call_a_chain");
-    let (served, calls) = (server.line(), client.line());
-    writeln!(client.input, "{served}").unwrap();
-    writeln!(server.input, "{calls}").unwrap();
-    assert_eq!(server.line(), "serves");
-    writeln!(client.input).unwrap();
+    let mut server = apart(&daemon, "serve_a_chain");
+    let mut client = apart(&daemon, "call_a_chain");
+    let (served, calls) = (server.says(), client.says());
+    client.hears(&served);
+    server.hears(&calls);
+    assert_eq!(server.says(), "serves");
+    client.hears("");
     for _ in 0..10 {
-        assert_eq!(client.line(), "seven");
+        assert_eq!(client.says(), "seven");
     }
     let sessions = daemon.observer().status().unwrap().sessions;
     assert!(sessions.len() == 2 && sessions.iter().all(|session| session.attached));

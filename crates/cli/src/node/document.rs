@@ -10,7 +10,7 @@
 //! A reader whose READ overlaps a write sees parts of both versions, and the CRC tells it so.
 
 use remora::MemoryRegion;
-use remora::memory::AccessError;
+use remora::memory::BufferError;
 use thiserror::Error;
 
 /// Bytes before the text.
@@ -96,7 +96,7 @@ impl Publisher {
     ///
     /// # Errors
     /// It is too long for the region; the previous document stays.
-    pub fn publish(&mut self, text: &str) -> Result<(), AccessError> {
+    pub fn publish(&mut self, text: &str) -> Result<(), BufferError> {
         self.region.write_at(0, &emit(self.sequence, text))?;
         self.sequence += 1;
         Ok(())

@@ -17,7 +17,7 @@ use remora::nic::nic::StructureUse;
 use remora::nic::queue::{Completion, PollCqError};
 use remora::nic::wire::Dialect;
 use remora::{
-    Channel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
+    CompletionChannel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
     QueuePairOptions,
 };
 use serde::{Deserialize, Serialize};
@@ -169,7 +169,7 @@ pub struct Node {
     events: Events,
     words: AtomicU64,
     cq: CompletionQueue,
-    channel: Channel,
+    channel: CompletionChannel,
     started: Instant,
     kernels: NodeKernels,
     /// The list of kernels, for clients.

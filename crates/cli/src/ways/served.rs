@@ -16,8 +16,8 @@ use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{KEY_MAX, SLOT, Table, Value};
 use remora::offload::chain::program::Program;
 use remora::{
-    Chain, Channel, CompletionQueue, Connection, ConnectionParams, Device, Listener, MemoryRegion,
-    ProtectionDomain, QueuePair, QueuePairOptions,
+    Chain, CompletionChannel, CompletionQueue, Connection, ConnectionParams, Device, Listener,
+    MemoryRegion, ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
 use super::agreed::params;
@@ -158,7 +158,7 @@ struct Cpu {
     qp: QueuePair,
     cq: CompletionQueue,
     recv_cq: CompletionQueue,
-    channel: Channel,
+    channel: CompletionChannel,
     memory: MemoryRegion,
     requests: MemoryRegion,
     connection: Option<Connection>,

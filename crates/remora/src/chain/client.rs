@@ -11,7 +11,7 @@ use super::Chain;
 use crate::channel::WaitError;
 use crate::completion::CompletionQueue;
 use crate::device::Device;
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::options::{ConnectionParams, Peer, QueuePairOptions};
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
@@ -74,7 +74,7 @@ pub enum CallError {
     Request(#[from] RequestError),
     /// The client's own memory cannot be read or written.
     #[error(transparent)]
-    Memory(#[from] AccessError),
+    Memory(#[from] BufferError),
 }
 
 /// Why a client was not made.

@@ -3,11 +3,12 @@
 //! The caller holds the driver's lock for some objects at a time, so that a session with many does
 //! not silence the others.
 
-use remora_nic::RateLimits;
 use remora_nic::kernel::Bound;
+use remora_nic::{DestroyError, RateLimits};
 
 use super::running::{SessionKernels, client_of};
 use crate::commands::Commands;
+use crate::destroy::destroy;
 use crate::driver::Own;
 use crate::message::Object;
 
@@ -63,10 +64,10 @@ impl Ending {
         if leave(driver, self.session, object) {
             return;
         }
-        let destroyed = destroy(driver, self.session, object);
+        let destroyed = destroy_of(driver, self.session, object);
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         match destroyed {
-            Err(error) => tracing::debug!(?object, error, "is destroyed later"),
+            Err(error) => tracing::debug!(?object, %error, "is destroyed later"),
             Ok(()) => {
                 match object {
                     Object::Qp(qpn) => engine.remove_qp(qpn),
@@ -97,55 +98,13 @@ impl Ending {
     }
 }
 
-/// Destroys an object on the card; one that has gone already is no error.
-fn destroy(driver: &mut Own, session: u16, object: Object) -> Result<(), String> {
-    use remora_nic::DestroyError::Unknown;
-    let gone = |done: Result<(), remora_nic::DestroyError>| match done {
-        Ok(()) | Err(Unknown) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    };
-    match object {
-        Object::Connection(conn) => {
-            // The peer learns of it, if the connection is one.
-            driver.disconnect(conn, &[]).ok();
-            driver.destroy_connection(conn).ok();
-            Ok(())
-        }
-        Object::Listener(listener) => {
-            driver.unlisten(listener);
-            Ok(())
-        }
-        Object::Sidr(sidr) => {
-            driver.cancel_sidr(sidr).ok();
-            Ok(())
-        }
-        Object::Qp(qpn) => {
-            driver.detach_all(qpn);
-            for bound in [Bound::Send(qpn), Bound::Receive(qpn)] {
-                driver.unbind_kernel(bound).ok();
-            }
-            gone(driver.destroy_qp(qpn))
-        }
-        Object::Mr(key) => {
-            driver.unbind_kernel(Bound::Region(key)).ok();
-            gone(driver.dereg_mr(key))
-        }
-        Object::Mw(key) => gone(driver.dealloc_mw(key)),
-        Object::Srq(srq) => gone(driver.destroy_srq(srq)),
-        Object::Cq(cq) => gone(driver.destroy_cq(cq)),
-        Object::Ah(ah) => gone(driver.destroy_ah(ah)),
-        Object::Budget(budget) => gone(driver.destroy_budget(budget)),
-        Object::Xrcd(xrcd) => gone(driver.dealloc_xrcd(xrcd)),
-        Object::Pd(pd) => gone(driver.dealloc_pd(pd)),
-        Object::Dm(at) => {
-            if let Some(engine) = driver.engine.as_deref_mut() {
-                engine.release_part(session, at);
-            }
-            Ok(())
-        }
-        // At the end, when no region is left.
-        Object::Lent(_) => Ok(()),
+/// Destroys an object of the session; one that has gone already is no error.
+fn destroy_of(driver: &mut Own, session: u16, object: Object) -> Result<(), DestroyError> {
+    // Memory that was lent is given back at the end, when no region is left.
+    if let (Object::Dm(at), Some(engine)) = (object, driver.engine.as_deref_mut()) {
+        engine.release_part(session, at);
     }
+    destroy(driver, object)
 }
 
 /// Ends a binding. That of its stream may have ended before, and another may be there now.

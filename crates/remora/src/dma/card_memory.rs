@@ -17,7 +17,7 @@ use remora_nic::memory::device::DeviceMemory;
 use thiserror::Error;
 
 use crate::memory::memfd::{self, MapError};
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 
 /// Sizes are multiples of this: a huge page of most processors.
 const GRANULE: u64 = 2 << 20;
@@ -267,7 +267,7 @@ impl Piece {
     ///
     /// # Errors
     /// Some of the bytes are not within the piece.
-    pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), AccessError> {
+    pub fn read_at(&self, offset: u64, dst: &mut [u8]) -> Result<(), BufferError> {
         self.card.bytes.read_at(self.at(offset, dst.len())?, dst)
     }
 
@@ -275,14 +275,14 @@ impl Piece {
     ///
     /// # Errors
     /// Some of the bytes are not within the piece.
-    pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<(), AccessError> {
+    pub fn write_at(&self, offset: u64, src: &[u8]) -> Result<(), BufferError> {
         self.card.bytes.write_at(self.at(offset, src.len())?, src)
     }
 
-    fn at(&self, offset: u64, len: usize) -> Result<usize, AccessError> {
+    fn at(&self, offset: u64, len: usize) -> Result<usize, BufferError> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok((self.address + offset) as usize),
-            _ => Err(AccessError::OutOfRange {
+            _ => Err(BufferError::OutOfRange {
                 offset: offset as usize,
                 len,
                 buffer: self.len as usize,

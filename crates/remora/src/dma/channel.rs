@@ -157,7 +157,7 @@ pub struct Index(pub u64);
 
 /// Why an operation was not enqueued. Nothing was.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum PostError {
+pub enum EnqueueError {
     /// The ring has no room until completions are taken.
     #[error("the ring is full: take completions first ({depth} descriptors, {wanted} wanted)")]
     Full {
@@ -187,7 +187,7 @@ pub enum PostError {
 
 /// Why no completion came.
 #[derive(Debug, Error)]
-pub enum WaitError {
+pub enum InterruptError {
     /// The channel is a polled one.
     #[error("this channel is polled: open it with an interrupt to sleep on it")]
     Polled,
@@ -303,7 +303,7 @@ impl Channel {
         dst: Address,
         len: u32,
         flags: Flags,
-    ) -> Result<Index, PostError> {
+    ) -> Result<Index, EnqueueError> {
         self.need_room(1)?;
         self.enqueue(Descriptor { op: Op::Copy { src, dst }, flags, len })
     }
@@ -318,7 +318,7 @@ impl Channel {
         dst: Address,
         len: u32,
         flags: Flags,
-    ) -> Result<Index, PostError> {
+    ) -> Result<Index, EnqueueError> {
         self.need_room(1)?;
         self.enqueue(Descriptor { op: Op::Fill { pattern, dst }, flags, len })
     }
@@ -333,7 +333,7 @@ impl Channel {
         from: &[Segment],
         to: &[Segment],
         flags: Flags,
-    ) -> Result<Index, PostError> {
+    ) -> Result<Index, EnqueueError> {
         let parts = parts(from, to)?;
         self.need_room(parts.len())?;
         let first = self.next;
@@ -351,22 +351,22 @@ impl Channel {
         Ok(Index(self.next - 1))
     }
 
-    fn need_room(&self, wanted: usize) -> Result<(), PostError> {
+    fn need_room(&self, wanted: usize) -> Result<(), EnqueueError> {
         if let Some(halt) = self.ring.halt() {
             return Err(halt.into());
         }
-        let full = PostError::Full { depth: self.ring.depth(), wanted };
+        let full = EnqueueError::Full { depth: self.ring.depth(), wanted };
         if wanted <= self.room() { Ok(()) } else { Err(full) }
     }
 
     #[inline]
-    fn enqueue(&mut self, descriptor: Descriptor) -> Result<Index, PostError> {
+    fn enqueue(&mut self, descriptor: Descriptor) -> Result<Index, EnqueueError> {
         if !(1..=LEN_MAX).contains(&descriptor.len) {
-            return Err(PostError::Length(descriptor.len));
+            return Err(EnqueueError::Length(descriptor.len));
         }
         let Some(bytes) = descriptor.to_bytes() else {
             let (Op::Copy { src, dst } | Op::Fill { dst: src @ dst, .. }) = descriptor.op;
-            return Err(PostError::Address(if src.to_bits().is_none() { src } else { dst }));
+            return Err(EnqueueError::Address(if src.to_bits().is_none() { src } else { dst }));
         };
         self.ring.put(self.next, &bytes);
         self.next += 1;
@@ -441,8 +441,8 @@ impl Channel {
     ///
     /// # Errors
     /// The channel is polled, the time is over, or the engine has stopped.
-    pub fn wait(&self, timeout: Duration) -> Result<(), WaitError> {
-        let event = self.interrupt.as_ref().ok_or(WaitError::Polled)?;
+    pub fn wait(&self, timeout: Duration) -> Result<(), InterruptError> {
+        let event = self.interrupt.as_ref().ok_or(InterruptError::Polled)?;
         let until = std::time::Instant::now() + timeout;
         self.ring.arm(self.reported + 1);
         // As for the doorbell: the engine sees that the ring is armed, or this thread what is done.
@@ -453,15 +453,15 @@ impl Channel {
             }
             let left = until.saturating_duration_since(std::time::Instant::now());
             if left.is_zero() {
-                return Err(WaitError::TimedOut);
+                return Err(InterruptError::TimedOut);
             }
-            let left = left.try_into().map_err(|_| WaitError::System(Errno::INVAL))?;
+            let left = left.try_into().map_err(|_| InterruptError::System(Errno::INVAL))?;
             let mut ready = [PollFd::new(event, PollFlags::IN)];
             match poll(&mut ready, Some(&left)) {
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(WaitError::System(error)),
+                Err(error) => return Err(InterruptError::System(error)),
             }
-            let lives = drain(event.as_fd()).map_err(|_| WaitError::System(Errno::IO))?;
+            let lives = drain(event.as_fd()).map_err(|_| InterruptError::System(Errno::IO))?;
             if !lives && self.ready() == 0 {
                 return Err(self.ring.halt().unwrap_or(Halt::Stopped).into());
             }
@@ -478,17 +478,17 @@ impl Channel {
 }
 
 /// The parts that are whole in both lists, in order.
-fn parts(from: &[Segment], to: &[Segment]) -> Result<Vec<(Address, Address, u32)>, PostError> {
+fn parts(from: &[Segment], to: &[Segment]) -> Result<Vec<(Address, Address, u32)>, EnqueueError> {
     let sum = |list: &[Segment]| list.iter().map(|segment| u64::from(segment.len)).sum::<u64>();
     let (read, written) = (sum(from), sum(to));
     if read != written {
-        return Err(PostError::Unequal { from: read, to: written });
+        return Err(EnqueueError::Unequal { from: read, to: written });
     }
     if let Some(empty) = from.iter().chain(to).find(|segment| segment.len == 0) {
-        return Err(PostError::Length(empty.len));
+        return Err(EnqueueError::Length(empty.len));
     }
     if from.is_empty() {
-        return Err(PostError::Length(0));
+        return Err(EnqueueError::Length(0));
     }
     let mut parts = Vec::with_capacity(from.len() + to.len());
     let (mut sources, mut places) = (from.iter().copied(), to.iter().copied());
@@ -503,8 +503,8 @@ fn parts(from: &[Segment], to: &[Segment]) -> Result<Vec<(Address, Address, u32)
 }
 
 /// What is left of a segment behind its first `len` bytes.
-fn rest(segment: Segment, len: u32) -> Result<Option<Segment>, PostError> {
-    let at = segment.at.plus(u64::from(len)).ok_or(PostError::Address(segment.at))?;
+fn rest(segment: Segment, len: u32) -> Result<Option<Segment>, EnqueueError> {
+    let at = segment.at.plus(u64::from(len)).ok_or(EnqueueError::Address(segment.at))?;
     let left = segment.len - len;
     Ok((left > 0).then_some(Segment { at, len: left }))
 }

@@ -30,8 +30,8 @@ mod stream;
 
 pub use card_memory::{CardMemory, CardMemoryError, Kind, NoRoom, Piece, Sizes};
 pub use channel::{
-    Capabilities, Channel, ChannelOptions, Completed, Direction, Index, Interface, Mode, PostError,
-    Segment, WaitError,
+    Capabilities, Channel, ChannelOptions, Completed, Direction, EnqueueError, Index, Interface,
+    InterruptError, Mode, Segment,
 };
 pub use descriptor::{Address, Flags, Outcome, RegionId, Status};
 pub use engine::{Engine, EngineError, Owner};

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use super::descriptor::{BYTES, Outcome};
 use crate::memory::memfd::{self, MapError};
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 
 const POSTED: usize = 0;
 const ARMED: usize = 64;
@@ -224,7 +224,7 @@ impl AsFd for Ring {
 
 /// What is within the ring by construction is within its memory.
 #[inline]
-fn whole<T>(access: Result<T, AccessError>) -> T {
+fn whole<T>(access: Result<T, BufferError>) -> T {
     access.expect("slots and words of a ring lie within its memory")
 }
 

@@ -18,7 +18,7 @@ use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 /// A call in flight.
 #[derive(Debug)]
 #[must_use = "a call keeps its place until it is finished"]
-pub struct Ticket {
+pub struct BegunCall {
     slot: usize,
 }
 
@@ -124,7 +124,7 @@ impl KernelClient {
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn begin(&mut self, opcode: u64, params: &[u8]) -> Result<Ticket, CallFailure> {
+    pub fn begin(&mut self, opcode: u64, params: &[u8]) -> Result<BegunCall, CallFailure> {
         self.post(opcode, params, None)
     }
 
@@ -137,7 +137,7 @@ impl KernelClient {
         opcode: u64,
         params: &[u8],
         payload: Sge,
-    ) -> Result<Ticket, CallFailure> {
+    ) -> Result<BegunCall, CallFailure> {
         self.post(opcode, params, Some(payload))
     }
 
@@ -146,7 +146,7 @@ impl KernelClient {
         opcode: u64,
         params: &[u8],
         payload: Option<Sge>,
-    ) -> Result<Ticket, CallFailure> {
+    ) -> Result<BegunCall, CallFailure> {
         let free = self.free_slot()?;
         let slot = free.ok_or(CallFailure::Full(self.slots.len()))?;
         match (self.places.head(slot, params, payload.is_some())?, payload) {
@@ -163,7 +163,7 @@ impl KernelClient {
                 self.send(slot, op, Data::Sges(sges))?;
             }
         }
-        Ok(Ticket { slot })
+        Ok(BegunCall { slot })
     }
 
     /// Is there a place for a call? Drives the device one step if all are taken: a call that took
@@ -214,11 +214,11 @@ impl KernelClient {
     ///
     /// # Errors
     /// The connection broke.
-    pub fn is_done(&mut self, ticket: &Ticket) -> Result<bool, CallFailure> {
-        if matches!(self.slots[ticket.slot], Slot::Waiting) {
+    pub fn is_done(&mut self, call: &BegunCall) -> Result<bool, CallFailure> {
+        if matches!(self.slots[call.slot], Slot::Waiting) {
             self.poll()?;
         }
-        Ok(matches!(self.slots[ticket.slot], Slot::Done(..)))
+        Ok(matches!(self.slots[call.slot], Slot::Done(..)))
     }
 
     /// Polls once. (Inlined: the processor does not predict a return behind a system call.)
@@ -246,20 +246,20 @@ impl KernelClient {
     }
 
     /// Waits for a call; returns how it ended, and the length of its last message.
-    fn wait(&mut self, ticket: &Ticket) -> Result<(CallStatus, u32), CallFailure> {
+    fn wait(&mut self, call: &BegunCall) -> Result<(CallStatus, u32), CallFailure> {
         let mut spins = 0u32;
         let mut end = None;
         loop {
-            if let Slot::Done(status, len) = self.slots[ticket.slot] {
+            if let Slot::Done(status, len) = self.slots[call.slot] {
                 return Ok((status, len));
             }
             self.poll()?;
             spins += 1;
             // The clock is read seldom, since that takes as long as an empty poll.
-            if spins.is_multiple_of(64) && matches!(self.slots[ticket.slot], Slot::Waiting) {
+            if spins.is_multiple_of(64) && matches!(self.slots[call.slot], Slot::Waiting) {
                 let now = Instant::now();
                 if now > *end.get_or_insert(now + self.timeout) {
-                    self.slots[ticket.slot] = Slot::Late;
+                    self.slots[call.slot] = Slot::Late;
                     return Err(CallFailure::Timeout(self.timeout));
                 }
             }
@@ -272,8 +272,8 @@ impl KernelClient {
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn finish(&mut self, ticket: Ticket, out: &mut Vec<u8>) -> Result<usize, CallFailure> {
-        let result = self.finish_in_place(ticket)?;
+    pub fn finish(&mut self, call: BegunCall, out: &mut Vec<u8>) -> Result<usize, CallFailure> {
+        let result = self.finish_in_place(call)?;
         let (from, len) = (out.len(), result.len());
         out.resize(from + len, 0);
         self.places.region.read_at(result.start, &mut out[from..])?;
@@ -285,10 +285,10 @@ impl KernelClient {
     ///
     /// # Errors
     /// See [`CallFailure`].
-    pub fn finish_in_place(&mut self, ticket: Ticket) -> Result<Range<usize>, CallFailure> {
-        let (status, last) = self.wait(&ticket)?;
-        self.slots[ticket.slot] = Slot::Free;
-        self.places.result(ticket.slot, status, last)
+    pub fn finish_in_place(&mut self, call: BegunCall) -> Result<Range<usize>, CallFailure> {
+        let (status, last) = self.wait(&call)?;
+        self.slots[call.slot] = Slot::Free;
+        self.places.result(call.slot, status, last)
     }
 
     /// The registered memory that results are written to.
@@ -306,8 +306,8 @@ impl KernelClient {
         params: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<usize, CallFailure> {
-        let ticket = self.begin(opcode, params)?;
-        self.finish(ticket, out)
+        let call = self.begin(opcode, params)?;
+        self.finish(call, out)
     }
 
     /// Calls by RPC WRITE and waits; appends the result to `out` and returns its length.
@@ -321,7 +321,7 @@ impl KernelClient {
         payload: Sge,
         out: &mut Vec<u8>,
     ) -> Result<usize, CallFailure> {
-        let ticket = self.begin_with(opcode, params, payload)?;
-        self.finish(ticket, out)
+        let call = self.begin_with(opcode, params, payload)?;
+        self.finish(call, out)
     }
 }

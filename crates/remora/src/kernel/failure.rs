@@ -7,7 +7,7 @@ use remora_nic::queue::{PollCqError, Status};
 use thiserror::Error;
 
 use super::CallStatus;
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::request::RequestError;
 
 /// Why a call has no result.
@@ -30,7 +30,7 @@ pub enum CallFailure {
     Timeout(Duration),
     /// Header and parameters, or the result, are longer than the room for them.
     #[error(transparent)]
-    Room(#[from] AccessError),
+    Room(#[from] BufferError),
     /// A request of a call failed.
     #[error(transparent)]
     Request(#[from] RequestError),

@@ -26,7 +26,7 @@ mod fallback;
 mod places;
 
 pub use awaited::{AsyncKernelClient, Call};
-pub use client::{KernelClient, Ticket};
+pub use client::{BegunCall, KernelClient};
 pub use failure::CallFailure;
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;

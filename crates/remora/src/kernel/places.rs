@@ -7,7 +7,7 @@ use remora_nic::{Access, Queue};
 
 use super::failure::CallFailure;
 use super::{CallStatus, Header, Notify, StatusWord};
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
@@ -77,7 +77,7 @@ impl Places {
         place: usize,
         params: &[u8],
         payload: bool,
-    ) -> Result<Head, AccessError> {
+    ) -> Result<Head, BufferError> {
         let header = Header {
             notify: Notify::Both(self.region.remote(self.word_at(place) as u64)),
             local: false,
@@ -94,7 +94,7 @@ impl Places {
             return Ok(Head::Short(bytes, len));
         }
         if len > CALL_LEN {
-            return Err(AccessError::OutOfRange { offset: 0, len, buffer: CALL_LEN });
+            return Err(BufferError::OutOfRange { offset: 0, len, buffer: CALL_LEN });
         }
         let at = self.call_at(place);
         self.region.write_at(at, &head)?;
@@ -125,7 +125,7 @@ impl Places {
 
     /// The status word of a call that has ended, if it has one. The word is cleared, so that the
     /// next call in the place does not find it.
-    fn take_word(&self, place: usize) -> Result<Option<StatusWord>, AccessError> {
+    fn take_word(&self, place: usize) -> Result<Option<StatusWord>, BufferError> {
         let at = self.word_at(place);
         // Mostly there is none: its last bytes are zero then.
         let mut last = [0; 8];

@@ -70,7 +70,7 @@ pub struct AllocError {
 
 /// An access that a [`Buffer`] refuses. Nothing was read or written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-pub enum AccessError {
+pub enum BufferError {
     /// Some of the bytes are not within the buffer.
     #[error("{len} bytes at offset {offset} are not within a buffer of {buffer} bytes")]
     OutOfRange {
@@ -150,7 +150,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer.
-    pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, AccessError> {
+    pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, BufferError> {
         let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
         Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
     }
@@ -249,7 +249,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer.
-    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+    pub fn populate(&self, offset: usize, len: usize) -> Result<bool, BufferError> {
         let start = self.range(offset, len)?.cast();
         // SAFETY: the range is our own mapping; advice does not change its bytes.
         let made = unsafe {
@@ -265,7 +265,7 @@ impl Buffer {
     ///
     /// # Errors
     /// Some of the bytes are not within the buffer.
-    pub fn give_back(&self, offset: usize, len: usize) -> Result<bool, AccessError> {
+    pub fn give_back(&self, offset: usize, len: usize) -> Result<bool, BufferError> {
         let start = self.range(offset, len)?;
         let first = start.addr().next_multiple_of(PAGE) - start.addr();
         let Some(len) = len.checked_sub(first).map(|len| len / PAGE * PAGE) else {
@@ -301,7 +301,7 @@ impl Buffer {
     /// # Errors
     /// Some of the bytes are not within the buffer.
     #[inline]
-    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), AccessError> {
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<(), BufferError> {
         let src = self.range(offset, dst.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_in(src, dst) };
@@ -313,7 +313,7 @@ impl Buffer {
     /// # Errors
     /// Some of the bytes are not within the buffer.
     #[inline]
-    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), AccessError> {
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<(), BufferError> {
         let dst = self.range(offset, src.len())?;
         // SAFETY: the range is within our mapping, of which no slice exists.
         unsafe { copy::copy_out(src, dst) };
@@ -332,7 +332,7 @@ impl Buffer {
         src: &Buffer,
         from: usize,
         len: usize,
-    ) -> Result<(), AccessError> {
+    ) -> Result<(), BufferError> {
         let (src, dst) = (src.range(from, len)?, self.range(offset, len)?);
         // SAFETY: the ranges are within mappings of buffers, of which no slices exist.
         unsafe { across::copy(src, dst, len) };
@@ -354,7 +354,7 @@ impl Buffer {
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 8.
     #[inline]
-    pub fn load_u64(&self, offset: usize) -> Result<u64, AccessError> {
+    pub fn load_u64(&self, offset: usize) -> Result<u64, BufferError> {
         Ok(self.word(offset)?.load(Ordering::Acquire))
     }
 
@@ -364,7 +364,7 @@ impl Buffer {
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 8.
     #[inline]
-    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), AccessError> {
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<(), BufferError> {
         self.word(offset)?.store(value, Ordering::Release);
         Ok(())
     }
@@ -374,10 +374,10 @@ impl Buffer {
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 8.
     #[inline]
-    pub fn word(&self, offset: usize) -> Result<&AtomicU64, AccessError> {
+    pub fn word(&self, offset: usize) -> Result<&AtomicU64, BufferError> {
         let ptr = self.range(offset, 8)?.cast::<u64>();
         if !ptr.is_aligned() {
-            return Err(AccessError::Misaligned { offset });
+            return Err(BufferError::Misaligned { offset });
         }
         // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
         // changed by others.
@@ -389,10 +389,10 @@ impl Buffer {
     /// # Errors
     /// The word is not within the buffer, or `offset` is not a multiple of 4.
     #[inline]
-    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, AccessError> {
+    pub fn word32(&self, offset: usize) -> Result<&AtomicU32, BufferError> {
         let ptr = self.range(offset, 4)?.cast::<u32>();
         if !ptr.is_aligned() {
-            return Err(AccessError::Misaligned { offset });
+            return Err(BufferError::Misaligned { offset });
         }
         // SAFETY: aligned, within our mapping, which lives as long as `self`; an atomic may be
         // changed by others.
@@ -401,10 +401,10 @@ impl Buffer {
 
     /// Where `len` bytes at `offset` lie, for system calls: no reference to them may be made.
     #[inline]
-    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, AccessError> {
+    pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, BufferError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.base.as_ptr().wrapping_add(offset)),
-            _ => Err(AccessError::OutOfRange { offset, len, buffer: self.len }),
+            _ => Err(BufferError::OutOfRange { offset, len, buffer: self.len }),
         }
     }
 }
@@ -485,10 +485,10 @@ mod tests {
     #[test]
     fn the_callers_mistakes_are_named() {
         let buffer = Buffer::new(64).unwrap();
-        let beyond = AccessError::OutOfRange { offset: 60, len: 5, buffer: 64 };
+        let beyond = BufferError::OutOfRange { offset: 60, len: 5, buffer: 64 };
         assert_eq!(buffer.write_at(60, &[0; 5]), Err(beyond));
         assert!(buffer.read_at(usize::MAX, &mut [0; 2]).is_err());
-        assert_eq!(buffer.load_u64(4), Err(AccessError::Misaligned { offset: 4 }));
+        assert_eq!(buffer.load_u64(4), Err(BufferError::Misaligned { offset: 4 }));
         assert!(Buffer::new(0).is_err());
         assert!(Buffer::new(usize::MAX / 2).unwrap_err().to_string().contains("cannot map"));
     }

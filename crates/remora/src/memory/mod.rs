@@ -25,7 +25,7 @@ use remora_nic::memory::append_by_reading;
 use remora_nic::{Memory, MemoryFault};
 use thiserror::Error;
 
-pub use buffer::{AccessError, AllocError, Buffer};
+pub use buffer::{AllocError, Buffer, BufferError};
 pub use circle::SharedMemory;
 pub use page_aligned::PageAligned;
 pub use process::Process;

@@ -6,7 +6,7 @@ use remora_nic::PostError;
 use remora_nic::queue::{PollCqError, Status};
 use thiserror::Error;
 
-use crate::memory::AccessError;
+use crate::memory::BufferError;
 use crate::region::RegisterError;
 use crate::remote::RemoteError;
 
@@ -38,7 +38,7 @@ pub enum RequestError {
     Lost(#[from] PollCqError),
     /// The local memory cannot be read or written by the program.
     #[error(transparent)]
-    Memory(#[from] AccessError),
+    Memory(#[from] BufferError),
     /// Memory for the request's result cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),

@@ -93,7 +93,7 @@ pub use self::error::RequestError;
 pub use self::outcome::Outcome;
 use self::queue::{HeldRegions, Requests};
 pub use self::source::Source;
-use self::table::Ticket;
+use self::table::SlotId;
 use crate::channel::deadline;
 use crate::queue_pair::QueuePair;
 use crate::slice::MemorySlice;
@@ -133,7 +133,7 @@ pub struct Request<T = Completion> {
 }
 
 enum State {
-    Posted(Ticket),
+    Posted(SlotId),
     /// The queue has no room yet.
     Waiting(Box<Waiting>),
     Refused(RequestError),
@@ -214,11 +214,11 @@ impl<T: Outcome> Request<T> {
         }
     }
 
-    fn posted(&mut self, (ticket, word): (Ticket, Option<MemorySlice>)) -> State {
+    fn posted(&mut self, (id, word): (SlotId, Option<MemorySlice>)) -> State {
         if word.is_some() {
             self.memory = word;
         }
-        State::Posted(ticket)
+        State::Posted(id)
     }
 
     /// Waits in an ordinary thread, for at most `timeout`.
@@ -272,19 +272,19 @@ impl<T: Outcome> Request<T> {
                     Some(Err(error))
                 }
             },
-            State::Posted(ticket) => {
-                self.state = State::Posted(ticket);
-                self.ended(ticket, waker)
+            State::Posted(id) => {
+                self.state = State::Posted(id);
+                self.ended(id, waker)
             }
         }
     }
 
     /// How a posted request has ended, if it has.
-    fn ended(&mut self, ticket: Ticket, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
+    fn ended(&mut self, id: SlotId, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
         let requests = self.qp.requests()?;
         let (result, freed) = {
             let mut table = requests.table();
-            let (end, unneeded) = table.look(ticket, waker);
+            let (end, unneeded) = table.look(id, waker);
             let Poll::Ready(end) = end else {
                 drop(table);
                 unneeded.settle();
@@ -295,7 +295,7 @@ impl<T: Outcome> Request<T> {
                 // Before the slot is released: the next request in it uses the same word.
                 T::from_end(end, self.memory.as_ref())
             });
-            (result, table.release(ticket))
+            (result, table.release(id))
         };
         self.state = State::Over;
         freed.settle();
@@ -317,8 +317,8 @@ impl<T> Request<T> {
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Posted(ticket) => {
-                let (in_flight, freed) = requests.table().detach(ticket);
+            State::Posted(id) => {
+                let (in_flight, freed) = requests.table().detach(id);
                 freed.settle();
                 if in_flight {
                     // Armed, so that its completion is taken, whichever thread drives.
@@ -376,7 +376,7 @@ fn try_post(
     qp: &QueuePair,
     work: &Work<'_>,
     place: Option<u64>,
-) -> Result<Option<(Ticket, Option<MemorySlice>)>, RequestError> {
+) -> Result<Option<(SlotId, Option<MemorySlice>)>, RequestError> {
     let requests = requests(qp, work.queue())?;
     let taken = {
         let mut table = requests.table();
@@ -385,17 +385,17 @@ fn try_post(
         }
         table.take(work.queue(), place, || work.held())
     };
-    let Some((ticket, freed)) = taken else { return Ok(None) };
+    let Some((id, freed)) = taken else { return Ok(None) };
     freed.settle();
-    let word = work.is_atomic.then(|| qp.result_word(requests, ticket)).transpose();
+    let word = work.is_atomic.then(|| qp.result_word(requests, id)).transpose();
     let posted = word.and_then(|word| {
-        post(qp, ticket, work, word.as_ref())?;
+        post(qp, id, work, word.as_ref())?;
         Ok(word)
     });
     match posted {
-        Ok(word) => Ok(Some((ticket, word))),
+        Ok(word) => Ok(Some((id, word))),
         Err(error) => {
-            let freed = requests.table().release(ticket);
+            let freed = requests.table().release(id);
             freed.settle();
             Err(error)
         }
@@ -405,11 +405,11 @@ fn try_post(
 /// Posts a request that has a slot.
 fn post(
     qp: &QueuePair,
-    ticket: Ticket,
+    id: SlotId,
     work: &Work<'_>,
     word: Option<&MemorySlice>,
 ) -> Result<(), RequestError> {
-    let wr_id = ticket.wr_id();
+    let wr_id = id.wr_id();
     let mut sges = [Sge::default(); 2];
     let mut count = 0;
     let first = match &work.data {

@@ -16,19 +16,19 @@ use remora_nic::queue::{Completion, PollCqError};
 
 /// Names a slot for as long as one request has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct SlotId {
     pub(crate) index: u32,
     generation: u32,
 }
 
-impl Ticket {
+impl SlotId {
     /// The id that the work request carries, and its completion too.
     pub(crate) fn wr_id(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
     }
 
-    fn from_wr_id(wr_id: u64) -> Ticket {
-        Ticket { index: wr_id as u32, generation: (wr_id >> 32) as u32 }
+    fn from_wr_id(wr_id: u64) -> SlotId {
+        SlotId { index: wr_id as u32, generation: (wr_id >> 32) as u32 }
     }
 }
 
@@ -112,7 +112,7 @@ impl<H> Table<H> {
         queue: Queue,
         place: Option<u64>,
         held: impl FnOnce() -> H,
-    ) -> Option<(Ticket, Freed<H>)> {
+    ) -> Option<(SlotId, Freed<H>)> {
         let mut freed = Freed::default();
         let (free, line) = (&mut self.free[queue as usize], &mut self.lines[queue as usize]);
         match place {
@@ -129,7 +129,7 @@ impl<H> Table<H> {
         slot.generation = slot.generation.wrapping_add(1).max(1);
         slot.state = State::InFlight(None);
         slot.held = Some(held());
-        Some((Ticket { index, generation: slot.generation }, freed))
+        Some((SlotId { index, generation: slot.generation }, freed))
     }
 
     /// Puts a task in line for a slot, or replaces the waker of a task that is in line.
@@ -162,15 +162,15 @@ impl<H> Table<H> {
 
     /// Ends a request. A completion of other work, or a second one of the request, changes nothing.
     pub(crate) fn end(&mut self, completion: Completion) -> Freed<H> {
-        let ticket = Ticket::from_wr_id(completion.wr_id);
-        let Some(slot) = self.find(ticket) else { return Freed::default() };
+        let id = SlotId::from_wr_id(completion.wr_id);
+        let Some(slot) = self.find(id) else { return Freed::default() };
         match &mut slot.state {
             State::InFlight(waker) => {
                 let waker = waker.take();
                 slot.state = State::Ended(completion);
                 Freed { held: slot.held.take(), wakers: [waker, None], unneeded: None }
             }
-            State::Detached => self.release(ticket),
+            State::Detached => self.release(id),
             State::Free | State::Ended(_) => Freed::default(),
         }
     }
@@ -178,12 +178,12 @@ impl<H> Table<H> {
     /// How a request ended. If it has not, the task is woken when it does.
     pub(crate) fn look(
         &mut self,
-        ticket: Ticket,
+        id: SlotId,
         waker: Option<&Waker>,
     ) -> (Poll<Result<Completion, PollCqError>>, Freed<H>) {
         let lost = self.lost;
         let mut freed = Freed::default();
-        let Some(slot) = self.find(ticket) else { return (Poll::Pending, freed) };
+        let Some(slot) = self.find(id) else { return (Poll::Pending, freed) };
         let end = match (&mut slot.state, lost) {
             (State::Ended(completion), _) => Poll::Ready(Ok(*completion)),
             (_, Some(lost)) => Poll::Ready(Err(lost)),
@@ -201,27 +201,27 @@ impl<H> Table<H> {
     }
 
     /// Gives a slot back.
-    pub(crate) fn release(&mut self, ticket: Ticket) -> Freed<H> {
-        let Some(slot) = self.find(ticket) else { return Freed::default() };
+    pub(crate) fn release(&mut self, id: SlotId) -> Freed<H> {
+        let Some(slot) = self.find(id) else { return Freed::default() };
         slot.state = State::Free;
         let held = slot.held.take();
-        let queue = if ticket.index < self.send_slots { Queue::Send } else { Queue::Recv };
-        self.free[queue as usize].push(ticket.index);
+        let queue = if id.index < self.send_slots { Queue::Send } else { Queue::Recv };
+        self.free[queue as usize].push(id.index);
         Freed { held, wakers: [None, self.next_in_line(queue)], unneeded: None }
     }
 
     /// The request's future was dropped. If the request is in flight, it stays so, and its
     /// completion gives the slot back; returns whether it is.
-    pub(crate) fn detach(&mut self, ticket: Ticket) -> (bool, Freed<H>) {
+    pub(crate) fn detach(&mut self, id: SlotId) -> (bool, Freed<H>) {
         let lost = self.lost.is_some();
-        let Some(slot) = self.find(ticket) else { return (false, Freed::default()) };
+        let Some(slot) = self.find(id) else { return (false, Freed::default()) };
         match std::mem::replace(&mut slot.state, State::Detached) {
             State::InFlight(unneeded) if !lost => (true, Freed { unneeded, ..Freed::default() }),
             State::InFlight(unneeded) => {
-                let freed = self.release(ticket);
+                let freed = self.release(id);
                 (false, Freed { unneeded, ..freed })
             }
-            _ => (false, self.release(ticket)),
+            _ => (false, self.release(id)),
         }
     }
 
@@ -260,9 +260,9 @@ impl<H> Table<H> {
         self.lines[queue as usize].get(at).map(|(_, waker)| waker.clone())
     }
 
-    fn find(&mut self, ticket: Ticket) -> Option<&mut Slot<H>> {
-        let slot = self.slots.get_mut(ticket.index as usize)?;
-        (slot.generation == ticket.generation && ticket.generation != 0).then_some(slot)
+    fn find(&mut self, id: SlotId) -> Option<&mut Slot<H>> {
+        let slot = self.slots.get_mut(id.index as usize)?;
+        (slot.generation == id.generation && id.generation != 0).then_some(slot)
     }
 }
 
@@ -303,22 +303,22 @@ mod tests {
     /// Stands for what the card uses: its count says how many hold it.
     type Held = Arc<()>;
 
-    fn entry(ticket: Ticket) -> Completion {
-        Completion { wr_id: ticket.wr_id(), len: ticket.index, ..Completion::default() }
+    fn entry(id: SlotId) -> Completion {
+        Completion { wr_id: id.wr_id(), len: id.index, ..Completion::default() }
     }
 
     #[test]
     fn a_request_ends_and_gives_back_what_it_held() {
         let mut table: Table<Held> = Table::new(2, 1);
         let (held, (told, waker)) = (Arc::new(()), count());
-        let (ticket, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
-        assert!(table.look(ticket, Some(&waker)).0.is_pending());
+        let (id, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
+        assert!(table.look(id, Some(&waker)).0.is_pending());
         assert_eq!(Arc::strong_count(&held), 2);
-        table.end(entry(ticket)).settle();
+        table.end(entry(id)).settle();
         assert_eq!((Arc::strong_count(&held), woken(&told)), (1, 1));
-        assert_eq!(table.look(ticket, None).0, Poll::Ready(Ok(entry(ticket))));
+        assert_eq!(table.look(id, None).0, Poll::Ready(Ok(entry(id))));
         assert_eq!(table.in_use(), 1);
-        table.release(ticket).settle();
+        table.release(id).settle();
         assert_eq!(table.in_use(), 0);
     }
 
@@ -326,12 +326,12 @@ mod tests {
     fn a_detached_request_keeps_its_slot_and_what_it_holds_until_it_ends() {
         let mut table: Table<Held> = Table::new(1, 0);
         let held = Arc::new(());
-        let (ticket, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
-        let (in_flight, freed) = table.detach(ticket);
+        let (id, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
+        let (in_flight, freed) = table.detach(id);
         freed.settle();
         assert!(in_flight && Arc::strong_count(&held) == 2);
         assert!(table.take(Queue::Send, None, || held.clone()).is_none());
-        table.end(entry(ticket)).settle();
+        table.end(entry(id)).settle();
         assert_eq!((Arc::strong_count(&held), table.in_use()), (1, 0));
 
         let (ended, _) = table.take(Queue::Send, None, || held.clone()).unwrap();
@@ -344,17 +344,17 @@ mod tests {
     #[test]
     fn completions_of_other_work_change_nothing() {
         let mut table: Table<Held> = Table::new(1, 1);
-        let (ticket, _) = table.take(Queue::Recv, None, Held::default).unwrap();
-        for wr_id in [0, 1, 7, u64::MAX, ticket.wr_id() ^ 1 << 32] {
+        let (id, _) = table.take(Queue::Recv, None, Held::default).unwrap();
+        for wr_id in [0, 1, 7, u64::MAX, id.wr_id() ^ 1 << 32] {
             table.end(Completion { wr_id, ..Completion::default() }).settle();
         }
-        assert!(table.look(ticket, None).0.is_pending());
+        assert!(table.look(id, None).0.is_pending());
         // A completion of an earlier request in the same slot changes nothing either.
-        table.end(entry(ticket)).settle();
-        table.release(ticket).settle();
+        table.end(entry(id)).settle();
+        table.release(id).settle();
         let (next, _) = table.take(Queue::Recv, None, Held::default).unwrap();
-        assert_eq!(next.index, ticket.index);
-        table.end(entry(ticket)).settle();
+        assert_eq!(next.index, id.index);
+        table.end(entry(id)).settle();
         assert!(table.look(next, None).0.is_pending());
         let failed = Completion { status: Status::Flushed, ..entry(next) };
         table.end(failed).settle();
@@ -399,13 +399,13 @@ mod tests {
     #[test]
     fn when_entries_are_lost_all_tasks_are_woken() {
         let mut table: Table<Held> = Table::new(1, 0);
-        let (ticket, _) = table.take(Queue::Send, None, Held::default).unwrap();
+        let (id, _) = table.take(Queue::Send, None, Held::default).unwrap();
         let ((told, waker), (lined_up, other)) = (count(), count());
-        assert!(table.look(ticket, Some(&waker)).0.is_pending());
+        assert!(table.look(id, Some(&waker)).0.is_pending());
         table.line_up(Queue::Send, &mut None, &other).settle();
         table.lose(PollCqError::Overrun).into_iter().for_each(Waker::wake);
         assert_eq!((woken(&told), woken(&lined_up)), (1, 1));
-        assert_eq!(table.look(ticket, None).0, Poll::Ready(Err(PollCqError::Overrun)));
-        assert!(!table.detach(ticket).0);
+        assert_eq!(table.look(id, None).0, Poll::Ready(Err(PollCqError::Overrun)));
+        assert!(!table.detach(id).0);
     }
 }

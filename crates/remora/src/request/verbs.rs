@@ -3,7 +3,7 @@
 use remora_nic::queue::{MAX_MESSAGE, SendOp};
 
 use super::queue::Requests;
-use super::table::Ticket;
+use super::table::SlotId;
 use super::{Outcome, Request, RequestError, Source, Work};
 use crate::queue_pair::QueuePair;
 use crate::remote::Remote;
@@ -102,7 +102,7 @@ impl QueuePair {
     pub(super) fn result_word(
         &self,
         requests: &Requests,
-        ticket: Ticket,
+        id: SlotId,
     ) -> Result<MemorySlice, RequestError> {
         let words = match requests.words.get() {
             Some(words) => words,
@@ -112,7 +112,7 @@ impl QueuePair {
                 requests.words.get_or_init(|| made)
             }
         };
-        let at = ticket.index as usize * WORD;
+        let at = id.index as usize * WORD;
         Ok(words.slice(at..at + WORD))
     }
 }

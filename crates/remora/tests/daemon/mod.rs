@@ -3,6 +3,7 @@
 
 pub(crate) mod process;
 pub(crate) mod program;
+pub(crate) mod side;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,10 +5,12 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use remora::message::{KEEP_VARIABLE, SOCKET_VARIABLE};
+use remora::nic::Psn;
+use remora::prelude::Peer;
 use rustix::process::{Pid, Signal, kill_process};
 
 pub(crate) struct Program {
-    child: Child,
+    pub(crate) child: Child,
     input: ChildStdin,
     lines: Box<dyn Iterator<Item = String> + Send>,
 }
@@ -17,13 +19,17 @@ impl Program {
     /// The test `name`, as a client of the daemon at `socket`. Its session is kept as `keep` says,
     /// or, if that is empty, ends with it.
     pub(crate) fn start(name: &str, socket: &Path, keep: &str) -> Program {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", name, "--nocapture"]);
-        command.env(SOCKET_VARIABLE, socket).env_remove(KEEP_VARIABLE);
+        Program::within(Command::new(std::env::current_exe().unwrap()), name, socket, keep)
+    }
+
+    /// As [`Program::start`], by a command that ends with the name of this program.
+    pub(crate) fn within(mut by: Command, name: &str, socket: &Path, keep: &str) -> Program {
+        by.args(["--ignored", "--exact", name, "--nocapture"]);
+        by.env(SOCKET_VARIABLE, socket).env_remove(KEEP_VARIABLE);
         if !keep.is_empty() {
-            command.env(KEEP_VARIABLE, keep);
+            by.env(KEEP_VARIABLE, keep);
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = by.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         Program { child, input, lines: Box::new(lines) }
@@ -61,4 +67,17 @@ pub(crate) fn heard() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
+}
+
+/// A peer as text.
+pub(crate) fn written(peer: Peer) -> String {
+    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
+}
+
+/// A peer, and the numbers behind it.
+pub(crate) fn read(line: &str) -> (Peer, Vec<u64>) {
+    let (address, rest) = line.split_once(' ').unwrap();
+    let numbers: Vec<u64> = rest.split(' ').map(|word| word.parse().unwrap()).collect();
+    let (qpn, psn) = (numbers[0] as u32, Psn::new(numbers[1] as u32));
+    (Peer { address: address.parse().unwrap(), qpn, psn }, numbers[2..].to_vec())
 }

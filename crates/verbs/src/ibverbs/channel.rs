@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use remora::raw::EventQueue;
 
 use super::context;
-use super::objects::{Channel, Cq};
+use super::objects::{CompletionChannel, Cq};
 use super::{EBUSY, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_minus_one, or_null};
 use crate::abi::*;
 use crate::handles::{self, Slot};
@@ -37,7 +37,8 @@ fn create(handle: *mut ibv_context) -> Result<*mut ibv_comp_channel> {
     }
     let events = Arc::new(EventQueue::new()?);
     let c = ibv_comp_channel { context: handle, fd: events.as_raw_fd(), refcnt: 0 };
-    let made = handles::create(c, Channel { context, events, users: AtomicUsize::new(0) });
+    let made =
+        handles::create(c, CompletionChannel { context, events, users: AtomicUsize::new(0) });
     let made = made.ok_or(ENOMEM)?;
     context.enter();
     Ok(made.c())
@@ -49,15 +50,15 @@ pub extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int 
 }
 
 fn destroy(handle: *mut ibv_comp_channel) -> Result<()> {
-    let channel = handles::get::<Channel>(handle)?;
+    let channel = handles::get::<CompletionChannel>(handle)?;
     if channel.users.load(Ordering::Acquire) > 0 {
         return Err(EBUSY);
     }
-    handles::destroy::<Channel>(handle)?.context.leave();
+    handles::destroy::<CompletionChannel>(handle)?.context.leave();
     Ok(())
 }
 
-impl Slot<Channel> {
+impl Slot<CompletionChannel> {
     /// A completion queue starts (1) or stops (-1) reporting entries to this channel.
     pub(crate) fn count_user(&self, by: isize) {
         let users = self.users.fetch_add(by as usize, Ordering::AcqRel).wrapping_add_signed(by);
@@ -87,7 +88,7 @@ pub unsafe extern "C" fn get_cq_event(
 }
 
 fn take(channel: *mut ibv_comp_channel) -> Result<&'static Slot<Cq>> {
-    let channel = handles::get::<Channel>(channel)?;
+    let channel = handles::get::<CompletionChannel>(channel)?;
     // The descriptor stays open while a thread sleeps here, even if another destroys the channel.
     let events = channel.events.clone();
     // Counted under the queue's lock: a completion queue is destroyed only after its last event was

@@ -21,7 +21,7 @@ use remora::nic::queue::Moderation;
 use super::channel::completions;
 use super::context;
 use super::gate::Gate;
-use super::objects::{Channel, Cq, Subject};
+use super::objects::{CompletionChannel, Cq, Subject};
 use super::routes::routes;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, acknowledge, number, or_null};
 use crate::abi::*;
@@ -70,7 +70,7 @@ pub(crate) fn create(init: &CqInit, mut c: ibv_cq_ex) -> Result<&'static Slot<Cq
     let context = context::find(init.context)?;
     let channel = match init.channel.is_null() {
         true => None,
-        false => Some(handles::get::<Channel>(init.channel)?),
+        false => Some(handles::get::<CompletionChannel>(init.channel)?),
     };
     // SAFETY: the context's handle is valid.
     let vectors = unsafe { (*init.context).num_comp_vectors };

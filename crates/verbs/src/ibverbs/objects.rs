@@ -60,7 +60,7 @@ pub(crate) type ChannelEvents = Arc<EventQueue<&'static Slot<Cq>>>;
 
 /// A completion channel.
 #[derive(Debug)]
-pub struct Channel {
+pub struct CompletionChannel {
     /// The context on which it was made.
     pub context: &'static Slot<Context>,
     /// Its events.
@@ -76,7 +76,7 @@ pub struct Cq {
     /// The card's number for it.
     pub number: u32,
     /// The channel to which it reports entries.
-    pub(crate) channel: Option<&'static Slot<Channel>>,
+    pub(crate) channel: Option<&'static Slot<CompletionChannel>>,
     /// The events of that channel, for the card's callback.
     pub(crate) channel_events: Option<ChannelEvents>,
     /// The number of completion events that the program has fetched.
@@ -373,7 +373,7 @@ impl Object for Context {
     const KIND: handles::Kind = handles::Kind::Context;
 }
 
-impl Object for Channel {
+impl Object for CompletionChannel {
     type C = ibv_comp_channel;
     const KIND: handles::Kind = handles::Kind::Channel;
 }

@@ -9,7 +9,7 @@ use remora::event::Event as Wake;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::OFlags;
 
-use super::objects::{Channel, Id, News, Param};
+use super::objects::{EventChannel, Id, News, Param};
 use super::{ENOMEM, Errno, Result, Table};
 use crate::abi::rdma_cma::*;
 use crate::handles::{self, Kind, Object};
@@ -43,28 +43,29 @@ impl News {
     }
 }
 
-impl Channel {
+impl EventChannel {
     /// Makes a channel and its handle.
-    pub(crate) fn create() -> Result<Arc<Channel>> {
+    pub(crate) fn create() -> Result<Arc<EventChannel>> {
         let ready = Wake::new()?;
         let flags = rustix::fs::fcntl_getfl(&ready)?;
         // The descriptor starts blocking, as in rdma-core; programs may make it non-blocking.
         rustix::fs::fcntl_setfl(&ready, flags - OFlags::NONBLOCK)?;
         let fd = ready.as_fd().as_raw_fd();
-        let channel = Arc::new(Channel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
+        let channel =
+            Arc::new(EventChannel { c: AtomicUsize::new(0), ready, queue: Mutex::default() });
         let slot = handles::create(rdma_event_channel { fd }, CmChannel).ok_or(ENOMEM)?;
         channel.c.store(slot.c() as usize, Ordering::Release);
         Table::insert(slot.c() as usize, channel.clone());
         Ok(channel)
     }
 
-    pub(crate) fn find(handle: *mut rdma_event_channel) -> Result<Arc<Channel>> {
+    pub(crate) fn find(handle: *mut rdma_event_channel) -> Result<Arc<EventChannel>> {
         Table::find(handle as usize)
     }
 
     pub(crate) fn end_handle(&self) -> Result<()> {
         let handle = self.c();
-        Table::<Channel>::remove(handle as usize)?;
+        Table::<EventChannel>::remove(handle as usize)?;
         self.c.store(0, Ordering::Release);
         handles::destroy::<CmChannel>(handle)?;
         Ok(())

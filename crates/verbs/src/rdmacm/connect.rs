@@ -14,7 +14,7 @@ use super::address_list::Lookup;
 use super::agreement::{ACK_TIMEOUT, param_of, random_psn, service, told};
 use super::connection::{end_connection, establish, refuse, with_connection};
 use super::events::{complete, drop_request, forget_event, show_channel};
-use super::objects::{Agreement, Channel, Id, Param, Request, Stage};
+use super::objects::{Agreement, EventChannel, Id, Param, Request, Stage};
 use super::watch::follow;
 use super::{
     EADDRINUSE, EINVAL, EIO, ENOMEM, Errno, Result, call, manager, queue_pair, sidr, status,
@@ -80,7 +80,7 @@ fn default_type(space: rdma_port_space) -> ibv_qp_type {
 
 /// Makes an id, which is synchronous if there is no channel.
 pub(super) fn create(
-    channel: Option<Arc<Channel>>,
+    channel: Option<Arc<EventChannel>>,
     context: *mut c_void,
     space: rdma_port_space,
     qp_type: Option<ibv_qp_type>,
@@ -92,7 +92,7 @@ pub(super) fn create(
     let sync = channel.is_none();
     let channel = match channel {
         Some(channel) => channel,
-        None => Channel::create()?,
+        None => EventChannel::create()?,
     };
     let id = Id::create(channel, sync, space, qp_type.unwrap_or(default_type(space)))?;
     id.set(|c| {
@@ -310,7 +310,7 @@ pub(crate) unsafe extern "C" fn rdma_create_id(
     status(|| {
         let channel = match channel.is_null() {
             true => None,
-            false => Some(Channel::find(channel)?),
+            false => Some(EventChannel::find(channel)?),
         };
         if id.is_null() {
             return Err(EINVAL);
@@ -448,8 +448,8 @@ pub(crate) extern "C" fn rdma_migrate_id(
             return Err(EINVAL);
         }
         let to = match sync {
-            true => Channel::create()?,
-            false => Channel::find(channel)?,
+            true => EventChannel::create()?,
+            false => EventChannel::find(channel)?,
         };
         let was_sync = std::mem::replace(&mut id.lock().sync, sync);
         let from = id.channel().ok_or(EINVAL)?;
@@ -498,10 +498,10 @@ pub(crate) unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
 pub(crate) extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     call(ptr::null_mut(), || {
         sink::start()?;
-        Ok(Channel::create()?.c())
+        Ok(EventChannel::create()?.c())
     })
 }
 
 pub(crate) extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    status(|| Channel::find(channel)?.end_handle());
+    status(|| EventChannel::find(channel)?.end_handle());
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use remora::nic::cm::message::RejectReason;
 
 use super::connection::{end_connection, establish, refuse};
-use super::objects::{Channel, Id, News, Param};
+use super::objects::{EventChannel, Id, News, Param};
 use super::watch::follow;
 use super::{EINVAL, ENOMEM, Errno, Result, groups, queue_pair, status};
 use crate::abi::newer::{
@@ -38,7 +38,7 @@ impl Object for CmEvent {
 }
 
 /// Fetches the next event that the program is to see.
-pub(crate) fn next_event(channel: &Channel) -> Result<*mut rdma_cm_event> {
+pub(crate) fn next_event(channel: &EventChannel) -> Result<*mut rdma_cm_event> {
     loop {
         let news = channel.wait()?;
         let owner = news.owner().clone();
@@ -141,7 +141,7 @@ fn welcome(request: &News) -> Result<()> {
     if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
         // The connections of a synchronous listener are synchronous, each with a channel of its
         // own.
-        show_channel(id, &Channel::create()?);
+        show_channel(id, &EventChannel::create()?);
         id.lock().sync = true;
     }
     Ok(())
@@ -190,7 +190,7 @@ pub(super) fn forget_event(id: &Id) {
     }
 }
 
-pub(super) fn show_channel(id: &Id, channel: &Arc<Channel>) {
+pub(super) fn show_channel(id: &Id, channel: &Arc<EventChannel>) {
     id.lock().channel = Some(channel.clone());
     id.set(|c| {
         // SAFETY: `set` gives the C struct, and this is a plain field of it.
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     status(|| {
-        let channel = Channel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
+        let channel = EventChannel::find(channel).inspect_err(|_| thread::sleep(GRACE))?;
         if event.is_null() {
             return Err(EINVAL);
         }
@@ -271,7 +271,7 @@ mod tests {
     /// event of an id that no longer exists.
     #[test]
     fn an_event_that_leaves_the_queue_is_counted_at_once() {
-        let channel = Channel::create().unwrap();
+        let channel = EventChannel::create().unwrap();
         let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
         channel.push(News::new(&id, RDMA_CM_EVENT_DISCONNECTED));
         assert_eq!(id.unacknowledged(), 0);

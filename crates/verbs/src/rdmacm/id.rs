@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::objects::{Channel, Id, IdState};
+use super::objects::{EventChannel, Id, IdState};
 use super::{Result, Table, c_address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
@@ -24,7 +24,7 @@ impl Object for CmId {
 impl Id {
     /// Makes an id and its handle, on `channel`.
     pub(crate) fn create(
-        channel: Arc<Channel>,
+        channel: Arc<EventChannel>,
         sync: bool,
         space: rdma_port_space,
         qp_type: ibv_qp_type,
@@ -123,7 +123,7 @@ impl Id {
         self.qp_type == IBV_QPT_UD
     }
 
-    pub(crate) fn channel(&self) -> Option<Arc<Channel>> {
+    pub(crate) fn channel(&self) -> Option<Arc<EventChannel>> {
         self.lock().channel.clone()
     }
 

@@ -19,7 +19,7 @@ use crate::abi::*;
 
 /// An event channel.
 #[derive(Debug)]
-pub(crate) struct Channel {
+pub(crate) struct EventChannel {
     pub(super) c: AtomicUsize,
     pub(super) ready: Wake,
     pub(super) queue: Mutex<VecDeque<News>>,
@@ -128,7 +128,7 @@ pub(crate) struct Template {
 pub(crate) struct IdState {
     pub(crate) stage: Stage,
     pub(crate) sync: bool,
-    pub(crate) channel: Option<Arc<Channel>>,
+    pub(crate) channel: Option<Arc<EventChannel>>,
     /// The index of the card; `None` if it is bound to all cards or none.
     pub(crate) card: Option<usize>,
     /// The addresses that the program sees.

@@ -429,14 +429,15 @@ pub(super) fn destroy_srq(id: &Id) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::objects::{Channel, Route};
+    use super::super::objects::{EventChannel, Route};
     use super::*;
 
     #[test]
     fn each_side_sends_from_the_psn_that_the_peer_has_chosen() {
         // As Linux does. Two ends that both had it the other way round would work with each other,
         // but with no standard peer.
-        let id = Id::create(Channel::create().unwrap(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        let id =
+            Id::create(EventChannel::create().unwrap(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
         let mut state = id.lock();
         state.route = Some(Route { peer: [127, 0, 0, 1].into(), mtu: 5 });
         (state.agreement.local_psn, state.agreement.remote_psn) = (11, 22);

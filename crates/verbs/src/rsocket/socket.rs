@@ -13,7 +13,7 @@ use super::stream::{Stream, set_nonblocking};
 use super::wire::{HELLO, Hello};
 use crate::abi::rdma_cma::*;
 use crate::process;
-use crate::rdmacm::objects::Channel;
+use crate::rdmacm::objects::EventChannel;
 use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
 
 /// How long a call polls before it sleeps.
@@ -53,7 +53,7 @@ pub(super) struct Inner {
     pub(super) id: *mut rdma_cm_id,
     pub(super) channel: *mut rdma_event_channel,
     /// The channel itself.
-    news: Option<Arc<Channel>>,
+    news: Option<Arc<EventChannel>>,
     pub(super) stream: Option<Stream>,
     pub(super) datagram: Option<Datagram>,
     /// For `SO_ERROR`.
@@ -119,7 +119,7 @@ fn with_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel, options: Optio
             phase: Phase::Idle,
             id,
             channel,
-            news: Channel::find(channel).ok(),
+            news: EventChannel::find(channel).ok(),
             stream: None,
             datagram: None,
             error: 0,

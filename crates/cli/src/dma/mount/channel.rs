@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use fuser::{Errno, ReplyData, ReplyWrite};
 use remora::dma::{
-    Address, Channel, ChannelOptions, Direction, Flags, Interface, Outcome, RegionId, Status,
-    WaitError,
+    Address, Channel, ChannelOptions, Direction, Flags, Interface, InterruptError, Outcome,
+    RegionId, Status,
 };
 use remora::memory::Buffer;
 
@@ -224,7 +224,7 @@ fn next(channel: &mut Channel) -> Result<Outcome, Errno> {
         match channel.wait(until.saturating_duration_since(Instant::now())) {
             Ok(()) if channel.completed_status(&mut outcome).0 == 1 => return Ok(outcome[0]),
             Ok(()) => {}
-            Err(WaitError::TimedOut) => return Err(Errno::ETIMEDOUT),
+            Err(InterruptError::TimedOut) => return Err(Errno::ETIMEDOUT),
             Err(error) => {
                 tracing::warn!(%error, "a channel behind a file");
                 return Err(Errno::EIO);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::sys::{self, Part};
 use super::{Application, Kind, Path, PathError};
 use crate::memory::process::Image;
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 
 /// `process_vm_readv` and `process_vm_writev`: the system copies between two processes.
 #[derive(Debug)]
@@ -165,9 +165,9 @@ impl Path for ByFile {
 }
 
 /// `offset`, if `len` bytes from there on are within the application's memory.
-pub(super) fn within(offset: u64, len: usize, whole: u64) -> Result<u64, AccessError> {
+pub(super) fn within(offset: u64, len: usize, whole: u64) -> Result<u64, BufferError> {
     let fits = offset.checked_add(len as u64).is_some_and(|end| end <= whole);
-    let beyond = AccessError::OutOfRange { offset: offset as usize, len, buffer: whole as usize };
+    let beyond = BufferError::OutOfRange { offset: offset as usize, len, buffer: whole as usize };
     if fits { Ok(offset) } else { Err(beyond) }
 }
 

@@ -23,7 +23,7 @@ use super::calls::within;
 use super::sys::{self, Part};
 use super::{Kind, Path, PathError};
 use crate::memory::memfd;
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 use crate::threads::without_signals;
 
 /// Bytes of a datagram; two of them fit into a socket's usual buffer, with the system's own.
@@ -371,7 +371,7 @@ fn set_word(mailbox: &Buffer, at: usize, value: u64) {
     whole(mailbox.store_u64(at, value));
 }
 
-fn whole<T>(access: Result<T, AccessError>) -> T {
+fn whole<T>(access: Result<T, BufferError>) -> T {
     access.expect("a mailbox has its words")
 }
 

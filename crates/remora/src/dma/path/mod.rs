@@ -23,7 +23,7 @@ use thiserror::Error;
 pub use through::Through;
 
 use crate::memory::memfd::{self, MapError};
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 
 /// A way between an application's memory and the card's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -111,7 +111,7 @@ impl FromStr for Kind {
 pub enum PathError {
     /// They are not within the memory of the one side or the other.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Access(#[from] BufferError),
     /// The system refused, or the other process has gone.
     #[error("the {kind} path failed: {source}")]
     System {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::memory::{AccessError, Buffer};
+use crate::memory::{Buffer, BufferError};
 
 /// A part of a buffer. That it lies within the buffer was checked when it was made.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    pub(super) fn new(buffer: &'a Buffer, at: usize, len: usize) -> Result<Part<'a>, AccessError> {
+    pub(super) fn new(buffer: &'a Buffer, at: usize, len: usize) -> Result<Part<'a>, BufferError> {
         buffer.range(at, len)?;
         Ok(Part { buffer, at, len })
     }

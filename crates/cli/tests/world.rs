@@ -212,6 +212,35 @@ fn cards_of_several_kinds_are_in_one_world() {
     assert!(page.contains("<td>2 cx5, 2 software, 2 srnic"), "the page names the cards");
 }
 
+/// Kernels and stores under load: all answers come, and threads change nothing.
+#[test]
+fn kernels_and_stores_serve_under_load() {
+    for name in ["gets.toml", "store.toml"] {
+        let (one, page) = run(&example(name), &[]);
+        assert_eq!((&one["done"], &one["failed"]), (&one["flows"], &0.into()), "{name}");
+        assert!(one["flows"].as_u64().unwrap() > 1500, "{name}");
+        let (two, _) = run(&example(name), &["--threads", "2"]);
+        assert_eq!(one["trace"], two["trace"], "{name}");
+        assert!(page.contains("slowdown"), "{name}");
+    }
+}
+
+/// Bytes that are no text are told with their line, in a world's file and in those that it names.
+#[test]
+fn files_of_any_bytes_are_refused_with_a_line() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    fs::write(at("bytes.toml"), b"name = \"a\"\n\n# \xff\xfe\n").unwrap();
+    let output = world(&["run", &at("bytes.toml")]);
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("bytes.toml, line 3: "), "{said}");
+    fs::write(at("bytes.cm"), b"Nodes 4\n\xc3(").unwrap();
+    let output = world(&["import", "htsim", &at("bytes.cm"), "--to", &at("to.toml")]);
+    assert!(told(&output).contains("bytes.cm, line 2: "), "{}", told(&output));
+    assert!(!folder.path("to.toml").exists());
+}
+
 /// The bench of worlds runs all transports, and writes its rows and a page with its three figures.
 #[test]
 fn the_bench_of_worlds_writes_figures() {
@@ -241,4 +270,27 @@ fn the_bench_of_worlds_writes_figures() {
         .output()
         .unwrap();
     assert!(told(&nothing).contains("nothing is called `fig99`"), "{}", told(&nothing));
+}
+
+/// Another build's random worlds are run as ours are; one that cannot run them is an error.
+#[test]
+fn another_build_stands_beside_random_worlds() {
+    let folder = Folder::new();
+    let json = folder.path("rows.json");
+    let bench = |peer: &str| {
+        Command::new(env!("CARGO_BIN_EXE_remora"))
+            .args(["bench", "worlds", "--quick", "--only", "worlds_rate", "--peer", peer, "--json"])
+            .arg(&json)
+            .arg("--html")
+            .arg(folder.path("page.html"))
+            .output()
+            .unwrap()
+    };
+    let output = bench(env!("CARGO_BIN_EXE_remora"));
+    assert!(output.status.success(), "{}", told(&output));
+    let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rate = |side: &str| rows[0][side]["median"].as_f64().unwrap();
+    assert!(rate("ours") > 0.0 && rate("peer") > 0.0, "{rows:?}");
+    let none = bench("false");
+    assert!(!none.status.success() && told(&none).contains("false sim 1"), "{}", told(&none));
 }

@@ -244,7 +244,8 @@ mod with_clusters {
         let primary = trial.answered("SET foo 1", &["+OK"]);
         let (host, port) = primary.rsplit_once(':').unwrap();
         let long = "v".repeat(16 << 20);
-        assert_eq!(redis(&primary, &format!("SET long {long}")), ["+OK"]);
+        let set = format!("*3\r\n$3\r\nSET\r\n$4\r\nlong\r\n${}\r\n{long}", 16 << 20);
+        assert_eq!(redis(&primary, &set), ["+OK"]);
         assert_eq!(redis(&primary, "STRLEN long"), [format!(":{}", 16 << 20)]);
         if let Some(folder) = suite("redis-") {
             for unit in run_of(REDIS_UNITS) {

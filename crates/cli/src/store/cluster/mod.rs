@@ -188,8 +188,8 @@ pub(super) struct NodeArgs {
           value_parser = lease)]
     lease: Duration,
     /// The bytes of changes that a node may be behind before it gets a copy of everything. The node
-    /// that comes first decides; no change is longer than a quarter of it, and that of the default takes
-    /// the longest key and value
+    /// that comes first decides. No change is longer than a quarter of it; that of the default
+    /// takes the longest key and value
     #[arg(long, value_name = "SIZE", default_value = "65M", requires = "cluster",
           value_parser = ring_size)]
     ring: u64,

@@ -155,6 +155,12 @@ impl Scheduler {
         self.ready_len() == 0
     }
 
+    /// The queue pair that has the next turn, where turns are not paid for.
+    #[inline]
+    pub(crate) fn front(&self) -> Option<u32> {
+        self.ready.front().copied()
+    }
+
     /// Takes the queue pair that has the next turn; it is no longer ready.
     #[inline]
     fn take(&mut self) -> Option<u32> {

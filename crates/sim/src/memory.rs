@@ -71,6 +71,25 @@ impl SimMemory {
         Ok(addr as usize..end as usize)
     }
 
+    /// Reads what is not among `bytes`.
+    #[cold]
+    fn read_elsewhere(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+        if addr < HOLLOW {
+            return self.shared.read(addr, dst);
+        }
+        dst.fill(0);
+        let there = self.hollow.holds(addr, dst.len() as u64);
+        there.then_some(()).ok_or(MemoryFault { addr })
+    }
+
+    /// Writes to a buffer without bytes.
+    #[cold]
+    fn write_hollow(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+        let there = self.hollow.cover(addr, src.len() as u64);
+        there.then_some(()).ok_or(MemoryFault { addr })
+    }
+
+    #[inline]
     fn update_word(
         &mut self,
         addr: u64,
@@ -87,13 +106,8 @@ impl SimMemory {
 
 impl Memory for SimMemory {
     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
-        if (SHARED..HOLLOW).contains(&addr) {
-            return self.shared.read(addr, dst);
-        }
-        if addr >= HOLLOW {
-            dst.fill(0);
-            let there = self.hollow.holds(addr, dst.len() as u64);
-            return there.then_some(()).ok_or(MemoryFault { addr });
+        if addr >= SHARED {
+            return self.read_elsewhere(addr, dst);
         }
         let range = self.reach(addr, dst.len())?;
         dst.copy_from_slice(&self.bytes[range]);
@@ -102,8 +116,7 @@ impl Memory for SimMemory {
 
     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
         if addr >= HOLLOW {
-            let there = self.hollow.cover(addr, src.len() as u64);
-            return there.then_some(()).ok_or(MemoryFault { addr });
+            return self.write_hollow(addr, src);
         }
         let range = self.reach(addr, src.len())?;
         self.bytes[range].copy_from_slice(src);

@@ -16,7 +16,7 @@ use super::Nic;
 use crate::chain::Mode;
 use crate::env::Env;
 use crate::memory::{Memory, MemoryFault};
-use crate::qp::{Qp, Ran, direct_turn, loop_back_turn};
+use crate::qp::{Qp, Ran, direct_turn, loop_back_turns};
 use crate::scheduler::Round;
 use crate::staging::Staging;
 use crate::time::Time;
@@ -59,11 +59,10 @@ impl Nic {
     ) {
         let Some(qp) = self.qps.get_mut(qpn) else { return };
         let mut env = Env { now, mem: &mut *mem, card: &mut self.card, kernels: &mut self.kernels };
-        let again = if qp.mode.contains(Mode::LOOP_BACK) {
-            let (again, ran) = loop_back_turn(&mut self.qps, &mut env, qpn);
-            round.spend_in_card(ran);
-            again
-        } else if let Ran { messages: messages @ 1.., bytes } =
+        if qp.mode.contains(Mode::LOOP_BACK) {
+            return loop_back_turns(&mut self.qps, &mut env, qpn, round);
+        }
+        let again = if let Ran { messages: messages @ 1.., bytes } =
             direct_turn(&mut self.qps, &mut env, qpn)
         {
             let by_messages = messages.saturating_mul(MESSAGE_COST);

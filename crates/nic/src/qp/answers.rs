@@ -132,15 +132,17 @@ impl Qp {
         }
         // The queue pair must permit atomics to its peer. (A range of no bytes checks only that.)
         self.check_remote(env, rkey, addr, 0, need)?;
-        // The key must open the eight bytes for atomics (`check_rkey`).
-        let (mut place, regions) = (None, &env.card.regions);
-        let found = regions.translate(rkey, self.scope(), addr, 8, need, |s| place = Some(s));
-        if let Err(error) = found {
-            return Err(Refusal::access(env, error, Touched { key: rkey, addr, len: 8 }));
-        }
-        // They must be one aligned word on the bus, too, or the operation would not be atomic.
-        let word = place.filter(|s| s.len == 8 && s.addr.is_multiple_of(8));
-        word.map(|s| s.addr).ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
+        // The key must open the eight bytes for atomics (`check_rkey`). They must be one aligned
+        // word on the bus, too, or the operation would not be atomic.
+        let word = match env.card.regions.locate(rkey, self.scope(), addr, 8, need) {
+            Ok(Some(at)) => Some(at).filter(|at| at.is_multiple_of(8)),
+            // The region lies in pieces.
+            Ok(None) => self.word(env, (rkey, addr), need),
+            Err(error) => {
+                return Err(Refusal::access(env, error, Touched { key: rkey, addr, len: 8 }));
+            }
+        };
+        word.ok_or_else(|| Refusal::invalid(env, Cause::Alignment))
     }
 
     /// An expected ATOMIC WRITE: executed at once.

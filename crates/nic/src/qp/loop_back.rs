@@ -6,6 +6,7 @@
 
 use super::refusal::{Failure, Refusal};
 use super::{Qp, Qps, State};
+use crate::card::Card;
 use crate::chain::{EnableError, Mode, Queue, StepEnd};
 use crate::env::Env;
 use crate::incident::{Cause, Outcome, Touched};
@@ -17,7 +18,7 @@ use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::{pieces, scatter};
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
-use crate::scheduler::Budget;
+use crate::scheduler::{Budget, Round};
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
@@ -85,29 +86,65 @@ struct Fetched<'f> {
     left: u32,
 }
 
-/// Gives a loop-back queue pair its turn. Returns whether it needs another, and how many elements
-/// it ran.
+/// Gives a loop-back queue pair its turn, and the loop-back queue pairs that come next theirs: an
+/// ENABLE of a chain passes control from one to the next, and the way back through the card's poll
+/// would cost as much as an element. It stops where that poll has to do something between turns.
 #[inline(never)]
-pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> (bool, u32) {
+pub(crate) fn turns(qps: &mut Qps, env: &mut Env<'_>, first: u32, round: &mut Round) {
+    // The buffers are lent out of the card, so that the card can be used meanwhile.
+    let mut fetched = core::mem::take(&mut env.card.fetched);
+    let mut scratch = core::mem::take(&mut env.card.chains.scratch);
+    scratch.resize(PIECE as usize, 0);
+    let mut next = Some(first);
+    while let Some(qpn) = next {
+        let (again, ran) = turn(qps, env, qpn, (&mut fetched, &mut scratch));
+        round.spend_in_card(ran);
+        if again && let Some(qp) = qps.get_mut(qpn) {
+            qp.schedule(env.card);
+        }
+        next = next_in_loop_back(qps, env.card, round);
+    }
+    env.card.fetched = fetched;
+    env.card.chains.scratch = scratch;
+}
+
+/// Takes the queue pair that has the next turn, if it is looped back and nothing comes first.
+#[inline]
+fn next_in_loop_back(qps: &mut Qps, card: &mut Card, round: &mut Round) -> Option<u32> {
+    if !card.chains.errands.is_empty() || card.scheduler.is_shared() {
+        return None;
+    }
+    let qp = qps.get_mut(card.scheduler.front()?)?;
+    if !qp.mode.contains(Mode::LOOP_BACK) {
+        return None;
+    }
+    let next = round.next(&mut card.scheduler)?;
+    qp.queued = false;
+    Some(next)
+}
+
+/// Gives a loop-back queue pair its turn, with room for elements and for bytes. Returns whether it
+/// needs another, and how many elements it ran.
+#[inline(always)]
+fn turn(
+    qps: &mut Qps,
+    env: &mut Env<'_>,
+    qpn: u32,
+    (fetched, scratch): (&mut Vec<u8>, &mut [u8]),
+) -> (bool, u32) {
     let mut budget = Budget::turn(&env.card.config);
     let Budget { elements, bytes } = budget;
     env.card.scheduler.left = budget;
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
         State::Rts | State::Sqd => {
-            // The buffers are lent out of the card, so that the card can be used meanwhile.
-            let mut fetched = core::mem::take(&mut env.card.fetched);
-            let mut scratch = core::mem::take(&mut env.card.chains.scratch);
-            scratch.resize(PIECE as usize, 0);
-            let (dest, scope) = (qp.dest_qp, qp.scope());
+            let (dest, scope, begun) = (qp.dest_qp, qp.scope(), !qp.tx.outstanding.is_empty());
             let mut turn = Turn { qps, env, qpn, dest, scope, bytes, ran: 0 };
-            let ahead = Fetched { bytes: &mut fetched, at: 0, end: 0, left: elements };
-            let again = turn.run(ahead, &mut scratch);
+            let ahead = Fetched { bytes: fetched, at: 0, end: 0, left: elements };
+            let again = turn.run(begun, ahead, scratch);
             let (ran, bytes) = (turn.ran, turn.bytes);
             env.card.scheduler.left = Budget { elements: elements.saturating_sub(ran), bytes };
             env.card.counters.chain_elements += u64::from(ran);
-            env.card.fetched = fetched;
-            env.card.chains.scratch = scratch;
             (again, ran)
         }
         State::Error => (qp.flush(env, &mut budget), 1),
@@ -151,9 +188,10 @@ impl Fetched<'_> {
 }
 
 impl Turn<'_, '_> {
-    /// Runs elements until the turn is over. Returns whether another turn is needed.
-    fn run(&mut self, mut fetched: Fetched<'_>, scratch: &mut [u8]) -> bool {
-        if let Some(again) = self.go_on(scratch) {
+    /// Runs elements until the turn is over, behind the message that has begun if one has. Returns
+    /// whether another turn is needed.
+    fn run(&mut self, begun: bool, mut fetched: Fetched<'_>, scratch: &mut [u8]) -> bool {
+        if begun && let Some(again) = self.go_on(scratch) {
             return again;
         }
         loop {

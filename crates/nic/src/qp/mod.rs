@@ -54,7 +54,7 @@ pub use window::Window;
 pub(crate) use direct::{Ran, turn as direct_turn};
 pub(crate) use incoming::Incoming;
 pub(crate) use limits::SendLimits;
-pub(crate) use loop_back::{enable, turn as loop_back_turn};
+pub(crate) use loop_back::{enable, turns as loop_back_turns};
 pub(crate) use lossy::LossyUse;
 
 use std::collections::VecDeque;

@@ -104,7 +104,17 @@ impl Window {
 
     /// Notes that `packets` more are acknowledged, and so all before `una`. The window grows up to
     /// `limit`.
+    #[inline]
     pub fn acknowledged(&mut self, packets: u32, una: Psn, limit: u16) {
+        // The usual case, first since each acknowledge comes here.
+        if self.size < limit || !matches!(self.recover, Recover::No) {
+            self.adapt(packets, una, limit);
+        }
+        self.debug_assert_in_bounds(limit);
+    }
+
+    #[inline(never)]
+    fn adapt(&mut self, packets: u32, una: Psn, limit: u16) {
         self.end_decrease(una);
         if let Recover::Rising { to } = self.recover {
             let size = u32::from(self.size) + packets;
@@ -119,7 +129,6 @@ impl Window {
                 self.size += 1;
             }
         }
-        self.debug_assert_in_bounds(limit);
     }
 
     /// Notes that all before `una` is acknowledged; the window does not grow.

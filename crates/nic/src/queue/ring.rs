@@ -80,10 +80,11 @@ pub(crate) struct Ring {
 }
 
 impl Ring {
-    const NONE: u8 = u8::MAX;
+    /// 2^32 slots would be too many for 32 bits: none are left.
+    const NONE: u8 = 32;
 
     pub(crate) fn depth(&self) -> u32 {
-        if self.depth_log2 == Ring::NONE { 0 } else { 1 << self.depth_log2 }
+        (1u64 << self.depth_log2) as u32
     }
 
     pub(crate) fn new(init: RingInit) -> Ring {

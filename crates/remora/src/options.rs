@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use remora_nic::qp::Mtu;
+use remora_nic::qp::{MAX_RD_ATOMIC, Mtu};
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Access, Psn, QpFlags};
 
@@ -141,7 +141,24 @@ impl<'a> QueuePairOptions<'a> {
 }
 
 /// What one side of a connection must know of the other. [`QueuePair::local`] tells it of this
-/// side; the other side passes it to [`QueuePair::connect`].
+/// side; the other side passes it to [`QueuePair::connect`]. The two need no connection manager.
+///
+/// ```
+/// use remora::nic::Psn;
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (a, b) = (Device::open()?, Device::open()?);
+/// # let qp = a.alloc_pd()?.create_qp(&QueuePairOptions::new())?;
+/// # let theirs = b.alloc_pd()?.create_qp(&QueuePairOptions::new())?;
+/// # let Peer { address, qpn, psn } = theirs.local();
+/// # let number = psn.value();
+/// // The three have come by any means, as three words of a line for example.
+/// let peer = Peer { address, qpn, psn: Psn::new(number) };
+/// qp.connect(peer, &ConnectionParams::new(a.info().mtu))?;
+/// # Ok(())
+/// # }
+/// ```
 ///
 /// [`QueuePair::local`]: crate::QueuePair::local
 /// [`QueuePair::connect`]: crate::QueuePair::connect
@@ -197,7 +214,7 @@ impl ConnectionParams {
         ConnectionParams {
             mtu,
             access: Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC,
-            max_rd_atomic: 16,
+            max_rd_atomic: MAX_RD_ATOMIC,
             timeout: 14,
             retry_cnt: 7,
             rnr_retry: 7,

@@ -25,7 +25,7 @@ const AT_END: Duration = Duration::from_millis(100);
 
 /// A card of this process.
 #[derive(Debug)]
-pub struct Card {
+pub struct ListedCard {
     /// Its index in the list of devices.
     pub index: usize,
     /// Its device name: `remora0`, …
@@ -57,11 +57,11 @@ pub struct Card {
 /// The index of the first card that another process's device is used by: beyond those of the list.
 const FIRST_GUEST: usize = 1 << 16;
 
-impl Card {
+impl ListedCard {
     /// The same card as another process uses it, to which `device` leads.
-    pub(crate) fn guest(&self, device: Device) -> Card {
+    pub(crate) fn guest(&self, device: Device) -> ListedCard {
         static NEXT: AtomicUsize = AtomicUsize::new(FIRST_GUEST);
-        Card {
+        ListedCard {
             index: NEXT.fetch_add(1, Ordering::Relaxed),
             name: self.name.clone(),
             device,
@@ -87,7 +87,7 @@ impl Card {
         unsafe { self.device.card() }
     }
 
-    /// As [`Card::lock`], for a process that ends: the thread that has the card may be the one that
+    /// As [`ListedCard::lock`], for a process that ends: the thread that has the card may be what
     /// ends the process, in a signal's handler. `None` if the card is not free within [`AT_END`]
     /// of the first such call.
     pub fn lock_at_end(&self) -> Option<raw::LockedCard<'_>> {

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use remora::socket::BindError;
 use remora::{Device, DeviceOptions, OpenError};
 
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::process::{self, Process};
 use crate::{farewell, sysfs};
 
@@ -15,7 +15,7 @@ pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
 
 impl Process {
     /// The cards, opened if this is the first call.
-    pub fn cards(&self) -> &[Card] {
+    pub fn cards(&self) -> &[ListedCard] {
         self.cards.get_or_init(|| {
             farewell::at_exit(finish);
             open_cards()
@@ -37,9 +37,9 @@ fn finish() {
 
 /// Opens the cards that the environment names. A card that cannot be opened is left out: the
 /// program sees a machine without that device, and the log tells its user why.
-fn open_cards() -> Vec<Card> {
+fn open_cards() -> Vec<ListedCard> {
     let wanted = env::var(ADDR_VARIABLE).unwrap_or_default();
-    let mut cards: Vec<Card> = Vec::new();
+    let mut cards: Vec<ListedCard> = Vec::new();
     for bind in wanted.split(',').map(str::trim) {
         let is_named = !matches!(bind, "" | "auto");
         let options = match is_named {
@@ -63,10 +63,10 @@ fn open_cards() -> Vec<Card> {
     cards
 }
 
-fn card(index: usize, is_named: bool, device: Device) -> Card {
+fn card(index: usize, is_named: bool, device: Device) -> ListedCard {
     let info = device.info();
     let (ifindex, ifname) = sysfs::interface_of(info.address);
-    let mut card = Card {
+    let mut card = ListedCard {
         index,
         name: format!("remora{index}"),
         address: info.address,

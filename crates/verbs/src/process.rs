@@ -25,16 +25,16 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use remora::device_sharing::Forking;
 use remora::raw;
 
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::log;
 use crate::pool::{Pools, Slots};
 
 /// The state of a process.
 #[derive(Default)]
 pub struct Process {
-    pub(crate) cards: OnceLock<Vec<Card>>,
+    pub(crate) cards: OnceLock<Vec<ListedCard>>,
     /// The cards that were imported, as guests of other processes' sessions.
-    guests: Mutex<Vec<&'static Card>>,
+    guests: Mutex<Vec<&'static ListedCard>>,
     pub(crate) pools: Pools,
     /// The process with state before this one, if its objects may be used.
     parent: Option<Ancestor>,
@@ -174,7 +174,7 @@ struct HeldLocks {
 /// The locks that a forking thread holds, so that the child finds whole what they guard.
 struct Locks {
     _cards: Vec<raw::LockedCard<'static>>,
-    _guests: Vec<MutexGuard<'static, Vec<&'static Card>>>,
+    _guests: Vec<MutexGuard<'static, Vec<&'static ListedCard>>>,
     _slots: Vec<MutexGuard<'static, Slots>>,
 }
 
@@ -203,12 +203,12 @@ fn lock_objects() -> Option<Locks> {
             .chain(ancestors().filter(move |_| inherits).map(|ancestor| ancestor.state))
     };
     let guests: Vec<_> = states().map(Process::lock_guests).collect();
-    let cards: Vec<&'static Card> =
+    let cards: Vec<&'static ListedCard> =
         states().zip(&guests).flat_map(|(state, guests)| state.cards_and(guests)).collect();
     if cards.is_empty() || !cards.iter().all(|card| card.is_attached) {
         return None;
     }
-    // SAFETY: as in `Card::lock`.
+    // SAFETY: as in `ListedCard::lock`.
     let locked = cards.iter().map(|card| unsafe { card.device.before_fork() });
     let cards = locked.collect::<Option<Vec<_>>>()?;
     let slots = states().flat_map(|state| state.pools.lock_all()).collect();
@@ -241,25 +241,25 @@ extern "C" fn in_child() {
 
 impl Process {
     /// The guests' cards of this process, locked.
-    fn lock_guests(&self) -> MutexGuard<'_, Vec<&'static Card>> {
+    fn lock_guests(&self) -> MutexGuard<'_, Vec<&'static ListedCard>> {
         self.guests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The cards of this process, and these.
-    fn cards_and(&'static self, guests: &[&'static Card]) -> Vec<&'static Card> {
+    fn cards_and(&'static self, guests: &[&'static ListedCard]) -> Vec<&'static ListedCard> {
         self.cards.get().into_iter().flatten().chain(guests.iter().copied()).collect()
     }
 
     /// Keeps the card of another process's session, until [`Process::end_guest`].
-    pub(crate) fn keep_guest(&self, card: Card) -> &'static Card {
-        let card: &'static Card = Box::leak(Box::new(card));
+    pub(crate) fn keep_guest(&self, card: ListedCard) -> &'static ListedCard {
+        let card: &'static ListedCard = Box::leak(Box::new(card));
         self.lock_guests().push(card);
         card
     }
 
     /// Ends what [`Process::keep_guest`] began, if it was called for this card, to which nothing
     /// refers any more. (A forked child leaves its parent's alone.)
-    pub(crate) fn end_guest(&self, card: &'static Card) {
+    pub(crate) fn end_guest(&self, card: &'static ListedCard) {
         let mut guests = self.lock_guests();
         let Some(at) = guests.iter().position(|guest| ptr::eq(*guest, card)) else { return };
         let gone = ptr::from_ref(guests.swap_remove(at)).cast_mut();

@@ -19,7 +19,7 @@ use std::sync::{Mutex, PoisonError};
 use remora::interface::Interface;
 use remora::runtime;
 
-use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
+use crate::card::{CAPABILITIES, FIRMWARE, GID_TABLE_LEN, ListedCard};
 use crate::process::{self, Process};
 
 /// The folder that holds the processes' directories, in the user's runtime folder.
@@ -47,7 +47,7 @@ pub fn directory() -> Option<PathBuf> {
 }
 
 /// The directory of a device in `infiniband_verbs`, for `ibv_device.dev_path`.
-pub(crate) fn verbs_path(card: &Card) -> String {
+pub(crate) fn verbs_path(card: &ListedCard) -> String {
     let path = directory()
         .map(|sys| sys.join("class/infiniband_verbs").join(format!("uverbs{}", card.index)));
     path.unwrap_or_default().to_string_lossy().into_owned()
@@ -80,7 +80,7 @@ pub(crate) fn interface_of(address: IpAddr) -> (u32, String) {
 }
 
 /// Writes a card's files, and returns its directory.
-pub(crate) fn publish(card: &Card) -> io::Result<String> {
+pub(crate) fn publish(card: &ListedCard) -> io::Result<String> {
     let root = process::current().shared::<Root>();
     let mut made = root.0.lock().unwrap_or_else(PoisonError::into_inner);
     let root = match &*made {
@@ -129,7 +129,7 @@ fn remove_those_of_the_dead(processes: &Path) {
     }
 }
 
-fn write_card(root: &Path, directory: &Path, card: &Card) -> io::Result<()> {
+fn write_card(root: &Path, directory: &Path, card: &ListedCard) -> io::Result<()> {
     let guid = words(&card.guid.to_be_bytes());
     let lid = card.lid();
     let device = "device/infiniband_verbs";

@@ -88,6 +88,15 @@ bitflags! {
 }
 
 /// A completion-queue entry.
+///
+/// ```
+/// use remora_nic::queue::{Completion, Status};
+///
+/// let done = Completion { wr_id: 7, len: 64, ..Completion::default() };
+/// assert_eq!(done.ok().map(|done| done.len), Ok(64));
+/// let failed = Completion { status: Status::RemoteAccess, ..done };
+/// assert_eq!(failed.ok().unwrap_err().wr_id, 7);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Completion {
     /// The id from the work request.

@@ -20,6 +20,18 @@ use super::{CallStatus, Grant};
 
 /// An invocation, as its kernel sees it. It is only a name and can be copied. Its futures must be
 /// polled inside the kernel's own future; elsewhere they end with [`CallStatus::TRAP`].
+///
+/// ```
+/// use remora_offload::kernel::{CallStatus, Context};
+///
+/// /// Answers with the word that lies at the address in the parameters.
+/// async fn word(call: Context) -> Result<(), CallStatus> {
+///     let at = call.params(|params| params.try_into().map_err(|_| CallStatus::BAD_PARAMS)).await?;
+///     let mut word = [0; 8];
+///     call.read(u64::from_le_bytes(at), &mut word).await?;
+///     call.output(|out| out.extend_from_slice(&word)).await
+/// }
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Context {
     pub(super) qpn: u32,

@@ -12,6 +12,13 @@ use super::context::Context;
 use super::grant::Grant;
 
 /// The settings of a kernel that is to be deployed.
+///
+/// ```
+/// use remora_offload::kernel::Deployment;
+///
+/// let sums = Deployment::new("sum", []).budget(10_000);
+/// assert_eq!((sums.name.as_str(), sums.budget), ("sum", 10_000));
+/// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Deployment {
     /// A name for people to read.

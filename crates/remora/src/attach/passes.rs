@@ -66,14 +66,14 @@ struct Own {
 /// The passes of a queue pair.
 #[derive(Debug, Default)]
 pub(super) struct OfQueuePair {
-    held: Vec<Held>,
+    held: Vec<OpenPass>,
     asks: Attempts,
     waits: Attempts,
 }
 
 /// A pass, and what it opens.
 #[derive(Debug)]
-struct Held {
+struct OpenPass {
     key: Key,
     pass: Pass,
     gates: Gates,
@@ -166,7 +166,7 @@ impl Passes {
 impl OfQueuePair {
     /// Gives up passes that are over, and with them the mappings.
     pub(super) fn sweep(&mut self) {
-        self.held.retain(Held::is_open);
+        self.held.retain(OpenPass::is_open);
     }
 
     /// Gives up all passes.
@@ -174,21 +174,21 @@ impl OfQueuePair {
         self.held.clear();
     }
 
-    fn held(&self, key: Key) -> Option<&Held> {
+    fn held(&self, key: Key) -> Option<&OpenPass> {
         self.held.iter().find(|held| held.key == key)
     }
 
     /// Is there a pass for a key that is not over?
     #[inline]
     fn is_held(&mut self, key: Key) -> bool {
-        let is_open = self.held(key).map(Held::is_open);
+        let is_open = self.held(key).map(OpenPass::is_open);
         if is_open == Some(false) {
             self.sweep();
         }
         is_open == Some(true)
     }
 
-    fn keep(&mut self, held: Held) {
+    fn keep(&mut self, held: OpenPass) {
         self.held.retain(|old| old.key != held.key && old.is_open());
         if self.held.len() == PASSES {
             self.held.remove(0);
@@ -198,10 +198,10 @@ impl OfQueuePair {
     }
 }
 
-impl Held {
+impl OpenPass {
     /// Maps what a pass opens; `None` if the system refuses, or the daemon has said something else
     /// than is there.
-    fn map(key: Key, pass: Pass, files: [impl AsFd; 2]) -> Option<Held> {
+    fn map(key: Key, pass: Pass, files: [impl AsFd; 2]) -> Option<OpenPass> {
         let [gates, memory] = files;
         let len = usize::try_from(memfd::len_of(memory.as_fd()).ok()?).ok()?;
         let is_within = pass.offset.checked_add(pass.len)? <= len as u64;
@@ -209,7 +209,7 @@ impl Held {
             return None;
         }
         let memory = Buffer::map(memory.as_fd(), 0, len).ok()?;
-        Some(Held { key, pass, gates: Gates::open(gates.as_fd()).ok()?, memory })
+        Some(OpenPass { key, pass, gates: Gates::open(gates.as_fd()).ok()?, memory })
     }
 
     fn is_open(&self) -> bool {
@@ -361,7 +361,7 @@ impl Attached {
     #[cold]
     fn ask_for_pass(&mut self, qpn: u32, key: Key) {
         let Some((pass, files)) = self.session.pass(qpn, key) else { return };
-        let Some(held) = Held::map(key, pass, files) else { return };
+        let Some(held) = OpenPass::map(key, pass, files) else { return };
         let Some(qp) = self.queue_pairs.get_mut(&qpn) else { return };
         if let Some(queue) = self.completion_queues.get_mut(&qp.cqs[0]) {
             queue.here.reserve(HERE - queue.here.len());
@@ -440,7 +440,7 @@ mod tests {
         let (_, gates) = Gates::create().unwrap();
         let (offset, iova, len) = (4096, 0, 4096);
         let pass = Pass { gate: 0, sender: 0, mark: 1, offset, iova, len, access: Access::all() };
-        let map = |pass, file: &OwnedFd| Held::map(7, pass, [gates.as_fd(), file.as_fd()]);
+        let map = |pass, file: &OwnedFd| OpenPass::map(7, pass, [gates.as_fd(), file.as_fd()]);
         let sealed = memory(SealFlags::SHRINK);
         assert!(map(pass, &sealed).is_some());
         assert!(map(Pass { offset: 4097, ..pass }, &sealed).is_none(), "beyond its end");

@@ -121,15 +121,15 @@ impl Gates {
         (0..GATES).for_each(|gate| self.shut(gate));
     }
 
-    /// Owner: waits until each sender has been without once, for `patience` at most. Returns
+    /// Owner: waits until each sender has been without once, for `timeout` at most. Returns
     /// whether all were.
-    pub fn settle(&self, patience: Duration) -> bool {
+    pub fn settle(&self, timeout: Duration) -> bool {
         let mut until = None;
         (0..SENDERS).all(|sender| {
             let turn = self.turn(sender);
             let found = turn.load(Ordering::SeqCst);
             while found % 2 == 1 && turn.load(Ordering::Acquire) == found {
-                if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + patience) {
+                if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + timeout) {
                     return false;
                 }
                 std::thread::yield_now();

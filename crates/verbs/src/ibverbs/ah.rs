@@ -11,7 +11,7 @@ use super::pd;
 use super::port;
 use super::{EINVAL, ENOMEM, Result, context, number, or_minus_one, or_null};
 use crate::abi::*;
-use crate::card::{Card, GID_TABLE_LEN, address_of_gid};
+use crate::card::{GID_TABLE_LEN, ListedCard, address_of_gid};
 use crate::handles::{self, Object, Slot};
 
 /// An address handle.
@@ -43,12 +43,12 @@ const HOPS: u8 = 64;
 /// source port follows.
 ///
 /// With a GRH, the GID is an IP address. Without one, the LID is the low half of a loopback
-/// address: see [`Card::lid`].
+/// address: see [`ListedCard::lid`].
 ///
 /// # Errors
 /// `EINVAL`: the port, GID index or address does not exist, the address is of another family than
 /// the card's, or the card has no LIDs.
-pub fn path_of(card: &Card, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
+pub fn path_of(card: &ListedCard, attr: &ibv_ah_attr, entropy: u32) -> Result<Path> {
     port::check(u32::from(attr.port_num))?;
     let service_level = attr.sl & 0xF;
     if attr.is_global == 0 {
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn init_ah_from_wc(
 }
 
 /// The address vector that leads back to the sender of a datagram.
-fn back_to_sender(card: &Card, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_ah_attr> {
+fn back_to_sender(card: &ListedCard, wc: &ibv_wc, grh: *const ibv_grh) -> Result<ibv_ah_attr> {
     let mut attr = ibv_ah_attr::zeroed();
     attr.port_num = 1;
     attr.dlid = wc.slid;

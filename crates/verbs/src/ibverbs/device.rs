@@ -6,7 +6,7 @@ use std::ptr;
 
 use super::{EINVAL, ENOMEM, Result, or_null, set_errno};
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::handles::{self, Object, Slot};
 use crate::process;
 use crate::sysfs;
@@ -15,7 +15,7 @@ use crate::sysfs;
 #[derive(Debug)]
 pub struct Device {
     /// The card.
-    pub card: &'static Card,
+    pub card: &'static ListedCard,
 }
 
 impl Object for Device {
@@ -35,7 +35,7 @@ pub fn devices() -> Vec<&'static Slot<Device>> {
     made.clone()
 }
 
-fn describe(card: &'static Card) -> Option<&'static Slot<Device>> {
+fn describe(card: &'static ListedCard) -> Option<&'static Slot<Device>> {
     let mut c = ibv_device::zeroed();
     c.node_type = IBV_NODE_CA;
     c.transport_type = IBV_TRANSPORT_IB;

@@ -11,7 +11,7 @@ use super::context;
 use super::objects::Context;
 use super::{EBUSY, EINVAL, ENOMEM, Errno, Result, number, or_null};
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::handles::{self, Object, Slot};
 
 /// A piece of device memory.
@@ -87,7 +87,7 @@ fn alloc(handle: *mut ibv_context, attr: &ibv_alloc_dm_attr) -> Result<*mut ibv_
 }
 
 /// The longest piece, in bytes: `max_dm_size` of the device.
-pub(super) fn most(card: &Card) -> u64 {
+pub(super) fn most(card: &ListedCard) -> u64 {
     let memory = card.device.limits().device_memory;
     memory.end - memory.start
 }

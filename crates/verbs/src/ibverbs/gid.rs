@@ -5,14 +5,14 @@ use core::ffi::c_int;
 use super::port;
 use super::{EINVAL, EOPNOTSUPP, Errno, Result, context, number, or_minus_one, set_errno};
 use crate::abi::*;
-use crate::card::Card;
 use crate::card::GID_TABLE_LEN;
+use crate::card::ListedCard;
 
 /// The one entry of the P_Key table: the default partition, as a full member.
 const PKEY: u16 = 0xffff;
 
 /// The table's entry at `index`.
-fn entry(card: &Card, port: u32, index: u32) -> Result<ibv_gid_entry> {
+fn entry(card: &ListedCard, port: u32, index: u32) -> Result<ibv_gid_entry> {
     port::check(port)?;
     if index >= GID_TABLE_LEN {
         return Err(EINVAL);

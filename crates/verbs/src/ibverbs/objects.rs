@@ -14,14 +14,14 @@ use super::Errno;
 use super::gate::Gate;
 use super::qp_attr::Service;
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::handles::{self, Object, Slot};
 
 /// An open device.
 #[derive(Debug)]
 pub struct Context {
     /// The card.
-    pub card: &'static Card,
+    pub card: &'static ListedCard,
     /// The events that `async_fd` reports.
     pub events: Events,
     /// The descriptor by which another process's device was imported.

@@ -9,7 +9,7 @@ use super::{
     parent_domain, poll, port, post, qp, recv, srq, xrc,
 };
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::handles;
 
 /// `ibv_open_device`.
@@ -30,7 +30,7 @@ pub fn open(device: *mut ibv_device) -> Result<*mut ibv_context> {
 /// with an error.
 pub(super) fn open_on(
     device: *mut ibv_device,
-    card: &'static Card,
+    card: &'static ListedCard,
     imported: Option<OwnedFd>,
 ) -> core::result::Result<*mut ibv_context, (Errno, Option<OwnedFd>)> {
     let events = match Events::new() {

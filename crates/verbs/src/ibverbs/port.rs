@@ -11,7 +11,7 @@ use super::device::copy_name;
 use super::{EINVAL, Result, context, dm, number};
 use crate::abi::newer::*;
 use crate::abi::*;
-use crate::card::{CAPABILITIES, Card, FIRMWARE, GID_TABLE_LEN};
+use crate::card::{CAPABILITIES, FIRMWARE, GID_TABLE_LEN, ListedCard};
 
 /// The READs and atomics that a queue pair may have outstanding, each way.
 const MAX_READS: c_int = 16;
@@ -54,7 +54,7 @@ pub(crate) unsafe fn answer<T: Copy>(from: &T, to: *mut T, room: usize) -> Resul
 }
 
 /// A card's port.
-fn port_of(card: &Card) -> ibv_port_attr_v57 {
+fn port_of(card: &ListedCard) -> ibv_port_attr_v57 {
     let mut attr = ibv_port_attr::zeroed();
     attr.state = IBV_PORT_ACTIVE;
     attr.max_mtu = IBV_MTU_4096;
@@ -129,7 +129,7 @@ fn int(limit: usize) -> c_int {
 }
 
 /// A card's attributes.
-pub(crate) fn device_of(card: &Card) -> ibv_device_attr {
+pub(crate) fn device_of(card: &ListedCard) -> ibv_device_attr {
     let limits = card.device.limits();
     let mut attr = ibv_device_attr::zeroed();
     copy_name(&mut attr.fw_ver, FIRMWARE);

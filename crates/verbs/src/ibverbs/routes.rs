@@ -12,7 +12,7 @@ use remora::nic::Event;
 
 use super::objects::{AsyncEvent, Context, Cq, Qp, Srq, Subject};
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::handles::{self, Slot};
 use crate::process;
 
@@ -45,7 +45,7 @@ impl CardRoutes {
 
 /// The routes of a card. The first call connects the card's events to them. The caller must not
 /// hold the card's lock.
-pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
+pub(crate) fn routes(card: &ListedCard) -> Arc<CardRoutes> {
     let routes = process::current().shared::<Routes>();
     let mut cards = routes.cards.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(known) = cards.get(&card.index) {
@@ -59,7 +59,7 @@ pub(crate) fn routes(card: &Card) -> Arc<CardRoutes> {
 }
 
 /// Forgets the routes of a card, on which nothing is left.
-pub(super) fn forget(card: &Card) {
+pub(super) fn forget(card: &ListedCard) {
     let routes = process::current().shared::<Routes>();
     routes.cards.lock().unwrap_or_else(PoisonError::into_inner).remove(&card.index);
 }

@@ -18,7 +18,7 @@ use super::{EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
 use crate::card;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::process;
 
 /// The length of the address in C.
@@ -30,7 +30,7 @@ pub(crate) fn c_len(address: SocketAddr) -> usize {
 }
 
 /// The card that has `ip` or that serves it: any card serves the addresses of this machine.
-fn card_for(ip: IpAddr) -> Result<&'static Card> {
+fn card_for(ip: IpAddr) -> Result<&'static ListedCard> {
     let cards = process::current().cards();
     let exact = cards.iter().find(|card| card.address == ip.to_canonical());
     let any = || if directory::is_local(ip.to_canonical()) { cards.first() } else { None };
@@ -38,17 +38,17 @@ fn card_for(ip: IpAddr) -> Result<&'static Card> {
 }
 
 /// The card from which `peer` is reached.
-fn card_towards(peer: IpAddr) -> Result<&'static Card> {
+fn card_towards(peer: IpAddr) -> Result<&'static ListedCard> {
     let cards = process::current().cards();
-    let same_kind = |card: &&Card| card.address.is_loopback() == peer.is_loopback();
-    let family = |card: &&Card| card.address.is_ipv4() == peer.is_ipv4();
+    let same_kind = |card: &&ListedCard| card.address.is_loopback() == peer.is_loopback();
+    let family = |card: &&ListedCard| card.address.is_ipv4() == peer.is_ipv4();
     let best = cards.iter().find(|card| card.address == peer);
     let best = best.or_else(|| cards.iter().find(|card| same_kind(card) && family(card)));
     best.or_else(|| cards.iter().find(family)).or_else(|| cards.first()).ok_or(ENODEV)
 }
 
 /// The largest path MTU that both ends support, as a code.
-fn path_mtu(card: &Card, peer: IpAddr) -> u8 {
+fn path_mtu(card: &ListedCard, peer: IpAddr) -> u8 {
     let theirs = match peer.is_loopback() {
         true => None,
         false => Interface::find(&peer.to_string()).ok().map(|interface| interface.path_mtu()),
@@ -146,7 +146,7 @@ fn resolve(id: &Id, local: Option<SocketAddr>, remote: SocketAddr) -> Result<()>
 /// Stores the resolution: the address of the peer's card, and the addresses of both ends.
 fn keep(
     id: &Id,
-    card: &Card,
+    card: &ListedCard,
     known: Option<SocketAddr>,
     (remote, place, peer): (SocketAddr, ServedBy, IpAddr),
 ) {
@@ -350,7 +350,7 @@ pub(super) fn scope(id: &Id) -> Result<AddressScope> {
 }
 
 /// Announces to this machine's processes that a bound id listens on these cards.
-pub(super) fn announce(id: &Id, cards: &[&Card]) -> Result<()> {
+pub(super) fn announce(id: &Id, cards: &[&ListedCard]) -> Result<()> {
     let mut state = id.lock();
     let held = state.port_lock.as_mut().ok_or(EINVAL)?;
     let mut said = Vec::new();

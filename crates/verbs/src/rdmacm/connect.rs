@@ -22,7 +22,7 @@ use super::{
 use super::{address, groups, sink};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::process;
 
 /// The most requests that may wait at a listener, also used where the program gives no backlog.
@@ -179,7 +179,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
         Some(index) => process::current().cards().get(index..=index),
         None => process::current().cards().get(..),
     };
-    let cards: Vec<&Card> = cards.ok_or(EINVAL)?.iter().collect();
+    let cards: Vec<&ListedCard> = cards.ok_or(EINVAL)?.iter().collect();
     let mut state = id.lock();
     state.backlog = match usize::try_from(backlog) {
         Ok(wanted @ 1..=BACKLOG_MAX) => wanted,
@@ -195,7 +195,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<()> {
     })
 }
 
-fn listen_on(id: &Arc<Id>, card: &Card, port: u16, scope: AddressScope) -> Result<()> {
+fn listen_on(id: &Arc<Id>, card: &ListedCard, port: u16, scope: AddressScope) -> Result<()> {
     let mut locked = card.lock();
     let listening = locked.commands().listen(service(id.space, port), scope);
     let listener = listening.map_err(|error| match error {

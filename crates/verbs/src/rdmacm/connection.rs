@@ -11,7 +11,7 @@ use remora::raw::Commands;
 use super::objects::{Id, Stage};
 use super::{EINVAL, EIO, Errno, Result, manager};
 use crate::abi::rdma_cma::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 
 /// Calls `act` with the id's connection, under the card's lock.
 pub(super) fn with_connection<R>(
@@ -52,7 +52,7 @@ pub(super) fn end_connection(id: &Arc<Id>) {
     }
 }
 
-fn end_on(card: &Card, locked: &mut raw::LockedCard<'_>, id: &Id) {
+fn end_on(card: &ListedCard, locked: &mut raw::LockedCard<'_>, id: &Id) {
     let mut state = id.lock();
     let (conn, question) = (state.conn.take(), state.sidr.take());
     drop(state);

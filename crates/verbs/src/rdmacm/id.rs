@@ -9,7 +9,7 @@ use super::objects::{EventChannel, Id, IdState};
 use super::{Result, Table, c_address};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::card::{self, Card};
+use crate::card::{self, ListedCard};
 use crate::handles::{self, Kind, Object};
 use crate::process;
 
@@ -131,7 +131,7 @@ impl Id {
     pub(crate) fn attach(&self, card: usize) -> Result<()> {
         let context = super::verbs::context(card)?;
         self.lock().card = Some(card);
-        let gid = process::current().cards().get(card).map(Card::gid);
+        let gid = process::current().cards().get(card).map(ListedCard::gid);
         self.set(|c| {
             // SAFETY: `set` gives the C struct, and these are plain fields of it.
             unsafe {
@@ -148,7 +148,7 @@ impl Id {
     }
 
     /// The card to which it is bound.
-    pub(crate) fn card(&self) -> Result<&'static Card> {
+    pub(crate) fn card(&self) -> Result<&'static ListedCard> {
         let index = self.lock().card.ok_or(super::EINVAL)?;
         process::current().cards().get(index).ok_or(super::ENODEV)
     }

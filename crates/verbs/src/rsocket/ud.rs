@@ -9,7 +9,7 @@ use super::stream::{Buffer, set_nonblocking};
 use super::wire::{self, SLOT};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
-use crate::card::Card;
+use crate::card::ListedCard;
 use crate::ibverbs::{ah, channel, cq, poll, post, recv};
 use crate::rdmacm::{EINVAL, Errno, Result, connect, queue_pair};
 
@@ -67,7 +67,7 @@ fn made<T>(pointer: *mut T) -> Result<*mut T> {
 
 impl Endpoint {
     /// Makes a queue pair on a card.
-    pub(super) fn new(card: &Card, sizes: Sizes) -> Result<Endpoint> {
+    pub(super) fn new(card: &ListedCard, sizes: Sizes) -> Result<Endpoint> {
         let mut id = ptr::null_mut();
         // SAFETY: the id has room for the handle.
         let created = unsafe {

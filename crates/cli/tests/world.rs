@@ -242,3 +242,26 @@ fn the_bench_of_worlds_writes_figures() {
         .unwrap();
     assert!(told(&nothing).contains("nothing is called `fig99`"), "{}", told(&nothing));
 }
+
+/// Another build's random worlds are run as ours are; one that cannot run them is an error.
+#[test]
+fn another_build_stands_beside_random_worlds() {
+    let folder = Folder::new();
+    let json = folder.path("rows.json");
+    let bench = |peer: &str| {
+        Command::new(env!("CARGO_BIN_EXE_remora"))
+            .args(["bench", "worlds", "--quick", "--only", "worlds_rate", "--peer", peer, "--json"])
+            .arg(&json)
+            .arg("--html")
+            .arg(folder.path("page.html"))
+            .output()
+            .unwrap()
+    };
+    let output = bench(env!("CARGO_BIN_EXE_remora"));
+    assert!(output.status.success(), "{}", told(&output));
+    let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    let rate = |side: &str| rows[0][side]["median"].as_f64().unwrap();
+    assert!(rate("ours") > 0.0 && rate("peer") > 0.0, "{rows:?}");
+    let none = bench("false");
+    assert!(!none.status.success() && told(&none).contains("false sim 1"), "{}", told(&none));
+}

@@ -23,9 +23,10 @@ use crate::world::progress;
 const PAPER: &str = "SRNIC is 1.9–2.2 × better than ConnectX-6 (PFC, DCQCN, go-back-N) in all \
                      three, stays stable as the network grows, and is similar to IRN (SRNIC §6.3; \
                      ns-3)";
-/// The numbers of servers by default, and those that `--full` adds.
-const SERVERS: [u32; 3] = [16, 64, 256];
-const MORE: [u32; 2] = [1024, 4096];
+/// The numbers of servers, and up to which of them by default.
+const SERVERS: [u32; 5] = [16, 64, 256, 1024, MOST];
+pub(super) const MOST: u32 = 4096;
+pub(super) const USUAL: u32 = 256;
 /// The number of servers of the rows that compare with SRNIC as published.
 const COMPARED: u32 = 256;
 /// These rows: names, and which of the ways each has. Without classes, only transports are
@@ -138,19 +139,17 @@ pub(super) struct Found {
     sizes: Vec<Size>,
 }
 
-/// Runs what is wanted.
-pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, full: bool) -> Result<Found> {
+/// Runs what is wanted, with at most so many servers.
+pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, most: u32) -> Result<Found> {
     let ways = ways()?;
     let wants_figure = FIGURES.iter().any(|(id, ..)| is_wanted(id));
-    let mut servers: Vec<u32> = if wants_figure { SERVERS.into() } else { Vec::new() };
-    match (quick, full) {
-        (true, _) => servers.retain(|servers| *servers < COMPARED),
-        (_, true) if wants_figure => servers.extend(MORE),
-        _ if !wants_figure && ROWS.iter().any(|(name, _)| is_wanted(name)) => {
-            servers.push(COMPARED);
-        }
-        _ => {}
-    }
+    let wants_row = ROWS.iter().any(|(name, _)| is_wanted(name));
+    let is_run = |servers: &u32| match (wants_figure, quick) {
+        (true, true) => *servers < COMPARED,
+        (true, false) => *servers <= most,
+        (false, _) => *servers == COMPARED && wants_row && !quick,
+    };
+    let servers: Vec<u32> = SERVERS.into_iter().filter(is_run).collect();
     let work = servers.iter().map(|servers| work(*servers, quick)).collect::<Result<_>>()?;
     let mut pace = Pace::new(work, ways.len());
     let mut sizes = Vec::new();
@@ -328,10 +327,10 @@ mod tests {
     /// What is asked for is what runs, and each number of servers has about as many flows.
     #[test]
     fn the_runs_are_those_that_are_wanted() {
-        let none = run(&|name| name == "packets_16", true, false).unwrap();
+        let none = run(&|name| name == "packets_16", true, USUAL).unwrap();
         assert!(none.sizes.is_empty() && none.section().is_empty());
         assert!(none.figures(&|_| true).is_empty() && none.rows(&|_| true).is_empty());
-        for servers in SERVERS {
+        for servers in SERVERS.into_iter().filter(|servers| *servers <= USUAL) {
             let cluster = cluster(servers).unwrap();
             let of = |seed| flows(&cluster, span(false), seed).unwrap().len();
             let flows: usize = seeds(servers, false).map(of).sum();

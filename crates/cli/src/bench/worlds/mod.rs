@@ -31,9 +31,15 @@ pub(super) struct Worlds {
     /// Figures for 1,024 and 4,096 servers, too: takes an hour, or several
     #[arg(long, conflicts_with = "quick")]
     full: bool,
+    /// Figures for at most so many servers [default: 256]
+    #[arg(long, value_name = "MOST", conflicts_with_all = ["quick", "full"])]
+    servers: Option<u32>,
     /// Only simulate the paper's figures; measure nothing of the simulator
     #[arg(long)]
     simulated: bool,
+    /// Another build of this command, whose random worlds stand beside ours in `worlds_rate`
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "simulated")]
+    peer: Option<PathBuf>,
     /// Write the page with the plots here
     #[arg(long, alias = "page", value_name = "FILE", default_value = "remora-worlds.html")]
     html: PathBuf,
@@ -63,13 +69,14 @@ const SEED: u64 = 1;
 
 impl Worlds {
     pub(super) fn run(&self) -> Result<()> {
-        let Worlds { options, full, simulated, html } = self;
+        let Worlds { options, full, servers, simulated, peer, html } = self;
         let is_wanted = |name: &str| name.contains(&options.only);
         let mut rows = Vec::new();
         if !simulated {
-            rows.extend(speed::rows(&is_wanted, options.quick)?);
+            rows.extend(speed::rows(&is_wanted, options.quick, peer.as_deref())?);
         }
-        let found = fig12::run(&is_wanted, options.quick, *full)?;
+        let most = if *full { fig12::MOST } else { servers.unwrap_or(fig12::USUAL) };
+        let found = fig12::run(&is_wanted, options.quick, most)?;
         rows.extend(found.rows(&is_wanted));
         let mut figures = found.figures(&is_wanted);
         figures.extend(hardware::figures(&is_wanted, options.quick)?);

@@ -4,8 +4,10 @@
 //! Packets count when they are delivered, acknowledges included; a run's set-up (cards, queue
 //! pairs) counts in `hosts_4096` only.
 
-use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Instant;
+use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 use remora::nic::qp::Mtu;
@@ -59,8 +61,12 @@ impl Load {
     }
 }
 
-/// The rows that are wanted. `quick` shortens all runs.
-pub(super) fn rows(is_wanted: &dyn Fn(&str) -> bool, quick: bool) -> Result<Vec<Row>> {
+/// The rows that are wanted. `quick` shortens all runs; `peer` is another build of this command.
+pub(super) fn rows(
+    is_wanted: &dyn Fn(&str) -> bool,
+    quick: bool,
+    peer: Option<&Path>,
+) -> Result<Vec<Row>> {
     let shorter = if quick { 50 } else { 1 };
     let mut rows = Vec::new();
     // First, so that it is not told what others have left in memory.
@@ -71,10 +77,7 @@ pub(super) fn rows(is_wanted: &dyn Fn(&str) -> bool, quick: bool) -> Result<Vec<
         rows.push(measure(case, if quick { 1 } else { 3 })?);
     }
     if is_wanted("worlds_rate") {
-        let rates = (0..if quick { 1 } else { 3 }).map(|_| random_worlds(WORLDS / shorter));
-        let ours = Spread::of(rates.collect::<Result<_>>()?);
-        let before = ("the simulator before this network (not in this build)", f64::NAN);
-        rows.push(Row::beside("worlds_rate", "1/s", ours, before, Target::Any));
+        rows.push(worlds_rate(WORLDS / shorter, if quick { 1 } else { 3 }, peer)?);
     }
     Ok(rows)
 }
@@ -136,6 +139,27 @@ fn highest_memory() -> Result<u64> {
     Ok(kib.context("/proc/self/status says nothing of VmHWM")? << 10)
 }
 
+/// Random worlds a second. The same seed is another world in another build, as soon as worlds have
+/// something more: so what is compared is what the tests of each build take.
+fn worlds_rate(count: u64, runs: usize, peer: Option<&Path>) -> Result<Row> {
+    let Some(peer) = peer else {
+        let rates = (0..runs).map(|_| random_worlds(count));
+        let ours = Spread::of(rates.collect::<Result<_>>()?);
+        let nobody = ("another build of this command (--peer)", f64::NAN);
+        return Ok(Row::beside("worlds_rate", "1/s", ours, nobody, Target::AtLeast(1.0)));
+    };
+    let own = env::current_exe().context("cannot find this command's own file")?;
+    let case = Case {
+        name: "worlds_rate",
+        unit: "1/s",
+        peer: "the other build",
+        target: Target::AtLeast(1.0),
+        ours: Box::new(|| worlds_of(&own, count)),
+        theirs: Box::new(|| worlds_of(peer, count)),
+    };
+    measure(case, runs)
+}
+
 /// Random worlds a second.
 fn random_worlds(count: u64) -> Result<f64> {
     let start = Instant::now();
@@ -145,13 +169,28 @@ fn random_worlds(count: u64) -> Result<f64> {
     Ok(count.max(1) as f64 / start.elapsed().as_secs_f64())
 }
 
+/// The same by a build of this command, in a process of its own.
+fn worlds_of(program: &Path, count: u64) -> Result<f64> {
+    let count = count.max(1);
+    let start = Instant::now();
+    let run = Command::new(program)
+        .args(["sim", "1", "--count", &count.to_string()])
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&run.stderr);
+    ensure!(run.status.success(), "{} sim 1 --count {count}: {said}", program.display());
+    Ok(count as f64 / seconds)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn rows_are_those_of_the_names() {
-        let row = |name: &'static str| rows(&|other| other == name, true).unwrap();
+        let row = |name: &'static str| rows(&|other| other == name, true, None).unwrap();
         let [small] = &row("packets_16")[..] else { panic!("one row") };
         assert!(small.ours.median > 0.0 && small.peer.spread.median == 1000.0);
         let [worlds] = &row("worlds_rate")[..] else { panic!("one row") };

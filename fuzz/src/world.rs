@@ -69,6 +69,7 @@ pub fn worlds() -> Vec<Seed> {
         seed("failing-link", include_str!("../../examples/worlds/failing-link.toml")),
         seed("cards", include_str!("../../examples/worlds/cards.toml")),
         seed("gets", include_str!("../../examples/worlds/gets.toml")),
+        seed("store", include_str!("../../examples/worlds/store.toml")),
         seed("htsim", "[topology]\nshape=\"htsim\"\nfile=\"self\"\n"),
         seed("hpcc", "[topology]\nshape=\"hpcc\"\nfile=\"self\"\n"),
         seed("htsim-flows", &format!("{star}[[workload]]\nkind=\"htsim\"\nfile=\"self\"\n")),

@@ -212,6 +212,19 @@ fn cards_of_several_kinds_are_in_one_world() {
     assert!(page.contains("<td>2 cx5, 2 software, 2 srnic"), "the page names the cards");
 }
 
+/// Kernels and stores under load: all answers come, and threads change nothing.
+#[test]
+fn kernels_and_stores_serve_under_load() {
+    for name in ["gets.toml", "store.toml"] {
+        let (one, page) = run(&example(name), &[]);
+        assert_eq!((&one["done"], &one["failed"]), (&one["flows"], &0.into()), "{name}");
+        assert!(one["flows"].as_u64().unwrap() > 1500, "{name}");
+        let (two, _) = run(&example(name), &["--threads", "2"]);
+        assert_eq!(one["trace"], two["trace"], "{name}");
+        assert!(page.contains("slowdown"), "{name}");
+    }
+}
+
 /// The bench of worlds runs all transports, and writes its rows and a page with its three figures.
 #[test]
 fn the_bench_of_worlds_writes_figures() {

@@ -248,3 +248,34 @@ fn what_a_model_has_not_is_pointed_at() {
     let report = cluster.run(&flows.flows).unwrap();
     assert_eq!((report.done(), flows.flows.len()), (15, 15), "{report}");
 }
+
+#[test]
+fn clients_ask_the_stores_that_a_file_says() {
+    let world = |store: &str| {
+        format!(
+            "[topology]\nshape = \"star\"\nhosts = 6\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+             [[workload]]\nkind = \"store\"\nclients = \"2..5\"\nservers = \"0..1\"\n{store}"
+        )
+    };
+    let rest = "sizes = \"1KB\"\noperations = 10\nkeys = 50\ngets = 0.5\ndepth = 2\nskew = 1";
+    let Experiment { cluster, flows, .. } = parse(&world(rest)).unwrap();
+    let report = cluster.run(&flows.flows).unwrap();
+    assert_eq!((report.done(), flows.flows.len()), (80, 80), "{report}");
+    let gets = flows.flows.iter().filter(|flow| flow.fetches()).count();
+    assert!((20..60).contains(&gets), "{gets}");
+    let wrong = |from: &str, to: &str| {
+        let text = world(rest).replace(from, to);
+        let mistake = parse(&text).unwrap_err();
+        (text[mistake.at].to_owned(), mistake.message)
+    };
+    assert_eq!(wrong("\"0..1\"", "\"0..2\"").1, "host 2 is a client and has a store");
+    assert_eq!(wrong("1KB", "2MB").1, "values of 2000000 bytes");
+    assert_eq!(wrong("gets = 0.5", "gets = 1.5").0, "1.5");
+    assert_eq!(wrong("keys = 50", "keys = 0").0, "0");
+    assert!(wrong("operations = 10", "").1.ends_with("has no `operations`"));
+    let (_, many) = wrong("operations = 10", "operations = 1000000000");
+    assert!(many.starts_with("8000000000 flows need about"), "{many}");
+    let text = world(&rest.replace("1KB", "1MB").replace("keys = 50", "keys = 5000"));
+    let mistake = parse(&text.replace("operations = 10", "operations = 1000")).unwrap_err();
+    assert!(mistake.message.starts_with("the values of stores take"), "{}", mistake.message);
+}

@@ -3,15 +3,16 @@
 use super::section::{Files, Mistake, Section, in_file};
 use crate::dice::{Mix, mix};
 use crate::flows::{
-    Cluster, Flow, Sizes, all_to_all, calls, get_calls, halving_doubling, incast, permutation,
-    poisson, ring_all_reduce,
+    Cluster, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling, incast,
+    permutation, poisson, ring_all_reduce,
 };
 use crate::format::hpcc::{self, HpccFlows, HpccTopology};
 use crate::format::{goal, htsim};
 
 /// The kinds, for an error.
 const KINDS: &str = "`poisson`, `incast`, `permutation`, `all-to-all`, `ring-all-reduce`, \
-                     `halving-doubling`, `calls`, `gets`, `flows`, `hpcc`, `htsim` or `goal`";
+                     `halving-doubling`, `calls`, `gets`, `store`, `flows`, `hpcc`, `htsim` or \
+                     `goal`";
 
 /// Reads one section, and adds its flows to those of the sections before.
 pub(super) fn read(
@@ -80,6 +81,7 @@ fn made(
         }
         "calls" => closed_loop(section, hosts)?,
         "gets" => fetches(section, cluster, files)?,
+        "store" => store(section, cluster, files)?,
         "flows" => one_by_one(section, hosts)?,
         _ => {
             let message = format!("there is no workload \"{kind}\"");
@@ -201,6 +203,41 @@ fn fetches(
     room(section, (clients.len() as u64).saturating_mul(count.into()))?;
     let mut random = Mix::new(mix(seed));
     Ok(get_calls(clients, server, (count, think), || sizes.draw(&mut random)))
+}
+
+fn store(
+    section: &mut Section<'_>,
+    cluster: &Cluster,
+    files: Files<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let hosts = cluster.topology.hosts;
+    let (clients, at) = (section.hosts("clients", hosts)?, section.at.clone());
+    let servers = section.hosts("servers", hosts)?;
+    if let Some(both) = clients.iter().find(|client| servers.contains(client)) {
+        let message = format!("host {both} is a client and has a store");
+        return Err(Mistake::new(at, message, "take other `clients`, or other `servers`"));
+    }
+    let sizes = sizes(section, files)?;
+    if sizes.longest() > Flow::VALUE {
+        let message = format!("values of {} bytes", sizes.longest());
+        let help = format!("a store's values have at most {} bytes here", Flow::VALUE);
+        return Err(section.mistake(message, help));
+    }
+    let found = section.number("operations", 1..=u32::MAX)?;
+    let operations = section.need("operations", found)?;
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+    let mut load = StoreLoad::new(operations, seed);
+    load.keys = section.number("keys", 1..=1_000_000)?.unwrap_or(load.keys);
+    load.gets = section.number("gets", 0.0..=1.0)?.unwrap_or(load.gets);
+    load.skew = section.number("skew", 0.0..=10.0)?.unwrap_or(load.skew);
+    load.depth = section.number("depth", 1..=1024)?.unwrap_or(load.depth);
+    load.think = section.time("think")?.map_or(0, |found| found.0);
+    let connections = clients.len() as u64 * u64::from(load.depth);
+    room(section, connections.saturating_mul(operations.into()))?;
+    let flows = load.flows(&clients, &servers, &sizes);
+    let help = "take fewer `keys`, or shorter values";
+    Flow::check(&flows, hosts).map_err(|error| section.mistake(error, help))?;
+    Ok(flows)
 }
 
 fn one_by_one(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mistake> {

@@ -1,5 +1,8 @@
 //! Flows by cards: each host has the card that runs live, and each flow is a WRITE between two
-//! queue pairs of its own, or a call of a kernel ([`gets`]).
+//! queue pairs of its own, or a call of a kernel ([`gets`], [`stores`]).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use remora_nic::kernel::CallStatus;
 use remora_nic::nic::QpInit;
@@ -10,23 +13,33 @@ use remora_nic::queue::{
 use remora_nic::wire::{Dialect, Transport as Service};
 use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
 use remora_offload::kernel::builtin::get::Value;
+use remora_offload::kernel::{Executor, ExecutorLimits};
 
 use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError, Content};
-use super::flow::Flow;
+use super::flow::{Flow, Verb};
 use super::gets;
 use super::report::Part as Outcome;
 use super::shared::{Ends, Shared, locked};
+use super::stores::{self, Kept};
 use super::transport::How;
 use crate::dice::{mix, pattern};
 use crate::hollow::{self, HOLLOW};
+use crate::kernel::timing;
 use crate::net::{Net, Ps};
 use crate::world::{DriverOptions, Host, Step, World};
 
 /// The address in work requests of a host's first byte.
 const IOVA: u64 = 0x1000_0000_0000;
+/// The address in work requests of the first of a host's calls of stores.
+const CALLS: u64 = 0x3000_0000_0000;
+/// Bytes from one such call to the next.
+const CALL: u64 = 128;
 /// Entries of a completion queue. It is emptied after each event.
 const ENTRIES: usize = 1024;
+
+/// The most calls of kernels that a host's card carries out at once.
+const MOST_CALLS: usize = 4096;
 
 /// By how much a class's share of a card that many want is larger than that of the class below.
 const SHARE: u16 = 4;
@@ -38,6 +51,14 @@ struct Base {
     send_cq: u32,
     recv_cq: u32,
     key: u32,
+}
+
+/// Memory for the heads of a host's calls of stores: each has its own for the whole run.
+#[derive(Clone, Copy, Debug)]
+struct Calls {
+    addr: u64,
+    key: u32,
+    used: u64,
 }
 
 /// The hosts of one part, with their cards.
@@ -52,6 +73,12 @@ pub(super) struct Cards<'a> {
     targets: Vec<u64>,
     /// By host: how many flows fetch from it.
     gets: Vec<u32>,
+    /// By host: does it have a store?
+    has_store: Vec<bool>,
+    /// The stores of the hosts that are here.
+    stores: BTreeMap<u32, Arc<Kept>>,
+    /// By host that is here: where its long calls of stores have their heads.
+    calls: BTreeMap<u32, Calls>,
     /// By flow: its class, where shorter flows have higher ones.
     classes: Option<Vec<u8>>,
     news: Vec<News>,
@@ -80,12 +107,19 @@ impl<'a> Carrier<'a> for Cards<'a> {
             sources: vec![0; flows.len()],
             targets: vec![0; flows.len()],
             gets: gets::counts(flows, cluster.topology.hosts),
+            has_store: vec![false; cluster.topology.hosts as usize],
+            stores: BTreeMap::new(),
+            calls: BTreeMap::new(),
             classes: cluster.short_first.then(|| Flow::classes(flows)),
             news: Vec::new(),
         };
+        for flow in flows.iter().filter(|flow| flow.verb.key().is_some()) {
+            cards.has_store[flow.dst as usize] = true;
+        }
         cards.lay_out()?;
         cards.register((first, last))?;
-        (first..last).try_for_each(|host| cards.serve_gets(host))?;
+        cards.register_calls()?;
+        (first..last).try_for_each(|host| cards.serve(host))?;
         cards.create()?;
         Ok(cards)
     }
@@ -100,19 +134,21 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let terms = (psn, self.class(i), flow.connection);
             if self.is_here(flow.src) {
                 self.bring_up((flow.src, src_qpn), (flow.dst, dst_qpn), terms);
-                if flow.fetches {
+                if flow.is_call() {
                     self.await_one(flow.src, src_qpn, i);
                 }
             }
             if self.is_here(flow.dst) {
                 self.bring_up((flow.dst, dst_qpn), (flow.src, src_qpn), terms);
-                if self.shared.awaited[i] && !flow.fetches {
+                if self.shared.awaited[i] && !flow.is_call() {
                     self.await_one(flow.dst, dst_qpn, i);
                 }
             }
             let from = flow.way().0;
-            if is_real && self.is_here(from) {
-                self.fill(from, self.place(i, from), &pattern(i as u64, flow.bytes as usize));
+            // Stores have their values already.
+            let is_stored = matches!(flow.verb, Verb::StoreGet(_));
+            if is_real && self.is_here(from) && !is_stored {
+                self.fill(from, self.payload(i, from), &content(i, flow));
             }
         }
     }
@@ -132,8 +168,10 @@ impl<'a> Carrier<'a> for Cards<'a> {
     fn begin(&mut self, i: usize) {
         let flow = &self.shared.flows[i];
         let Ends { src_qpn, dst_addr, dst_key, .. } = self.ends[i];
-        if flow.fetches {
-            return self.call(i);
+        match flow.verb {
+            Verb::Write => {}
+            Verb::Get => return self.call(i),
+            Verb::StoreGet(key) | Verb::StorePut(key) => return self.call_store(i, key),
         }
         let imm = self.shared.awaited[i].then_some(i as u32);
         let lkey = self.base(flow.src).key;
@@ -174,14 +212,19 @@ impl<'a> Carrier<'a> for Cards<'a> {
             if !self.is_here(to) || flow.is_wait() {
                 continue;
             }
-            let place = self.place(i, to);
+            if let Verb::StorePut(key) = flow.verb {
+                let arrived = stores::stored(&self.stores[&to], (key, flow.bytes), is_real);
+                outcome.arrived.push((i as u32, arrived));
+                continue;
+            }
+            let (place, payload) = (self.place(i, to), self.payload(i, to));
             let memory = &mut self.world.hosts.quietly(to as usize).memory;
             let arrived = if is_real {
-                let bytes = memory.slice(place, flow.bytes as usize);
-                let sent = pattern(i as u64, flow.bytes as usize);
+                let bytes = memory.slice(payload, flow.bytes as usize);
+                let sent = content(i, flow);
                 bytes.iter().zip(&sent).take_while(|(a, b)| a == b).count() as u64
             } else {
-                memory.hollow.covered(HOLLOW + place)
+                memory.hollow.covered(HOLLOW + place).saturating_sub(payload - place)
             };
             outcome.arrived.push((i as u32, arrived));
         }
@@ -212,15 +255,23 @@ impl Cards<'_> {
         if is_source { self.sources[flow] } else { self.targets[flow] }
     }
 
-    /// Gives the flows' bytes their places.
+    /// Where the bytes of its message or value are there: behind the head of a store's answer.
+    fn payload(&self, flow: usize, host: u32) -> u64 {
+        let head = self.shared.flows[flow].verb.key().map_or(0, |_| stores::ANSWER);
+        self.place(flow, host) + head
+    }
+
+    /// Gives the flows' bytes their places. Stores have values in memory of their own.
     fn lay_out(&mut self) -> Result<(), ClusterError> {
         for (i, flow) in self.shared.flows.iter().enumerate().filter(|(_, flow)| !flow.is_wait()) {
             for (host, is_source) in [(flow.src, true), (flow.dst, false)] {
-                if !self.is_here(host) {
+                let is_of_store = flow.verb.key().is_some();
+                if !self.is_here(host) || (is_of_store && !is_source) {
                     continue;
                 }
                 let memory = &mut self.world.hosts[host as usize].memory;
-                let addr = memory.hollow.alloc(flow.bytes).ok_or_else(|| full(host, "memory"))?;
+                let len = if is_of_store { stores::ANSWER + flow.bytes } else { flow.bytes };
+                let addr = memory.hollow.alloc(len).ok_or_else(|| full(host, "memory"))?;
                 let places = if is_source { &mut self.sources } else { &mut self.targets };
                 places[i] = addr - HOLLOW;
             }
@@ -264,16 +315,18 @@ impl Cards<'_> {
                 let Base { pd, send_cq, recv_cq, key } = self.base(host);
                 let client = self.class(i).into();
                 let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+                let sges = if flow.verb.key().is_some() { 2 } else { 1 };
                 let mut ring = |inline| {
-                    let stride = RingInit::stride_for(1, inline);
+                    let stride = RingInit::stride_for(sges, inline);
                     let ring = RingInit { addr: 0, depth: 1, stride };
                     RingInit { addr: memory.alloc(ring.len(), 64), ..ring }
                 };
-                let (sq, rq) = match (is_source, flow.fetches) {
-                    (true, false) => (ring(0), RingInit::default()),
-                    (false, false) => (RingInit::default(), ring(0)),
-                    (true, true) => (ring(gets::CALL), ring(0)),
-                    (false, true) => (RingInit::default(), RingInit::default()),
+                let (sq, rq) = match (is_source, flow.verb) {
+                    (true, Verb::Write) => (ring(0), RingInit::default()),
+                    (false, Verb::Write) => (RingInit::default(), ring(0)),
+                    (true, Verb::Get) => (ring(gets::CALL), ring(0)),
+                    (true, _) => (ring(stores::inline(flow)), ring(0)),
+                    (false, _) => (RingInit::default(), RingInit::default()),
                 };
                 let qpn = nic.create_qp(QpInit {
                     pd,
@@ -311,7 +364,8 @@ impl Cards<'_> {
         let Cluster { mtu, timeout, transport, .. } = *self.shared.cluster;
         let How::Card { dialect, congestion, .. } = transport.how else { return };
         // Calls of kernels are no RoCE v2.
-        let calls = self.gets[host as usize] > 0 || self.gets[peer as usize] > 0;
+        let is_called = |host| self.gets[host as usize] > 0 || self.has_store[host as usize];
+        let calls = is_called(host) || is_called(peer);
         let dialect = if calls { dialect | Dialect::KERNELS } else { dialect };
         let entropy = connection.unwrap_or(qpn.min(dest_qp));
         let path = Path::new(Cluster::address(peer), entropy);
@@ -359,27 +413,69 @@ impl Cards<'_> {
     }
 }
 
-/// Values that are fetched.
+/// Kernels, and what they serve.
 impl Cards<'_> {
-    /// Puts up what flows fetch from a host.
-    fn serve_gets(&mut self, host: u32) -> Result<(), ClusterError> {
-        if self.gets[host as usize] == 0 {
+    /// Puts up what a host serves by kernels.
+    fn serve(&mut self, host: u32) -> Result<(), ClusterError> {
+        let (gets, has_store) = (self.gets[host as usize], self.has_store[host as usize]);
+        if gets == 0 && !has_store {
             return Ok(());
         }
+        let profile = self.shared.cluster.hardware.get(host as usize).copied().flatten();
+        let clients = if self.classes.is_some() { 8 } else { 1 };
+        // As many as there are: who waits for them is a matter of the flows.
+        let (invocations, client_invocations) = (MOST_CALLS, MOST_CALLS);
+        let limits = ExecutorLimits { invocations, client_invocations, ..Default::default() };
+        let mut kernels = Executor::new(limits);
+        kernels.set_timing(profile.map(|profile| timing(profile.way)));
+        if gets > 0 {
+            let list = self.values(host);
+            let Base { pd, key, .. } = self.base(host);
+            let server = &mut self.world.hosts[host as usize];
+            gets::serve(server, &mut kernels, (pd, key, clients), &list)
+                .map_err(|what| full(host, what))?;
+        }
+        if has_store {
+            let memory = &mut self.world.hosts[host as usize].memory;
+            let store = stores::open(memory, self.shared.flows, host);
+            let store = store.map_err(|what| full(host, what))?;
+            stores::deploy(&mut kernels, &store, clients).map_err(|what| full(host, what))?;
+            self.stores.insert(host, store);
+        }
+        self.world.hosts[host as usize].nic.set_kernels(Box::new(kernels));
+        Ok(())
+    }
+
+    /// The keys and values that a host's kernel GET serves.
+    fn values(&self, host: u32) -> Vec<(u64, Value)> {
         let flows = self.shared.flows.iter().enumerate();
-        let own = flows.filter(|(_, flow)| flow.fetches && flow.dst == host);
+        let own = flows.filter(|(_, flow)| flow.verb == Verb::Get && flow.dst == host);
         let value = |(i, flow): (usize, &Flow)| {
             let place = Value { addr: IOVA + self.targets[i], len: flow.bytes as u32 };
             (i as u64, place)
         };
-        let list: Vec<(u64, Value)> = own.map(value).collect();
-        let profile = self.shared.cluster.hardware.get(host as usize).copied().flatten();
-        let clients = if self.classes.is_some() { 8 } else { 1 };
-        let Base { pd, key, .. } = self.base(host);
-        let terms = (pd, key, clients);
-        let server = &mut self.world.hosts[host as usize];
-        gets::serve(server, terms, profile.map(|profile| profile.way), &list)
-            .map_err(|what| full(host, what))
+        own.map(value).collect()
+    }
+
+    /// Makes room for the heads of long calls of stores.
+    fn register_calls(&mut self) -> Result<(), ClusterError> {
+        let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
+        for flow in self.shared.flows.iter().filter(|flow| self.is_here(flow.src)) {
+            if flow.verb.key().is_some() && !stores::is_short(flow) {
+                *counts.entry(flow.src).or_default() += 1;
+            }
+        }
+        for (host, count) in counts {
+            let pd = self.base(host).pd;
+            let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
+            let len = count * CALL;
+            let addr = memory.alloc(len as usize, 4096);
+            let pages = PageTable::contiguous(12, addr, len);
+            let init = MrInit { iova: CALLS, len, access: Access::empty(), pages };
+            let key = nic.reg_mr(pd, init).map_err(|e| full(host, e))?;
+            self.calls.insert(host, Calls { addr, key, used: 0 });
+        }
+        Ok(())
     }
 
     /// Has the card tell of a message with an immediate.
@@ -387,6 +483,38 @@ impl Cards<'_> {
         let Host { nic, memory, .. } = &mut self.world.hosts[host as usize];
         let request = RecvRequest { wr_id: flow as u64, sges: &[] };
         nic.post_recv(memory, qpn, &request).expect("an empty ring has room");
+    }
+
+    /// Calls the kernel of a store.
+    fn call_store(&mut self, i: usize, key: u32) {
+        let flow = &self.shared.flows[i];
+        let own = self.base(flow.src).key;
+        let to = Remote { addr: IOVA + self.sources[i], rkey: own };
+        let value = Sge { addr: to.addr + stores::ANSWER, len: flow.bytes as u32, lkey: own };
+        let (opcode, mut call) = stores::call(i, flow, key, to);
+        let payload = self.payload(i, flow.src);
+        let Host { nic, memory, .. } = &mut self.world.hosts[flow.src as usize];
+        let mut sges = [Sge::default(), value];
+        let (op, data) = if stores::is_short(flow) {
+            if let Verb::StorePut(_) = flow.verb {
+                // What lies in memory without bytes is zeros.
+                let len = flow.bytes as usize;
+                let is_real = self.shared.cluster.payload == Content::Real;
+                let bytes = is_real.then(|| memory.slice(payload, len).to_vec());
+                call.extend(bytes.unwrap_or_else(|| vec![0; len]));
+            }
+            (SendOp::Rpc { opcode }, Data::Inline(&call[..]))
+        } else {
+            let calls = self.calls.get_mut(&flow.src).expect("room for each long call");
+            let at = calls.used * CALL;
+            calls.used += 1;
+            memory.slice_mut(calls.addr + at, call.len()).copy_from_slice(&call);
+            sges[0] = Sge { addr: CALLS + at, len: call.len() as u32, lkey: calls.key };
+            (SendOp::RpcWrite { opcode }, Data::Sges(&sges))
+        };
+        let request = SendRequest { wr_id: i as u64, op, data, flags: SendFlags::empty() };
+        let posted = nic.post_send(memory, self.ends[i].src_qpn, &request);
+        posted.expect("the ring of a new queue pair has room");
     }
 
     /// Calls the kernel that sends a flow's bytes.
@@ -429,12 +557,20 @@ fn news_of(host: usize, completion: &Completion, flows: &[Flow]) -> News {
     let (host, flow) = (host as u32, completion.wr_id as u32);
     match completion.status {
         Status::Success if !completion.kind.is_receive() => News::Ended { host, flow },
-        Status::Success if !flows[flow as usize].fetches => News::Arrived { host, flow },
+        Status::Success if !flows[flow as usize].is_call() => News::Arrived { host, flow },
         Status::Success => match CallStatus::from_immediate(completion.imm_or_key).0 {
             CallStatus::OK => News::Ended { host, flow },
             _ => News::Failed { flow, status: Status::RemoteOperation },
         },
         status => News::Failed { flow, status },
+    }
+}
+
+/// The bytes of a flow, where payload exists.
+fn content(i: usize, flow: &Flow) -> Vec<u8> {
+    match flow.verb.key() {
+        Some(key) => stores::value_of(key, flow.bytes),
+        None => pattern(i as u64, flow.bytes as usize),
     }
 }
 

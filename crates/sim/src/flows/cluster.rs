@@ -145,7 +145,7 @@ impl Cluster {
     /// Can the transport have what the cluster and these flows ask for?
     pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
         let has_cards = self.hardware.iter().any(Option::is_some);
-        let has_kernels = flows.iter().any(|flow| flow.fetches);
+        let has_kernels = flows.iter().any(Flow::is_call);
         let asks = has_cards || has_kernels || self.short_first || self.payload == Content::Real;
         match asks && self.transport.is_model() {
             true => Err(ClusterError::Model(self.transport.name)),

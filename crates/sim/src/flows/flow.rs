@@ -1,11 +1,38 @@
 //! A flow: one message from host to host.
 
+use std::collections::BTreeSet;
+
 use thiserror::Error;
 
 use crate::net::Ps;
 
-/// A message from one host to another: a WRITE, on a connection of its own. Or a value that the
-/// source fetches from the other by a call of its kernel GET. Or, from a host to
+/// How a flow's bytes are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verb {
+    /// The source WRITEs them to the target.
+    #[default]
+    Write,
+    /// The source fetches them from the target by a call of its kernel GET.
+    Get,
+    /// The source reads the value of this key in the target's store. Values of other lengths are
+    /// those of other keys.
+    StoreGet(u32),
+    /// The source sets the value of this key in the target's store.
+    StorePut(u32),
+}
+
+impl Verb {
+    /// The key in the target's store.
+    pub fn key(self) -> Option<u32> {
+        match self {
+            Verb::StoreGet(key) | Verb::StorePut(key) => Some(key),
+            Verb::Write | Verb::Get => None,
+        }
+    }
+}
+
+/// A message from one host to another: a WRITE, on a connection of its own. Or an operation of the
+/// source that a kernel of the other carries out ([`Verb`]). Or, from a host to
 /// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Flow {
@@ -23,8 +50,8 @@ pub struct Flow {
     pub after: Vec<u32>,
     /// How many of those must; `None`: all.
     pub needs: Option<u32>,
-    /// The bytes are a value that `src` fetches from `dst`: they go the other way.
-    pub fetches: bool,
+    /// How its bytes are asked for. Those that `src` fetches go the other way.
+    pub verb: Verb,
     /// For switches and cards' hardware, messages from `src` to `dst` with the same number are of
     /// one queue pair, if they do not overlap; `None`: it is of one of its own.
     pub connection: Option<u32>,
@@ -83,6 +110,23 @@ pub enum FlowError {
         /// How many there are.
         of: usize,
     },
+    /// The value is longer than an answer of a store's kernel.
+    #[error("flow {flow}: a store's value of {bytes} bytes; the longest is {}", Flow::VALUE)]
+    Value {
+        /// The flow, by its index.
+        flow: usize,
+        /// Its bytes.
+        bytes: u64,
+    },
+    /// The values of stores exist, and would take too much memory.
+    #[error(
+        "the values of stores take {bytes} bytes of memory; the most is {most}",
+        most = Flow::STORED
+    )]
+    Stored {
+        /// The bytes of all keys' values.
+        bytes: u64,
+    },
     /// There are more flows than fit a machine's memory.
     #[error("{flows} flows need about {gib} GiB of memory; the most is {most}",
         most = Flow::MOST)]
@@ -97,6 +141,10 @@ pub enum FlowError {
 impl Flow {
     /// The most bytes of a flow.
     pub const LONGEST: u64 = 1 << 30;
+    /// The most bytes of a value in a store.
+    pub const VALUE: u64 = 1_000_000;
+    /// The most bytes of all values in all stores.
+    pub const STORED: u64 = 1 << 30;
     /// The latest start: 1000 s.
     pub const LATEST: Ps = 1_000_000_000_000_000;
     /// The most flows of a run.
@@ -107,17 +155,27 @@ impl Flow {
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
         let (after, needs) = (Vec::new(), None);
-        Flow { src, dst, bytes, start, after, needs, fetches: false, connection: None }
+        Flow { src, dst, bytes, start, after, needs, verb: Verb::Write, connection: None }
     }
 
     /// A value that `src` fetches from `dst`; it ends when `src` has it.
     pub fn fetch(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        Flow { fetches: true, ..Flow::new(src, dst, bytes, start) }
+        Flow { verb: Verb::Get, ..Flow::new(src, dst, bytes, start) }
+    }
+
+    /// Does `src` fetch the bytes from `dst`?
+    pub fn fetches(&self) -> bool {
+        matches!(self.verb, Verb::Get | Verb::StoreGet(_))
+    }
+
+    /// Does a kernel of `dst` carry it out? Then it ends when `src` has the answer.
+    pub fn is_call(&self) -> bool {
+        self.verb != Verb::Write
     }
 
     /// The host that sends the bytes, and the one that gets them.
     pub fn way(&self) -> (u32, u32) {
-        if self.fetches { (self.dst, self.src) } else { (self.src, self.dst) }
+        if self.fetches() { (self.dst, self.src) } else { (self.src, self.dst) }
     }
 
     /// A wait at `host` for `after`, and for `span` picoseconds more.
@@ -159,6 +217,10 @@ impl Flow {
             let gib = flows.len().saturating_mul(Flow::MEMORY) >> 30;
             return Err(FlowError::TooMany { flows: flows.len(), gib });
         }
+        let stored = stored(flows);
+        if stored > Flow::STORED {
+            return Err(FlowError::Stored { bytes: stored });
+        }
         for (flow, this) in flows.iter().enumerate() {
             let Flow { src, dst, bytes, start, after, needs, .. } = this;
             if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
@@ -170,6 +232,9 @@ impl Flow {
             if (*bytes == 0 && src != dst) || *bytes > Flow::LONGEST {
                 return Err(FlowError::Length { flow, bytes: *bytes });
             }
+            if this.verb.key().is_some() && *bytes > Flow::VALUE {
+                return Err(FlowError::Value { flow, bytes: *bytes });
+            }
             if *start > Flow::LATEST {
                 return Err(FlowError::Late { flow });
             }
@@ -180,7 +245,7 @@ impl Flow {
             }
             for other in after {
                 let before = flows[..flow].get(*other as usize);
-                let ends_here = |f: &Flow| f.src == *src || f.dst == *src && !f.fetches;
+                let ends_here = |f: &Flow| f.src == *src || f.dst == *src && !f.is_call();
                 if !before.is_some_and(ends_here) {
                     return Err(FlowError::Order { flow, other: *other });
                 }
@@ -188,6 +253,13 @@ impl Flow {
         }
         Ok(())
     }
+}
+
+/// The bytes of all values that flows ask stores for.
+fn stored(flows: &[Flow]) -> u64 {
+    let key = |flow: &Flow| Some((flow.dst, flow.verb.key()?, flow.bytes));
+    let all: BTreeSet<_> = flows.iter().filter_map(key).collect();
+    all.iter().fold(0, |sum, (.., bytes)| sum.saturating_add(*bytes))
 }
 
 #[cfg(test)]

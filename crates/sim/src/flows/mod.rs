@@ -6,8 +6,8 @@
 //!   [`collective`]: all-reduce, and calls that wait for answers.
 //! - [`cluster`]: runs flows on a topology. `run`, `rounds`, `shared`: its threads, and `division`:
 //!   their parts. `share`: one part. `carrier`: what
-//!   carries flows; `cards` do, with `gets` by kernels, or `published`: models of others'
-//!   transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
+//!   carries flows; `cards` do, with `gets` by kernels and `stores`, or `published`: models of
+//!   others' transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
 //! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
 //!   run has come.
 //!
@@ -51,6 +51,7 @@ mod run;
 mod share;
 mod shared;
 pub mod sizes;
+mod stores;
 #[cfg(test)]
 mod tests;
 pub mod transport;
@@ -60,10 +61,11 @@ pub mod workload;
 pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Content};
 pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
-pub use flow::{Flow, FlowError};
+pub use flow::{Flow, FlowError, Verb};
 pub use record::{Record, RecordOptions};
 pub use report::{Completion, Report};
 pub use sizes::{Sizes, SizesError};
+pub use stores::StoreLoad;
 pub use transport::{How, Published, TRANSPORTS, Transport};
 pub use watch::Watch;
 pub use workload::{LoadError, all_to_all, incast, permutation, poisson};

@@ -6,9 +6,10 @@ use remora_nic::queue::Status;
 use remora_nic::wire::Dialect;
 
 use super::cluster::{Cluster, ClusterError};
-use super::flow::Flow;
+use super::flow::{Flow, Verb};
 use super::gets;
 use super::record::Record;
+use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{Ps, US};
@@ -84,7 +85,7 @@ pub struct Report {
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
     lengths: Vec<(u32, u32, u64)>,
-    fetches: Vec<bool>,
+    verbs: Vec<Verb>,
 }
 
 impl PartialEq for Report {
@@ -106,7 +107,7 @@ impl Report {
             record: None,
             run_seconds: 0.0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
-            fetches: flows.iter().map(|flow| flow.fetches).collect(),
+            verbs: flows.iter().map(|flow| flow.verb).collect(),
         }
     }
 
@@ -130,19 +131,22 @@ impl Report {
     pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
         let headers = Headers::of(cluster.transport.how);
         if let Ok(mut net) = cluster.build() {
-            let all = self.lengths.iter().zip(&self.fetches);
-            for (flow, ((src, dst, bytes), fetches)) in self.flows.iter_mut().zip(all) {
+            let all = self.lengths.iter().zip(&self.verbs);
+            for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();
-                flow.alone = match (*bytes, *fetches) {
+                flow.alone = match (*bytes, *verb) {
                     (0, _) => 0,
-                    (bytes, false) => {
+                    (bytes, Verb::Write) => {
                         let there = carried(&mut net, (*src, *dst), bytes, mtu, headers);
                         there + acknowledged(&mut net, (*dst, *src), headers)
                     }
-                    (bytes, true) => {
-                        let call = gets::CALL as u64;
+                    (bytes, verb) => {
+                        let (call, answer) = match verb {
+                            Verb::Get => (gets::CALL as u64, bytes),
+                            verb => stores::lengths(verb, bytes),
+                        };
                         carried(&mut net, (*src, *dst), call, mtu, headers)
-                            + carried(&mut net, (*dst, *src), bytes, mtu, headers)
+                            + carried(&mut net, (*dst, *src), answer, mtu, headers)
                     }
                 };
             }

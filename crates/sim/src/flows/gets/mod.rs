@@ -7,15 +7,13 @@
 #[cfg(test)]
 mod tests;
 
-use remora_nic::kernel::{Header, KernelIo, Notify};
+use remora_nic::kernel::{Header, Notify};
 use remora_nic::queue::Remote;
-use remora_nic::{Access, Key, MrInit, PageTable, Pd, Time};
+use remora_nic::{Access, Key, MrInit, PageTable, Pd};
 use remora_offload::kernel::builtin::get::{PARAMS_LEN, Params, Table, TableFull, Value, get};
-use remora_offload::kernel::{AsyncProgram, Deployment, Executor, ExecutorLimits, Grant};
+use remora_offload::kernel::{AsyncProgram, Deployment, Executor, Grant};
 
-use super::flow::Flow;
-use crate::hardware::PortTerms;
-use crate::kernel::timing;
+use super::flow::{Flow, Verb};
 use crate::world::Host;
 
 /// The op-code by which the kernel is called.
@@ -28,7 +26,7 @@ pub(super) const CALL: usize = remora_nic::kernel::HEADER_LEN + PARAMS_LEN;
 /// By host: how many flows fetch from it.
 pub(super) fn counts(flows: &[Flow], hosts: u32) -> Vec<u32> {
     let mut counts = vec![0; hosts as usize];
-    for flow in flows.iter().filter(|flow| flow.fetches) {
+    for flow in flows.iter().filter(|flow| flow.verb == Verb::Get) {
         counts[flow.dst as usize] += 1;
     }
     counts
@@ -53,8 +51,8 @@ pub(super) fn call(key: u64, count: u32, to: Remote, max_len: u32) -> [u8; CALL]
 /// `values` is the key of the region that has the values. The error says what is missing.
 pub(super) fn serve(
     host: &mut Host,
+    kernels: &mut Executor,
     (pd, values, clients): (Pd, Key, u16),
-    port: Option<PortTerms>,
     list: &[(u64, Value)],
 ) -> Result<(), String> {
     let table = table_of(list).map_err(|error| error.to_string())?;
@@ -65,18 +63,13 @@ pub(super) fn serve(
     let pages = PageTable::contiguous(12, at, len as u64);
     let init = MrInit { iova: TABLE, len: len as u64, access: Access::all(), pages };
     let key = nic.reg_mr(pd, init).map_err(|error| error.to_string())?;
-    let mut kernels = Executor::new(ExecutorLimits::default());
-    kernels.set_timing(port.map(timing));
-    nic.set_kernels(Box::new(kernels));
     let grants = [key, values].map(|key| Grant { key, write: false });
-    let deploy = |kernels: &mut Executor, _: &mut KernelIo<'_>| {
-        (0..clients).try_for_each(|client| {
-            let program = Box::new(AsyncProgram::new(get));
-            kernels.deploy_for((client, OPCODE), Deployment::new("get", grants), program)
-        })
-    };
-    let deployed = nic.with_kernels(Time::ZERO, memory, deploy);
-    deployed.ok_or("the card has no kernels")?.map_err(|error| error.to_string())
+    for client in 0..clients {
+        let (program, about) = (Box::new(AsyncProgram::new(get)), Deployment::new("get", grants));
+        let deployed = kernels.deploy_for((client, OPCODE), about, program);
+        deployed.map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 fn table_of(list: &[(u64, Value)]) -> Result<Table, TableFull> {

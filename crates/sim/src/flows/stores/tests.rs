@@ -1,0 +1,124 @@
+//! Whole runs in which hosts ask stores.
+
+use remora_nic::queue::Status;
+
+use super::*;
+use crate::flows::{Cluster, ClusterError, Content, FlowError, Transport, incast};
+use crate::net::time::US;
+use crate::net::{LeafSpine, LineRate, Star};
+
+fn star(hosts: u32) -> Cluster {
+    Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
+}
+
+fn leaves() -> Cluster {
+    let rate = LineRate::gigabits(100);
+    let (host_rate, fabric_rate) = (rate, rate);
+    let shape =
+        LeafSpine { leaves: 2, spines: 2, hosts_per_leaf: 4, host_rate, fabric_rate, delay: US };
+    Cluster::new(shape.topology())
+}
+
+/// A call there and an answer back, of short values and of long ones.
+#[test]
+fn an_operation_takes_what_its_bytes_take() {
+    for transport in ["go-back-n", "selective"] {
+        for verb in [Verb::StoreGet(7), Verb::StorePut(7)] {
+            for bytes in [1, 136, 137, 5000, Flow::VALUE] {
+                let cluster =
+                    Cluster { transport: Transport::named(transport).unwrap(), ..star(2) };
+                let report = cluster.run(&[Flow { verb, ..Flow::new(0, 1, bytes, 0) }]).unwrap();
+                let told = format!("{transport}, {verb:?}, {bytes}: {report}");
+                assert_eq!((report.done(), report.flows[0].arrived), (1, bytes), "{told}");
+                let slowdown = report.flows[0].slowdown().unwrap();
+                assert!((slowdown - 1.0).abs() < 0.02, "{slowdown}: {told}");
+            }
+        }
+    }
+}
+
+/// Many clients of two stores, messages beside them, losses: each value is whole, real or not, on
+/// one thread and on two.
+#[test]
+fn values_are_whole_under_load() {
+    let load = StoreLoad { gets: 0.5, skew: 0.99, depth: 3, keys: 20, ..StoreLoad::new(10, 3) };
+    let sizes = Sizes::parse("10 0.3\n1000 0.6\n40000 1").unwrap();
+    let mut flows = load.flows(&[0, 1, 4, 5, 7], &[2, 6], &sizes);
+    assert_eq!(flows.len(), 5 * 3 * 10);
+    flows.extend(incast([0, 1, 3, 4, 5, 6, 7], 2, 100_000));
+    for transport in ["go-back-n", "selective"] {
+        let mut cluster = leaves();
+        cluster.transport = Transport::named(transport).unwrap();
+        cluster.net.buffer.bytes = 100_000;
+        let run = |payload, threads| {
+            let report = Cluster { payload, threads, ..cluster.clone() }.run(&flows).unwrap();
+            assert_eq!(report.done(), flows.len(), "{transport}: {report}");
+            assert!(report.flows.iter().zip(&flows).all(|(f, flow)| f.arrived == flow.bytes));
+            report
+        };
+        let hollow = run(Content::Hollow, 1);
+        assert!(hollow.tally.dropped_full > 0, "{hollow}");
+        assert!(run(Content::Hollow, 2) == hollow, "{transport}: two threads");
+        assert!(run(Content::Real, 1) == hollow, "{transport}: real bytes");
+        let classes = Cluster { short_first: true, ..cluster.clone() }.run(&flows).unwrap();
+        assert_eq!(classes.done(), flows.len(), "{transport}: {classes}");
+    }
+}
+
+/// A value that takes the place of another is of the key's length, so much is written to one store
+/// without more room.
+#[test]
+fn writes_take_the_place_of_what_was_there() {
+    let load = StoreLoad { gets: 0.0, keys: 2, ..StoreLoad::new(200, 1) };
+    let flows = load.flows(&[1, 2, 3], &[0], &Sizes::fixed(100_000));
+    let report = star(4).run(&flows).unwrap();
+    assert_eq!(report.done(), 600, "{report}");
+}
+
+/// Keys are drawn by rank, and each has one length.
+#[test]
+fn the_first_keys_are_asked_for_oftener() {
+    let load = StoreLoad { skew: 0.99, ..StoreLoad::new(20_000, 5) };
+    let flows = load.flows(&[1], &[0, 2], &Sizes::named("hadoop").unwrap());
+    let count = |key| flows.iter().filter(|flow| flow.verb.key() == Some(key)).count();
+    // 1 / H(1000), with an exponent of 0.99.
+    let share = count(0) as f64 / 20_000.0;
+    assert!((share - 0.13).abs() < 0.01 && count(0) > 50 * count(400), "{share}");
+    let gets = flows.iter().filter(|flow| flow.fetches()).count() as f64 / 20_000.0;
+    assert!((gets - 0.95).abs() < 0.01, "{gets}");
+    for flow in &flows {
+        let key = flow.verb.key().unwrap();
+        assert_eq!(flow.bytes, load.length(key, &Sizes::named("hadoop").unwrap()));
+        assert_eq!(flow.dst, [0, 2][key as usize % 2]);
+    }
+    let none = StoreLoad { skew: 0.0, ..load };
+    let flat = none.flows(&[1], &[0], &Sizes::fixed(8));
+    let first = flat.iter().filter(|flow| flow.verb.key() == Some(0)).count();
+    assert!((5..50).contains(&first), "{first}");
+}
+
+#[test]
+fn what_no_store_can_have_is_refused() {
+    let put = |bytes| Flow { verb: Verb::StorePut(1), ..Flow::new(0, 1, bytes, 0) };
+    let long = star(2).run(&[put(Flow::VALUE + 1)]).unwrap_err();
+    assert_eq!(long, ClusterError::Flow(FlowError::Value { flow: 0, bytes: Flow::VALUE + 1 }));
+    let all: Vec<Flow> = (0..1100)
+        .map(|key| Flow { verb: Verb::StoreGet(key), ..Flow::new(0, 1, Flow::VALUE, 0) })
+        .collect();
+    let much = star(2).run(&all).unwrap_err();
+    assert_eq!(much, ClusterError::Flow(FlowError::Stored { bytes: 1_100_000_000 }));
+    let model = Cluster { transport: Transport::named("irn").unwrap(), ..star(2) };
+    assert_eq!(model.run(&[put(8)]), Err(ClusterError::Model("irn")));
+}
+
+/// A store that is cut off: its clients' operations fail, and nothing waits for ever.
+#[test]
+fn an_operation_fails_with_its_connection() {
+    let mut cluster = star(2);
+    cluster.timeout = 1;
+    let cable = crate::net::Change::Cable { link: 0, works: false };
+    cluster.changes = vec![(0, cable)];
+    let report =
+        cluster.run(&[Flow { verb: Verb::StoreGet(0), ..Flow::new(0, 1, 64, 0) }]).unwrap();
+    assert_eq!(report.flows[0].failed, Some(Status::RetryExceeded), "{report}");
+}

@@ -28,7 +28,7 @@ pub(super) struct Division {
 
 impl Division {
     /// One part.
-    fn whole(topology: &Topology) -> Division {
+    pub(super) fn whole(topology: &Topology) -> Division {
         let of = vec![0; (topology.hosts + topology.switches) as usize];
         Division { of, firsts: vec![0, topology.hosts], lookahead: NEVER, threads: 1 }
     }

@@ -31,6 +31,15 @@ impl Verb {
     }
 }
 
+/// What a host hears of the flows that another flow waits for, wherever they end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Hears {
+    /// That they have arrived at their targets.
+    Arrivals,
+    /// That they are complete at their sources.
+    Ends,
+}
+
 /// A message from one host to another: a WRITE, on a connection of its own. Or an operation of the
 /// source that a kernel of the other carries out ([`Verb`]). Or, from a host to
 /// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
@@ -50,6 +59,9 @@ pub struct Flow {
     pub after: Vec<u32>,
     /// How many of those must; `None`: all.
     pub needs: Option<u32>,
+    /// It waits for flows that need not begin or end at `src`, and hears of them at once: no
+    /// network does that, but htsim's triggers do. A run with such flows has one part.
+    pub hears: Option<Hears>,
     /// How its bytes are asked for. Those that `src` fetches go the other way.
     pub verb: Verb,
     /// For switches and cards' hardware, messages from `src` to `dst` with the same number are of
@@ -140,7 +152,7 @@ pub enum FlowError {
 
 impl Flow {
     /// The most bytes of a flow.
-    pub const LONGEST: u64 = 1 << 30;
+    pub const LONGEST: u64 = 1 << 31;
     /// The most bytes of a value in a store.
     pub const VALUE: u64 = 1_000_000;
     /// The most bytes of all values in all stores.
@@ -154,8 +166,8 @@ impl Flow {
 
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
-        let (after, needs) = (Vec::new(), None);
-        Flow { src, dst, bytes, start, after, needs, verb: Verb::Write, connection: None }
+        let (after, needs, hears) = (Vec::new(), None, None);
+        Flow { src, dst, bytes, start, after, needs, hears, verb: Verb::Write, connection: None }
     }
 
     /// A value that `src` fetches from `dst`; it ends when `src` has it.
@@ -245,7 +257,11 @@ impl Flow {
             }
             for other in after {
                 let before = flows[..flow].get(*other as usize);
-                let ends_here = |f: &Flow| f.src == *src || f.dst == *src && !f.is_call();
+                let ends_here = |f: &Flow| match this.hears {
+                    None => f.src == *src || f.dst == *src && !f.is_call(),
+                    Some(Hears::Arrivals) => !f.is_call() && !f.is_wait(),
+                    Some(Hears::Ends) => true,
+                };
                 if !before.is_some_and(ends_here) {
                     return Err(FlowError::Order { flow, other: *other });
                 }

@@ -61,7 +61,7 @@ pub mod workload;
 pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Content};
 pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
-pub use flow::{Flow, FlowError, Verb};
+pub use flow::{Flow, FlowError, Hears, Verb};
 pub use record::{Record, RecordOptions};
 pub use report::{Completion, Report};
 pub use sizes::{Sizes, SizesError};

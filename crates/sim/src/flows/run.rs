@@ -7,7 +7,8 @@ use remora::threads::without_signals;
 
 use super::cards::Cards;
 use super::cluster::{Cluster, ClusterError};
-use super::flow::Flow;
+use super::division::Division;
+use super::flow::{Flow, Hears};
 use super::published::Models;
 use super::report::Report;
 use super::rounds::Rounds;
@@ -33,7 +34,11 @@ impl Cluster {
         self.topology.check()?;
         Flow::check(flows, self.topology.hosts)?;
         self.check(flows)?;
-        let division = self.division()?;
+        // What is heard at once leaves no time in which parts could run apart.
+        let division = match flows.iter().any(|flow| flow.hears.is_some()) {
+            true => Division::whole(&self.topology),
+            false => self.division()?,
+        };
         let (parts, threads) = (division.parts(), division.threads);
         let shared = Shared {
             cluster: self,
@@ -85,7 +90,8 @@ fn awaited(flows: &[Flow]) -> Vec<bool> {
     let mut awaited = vec![false; flows.len()];
     for flow in flows {
         for other in flow.after.iter().map(|other| *other as usize) {
-            awaited[other] |= flows[other].dst == flow.src;
+            let is_heard = flow.hears == Some(Hears::Arrivals);
+            awaited[other] |= flows[other].dst == flow.src || is_heard;
         }
     }
     awaited

@@ -2,7 +2,7 @@
 //! it run one window of time after the other. What carries the flows is a [`Carrier`].
 
 use super::carrier::{Carrier, News, Turn};
-use super::flow::Flow;
+use super::flow::{Flow, Hears};
 use super::record::Recorder;
 use super::report::Part as Outcome;
 use super::shared::{Shared, locked};
@@ -203,10 +203,14 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
     fn release(&mut self, host: u32, i: usize, is_arrival: bool) {
         let now = self.now();
         for other in self.waiting[i].clone() {
-            let Flow { src, start, .. } = self.shared.flows[other as usize];
+            let Flow { src, start, hears, .. } = self.shared.flows[other as usize];
             let sent_by_it = self.shared.flows[i].src == src;
             // A flow is waited for where it arrives, or, by its own source, where it completes.
-            if src != host || is_arrival == sent_by_it {
+            let is_heard = match hears {
+                None => src == host && is_arrival != sent_by_it,
+                Some(hears) => is_arrival == (hears == Hears::Arrivals),
+            };
+            if !is_heard {
                 continue;
             }
             let missing = &mut self.missing[other as usize];

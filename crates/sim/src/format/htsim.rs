@@ -7,15 +7,16 @@
 //!   first end, `barrier` at the `count`th, `multishot` at each, for one connection after the
 //!   other.
 //!
-//! A trigger here takes no magic: what starts at a host must wait for a connection that begins or
-//! ends at that host. One that the host receives is waited for until it has arrived, one that it
-//! sends until it is acknowledged, whichever `…_done_trigger` the file has.
+//! A connection that a trigger starts waits for others. One that its host receives is waited for
+//! until it has arrived, one that it sends until it is acknowledged, whichever `…_done_trigger` the
+//! file has. If some do neither, the host hears of all of them at once, at that end which the file
+//! has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::order::order;
 use super::words::{FormatError, short};
-use crate::flows::Flow;
+use crate::flows::{Flow, Hears};
 use crate::net::time::NS;
 use crate::net::{Cable, FatTree, LineRate, Node, Ps, Topology};
 
@@ -195,7 +196,7 @@ struct Connection {
     line: usize,
     flow: Flow,
     trigger: Option<u32>,
-    done: Vec<u32>,
+    done: Vec<(u32, Hears)>,
 }
 
 /// What a matrix's file has.
@@ -317,9 +318,8 @@ impl Matrix {
                 "start" => start = Some(number::<f64>(line, key, value)?),
                 "size" => size = Some(number::<u64>(line, key, value)?),
                 "trigger" => trigger = Some(number::<u32>(line, key, value)?),
-                "send_done_trigger" | "recv_done_trigger" => {
-                    done.push(number::<u32>(line, key, value)?);
-                }
+                "send_done_trigger" => done.push((number(line, key, value)?, Hears::Ends)),
+                "recv_done_trigger" => done.push((number(line, key, value)?, Hears::Arrivals)),
                 // A name, and a class: there is one class of connections here.
                 "id" | "prio" => _ = number::<u64>(line, key, value)?,
                 _ => return Err(wrong(&format!("a connection has no \"{}\"", short(key)))),
@@ -334,6 +334,10 @@ impl Matrix {
         if size == 0 {
             return Err(wrong("a size of 0 means without end: give each connection its bytes"));
         }
+        if size > Flow::LONGEST {
+            let what = format!("a size of {size}: a card's longest message is {}", Flow::LONGEST);
+            return Err(wrong(&what));
+        }
         let flow = Flow::new(src, dst, size, start);
         Flow::check(core::slice::from_ref(&flow), hosts)
             .map_err(|error| wrong(&error.to_string()))?;
@@ -345,9 +349,11 @@ impl Matrix {
     fn flows(mut self) -> Result<Vec<Flow>, FormatError> {
         // By trigger: the connections whose end makes it fire, and how many it has started.
         let mut fired_by: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let mut ends: BTreeMap<u32, BTreeSet<Hears>> = BTreeMap::new();
         for (i, connection) in (0u32..).zip(&self.connections) {
-            for trigger in &connection.done {
+            for (trigger, end) in &connection.done {
                 fired_by.entry(*trigger).or_default().push(i);
+                ends.entry(*trigger).or_default().insert(*end);
             }
         }
         let mut started: BTreeMap<u32, u32> = BTreeMap::new();
@@ -385,21 +391,35 @@ impl Matrix {
                 );
                 return Err(wrong(what));
             }
-            let src = self.connections[i].flow.src;
-            let elsewhere = after.iter().find(|other| {
-                let Flow { src: a, dst: b, .. } = self.connections[**other as usize].flow;
-                a != src && b != src
-            });
-            if let Some(other) = elsewhere {
-                let other = self.connections[*other as usize].line;
-                return Err(wrong(format!(
-                    "it waits for the connection of line {other}, which does not touch host {src}: \
-                     here a host learns only of what it sends and receives"
-                )));
-            }
+            let hears = self.hears(i, &after, ends.get(&id))?;
+            self.connections[i].flow.hears = hears;
             (self.connections[i].flow.after, self.connections[i].flow.needs) = (after, Some(needs));
         }
         self.in_order()
+    }
+
+    /// What a connection's host hears of those that fire its trigger, at these ends: nothing that
+    /// it must be told, if it takes part in all of them.
+    fn hears(
+        &self,
+        i: usize,
+        after: &[u32],
+        ends: Option<&BTreeSet<Hears>>,
+    ) -> Result<Option<Hears>, FormatError> {
+        let Connection { line, flow: Flow { src, .. }, .. } = &self.connections[i];
+        let elsewhere = after.iter().map(|other| &self.connections[*other as usize]);
+        let mut elsewhere = elsewhere.filter(|c| c.flow.src != *src && c.flow.dst != *src);
+        let Some(other) = elsewhere.next() else { return Ok(None) };
+        let ends: Vec<Hears> = ends.into_iter().flatten().copied().collect();
+        let [end] = *ends else {
+            let what = format!(
+                "it waits for the connection of line {}, which does not touch host {src}: then all \
+                 that fire its trigger have a send_done_trigger, or all a recv_done_trigger",
+                other.line
+            );
+            return Err(FormatError::new(*line, what));
+        };
+        Ok(Some(end))
     }
 
     fn in_order(self) -> Result<Vec<Flow>, FormatError> {
@@ -491,6 +511,34 @@ mod tests {
         assert_eq!((flows[2].after.clone(), flows[2].needs), (vec![0, 1], Some(2)));
     }
 
+    /// The trigger of a connection between two other hosts is heard at once, by the end that it is
+    /// of; two threads are then as one.
+    #[test]
+    fn triggers_cross_hosts() {
+        for end in ["send", "recv"] {
+            let text = format!(
+                "0->1 start 0 size 9000 {end}_done_trigger 1\n2->3 trigger 1 size 500 \
+                 {end}_done_trigger 2\n4->5 trigger 2 size 500\ntrigger id 1 oneshot\n\
+                 trigger id 2 oneshot\n"
+            );
+            let flows = read_matrix(&text, 32).unwrap();
+            assert_eq!(Flow::check(&flows, 32), Ok(()));
+            let mut cluster = Cluster::new(read_topology(TOPO).unwrap());
+            let one = cluster.run(&flows).unwrap();
+            let [first, second, third] = one.flows[..] else { panic!("{one}") };
+            if end == "send" {
+                assert_eq!((second.began, third.began), (first.ended, second.ended));
+            } else {
+                // Arrived, and not yet acknowledged.
+                let (began, ended) = (second.began.unwrap(), first.ended.unwrap());
+                assert!(began > 2 * US && began < ended, "{began} {ended}");
+                assert!(third.began < second.ended, "{one}");
+            }
+            (cluster.threads, cluster.lot) = (2, 8);
+            assert!(cluster.run(&flows).unwrap() == one);
+        }
+    }
+
     #[test]
     fn an_error_names_its_line() {
         let wrong = |text: &str| read_matrix(text, 4).unwrap_err().to_string();
@@ -502,9 +550,11 @@ mod tests {
             wrong("Connections 2\n0->1 start 0 size 1").starts_with("line 1: Connections is 2")
         );
         assert!(wrong("failure switch_type TOR").contains("[[change]]"));
-        let far = "0->1 start 0 size 1 recv_done_trigger 1\n2->3 trigger 1 size 1\n\
-            trigger id 1 oneshot";
-        assert!(wrong(far).contains("does not touch host 2"));
+        let far = "0->1 start 0 size 1 recv_done_trigger 1\n0->2 start 0 size 1 \
+            send_done_trigger 1\n2->3 trigger 1 size 1\ntrigger id 1 barrier count 2";
+        assert!(wrong(far).starts_with("line 3: it waits for the connection of line 1, which"));
+        let long = wrong("0->1 start 0 size 2147483648\n1->0 start 0 size 2147483649");
+        assert!(long.starts_with("line 2: a size of 2147483649: a card's longest"), "{long}");
         let circle = "0->1 trigger 1 size 1 send_done_trigger 1\ntrigger id 1 oneshot";
         assert!(wrong(circle).contains("waits for itself"));
         let wrong =

@@ -4,7 +4,9 @@
 //! A window is as long as the least delay of a link from part to part, so what one sends reaches
 //! another in a later window. A thread has several parts where its hosts are so many that their
 //! state does not stay in the processor's caches otherwise: in a window, much happens to few hosts.
+//! Where the fabric has parts of its own, these run behind the others in each round, and further.
 
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -25,7 +27,10 @@ const LOOK: Ps = MS;
 pub(super) struct Rounds<'a, C> {
     shared: &'a Shared<'a>,
     thread: usize,
+    /// Those with hosts, then the fabric's.
     shares: Vec<Share<'a, C>>,
+    /// How many have hosts.
+    with_hosts: usize,
     start: Ps,
     next_look: Ps,
     suspects: Option<Vec<u32>>,
@@ -34,8 +39,10 @@ pub(super) struct Rounds<'a, C> {
 impl<'a, C: Carrier<'a>> Rounds<'a, C> {
     /// Runs a thread's parts of the flows.
     pub(super) fn run(shared: &'a Shared<'a>, thread: usize) -> Vec<Outcome> {
-        let made = shared.division.parts_of(thread);
-        let made = made.map(|own| C::new(shared, own).map(|carrier| (own, carrier)));
+        let [hosts, fabric] = shared.division.parts_of(thread);
+        let with_hosts = hosts.len();
+        let parts = hosts.chain(fabric);
+        let made = parts.map(|own| C::new(shared, own).map(|carrier| (own, carrier)));
         let made: Result<Vec<(u8, C)>, ClusterError> = made.collect();
         if let Err(error) = &made {
             locked(&shared.failed).get_or_insert(error.clone());
@@ -51,7 +58,8 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let mut shares: Vec<Share<'a, C>> = connected.collect();
         let start = shares.first_mut().map_or(0, |share| share.carrier.net().now());
         let next_look = start + LOOK;
-        let mut rounds = Rounds { shared, thread, shares, start, next_look, suspects: None };
+        let suspects = None;
+        let mut rounds = Rounds { shared, thread, shares, with_hosts, start, next_look, suspects };
         let begin = Instant::now();
         rounds.work();
         let seconds = begin.elapsed().as_secs_f64();
@@ -63,12 +71,11 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
     fn work(&mut self) {
         let shared = self.shared;
         let until = self.start.saturating_add(shared.cluster.until);
-        let window = shared.division.lookahead.min(WINDOW);
+        let window = shared.division.window().min(WINDOW);
         let has_pauses = shared.cluster.net.pfc.is_some();
         let mut told = 0;
         loop {
-            let next = self.shares.iter_mut().map(|share| share.carrier.next_at()).min();
-            shared.nexts[self.thread].store(next.unwrap_or(NEVER), Ordering::Release);
+            shared.nexts[self.thread].store(self.next_at(until), Ordering::Release);
             shared.barrier.wait();
             let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
             let next = nexts.min().unwrap_or(NEVER);
@@ -91,22 +98,44 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
             if next == NEVER {
                 return self.sample_last();
             }
-            self.run_until(next.saturating_add(window - 1).min(until));
+            self.run_until(next.saturating_add(window - 1).min(until), until);
             let ended: usize = self.shares.iter().map(|share| share.outcome.over()).sum();
             shared.watch.tell(next - self.start, (ended - told) as u64);
             told = ended;
         }
     }
 
-    /// Runs all parts until `end`; then each has what others have sent it.
-    fn run_until(&mut self, end: Ps) {
-        for share in &mut self.shares {
+    /// When the next round has something to do: the fabric is ahead of the others.
+    fn next_at(&mut self, until: Ps) -> Ps {
+        let ahead = self.shared.division.ahead();
+        let (hosts, fabric) = self.shares.split_at_mut(self.with_hosts);
+        let hosts = hosts.iter_mut().map(|share| share.carrier.next_at());
+        let fabric = fabric.iter_mut().map(|share| share.carrier.next_at());
+        let fabric = fabric.filter(|next| *next <= until && *next < NEVER);
+        let fabric = fabric.map(|next| next.saturating_sub(ahead));
+        hosts.chain(fabric).min().unwrap_or(NEVER).max(self.start)
+    }
+
+    /// Runs the parts with hosts until `end`, and the fabric as far as what they have sent allows;
+    /// then each has what others have sent it.
+    fn run_until(&mut self, end: Ps, until: Ps) {
+        let ahead = self.shared.division.ahead();
+        self.run_some(0..self.with_hosts, end);
+        if ahead > 0 {
+            self.run_some(self.with_hosts..self.shares.len(), end.saturating_add(ahead).min(until));
+        }
+    }
+
+    fn run_some(&mut self, some: Range<usize>, end: Ps) {
+        for share in &mut self.shares[some] {
             share.run_until(end);
             share.hand_over();
         }
         if self.shared.mail.len() > 1 {
             self.shared.barrier.wait();
             self.shares.iter_mut().for_each(Share::take_over);
+            // Nobody sends more before all have taken what there is.
+            self.shared.barrier.wait();
         }
     }
 

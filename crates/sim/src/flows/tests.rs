@@ -106,6 +106,38 @@ fn hollow_and_real_payload_any_threads_and_lots_are_the_same() {
     }
 }
 
+/// Where the fabric is simulated ahead of the hosts, a run that ends at any moment is the same,
+/// with failures on both sides of it, of cards and of models.
+#[test]
+fn a_fabric_of_its_own_changes_nothing() {
+    let flows = mixed(16);
+    for transport in ["selective", "irn"] {
+        for until in [US / 2, 3 * US + 1, 40 * US, 101 * US - 1] {
+            let mut cluster = Cluster { until, ..stressed(tree()) };
+            cluster.transport = Transport::named(transport).unwrap();
+            let net = cluster.build().unwrap();
+            let link = net.links_between(Node::Switch(0), Node::Switch(4))[0];
+            let loss = Change::Loss {
+                link: net.links_between(Node::Switch(4), Node::Switch(8))[0],
+                probability: 0.1,
+            };
+            cluster.changes = vec![
+                (0, loss),
+                (20 * US, Change::Cable { link, works: false }),
+                (30 * US, Change::Reroute),
+            ];
+            let whole = cluster.run(&flows).unwrap();
+            assert!(until < 40 * US || whole.tally.dropped_loss > 0, "{whole}");
+            for (threads, lot) in [(1, 8), (1, 4), (2, 4)] {
+                let apart = Cluster { threads, lot, ..cluster.clone() };
+                assert!(apart.division().unwrap().ahead() > 0);
+                let same = apart.run(&flows).unwrap() == whole;
+                assert!(same, "{transport}, {threads} threads, lots of {lot}, until {until}");
+            }
+        }
+    }
+}
+
 /// What a full buffer drops is sent again, and everything arrives.
 #[test]
 fn an_incast_that_overflows_a_buffer_arrives() {

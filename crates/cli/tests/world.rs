@@ -225,6 +225,22 @@ fn kernels_and_stores_serve_under_load() {
     }
 }
 
+/// Bytes that are no text are told with their line, in a world's file and in those that it names.
+#[test]
+fn files_of_any_bytes_are_refused_with_a_line() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    fs::write(at("bytes.toml"), b"name = \"a\"\n\n# \xff\xfe\n").unwrap();
+    let output = world(&["run", &at("bytes.toml")]);
+    let said = told(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("bytes.toml, line 3: "), "{said}");
+    fs::write(at("bytes.cm"), b"Nodes 4\n\xc3(").unwrap();
+    let output = world(&["import", "htsim", &at("bytes.cm"), "--to", &at("to.toml")]);
+    assert!(told(&output).contains("bytes.cm, line 2: "), "{}", told(&output));
+    assert!(!folder.path("to.toml").exists());
+}
+
 /// The bench of worlds runs all transports, and writes its rows and a page with its three figures.
 #[test]
 fn the_bench_of_worlds_writes_figures() {

@@ -70,13 +70,17 @@ impl Files {
 /// Reads a file that is neither endless nor huge.
 fn read(path: &Path) -> Result<String> {
     let told = || format!("cannot read {}", path.display());
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let file = File::open(path).with_context(told)?;
-    let len = file.take(LONGEST + 1).read_to_string(&mut text).with_context(told)?;
+    let len = file.take(LONGEST + 1).read_to_end(&mut bytes).with_context(told)?;
     if len as u64 > LONGEST {
         bail!("{} has more than {}", path.display(), output::bytes(LONGEST));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let right = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + right.iter().filter(|byte| **byte == b'\n').count();
+        anyhow!("{}, line {line}: there are bytes that are no text (UTF-8)", path.display())
+    })
 }
 
 /// Reads a world file; shows the mistake in it as a compiler would.

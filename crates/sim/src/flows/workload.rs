@@ -17,7 +17,12 @@ pub enum LoadError {
     #[error("a load needs two hosts, and links with a rate")]
     Hosts,
     /// There would be too many flows.
-    #[error("this load means about {0:.0} flows; the most is {most}", most = Flow::MOST)]
+    #[error(
+        "this load means about {0:.0} flows, which need about {gib:.0} GiB of memory; \
+         the most is {most}",
+        gib = .0 * Flow::MEMORY as f64 / f64::from(1 << 30),
+        most = Flow::MOST
+    )]
     TooMany(f64),
 }
 

@@ -4,21 +4,23 @@
 //! key that moves to another bucket or block meanwhile is neither missed nor met twice, and a
 //! cursor is a number that needs no state in the store.
 //!
-//! That order is none in memory. So items are looked at in groups: while one is judged the next is
-//! on its way into the cache, and of items that a selection does not want only the judged columns
-//! are read.
+//! That order is none in memory, and to sort all keys of a partition would cost more than to judge
+//! them. So a selection judges the keys that come next in whatever order the index has them, by
+//! their judged columns only, while those behind them are on their way into the cache; what may be
+//! selected is sorted by hash, and visited.
 
-mod group;
+mod buffers;
+mod judge;
 
 use std::ops::ControlFlow;
 
-use self::group::{GROUP, Group, fetch};
+use self::buffers::{Buffers, with_buffers};
+use self::judge::{AHEAD_MAX, HEAD_AHEAD, JUDGED_MAX};
 use crate::item::Item;
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::select::plan::Plan;
 use crate::store::Store;
-use crate::table::Slot;
 use crate::tablespace::TablespaceId;
 
 /// The most items of one call.
@@ -30,8 +32,8 @@ const READ_MAX: usize = 1 << 20;
 pub(crate) const WALKED_MAX: usize = 8192;
 const PARTITION_SHIFT: u32 = 48;
 const ID: u64 = (1 << PARTITION_SHIFT) - 1;
-/// Bits of an index in the order of slots.
-const INDEX_BITS: u32 = u64::BITS - PARTITION_SHIFT;
+/// Items that are fetched before they are visited.
+const VISITED_AHEAD: usize = 16;
 
 /// How far a scan has come: the next partition, and the last hash in it that was visited.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -73,7 +75,8 @@ pub(crate) struct Wanted<'p> {
 /// What a call may still do, and what it has done.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
-    /// Items that it may look at.
+    /// Items that it may visit, and about as many that it may judge: up to twice as many, if they
+    /// are all that is left of a partition.
     pub(crate) items: usize,
     /// Bytes of items.
     pub(crate) bytes: usize,
@@ -105,14 +108,15 @@ impl Copied<'_> {
     }
 }
 
-/// Buffers of a call.
-#[derive(Debug, Default)]
-struct Buffers {
-    slots: Vec<Slot>,
-    order: Vec<u64>,
-    ordered: Vec<Slot>,
-    group: Group,
-    item: Vec<u8>,
+/// What the keys that come next in a partition are followed by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Next {
+    /// None.
+    End,
+    /// Others, behind this hash.
+    More(u64),
+    /// One that is too long, of this hash.
+    Long(u64),
 }
 
 type Visit<'v> = dyn FnMut(&Copied<'_>) -> Visited + 'v;
@@ -173,131 +177,144 @@ impl<M: Memory, J: Journal> Store<M, J> {
         budget: &mut Budget,
         visit: &mut Visit<'_>,
     ) -> Went {
-        let partitions = self.table().geometry.partitions;
-        let (mut partition, mut last) = (cursor.0 >> PARTITION_SHIFT, cursor.0 & ID);
-        let mut buffers = Buffers::default();
-        let end = |cursor| Went { cursor, is_long: false };
         // What a slot led to stays as it is, so that it can be read without the lock.
         let _pin = self.pin();
-        while partition < partitions {
-            let more = self.next_slots(wanted.space, (partition, last), budget, &mut buffers);
-            let slots = std::mem::take(&mut buffers.ordered);
-            slots.iter().take(GROUP).for_each(|slot| fetch(self, slot, wanted.plan));
-            let mut rest = &slots[..];
-            while !rest.is_empty() {
-                if budget.is_spent() {
-                    return end(cursor_at(partition, last));
-                }
-                let (group, ahead) = rest.split_at(group_len(rest, budget.items));
-                let went =
-                    self.visit_group(wanted, (group, ahead), last, (&mut buffers, budget), visit);
-                if let ControlFlow::Break((last, is_long)) = went {
-                    return Went { cursor: cursor_at(partition, last), is_long };
-                }
-                last = group.last().map_or(last, |slot| slot.hash.id());
-                rest = ahead;
-            }
-            buffers.ordered = slots;
-            (partition, last) = more.map_or((partition + 1, 0), |reached| (partition, reached));
-            if budget.is_spent() || budget.buckets == 0 {
-                break;
-            }
-        }
-        end(if partition < partitions { cursor_at(partition, last) } else { Cursor::END })
+        with_buffers(|buffers| self.scan_by(wanted, cursor, (buffers, budget), visit))
     }
 
-    /// Visits the items of a group that are wanted, behind the hash `last`. Breaks with the hash up
-    /// to which it has come, and whether the next item is too long.
-    fn visit_group(
+    fn scan_by(
         &self,
         wanted: &Wanted<'_>,
-        (slots, ahead): (&[Slot], &[Slot]),
-        last: u64,
+        cursor: Cursor,
         (buffers, budget): (&mut Buffers, &mut Budget),
         visit: &mut Visit<'_>,
-    ) -> ControlFlow<(u64, bool)> {
-        let Buffers { group, item: bytes, .. } = buffers;
-        let is_long = |slot: &Slot| slot.len as usize > wanted.longest;
-        let long_at = slots.iter().position(is_long);
-        let (short, long) = slots.split_at(long_at.unwrap_or(slots.len()));
-        match wanted.plan {
-            Some(plan) => group.choose(self, (short, ahead), wanted.now, plan),
-            None => group.choose_all(short.len()),
-        }
-        let before = |index: usize| if index == 0 { last } else { slots[index - 1].hash.id() };
-        let (mut broke_at, mut not_taken) = (None, None);
-        for &index in &group.chosen {
-            let (slot, id) = (&short[index], short[index].hash.id());
-            if broke_at.is_some_and(|(_, broke_at)| broke_at != id) {
+    ) -> Went {
+        let partitions = self.table().geometry.partitions;
+        let (mut partition, mut last) = (cursor.0 >> PARTITION_SHIFT, cursor.0 & ID);
+        let went = |cursor, is_long| Went { cursor, is_long };
+        while partition < partitions {
+            let next = self.next_slots(wanted, (partition, last), budget, buffers);
+            match wanted.plan {
+                Some(plan) => {
+                    let Buffers { judge, slots, chosen, .. } = &mut *buffers;
+                    judge.choose(self, wanted.space, slots, (wanted.now, plan), chosen);
+                }
+                None => buffers.choose_all(),
+            }
+            if let ControlFlow::Break(last) = self.visit_chosen(wanted, buffers, budget, visit) {
+                return went(cursor_at(partition, last), false);
+            }
+            match next {
+                Next::End => (partition, last) = (partition + 1, 0),
+                Next::More(reached) => return went(cursor_at(partition, reached), false),
+                Next::Long(id) => return went(cursor_at(partition, last.max(id - 1)), true),
+            }
+            // To judge keys means to walk over all of their partition: not for a few.
+            let few = wanted.plan.is_some() && buffers.slots.len() > 2 * budget.items;
+            if budget.is_spent() || budget.buckets == 0 || few {
                 break;
             }
-            if let (None, Some(next)) = (wanted.plan, ahead.get(index)) {
-                fetch(self, next, None);
-            }
-            if !self.copy_pinned(slot, wanted.now, bytes) {
-                continue;
-            }
-            let Some(item) = Item::parse_unsummed(bytes) else { continue };
-            match visit(&Copied { item, bytes }) {
-                Visited::NotTaken => {
-                    not_taken = Some((index, before(index).min(id - 1)));
-                    break;
-                }
-                Visited::Last => broke_at = Some((index + 1, id)),
-                Visited::Next => {}
-            }
-            budget.looked_at += 1;
-            budget.bytes = budget.bytes.saturating_sub(bytes.len());
         }
-        let ended = not_taken.or(broke_at);
-        let done = ended.map_or(short.len(), |(index, _)| index);
-        let rejected = group.rejected.iter().take_while(|&&index| index < done).count();
-        budget.looked_at += rejected as u32;
-        budget.items = budget.items.saturating_sub(done);
-        budget.bytes = budget.bytes.saturating_sub(rejected * group.judged);
-        match (ended, long.first()) {
-            (Some((_, reached)), _) => ControlFlow::Break((reached, false)),
-            (None, Some(long)) => {
-                ControlFlow::Break((before(short.len()).min(long.hash.id() - 1), true))
-            }
-            (None, None) => ControlFlow::Continue(()),
-        }
+        went(if partition < partitions { cursor_at(partition, last) } else { Cursor::END }, false)
     }
 
-    /// Finds the slots of a partition that come next after the hash `last`, in order. Returns the
-    /// hash up to which it has come, if that is not the partition's end.
+    /// Visits the items that were chosen. Breaks with the hash up to which it has come, if that is
+    /// not the last one.
+    fn visit_chosen(
+        &self,
+        wanted: &Wanted<'_>,
+        buffers: &mut Buffers,
+        budget: &mut Budget,
+        visit: &mut Visit<'_>,
+    ) -> ControlFlow<u64> {
+        buffers.chosen.sort_unstable();
+        let mut bytes = std::mem::take(&mut buffers.item);
+        let mut flow = ControlFlow::Continue(());
+        let fetch = |slot| self.prefetch_item(slot, AHEAD_MAX);
+        buffers.chosen_slots(0).take(VISITED_AHEAD).for_each(fetch);
+        let mut ahead = buffers.chosen_slots(VISITED_AHEAD);
+        let (mut broke, mut before) = (false, 0);
+        for slot in buffers.chosen_slots(0) {
+            let id = slot.hash.id();
+            if id != before && (broke || budget.is_spent()) {
+                flow = ControlFlow::Break(id - 1);
+                break;
+            }
+            before = id;
+            ahead.next().into_iter().for_each(fetch);
+            let copied = self.copy_pinned(slot, wanted.now, &mut bytes);
+            if let Some(item) = Item::parse_unsummed(&bytes).filter(|_| copied) {
+                match visit(&Copied { item, bytes: &bytes }) {
+                    Visited::NotTaken => {
+                        flow = ControlFlow::Break(id - 1);
+                        break;
+                    }
+                    Visited::Last => broke = true,
+                    Visited::Next => {}
+                }
+                budget.looked_at += 1;
+                budget.bytes = budget.bytes.saturating_sub(bytes.len());
+            }
+            budget.items = budget.items.saturating_sub(1);
+        }
+        drop(ahead);
+        if broke && flow.is_continue() {
+            flow = ControlFlow::Break(before);
+        }
+        buffers.item = bytes;
+        let rejected = buffers.rejected(flow.break_value().unwrap_or(ID));
+        budget.looked_at += rejected as u32;
+        budget.items = budget.items.saturating_sub(rejected);
+        budget.bytes = budget.bytes.saturating_sub(buffers.judge.bytes);
+        flow
+    }
+
+    /// Finds the slots of a partition that come next after the hash `last`, in no order.
     fn next_slots(
         &self,
-        space: TablespaceId,
+        wanted: &Wanted<'_>,
         (partition, last): (u64, u64),
         budget: &mut Budget,
         buffers: &mut Buffers,
-    ) -> Option<u64> {
-        let Buffers { slots, order, ordered, .. } = buffers;
+    ) -> Next {
+        let Buffers { slots, chosen: ids, .. } = buffers;
         slots.clear();
-        order.clear();
-        ordered.clear();
         let locked = self.table().lock(partition);
         budget.buckets = budget.buckets.saturating_sub(locked.count() as usize);
+        let (mut long, mut len) = (u64::MAX, 0);
         locked.each_slot(|slot| {
-            if slot.tablespace == space && slot.hash.id() > last {
+            let id = slot.hash.id();
+            if slot.tablespace == wanted.space && id > last {
+                if slot.len as usize > wanted.longest {
+                    long = long.min(id);
+                }
+                len += slot.len as usize;
                 slots.push(slot);
             }
         });
         drop(locked);
-        let mut reached = None;
-        if slots.len() > 2 * budget.items {
-            let at = budget.items.min(slots.len() - 1);
-            let (.., &mut middle, _) = slots.select_nth_unstable_by_key(at, |s| s.hash.id());
-            slots.retain(|slot| slot.hash.id() <= middle.hash.id());
-            reached = Some(middle.hash.id());
+        let mut next = Next::End;
+        if long != u64::MAX {
+            next = Next::Long(long);
+            slots.retain(|slot| slot.hash.id() < long);
         }
-        let key = |(index, slot): (usize, &Slot)| slot.hash.id() << INDEX_BITS | index as u64;
-        order.extend(slots.iter().enumerate().map(key));
-        order.sort_unstable();
-        let index = |key: &u64| slots.get((key & ((1 << INDEX_BITS) - 1)) as usize).copied();
-        ordered.extend(order.iter().filter_map(index));
-        reached
+        let at_most = match wanted.plan {
+            // What is judged of all of them counts as read.
+            Some(plan) => {
+                let each = (plan.reach().min(JUDGED_MAX) + HEAD_AHEAD).saturating_mul(slots.len());
+                let share = len.min(each) / budget.bytes.max(1) + 1;
+                budget.items.min(slots.len().div_ceil(share)).max(1)
+            }
+            None => budget.items,
+        };
+        if slots.len() > 2 * at_most {
+            ids.clear();
+            ids.extend(slots.iter().map(|slot| slot.hash.id()));
+            let (.., &mut reached, _) = ids.select_nth_unstable(at_most - 1);
+            slots.retain(|slot| slot.hash.id() <= reached);
+            next = Next::More(reached);
+        }
+        next
     }
 }
 
@@ -307,19 +324,15 @@ impl Budget {
     }
 }
 
-/// How many of the next slots are a group: those of the same hash are in one.
-fn group_len(slots: &[Slot], at_most: usize) -> usize {
-    let len = slots.len().min(GROUP).min(at_most);
-    let last = slots[len - 1].hash;
-    len + slots[len..].iter().take_while(|slot| slot.hash == last).count()
-}
-
 fn cursor_at(partition: u64, id: u64) -> Cursor {
     Cursor(partition << PARTITION_SHIFT | id)
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod cursor_tests {
     use super::*;
     use crate::journal::Unlogged;
     use crate::memory::Heap;

@@ -10,8 +10,17 @@ use std::time::{Duration, Instant};
 
 use super::{PATIENCE, command, skips};
 
+/// The features of this crate, and whether these tests have them.
+const FEATURES: [(&str, bool); 4] = [
+    ("remora-cli/cluster", cfg!(feature = "cluster")),
+    ("remora-cli/fuse", cfg!(feature = "fuse")),
+    ("remora-cli/parquet", cfg!(feature = "parquet")),
+    ("remora-cli/zstd", cfg!(feature = "zstd")),
+];
+
 /// Builds the libraries beside the command, once: cargo builds no shared object for the tests of
-/// another crate. They are built of what `cargo test --workspace` has built.
+/// another crate. They are built of what `cargo test --workspace` has built, so with the features
+/// that these tests have: others would have half of the crates built again.
 pub(crate) fn libraries() {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| {
@@ -19,6 +28,9 @@ pub(crate) fn libraries() {
         let target = beside.parent().unwrap();
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         cargo.args(["build", "--quiet", "--workspace", "--lib", "--examples"]);
+        for feature in FEATURES.iter().filter(|(_, is_on)| *is_on) {
+            cargo.args(["--features", feature.0]);
+        }
         cargo.arg("--target-dir").arg(target);
         match beside.file_name().and_then(OsStr::to_str) {
             Some("debug") => {}

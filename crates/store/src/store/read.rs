@@ -295,17 +295,28 @@ impl<M: Memory, J: Journal> Store<M, J> {
         !gone && head.item_len() == slot.len as usize && head.tablespace == slot.tablespace
     }
 
-    /// Where the value is of an item to which a slot led since the caller's pin was made, how many
-    /// bytes are stored of it, and how. `None` if it has expired or was flushed.
+    /// Items of a tablespace up to this version are gone: all, if it does not serve.
     #[inline]
-    pub(crate) fn value_pinned(&self, slot: &Slot, now: u64) -> Option<(u64, usize, Codec)> {
+    pub(crate) fn flushed(&self, space: TablespaceId) -> u64 {
+        self.spaces.serving(space).map_or(u64::MAX, |space| space.flushed())
+    }
+
+    /// Where the value is of an item to which a slot led since the caller's pin was made, how many
+    /// bytes are stored of it, and how. `None` if it has expired or was flushed, as all items are
+    /// up to the version `flushed`.
+    #[inline]
+    pub(crate) fn value_pinned(
+        &self,
+        slot: &Slot,
+        now: u64,
+        flushed: u64,
+    ) -> Option<(u64, usize, Codec)> {
         let Some(at) = self.item_at(slot) else {
             self.count_damage();
             return None;
         };
         let memory = &self.table.memory;
         let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
-        let flushed = self.spaces.serving(slot.tablespace).map_or(u64::MAX, |s| s.flushed());
         let gone = head.live.is_expired(now) || head.version <= flushed;
         if gone || head.item_len() != slot.len as usize || head.tablespace != slot.tablespace {
             return None;

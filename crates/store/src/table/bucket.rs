@@ -43,6 +43,18 @@ impl Slot {
         ]
     }
 
+    /// The slot with these words, unless it is empty.
+    #[inline]
+    fn from_words([address, sizes, tag]: [u64; 3]) -> Option<Slot> {
+        Some(Slot {
+            address,
+            len: sizes as u32,
+            expiry: (sizes >> 32) as u32,
+            hash: Hash::from_id(tag)?,
+            tablespace: TablespaceId((tag >> ID_BITS) as u16),
+        })
+    }
+
     /// The second for a slot whose item expires at that ms.
     pub fn expiry_of(expires_ms: Option<u64>) -> u32 {
         expires_ms.map_or(0, |ms| u32::try_from(ms.div_ceil(1000)).unwrap_or(u32::MAX).max(1))
@@ -83,16 +95,22 @@ impl<M: Memory> Bucket<'_, M> {
     #[inline]
     pub(crate) fn slot(&self, slot: usize) -> Option<Slot> {
         let tag = self.tag(slot);
-        let hash = Hash::from_id(tag)?;
+        Hash::from_id(tag)?;
         let at = self.slot_at(slot);
-        let (address, sizes) = (self.memory.load(at), self.memory.load(at + 8));
-        Some(Slot {
-            address,
-            len: sizes as u32,
-            expiry: (sizes >> 32) as u32,
-            hash,
-            tablespace: TablespaceId((tag >> ID_BITS) as u16),
-        })
+        Slot::from_words([self.memory.load(at), self.memory.load(at + 8), tag])
+    }
+
+    /// Calls `each` with the slots that are not empty, under the partition's lock.
+    #[inline]
+    pub(super) fn each_slot(&self, each: impl FnMut(Slot)) {
+        let mut bytes = [0; SLOTS * SLOT as usize];
+        self.memory.read(self.slot_at(0), &mut bytes);
+        let (words, _) = bytes.as_chunks::<8>();
+        let (slots, _) = words.as_chunks::<3>();
+        slots
+            .iter()
+            .filter_map(|words| Slot::from_words(words.map(u64::from_ne_bytes)))
+            .for_each(each);
     }
 
     /// A bit for each slot that is empty.

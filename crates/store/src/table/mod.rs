@@ -367,7 +367,7 @@ impl<'t, M: Memory> Locked<'t, M> {
             if bucket + BUCKETS_AHEAD < count {
                 self.table.memory.prefetch(self.bucket(bucket + BUCKETS_AHEAD).at, BUCKET);
             }
-            self.slots_of(bucket).for_each(|(_, slot)| each(slot));
+            self.bucket(bucket).each_slot(&mut each);
         }
         self.inner.stash.iter().copied().for_each(each);
     }

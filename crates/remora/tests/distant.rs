@@ -128,7 +128,10 @@ const DIALECTS: [&str; 2] = ["auto", "standard"];
 /// A process that is stopped for longer than a program's time-outs (some 300 ms here) breaks
 /// nothing.
 fn is_held(dialect: &str, seconds: u32) {
-    let happens = format!("kill -STOP $server; echo go >&4; sleep {seconds}; kill -CONT $server");
+    // The signal is there before all of the threads stand still.
+    let stops = "kill -STOP $server; \
+                 while grep -h ^State /proc/$server/task/*/status | grep -qv stopped; do :; done";
+    let happens = format!("{stops}; echo go >&4; sleep {seconds}; kill -CONT $server");
     if let Some(end) = outcome(dialect, 12, &happens, &[]) {
         assert!(end.contains("ends: Ok(") && end.contains("waited: true, gone: 0"), "{end}");
     }

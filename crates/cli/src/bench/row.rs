@@ -46,9 +46,11 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Do the medians meet the target? `None` if there is no target.
+    /// Do the medians meet the target? `None` if there is no target, or no peer that it is about.
     pub(super) fn is_met(self, ratio: f64, ours: f64, peer: f64) -> Option<bool> {
         match self {
+            Target::AtMost(_) | Target::AtLeast(_) if ratio.is_nan() => None,
+            Target::AtMostMore(_) if peer.is_nan() => None,
             Target::AtMost(limit) => Some(ratio <= limit),
             Target::AtLeast(limit) => Some(ratio >= limit),
             Target::AtMostMore(limit) => Some(ours <= peer + limit),

@@ -207,7 +207,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             match next {
                 Next::End => (partition, last) = (partition + 1, 0),
                 Next::More(reached) => return went(cursor_at(partition, reached), false),
-                Next::Long(id) => return went(cursor_at(partition, last.max(id - 1)), true),
+                Next::Long(id) => return went(cursor_at(partition, id - 1), true),
             }
             // To judge keys means to walk over all of their partition: not for a few.
             let few = wanted.plan.is_some() && buffers.slots.len() > 2 * budget.items;

@@ -3,11 +3,11 @@
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
-    BufferOptions, Cable, Change, Dumbbell, FatTree, LineRate, Marking, NetOptions, Node,
-    PfcOptions, Ps, Routing, Star, Topology,
+    BufferOptions, Cable, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions,
+    Node, PfcOptions, Ps, Routing, Star, Topology,
 };
 
-fn star(hosts: u32) -> Cluster {
+pub(super) fn star(hosts: u32) -> Cluster {
     Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
 }
 
@@ -23,6 +23,38 @@ fn tree() -> Topology {
         delay: US,
     }
     .topology()
+}
+
+/// Two leaves of four hosts, and two spines.
+pub(super) fn leaves() -> Topology {
+    let rate = LineRate::gigabits(100);
+    let (host_rate, fabric_rate) = (rate, rate);
+    LeafSpine { leaves: 2, spines: 2, hosts_per_leaf: 4, host_rate, fabric_rate, delay: US }
+        .topology()
+}
+
+/// Runs flows among eight hosts whose switches lose some of their packets: all bytes arrive, real
+/// or not, on one thread and on two, and with classes.
+pub(super) fn assert_whole_under_load(flows: &[Flow]) {
+    for transport in ["go-back-n", "selective"] {
+        let mut cluster = Cluster::new(leaves());
+        cluster.transport = Transport::named(transport).unwrap();
+        cluster.net.buffer.bytes = 100_000;
+        let run = |payload, threads| {
+            let report = Cluster { payload, threads, ..cluster.clone() }.run(flows).unwrap();
+            assert_eq!(report.done(), flows.len(), "{transport}: {report}");
+            assert!(report.flows.iter().zip(flows).all(|(f, flow)| f.arrived == flow.bytes));
+            report
+        };
+        let hollow = run(Content::Hollow, 1);
+        assert!(hollow.tally.dropped_full > 0, "{hollow}");
+        assert!(run(Content::Hollow, 2) == hollow, "{transport}: two threads");
+        assert!(run(Content::Real, 1) == hollow, "{transport}: real bytes");
+        cluster.short_first = true;
+        cluster.net.classes = true;
+        let classes = cluster.run(flows).unwrap();
+        assert_eq!(classes.done(), flows.len(), "{transport}: {classes}");
+    }
 }
 
 fn assert_whole(report: &Report, flows: &[Flow]) {

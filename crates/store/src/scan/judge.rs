@@ -1,5 +1,6 @@
 //! Judges the items of a scan by the columns that a selection looks at.
 
+use super::PARTITION_SHIFT;
 use crate::codec::Codec;
 use crate::journal::Journal;
 use crate::memory::Memory;
@@ -21,7 +22,7 @@ pub(super) const HEAD_AHEAD: usize = 64;
 pub(super) const AHEAD_MAX: u64 = 512;
 
 /// Bits of an index behind a hash.
-pub(super) const INDEX_BITS: u32 = 16;
+pub(super) const INDEX_BITS: u32 = u64::BITS - PARTITION_SHIFT;
 
 /// What judges. Its buffers are used again.
 #[derive(Debug, Default)]

@@ -28,7 +28,7 @@ use super::report::{Options, show, write};
 pub(super) struct Worlds {
     #[command(flatten)]
     pub(super) options: Options,
-    /// Figures for 1,024 and 4,096 servers, too: takes a quarter of an hour or more
+    /// Figures for 1,024 and 4,096 servers, too: takes long
     #[arg(long, conflicts_with = "quick")]
     full: bool,
     /// Figures for at most so many servers [default: 256]

@@ -1,20 +1,9 @@
 //! Whole runs in which hosts serve values.
 
-use crate::flows::{Cluster, ClusterError, Content, Flow, Transport, get_calls, incast};
+use crate::flows::tests::{assert_whole_under_load, star};
+use crate::flows::{Cluster, ClusterError, Flow, Transport, get_calls, incast};
 use crate::hardware::Profile;
 use crate::net::time::US;
-use crate::net::{LeafSpine, LineRate, Star, Topology};
-
-fn star(hosts: u32) -> Cluster {
-    Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
-}
-
-fn leaves() -> Topology {
-    let rate = LineRate::gigabits(100);
-    let (host_rate, fabric_rate) = (rate, rate);
-    LeafSpine { leaves: 2, spines: 2, hosts_per_leaf: 4, host_rate, fabric_rate, delay: US }
-        .topology()
-}
 
 /// A call there and a value back, and nothing else: no acknowledge is waited for.
 #[test]
@@ -41,25 +30,7 @@ fn values_arrive_whole_under_load() {
     more.iter_mut().for_each(|flow| flow.after.iter_mut().for_each(|other| *other += first));
     flows.extend(more);
     flows.extend(incast(1..8, 0, 100_000));
-    for transport in ["go-back-n", "selective"] {
-        let mut cluster = Cluster::new(leaves());
-        cluster.transport = Transport::named(transport).unwrap();
-        cluster.net.buffer.bytes = 100_000;
-        let run = |payload, threads| {
-            let report = Cluster { payload, threads, ..cluster.clone() }.run(&flows).unwrap();
-            assert_eq!(report.done(), flows.len(), "{transport}: {report}");
-            assert!(report.flows.iter().zip(&flows).all(|(f, flow)| f.arrived == flow.bytes));
-            report
-        };
-        let hollow = run(Content::Hollow, 1);
-        assert!(hollow.tally.dropped_full > 0, "{hollow}");
-        assert!(run(Content::Hollow, 2) == hollow, "{transport}: two threads");
-        assert!(run(Content::Real, 1) == hollow, "{transport}: real bytes");
-        cluster.short_first = true;
-        cluster.net.classes = true;
-        let classes = cluster.run(&flows).unwrap();
-        assert_eq!(classes.done(), flows.len(), "{transport}: {classes}");
-    }
+    assert_whole_under_load(&flows);
 }
 
 /// The kernel reaches the host's memory through the card's hardware: an entry, then the value.

@@ -226,9 +226,9 @@ pub(super) fn lengths(verb: Verb, bytes: u64) -> (u64, u64) {
 pub(super) fn stored(store: &Kept, (key, bytes): (u32, u64), is_real: bool) -> u64 {
     let mut value = Vec::new();
     store.get(SPACE, &key_of(key, bytes), 0, &mut value);
-    let right = value_of(key, bytes);
-    match is_real {
-        true => value.iter().zip(&right).take_while(|(a, b)| a == b).count() as u64,
-        false => value.len() as u64,
+    if !is_real {
+        return value.len() as u64;
     }
+    let right = value_of(key, bytes);
+    value.iter().zip(&right).take_while(|(a, b)| a == b).count() as u64
 }

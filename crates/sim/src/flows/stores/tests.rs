@@ -3,21 +3,8 @@
 use remora_nic::queue::Status;
 
 use super::*;
-use crate::flows::{Cluster, ClusterError, Content, FlowError, Transport, incast};
-use crate::net::time::US;
-use crate::net::{LeafSpine, LineRate, Star};
-
-fn star(hosts: u32) -> Cluster {
-    Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
-}
-
-fn leaves() -> Cluster {
-    let rate = LineRate::gigabits(100);
-    let (host_rate, fabric_rate) = (rate, rate);
-    let shape =
-        LeafSpine { leaves: 2, spines: 2, hosts_per_leaf: 4, host_rate, fabric_rate, delay: US };
-    Cluster::new(shape.topology())
-}
+use crate::flows::tests::{assert_whole_under_load, star};
+use crate::flows::{Cluster, ClusterError, FlowError, Transport, incast};
 
 /// A call there and an answer back, of short values and of long ones.
 #[test]
@@ -46,23 +33,7 @@ fn values_are_whole_under_load() {
     let mut flows = load.flows(&[0, 1, 4, 5, 7], &[2, 6], &sizes);
     assert_eq!(flows.len(), 5 * 3 * 10);
     flows.extend(incast([0, 1, 3, 4, 5, 6, 7], 2, 100_000));
-    for transport in ["go-back-n", "selective"] {
-        let mut cluster = leaves();
-        cluster.transport = Transport::named(transport).unwrap();
-        cluster.net.buffer.bytes = 100_000;
-        let run = |payload, threads| {
-            let report = Cluster { payload, threads, ..cluster.clone() }.run(&flows).unwrap();
-            assert_eq!(report.done(), flows.len(), "{transport}: {report}");
-            assert!(report.flows.iter().zip(&flows).all(|(f, flow)| f.arrived == flow.bytes));
-            report
-        };
-        let hollow = run(Content::Hollow, 1);
-        assert!(hollow.tally.dropped_full > 0, "{hollow}");
-        assert!(run(Content::Hollow, 2) == hollow, "{transport}: two threads");
-        assert!(run(Content::Real, 1) == hollow, "{transport}: real bytes");
-        let classes = Cluster { short_first: true, ..cluster.clone() }.run(&flows).unwrap();
-        assert_eq!(classes.done(), flows.len(), "{transport}: {classes}");
-    }
+    assert_whole_under_load(&flows);
 }
 
 /// A value that takes the place of another is of the key's length, so much is written to one store

@@ -20,7 +20,7 @@ class Expected:
     """A line of the list: what becomes of which tests, on which card, and why."""
 
     OUTCOMES = {"skips": ["skips"], "fails": ["fails"], "passes": ["passes"],
-                "needs": ["skips", "passes"]}
+                "needs": ["skips", "passes"], "races": ["passes", "fails"]}
 
     def __init__(self, line):
         self.outcome, self.card, self.pattern, self.reason = line.split(maxsplit=3)

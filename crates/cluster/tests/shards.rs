@@ -113,7 +113,8 @@ fn slots_move_while_clients_write() {
 #[test]
 fn a_move_outlives_the_primaries_of_both_groups() {
     let mut trial = Trial::new(&["a", "b"], 3);
-    fill(&trial, 6000);
+    // So many that they are still on their way when both primaries have gone.
+    fill(&trial, 20_000);
     while_clients_write(&mut trial, |trial| {
         trial.move_slots("0-16383", "b");
         for group in ["a", "b"] {

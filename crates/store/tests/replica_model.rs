@@ -4,9 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, MutexGuard};
 
 use remora_store::log::{Fields, Operation, Position};
-use remora_store::memory::{Heap, Memory};
+use remora_store::memory::Memory;
 use remora_store::replica::{
     AppendError, Configuration, ConfigurationService, Event, Fate, Mark, Message, NoRequest,
     NodeId, Options, Output, Registry, Replica, Request, RequestId, Snapshot, region_bytes,
@@ -26,45 +27,76 @@ const OPTIONS: Options = Options {
     waits_for_disk: false,
 };
 
-/// A node's region, as a value.
+/// A node's region, as a value. (Pages of its own for each of a million states take minutes.)
 #[derive(Debug)]
-struct Region(Heap);
+struct Region(Mutex<Vec<u8>>);
 
 impl Region {
     fn new() -> Region {
-        Region(Heap::new(region_bytes(RING)))
+        Region(Mutex::new(vec![0; region_bytes(RING).next_multiple_of(8) as usize]))
     }
 
-    fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.0.len()).step_by(8).map(|at| self.0.load(at))
+    fn all(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap()
     }
 
     fn bytes(&self, at: u64, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; len as usize];
-        self.0.read(at, &mut bytes);
+        self.read(at, &mut bytes);
         bytes
+    }
+}
+
+impl Memory for Region {
+    fn len(&self) -> u64 {
+        self.all().len() as u64
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        let mut word = [0; 8];
+        self.read(at, &mut word);
+        u64::from_ne_bytes(word)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.write(at, &value.to_ne_bytes());
+    }
+
+    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
+        let mut all = self.all();
+        let word: &mut [u8; 8] = all[at as usize..].first_chunk_mut().unwrap();
+        let there = u64::from_ne_bytes(*word);
+        if there != old {
+            return Err(there);
+        }
+        *word = new.to_ne_bytes();
+        Ok(there)
+    }
+
+    fn read(&self, at: u64, dst: &mut [u8]) {
+        dst.copy_from_slice(&self.all()[at as usize..][..dst.len()]);
+    }
+
+    fn write(&self, at: u64, src: &[u8]) {
+        self.all()[at as usize..][..src.len()].copy_from_slice(src);
     }
 }
 
 impl Clone for Region {
     fn clone(&self) -> Region {
-        let copy = Region::new();
-        for (word, at) in self.words().zip((0..).step_by(8)) {
-            copy.0.store(at, word);
-        }
-        copy
+        Region(Mutex::new(self.all().clone()))
     }
 }
 
 impl PartialEq for Region {
     fn eq(&self, other: &Region) -> bool {
-        self.words().eq(other.words())
+        *self.all() == *other.bytes(0, other.len())
     }
 }
 
 impl Hash for Region {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.words().for_each(|word| word.hash(state));
+        self.all().hash(state);
     }
 }
 
@@ -237,7 +269,7 @@ impl State {
         act(node);
         loop {
             let node = self.nodes.get_mut(&name).unwrap();
-            while let Some((position, fields)) = node.replica.poll_apply(&node.region.0) {
+            while let Some((position, fields)) = node.replica.poll_apply(&node.region) {
                 if fields.operation == Operation::Delete {
                     node.store.push((position.number(), fields.key[0]));
                 }
@@ -281,7 +313,7 @@ impl State {
                 // What it has sent itself may still arrive.
                 self.links.retain(|(_, to), link| *to != name || link.epoch >= epoch);
                 let node = self.nodes.get_mut(&name).unwrap();
-                node.replica.handle_fenced(&node.region.0, epoch);
+                node.replica.handle_fenced(&node.region, epoch);
             }
             Output::Connect { to } if self.nodes.contains_key(&to) => self.connect(name, to),
             Output::Connect { .. } | Output::Truncated { .. } => {}
@@ -300,10 +332,10 @@ impl State {
                 }
                 for (at, len) in pieces {
                     let bytes = self.nodes[&from].region.bytes(at, len);
-                    self.nodes[&name].region.0.write(at, &bytes);
+                    self.nodes[&name].region.write(at, &bytes);
                 }
                 let node = self.nodes.get_mut(&name).unwrap();
-                node.replica.handle_read(&node.region.0, from);
+                node.replica.handle_read(&node.region, from);
             }
             Output::Snapshot { to } => {
                 let node = &self.nodes[&name];
@@ -322,7 +354,7 @@ impl State {
         let link = Link { epoch, packets: VecDeque::new() };
         let had = self.links.insert((from, to), link.clone()).is_some();
         if self.links.insert((to, from), link).is_some() || had {
-            self.with(to, |node| node.replica.handle_disconnected(&node.region.0, from));
+            self.with(to, |node| node.replica.handle_disconnected(&node.region, from));
         }
         self.nodes.get_mut(&from).unwrap().replica.handle_connected(to);
     }
@@ -335,17 +367,17 @@ impl State {
                     self.links.get_mut(&(from, to)).and_then(|link| link.packets.pop_front());
                 self.with(to, |node| match packet {
                     Some(Packet::Message(message)) => {
-                        node.replica.handle_message(&node.region.0, from, message);
+                        node.replica.handle_message(&node.region, from, message);
                     }
                     Some(Packet::Write(at, bytes)) => {
-                        node.region.0.write(at, &bytes);
+                        node.region.write(at, &bytes);
                         node.is_dirty = !is_prompt;
                         if is_prompt {
-                            node.replica.poll_memory(&node.region.0);
+                            node.replica.poll_memory(&node.region);
                         }
                     }
                     Some(Packet::Store(snapshot, store))
-                        if node.replica.handle_snapshot(&node.region.0, from, &snapshot) =>
+                        if node.replica.handle_snapshot(&node.region, from, &snapshot) =>
                     {
                         node.store = store;
                     }
@@ -354,7 +386,7 @@ impl State {
             }
             Action::Look(name) => self.with(name, |node| {
                 node.is_dirty = false;
-                node.replica.poll_memory(&node.region.0);
+                node.replica.poll_memory(&node.region);
             }),
             Action::Hear(name) => {
                 let node = self.nodes.get_mut(&name);
@@ -386,7 +418,7 @@ impl State {
     }
 
     fn hear(&mut self, name: NodeId, event: Event, now_ns: u64) {
-        self.with(name, |node| node.replica.handle_event(&node.region.0, event, now_ns));
+        self.with(name, |node| node.replica.handle_event(&node.region, event, now_ns));
     }
 
     /// A node that has heard all that was said looks once more; a lease's time passes; all others
@@ -411,7 +443,7 @@ impl State {
         let had = self.links.remove(&(one, other)).is_some();
         if self.links.remove(&(other, one)).is_some() || had {
             for (name, peer) in [(one, other), (other, one)] {
-                self.with(name, |node| node.replica.handle_disconnected(&node.region.0, peer));
+                self.with(name, |node| node.replica.handle_disconnected(&node.region, peer));
             }
         }
     }
@@ -421,7 +453,7 @@ impl State {
         let mut done = None;
         self.with(name, |node| {
             let fields = Fields { key: &[write], ..Fields::of(Operation::Delete) };
-            if let Ok(position) = node.replica.append(&node.region.0, &fields) {
+            if let Ok(position) = node.replica.append(&node.region, &fields) {
                 node.store.push((position.number(), write));
                 done = Some((position.number(), node.replica.epoch()));
             }
@@ -710,7 +742,7 @@ fn a_request_that_is_repeated_takes_effect_once() {
     let fields = Fields { key: &[9], ..Fields::of(Operation::Delete) };
     let mut state = group();
     state.with(A, |node| {
-        let done = node.replica.append_request(&node.region.0, id, b"done", &fields);
+        let done = node.replica.append_request(&node.region, id, b"done", &fields);
         node.store.push((done.unwrap().number(), 9));
     });
     state.settle();
@@ -721,7 +753,7 @@ fn a_request_that_is_repeated_takes_effect_once() {
     let found = state.nodes[&next].replica.find_request(id).unwrap();
     assert_eq!(found.map(|(_, answer)| answer), Some(&b"done"[..]));
     state.with(next, |node| {
-        let again = node.replica.append_request(&node.region.0, id, b"done", &fields);
+        let again = node.replica.append_request(&node.region, id, b"done", &fields);
         assert_eq!(again, Err(AppendError::Request(NoRequest::Old(1))));
     });
     state.assert_equal_stores();
@@ -784,11 +816,11 @@ fn what_makes_no_sense_is_counted_and_changes_nothing() {
     let inside = Mark { offset: last.offset - 8, ..last };
     for (from, mark) in [(C, Mark::default()), (A, Mark::default()), (A, far), (A, inside)] {
         let message = Message::Sync { epoch: 1, from: mark, slot: 255 };
-        state.with(B, |node| node.replica.handle_message(&node.region.0, from, message));
+        state.with(B, |node| node.replica.handle_message(&node.region, from, message));
     }
     let stray = [Message::Synced { epoch: 1 }, Message::Fetch { epoch: 0 }];
     for message in stray {
-        state.with(B, |node| node.replica.handle_message(&node.region.0, C, message));
+        state.with(B, |node| node.replica.handle_message(&node.region, C, message));
     }
     let replica = &state.nodes[&B].replica;
     assert_eq!((replica.counters().refused, replica.counters().stale), (5, 1));

@@ -265,6 +265,11 @@ fn forget_everything(trial: &mut Trial, etcd: &mut Etcd) {
         };
         if statuses.iter().all(says) { Ok(()) } else { Err(format!("{statuses:#?}")) }
     });
+    // A lease that was written before holds until its end.
+    let reads = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));
+    until("no node serves", || {
+        if trial.nodes.values_mut().any(reads) { Err("one does".into()) } else { Ok(()) }
+    });
     let refuses = |node: &mut Node| node.ask("put key0 other").is_none_or(|a| a.starts_with("no:"));
     assert!(trial.nodes.values_mut().all(refuses), "a node serves without a lease");
 }

@@ -8,10 +8,10 @@
 //!    which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
-//!    which of them has the next turn; `shares`, `clients` and `rate`: how several programs share
-//!    the card, and what they are held to; `timers`: the queue pairs' timers, and the codes of the
-//!    ACK and RNR time-outs; `multi_queue`: their outstanding messages; `staging`: room for
-//!    payload. `table` and `handles`: the card's objects, and what names them.
+//!    which of them has the next turn; `client_shares`, `client_rates` and `rate`: how several
+//!    programs share the card, and what they are held to; `timers`: the queue pairs' timers, and
+//!    the codes of the ACK and RNR time-outs; `multi_queue`: their outstanding messages; `staging`:
+//!    room for payload. `table` and `handles`: the card's objects, and what names them.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.

@@ -15,8 +15,8 @@
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
 //!   of a send queue. Kernels: `kernel` takes calls and sends results.
 //!
-//! The state that every packet needs is at most 208 bytes ([`Qp`]; a test checks it). The rest is
-//! in a box ([`Cold`]) or in pools that the whole card shares.
+//! The state that every packet needs is at most 208 bytes ([`Qp`]; the build checks it). The rest
+//! is in a box ([`Cold`]) or in pools that the whole card shares.
 
 mod acknowledge;
 mod answers;

@@ -1,5 +1,5 @@
 //! What is deployed for an op-code: a program, the memory it may use, and its budget. (`executor`
-//! deploys it.)
+//! deploys it, and `turn` charges it.)
 
 use core::future::Future;
 use core::pin::Pin;

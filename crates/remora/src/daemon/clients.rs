@@ -1,5 +1,5 @@
-//! The connections to clients. `server` answers and drops them; `sessions` says what a client that
-//! has gone leaves behind.
+//! The connections to clients. `server` answers and drops them; `sessions` says what is kept when a
+//! client has gone, and `ending` destroys the rest.
 
 use std::collections::BTreeMap;
 use std::io;

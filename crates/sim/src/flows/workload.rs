@@ -26,10 +26,9 @@ pub enum LoadError {
     TooMany(f64),
 }
 
-/// Bytes of headers and gap of a packet with `mtu` bytes of payload do not count towards a load.
-///
 /// Flows that arrive at random at each host (Poisson), to random other hosts, for `span`
-/// picoseconds. `load` is the part of the hosts' rate that their bytes take.
+/// picoseconds. `load` is the part of the hosts' rate that their bytes take; headers and gaps
+/// between packets do not count.
 ///
 /// # Errors
 /// If the load is not above 0 and at most 1, or means more flows than can be run.

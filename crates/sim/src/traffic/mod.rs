@@ -1,5 +1,5 @@
 //! The applications of a random world: they post work, take completions, and tell the checkers
-//! what they know.
+//! what they know. (The flows of world files are in `flows`.)
 //!
 //! - `setup` creates and destroys what they use; `records` is what they remember of it, and `spans`
 //!   which parts of a region are in use.

@@ -5,6 +5,7 @@
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`), to a `batch`; [`Committer`] writes,
 //!   in groups (`commit`); [`CommitThread`] is its thread.
 //! - [`replay`] reads the log back; [`open_log`] goes on from there (`reopen`).
+//! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
 
 mod append;

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `ibv_context_ops.post_send` | [`post_send`] |
 //!
-//! The other way to post, by functions in the queue pair, is in [`super::qp_ex`].
+//! `mod.rs` says which `errno` a refusal is. The other way to post, by functions in the queue pair,
+//! is in [`super::qp_ex`].
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::mem::MaybeUninit;

@@ -6,8 +6,8 @@
 //! lists exist only while packets are missing.
 //!
 //! - `receiver` takes packets; `arrivals` is what it remembers; `acknowledge` says what has come.
-//! - `sender` makes packets; `completer` takes acknowledges and acts on silence; `departures` is
-//!   what the two remember, `paths` how long paths take.
+//! - `sender` makes packets; `completer` takes acknowledges, acts on silence, and finds what is
+//!   lost; `departures` is what the two remember, `paths` how long paths take.
 //! - `answers` has READs, atomics and FLUSHes: an answer is a message of the stream back, with PSNs
 //!   and acknowledges like any other.
 //! - `recoveries` knows which were for nothing.

@@ -22,6 +22,7 @@ mod perf;
 mod remote;
 mod run;
 mod sim;
+mod sink;
 mod stats;
 mod store;
 mod verbs;
@@ -41,7 +42,7 @@ use verbs::environment::{LOG_VARIABLE, is_level};
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "remora", version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -1,9 +1,8 @@
 //! `remora mem`: reads and writes a node's regions, one-sided.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
@@ -15,6 +14,7 @@ use remora_cli::node::spec::parse_size;
 use remora_cli::node::transfer::Transfer;
 
 use crate::remote::RemoteArgs;
+use crate::sink::Sink;
 use crate::{output, stop};
 
 /// `remora mem`.
@@ -121,7 +121,7 @@ impl ReadRegion {
         let progress = progress(Some(end - self.offset), "READ");
         Transfer::new(&region)?.stop_on(&stop).read(self.offset..end, &mut |part| {
             progress.inc(part.len() as u64);
-            sink.write(part)
+            sink.write_all(part)
         })?;
         sink.finish()?;
         progress.finish_and_clear();
@@ -188,66 +188,6 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
     ensure!(!about.is_dir(), "cannot read {}: it is a directory", path.display());
     let len = about.is_file().then_some(about.len());
     Ok((Box::new(BufReader::new(file)), len))
-}
-
-/// The destination: a new file that gets its name when it is complete, or a stream.
-enum Sink {
-    File { file: File, part: PathBuf, path: PathBuf, complete: bool },
-    Stream(Box<dyn Write>),
-}
-
-impl Sink {
-    fn create(path: &Path) -> Result<Sink> {
-        if path == Path::new("-") {
-            return Ok(Sink::Stream(Box::new(io::stdout())));
-        }
-        let unwritable = |path: &Path| format!("cannot write {}", path.display());
-        match fs::metadata(path) {
-            Ok(about) if about.is_dir() => {
-                anyhow::bail!("cannot write {}: it is a directory", path.display())
-            }
-            Ok(about) if !about.is_file() => {
-                let file = File::options().write(true).open(path);
-                return Ok(Sink::Stream(Box::new(file.with_context(|| unwritable(path))?)));
-            }
-            _ => {}
-        }
-        let name = path.file_name().with_context(|| unwritable(path))?.to_string_lossy();
-        let part = path.with_file_name(format!(".{name}.{}.part", process::id()));
-        let file = File::create_new(&part).with_context(|| unwritable(&part))?;
-        Ok(Sink::File { file, part, path: path.into(), complete: false })
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        match self {
-            Sink::File { file, part, .. } => file.write_all(bytes).map_err(|error| {
-                io::Error::new(error.kind(), format!("cannot write {}: {error}", part.display()))
-            }),
-            Sink::Stream(stream) => stream.write_all(bytes),
-        }
-    }
-
-    fn finish(mut self) -> Result<()> {
-        match &mut self {
-            Sink::File { part, path, complete, .. } => {
-                fs::rename(part, &path).with_context(|| {
-                    format!("cannot rename the complete file to {}", path.display())
-                })?;
-                *complete = true;
-                Ok(())
-            }
-            Sink::Stream(stream) => stream.flush().context("cannot write to the output"),
-        }
-    }
-}
-
-impl Drop for Sink {
-    fn drop(&mut self) {
-        if let Sink::File { part, complete: false, .. } = self {
-            // If the half-written file cannot be removed, nothing more can be done.
-            fs::remove_file(part).ok();
-        }
-    }
 }
 
 /// A progress bar, if standard error is a terminal.

@@ -220,6 +220,19 @@ fn files_are_loaded_and_dumped() {
     assert!(gone.contains("no tablespace `orders`; there are: db0"), "{gone}");
 }
 
+/// What was dumped before is still there when a later dump fails.
+#[test]
+fn a_dump_that_fails_leaves_the_file_as_it_was() {
+    let folder = Folder::new();
+    let backup = folder.path("backup.csv");
+    std::fs::write(&backup, "key,value\na,1\n").unwrap();
+    let store = Served::start(&[]);
+    let out = backup.to_str().unwrap();
+    fail(["store", "dump", &store.node(), "--tablespace", "none", "--out", out]);
+    assert_eq!(std::fs::read_to_string(&backup).unwrap(), "key,value\na,1\n");
+    assert_eq!(std::fs::read_dir(backup.parent().unwrap()).unwrap().count(), 1);
+}
+
 #[test]
 fn what_redis_has_saved_is_loaded_and_dumped() {
     let (served, folder) = (Served::start(&[]), Folder::new());

@@ -334,8 +334,8 @@ impl DeviceOptions {
                 Err(error) => return Err(error),
             }
         }
-        match (self.token, refused) {
-            (Some(_), Some(error)) => Err(error.into()),
+        match refused {
+            Some(error) if self.token.is_some() || kept.is_some() => Err(error.into()),
             _ => Ok(None),
         }
     }

@@ -11,7 +11,10 @@ use remora::offload::chain::text::{Source, parse};
 
 use crate::output;
 
-/// Reads a program; prints the mistakes in it as a compiler would.
+/// As many mistakes are shown: a file that is no program has one in each line.
+const SHOWN: usize = 20;
+
+/// Reads a program; prints the first mistakes in it as a compiler would.
 pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
     let text =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -20,7 +23,8 @@ pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
         Err(wrong) => wrong,
     };
     let name = path.display().to_string();
-    for mistake in &wrong {
+    let shown = if json { wrong.len() } else { SHOWN };
+    for mistake in wrong.iter().take(shown) {
         if json {
             let (line, column) = mistake.line_column(&text);
             let (message, help) = (&mistake.message, &mistake.help);
@@ -30,6 +34,9 @@ pub(super) fn load(path: &Path, json: bool) -> Result<Source> {
         } else {
             eprintln!("{}\n", mistake.render(&name, &text, std::io::stderr().is_terminal()));
         }
+    }
+    if wrong.len() > shown {
+        eprintln!("… and {} more\n", wrong.len() - shown);
     }
     let mistakes = if wrong.len() == 1 { "mistake" } else { "mistakes" };
     bail!("{name} has {} {mistakes}: it was not run", wrong.len())

@@ -1,8 +1,7 @@
 //! A tablespace's keys and values, written to a file.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -17,6 +16,7 @@ use serde_json::{Map, Value};
 
 use super::progress::Progress;
 use super::{StoreArgs, read_schema};
+use crate::sink::Sink;
 
 /// The longest piece of an answer.
 const PIECE: usize = 1 << 20;
@@ -44,7 +44,7 @@ pub(super) struct Dump {
     /// A file that says what columns the values have; each becomes a field
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
-    /// Where to write [default: standard output]
+    /// Where to write: the file is replaced when all is there [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -65,14 +65,8 @@ enum Format {
 impl Dump {
     pub(super) fn run(self) -> Result<ExitCode> {
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
-        let to: Box<dyn Write> = match &self.out {
-            Some(path) => {
-                let made = File::create(path);
-                Box::new(made.with_context(|| format!("cannot write {}", path.display()))?)
-            }
-            None => Box::new(io::stdout()),
-        };
-        let mut sheet = Sheet::new(self.format, schema, BufWriter::new(to))?;
+        let mut sink = Sink::create(self.out.as_deref().unwrap_or(Path::new("-")))?;
+        let mut sheet = Sheet::new(self.format, schema, BufWriter::new(&mut sink))?;
         let mut progress = Progress::new("Dumping", None);
         let options = ClientOptions { piece: PIECE, ..ClientOptions::default() };
         let (mut rows, mut bytes, mut failed) = (0, 0, None);
@@ -93,6 +87,7 @@ impl Dump {
         })?;
         let written = failed.map_or_else(|| sheet.finish(), Err);
         written.context("cannot write what the store has")?;
+        sink.finish()?;
         progress.at(rows, bytes);
         eprintln!("{}", progress.finish("dumped", bytes));
         Ok(ExitCode::SUCCESS)

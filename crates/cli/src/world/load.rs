@@ -98,7 +98,7 @@ pub(super) fn parse(path: &Path, text: &str, chosen: Chosen) -> Result<Experimen
         let name = path.display().to_string();
         let colour = std::io::stderr().is_terminal();
         eprintln!("{}\n", Diagnostic { at, message, help }.render(&name, text, colour));
-        anyhow!("{name} has a mistake: it was not run")
+        anyhow!("{name} has a mistake, and nothing was run or written")
     })
 }
 

@@ -80,9 +80,11 @@ fn room(section: &Section<'_>, hosts: u64, switches: u64, cables: u64) -> Result
     if hosts <= HOSTS && switches <= SWITCHES && cables <= CABLES {
         return Ok(());
     }
-    let gib = (hosts.saturating_mul(CARD).saturating_add(cables.saturating_mul(500))) >> 30;
+    let bytes = hosts.saturating_mul(CARD).saturating_add(cables.saturating_mul(500));
+    let gib = bytes as f64 / f64::from(1 << 30);
     let message = format!(
-        "{hosts} hosts, {switches} switches and {cables} cables need about {gib} GiB of memory"
+        "{hosts} hosts, {switches} switches and {cables} cables are too many: they need about \
+         {gib:.1} GiB of memory"
     );
     let help = format!("the most are {HOSTS} hosts, {SWITCHES} switches and {CABLES} cables");
     Err(section.mistake(message, help))

@@ -274,7 +274,7 @@ pub enum BadCall {
     #[error("a field that the condition does not use")]
     Unused,
     /// Key, condition or value is too long.
-    #[error("a key, condition or value that is longer than may be")]
+    #[error("too long: a key has at most 64 KiB, a value 16 MiB, a predicate 64 KiB")]
     TooLong,
 }
 
@@ -424,8 +424,8 @@ pub enum Refused {
     /// The predicate or plan is malformed, or asks for more work than is allowed.
     #[error("the predicate is malformed, or asks for more than is allowed")]
     Predicate = 134,
-    /// The value is stored in a form that this store cannot read.
-    #[error("the value is stored in a form that cannot be read")]
+    /// The value is, or would be, stored in a form that this store's build does not know.
+    #[error("this store's build lacks the codec: build it with the feature `zstd`")]
     Codec = 135,
     /// A tablespace has the name already.
     #[error("there is a tablespace of that name already: choose another, or drop that one first")]

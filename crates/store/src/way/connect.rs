@@ -55,7 +55,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// No store answers there, or it refuses.
-    #[error("no connection to the store at {store}: {source}")]
+    #[error("the store at {store} cannot be reached: {source}")]
     Refused {
         /// Where.
         store: SocketAddr,

@@ -3,10 +3,14 @@
 //! ```text
 //!  0  live word: DEAD 1 bit | stamp 15 | expiry in ms of Unix time 48 (0: never)
 //!  8  version: the position of the change in the log
-//! 16  shape: stored length 25 bits | key's length - 1, 16 | extended 1 | unused 6 | tablespace 16
+//! 16  shape: stored length 25 bits | key's length - 1, 16 | extended 1 | traced 1 | unused 5 |
+//!     tablespace 16
 //! 24  only if extended: the client's flags 32 | codec 16 | unused 16
 //!     key, stored value, CRC-64/NVME of everything from 8 on
 //! ```
+//!
+//! Behind an item that is traced, at the next multiple of 8, is a word that says when it was used
+//! last: [`Trace`]. It is no part of the item, since it changes while the item stays.
 //!
 //! All numbers are little-endian. The live word alone changes while a slot refers to the item, by
 //! one store of 8 bytes. Its stamp is the lowest 15 bits of the version, so that a reader who mixes
@@ -45,6 +49,10 @@ const DEAD: u64 = 1 << 63;
 const STAMP: u64 = 0x7FFF;
 const LEN_BITS: u32 = 25;
 const EXTENDED: u64 = 1 << 41;
+const TRACED: u64 = 1 << 42;
+/// Bytes of the word that says when an item was used last.
+pub(crate) const TRACE: usize = 8;
+const READ: u64 = 1 << 32;
 const TABLESPACE_SHIFT: u32 = 48;
 
 /// The word that says whether an item is still the one for its key, and how long.
@@ -95,6 +103,30 @@ impl Live {
     }
 }
 
+/// When an item was used last: written, or read by a thread or a kernel. READs of memory leave no
+/// trace.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Trace {
+    /// The second of Unix time; 0: not since the store was opened.
+    pub second: u32,
+    /// Whether it was read since it was written.
+    pub is_read: bool,
+}
+
+impl Trace {
+    pub(crate) fn at(now_ms: u64, is_read: bool) -> Trace {
+        Trace { second: u32::try_from(now_ms / 1000).unwrap_or(u32::MAX), is_read }
+    }
+
+    pub(crate) fn to_word(self) -> u64 {
+        u64::from(self.second) | if self.is_read { READ } else { 0 }
+    }
+
+    pub(crate) fn from_word(word: u64) -> Trace {
+        Trace { second: word as u32, is_read: word & READ != 0 }
+    }
+}
+
 /// What an item's first 24 bytes say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
@@ -108,6 +140,8 @@ pub struct Head {
     pub key: usize,
     /// Whether flags and codec follow.
     pub extended: bool,
+    /// Whether a word behind the item says when it was used last.
+    pub traced: bool,
     /// Whose item it is.
     pub tablespace: TablespaceId,
 }
@@ -122,15 +156,18 @@ impl Head {
             stored: (shape & ((1 << LEN_BITS) - 1)) as usize,
             key: (shape >> LEN_BITS & 0xFFFF) as usize + 1,
             extended: shape & EXTENDED != 0,
+            traced: shape & TRACED != 0,
             tablespace: TablespaceId((shape >> TABLESPACE_SHIFT) as u16),
         }
     }
 
     fn shape(&self) -> u64 {
         let extended = if self.extended { EXTENDED } else { 0 };
+        let traced = if self.traced { TRACED } else { 0 };
         self.stored as u64
             | (self.key as u64 - 1) << LEN_BITS
             | extended
+            | traced
             | u64::from(self.tablespace.0) << TABLESPACE_SHIFT
     }
 
@@ -147,6 +184,16 @@ impl Head {
     /// Bytes of the item.
     pub fn item_len(&self) -> usize {
         self.value_at() + self.stored + CHECKSUM
+    }
+
+    /// Bytes before the word that says when the item was used last, if there is one.
+    pub(crate) fn trace_at(&self) -> Option<usize> {
+        self.traced.then(|| self.item_len().next_multiple_of(TRACE))
+    }
+
+    /// Bytes that the item needs of a block.
+    pub(crate) fn block_len(&self) -> usize {
+        self.trace_at().map_or(self.item_len(), |at| at + TRACE)
     }
 }
 
@@ -172,16 +219,19 @@ pub struct Item<'a> {
     pub expires_ms: Option<u64>,
     /// The log position of the change that wrote the item.
     pub version: u64,
+    /// Whether a word behind the item says when it was used last.
+    pub traced: bool,
 }
 
 impl<'a> Item<'a> {
-    fn head(&self) -> Head {
+    pub(crate) fn head(&self) -> Head {
         Head {
             live: Live::new(self.version, self.expires_ms),
             version: self.version,
             stored: self.stored.len(),
             key: self.key.len(),
             extended: self.flags != 0 || self.codec != Codec::None,
+            traced: self.traced,
             tablespace: self.tablespace,
         }
     }
@@ -271,6 +321,7 @@ impl<'a> Item<'a> {
             flags,
             expires_ms: head.live.expires_ms(),
             version: head.version,
+            traced: head.traced,
         })
     }
 
@@ -293,8 +344,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn item<'a>(key: &'a [u8], stored: &'a [u8], flags: u32, codec: Codec) -> Item<'a> {
-        let tablespace = TablespaceId(300);
-        Item { tablespace, key, stored, codec, flags, expires_ms: Some(77), version: 1 << 40 | 5 }
+        let (tablespace, version) = (TablespaceId(300), 1 << 40 | 5);
+        let (expires_ms, traced) = (Some(77), false);
+        Item { tablespace, key, stored, codec, flags, expires_ms, version, traced }
     }
 
     #[test]
@@ -306,6 +358,18 @@ mod tests {
         assert_eq!(bytes[8..16], (1u64 << 40 | 5).to_le_bytes());
         assert_eq!(bytes[16..24], (5u64 | 2 << 25 | 300 << 48).to_le_bytes());
         assert_eq!(&bytes[24..32], b"keyvalue");
+    }
+
+    #[test]
+    fn a_trace_lies_behind_its_item() {
+        let plain = item(b"key", b"value", 0, Codec::None);
+        let traced = Item { traced: true, ..plain };
+        assert_eq!((plain.head().trace_at(), plain.head().block_len()), (None, 40));
+        assert_eq!((traced.len(), traced.head().block_len()), (40, 48));
+        let odd = item(b"key", b"values", 0, Codec::None);
+        assert_eq!(Item { traced: true, ..odd }.head().trace_at(), Some(48));
+        let trace = Trace::at(1 << 41, true);
+        assert_eq!(Trace::from_word(trace.to_word()), trace);
     }
 
     #[test]
@@ -334,11 +398,12 @@ mod tests {
             stored in prop::collection::vec(any::<u8>(), 0..300),
             flags in prop_oneof![Just(0), any::<u32>()],
             packed: bool,
+            traced: bool,
             bit: prop::sample::Index,
             cut: prop::sample::Index,
         ) {
             let codec = if packed { Codec::Lz4 { head: 9 } } else { Codec::None };
-            let item = item(&key, &stored, flags, codec);
+            let item = Item { traced, ..item(&key, &stored, flags, codec) };
             let mut bytes = Vec::new();
             item.write(&mut bytes);
             prop_assert_eq!(bytes.len(), item.len());

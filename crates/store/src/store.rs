@@ -24,6 +24,7 @@ pub use self::reclaim::Located;
 use self::reclaim::Sweeper;
 pub use self::spaces::ReplayError;
 use crate::codec::Codec;
+use crate::item::{TRACE, Trace};
 use crate::journal::{Journal, Unlogged};
 use crate::layout::{COUNTS_AT, Geometry, MAGIC};
 use crate::memory::Memory;
@@ -41,12 +42,14 @@ pub struct Options {
     /// How long a block stays as it is after its item has gone, in ms, for readers by chain and
     /// one-sided READs, while there are any ([`Memory::has_readers`]).
     pub quarantine_ms: u64,
+    /// See [`Store::trace`]: to say it here traces what a log brings back, too.
+    pub traced: Option<&'static str>,
 }
 
 impl Options {
     /// Options for that limit, without one-sided readers.
     pub fn new(limit: u64, seed: u64) -> Options {
-        Options { limit, seed, quarantine_ms: 0 }
+        Options { limit, seed, quarantine_ms: 0, traced: None }
     }
 
     /// Bytes of memory that such a store lives in. They are address space: the store writes no more
@@ -82,6 +85,8 @@ pub struct Found {
     pub codec: Codec,
     /// Whose item it is.
     pub tablespace: TablespaceId,
+    /// When it was used last, before this, if it is traced ([`Store::trace`]).
+    pub trace: Option<Trace>,
 }
 
 /// A key-value store in foreign memory.
@@ -123,13 +128,17 @@ impl<M: Memory, J: Journal> Store<M, J> {
         for (word, at) in head.into_iter().zip((0..COUNTS_AT).step_by(8)) {
             memory.store(at, word);
         }
+        let spaces = Tablespaces::new();
+        if let Some(name) = options.traced {
+            spaces.trace(name);
+        }
         let table = Table::new(memory, geometry);
         let usage = Usage::new(geometry.limit);
         usage.take(table.index_bytes());
         Ok(Store {
             table,
             blocks: Blocks::new(geometry),
-            spaces: Tablespaces::new(),
+            spaces,
             hasher: Hasher::new(options.seed),
             journal,
             options,
@@ -170,6 +179,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.spaces.named(name)
     }
 
+    /// Has the items traced that are written from now on into the tablespace of this name, which
+    /// may come later: each takes a word more of memory, which says when it was used last. A store
+    /// traces one tablespace, the first that is named.
+    pub fn trace(&self, name: &str) {
+        self.spaces.trace(name);
+    }
+
     /// The items of a tablespace, expired ones included until they are swept; 0 if there is no such
     /// tablespace.
     pub fn count(&self, tablespace: TablespaceId) -> u64 {
@@ -205,7 +221,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Bytes of a slot's block.
     pub(crate) fn block_size(&self, slot: &crate::table::Slot) -> u64 {
-        self.blocks.size_for(slot.len.into())
+        let traced = self.spaces.place(slot.tablespace).is_some_and(|space| space.traced());
+        self.blocks.size_for(u64::from(slot.len) + if traced { TRACE as u64 } else { 0 })
     }
 
     pub(crate) fn table(&self) -> &Table<M> {
@@ -267,3 +284,5 @@ mod race_tests;
 mod replay_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod trace_tests;

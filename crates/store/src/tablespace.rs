@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use thiserror::Error;
 
@@ -92,6 +92,8 @@ pub struct TablespaceInfo {
 pub(crate) struct Space {
     state: AtomicU8,
     evicts: AtomicBool,
+    /// Whether its items are written with a word that says when they were used last.
+    traced: AtomicBool,
     codec: AtomicU16,
     quota: AtomicU64,
     default_expiry_ms: AtomicU64,
@@ -111,7 +113,8 @@ impl Space {
         self.state.load(Acquire) == SERVES
     }
 
-    fn set(&self, options: &TablespaceOptions) {
+    fn set(&self, options: &TablespaceOptions, traced: bool) {
+        self.traced.store(traced, Relaxed);
         self.evicts.store(options.eviction == Eviction::Clock, Relaxed);
         self.codec.store(options.codec.to_u16(), Relaxed);
         self.quota.store(options.quota.unwrap_or(u64::MAX), Relaxed);
@@ -122,6 +125,10 @@ impl Space {
 
     pub(crate) fn evicts(&self) -> bool {
         self.evicts.load(Relaxed)
+    }
+
+    pub(crate) fn traced(&self) -> bool {
+        self.traced.load(Relaxed)
     }
 
     pub(crate) fn codec(&self) -> Codec {
@@ -204,12 +211,32 @@ pub(crate) struct Tablespaces {
     spaces: Box<[Space]>,
     /// The options, and by their lock the right to create and drop.
     options: Mutex<Vec<Option<TablespaceOptions>>>,
+    /// The tablespace whose items are traced.
+    traced: OnceLock<String>,
 }
 
 impl Tablespaces {
     pub(crate) fn new() -> Tablespaces {
         let spaces = (0..TABLESPACES_MAX).map(|_| Space::default()).collect();
-        Tablespaces { spaces, options: Mutex::default() }
+        Tablespaces { spaces, options: Mutex::default(), traced: OnceLock::new() }
+    }
+
+    /// Has the items traced that are written from now on into the tablespace of this name. The
+    /// first name counts.
+    pub(crate) fn trace(&self, name: &str) {
+        let all = self.lock();
+        let traced = self.traced.get_or_init(|| name.to_owned());
+        for (options, space) in all.iter().zip(&self.spaces) {
+            if options.as_ref().is_some_and(|options| options.name == *traced) {
+                space.traced.store(true, Relaxed);
+            }
+        }
+    }
+
+    /// Whether there may be items that are traced.
+    #[inline]
+    pub(crate) fn any_traced(&self) -> bool {
+        self.traced.get().is_some()
     }
 
     /// The tablespace, if there is one of that number.
@@ -257,7 +284,8 @@ impl Tablespaces {
         let longer = all.len().max(index + 1);
         all.resize(longer, None);
         all[index] = Some(options.clone());
-        self.spaces[index].set(options);
+        let traced = self.traced.get().is_some_and(|name| *name == options.name);
+        self.spaces[index].set(options, traced);
         Ok(id)
     }
 

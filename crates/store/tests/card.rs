@@ -12,7 +12,7 @@ use remora_store::client::{Put, StoreClient, StoreError};
 use remora_store::front::keyspace::Change;
 use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
-use remora_store::way::call::{Condition, Placement, Refused};
+use remora_store::way::call::{Condition, Placement, Refused, VALUE_MAX};
 use remora_store::way::connect::{ClientOptions, ConnectError};
 use remora_store::way::kernel::now_ms;
 
@@ -145,6 +145,24 @@ fn keys_and_values_may_be_long() {
     }
     assert!(matches!(client.put(&long(65_537), b""), Err(StoreError::Bad(_))));
     assert!(matches!(client.put(b"", b""), Err(StoreError::Refused(Refused::TooLarge))));
+}
+
+/// From one card to another, and back by the kernel and one-sided.
+#[test]
+fn the_longest_value_is_put_and_read() {
+    let served = Served::with(|options| options.limit = 256 << 20);
+    let mut client = served.client();
+    let byte = |at: usize, seed: usize| (at * 7 + at / 251 + seed) as u8;
+    let long = |seed| (0..VALUE_MAX).map(|at| byte(at, seed)).collect::<Vec<_>>();
+    for seed in 0..2 {
+        let value = long(seed);
+        client.put(b"value", &value).unwrap();
+        assert!(get(&mut client, b"value").unwrap() == value, "by the kernel: {seed}");
+        assert!(get_one_sided(&mut client, b"value").unwrap() == value, "one-sided: {seed}");
+    }
+    let beyond = client.put(b"value", &vec![0; VALUE_MAX + 1]);
+    assert!(matches!(beyond, Err(StoreError::Bad(_))), "{beyond:?}");
+    assert!(get(&mut client, b"value").unwrap() == long(1), "it is as it was");
 }
 
 #[test]

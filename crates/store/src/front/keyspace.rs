@@ -7,9 +7,10 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 use crate::front::slots::{Range, Shard};
+/// A tablespace, as the store names it.
+pub use crate::item::Trace;
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
-/// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
 /// What is known of a key beside its value.
@@ -21,6 +22,8 @@ pub struct Found {
     pub flags: u32,
     /// When it ends, in ms of Unix time.
     pub expires_ms: Option<u64>,
+    /// When it was used last, before this, if the store traces its tablespace.
+    pub trace: Option<Trace>,
 }
 
 /// A key's value at the moment of a change. It is fetched when it is first asked for.
@@ -125,6 +128,21 @@ pub struct LetGo {
 pub trait Keyspace: Send + Sync + Debug {
     /// Appends the key's value to `value`, if there is one.
     fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found>;
+
+    /// The same, which counts as no use of the key.
+    fn get_unnoticed(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Found>;
+
+    /// Notes that a key is read.
+    fn note_read(&self, ts: TablespaceId, key: &[u8], now: u64);
+
+    /// Has the keys traced that the tablespace of this name gets from now on.
+    fn trace(&self, name: &str);
 
     /// What is known of a key, without its value.
     fn look(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<Found>;

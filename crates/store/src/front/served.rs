@@ -78,7 +78,8 @@ impl<M: Memory, J: Journal> Served<M, J> {
 }
 
 fn found(found: &store::Found) -> Found {
-    Found { version: found.version, flags: found.flags, expires_ms: found.expires_ms }
+    let store::Found { version, flags, expires_ms, trace, .. } = *found;
+    Found { version, flags, expires_ms, trace }
 }
 
 fn change(change: Change<'_>) -> store::Change<'_> {
@@ -121,6 +122,25 @@ impl From<UpdateError> for Refused {
 impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
     fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found> {
         self.store.get(ts, key, now, value).as_ref().map(found)
+    }
+
+    fn get_unnoticed(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Found> {
+        self.store.get_unnoticed(ts, key, now, value).as_ref().map(found)
+    }
+
+    fn note_read(&self, ts: TablespaceId, key: &[u8], now: u64) {
+        let pin = self.store.pin();
+        self.store.locate(&pin, ts, key, now);
+    }
+
+    fn trace(&self, name: &str) {
+        self.store.trace(name);
     }
 
     fn look(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<Found> {
@@ -173,7 +193,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
     ) -> u64 {
         self.walk(ts, cursor, budget, now, &mut |item| {
             let (version, flags, expires_ms) = (item.version, item.flags, item.expires_ms);
-            visit(item.key, &Found { version, flags, expires_ms })
+            visit(item.key, &Found { version, flags, expires_ms, trace: None })
         })
     }
 

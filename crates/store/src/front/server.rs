@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use crate::front::keyspace::{Keeper, Keyspace};
 use crate::front::worker::{Listener, Worker};
-use crate::front::world::World;
+use crate::front::world::{FIRST, MEMCACHED, World};
 use crate::stats::{Stats, Way};
 
 /// How many connections wait to be accepted.
@@ -40,6 +40,14 @@ pub struct Options {
     pub max_clients: u64,
     /// Where what happens is counted.
     pub stats: Arc<Stats>,
+}
+
+impl Options {
+    /// The tablespace whose items are traced: memcached's clients may ask when they were used last.
+    pub(crate) fn traced(&self) -> Option<&'static str> {
+        let name = if self.is_shared { FIRST } else { MEMCACHED };
+        (!self.memcached.is_empty()).then_some(name)
+    }
 }
 
 impl Default for Options {
@@ -108,6 +116,9 @@ impl Server {
         let has_password = options.password.as_ref().is_some_and(|word| !word.is_empty());
         if let (Some(address), false) = (public, has_password) {
             return Err(ServeError::Open(*address));
+        }
+        if let Some(name) = options.traced() {
+            keyspace.trace(name);
         }
         let mut world = World::new(keyspace, keeper, options.threads, options.is_shared);
         world.stats = options.stats.clone();

@@ -12,8 +12,11 @@ use crate::stats::{Counts, Stats};
 /// How many numbered databases Redis' clients have.
 pub const DATABASES: usize = 16;
 
+/// The tablespace of database 0.
+pub(crate) const FIRST: &str = "db0";
+
 /// The tablespace of memcached's clients, where they do not share that of Redis'.
-const MEMCACHED: &str = "memcached";
+pub(crate) const MEMCACHED: &str = "memcached";
 
 /// Whether a tablespace of this name is that of a database of Redis' or memcached's clients.
 pub(crate) fn is_of_fronts(name: &str) -> bool {

@@ -1,12 +1,14 @@
 //! The one primitive of change.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use thiserror::Error;
 
-use super::read::{LONG, Seen};
+use super::read::{LONG, Seen, Use};
 use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
-use crate::item::{CHECKSUM, Item, KEY_MAX, Live, VALUE_MAX};
+use crate::item::{CHECKSUM, Item, KEY_MAX, Live, Trace, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Prepared, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
@@ -154,6 +156,7 @@ struct Put<'a> {
     codec: Codec,
     flags: u32,
     expires_ms: Option<u64>,
+    traced: bool,
 }
 
 /// A block that holds an item already, but for its version.
@@ -164,6 +167,7 @@ struct Written<'v> {
     value: &'v [u8],
     flags: u32,
     codec: Codec,
+    traced: bool,
     /// The value as it is stored, if that is another.
     encoded: Vec<u8>,
     /// What the journal has made of it.
@@ -176,8 +180,10 @@ impl Written<'_> {
         std::ptr::eq(self.value, value) && self.flags == flags
     }
 
-    fn stored(&self) -> &[u8] {
-        if self.codec == Codec::None { self.value } else { &self.encoded }
+    fn put(&self, expires_ms: Option<u64>) -> Put<'_> {
+        let stored = if self.codec == Codec::None { self.value } else { &self.encoded };
+        let Written { codec, flags, traced, .. } = *self;
+        Put { stored, codec, flags, expires_ms, traced }
     }
 }
 
@@ -254,8 +260,8 @@ struct AtHand<'a, 'v> {
 }
 
 fn item_of<'a>(tablespace: TablespaceId, key: &'a [u8], put: &Put<'a>) -> Item<'a> {
-    let Put { stored, codec, flags, expires_ms } = *put;
-    Item { tablespace, key, stored, codec, flags, expires_ms, version: 0 }
+    let Put { stored, codec, flags, expires_ms, traced } = *put;
+    Item { tablespace, key, stored, codec, flags, expires_ms, version: 0, traced }
 }
 
 impl<M: Memory, J: Journal> Store<M, J> {
@@ -359,7 +365,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         scratch: &'s mut Vec<u8>,
     ) -> Option<Decided<'s>> {
         let _pin = self.pin();
-        let on = self.look(space, key, now, &mut |_| true)?;
+        let (on, _) = self.look(space, key, now, Use::Change, &mut |_| true)?;
         let change = match self.ask(&on, decide, scratch) {
             Change::Put { value: Value::Scratch, flags, expires_ms } => {
                 Change::Put { value: Value::Given(scratch), flags, expires_ms }
@@ -383,7 +389,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
             seen.append_stored(&self.table.memory, out);
             true
         };
-        let old = Old { found: seen.found(), reader: &reader, stored: seen.head.stored };
+        let old = Old { found: self.found(seen), reader: &reader, stored: seen.head.stored };
         decide(Some(&old), scratch)
     }
 
@@ -436,11 +442,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if codec != Codec::None {
             codec = codec.encode(value, &mut encoded);
         }
-        let prepared = None;
-        let mut written = Written { at: 0, sum: 0, value, flags, codec, encoded, prepared };
-        let put = Put { stored: written.stored(), codec, flags, expires_ms: None };
-        let item = item_of(space, key, &put);
-        let at = self.allocate(space, place, item.len() as u64)?;
+        let (prepared, traced) = (None, place.traced());
+        let mut written = Written { at: 0, sum: 0, value, flags, codec, traced, encoded, prepared };
+        let item = item_of(space, key, &written.put(None));
+        let at = self.allocate(space, place, item.head().block_len() as u64)?;
         let sum = with_scratch(|bytes| {
             let sum = item.write_undated(bytes);
             self.table.memory.write(at, bytes);
@@ -514,21 +519,21 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 }
                 let expires_ms = expires_ms.or_else(|| subject.space.default_expiry(now));
                 let written = written.take_if(|written| written.is(value, flags));
+                let traced = subject.space.traced();
                 let version = match (written, subject.space.codec()) {
                     (Some(mut written), _) => {
                         let prepared = written.prepared.take();
-                        let (stored, codec) = (written.stored(), written.codec);
-                        let put = Put { stored, codec, flags, expires_ms };
+                        let put = written.put(expires_ms);
                         let written = Some((&written, prepared));
                         self.put_item(locked, subject, current, &put, written)
                     }
-                    (None, Codec::None) => {
-                        let put = Put { stored: value, codec: Codec::None, flags, expires_ms };
+                    (None, codec @ Codec::None) => {
+                        let put = Put { stored: value, codec, flags, expires_ms, traced };
                         self.put_item(locked, subject, current, &put, None)
                     }
                     (None, codec) => with_scratch(|encoded| {
                         let codec = codec.encode(value, encoded);
-                        let put = Put { stored: encoded, codec, flags, expires_ms };
+                        let put = Put { stored: encoded, codec, flags, expires_ms, traced };
                         self.put_item(locked, subject, current, &put, None)
                     }),
                 };
@@ -618,7 +623,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let mut item = item_of(subject.id, subject.key, put);
         let at = match written {
             Some(written) => written.at,
-            None => self.allocate(subject.id, subject.space, item.len() as u64)?,
+            None => self.allocate(subject.id, subject.space, item.head().block_len() as u64)?,
         };
         let give_up = |error| {
             self.free(at);
@@ -638,6 +643,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 item.write(bytes);
                 self.table.memory.write(at, bytes);
             }),
+        }
+        if let Some(trace_at) = item.head().trace_at() {
+            // While a log is played again there is no time yet: nobody knows when it was used.
+            let trace = Trace::at(self.time.load(Relaxed), false);
+            self.table.memory.store(at + trace_at as u64, trace.to_word());
         }
         let slot = Slot {
             address: self.table.memory.base() + at,
@@ -712,7 +722,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 if stored.len() > VALUE_MAX {
                     return Err(UpdateError::Value(stored.len()));
                 }
-                let put = Put { stored, codec, flags, expires_ms };
+                let traced = space.traced();
+                let put = Put { stored, codec, flags, expires_ms, traced };
                 self.put_logged(&mut locked, &subject, current, (&put, None), || Ok(version))?;
             }
             (Record::Touch { expires_ms, .. }, Some((place, slot, seen))) => {

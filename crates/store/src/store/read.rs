@@ -3,7 +3,9 @@
 use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::codec::Codec;
-use crate::item::{EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, Live, VALUE_MAX, extension};
+use crate::item::{
+    EXTENSION, HEAD, Head, ITEM_MAX, ITEM_MIN, Live, TRACE, Trace, VALUE_MAX, extension,
+};
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::table::Slot;
@@ -24,6 +26,17 @@ pub(crate) enum Short {
     Read(Found),
     /// It takes long to read, and was not.
     Long,
+}
+
+/// What a look at an item is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Use {
+    /// Nobody is to know of it.
+    None,
+    /// To change it: it stays when memory is short.
+    Change,
+    /// To read it: its trace says so, too.
+    Read,
 }
 
 /// An item that a slot refers to and whose key is the one wanted.
@@ -49,16 +62,6 @@ impl Seen {
     /// Whether it takes long to read the value.
     pub(super) fn is_long(&self) -> bool {
         is_long(self.head.stored, self.codec)
-    }
-
-    pub(super) fn found(&self) -> Found {
-        Found {
-            version: self.head.version,
-            flags: self.flags,
-            expires_ms: self.head.live.expires_ms(),
-            codec: self.codec,
-            tablespace: self.head.tablespace,
-        }
     }
 
     /// Appends the value as it is stored.
@@ -136,15 +139,37 @@ impl<M: Memory, J: Journal> Store<M, J> {
         now: u64,
         value: &mut Vec<u8>,
     ) -> Option<Found> {
+        self.get_and(space, key, now, value, Use::Read)
+    }
+
+    /// As [`Store::get`], which nobody will know of: it counts as no use of the item.
+    pub fn get_unnoticed(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+    ) -> Option<Found> {
+        self.get_and(space, key, now, value, Use::None)
+    }
+
+    fn get_and(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        value: &mut Vec<u8>,
+        counts: Use,
+    ) -> Option<Found> {
         let start = value.len();
-        let seen = self.look(space, key, now, &mut |seen| {
+        let seen = self.look(space, key, now, counts, &mut |seen| {
             value.truncate(start);
             seen.append_value(&self.table.memory, value)
         });
         if seen.is_none() {
             value.truncate(start);
         }
-        seen.map(|seen| seen.found())
+        seen.map(|(_, found)| found)
     }
 
     /// As [`Store::get`], of a value that does not take long to read.
@@ -156,13 +181,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
         value: &mut Vec<u8>,
     ) -> Option<Short> {
         let start = value.len();
-        let seen = self.look(space, key, now, &mut |seen| {
+        let seen = self.look(space, key, now, Use::Read, &mut |seen| {
             value.truncate(start);
             seen.is_long() || seen.append_value(&self.table.memory, value)
         });
         match seen {
-            Some(seen) if seen.is_long() => Some(Short::Long),
-            Some(seen) => Some(Short::Read(seen.found())),
+            Some((seen, _)) if seen.is_long() => Some(Short::Long),
+            Some((_, found)) => Some(Short::Read(found)),
             None => {
                 value.truncate(start);
                 None
@@ -170,15 +195,46 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// The key's item, which `body` reads. `body` says whether what it read can be; it is called
-    /// again if the item was replaced meanwhile.
+    /// What is known of an item, as it was before this use of it.
+    pub(super) fn found(&self, seen: &Seen) -> Found {
+        let memory = &self.table.memory;
+        let trace = self.trace_at(seen).map(|at| Trace::from_word(memory.load(at)));
+        Found {
+            version: seen.head.version,
+            flags: seen.flags,
+            expires_ms: seen.head.live.expires_ms(),
+            codec: seen.codec,
+            tablespace: seen.head.tablespace,
+            trace,
+        }
+    }
+
+    /// Where the word is that says when an item was used last.
+    fn trace_at(&self, seen: &Seen) -> Option<u64> {
+        let at = seen.at + seen.head.trace_at()? as u64;
+        // The item's own bytes may be anything, and so may say that there is one.
+        (at + TRACE as u64 <= self.table.geometry.area_end()).then_some(at)
+    }
+
+    /// Notes that an item is read, while its block is pinned or its partition locked.
+    fn note_read(&self, seen: &Seen, now: u64) {
+        if let Some(at) = self.trace_at(seen) {
+            self.table.memory.store(at, Trace::at(now, true).to_word());
+        }
+    }
+
+    /// The key's item, which `body` reads, and what is known of it. `body` says whether what it
+    /// read can be; it is called again if the item was replaced meanwhile.
     pub(super) fn look(
         &self,
         space: TablespaceId,
         key: &[u8],
         now: u64,
+        counts: Use,
         body: &mut dyn FnMut(&Seen) -> bool,
-    ) -> Option<Seen> {
+    ) -> Option<(Seen, Found)> {
+        // A trace is written without the lock: its block must not be another item's by then.
+        let _pin = self.spaces.any_traced().then(|| self.pin());
         let flushed = self.spaces.serving(space)?.flushed();
         let hash = self.hasher.hash(space, key);
         for _ in 0..LOOKS {
@@ -204,11 +260,17 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 if expired {
                     return None;
                 }
-                peek.touch(place);
-                return Some(seen);
+                if counts != Use::None {
+                    peek.touch(place);
+                }
+                let found = self.found(&seen);
+                if counts == Use::Read {
+                    self.note_read(&seen, now);
+                }
+                return Some((seen, found));
             }
         }
-        self.look_locked(space, key, now, body)
+        self.look_locked(space, key, now, counts, body)
     }
 
     /// The same under the lock: nothing changes meanwhile but by foreign hands.
@@ -218,8 +280,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         space: TablespaceId,
         key: &[u8],
         now: u64,
+        counts: Use,
         body: &mut dyn FnMut(&Seen) -> bool,
-    ) -> Option<Seen> {
+    ) -> Option<(Seen, Found)> {
         let hash = self.hasher.hash(space, key);
         let mut locked = self.table.lock_for(hash);
         let flushed = self.spaces.serving(space)?.flushed();
@@ -236,8 +299,14 @@ impl<M: Memory, J: Journal> Store<M, J> {
             self.count_damage();
             return None;
         }
-        locked.touch(place);
-        Some(seen)
+        if counts != Use::None {
+            locked.touch(place);
+        }
+        let found = self.found(&seen);
+        if counts == Use::Read {
+            self.note_read(&seen, now);
+        }
+        Some((seen, found))
     }
 
     /// Whether a slot's item has expired.

@@ -4,6 +4,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::change::UpdateError;
+use super::read::Use;
 use super::scratch::with_scratch;
 use super::{Found, Store};
 use crate::item::{CHECKSUM, HEAD, Head, ITEM_MAX};
@@ -60,13 +61,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
         key: &[u8],
         now: u64,
     ) -> Option<Located> {
-        let seen = self.look(space, key, now, &mut |_| true)?;
+        let (seen, found) = self.look(space, key, now, Use::Read, &mut |_| true)?;
         Some(Located {
             at: seen.at,
             len: seen.head.item_len() as u64,
             value_at: seen.at + seen.head.value_at() as u64,
             stored: seen.head.stored as u64,
-            found: seen.found(),
+            found,
         })
     }
 
@@ -205,8 +206,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn move_item(&self, at: u64) -> bool {
         let memory = &self.table.memory;
         let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
-        let len = head.item_len();
-        if len > ITEM_MAX || at + len as u64 > self.table.geometry.area_end() {
+        let len = head.block_len();
+        if head.item_len() > ITEM_MAX || at + len as u64 > self.table.geometry.area_end() {
             self.count_damage();
             return false;
         }
@@ -223,14 +224,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 self.free_retired(&mut locked, FREED_MAX);
                 return retired;
             };
-            let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, slot.len.into())
-            else {
+            let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, len as u64) else {
                 return false;
             };
             if let Some(space) = self.spaces.place(slot.tablespace) {
                 space.overdraw(block.size);
             }
-            item.resize(slot.len as usize, 0);
+            item.resize(len, 0);
             memory.read(at, item);
             memory.write(block.at, item);
             let moved = Slot { address: memory.base() + block.at, ..slot };

@@ -362,8 +362,23 @@ impl<'a> Call<'a> {
     /// # Errors
     /// Key, condition or value is too long.
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), BadCall> {
+        self.write_before_value(self.value.len(), out)?;
+        out.extend_from_slice(self.value);
+        if let Some(RequestId { client, sequence, since }) = self.request {
+            let words = [client, sequence, since.number()];
+            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+        }
+        Ok(())
+    }
+
+    /// Appends the call's bytes up to its value, which has so many bytes and lies elsewhere. The
+    /// number of its request, if it has one, follows the value.
+    ///
+    /// # Errors
+    /// Key, condition or value is too long.
+    pub fn write_before_value(&self, value_len: usize, out: &mut Vec<u8>) -> Result<(), BadCall> {
         let compared = self.condition.bytes();
-        let parts = [self.key.len(), compared.len(), self.value.len()];
+        let parts = [self.key.len(), compared.len(), value_len];
         let mut head = [0; HEAD_LEN];
         head[..2].copy_from_slice(&self.tablespace.to_le_bytes());
         head[2] = self.condition.code();
@@ -384,11 +399,7 @@ impl<'a> Call<'a> {
             return Err(BadCall::TooLong);
         }
         out.extend_from_slice(&head);
-        [self.key, compared, self.value].iter().for_each(|part| out.extend_from_slice(part));
-        if let Some(RequestId { client, sequence, since }) = self.request {
-            let words = [client, sequence, since.number()];
-            words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
-        }
+        [self.key, compared].iter().for_each(|part| out.extend_from_slice(part));
         Ok(())
     }
 }
@@ -579,6 +590,9 @@ mod tests {
             call.write(&mut bytes).unwrap();
             prop_assert_eq!(bytes.len(), call.len());
             prop_assert_eq!(Call::parse(&bytes), Ok(call));
+            let (mut before, bare) = (Vec::new(), Call { value: &[], ..call });
+            bare.write_before_value(value.len(), &mut before).unwrap();
+            prop_assert!(bytes.starts_with(&before) && bytes[before.len()..].starts_with(value));
         }
 
         #[test]

@@ -2,6 +2,7 @@
 
 mod limits;
 mod memcached;
+mod meta;
 mod redis;
 mod statistics;
 mod suites;

@@ -36,6 +36,12 @@ fn comparisons() {
     client.ask(format!("cas k 0 0 1 {version}\r\nb\r\n"), "STORED\r\n");
     client.ask(format!("cas k 0 0 1 {version}\r\nc\r\n"), "EXISTS\r\n");
     client.ask("get k\r\n", "VALUE k 0 1\r\nb\r\nEND\r\n");
+    // To move its end leaves a key its version.
+    client.send("gats 100 k\r\n");
+    let line = client.line();
+    let version = line.trim().rsplit(' ').next().unwrap().to_owned();
+    client.expect("b\r\nEND\r\n");
+    client.ask(format!("cas k 0 0 1 {version}\r\nc\r\n"), "STORED\r\n");
 }
 
 #[test]
@@ -46,10 +52,11 @@ fn meta_commands() {
     client.ask("mg k s v t f k Oab\r\n", "VA 2 s2 t100 f7 kk Oab\r\nhi\r\n");
     client.ask("mg k q\r\nmg no q\r\nmn\r\n", "HD\r\nMN\r\n");
     client.ask("ms Zm9v 1 b k\r\nx\r\nmg foo k v\r\n", "HD kZm9v b\r\nVA 1 kfoo\r\nx\r\n");
+    client.ask("ms k 1 s\r\nx\r\nmd k x\r\nmg k v\r\n", "HD s1\r\nHD\r\nVA 0\r\n\r\n");
     client.ask("ma n\r\nma n N0 J13 v\r\nma n MD D3 v\r\n", "NF\r\nVA 2\r\n13\r\nVA 2\r\n10\r\n");
     client.ask("md k q\r\nmd k\r\nmd k C5\r\n", "NF\r\nNF\r\n");
     client.ask(
-        "mg k h\r\nmg k v v\r\n",
+        "mg k E5\r\nmg k v v\r\n",
         concat!("CLIENT_ERROR invalid flag\r\n", "CLIENT_ERROR duplicate flag\r\n",),
     );
 }
@@ -63,8 +70,8 @@ fn leases() {
     other.ask("mg k N30 v\r\n", "VA 0 Z\r\n\r\n");
     one.ask("ms k 1 T30\r\na\r\nmg k v\r\n", "HD\r\nVA 1\r\na\r\n");
     one.ask("md k I T30\r\n", "HD\r\n");
-    other.ask("mg k v\r\n", "VA 1 W X\r\na\r\n");
-    one.ask("mg k v\r\n", "VA 1 X Z\r\na\r\n");
+    other.ask("mg k v\r\n", "VA 1 X W\r\na\r\n");
+    one.ask("mg k v\r\n", "VA 1 Z X\r\na\r\n");
     one.ask("ms k 1 T10\r\nb\r\nmg k v R30\r\n", "HD\r\nVA 1 W\r\nb\r\n");
     other.ask("mg k v R30\r\n", "VA 1 Z\r\nb\r\n");
 }

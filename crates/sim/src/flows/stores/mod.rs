@@ -205,12 +205,9 @@ pub(super) fn call(i: usize, flow: &Flow, key: u32, to: Remote) -> (u64, Vec<u8>
         cookie: i as u64,
     };
     let mut bytes = header.to_bytes().to_vec();
-    let (key, mut call) = (key_of(key, flow.bytes), Vec::new());
+    let key = key_of(key, flow.bytes);
     let about = Call { tablespace: SPACE.0, key: &key, ..Call::default() };
-    about.write(&mut call).expect("a short key");
-    // The head says how long the value is; the value itself lies elsewhere.
-    call[12..16].copy_from_slice(&(value as u32).to_le_bytes());
-    bytes.extend(call);
+    about.write_before_value(value as usize, &mut bytes).expect("a key and a value that may be");
     (operation.opcode(), bytes)
 }
 

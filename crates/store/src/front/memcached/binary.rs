@@ -293,7 +293,7 @@ fn get(call: &mut Call<'_>, request: &Request<'_>) -> Op {
     value.clear();
     let read = if touches {
         let expires_ms = end(i64::from(request.u32(0)), call.turn.now);
-        operations::get_and_touch(call.turn, call.ts, request.key, expires_ms, &mut value)
+        operations::get_and_touch(call.turn, call.ts, request.key, (expires_ms, true), &mut value)
     } else {
         Ok(operations::get(call.turn, call.ts, request.key, &mut value))
     };
@@ -361,11 +361,11 @@ fn add(call: &mut Call<'_>, request: &Request<'_>) -> Op {
     };
     match operations::add(call.turn, call.ts, &adding) {
         None => fail(call, request, Status::NoNumber),
-        Some((Outcome::Done(version), number)) if !request.is_quiet() => {
+        Some((Outcome::Done(version), number, _)) if !request.is_quiet() => {
             answer(call, request, Status::Done, version, &[], &[], &number.to_be_bytes());
         }
-        Some((Outcome::Done(_), _)) => {}
-        Some((other, _)) => fail(call, request, outcome_status(&other)),
+        Some((Outcome::Done(_), ..)) => {}
+        Some((other, ..)) => fail(call, request, outcome_status(&other)),
     }
     Op::Update
 }

@@ -1,164 +1,75 @@
 //! memcached's meta commands: `mg`, `ms`, `md`, `ma`, `me`, `mn`.
 //!
-//! Each has a key and flags of one letter, some with a word behind them. `h` and `l` (whether and
-//! when an item was used before) are refused: reads by cards, chains and other machines' clients
-//! leave no trace that could answer them.
+//! Each has a key and flags of one letter, some with a word behind them.
 
 use std::borrow::Cow;
 use std::sync::PoisonError;
 
-use crate::front::keyspace::{Change, Found, Refused};
+use crate::front::keyspace::{Change, Found, Refused, Trace};
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
+use crate::front::memcached::flags::{Flags, MOST_FLAGS};
 use crate::front::memcached::leases::Lease;
-use crate::front::memcached::numbers::{end, signed, unsigned, unsigned_32};
+use crate::front::memcached::numbers::signed;
 use crate::front::memcached::operations::{self, Adding, KEY_BYTES, Mode, Outcome, Storing};
 use crate::front::memcached::state::{Call, Taken, Words};
+use crate::slab::class;
 use crate::stats::Op;
 
-/// The most flags of a request.
-const MOST_FLAGS: usize = 24;
-/// The longest opaque word, in bytes.
-const OPAQUE_BYTES: usize = 32;
-
 const WORDS: Words = Words { done: b"HD", not_stored: b"NS", exists: b"EX", not_found: b"NF" };
+const TOO_MANY: &[u8] = b"CLIENT_ERROR options flags too long";
+/// The longest value that a line may announce.
+const LENGTH_MAX: i64 = i32::MAX as i64 - 2;
 
-/// The flags of a request, in their order.
-struct Flags<'a> {
-    all: [&'a [u8]; MOST_FLAGS],
-    count: usize,
-}
-
-impl<'a> Flags<'a> {
-    /// Reads flags of which `allowed` are known to the command.
-    fn read(
-        rest: impl Iterator<Item = &'a [u8]>,
-        allowed: &[u8],
-    ) -> Result<Flags<'a>, &'static [u8]> {
-        let mut flags = Flags { all: [&[]; MOST_FLAGS], count: 0 };
-        for flag in rest {
-            if flags.count == MOST_FLAGS {
-                return Err(b"CLIENT_ERROR options flags are too long");
-            }
-            if !allowed.contains(&flag[0]) {
-                return Err(b"CLIENT_ERROR invalid flag");
-            }
-            if flags.has(flag[0]) {
-                return Err(b"CLIENT_ERROR duplicate flag");
-            }
-            if flag[0] == b'O' && flag.len() > OPAQUE_BYTES + 1 {
-                return Err(b"CLIENT_ERROR opaque token too long");
-            }
-            flags.all[flags.count] = flag;
-            flags.count += 1;
+/// What an answer repeats of its request: the opaque word and the key.
+fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], flag: &[u8]) {
+    match flag[0] {
+        b'O' => {
+            call.out.push(b' ');
+            call.out.extend_from_slice(flag);
         }
-        Ok(flags)
-    }
-
-    fn all(&self) -> &[&'a [u8]] {
-        &self.all[..self.count]
-    }
-
-    fn has(&self, letter: u8) -> bool {
-        self.all().iter().any(|flag| flag[0] == letter)
-    }
-
-    /// The word behind a flag.
-    fn word(&self, letter: u8) -> Option<&'a [u8]> {
-        self.all().iter().find(|flag| flag[0] == letter).map(|flag| &flag[1..])
-    }
-
-    /// The number behind a flag, if the flag is there.
-    fn number(&self, letter: u8) -> Result<Option<u64>, &'static [u8]> {
-        let wrong = &b"CLIENT_ERROR bad token in command line format"[..];
-        self.word(letter).map(|word| unsigned(word).ok_or(wrong)).transpose()
-    }
-
-    /// The end behind a flag, in ms of Unix time, if the flag is there.
-    fn end(&self, letter: u8, now: u64) -> Result<Option<Option<u64>>, &'static [u8]> {
-        let wrong = &b"CLIENT_ERROR bad token in command line format"[..];
-        let seconds = self.word(letter).map(|word| signed(word).ok_or(wrong)).transpose()?;
-        Ok(seconds.map(|seconds| end(seconds, now)))
-    }
-}
-
-/// The key that a request names; with `b` it is given in base 64.
-fn key<'a>(word: Option<&'a [u8]>, flags: &Flags<'_>) -> Result<Cow<'a, [u8]>, &'static [u8]> {
-    let word = word.unwrap_or_default();
-    if word.is_empty() || word.len() > KEY_BYTES {
-        return Err(BAD_LINE);
-    }
-    if !flags.has(b'b') {
-        return Ok(Cow::Borrowed(word));
-    }
-    base64::decode(word).map(Cow::Owned).ok_or(b"CLIENT_ERROR error decoding key")
-}
-
-/// What an answer to a change repeats of the request, and says of the key, in the flags' order.
-fn repeat(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], version: u64, size: usize) {
-    for flag in flags.all() {
-        match flag[0] {
-            b'O' => {
-                call.out.push(b' ');
-                call.out.extend_from_slice(flag);
+        b'k' => {
+            call.out.extend_from_slice(b" k");
+            if flags.has(b'b') {
+                base64::encode(key, call.out);
+                call.out.extend_from_slice(b" b");
+            } else {
+                call.out.extend_from_slice(key);
             }
-            b'k' => show_key(call, flags, key),
-            b'c' => {
-                call.out.extend_from_slice(b" c");
-                call.number(version);
-            }
-            b's' => {
-                call.out.extend_from_slice(b" s");
-                call.number(size as u64);
-            }
-            _ => {}
         }
+        _ => {}
     }
 }
 
-fn show_key(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
-    call.out.extend_from_slice(b" k");
-    if flags.has(b'b') {
-        base64::encode(key, call.out);
-        call.out.extend_from_slice(b" b");
-    } else {
-        call.out.extend_from_slice(key);
+fn show(call: &mut Call<'_>, letter: u8, number: u64) {
+    call.out.extend_from_slice(&[b' ', letter]);
+    call.number(number);
+}
+
+/// Seconds until a time, in ms of Unix time.
+fn left(at: u64, now: u64) -> u64 {
+    at.saturating_sub(now).div_ceil(1000)
+}
+
+fn show_left(call: &mut Call<'_>, expires_ms: Option<u64>) {
+    match expires_ms {
+        Some(at) => show(call, b't', left(at, call.turn.now)),
+        None => call.out.extend_from_slice(b" t-1"),
     }
 }
 
-/// Seconds until a key ends, as `t` shows them.
-fn left(found: &Found, now: u64) -> Option<u64> {
-    found.expires_ms.map(|at| at.saturating_sub(now).div_ceil(1000))
+/// Seconds since an item was used last: if nobody knows, since this server started.
+fn idle_s(call: &Call<'_>, found: &Found) -> u64 {
+    match found.trace {
+        Some(Trace { second: second @ 1.., .. }) => {
+            (call.turn.now / 1000).saturating_sub(second.into())
+        }
+        _ => call.turn.world.uptime().as_secs(),
+    }
 }
 
-/// Writes what a client asks of an item, in the order of its flags.
-fn describe(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], found: &Found, size: usize) {
-    for flag in flags.all() {
-        let number = match flag[0] {
-            b'f' => u64::from(found.flags),
-            b's' => size as u64,
-            b'c' => found.version,
-            b't' => match left(found, call.turn.now) {
-                Some(seconds) => seconds,
-                None => {
-                    call.out.extend_from_slice(b" t-1");
-                    continue;
-                }
-            },
-            b'k' => {
-                show_key(call, flags, key);
-                continue;
-            }
-            b'O' => {
-                call.out.push(b' ');
-                call.out.extend_from_slice(flag);
-                continue;
-            }
-            _ => continue,
-        };
-        call.out.extend_from_slice(&[b' ', flag[0]]);
-        call.number(number);
-    }
+fn is_read(found: &Found) -> bool {
+    found.trace.is_some_and(|trace| trace.is_read)
 }
 
 /// `mn`: the answer says that all before it was carried out.
@@ -167,11 +78,16 @@ pub(super) fn nothing(call: &mut Call<'_>) -> Op {
     Op::Other
 }
 
+/// Says what is wrong with a request.
+fn fail(call: &mut Call<'_>, text: &[u8]) {
+    call.turn.counts.errors.add(1);
+    call.line(text);
+}
+
 /// `mg key flags`.
 pub(super) fn get<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]>) -> Op {
     if let Err(text) = get_or_say(call, rest) {
-        call.turn.counts.errors.add(1);
-        call.line(text);
+        fail(call, text);
     }
     Op::Get
 }
@@ -180,94 +96,127 @@ fn get_or_say<'a>(
     call: &mut Call<'_>,
     mut rest: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(), &'static [u8]> {
-    let word = rest.next();
-    let flags = Flags::read(rest, b"bcfkOqstvENRT")?;
-    let key = key(word, &flags)?;
-    let now = call.turn.now;
-    let (vivified, touched) = (flags.end(b'N', now)?, flags.end(b'T', now)?);
-    let fresh_s = flags.number(b'R')?;
+    let word = rest.next().ok_or(&b"ERROR"[..])?;
+    let most = (MOST_FLAGS, &b"CLIENT_ERROR options flags are too long"[..]);
+    let read = Flags::read(word, rest, call.turn.now, most, b"");
+    let (flags, key) = read.map_err(|fault| fault.text())?;
     let mut value = std::mem::take(&mut call.turn.scratch);
     value.clear();
-    let read = match touched {
-        Some(at) => operations::get_and_touch(call.turn, call.ts, &key, at, &mut value),
-        None => Ok(operations::get(call.turn, call.ts, &key, &mut value)),
-    };
-    match read {
-        Err(refused) => call.refused(&refused),
-        Ok(Some(found)) => {
-            let marks = marks(call, &key, &found, fresh_s);
-            answer(call, &flags, &key, &found, &value, marks);
+    let is_noticed = !flags.has(b'u');
+    let found = match flags.moved {
+        Some(at) => {
+            let moves = (at, is_noticed);
+            operations::get_and_touch(call.turn, call.ts, &key, moves, &mut value)
         }
-        Ok(None) => match vivified {
-            None if flags.has(b'q') => {}
-            None => call.line(b"EN"),
-            Some(at) => vivify(call, &flags, &key, at),
-        },
+        None => Ok(operations::read(call.turn, call.ts, &key, is_noticed, &mut value)),
+    };
+    match found {
+        Err(refused) => call.refused(&refused),
+        Ok(Some(found)) => answer(call, &flags, &key, (&found, false), &value),
+        Ok(None) if flags.made.is_some() => make(call, &flags, &key),
+        Ok(None) if flags.has(b'q') => {}
+        Ok(None) => miss(call, &flags, &key),
     }
     call.turn.scratch = value;
     Ok(())
 }
 
+fn miss(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
+    call.out.extend_from_slice(b"EN");
+    for flag in flags.all() {
+        repeat(call, flags, key, flag);
+    }
+    call.line(b"");
+}
+
+/// Writes an item, as it was before this request, or was made by it: what the client asks for, in
+/// the order of its flags, some of which move the item's end.
 fn answer(
     call: &mut Call<'_>,
     flags: &Flags<'_>,
     key: &[u8],
-    found: &Found,
+    (found, is_made): (&Found, bool),
     value: &[u8],
-    marks: &[u8],
 ) {
+    begin(call, flags, value.len());
+    let (mut expires_ms, mut wins) = (found.expires_ms, is_made);
+    for flag in flags.all() {
+        match flag[0] {
+            b'N' if is_made => expires_ms = flags.made.flatten(),
+            b'T' => expires_ms = flags.moved.flatten(),
+            b'R' => {
+                let (now, at) = (call.turn.now, expires_ms.zip(flags.refilled));
+                wins |= at.is_some_and(|(at, least)| left(at, now) < left(least, now));
+            }
+            b's' => show(call, b's', value.len() as u64),
+            b't' => show_left(call, expires_ms),
+            b'c' => show(call, b'c', found.version),
+            b'f' => show(call, b'f', found.flags.into()),
+            b'l' => show(call, b'l', idle_s(call, found)),
+            b'h' => show(call, b'h', is_read(found).into()),
+            _ => repeat(call, flags, key, flag),
+        }
+    }
+    let marks = marks(call, key, found.version, wins);
+    call.out.extend_from_slice(marks);
+    end(call, flags, value);
+}
+
+fn begin(call: &mut Call<'_>, flags: &Flags<'_>, len: usize) {
     if flags.has(b'v') {
         call.out.extend_from_slice(b"VA ");
-        call.number(value.len() as u64);
+        call.number(len as u64);
     } else {
         call.out.extend_from_slice(b"HD");
     }
-    describe(call, flags, key, found, value.len());
-    call.out.extend_from_slice(marks);
-    call.out.extend_from_slice(b"\r\n");
+}
+
+fn end(call: &mut Call<'_>, flags: &Flags<'_>, value: &[u8]) {
+    call.line(b"");
     if flags.has(b'v') {
-        call.out.extend_from_slice(value);
-        call.out.extend_from_slice(b"\r\n");
+        call.line(value);
     }
 }
 
-/// Which client is to fill the key: `W` this one, `Z` another has been told; `X` the value is old.
-fn marks(call: &Call<'_>, key: &[u8], found: &Found, fresh_s: Option<u64>) -> &'static [u8] {
+/// Which client is to fill the key: `W` this one, which `wins` if nobody was told before, `Z`
+/// another has been told; `X` the value is old.
+fn marks(call: &Call<'_>, key: &[u8], version: u64, wins: bool) -> &'static [u8] {
     let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
-    let ends_soon = fresh_s
-        .is_some_and(|least| left(found, call.turn.now).is_some_and(|seconds| seconds < least));
-    if leases.is_empty() && !ends_soon {
+    if leases.is_empty() && !wins {
         return b"";
     }
-    let version = found.version;
     let held = leases.at(call.ts, key, version);
-    let mut lease = held.unwrap_or(Lease { version, is_stale: false, is_won: false });
-    if held.is_none() && !ends_soon {
-        return b"";
+    let Lease { is_stale, is_won, .. } =
+        held.unwrap_or(Lease { version, is_stale: false, is_won: false });
+    let wins = !is_won && (is_stale || wins);
+    if wins {
+        leases.set(call.ts, key, Lease { version, is_stale, is_won: true });
     }
-    let wins = !lease.is_won && (lease.is_stale || ends_soon);
-    lease.is_won |= wins;
-    leases.set(call.ts, key, lease);
-    match (lease.is_stale, wins) {
-        (true, true) => b" W X",
-        (true, false) => b" X Z",
-        (false, true) => b" W",
-        (false, false) => b" Z",
+    match (is_won, is_stale, wins) {
+        (true, true, _) => b" Z X",
+        (true, false, _) => b" Z",
+        (false, true, _) => b" X W",
+        (false, false, true) => b" W",
+        (false, false, false) => b"",
     }
 }
 
 /// Makes an empty item, which this client is to fill.
-fn vivify(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], expires_ms: Option<u64>) {
+fn make(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
+    let expires_ms = flags.end_of_made();
     let storing = Storing { mode: Mode::Add, key, value: b"", flags: 0, expires_ms, version: None };
     match operations::store(call.turn, call.ts, &storing) {
         Outcome::Done(version) => {
-            lend(call, key, Lease { version, is_stale: false, is_won: true });
-            let found = Found { version, flags: 0, expires_ms };
-            answer(call, flags, key, &found, b"", b" W");
+            if !flags.has(b'u') {
+                call.turn.world.keyspace.note_read(call.ts, key, call.turn.now);
+            }
+            let trace = Some(Trace::at(call.turn.now, false));
+            let found = Found { version, flags: 0, expires_ms: None, trace };
+            answer(call, flags, key, (&found, true), b"");
         }
         Outcome::Refused(refused) => call.refused(&refused),
         // Another client was faster, and is told to fill it.
-        _ => call.line(b"EN"),
+        _ => miss(call, flags, key),
     }
 }
 
@@ -278,71 +227,81 @@ pub(super) fn set<'a>(
     data: &[u8],
     head: usize,
 ) -> Taken {
-    let (word, len) = (rest.next(), rest.next().map(unsigned));
-    let Some(Some(len)) = len else {
-        call.line(b"CLIENT_ERROR bad data chunk");
+    let Some(word) = rest.next() else {
+        fail(call, b"ERROR");
         return Taken::Request(head, Op::Put);
     };
+    let len = rest.next().and_then(signed).filter(|len| (0..=LENGTH_MAX).contains(len));
+    let Some(len) = len.map(i64::unsigned_abs) else {
+        fail(call, BAD_LINE);
+        return Taken::Request(head, Op::Put);
+    };
+    // The length is a word, too.
+    let read = Flags::read(word, rest, call.turn.now, (MOST_FLAGS - 1, TOO_MANY), b"");
+    if let Ok((_, key)) = &read
+        && len > operations::longest(call.turn) as u64
+    {
+        // As in memcached: a client that fails to replace a value does not want the old one.
+        operations::delete(call.turn, call.ts, key, None);
+    }
     let before = call.out.len();
     let (value, whole) = match chunk(call, data, head, len) {
         Chunk::Whole(value, whole) => (value, whole),
         Chunk::Otherwise(taken) => return taken,
     };
-    if let Err(text) = set_or_say(call, word, rest, value) {
+    let done = read.map_err(|fault| fault.text());
+    if let Err(text) = done.and_then(|(flags, key)| set_or_say(call, &flags, &key, value)) {
         call.out.truncate(before);
-        call.turn.counts.errors.add(1);
-        call.line(text);
+        fail(call, text);
     }
     Taken::Request(whole, Op::Put)
 }
 
-fn set_or_say<'a>(
+fn set_or_say(
     call: &mut Call<'_>,
-    word: Option<&[u8]>,
-    rest: impl Iterator<Item = &'a [u8]>,
+    flags: &Flags<'_>,
+    key: &[u8],
     value: &[u8],
 ) -> Result<(), &'static [u8]> {
-    let flags = Flags::read(rest, b"bckfOqsFITCEMN")?;
-    let wrong_flags = &b"CLIENT_ERROR bad token in command line format"[..];
-    let client_flags = flags.word(b'F').map(|word| unsigned_32(word).ok_or(wrong_flags));
-    let client_flags = client_flags.transpose()?.unwrap_or(0);
-    let mut mode = mode(flags.word(b'M'))?;
-    let key = key(word, &flags)?;
-    let mut expires_ms = flags.end(b'T', call.turn.now)?.flatten();
-    let (compared, invalidates) = (flags.number(b'C')?, flags.has(b'I'));
-    if let (Mode::Append | Mode::Prepend, Some(at)) = (mode, flags.end(b'N', call.turn.now)?)
-        && call.turn.world.keyspace.look(call.ts, &key, call.turn.now).is_none()
+    let mut mode = mode(flags.mode)?;
+    let mut expires_ms = flags.moved.flatten();
+    let keyspace = &call.turn.world.keyspace;
+    if let (Mode::Append | Mode::Prepend, Some(at)) = (mode, flags.made)
+        && keyspace.look(call.ts, key, call.turn.now).is_none()
     {
         (mode, expires_ms) = (Mode::Set, at);
     }
-    let mut storing =
-        Storing { mode, key: &key, value, flags: client_flags, expires_ms, version: compared };
+    // What is added has no version before.
+    let version = flags.compared.filter(|_| mode != Mode::Add);
+    let client_flags = flags.client;
+    let mut storing = Storing { mode, key, value, flags: client_flags, expires_ms, version };
     let mut outcome = operations::store(call.turn, call.ts, &storing);
-    if let (Outcome::Exists, true, Some(compared)) = (&outcome, invalidates, compared)
-        && let Some(found) = call.turn.world.keyspace.look(call.ts, &key, call.turn.now)
-        && compared < found.version
+    if let (Outcome::Exists, Some(compared), Mode::Set | Mode::Replace) = (&outcome, version, mode)
+        && flags.has(b'I')
+        && let Some(found) = call.turn.world.keyspace.look(call.ts, key, call.turn.now)
+        && (1..found.version).contains(&compared)
     {
         // A value that is older than the one there: better than none, and known to be old.
         storing.version = Some(found.version);
         storing.expires_ms = found.expires_ms;
-        let is_won = is_won(call, &key, found.version);
+        let is_won = is_won(call, key, found.version);
         outcome = operations::store(call.turn, call.ts, &storing);
         if let Outcome::Done(version) = outcome {
-            lend(call, &key, Lease { version, is_stale: true, is_won });
+            lend(call, key, Lease { version, is_stale: true, is_won });
         }
     }
-    finish(call, &flags, &key, &outcome, value.len());
+    finish(call, flags, key, &outcome, Some(value.len()));
     Ok(())
 }
 
-fn mode(word: Option<&[u8]>) -> Result<Mode, &'static [u8]> {
-    Ok(match word {
-        None | Some(b"S" | b"s" | b"set") => Mode::Set,
-        Some(b"A" | b"a" | b"append") => Mode::Append,
-        Some(b"P" | b"p" | b"prepend") => Mode::Prepend,
-        Some(b"R" | b"r" | b"replace") => Mode::Replace,
-        Some(b"E" | b"e" | b"add") => Mode::Add,
-        Some(_) => return Err(b"CLIENT_ERROR invalid mode for ms"),
+fn mode(letter: Option<u8>) -> Result<Mode, &'static [u8]> {
+    Ok(match letter.unwrap_or(b'S') {
+        b'S' | b's' => Mode::Set,
+        b'A' | b'a' => Mode::Append,
+        b'P' | b'p' => Mode::Prepend,
+        b'R' | b'r' => Mode::Replace,
+        b'E' | b'e' => Mode::Add,
+        _ => return Err(b"CLIENT_ERROR invalid mode for ms M token"),
     })
 }
 
@@ -357,8 +316,15 @@ fn is_won(call: &Call<'_>, key: &[u8], version: u64) -> bool {
     leases.at(call.ts, key, version).is_some_and(|lease| lease.is_won)
 }
 
-/// Answers with what became of a change, and what is to be repeated.
-fn finish(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], outcome: &Outcome, size: usize) {
+/// Answers with what became of a change, and what is to be repeated; of a value that was given,
+/// also its size and version.
+fn finish(
+    call: &mut Call<'_>,
+    flags: &Flags<'_>,
+    key: &[u8],
+    outcome: &Outcome,
+    given: Option<usize>,
+) {
     let text = match outcome {
         Outcome::Refused(refused) => return call.refused(refused),
         Outcome::Done(_) if flags.has(b'q') => return,
@@ -369,15 +335,20 @@ fn finish(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8], outcome: &Outcome,
     };
     call.out.extend_from_slice(text);
     let version = if let Outcome::Done(version) = outcome { *version } else { 0 };
-    repeat(call, flags, key, version, size);
+    for flag in flags.all() {
+        match (flag[0], given) {
+            (b'c', Some(_)) => show(call, b'c', version),
+            (b's', Some(size)) => show(call, b's', size as u64),
+            _ => repeat(call, flags, key, flag),
+        }
+    }
     call.line(b"");
 }
 
 /// `md key flags`.
 pub(super) fn delete<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]>) -> Op {
     if let Err(text) = delete_or_say(call, rest) {
-        call.turn.counts.errors.add(1);
-        call.line(text);
+        fail(call, text);
     }
     Op::Delete
 }
@@ -386,12 +357,12 @@ fn delete_or_say<'a>(
     call: &mut Call<'_>,
     mut rest: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(), &'static [u8]> {
-    let word = rest.next();
-    let flags = Flags::read(rest, b"bkOqCEITx")?;
-    let key = key(word, &flags)?;
-    let (compared, expires) = (flags.number(b'C')?, flags.end(b'T', call.turn.now)?);
+    let word = rest.next().ok_or(&b"ERROR"[..])?;
+    let read = Flags::read(word, rest, call.turn.now, (MOST_FLAGS, TOO_MANY), b"x");
+    let (flags, key) = read.map_err(|fault| fault.short())?;
+    let compared = flags.compared;
     let outcome = if flags.has(b'I') {
-        let outcome = age(call, &key, compared, expires);
+        let outcome = age(call, &key, compared, flags.moved);
         if let Outcome::Done(version) = outcome {
             lend(call, &key, Lease { version, is_stale: true, is_won: false });
         }
@@ -401,9 +372,7 @@ fn delete_or_say<'a>(
     } else {
         operations::delete(call.turn, call.ts, &key, compared)
     };
-    if outcome != Outcome::NotFound || !flags.has(b'q') {
-        finish(call, &flags, &key, &outcome, 0);
-    }
+    finish(call, &flags, &key, &outcome, None);
     Ok(())
 }
 
@@ -422,7 +391,7 @@ fn age(
     version: Option<u64>,
     expires: Option<Option<u64>>,
 ) -> Outcome {
-    let mut outcome = Outcome::NotFound;
+    let (mut outcome, mut was_read) = (Outcome::NotFound, false);
     let changed = operations::change(call.turn, call.ts, key, |seen, scratch| {
         outcome = Outcome::NotFound;
         let Some(seen) = seen else { return Change::Keep };
@@ -430,10 +399,15 @@ fn age(
             outcome = Outcome::Exists;
             return Change::Keep;
         }
+        was_read = is_read(&seen.found);
         scratch.extend_from_slice(seen.value());
         let expires_ms = expires.unwrap_or(seen.found.expires_ms);
         Change::Make { flags: seen.found.flags, expires_ms }
     });
+    if was_read {
+        // For its clients it is the item that it was.
+        call.turn.world.keyspace.note_read(call.ts, key, call.turn.now);
+    }
     outcome_of(changed, outcome)
 }
 
@@ -455,8 +429,7 @@ fn empty(call: &mut Call<'_>, key: &[u8], version: Option<u64>) -> Outcome {
 /// `ma key flags`.
 pub(super) fn arithmetic<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]>) -> Op {
     if let Err(text) = arithmetic_or_say(call, rest) {
-        call.turn.counts.errors.add(1);
-        call.line(text);
+        fail(call, text);
     }
     Op::Update
 }
@@ -465,62 +438,81 @@ fn arithmetic_or_say<'a>(
     call: &mut Call<'_>,
     mut rest: impl Iterator<Item = &'a [u8]>,
 ) -> Result<(), &'static [u8]> {
-    let word = rest.next();
-    let flags = Flags::read(rest, b"bckOqtvCEDJMNT")?;
-    let key = key(word, &flags)?;
-    let decrements = match flags.word(b'M') {
-        None | Some(b"I" | b"i" | b"+" | b"incr") => false,
-        Some(b"D" | b"d" | b"-" | b"decr") => true,
-        Some(_) => return Err(b"CLIENT_ERROR invalid mode for ma"),
+    let word = rest.next().ok_or(&b"ERROR"[..])?;
+    let read = Flags::read(word, rest, call.turn.now, (MOST_FLAGS, TOO_MANY), b"");
+    let (flags, key) = read.map_err(|fault| fault.short())?;
+    let decrements = match flags.mode {
+        None | Some(b'I' | b'i' | b'+') => false,
+        Some(b'D' | b'd' | b'-') => true,
+        Some(_) => return Err(b"CLIENT_ERROR invalid mode for ma M token"),
     };
-    let now = call.turn.now;
-    let initial = flags.number(b'J')?.unwrap_or(0);
     let adding = Adding {
         key: &key,
-        delta: flags.number(b'D')?.unwrap_or(1),
+        delta: flags.delta.unwrap_or(1),
         decrements,
-        initial: flags.end(b'N', now)?.map(|expires_ms| (initial, expires_ms)),
-        expires_ms: flags.end(b'T', now)?,
-        version: flags.number(b'C')?,
+        initial: flags.made.map(|_| (flags.initial, flags.end_of_made())),
+        expires_ms: flags.moved,
+        version: flags.compared.filter(|version| *version != 0),
     };
-    let (outcome, number) = operations::add(call.turn, call.ts, &adding).ok_or(NO_NUMBER)?;
+    let (outcome, number, before) =
+        operations::add(call.turn, call.ts, &adding).ok_or(NO_NUMBER)?;
     let Outcome::Done(version) = outcome else {
-        if outcome != Outcome::NotFound || !flags.has(b'q') {
-            finish(call, &flags, &key, &outcome, 0);
-        }
+        finish(call, &flags, &key, &outcome, None);
         return Ok(());
     };
-    if flags.has(b'q') {
+    // As in memcached, an item that is made is told of.
+    if flags.has(b'q') && before.is_some() {
         return Ok(());
     }
-    let found = call.turn.world.keyspace.look(call.ts, &key, now);
-    let found = found.unwrap_or(Found { version, flags: 0, expires_ms: None });
     let value = number.to_string();
-    answer(call, &flags, &key, &Found { version, ..found }, value.as_bytes(), b"");
+    begin(call, &flags, value.len());
+    let mut expires_ms = before.and_then(|before| before.expires_ms);
+    for flag in flags.all() {
+        match flag[0] {
+            b'N' if before.is_none() => expires_ms = flags.made.flatten(),
+            b'T' => expires_ms = flags.moved.flatten(),
+            b't' => show_left(call, expires_ms),
+            b'c' => show(call, b'c', version),
+            _ => repeat(call, &flags, &key, flag),
+        }
+    }
+    end(call, &flags, value.as_bytes());
     Ok(())
+}
+
+/// The key of `me`, whose only flag is `b`: others count for nothing.
+fn key_of<'a>(word: &'a [u8], mut rest: impl Iterator<Item = &'a [u8]>) -> Option<Cow<'a, [u8]>> {
+    if word.is_empty() || word.len() > KEY_BYTES {
+        return None;
+    }
+    match rest.next() {
+        Some(b"b") => base64::decode(word).map(Cow::Owned),
+        _ => Some(Cow::Borrowed(word)),
+    }
 }
 
 /// `me key [b]`: what is known of an item.
 pub(super) fn debug<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>) -> Op {
-    let word = rest.next();
-    let key = Flags::read(rest, b"b").and_then(|flags| key(word, &flags));
-    let key = match key {
-        Ok(key) => key,
-        Err(text) => {
-            call.line(text);
-            return Op::Other;
-        }
+    let word = rest.next().unwrap_or_default();
+    let Some(key) = key_of(word, rest) else {
+        fail(call, BAD_LINE);
+        return Op::Other;
     };
-    let keyspace = &call.turn.world.keyspace;
-    let found = keyspace.look(call.ts, &key, call.turn.now);
-    let bytes = keyspace.bytes_of(call.ts, &key, call.turn.now);
+    let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
+    let (found, bytes) = (keyspace.look(call.ts, &key, now), keyspace.bytes_of(call.ts, &key, now));
     let (Some(found), Some(bytes)) = (found, bytes) else {
         call.line(b"EN");
         return Op::Other;
     };
+    // As memcached has it: how long ago it ended, where -1 is also never.
+    let exp = found.expires_ms.map_or(-1, |at| -(left(at, now) as i64));
+    let (la, fetch) = (idle_s(call, &found), if is_read(&found) { "yes" } else { "no" });
+    let class = class::class_for(&class::classes(), bytes).map_or(0, |index| index + 1);
     call.out.extend_from_slice(b"ME ");
-    call.out.extend_from_slice(word.unwrap_or_default());
-    let exp = left(&found, call.turn.now).map_or("-1".to_owned(), |seconds| seconds.to_string());
-    call.line(format!(" exp={exp} cas={} size={bytes}", found.version).as_bytes());
+    call.out.extend_from_slice(word);
+    let cas = found.version;
+    call.line(
+        format!(" exp={exp} la={la} cas={cas} fetch={fetch} cls={class} size={bytes}").as_bytes(),
+    );
     Op::Other
 }

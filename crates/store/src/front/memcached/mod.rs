@@ -2,6 +2,7 @@
 //!
 //! - [`operations`]: what all three do to the store.
 //! - [`text`], [`meta`], [`binary`]: requests of each, and their answers.
+//! - [`flags`]: the flags of meta commands.
 //! - [`chunk`]: values that follow a line of text.
 //! - [`leases`]: which client may fill a key anew, for the meta commands.
 //! - [`session`]: a connection, from bytes to bytes.
@@ -9,6 +10,7 @@
 mod base64;
 mod binary;
 mod chunk;
+mod flags;
 mod leases;
 mod meta;
 mod numbers;

@@ -54,14 +54,18 @@ pub(super) fn longest(turn: &Turn) -> usize {
 pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) -> Outcome {
     let &Storing { mode, key, value, flags, expires_ms, version } = storing;
     let (mut outcome, longest) = (Outcome::NotStored, longest(turn));
+    let joins = matches!(mode, Mode::Append | Mode::Prepend);
     turn.counts.cmd_set.add(1);
     let changed = change(turn, ts, key, |seen, scratch| {
         if let Some(version) = version {
             match &seen {
+                None if joins => {}
                 None => {
                     outcome = Outcome::NotFound;
                     return Change::Keep;
                 }
+                // 0 is no version: what is joined is compared with nothing then.
+                Some(_) if joins && version == 0 => {}
                 Some(seen) if seen.found.version != version => {
                     outcome = Outcome::Exists;
                     return Change::Keep;
@@ -153,10 +157,17 @@ pub(super) fn touch(
     expires_ms: Option<u64>,
 ) -> Outcome {
     turn.counts.cmd_touch.add(1);
+    let mut traced = false;
     let changed = change(turn, ts, key, |seen, _| match seen {
-        Some(_) => Change::Touch { expires_ms },
+        Some(seen) => {
+            traced = seen.found.trace.is_some();
+            Change::Touch { expires_ms }
+        }
         None => Change::Keep,
     });
+    if traced {
+        turn.world.keyspace.note_read(ts, key, turn.now);
+    }
     let outcome = ended(changed, Outcome::NotFound);
     match outcome {
         Outcome::Done(_) => turn.counts.touch_hits.add(1),
@@ -179,16 +190,18 @@ pub(super) struct Adding<'a> {
     pub(super) version: Option<u64>,
 }
 
-/// What became of it: as [`Outcome`], and the number. None: the value is no number.
+/// What became of it: as [`Outcome`], the number, and what was known of the key before. None: the
+/// value is no number.
 pub(super) fn add(
     turn: &mut Turn,
     ts: TablespaceId,
     adding: &Adding<'_>,
-) -> Option<(Outcome, u64)> {
-    let (mut outcome, mut number, mut had) = (Outcome::NotFound, None, false);
+) -> Option<(Outcome, u64, Option<Found>)> {
+    let (mut outcome, mut number, mut had) = (Outcome::NotFound, None, None);
+    let mut in_place = false;
     let changed = change(turn, ts, adding.key, |seen, scratch| {
         outcome = Outcome::NotFound;
-        had = seen.is_some();
+        had = seen.map(|seen| seen.found);
         let Some(seen) = seen else {
             let Some((initial, expires_ms)) = adding.initial else { return Change::Keep };
             number = Some(initial);
@@ -206,31 +219,49 @@ pub(super) fn add(
         });
         let Some(number) = number else { return Change::Keep };
         scratch.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
-        if adding.decrements {
-            // As memcached does: a number keeps its place when it gets shorter.
-            let len = scratch.len().max(seen.value().len());
-            scratch.resize(len, b' ');
-        }
+        // As memcached does: a number keeps its place when it gets shorter.
+        let len = scratch.len().max(seen.value().len());
+        scratch.resize(len, b' ');
+        in_place = scratch.len() <= seen.value().len();
         let expires_ms = adding.expires_ms.unwrap_or(seen.found.expires_ms);
         Change::Make { flags: seen.found.flags, expires_ms }
     });
     let outcome = ended(changed, outcome);
+    let was_read = had.and_then(|found| found.trace).is_some_and(|trace| trace.is_read);
+    if was_read && in_place {
+        // As in memcached: only a number that gets longer is another item.
+        turn.world.keyspace.note_read(ts, adding.key, turn.now);
+    }
     let counts = &turn.counts;
-    match (adding.decrements, had) {
+    match (adding.decrements, had.is_some()) {
         (false, true) => counts.incr_hits.add(1),
         (false, false) => counts.incr_misses.add(1),
         (true, true) => counts.decr_hits.add(1),
         (true, false) => counts.decr_misses.add(1),
     }
     match (outcome, number) {
-        (Outcome::NotFound, None) if had => None,
-        (outcome, number) => Some((outcome, number.unwrap_or(0))),
+        (Outcome::NotFound, None) if had.is_some() => None,
+        (outcome, number) => Some((outcome, number.unwrap_or(0), had)),
     }
 }
 
 /// Reads a value, and appends it to `value`.
 pub(super) fn get(turn: &Turn, ts: TablespaceId, key: &[u8], value: &mut Vec<u8>) -> Option<Found> {
-    let found = turn.world.keyspace.get(ts, key, turn.now, value);
+    read(turn, ts, key, true, value)
+}
+
+/// The same, which counts as a use of the key if it `is_noticed`.
+pub(super) fn read(
+    turn: &Turn,
+    ts: TablespaceId,
+    key: &[u8],
+    is_noticed: bool,
+    value: &mut Vec<u8>,
+) -> Option<Found> {
+    let found = match is_noticed {
+        true => turn.world.keyspace.get(ts, key, turn.now, value),
+        false => turn.world.keyspace.get_unnoticed(ts, key, turn.now, value),
+    };
     turn.counts.cmd_get.add(1);
     match found {
         Some(_) => turn.counts.hits.add(1),
@@ -239,24 +270,28 @@ pub(super) fn get(turn: &Turn, ts: TablespaceId, key: &[u8], value: &mut Vec<u8>
     found
 }
 
-/// Reads a value and moves its end, at the same moment.
+/// Reads a value and moves its end, at the same moment, which counts as a use of the key if it
+/// `is_noticed`. The answer is what was known of the key before.
 pub(super) fn get_and_touch(
     turn: &mut Turn,
     ts: TablespaceId,
     key: &[u8],
-    expires_ms: Option<u64>,
+    (expires_ms, is_noticed): (Option<u64>, bool),
     value: &mut Vec<u8>,
 ) -> Result<Option<Found>, Refused> {
     let (start, mut found) = (value.len(), None);
     turn.counts.cmd_touch.add(1);
     turn.counts.cmd_get.add(1);
-    let version = change(turn, ts, key, |seen, _| {
+    change(turn, ts, key, |seen, _| {
         value.truncate(start);
         found = seen.map(|seen| seen.found);
         let Some(seen) = seen else { return Change::Keep };
         value.extend_from_slice(seen.value());
         Change::Touch { expires_ms }
     })?;
+    if is_noticed && found.is_some_and(|found| found.trace.is_some()) {
+        turn.world.keyspace.note_read(ts, key, turn.now);
+    }
     let counts = &turn.counts;
     if found.is_some() {
         counts.hits.add(1);
@@ -265,7 +300,7 @@ pub(super) fn get_and_touch(
         counts.misses.add(1);
         counts.touch_misses.add(1);
     }
-    Ok(found.map(|found| Found { version: version.unwrap_or(found.version), expires_ms, ..found }))
+    Ok(found)
 }
 
 /// Removes all keys, now or at a time that is to come.

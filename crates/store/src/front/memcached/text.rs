@@ -190,7 +190,7 @@ fn get_and_touch<'a>(
     };
     let expires_ms = end(seconds, call.turn.now);
     each(call, rest, |call, key, value| {
-        let found = operations::get_and_touch(call.turn, call.ts, key, expires_ms, value)?;
+        let found = operations::get_and_touch(call.turn, call.ts, key, (expires_ms, true), value)?;
         Ok(found.map(|found| (found.flags, with_version.then_some(found.version))))
     });
     Op::Touch
@@ -355,13 +355,13 @@ fn add<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>, decrem
     let silent = is_silent(rest);
     match added {
         None => call.line(NO_NUMBER),
-        Some((Outcome::Refused(refused), _)) => call.refused(&refused),
+        Some((Outcome::Refused(refused), ..)) => call.refused(&refused),
         Some(_) if silent => {}
-        Some((Outcome::Done(_), number)) => {
+        Some((Outcome::Done(_), number, _)) => {
             call.number(number);
             call.line(b"");
         }
-        Some((outcome, _)) => call.outcome(&outcome, &STORE),
+        Some((outcome, ..)) => call.outcome(&outcome, &STORE),
     }
     Op::Update
 }

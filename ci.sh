@@ -43,7 +43,7 @@ usage() {
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
   SCHEDULES     porcupine: how many schedules of a cluster (default 3)
   SCHEDULES_FIRST  porcupine: the first one's seed (default 1)
-  SIM_SEEDS     sim: how many worlds (default 50)
+  SIM_SEEDS     sim: how many worlds (default 50), and 20 times as many groups
   SIM_FIRST     sim: the first seed (default 1)
   RXE_CASES     rxe: words; only the cases whose names hold them all
   RXE_TIMES     rxe: runs each case so often (default 1)
@@ -512,6 +512,8 @@ stage_sim() {
         fail "some worlds failed" "One alone: $remora sim SEED"
     fi
     say "$count worlds from seed $first"
+    # These take milliseconds each.
+    "$remora" sim "$first" --count $((20 * count)) --of groups || fail "some groups failed"
 }
 
 # --- the real peer -----------------------------------------------------------------------------

@@ -115,6 +115,7 @@ stage_setup() {
     need_command etcd "etcd, which has the leases of a store on several machines" etcd-server
     need_command protoc "what etcd's client is built with" protobuf-compiler
     [[ -e $protobuf_files ]] || apt_install "files that protoc reads for it" libprotobuf-dev
+    need_command strace "what makes a disk slow, for the store on several machines" strace
     need_command openssl "a maker of certificates, for etcd by TLS" openssl
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl

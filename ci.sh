@@ -43,7 +43,7 @@ usage() {
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
   SCHEDULES     porcupine: how many schedules of a cluster (default 3)
   SCHEDULES_FIRST  porcupine: the first one's seed (default 1)
-  SIM_SEEDS     sim: how many worlds (default 50)
+  SIM_SEEDS     sim: how many worlds (default 50), and 20 times as many groups
   SIM_FIRST     sim: the first seed (default 1)
   RXE_CASES     rxe: words; only the cases whose names hold them all
   RXE_TIMES     rxe: runs each case so often (default 1)
@@ -115,6 +115,7 @@ stage_setup() {
     need_command etcd "etcd, which has the leases of a store on several machines" etcd-server
     need_command protoc "what etcd's client is built with" protobuf-compiler
     [[ -e $protobuf_files ]] || apt_install "files that protoc reads for it" libprotobuf-dev
+    need_command strace "what makes a disk slow, for the store on several machines" strace
     need_command openssl "a maker of certificates, for etcd by TLS" openssl
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
@@ -512,6 +513,8 @@ stage_sim() {
         fail "some worlds failed" "One alone: $remora sim SEED"
     fi
     say "$count worlds from seed $first"
+    # These take milliseconds each.
+    "$remora" sim "$first" --count $((20 * count)) --of groups || fail "some groups failed"
 }
 
 # --- the real peer -----------------------------------------------------------------------------

@@ -1,14 +1,14 @@
 //! `remora sim`: simulated networks ("worlds"), each drawn from one seed.
 
 use std::any::Any;
+use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 
 use anyhow::{Result, bail};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
 use remora_cli::random;
-use remora_sim::Options;
-use remora_sim::run::run_world;
+use remora_sim::{Options, groups};
 use serde_json::json;
 
 use crate::output;
@@ -23,6 +23,8 @@ Examples:
   remora sim                          one world, from a new seed
   remora sim 7                        the world of seed 7, the same each time
   remora sim 1 --count 1000           the worlds of seeds 1 to 1000
+  remora sim 1 --count 1000 --of groups
+                                      replicated stores, whose nodes and links fail
 
 The exit status is 1 if a checker objects to a world; the output names its seed.")]
 pub(crate) struct Sim {
@@ -31,9 +33,43 @@ pub(crate) struct Sim {
     /// How many worlds to run, with consecutive seeds
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
+    /// What the worlds are of
+    #[arg(long, value_enum, default_value_t = Of::Cards)]
+    of: Of,
     /// Print a line of JSON for each world
     #[arg(long)]
     json: bool,
+}
+
+/// What there are worlds of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Of {
+    /// Cards, their programs, kernels and stores, on networks that lose, repeat and delay
+    Cards,
+    /// Replicas of a store: deaths, pauses, cut links, slow disks, clocks that drift
+    Groups,
+}
+
+impl Of {
+    /// What the world of a seed is like, in words, and how to run it.
+    fn draw(self, seed: u64) -> (String, Box<dyn FnOnce() -> Result<String, String>>) {
+        match self {
+            Of::Cards => {
+                let options = Options::draw(seed);
+                let drawn = options.to_string();
+                (drawn, Box::new(|| told(remora_sim::run::run_world(options))))
+            }
+            Of::Groups => {
+                let plan = groups::Plan::draw(seed);
+                let drawn = plan.to_string();
+                (drawn, Box::new(|| told(groups::run_world(plan))))
+            }
+        }
+    }
+}
+
+fn told(judged: Result<impl fmt::Display, impl fmt::Display>) -> Result<String, String> {
+    judged.map(|report| report.to_string()).map_err(|failure| failure.to_string())
 }
 
 impl Sim {
@@ -58,32 +94,36 @@ impl Sim {
             [] if self.count > 1 && !self.json => println!("{} worlds passed", self.count),
             [] => {}
             [seed] => {
-                bail!("a checker objects to the world of seed {seed}; again: remora sim {seed}")
+                bail!("a checker objects to the world of seed {seed}; again: {}", self.again(*seed))
             }
             [seed, ..] => bail!(
-                "checkers object to {} of {} worlds; the first again: remora sim {seed}",
+                "checkers object to {} of {} worlds; the first again: {}",
                 failed.len(),
-                self.count
+                self.count,
+                self.again(*seed)
             ),
         }
         Ok(())
     }
 
+    /// The command that runs one world again.
+    fn again(&self, seed: u64) -> String {
+        match self.of {
+            Of::Cards => format!("remora sim {seed}"),
+            Of::Groups => format!("remora sim {seed} --of groups"),
+        }
+    }
+
     /// Runs one world; the inner error is the objection of a checker, or the card's panic.
     fn world(&self, seed: u64) -> Result<Result<(), String>> {
-        let options = Options::draw(seed);
-        let drawn = options.to_string();
+        let (drawn, run) = self.of.draw(seed);
         let alone = self.count == 1 && !self.json;
         if alone {
             // Printed before the run, so that the options are visible even if it does not end.
             print!("{drawn}");
         }
-        let judged = panic::catch_unwind(AssertUnwindSafe(|| run_world(options)));
-        let judged = match judged {
-            Ok(Ok(report)) => Ok(report.to_string()),
-            Ok(Err(failure)) => Err(failure.to_string()),
-            Err(panic) => Err(format!("seed {seed}: panic: {}", words(&*panic))),
-        };
+        let judged = panic::catch_unwind(AssertUnwindSafe(run))
+            .unwrap_or_else(|panic| Err(format!("seed {seed}: panic: {}", words(&*panic))));
         if self.json {
             let (passed, text) = match &judged {
                 Ok(report) => (true, report),

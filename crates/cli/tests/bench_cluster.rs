@@ -19,11 +19,13 @@ mod with_clusters {
     use crate::support::{Folder, fail, run};
 
     /// Rows that have a figure of ours in any case.
-    const ROWS: [&str; 9] = [
+    const ROWS: [&str; 11] = [
         "put_r3_latency",
         "put_r3_rate",
+        "put_r3_rate_all",
         "put_r3_rate_wall",
         "get_r3",
+        "get_r3_all",
         "get_r3_wall",
         "valkey_wait1",
         "put_r3_fsync",

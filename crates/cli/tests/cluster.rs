@@ -321,6 +321,49 @@ mod with_clusters {
         assert!(told.contains("REMORA_ETCD_PASSWORD"), "{told}");
     }
 
+    /// Changes what a group agrees on, in etcd.
+    fn amend(etcd: &crate::member::Etcd, cluster: &str, change: impl Fn(&mut Value)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let done = runtime.block_on(async {
+            let mut client = etcd_client::Client::connect(&etcd.endpoints, None).await?;
+            let below = Some(etcd_client::GetOptions::new().with_prefix());
+            let there = client.get(format!("/remora/{cluster}/"), below).await?;
+            let is_it = |pair: &&etcd_client::KeyValue| pair.key().ends_with(b"/group");
+            let pair = there.kvs().iter().find(is_it).expect("what the group agrees on");
+            let mut agreed: Value = serde_json::from_slice(pair.value()).unwrap();
+            change(&mut agreed);
+            client.put(pair.key(), agreed.to_string(), None).await
+        });
+        done.unwrap();
+    }
+
+    /// A node of another version meets a group that works: it says so and ends, and the group does
+    /// not notice.
+    #[test]
+    fn a_node_of_another_version_does_not_join() {
+        if !installed(&[("etcd", "etcd-server")]) {
+            return;
+        }
+        let etcd = crate::member::Etcd::start();
+        let urls = etcd.endpoints.join(",");
+        let serve = ["store", "serve", "--json", "--until-eof", "--memory", "64M", "--nodes", "1"];
+        let which = ["--redis", "127.0.0.1:0", "--cluster", "mixed", "--etcd", &urls];
+        let serve = [&serve[..], &which].concat();
+        let (child, ready) = begin(&serve);
+        let front = ready["redis"][0].as_str().unwrap().to_owned();
+        until("it serves", || redis(&front, "SET foo 1") == ["+OK"]);
+        // As if the group were of a version to come.
+        amend(&etcd, "mixed", |agreed| agreed["version"] = 2.into());
+        let told = fail(&serve);
+        assert!(told.contains("version 2") && told.contains("from one release"), "{told}");
+        // What cannot be understood at all is told, too.
+        amend(&etcd, "mixed", |agreed| *agreed = Value::Null);
+        let told = fail(&serve);
+        assert!(told.contains("written by another version"), "{told}");
+        assert_eq!(redis(&front, "GET foo"), ["$1", "1"]);
+        end(child);
+    }
+
     #[test]
     fn what_cannot_be_asked_is_told_in_words() {
         // Nobody has this port of an address of loopback that is this test's.

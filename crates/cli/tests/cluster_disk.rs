@@ -13,6 +13,9 @@ use serde_json::Value;
 use support::verbs::installed;
 use support::{Folder, PATIENCE, command, succeed, until};
 
+/// How long a slow disk takes to sync, in microseconds: more than ten times as long as others.
+const SLOW_US: u32 = 200_000;
+
 /// A process that says in a line of JSON that it is there, and is killed with this value.
 struct Process {
     child: Child,
@@ -72,7 +75,7 @@ struct Trial {
     folders: Vec<PathBuf>,
     etcd: Process,
     written: u32,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Trial {
@@ -83,7 +86,7 @@ impl Trial {
         folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
         let etcd = Process::start(command(args));
         let nodes = vec![None, None, None];
-        let mut trial = Trial { nodes, folders, etcd, written: 0, _folder: folder };
+        let mut trial = Trial { nodes, folders, etcd, written: 0, folder };
         (0..3).for_each(|node| trial.resume(node));
         trial
     }
@@ -105,6 +108,17 @@ impl Trial {
 
     fn resume(&mut self, node: usize) {
         self.nodes[node] = Some(Process::start(self.command(node)));
+    }
+
+    /// Starts a node whose disk is slow; what of it was slowed down is in this file.
+    fn resume_slowly(&mut self, node: usize, told: &Path) {
+        let quick = self.command(node);
+        // The node is the process that is started, as it is without.
+        let mut command = Command::new("strace");
+        command.args(["-D", "-f", "--seccomp-bpf", "-qqq", "-e", "trace=fsync,fdatasync", "-e"]);
+        command.arg(format!("inject=fsync,fdatasync:delay_exit={SLOW_US}")).arg("-o").arg(told);
+        command.arg(quick.get_program()).args(quick.get_args());
+        self.nodes[node] = Some(Process::start(command));
     }
 
     fn kill(&mut self, node: usize) {
@@ -316,6 +330,34 @@ fn no_majority_has_room(trial: &mut Trial, primary: usize) {
     });
     full.iter().for_each(|node| trial.limit(*node, "unlimited"));
     trial.write(10);
+    trial.check();
+}
+
+/// A backup whose disk is slow is waited for by nobody while others have what is acknowledged, and
+/// has all of it at last; it is waited for where there is no other.
+#[test]
+fn a_backup_with_a_slow_disk_holds_nobody_up() {
+    if !can_run() || !installed(&[("strace", "strace")]) {
+        return;
+    }
+    let mut trial = Trial::start();
+    let told = trial.folder.path("slowed");
+    let slow = (trial.write(10) + 1) % 3;
+    trial.kill(slow);
+    trial.resume_slowly(slow, &told);
+    // More than the ring has.
+    for round in 0..12 {
+        trial.answered(&format!("SET large {}", "x".repeat(12_000 + round)), &["+OK"]);
+    }
+    let primary = trial.write(100);
+    trial.settle(slow, primary);
+    let slowed = fs::read_to_string(&told).unwrap();
+    assert!(slowed.contains("(DELAYED)"), "its disk was as quick as others: {slowed}");
+    trial.check();
+    let other = (0..3).find(|node| ![slow, primary].contains(node)).unwrap();
+    trial.kill(other);
+    let primary = trial.write(5);
+    trial.settle(slow, primary);
     trial.check();
 }
 

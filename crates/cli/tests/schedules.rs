@@ -1,8 +1,9 @@
 //! Schedules by seed: a cluster of two groups, each of three nodes, as processes, with etcd's three
-//! members. While clients work, nodes are killed and stopped, members of etcd too, and slots move
-//! to and fro. What the clients saw is written for porcupine (docs/testing.md). Here it must hold
-//! that the cluster serves again, that no node has ended by itself, that each key is with one
-//! group, and that the nodes of a group have the same.
+//! members. While clients work, nodes are killed, stopped, and cut off from each other or from
+//! etcd; members of etcd are killed and stopped; and slots move to and fro. What the clients saw is
+//! written for porcupine (docs/testing.md). Here it must hold that the cluster serves again, that no
+//! node has ended by itself, that each key is with one group, and that the nodes of a group have
+//! the same.
 //!
 //! `REMORA_SCHEDULES` says how many schedules there are, `REMORA_SCHEDULES_FIRST` which is the
 //! first. A seed draws the same schedule each time; what comes of it depends on the machine.
@@ -14,6 +15,7 @@ mod history;
 mod support;
 mod schedules {
     pub(crate) mod cluster;
+    pub(crate) mod gate;
     #[path = "../../../cluster/tests/etcd/member.rs"]
     pub(crate) mod member;
     #[path = "../../../cluster/tests/etcd/moving.rs"]

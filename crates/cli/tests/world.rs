@@ -1,4 +1,4 @@
-//! `remora world`, as a user runs it.
+//! `remora world` and `remora sim`, as a user runs them.
 
 mod support;
 
@@ -293,4 +293,19 @@ fn another_build_stands_beside_random_worlds() {
     assert!(rate("ours") > 0.0 && rate("peer") > 0.0, "{rows:?}");
     let none = bench("false");
     assert!(!none.status.success() && told(&none).contains("false sim 1"), "{}", told(&none));
+}
+
+#[test]
+fn worlds_of_groups_are_told_by_their_seeds() {
+    let told = support::succeed(["sim", "7", "--of", "groups"]);
+    assert!(told.starts_with("seed 7: a group of ") && told.ends_with("passed\n"), "{told}");
+    assert_eq!(support::succeed(["sim", "7", "--of", "groups"]), told);
+    let lines = support::succeed(["sim", "7", "--count", "3", "--of", "groups", "--json"]);
+    let worlds: Vec<Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let seeds: Vec<_> = worlds.iter().map(|world| world["seed"].as_u64().unwrap()).collect();
+    assert_eq!(seeds, [7, 8, 9]);
+    assert!(worlds.iter().all(|world| world["passed"] == true), "{lines}");
+    let cards = support::succeed(["sim", "7"]);
+    assert!(cards.starts_with("seed 7: ") && cards.contains(" hosts, "), "{cards}");
 }

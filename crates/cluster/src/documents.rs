@@ -16,9 +16,20 @@ const CHANGES_MAX: usize = 64;
 /// The key of the map, below the cluster's prefix.
 pub(crate) const SLOTS: &str = "slots";
 
+/// The version of all that nodes share: what they write into etcd, say to each other, and log. The
+/// nodes of a group are of one.
+pub(crate) const VERSION: u32 = 1;
+
+/// That of groups in whose documents there is none.
+const fn unwritten() -> u32 {
+    1
+}
+
 /// What all nodes of a group have in common. The node that comes first draws it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Agreed {
+    #[serde(default = "unwritten")]
+    pub(crate) version: u32,
     pub(crate) salt: u64,
     pub(crate) token: [u8; 16],
     pub(crate) ring_bytes: u64,
@@ -53,6 +64,33 @@ pub(crate) trait Document: DeserializeOwned {
     fn read(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(Self::is_sound)
     }
+}
+
+impl Agreed {
+    /// What a group agrees on, for a node of this version.
+    ///
+    /// # Errors
+    /// The group is of another version, or the document is none: in words.
+    pub(crate) fn understand(bytes: &[u8]) -> Result<Agreed, String> {
+        /// What a document of any version has.
+        #[derive(Deserialize)]
+        struct Any {
+            #[serde(default = "unwritten")]
+            version: u32,
+        }
+        match serde_json::from_slice(bytes) {
+            Ok(Any { version }) if version != VERSION => Err(format!(
+                "its nodes are of version {version}, and this one is of version {VERSION}: start \
+                 all from one release"
+            )),
+            _ => Agreed::read(bytes).ok_or_else(|| unreadable("what the group agrees on")),
+        }
+    }
+}
+
+/// Why a document is not believed.
+pub(crate) fn unreadable(what: &str) -> String {
+    format!("{what} is not as expected: was it written by another version?")
 }
 
 impl Document for Agreed {
@@ -101,10 +139,7 @@ pub(crate) fn note(
     value: &[u8],
     revision: i64,
 ) -> Result<(), String> {
-    let unreadable = || {
-        let key = remora::printable(key);
-        format!("{key} in etcd is not as expected: was it written by another version?")
-    };
+    let unreadable = || unreadable(&format!("{} in etcd", remora::printable(key)));
     if key == SLOTS {
         let map = SlotMap::read(value).ok_or_else(unreadable)?;
         (atlas.slots, atlas.revision) = (Some(map), revision);
@@ -152,7 +187,13 @@ mod tests {
             assert!(entry(members, established).is_none(), "{members} {established}");
         }
         let agreed = |ring, lease| {
-            let own = Agreed { salt: 1, token: [1; 16], ring_bytes: ring, lease_ms: lease };
+            let own = Agreed {
+                version: VERSION,
+                salt: 1,
+                token: [1; 16],
+                ring_bytes: ring,
+                lease_ms: lease,
+            };
             Agreed::read(&serde_json::to_vec(&own).unwrap()).is_some()
         };
         assert!(agreed(1 << 16, 500));
@@ -161,6 +202,21 @@ mod tests {
             assert!(SlotMap::read(wrong.as_bytes()).is_none(), "{wrong}");
             assert!(Address::read(wrong.as_bytes()).is_none(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_group_of_another_version_is_told_by_what_it_agrees_on() {
+        let rest = r#""salt":1,"token":[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],"lease_ms":1"#;
+        let said = |more: &str| {
+            let text = format!(r#"{{{more}{rest},"ring_bytes":65536}}"#);
+            Agreed::understand(text.as_bytes()).map(|agreed| agreed.version)
+        };
+        assert_eq!((said(""), said(r#""version":1,"#)), (Ok(1), Ok(1)));
+        assert!(said(r#""version":2,"#).unwrap_err().contains("of version 2"));
+        // Whatever else a later version has agreed on.
+        let later = Agreed::understand(br#"{"version":3}"#).unwrap_err();
+        assert!(later.contains("version 3") && later.contains("one release"), "{later}");
+        assert!(Agreed::understand(b"{}").unwrap_err().contains("what the group agrees on"));
     }
 
     #[test]

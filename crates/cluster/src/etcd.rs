@@ -27,7 +27,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
-use crate::documents::{Agreed, Document, Key, Written, key_of};
+use crate::documents::{self, Agreed, Document, Key, VERSION, Written, key_of};
 use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
@@ -363,7 +363,7 @@ impl Inner {
             .map_err(|error| etcd_client::Error::IoError(error.into()))?;
         let (salt, token) = random.split_first_chunk().expect("24 bytes");
         let (salt, lease_ms) = (u64::from_le_bytes(*salt), lease.as_millis().max(1) as u64);
-        let mut own = Agreed { salt, token: [0; 16], ring_bytes, lease_ms };
+        let mut own = Agreed { version: VERSION, salt, token: [0; 16], ring_bytes, lease_ms };
         own.token.copy_from_slice(token);
         let key = self.key("group");
         let value = serde_json::to_vec(&own).expect("numbers");
@@ -371,8 +371,8 @@ impl Inner {
         let put = TxnOp::put(key.clone(), value, None);
         self.client.txn(Txn::new().when([is_new]).and_then([put])).await?;
         let there = self.client.get(key, None).await?;
-        let agreed = there.kvs().first().and_then(|pair| Agreed::read(pair.value()));
-        agreed.ok_or_else(|| unreadable("what the group agrees on"))
+        let written = there.kvs().first().map(|pair| pair.value()).unwrap_or_default();
+        Agreed::understand(written).map_err(etcd_client::Error::WatchError)
     }
 
     /// Tells etcd that this node is there, and where, when it is time to.
@@ -676,7 +676,5 @@ fn late(patience: Duration) -> etcd_client::Error {
 }
 
 fn unreadable(what: &str) -> etcd_client::Error {
-    etcd_client::Error::WatchError(format!(
-        "{what} is not as expected: was it written by another version?"
-    ))
+    etcd_client::Error::WatchError(documents::unreadable(what))
 }

@@ -60,7 +60,7 @@ pub fn documents(data: &[u8]) {
         1 => "a/configuration",
         2 => "a/nodes/5",
         _ => {
-            if let Some(agreed) = Agreed::read(bytes) {
+            if let Ok(agreed) = Agreed::understand(bytes) {
                 same(&agreed);
             }
             return keys(bytes);

@@ -1,11 +1,13 @@
 //! Three nodes in one process, over three cards and a configuration service in memory.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use remora::Device;
 use remora::connection::token::Token;
+use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
 use remora_cluster::{
     Address, ChangeError, Configuration, Group, GroupLog, GroupOptions, InProcess, Node, NodeId,
     NotServing,
@@ -20,6 +22,8 @@ use remora_store::way::kernel::now_ms;
 /// How long anything may take on a busy machine; nothing is asserted about it.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LEASE: Duration = Duration::from_secs(2);
+/// The port of all nodes' cards.
+const PORT: u16 = 7490;
 const LIMIT: u64 = 16 << 20;
 
 type Member = Node<Heap>;
@@ -32,7 +36,7 @@ struct Trial {
 fn options(me: NodeId, ring_bytes: u64) -> GroupOptions {
     GroupOptions {
         me,
-        port: 7490,
+        port: PORT,
         ring_bytes,
         salt: 0x5a17,
         token: Token::new([3; 16]).unwrap(),
@@ -260,4 +264,65 @@ fn the_members_are_tended_to() {
     trial.settle();
     assert_eq!(get(&trial.nodes[&new], "a").unwrap(), "1");
     assert_eq!(get(&trial.nodes[&new], "b").unwrap(), "2");
+}
+
+/// How a node of a version to come would greet, both ways.
+fn greeting() -> [u8; 52] {
+    let mut bytes = [0; 52];
+    bytes[..4].copy_from_slice(b"RMg2");
+    bytes
+}
+
+/// Lets everybody in who calls, with that greeting, until it is over.
+fn greet(device: &Device, is_over: &AtomicBool) {
+    let listener = device.listen(PORT).unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let mut guests: Vec<Connection> = Vec::new();
+    while !is_over.load(Relaxed) {
+        let Ok(incoming) = listener.accept().wait(Duration::from_millis(50)) else { continue };
+        let queue_pair = domain.create_qp(&QueuePairOptions::new()).unwrap();
+        let params = ConnectionParams::new(device.info().mtu);
+        // Who is told that it is another version's may go before all is done.
+        guests.extend(incoming.accept(queue_pair, &greeting()[..24], &params).wait(PATIENCE));
+    }
+}
+
+/// A member of another version takes no part: it is told why when it calls, the primary says so of
+/// it when it is called, and the others serve.
+#[test]
+fn a_node_of_another_version_is_left_out() {
+    let names: Vec<_> = (1..=3).map(NodeId).collect();
+    let first = Configuration::first(names[0], names).unwrap();
+    let mut trial = Trial { service: InProcess::new(first), nodes: BTreeMap::new() };
+    let (device, is_over) = (Device::open().unwrap(), AtomicBool::new(false));
+    let card = SocketAddr::new(device.info().address, PORT);
+    let address = Address { card, redis: None, store: None };
+    let _known = trial.service.coordinator(NodeId(3), address);
+    std::thread::scope(|scope| {
+        // (Also where something here fails, so that the thread ends.)
+        let _end = AtEnd(&is_over);
+        scope.spawn(|| greet(&device, &is_over));
+        [1, 2].into_iter().for_each(|name| trial.start(NodeId(name), 1 << 16));
+        trial.put("a", "1");
+        until("the primary says whom it does not understand", || {
+            let told = trial.primary().group().status().last_refusal?;
+            (told.contains("is not reached") && told.contains("another version")).then_some(())
+        });
+        let queue_pair = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+        let params = ConnectionParams::new(device.info().mtu);
+        let node = place(trial.primary().group()).card;
+        let refused = device.connect(queue_pair, node, &greeting(), &params).wait(PATIENCE);
+        let told = refused.unwrap_err().to_string();
+        assert!(told.contains("another version: start all from one release"), "{told}");
+        trial.put("a", "2");
+    });
+}
+
+/// Says at its end that all is over.
+struct AtEnd<'a>(&'a AtomicBool);
+
+impl Drop for AtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }

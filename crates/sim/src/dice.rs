@@ -59,6 +59,11 @@ impl Dice {
         ((self.number() >> 11) as f64) < p * (1u64 << 53) as f64
     }
 
+    /// True once in `n` times.
+    pub fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+
     /// True with probability one half.
     pub fn coin(&mut self) -> bool {
         self.number() & 1 == 1

@@ -6,6 +6,7 @@
 //! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
+//! - [`groups`] draws groups of replicas of the store, and all that may go wrong with them.
 //! - [`goodput()`] measures a connection at a given loss; [`schemes`] are ways to repair losses,
 //!   beside each other, [`selective`] those of others.
 //! - [`card_cache`] says what a card that caches its connections can do at most.
@@ -39,6 +40,7 @@ pub mod figure;
 pub mod flows;
 pub mod format;
 pub mod goodput;
+pub mod groups;
 pub mod guests;
 pub mod hardware;
 pub mod hollow;

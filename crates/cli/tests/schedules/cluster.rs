@@ -9,11 +9,13 @@ use std::process::{Child, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 
+use remora::impair::IMPAIR_VARIABLE;
 use remora_cluster::{Atlas, EtcdMap, MapService};
 use remora_store::front::slots::Range;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use super::gate::Gate;
 use super::member::Etcd;
 use super::plan::{Group, Plan, Step, Who};
 use crate::support::{PATIENCE, command, until};
@@ -29,8 +31,43 @@ struct Node {
     name: String,
     /// Where Redis' clients reach it.
     front: SocketAddr,
-    /// Its number among those that stand still, if it does.
-    stopped: Option<usize>,
+    network: Network,
+    /// Its number among those that something is wrong with, if it is one of them.
+    ailing: Option<usize>,
+}
+
+/// What connects a node with others, and can be cut. Dropping it takes its file away.
+struct Network {
+    /// What happens to the packets of the node's card.
+    impairments: PathBuf,
+    etcd: Gate,
+}
+
+impl Network {
+    fn new(impairments: PathBuf, members: &[String]) -> Network {
+        let network = Network { impairments, etcd: Gate::to(members) };
+        network.cut_from_nodes(false);
+        network
+    }
+
+    fn cut_from_nodes(&self, is_cut: bool) {
+        // The card reads it again and again: it never sees a part of it.
+        let next = self.impairments.with_extension("next");
+        std::fs::write(&next, if is_cut { "loss=100%" } else { "off" }).unwrap();
+        std::fs::rename(&next, &self.impairments).unwrap();
+    }
+
+    fn mend(&self) {
+        self.cut_from_nodes(false);
+        self.etcd.cut(false);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        // A node that is gone needs none.
+        let _ = std::fs::remove_file(&self.impairments);
+    }
 }
 
 impl Node {
@@ -85,6 +122,8 @@ pub(crate) struct Cluster<'e> {
     atlas: Atlas,
     is_etcd_stopped: bool,
     nodes: Vec<Node>,
+    /// How many were started.
+    started: usize,
     log: PathBuf,
 }
 
@@ -96,7 +135,8 @@ impl<'e> Cluster<'e> {
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("schedule-{seed}.log"));
         File::create(&log).unwrap();
         let (atlas, nodes) = (Atlas::default(), Vec::new());
-        let mut cluster = Cluster { etcd, name, map, atlas, is_etcd_stopped: false, nodes, log };
+        let (is_etcd_stopped, started) = (false, 0);
+        let mut cluster = Cluster { etcd, name, map, atlas, is_etcd_stopped, nodes, started, log };
         for group in 0..GROUPS.len() {
             // The one that begins first has the slots.
             cluster.start_nodes(group, NODES);
@@ -110,36 +150,45 @@ impl<'e> Cluster<'e> {
 
     /// Starts so many nodes of a group at once, and waits until they say where they are.
     fn start_nodes(&mut self, group: Group, count: usize) {
-        let urls = self.etcd.endpoints.join(",");
         let size = NODES.to_string();
-        let which = ["--cluster", &self.name, "--group", GROUPS[group], "--etcd", &urls];
+        let which = ["--cluster", &self.name, "--group", GROUPS[group], "--etcd"];
         let how = ["--nodes", &size, "--lease", "0.5", "--ring", "64K", "--memory", "16M"];
         let args = ["store", "serve", "--json", "--until-eof", "--redis", "127.0.0.1:0"];
-        let start = || {
+        let start = |network: &Network| {
             let log = File::options().append(true).open(&self.log).unwrap();
-            let mut command = command([&args[..], &which, &how].concat());
+            let mut command =
+                command([&args[..], &which, &[network.etcd.urls.as_str()], &how].concat());
+            let impairments = format!("@{}", network.impairments.display());
+            // A card of its own, as only its own network is to be bad.
+            command.env("REMORA_NIC", "off").env(IMPAIR_VARIABLE, impairments);
             command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
             command.stderr(log).spawn().unwrap()
         };
-        let started: Vec<_> = (0..count).map(|_| start()).collect();
+        let network = |number| {
+            let impairments = self.log.with_extension(format!("{number}.network"));
+            Network::new(impairments, &self.etcd.endpoints)
+        };
+        let networks = (self.started..self.started + count).map(network);
+        let started: Vec<_> = networks.map(|network| (start(&network), network)).collect();
         let mut nodes = Vec::new();
-        for mut process in started {
+        for (mut process, network) in started {
             // One that etcd does not answer ends, and is started again.
             let begun = Instant::now();
             let node = loop {
-                if let Some(node) = ready(process, group) {
-                    break node;
+                if let Some((name, front)) = ready(&mut process) {
+                    break Node { process, group, name, front, network, ailing: None };
                 }
                 assert!(
                     begun.elapsed() < PATIENCE,
                     "a node does not start: {}",
                     self.log.display()
                 );
-                process = start();
+                process = start(&network);
             };
             nodes.push(node);
         }
         self.nodes.extend(nodes);
+        self.started += count;
     }
 
     pub(crate) fn fronts(&self) -> Vec<SocketAddr> {
@@ -177,7 +226,7 @@ impl<'e> Cluster<'e> {
         self.nodes.iter().position(|node| {
             let is_primary = Some(&node.name) == primary.as_ref();
             node.group == group
-                && node.stopped.is_none()
+                && node.ailing.is_none()
                 && is_primary == matches!(who, Who::Primary)
         })
     }
@@ -198,14 +247,24 @@ impl<'e> Cluster<'e> {
                 let found = self.find(group, who);
                 found.into_iter().for_each(|index| drop(self.nodes.remove(index)));
             }
-            Step::Start(group) => self.start_nodes(group, 1),
-            Step::Stop(group, who, number) => {
-                if let Some(index) = self.find(group, who) {
-                    self.nodes[index].stopped = Some(number);
-                    kill_process(self.nodes[index].pid(), Signal::STOP).unwrap();
+            Step::Start(group) => {
+                // Where none could be killed, there is no place for it.
+                if self.nodes.iter().filter(|node| node.group == group).count() < NODES {
+                    self.start_nodes(group, 1);
                 }
             }
-            Step::GoOn(number) => self.go_on(|stopped| stopped == number),
+            Step::Stop(group, who, number) => {
+                self.ail(group, who, number, |node| {
+                    kill_process(node.pid(), Signal::STOP).unwrap();
+                });
+            }
+            Step::CutFromNodes(group, who, number) => {
+                self.ail(group, who, number, |node| node.network.cut_from_nodes(true));
+            }
+            Step::CutFromEtcd(group, who, number) => {
+                self.ail(group, who, number, |node| node.network.etcd.cut(true));
+            }
+            Step::GoOn(number) => self.go_on(|ailing| ailing == number),
             Step::KillEtcd(member) => self.etcd.kill(member),
             Step::StartEtcd(member) => self.etcd.start_member(member),
             Step::StopEtcd => {
@@ -220,9 +279,19 @@ impl<'e> Cluster<'e> {
         }
     }
 
+    /// Does something bad to a node.
+    fn ail(&mut self, group: Group, who: Who, number: usize, harm: impl FnOnce(&Node)) {
+        if let Some(index) = self.find(group, who) {
+            self.nodes[index].ailing = Some(number);
+            harm(&self.nodes[index]);
+        }
+    }
+
     fn go_on(&mut self, is_one: impl Fn(usize) -> bool) {
-        for node in self.nodes.iter_mut().filter(|node| node.stopped.is_some_and(&is_one)) {
-            node.stopped = None;
+        for node in self.nodes.iter_mut().filter(|node| node.ailing.is_some_and(&is_one)) {
+            node.ailing = None;
+            node.network.mend();
+            // (To one that does not stand still, the signal is nothing.)
             kill_process(node.pid(), Signal::CONT).unwrap();
         }
     }
@@ -291,8 +360,8 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// The node, once it says where it is; `None` if it has ended instead.
-fn ready(mut process: Child, group: Group) -> Option<Node> {
+/// Its name, and where its clients reach it, once it says so; `None` if it has ended instead.
+fn ready(process: &mut Child) -> Option<(String, SocketAddr)> {
     let mut line = String::new();
     BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     if line.is_empty() {
@@ -301,6 +370,5 @@ fn ready(mut process: Child, group: Group) -> Option<Node> {
     }
     let ready: Value = serde_json::from_str(&line).unwrap();
     let name = ready["node"].as_str().unwrap().to_owned();
-    let front = ready["redis"][0].as_str().unwrap().parse().unwrap();
-    Some(Node { process, group, name, front, stopped: None })
+    Some((name, ready["redis"][0].as_str().unwrap().parse().unwrap()))
 }

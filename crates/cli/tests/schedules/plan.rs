@@ -12,6 +12,9 @@ const LASTS_MS: u64 = 2500;
 /// For how long a node is stopped: less than a lease to more than two.
 const STOPS_MS: [u64; 4] = [150, 450, 700, 1200];
 
+/// For how long a node is cut off, until connections end and leases are over.
+const CUTS_MS: [u64; 3] = [450, 1200, 2000];
+
 /// A schedule.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -38,9 +41,13 @@ pub(crate) enum Step {
     Kill(Group, Who),
     /// A node is there in addition: it takes the place of one that is lost.
     Start(Group),
-    /// A node stands still. It is the one of this number among those that do.
+    /// A node stands still. It is the one of this number among those that something is wrong with.
     Stop(Group, Who, usize),
-    /// It goes on.
+    /// A node reaches etcd, but no other node, and no other node reaches it.
+    CutFromNodes(Group, Who, usize),
+    /// A node reaches the others, but not etcd.
+    CutFromEtcd(Group, Who, usize),
+    /// It goes on, or is not cut off any more.
     GoOn(usize),
     KillEtcd(usize),
     StartEtcd(usize),
@@ -67,7 +74,8 @@ impl Plan {
             let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
             let who = if below(3) < 2 { Who::Primary } else { Who::Backup };
             let until = at + STOPS_MS[below(STOPS_MS.len() as u64) as usize];
-            match below(8) {
+            let mended = at + CUTS_MS[below(CUTS_MS.len() as u64) as usize];
+            match below(10) {
                 // A majority has to live.
                 0..3 if !is_reduced[group] => {
                     is_reduced[group] = true;
@@ -84,7 +92,15 @@ impl Plan {
                     let member = below(3) as usize;
                     steps.extend([(at, Step::KillEtcd(member)), (until, Step::StartEtcd(member))]);
                 }
-                _ => steps.extend([(at, Step::StopEtcd), (until, Step::GoOnEtcd)]),
+                7 => steps.extend([(at, Step::StopEtcd), (until, Step::GoOnEtcd)]),
+                8 => {
+                    let is_cut = Step::CutFromNodes(group, who, number);
+                    steps.extend([(at, is_cut), (mended, Step::GoOn(number))]);
+                }
+                _ => {
+                    let is_cut = Step::CutFromEtcd(group, who, number);
+                    steps.extend([(at, is_cut), (mended, Step::GoOn(number))]);
+                }
             }
         }
         steps.sort_by_key(|(at, _)| *at);

@@ -1,10 +1,10 @@
 //! Clients: each does one thing after the other, goes where it is sent, and does not always hear
 //! what came of it.
 
+use remora_sim::check::linearizable::{Kind, Operation};
 use remora_store::front::slots::{Part, Verdict, Wanted};
 
 use super::groups::Change;
-use super::linearizable::{Kind, Operation};
 use super::world::{KEYS, NAMES, State};
 
 /// What a client is told.
@@ -70,8 +70,8 @@ impl State {
                 0 | 1 => Kind::Get,
                 // Nothing there is 0, and to delete it, to put that.
                 2 => Kind::Put(0),
-                3 => Kind::Put(self.dice.between(1, 1 << 40)),
-                _ => Kind::Add(self.dice.between(1, 1000)),
+                3 => Kind::Put(self.dice.between(1..=1 << 40)),
+                _ => Kind::Add(self.dice.between(1..=1000)),
             };
             (self.dice.below(KEYS.len() as u64) as usize, kind)
         };

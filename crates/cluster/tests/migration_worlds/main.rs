@@ -5,23 +5,19 @@
 //! written by several at once.
 //!
 //! What the replicas of a group promise is taken for granted here: one log, of which nothing that
-//! is committed is lost. Their own worlds are in `crates/store/tests/replica_worlds`.
+//! is committed is lost. Their own worlds are in `crates/sim/src/groups`.
 //!
 //! What must hold in each: the clients' history is linearizable, with what was not answered open;
 //! once all is calm, the moves end, and each key is with one group.
 
 mod clients;
-#[path = "../../../store/tests/replica_worlds/dice.rs"]
-#[allow(dead_code, reason = "there are no clocks here")]
-mod dice;
 mod groups;
 mod hands;
-#[path = "../../../store/tests/replica_worlds/linearizable.rs"]
-mod linearizable;
 mod world;
 
 use std::panic;
 
+use remora_sim::check::linearizable;
 use world::{Plan, World};
 
 /// Steps in which a world that is calm has to come to its end.
@@ -38,7 +34,7 @@ fn run(seed: u64, plan: Plan) -> Result<World, String> {
         left = left.checked_sub(1).ok_or_else(|| format!("it does not end: {world:?}"))?;
         world.step();
     }
-    linearizable::check(&world.history())?;
+    linearizable::check(&world.history()).map_err(|found| found.to_string())?;
     world.check_keys()?;
     Ok(world)
 }
@@ -94,5 +90,5 @@ fn worlds_have_what_can_go_wrong() {
 #[test]
 fn keys_that_are_not_frozen_are_found_out() {
     let mut failed = failures(1, 300, Plan { freezes: false, ..Plan::default() });
-    assert!(failed.any(|(_, why)| why.contains("not linearizable")), "nobody notices");
+    assert!(failed.any(|(_, why)| why.contains("linearizable")), "nobody notices");
 }

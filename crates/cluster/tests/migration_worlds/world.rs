@@ -8,14 +8,14 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use remora_cluster::{Atlas, GroupView, SlotMap};
+use remora_sim::check::linearizable::Operation;
+use remora_sim::dice::Dice;
 use remora_store::front::slots::{Range, SLOTS, slot_of};
 use remora_store::replica::{Configuration, NodeId};
 
 use super::clients::Client;
-use super::dice::Dice;
 use super::groups::Group;
 use super::hands::{Ask, migrate};
-use super::linearizable::Operation;
 
 /// The groups.
 pub(crate) const NAMES: [&str; 2] = ["a", "b"];

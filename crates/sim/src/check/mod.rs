@@ -4,10 +4,12 @@
 //! - [`memory`]: every byte is what the completed operations have made it.
 //! - [`order`]: the order of completions. [`atomics`]: atomics happen exactly once.
 //! - [`store`]: what clients of a store see, and what is there after a crash.
+//! - [`linearizable`]: whether one copy of each key could have answered so.
 //! - [`counters`]: counters match what the network did, and nothing leaks.
 
 pub mod atomics;
 pub mod counters;
+pub mod linearizable;
 pub mod memory;
 pub mod order;
 pub mod store;

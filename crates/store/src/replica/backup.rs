@@ -52,7 +52,11 @@ impl Replica {
         let (held, window) = (self.held(), self.history.window());
         let free_until = self.free_until();
         // What may be overwritten is told with what is held, or when half a window has come free.
-        if held == told.0 && free_until < told.1 + window / 2 {
+        // Where the primary knows of less room than is left to the first records of epochs, it may
+        // wait for any: what is held here may be more, as of one that was a primary.
+        let is_short = told.1 + self.options.ring_bytes < self.history.last().offset + window;
+        let least = if is_short { 1 } else { window / 2 };
+        if held == told.0 && free_until < told.1 + least {
             return;
         }
         let Some(primary) = self.primary() else { return };

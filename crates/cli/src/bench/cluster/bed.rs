@@ -29,8 +29,8 @@ fn terms(members: u8) -> Terms<'static> {
 /// Something that takes Redis' commands, and whose processes end with this value.
 pub(super) struct Bed {
     pub(super) front: SocketAddr,
-    /// The process that serves.
-    server: u32,
+    /// The processes that have the data: the one that serves, then the others.
+    servers: Vec<u32>,
     _processes: Processes,
 }
 
@@ -107,9 +107,11 @@ impl Bed {
     }
 
     fn of(group: Group) -> Result<Bed> {
-        let primary = &group.nodes[group.primary()?];
-        let (front, server) = (front(primary)?, primary.process.id());
-        Ok(Bed { front, server, _processes: Processes::Group(group) })
+        let primary = group.primary()?;
+        let front = front(&group.nodes[primary])?;
+        let mut servers: Vec<_> = group.nodes.iter().map(|node| node.process.id()).collect();
+        servers.swap(0, primary);
+        Ok(Bed { front, servers, _processes: Processes::Group(group) })
     }
 
     /// A store that is no node of a group.
@@ -130,7 +132,7 @@ impl Bed {
         ])?;
         let ready: Ready = serde_json::from_str(&process.line_within(PATIENCE)?)?;
         let front = *ready.redis.first().context("a store without a front")?;
-        Ok(Bed { front, server: process.id(), _processes: Processes::One(process) })
+        Ok(Bed { front, servers: vec![process.id()], _processes: Processes::One(process) })
     }
 
     /// `redis-server` with a replica that follows it.
@@ -151,8 +153,8 @@ impl Bed {
         let first = start(port, &[])?;
         let second = start(replica, &["--replicaof", "127.0.0.1", &port.to_string()])?;
         let front = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = first.id()?;
-        let bed = Bed { front, server, _processes: Processes::Redis(([first, second], folder)) };
+        let servers = vec![first.id()?, second.id()?];
+        let bed = Bed { front, servers, _processes: Processes::Redis(([first, second], folder)) };
         let (start, work) = (Instant::now(), Work { keys: 1, value: 1 });
         // WAIT has an answer that is not 1 until the replica follows.
         while bed.load(1)?.latency(Ask::PutAndWait, work, 0, 1).is_err() {
@@ -167,16 +169,18 @@ impl Bed {
         Load::connect(self.front, connections)
     }
 
-    /// Thousands of requests a second of the serving process's processor time, from thousands a
-    /// second by the clock.
-    pub(super) fn rate_of_cpu(
+    /// Thousands of requests a second of processor time: of the process that serves, and of all
+    /// that have the data. The last one is by the clock, as `run` measures it.
+    pub(super) fn rates(
         &self,
         requests: usize,
         run: impl FnOnce() -> Result<f64>,
-    ) -> Result<(f64, f64)> {
-        let before = cpu_s(self.server)?;
-        let rate = run()?;
-        let spent = (cpu_s(self.server)? - before).max(0.01);
-        Ok((rate, requests as f64 / spent / 1e3))
+    ) -> Result<[f64; 3]> {
+        let spent = || self.servers.iter().map(|server| cpu_s(*server)).collect::<Result<Vec<_>>>();
+        let before = spent()?;
+        let wall = run()?;
+        let spent: Vec<_> = spent()?.iter().zip(before).map(|(now, then)| now - then).collect();
+        let of = |cpu: f64| requests as f64 / cpu.max(0.01) / 1e3;
+        Ok([of(spent[0]), of(spent.iter().sum()), wall])
     }
 }

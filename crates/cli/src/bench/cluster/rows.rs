@@ -18,16 +18,20 @@ const ETCD_PART: usize = 4;
 const VALUE: usize = 64;
 
 const LATENCY: &str = "put_r3_latency";
-const RATES: [(&str, &str, Ask, f64); 2] =
-    [("put_r3_rate", "put_r3_rate_wall", Ask::Put, 0.7), ("get_r3", "get_r3_wall", Ask::Get, 0.97)];
+/// The rows of each rate: by the time of the process that serves, by that of all nodes, and by the
+/// clock.
+const RATES: [([&str; 3], Ask, f64); 2] = [
+    (["put_r3_rate", "put_r3_rate_all", "put_r3_rate_wall"], Ask::Put, 0.7),
+    (["get_r3", "get_r3_all", "get_r3_wall"], Ask::Get, 0.97),
+];
 const WAIT: &str = "valkey_wait1";
 const FSYNC: &str = "put_r3_fsync";
 
 /// Measures the rows that are wanted.
 pub(super) fn measure_all(is_wanted: &dyn Fn(&str) -> bool, extent: Extent) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
-    let of_three = |(cpu, wall, ..): &(&str, &str, Ask, f64)| is_wanted(cpu) || is_wanted(wall);
-    if is_wanted(LATENCY) || RATES.iter().any(of_three) {
+    if is_wanted(LATENCY) || RATES.iter().flat_map(|(names, ..)| names).any(|name| is_wanted(name))
+    {
         beside_one(is_wanted, extent, &mut rows)?;
     }
     if is_wanted(WAIT) {
@@ -57,44 +61,46 @@ fn beside_one(is_wanted: &dyn Fn(&str) -> bool, extent: Extent, rows: &mut Vec<R
         let case = Case::latency(LATENCY, "put, one node", target, ours, theirs);
         rows.push(measure(case, extent.runs).with_context(|| format!("cannot measure {LATENCY}"))?);
     }
-    for (cpu, wall, ask, least) in RATES {
-        if is_wanted(cpu) || is_wanted(wall) {
-            rows.extend(rates((cpu, wall), ask, least, extent, &group, &one)?);
+    for (names, ask, least) in RATES {
+        if names.iter().any(|name| is_wanted(name)) {
+            rows.extend(rates(names, ask, least, extent, &group, &one)?);
         }
     }
     Ok(())
 }
 
-/// A rate by the processor time of the process that serves, in which cores count alike, and by the
-/// clock, in which a group's other nodes take part of the same machine.
+/// A rate by the processor time of the process that serves, which is what a node of its own machine
+/// can do, as the paper has it; by that of all nodes, which is what it costs; and by the clock, in
+/// which a group's other nodes take part of the same machine.
 fn rates(
-    names: (&'static str, &'static str),
+    names: [&'static str; 3],
     ask: Ask,
     least: f64,
     extent: Extent,
     group: &Bed,
     one: &Bed,
-) -> Result<[Row; 2]> {
-    let (mut walls, mut cpus) = ([vec![], vec![]], [vec![], vec![]]);
+) -> Result<Vec<Row>> {
+    // Those of the group, and of one node, for each row.
+    let mut taken = [const { [const { Vec::new() }; 2] }; 3];
     for _ in 0..extent.runs {
         for (side, bed) in [group, one].into_iter().enumerate() {
             let mut load = bed.load(CONNECTIONS)?;
             let run = || load.rate((ask, ask, 0.0), work(extent), IN_FLIGHT, extent.requests);
-            let (wall, cpu) = bed
-                .rate_of_cpu(extent.requests, run)
-                .with_context(|| format!("cannot measure {}", names.0))?;
-            walls[side].push(wall);
-            cpus[side].push(cpu);
+            let rates = bed.rates(extent.requests, run);
+            let rates = rates.with_context(|| format!("cannot measure {}", names[0]))?;
+            taken.iter_mut().zip(rates).for_each(|(row, rate)| row[side].push(rate));
         }
     }
-    let row = |name: &'static str, unit, target, [ours, theirs]: [Vec<f64>; 2]| {
+    let kinds =
+        [("K/CPU s", Target::AtLeast(least)), ("K/CPU s", Target::Any), ("K/s", Target::Any)];
+    let mut rows = Vec::new();
+    for ((name, (unit, target)), [ours, theirs]) in names.into_iter().zip(kinds).zip(taken) {
         let (ours, spread) = (Spread::of(ours), Spread::of(theirs));
         let ratio = ours.median / spread.median;
         let peer = PeerSide { name: "one node".into(), spread };
-        Row { name: name.into(), unit, ours, peer, ratio, target }
-    };
-    let cpu = row(names.0, "K/CPU s", Target::AtLeast(least), cpus);
-    Ok([cpu, row(names.1, "K/s", Target::Any, walls)])
+        rows.push(Row { name: name.into(), unit, ours, peer, ratio, target });
+    }
+    Ok(rows)
 }
 
 /// A group of two beside Redis with a replica.

@@ -8,12 +8,13 @@ use remora_store::replica::{
     Configuration, ConfigurationService, Event as Said, Mark, NodeId, Output, Registry, Request,
 };
 
-use super::clients::Client;
-use super::dice::{Clock, Dice};
-use super::linearizable::Operation;
+use super::client::Client;
+use super::clock::Clock;
 use super::network::{Network, Packet, parts};
 use super::node::{Ask, Looked, Node, Reply};
 use super::plan::Plan;
+use crate::check::linearizable::Operation;
+use crate::dice::Dice;
 
 pub(crate) const US: u64 = 1000;
 
@@ -53,6 +54,8 @@ pub(crate) struct World {
     pub(crate) now_ns: u64,
     queue: BTreeMap<(u64, u64), Entry>,
     scheduled: u64,
+    /// Events that have happened.
+    pub(crate) steps: u64,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) net: Network,
     pub(crate) registry: Registry,
@@ -82,6 +85,7 @@ impl World {
             now_ns: 0,
             queue: BTreeMap::new(),
             scheduled: 0,
+            steps: 0,
             nodes,
             net: Network::default(),
             history: vec![],
@@ -101,7 +105,7 @@ impl World {
     /// The next event; false when there is none before `until_ns`.
     pub(crate) fn step(&mut self, until_ns: u64) -> bool {
         let Some(((at, _), (process, event))) = self.queue.pop_first() else { return false };
-        self.now_ns = at;
+        (self.now_ns, self.steps) = (at, self.steps + 1);
         if at > until_ns {
             return false;
         }
@@ -165,7 +169,7 @@ impl World {
             if is_lost || self.net.no_service.contains(&name) || !self.nodes[&name].is_up {
                 continue;
             }
-            let at = self.now_ns + self.dice.between(20, 400) * US;
+            let at = self.now_ns + self.dice.between(20..=400) * US;
             let node = self.nodes.get_mut(&name).unwrap();
             node.heard_until_ns = node.heard_until_ns.max(at);
             let after = node.heard_until_ns - self.now_ns;
@@ -218,11 +222,11 @@ impl World {
         let generation = node.replica.generation();
         let answers = node.answers();
         if let Some(mark) = node.write_disk() {
-            let after = self.dice.between(5 * US, self.plan.disk_ns);
+            let after = self.dice.between(5 * US..=self.plan.disk_ns);
             self.process(name, after, Event::Kept(mark, generation));
         }
         for (ask, reply) in answers {
-            let after = self.dice.between(2, 30) * US;
+            let after = self.dice.between(2..=30) * US;
             self.schedule(after, Event::Answered(ask, reply));
         }
     }
@@ -233,7 +237,7 @@ impl World {
             Output::Request(request) => {
                 let is_lost = !self.is_calm && self.dice.one_in(20);
                 if !is_lost && !self.net.no_service.contains(&name) {
-                    let after = self.dice.between(20, 400) * US;
+                    let after = self.dice.between(20..=400) * US;
                     self.schedule(after, Event::Request(name, request));
                 }
             }
@@ -292,7 +296,7 @@ impl World {
         } else {
             // Some of what was under way was cut off: what is left is written again.
             let (mark, generation) = (disk.written(), node.replica.generation());
-            let after = self.dice.between(5 * US, self.plan.disk_ns);
+            let after = self.dice.between(5 * US..=self.plan.disk_ns);
             self.process(name, after, Event::Kept(mark, generation));
         }
     }
@@ -304,7 +308,7 @@ impl World {
         self.nodes.get_mut(&name).unwrap().links.remove(&peer);
         let other = &self.nodes[&peer];
         if other.links.get(&name) == Some(&id) {
-            let after = self.dice.between(0, 3 * self.plan.retry_ns);
+            let after = self.dice.between(0..=3 * self.plan.retry_ns);
             self.process(peer, after, Event::Ended(id));
         } else {
             self.net.connections.remove(&id);
@@ -333,7 +337,7 @@ impl World {
             is_there && other.replica.epoch() <= epoch && !self.net.is_cut_either_way(name, to)
         });
         if !can {
-            let after = self.dice.between(self.plan.retry_ns / 4, self.plan.retry_ns);
+            let after = self.dice.between(self.plan.retry_ns / 4..=self.plan.retry_ns);
             return self.process(name, after, Event::Dial(to, epoch));
         }
         for (one, other) in [(to, name), (name, to)] {
@@ -357,7 +361,7 @@ impl World {
         let lane = connection.lane(name);
         lane.packets.push_back(packet);
         if !std::mem::replace(&mut lane.is_moving, true) {
-            let after = self.dice.between(1, 20) * US;
+            let after = self.dice.between(1..=20) * US;
             self.schedule(after, Event::Move(id, name));
         }
     }
@@ -391,7 +395,7 @@ impl World {
         lane.is_moving = is_unheard || !lane.packets.is_empty();
         if lane.is_moving {
             let long = if is_unheard { self.plan.retry_ns / 4 } else { 5 * US };
-            let after = self.dice.between(US, long);
+            let after = self.dice.between(US..=long);
             self.schedule(after, Event::Move(id, from));
         }
         if let Some(packet) = packet {

@@ -9,13 +9,10 @@ use remora_store::replica::{
     region_bytes,
 };
 
-use super::dice::Clock;
+use super::clock::Clock;
 use super::disk::{Copy, Disk};
 use super::kept::{Kept, Table, number};
-use super::linearizable::Kind;
-
-/// The bytes of a ring: little, so that it is full often.
-pub(crate) const RING: u64 = 1024;
+use crate::check::linearizable::Kind;
 
 /// The key of changes that no client waits for.
 const UNASKED: u8 = 255;
@@ -84,7 +81,7 @@ impl Node {
         let disk = options.waits_for_disk.then(|| Disk::new(&replica));
         Node {
             replica,
-            region: Heap::new(region_bytes(RING)),
+            region: Heap::new(region_bytes(options.ring_bytes)),
             kept: Kept::new(&Table::new()),
             disk,
             clock,
@@ -117,7 +114,8 @@ impl Node {
     /// A process begins with what the disk has.
     pub(crate) fn restart(&mut self) {
         let Some(disk) = &self.disk else { return };
-        let (region, (base, records)) = (Heap::new(region_bytes(RING)), disk.recover());
+        let (region, (base, records)) =
+            (Heap::new(region_bytes(self.options.ring_bytes)), disk.recover());
         let me = self.replica.me();
         let mut replica = Replica::recovered(me, self.options, &base.snapshot, &region);
         let kept = Kept::new(&base.table);

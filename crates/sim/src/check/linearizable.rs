@@ -1,12 +1,16 @@
 //! Whether a history of one key can have happened one operation after the other (Wing and Gong's
 //! search, with the states that were tried remembered, as porcupine does).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
+
+use super::{Violation, demand};
 
 /// What a client has done to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// Answers the value; 0 if there is none.
     Get,
+    /// Makes it this, and answers it.
     Put(u64),
     /// Adds to the value, and answers the sum.
     Add(u64),
@@ -14,12 +18,17 @@ pub(crate) enum Kind {
 
 /// One operation. A client that never heard an answer does not know whether it has happened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Operation {
-    pub(crate) key: u8,
-    pub(crate) kind: Kind,
-    pub(crate) invoked_ns: u64,
-    pub(crate) answered_ns: Option<u64>,
-    pub(crate) answer: u64,
+pub struct Operation {
+    /// The key.
+    pub key: u8,
+    /// What was to be done.
+    pub kind: Kind,
+    /// When the client asked for it.
+    pub invoked_ns: u64,
+    /// When it had the answer, if it had one.
+    pub answered_ns: Option<u64>,
+    /// What it was told.
+    pub answer: u64,
 }
 
 impl Operation {
@@ -34,19 +43,19 @@ impl Operation {
     }
 }
 
-/// Whether there is an order, and if not, the history.
-pub(crate) fn check(history: &[Operation]) -> Result<(), String> {
-    let keys: HashSet<u8> = history.iter().map(|operation| operation.key).collect();
+/// Fails unless there is an order for each key, which begins as 0.
+pub fn check(history: &[Operation]) -> Result<(), Violation> {
+    let keys: BTreeSet<u8> = history.iter().map(|operation| operation.key).collect();
     for key in keys {
         let matters = |operation: &&Operation| {
             operation.key == key && (operation.kind != Kind::Get || operation.answered_ns.is_some())
         };
         let mut operations: Vec<_> = history.iter().filter(matters).copied().collect();
         operations.sort_by_key(|operation| operation.invoked_ns);
-        if !is_linearizable(&operations) {
-            let lines: Vec<_> = operations.iter().map(|op| format!("{op:?}")).collect();
-            return Err(format!("key {key} is not linearizable:\n{}", lines.join("\n")));
-        }
+        demand(is_linearizable(&operations), "linearizable", || {
+            let lines: String = operations.iter().map(|op| format!("\n{op:?}")).collect();
+            format!("no order of what was done to key {key} explains it:{lines}")
+        })?;
     }
     Ok(())
 }

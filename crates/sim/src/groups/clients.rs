@@ -1,48 +1,12 @@
 //! Clients: each does one thing after the other, asks again where it hears nothing, and at last
 //! gives up not knowing.
 
-use remora_store::log::Position;
-use remora_store::replica::{NodeId, RequestId};
-
-use super::linearizable::{Kind, Operation};
 use super::node::{Ask, Reply};
 use super::world::{Event, US, World};
+use crate::check::linearizable::{Kind, Operation};
 
 /// How often a client asks the same before it gives up.
 const TRIES: u64 = 40;
-
-pub(crate) struct Client {
-    index: usize,
-    /// The number under which it asks: another one after it has given up.
-    number: u64,
-    sequence: u64,
-    target: NodeId,
-    attempt: u64,
-    tries: u64,
-    /// Which operation of the history is under way.
-    current: Option<usize>,
-    /// How many it has begun.
-    begun: u64,
-}
-
-impl Client {
-    pub(crate) fn new(index: usize) -> Client {
-        Client {
-            index,
-            number: index as u64,
-            sequence: 0,
-            target: NodeId(1),
-            attempt: 0,
-            tries: 0,
-            current: None,
-            begun: 0,
-        }
-    }
-
-    fn id(&self) -> RequestId {
-        RequestId { client: self.number, sequence: self.sequence, since: Position::NONE }
-    }
-}
 
 impl World {
     /// A client begins what it does next; when all is calm, it reads every key.
@@ -86,7 +50,7 @@ impl World {
                 continue;
             }
             for _ in 0..self.dice.below(self.plan.burst) {
-                let value = vec![self.dice.below(256) as u8; self.dice.between(8, 120) as usize];
+                let value = vec![self.dice.below(256) as u8; self.dice.between(8..=120) as usize];
                 node.change_unasked(&value);
             }
             self.after(name);
@@ -117,7 +81,7 @@ impl World {
         if self.nodes.contains_key(&target) {
             self.process(target, after, Event::Asked(ask));
         }
-        let after = self.dice.between(500, 3000) * US;
+        let after = self.dice.between(500..=3000) * US;
         self.schedule(after, Event::TimedOut(index, attempt));
     }
 

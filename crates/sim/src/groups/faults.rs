@@ -2,7 +2,7 @@
 
 use remora_store::replica::NodeId;
 
-use super::dice::Clock;
+use super::clock::Clock;
 use super::node::Node;
 use super::world::{Event, US, World};
 
@@ -32,7 +32,7 @@ impl World {
             8 => self.let_leave(name),
             _ => self.net.heal(),
         }
-        let after = self.dice.between(500 * US, self.plan.calm_at_ns / 6);
+        let after = self.dice.between(500 * US..=self.plan.calm_at_ns / 6);
         self.schedule(after, Event::Fault);
     }
 
@@ -49,7 +49,7 @@ impl World {
         links.into_iter().for_each(|id| self.close(name, id));
         let torn = self.dice.below(3) as usize;
         self.nodes.get_mut(&name).unwrap().crash(torn);
-        let after = self.dice.between(500, 30_000) * US;
+        let after = self.dice.between(500..=30_000) * US;
         self.schedule(after, Event::Restart(name));
     }
 

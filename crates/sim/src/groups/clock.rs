@@ -1,30 +1,6 @@
-//! The only source of chance, and clocks that drift.
+//! Clocks that drift.
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::{Rng, SeedableRng};
-
-/// A stream of random choices, determined by a seed.
-pub(crate) struct Dice(ChaCha8Rng);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(ChaCha8Rng::seed_from_u64(seed))
-    }
-
-    /// A number below `n`, which is not zero.
-    pub(crate) fn below(&mut self, n: u64) -> u64 {
-        self.0.next_u64() % n
-    }
-
-    pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below(high - low + 1)
-    }
-
-    /// True once in `n` times.
-    pub(crate) fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-}
+use crate::dice::Dice;
 
 /// A clock that begins anywhere and gains or loses a part of the time.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use remora_store::replica::{Mark, Replica, Snapshot};
 
 use super::kept::Table;
-use super::node::RING;
+use super::plan::RING;
 
 /// A copy of the store is kept when so much of the log, some rings, was written since the last one.
 const EVERY: u64 = 3 * RING;

@@ -8,6 +8,7 @@ use remora_nic::queue::{Remote, Status};
 use remora_nic::wire::{Aeth, Dialect, Extensions, Leth, Op, Operation, Reth, Sack, Transport};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::goodput::goodput_of;
+use remora_sim::packet::Seen;
 use remora_sim::run::run_world;
 use remora_sim::schemes::{LOSSY, PATHS, spread, tail_loss};
 use remora_sim::{A, B, Fate, Faults, Options, Pair, PairOptions, Rule};
@@ -212,6 +213,33 @@ fn a_peer_that_is_gone_is_found_out() {
         assert!((13 * 1_048_576..28 * 1_048_576).contains(&took), "{took} ns");
         pair.tear_down();
     }
+}
+
+/// What has payload finds no room in a queue for long. The peer is there, so the request goes on
+/// after its retries, for a minute at most.
+#[test]
+fn a_peer_whose_packets_find_no_room_keeps_its_connection() {
+    let mut pair = pair();
+    let data = pair.fill(A, 0, 5000);
+    let is_full = |seen: &Seen| seen.from == A && seen.payload > 0;
+    pair.rule(Rule::all(Fate::Drop, move |seen| is_full(seen) && seen.at.0 < 101_000_000));
+    pair.write(A, 0, 0, 5000);
+    // Expect: eight waits of 4.2 ms at most would end it.
+    pair.world.run(Duration::from_millis(100));
+    assert!(pair.sent(A).is_empty());
+    assert!(pair.world.hosts[A].nic.counters().retries_waited > 3);
+    pair.run();
+    succeeded(&mut pair, 1);
+    assert_eq!(pair.bytes(B, 0, 5000), data);
+    let counters = pair.world.hosts[A].nic.counters();
+    assert_eq!(counters.tx_for_nothing, 0, "questions are no copies");
+    pair.rule(Rule::all(Fate::Drop, is_full));
+    pair.write(A, 0, 0, 5000);
+    pair.world.run(Duration::from_secs(59));
+    assert!(pair.sent(A).is_empty());
+    pair.world.run(Duration::from_secs(2));
+    assert_eq!(pair.sent(A)[0].status, Status::RetryExceeded, "a minute is the longest");
+    pair.tear_down();
 }
 
 /// A refusal waits until the answers before it have arrived, and names the request.

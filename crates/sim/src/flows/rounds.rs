@@ -79,9 +79,8 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
             shared.barrier.wait();
             let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
             let next = nexts.min().unwrap_or(NEVER);
-            let has_failed = locked(&shared.failed).is_some();
-            shared.barrier.wait();
-            if has_failed {
+            // Nobody changes what is read here before all have come to the round's next barrier.
+            if locked(&shared.failed).is_some() {
                 return;
             }
             if next != NEVER {
@@ -122,6 +121,9 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let ahead = self.shared.division.ahead();
         self.run_some(0..self.with_hosts, end);
         if ahead > 0 {
+            // The fabric sends nothing before all have taken what hosts have sent. Behind the last
+            // run of a round, the next round's barrier sees to that.
+            self.shared.barrier.wait();
             self.run_some(self.with_hosts..self.shares.len(), end.saturating_add(ahead).min(until));
         }
     }
@@ -134,8 +136,6 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         if self.shared.mail.len() > 1 {
             self.shared.barrier.wait();
             self.shares.iter_mut().for_each(Share::take_over);
-            // Nobody sends more before all have taken what there is.
-            self.shared.barrier.wait();
         }
     }
 

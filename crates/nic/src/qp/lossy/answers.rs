@@ -55,6 +55,7 @@ impl Qp {
                 let original = self.execute_word(env, (rkey, addr), atomic)?;
                 Owing { what: Answering::Atomic, original, ..done }
             }
+            // An op-code that is no request is an invalid request, as in the standard dialect.
             _ => return Err(Refusal::invalid(env, Cause::Sequence)),
         };
         self.lossy_mut().owed.push_back(owing);
@@ -181,6 +182,9 @@ impl Qp {
         let end = offset + packet.payload.len() as u64;
         let ends = packet.op.position.ends() == (end == u64::from(len));
         let fits = if atomic { opcode.is_atomic() } else { !opcode.is_atomic() && ends };
+        // An atomic acknowledge answers an atomic, and READ responses anything else. Their payloads
+        // add up to the length of the READ (to nothing for an ATOMIC WRITE or FLUSH, annex A19), and
+        // the last one completes it. Another answer is none to what was asked, and ends the request.
         let failure = if !fits || end > len.into() {
             env.card.counters.bad_responses += 1;
             let (got, expected) = (end, len.into());

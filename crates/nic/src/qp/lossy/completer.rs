@@ -18,6 +18,7 @@ use crate::qp::requester::Recovery;
 use crate::qp::window::Window;
 use crate::qp::{Qp, State};
 use crate::queue::{Opcode, Status};
+use crate::silence::PATIENCE;
 use crate::time::Time;
 use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_apart_ns};
 use crate::wire::{Packet, Sack, Syndrome};
@@ -83,6 +84,7 @@ impl Qp {
             return;
         }
         self.heard(env);
+        self.lossy_mut().unanswered = 0;
         self.measure(env, &sack);
         let first = Psn::new(packet.ext.aeth.msn);
         let news = self.take_selective(env, (first, &sack)) | self.take_cumulative(env, end);
@@ -138,7 +140,8 @@ impl Qp {
             let sent = Time(now.0.saturating_sub(ago_ns));
             lossy.paths.delivered(sack.path, sent, None);
         }
-        // A probe of a packet that had arrived says nothing about the order of packets.
+        // A question, or a probe of a packet that had arrived, says nothing about the order of
+        // packets.
         if sack.flags & Sack::COPY != 0 && sack.echo != lossy.probed_at.0 as u32 {
             let sent = Time(now.0.saturating_sub(ago_ns));
             let undone = lossy.recoveries.settle_copy(sent);
@@ -427,15 +430,25 @@ impl Qp {
         self.arm_lossy(env);
     }
 
+    /// Does the peer still acknowledge, after so much trouble? It is given up after as many
+    /// time-outs as retries and one in a row without an acknowledge, whatever that would say. One
+    /// that tells nothing new says that what it has not got is lost in queues that others keep full.
+    fn is_there(&self, trouble: Duration) -> bool {
+        trouble < PATIENCE && self.lossy().unanswered <= self.retry_cnt
+    }
+
     /// The peer has been silent for as long as the queue pair's time-out.
     fn give_up_or_retry(&mut self, env: &mut Env<'_>) {
         env.card.counters.timeouts += 1;
+        let lossy = self.lossy_mut();
+        lossy.unanswered = lossy.unanswered.saturating_add(1);
         if self.tx.retries_left == self.retry_cnt {
             self.cold.trouble_since = self.lossy().quiet_since;
         }
         env.card.silent.ask(self.path.dst);
         let elapsed = env.now.since(self.cold.trouble_since);
-        let held = self.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
+        let held = self.retry_cnt > 0
+            && (self.is_there(elapsed) || env.card.silent.is_held(self.path.dst, elapsed));
         // A responder does not know whether anybody waits for its answers. It does not fail, but
         // sends no more until it hears of the peer.
         let answers_only = self.tx.outstanding.is_empty();
@@ -452,11 +465,13 @@ impl Qp {
         env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
         self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         self.note_silence(env.now);
+        // A packet is seldom lost so often: the peer may have gone, or others keep a queue full.
+        let asks = 2 * self.tx.retries_left <= self.retry_cnt;
         let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
         let now = env.now;
         let lossy = self.lossy_mut();
         lossy.quiet_since = now;
-        lossy.probe = true;
+        (lossy.probe, lossy.question) = (true, asks);
         lossy.recoveries.stop_doubting();
         lossy.departures.take_back();
         for ahead in 0..sent {

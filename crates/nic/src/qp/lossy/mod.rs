@@ -71,6 +71,10 @@ pub(crate) struct Lossy {
     probed_at: Time,
     /// A packet must be sent again at once, whatever the window says.
     probe: bool,
+    /// The peer must be asked whether it is there, whatever the window says.
+    question: bool,
+    /// Time-outs since the last acknowledge, whether that told anything new or not.
+    unanswered: u8,
     /// The longest that the peer has held an acknowledge lately, in nanoseconds.
     held_ns: u64,
     recoveries: Recoveries,
@@ -118,6 +122,8 @@ impl Lossy {
             dormant: false,
             probed_at: Time::ZERO,
             probe: false,
+            question: false,
+            unanswered: 0,
             held_ns: 0,
             recoveries: Recoveries::default(),
             peer_received: 0,
@@ -137,9 +143,9 @@ impl Lossy {
         !self.answer.is_none() || !self.owed.is_empty()
     }
 
-    /// Is there a packet to send again?
+    /// Is there a packet to send again, or a question?
     fn has_lost(&self) -> bool {
-        self.probe || self.departures.to_send > 0
+        self.probe || self.question || self.departures.to_send > 0
     }
 
     /// Has the peer asked for something that it has not got whole?
@@ -196,7 +202,7 @@ impl Qp {
             lossy.arrivals.clear();
             lossy.departures = Departures::default();
             lossy.asks.clear();
-            lossy.probe = false;
+            (lossy.probe, lossy.question) = (false, false);
         }
     }
 

@@ -54,7 +54,10 @@ impl Qp {
         if packet.op.operation == Operation::Acknowledge {
             return self.handle_lossy_acknowledge(env, packet);
         }
+        // Every packet but an acknowledge has a LETH (docs/lossy.md, On the wire).
         let Some(leth) = packet.ext.leth else { return };
+        // After a refusal the connection carries out nothing more: all that is left to send are
+        // the answers before it and the NAK, as in the standard dialect.
         if self.rx.breaking {
             env.card.counters.drop_qp_state += 1;
             return;

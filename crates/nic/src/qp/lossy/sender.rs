@@ -150,6 +150,23 @@ impl Qp {
         lost.or_else(|| probed().map(|psn| (psn, lossy.probes)))
     }
 
+    /// Asks the peer whether it is there: by a copy, without payload, of the packet before the
+    /// oldest one that is not acknowledged. The peer has had that one, so it does nothing with the
+    /// copy but acknowledge it. So small a packet finds room in a queue that is full for others.
+    fn send_question(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch, budget: &mut Budget) {
+        let (psn, now) = (self.tx.una.minus(1), env.now);
+        let lossy = self.lossy_mut();
+        (lossy.question, lossy.probed_at) = (false, now);
+        let leth = Leth { flags: Leth::AGAIN, sent: now.0 as u32, ..Leth::default() };
+        let ext = Extensions { leth: Some(leth), ..Extensions::default() };
+        let op = Op::of(Transport::Rc, Operation::Write, Position::Only, Follows::LETH);
+        let bth = Bth { dest_qp: self.dest_qp, ack_req: true, psn, ..Bth::ours() };
+        let ecn = env.card.config.ecn;
+        batch
+            .push(self.path, ecn, batch.mark(), 0, |out| Packet::emit_headers(&bth, op, &ext, out));
+        self.count_sent(env, budget, 0);
+    }
+
     /// Sends one lost packet again, or a probe. Returns whether it left, or had to stay; `None` if
     /// there is none.
     #[inline(never)]
@@ -159,6 +176,10 @@ impl Qp {
         batch: &mut TransmitBatch,
         budget: &mut Budget,
     ) -> Option<bool> {
+        if self.lossy().question {
+            self.send_question(env, batch, budget);
+            return Some(true);
+        }
         let una = self.tx.una;
         let sent = self.tx.high.distance_from(una);
         let probe = self.lossy().probe;

@@ -8,7 +8,7 @@ use remora_cluster::migration::transferred;
 use remora_store::front::keyspace::{
     Cluster, ClusterGroup, ClusterNode, Forgetful, Keeper, Transfer,
 };
-use remora_store::front::resp::session::Session;
+use remora_store::front::redis::session::Session;
 use remora_store::front::slots::{Part, Range, Shard, slot_of};
 use remora_store::front::world::Turn;
 

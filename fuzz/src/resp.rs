@@ -4,8 +4,8 @@
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp2::types::OwnedFrame;
 use redis_protocol::resp3::decode::complete::decode as decode3;
-use remora_store::front::resp::request::{Progress, Reader, RequestLimits};
-use remora_store::front::resp::session::Session;
+use remora_store::front::redis::request::{Progress, Reader, RequestLimits};
+use remora_store::front::redis::session::Session;
 
 use crate::fronts::{feed, with_turn};
 use crate::seeds::Seed;

@@ -1,8 +1,8 @@
 //! Schedules by seed: a cluster of two groups, each of three nodes, as processes, with etcd's three
 //! members. While clients work, nodes are killed, stopped, and cut off from each other or from
 //! etcd; members of etcd are killed and stopped; and slots move to and fro. What the clients saw is
-//! written for porcupine (docs/testing.md). Here it must hold that the cluster serves again, that no
-//! node has ended by itself, that each key is with one group, and that the nodes of a group have
+//! written for porcupine (docs/testing.md). Here it must hold that the cluster serves again, that
+//! no node has ended by itself, that each key is with one group, and that the nodes of a group have
 //! the same.
 //!
 //! `REMORA_SCHEDULES` says how many schedules there are, `REMORA_SCHEDULES_FIRST` which is the

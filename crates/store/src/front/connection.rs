@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::front::clients::Client;
 use crate::front::memcached;
-use crate::front::resp;
+use crate::front::redis;
 use crate::front::world::{Next, Step, Turn, World};
 use crate::stats::Way;
 
@@ -48,7 +48,7 @@ impl Spares {
 
 #[derive(Debug)]
 enum Session {
-    Redis(Box<resp::session::Session>),
+    Redis(Box<redis::session::Session>),
     Memcached(Box<memcached::session::Session>),
 }
 
@@ -90,7 +90,7 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, world: &World) -> Connection {
         let session = match client.way {
             Way::Memcached => Session::Memcached(Box::new(memcached::session::Session::new(world))),
-            _ => Session::Redis(Box::new(resp::session::Session::new(world, client.clone()))),
+            _ => Session::Redis(Box::new(redis::session::Session::new(world, client.clone()))),
         };
         Connection {
             socket,

@@ -1,7 +1,7 @@
 //! The store over TCP, in the protocols that clients already speak.
 //!
 //! - [`server`]: sockets and threads; it takes bytes to sessions and their answers back.
-//! - [`resp`]: Redis' protocol and commands.
+//! - [`redis`]: Redis' protocol and commands.
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
 //! - [`served`]: that store, bound to what the commands use.
@@ -15,7 +15,7 @@ mod clients;
 mod connection;
 pub mod keyspace;
 pub mod memcached;
-pub mod resp;
+pub mod redis;
 pub mod served;
 pub mod server;
 pub mod slots;

@@ -6,13 +6,13 @@ mod region;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use region::Region;
 use remora_store::log::{Fields, Operation, Position};
 use remora_store::memory::Memory;
 use remora_store::replica::{
     AppendError, Configuration, ConfigurationService, Event, Fate, Mark, Message, NoRequest,
     NodeId, Options, Output, Registry, Replica, Request, RequestId, Snapshot,
 };
-use region::Region;
 use stateright::{Checker, Model, Property};
 
 const RING: u64 = 512;

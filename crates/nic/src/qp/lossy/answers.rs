@@ -183,8 +183,9 @@ impl Qp {
         let ends = packet.op.position.ends() == (end == u64::from(len));
         let fits = if atomic { opcode.is_atomic() } else { !opcode.is_atomic() && ends };
         // An atomic acknowledge answers an atomic, and READ responses anything else. Their payloads
-        // add up to the length of the READ (to nothing for an ATOMIC WRITE or FLUSH, annex A19), and
-        // the last one completes it. Another answer is none to what was asked, and ends the request.
+        // add up to the length of the READ (to nothing for an ATOMIC WRITE or FLUSH, annex A19),
+        // and the last one completes it. Another answer is none to what was asked, and ends the
+        // request.
         let failure = if !fits || end > len.into() {
             env.card.counters.bad_responses += 1;
             let (got, expected) = (end, len.into());

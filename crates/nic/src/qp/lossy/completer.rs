@@ -432,7 +432,8 @@ impl Qp {
 
     /// Does the peer still acknowledge, after so much trouble? It is given up after as many
     /// time-outs as retries and one in a row without an acknowledge, whatever that would say. One
-    /// that tells nothing new says that what it has not got is lost in queues that others keep full.
+    /// that tells nothing new says that what it has not got is lost in queues that others keep
+    /// full.
     fn is_there(&self, trouble: Duration) -> bool {
         trouble < PATIENCE && self.lossy().unanswered <= self.retry_cnt
     }

@@ -2,10 +2,10 @@
 
 use std::sync::LazyLock;
 
-use crate::front::resp::command::{
+use crate::front::redis::command::{
     ADMIN, ALONE, AT_ONCE, CONTAINER, Command, FAST, GROWS, NO_MULTI, READ, STRANGER, WRITE,
 };
-use crate::front::resp::commands::{
+use crate::front::redis::commands::{
     bits, cluster, config, connection, expiry, info, keys, numbers, scan, select, server, strings,
     transaction,
 };

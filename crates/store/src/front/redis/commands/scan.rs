@@ -1,8 +1,8 @@
 //! KEYS, SCAN and RANDOMKEY: walks over the keys of a database.
 
-use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::glob::matches;
-use crate::front::resp::request::decimal;
+use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::glob::matches;
+use crate::front::redis::request::decimal;
 
 /// Keys that one step of a whole walk shows.
 const STEP: usize = 1024;

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::front::resp::command::{Call, Done};
-use crate::front::resp::commands::connection::REDIS_VERSION;
+use crate::front::redis::command::{Call, Done};
+use crate::front::redis::commands::connection::REDIS_VERSION;
 use crate::front::world::{DATABASES, World};
 use crate::stats::{Op, Way};
 

@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use crate::front::clients::{Client, Ends};
-use crate::front::resp::command::{
+use crate::front::redis::command::{
     ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, READ, STRANGER, WRITE, Wrong,
 };
-use crate::front::resp::commands::transaction::is_disturbed;
-use crate::front::resp::reply::Reply;
-use crate::front::resp::request::{Arguments, Kept, Progress, Reader, RequestLimits};
-use crate::front::resp::routing::{self, What, keys_of};
-use crate::front::resp::state::{Replies, State, Transaction};
-use crate::front::resp::table::{TABLE, find_again};
+use crate::front::redis::commands::transaction::is_disturbed;
+use crate::front::redis::reply::Reply;
+use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
+use crate::front::redis::routing::{self, What, keys_of};
+use crate::front::redis::state::{Replies, State, Transaction};
+use crate::front::redis::table::{TABLE, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
 use crate::stats::Way;
 

@@ -1,8 +1,8 @@
 //! Transactions: requests put aside and carried out together, if watched keys are as they were.
 //! (`EXEC` itself stands in `session`, as it runs other commands.)
 
-use crate::front::resp::command::{Call, Done, Wrong};
-use crate::front::resp::state::{Transaction, Watched};
+use crate::front::redis::command::{Call, Done, Wrong};
+use crate::front::redis::state::{Transaction, Watched};
 
 /// `MULTI`.
 pub(crate) fn multi(call: &mut Call<'_>) -> Done {

@@ -1,8 +1,8 @@
 //! Keys, whatever their values are.
 
 use crate::front::keyspace::{Change, TablespaceId};
-use crate::front::resp::command::{Call, Done, NO_KEY, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::request::decimal;
+use crate::front::redis::command::{Call, Done, NO_KEY, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::request::decimal;
 use crate::front::world::DATABASES;
 
 /// `DEL key …`, and `UNLINK`.

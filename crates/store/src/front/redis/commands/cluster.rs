@@ -4,8 +4,8 @@
 //! replicas. Moves of slots have subcommands of their own: see `transfer`.
 
 use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
-use crate::front::resp::command::{Call, Done, Wrong};
-use crate::front::resp::commands::transfer;
+use crate::front::redis::command::{Call, Done, Wrong};
+use crate::front::redis::commands::transfer;
 use crate::front::slots::{Range, SLOTS, slot_of};
 
 /// Keys that one step of a whole walk shows.

@@ -3,11 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::clients::Client;
-use crate::front::resp::command::{Call, Command, Done, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::commands::keys;
-use crate::front::resp::reply::Version;
-use crate::front::resp::request::decimal;
-use crate::front::resp::state::Replies;
+use crate::front::redis::command::{Call, Command, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::commands::keys;
+use crate::front::redis::reply::Version;
+use crate::front::redis::request::decimal;
+use crate::front::redis::state::Replies;
 use crate::stats::Way;
 
 /// The version of Redis whose behaviour is followed, as clients ask for it.

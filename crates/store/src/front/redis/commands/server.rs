@@ -2,12 +2,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::front::resp::command::{
+use crate::front::redis::command::{
     ADMIN, CONTAINER, Call, Command, Done, FAST, GROWS, NO_MULTI, NOT_INTEGER, READ, STRANGER,
     SYNTAX, WRITE, Wrong,
 };
-use crate::front::resp::glob::matches;
-use crate::front::resp::request::decimal;
+use crate::front::redis::glob::matches;
+use crate::front::redis::request::decimal;
 
 /// `TIME`.
 pub(crate) fn time(call: &mut Call<'_>) -> Done {

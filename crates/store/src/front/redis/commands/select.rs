@@ -3,9 +3,9 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::commands::scan::MOST;
-use crate::front::resp::request::decimal;
+use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::commands::scan::MOST;
+use crate::front::redis::request::decimal;
 use crate::select::Predicate;
 use crate::select::condition::Condition;
 use crate::select::mistake::Mistake;

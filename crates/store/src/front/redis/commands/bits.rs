@@ -1,7 +1,7 @@
 //! Single bits of strings; the first is the highest of the first byte.
 
-use crate::front::resp::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::commands::strings::remade;
+use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::commands::strings::remade;
 
 fn offset(call: &Call<'_>) -> Result<usize, Wrong> {
     let wrong = Wrong::Is("ERR bit offset is not an integer or out of range");

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::clients::Client;
 use crate::front::keyspace::{Found, TablespaceId};
-use crate::front::resp::reply::Version;
-use crate::front::resp::request::Kept;
+use crate::front::redis::reply::Version;
+use crate::front::redis::request::Kept;
 
 /// Whether a client gets replies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

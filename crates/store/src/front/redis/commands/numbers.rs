@@ -1,10 +1,10 @@
 //! Numbers that are kept as text: increments.
 
 use crate::front::keyspace::Change;
-use crate::front::resp::command::{Call, Done, NOT_FLOAT, NOT_INTEGER, Wrong};
-use crate::front::resp::commands::strings::remade;
-use crate::front::resp::number::{self, Sum};
-use crate::front::resp::request::decimal;
+use crate::front::redis::command::{Call, Done, NOT_FLOAT, NOT_INTEGER, Wrong};
+use crate::front::redis::commands::strings::remade;
+use crate::front::redis::number::{self, Sum};
+use crate::front::redis::request::decimal;
 
 /// `INCR key`.
 pub(crate) fn incr(call: &mut Call<'_>) -> Done {

@@ -2,7 +2,7 @@
 //! `CLUSTER TAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
 
 use crate::front::keyspace::{Change, Transfer, TransferStep};
-use crate::front::resp::command::{Call, Done, Wrong};
+use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::slots::{Part, Shard, slot_of};
 
 /// Arguments of an item: key, flags, when it ends in ms of Unix time or 0, value.

@@ -2,8 +2,8 @@
 //! with one group of nodes at a time, and its primary serves it.
 
 use crate::front::keyspace::{Cluster, ClusterGroup};
-use crate::front::resp::command::{Call, Command, Done, READ, WRITE, Wrong};
-use crate::front::resp::request::Arguments;
+use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};
+use crate::front::redis::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
 use crate::front::world::{World, unix_ms};
 

@@ -1,9 +1,9 @@
 //! A command, and what it is given.
 
 use crate::front::keyspace::{Change, Found, Refused, Seen, TablespaceId};
-use crate::front::resp::reply::Reply;
-use crate::front::resp::request::{Arguments, decimal};
-use crate::front::resp::state::State;
+use crate::front::redis::reply::Reply;
+use crate::front::redis::request::{Arguments, decimal};
+use crate::front::redis::state::State;
 use crate::front::world::Turn;
 use crate::stats::Op;
 

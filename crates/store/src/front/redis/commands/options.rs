@@ -1,8 +1,8 @@
 //! Options that several commands share: when a key ends, and what its value must be before.
 
 use crate::front::keyspace::Seen;
-use crate::front::resp::command::{Call, NOT_INTEGER, SYNTAX, Wrong};
-use crate::front::resp::request::decimal;
+use crate::front::redis::command::{Call, NOT_INTEGER, SYNTAX, Wrong};
+use crate::front::redis::request::decimal;
 
 /// The end that an option asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

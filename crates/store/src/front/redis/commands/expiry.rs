@@ -1,8 +1,8 @@
 //! When keys end.
 
 use crate::front::keyspace::Change;
-use crate::front::resp::command::{Call, Done, Wrong};
-use crate::front::resp::commands::options::{invalid_expire, time};
+use crate::front::redis::command::{Call, Done, Wrong};
+use crate::front::redis::commands::options::{invalid_expire, time};
 
 /// `EXPIRE key seconds [NX | XX | GT | LT]`.
 pub(crate) fn expire(call: &mut Call<'_>) -> Done {

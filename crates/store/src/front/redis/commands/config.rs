@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::front::resp::command::{Call, Done, Wrong};
-use crate::front::resp::glob::matches;
+use crate::front::redis::command::{Call, Done, Wrong};
+use crate::front::redis::glob::matches;
 use crate::front::world::{DATABASES, World};
 
 /// Why a value cannot be set.

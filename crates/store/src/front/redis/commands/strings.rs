@@ -1,8 +1,8 @@
 //! Strings: reading and writing whole values and parts of them.
 
 use crate::front::keyspace::{Change, Seen};
-use crate::front::resp::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
-use crate::front::resp::commands::options::{
+use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
+use crate::front::redis::commands::options::{
     Condition, End, digest_of, end, invalid_expire, once, time,
 };
 

@@ -21,7 +21,7 @@ thread_local! {
 
 /// The turns of a server of an empty store, of which `keeper` keeps what is kept.
 pub(crate) fn turn(keeper: Arc<dyn Keeper>) -> Turn {
-    let options = Options::new(LIMIT, 3);
+    let options = Options { traced: Some("db0"), ..Options::new(LIMIT, 3) };
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options);
     let store = Arc::new(store.expect("the heap is as long as it must be"));
     let keyspace = Arc::new(Served::new(store, LIMIT, TablespaceOptions::default()));

@@ -44,6 +44,9 @@ impl Operation {
 }
 
 /// Fails unless there is an order for each key, which begins as 0.
+///
+/// # Panics
+/// More than 128 operations are of one key.
 pub fn check(history: &[Operation]) -> Result<(), Violation> {
     let keys: BTreeSet<u8> = history.iter().map(|operation| operation.key).collect();
     for key in keys {

@@ -7,10 +7,11 @@ use std::net::SocketAddr;
 use thiserror::Error;
 
 use crate::front::slots::{Range, Shard};
-/// A tablespace, as the store names it.
+/// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
+/// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
 /// What is known of a key beside its value.

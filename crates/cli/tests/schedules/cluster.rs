@@ -98,15 +98,19 @@ impl Node {
         BufReader::new(stream).lines().collect()
     }
 
-    /// Up to where it has carried out the log, and which of these keys it has. (A key whose slot is
-    /// with the other group is not here.)
+    /// Up to where it has carried out the log, a digest of all that it has, and which of these keys
+    /// it has. (A key whose slot is with the other group is not here.)
     fn contents(&self, names: &[String]) -> std::io::Result<Contents> {
-        let first = ["INFO persistence", "READONLY"].map(str::to_owned);
+        let first = ["INFO persistence", "DEBUG DIGEST", "READONLY"].map(str::to_owned);
         let gets = names.iter().map(|name| format!("GET {name}"));
         let said = self.says(&first.into_iter().chain(gets).collect::<Vec<_>>())?;
         let applied = said.iter().find_map(|line| line.strip_prefix("cluster_applied:"));
         let applied = applied.unwrap_or_default().to_owned();
-        let mut answers = said.into_iter().skip_while(|line| *line != "+OK").skip(1);
+        let is_copy = said.iter().position(|line| line == "+OK");
+        let is_copy = is_copy.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let digest = said[is_copy - 1].clone();
+        assert!(digest.starts_with('+'), "{digest}");
+        let mut answers = said.into_iter().skip(is_copy + 1);
         let mut held = BTreeMap::new();
         for name in names {
             let line = answers.next().unwrap_or_default();
@@ -114,12 +118,12 @@ impl Node {
                 held.insert(name.clone(), answers.next().unwrap_or_default());
             }
         }
-        Ok((applied, held))
+        Ok((applied, digest, held))
     }
 }
 
 /// What a node has.
-type Contents = (String, BTreeMap<String, String>);
+type Contents = (String, String, BTreeMap<String, String>);
 
 impl Process {
     fn of(mut child: Child) -> Process {
@@ -389,7 +393,7 @@ impl<'e> Cluster<'e> {
                 found = self.contents_of(group, names);
                 found.len() > 1 && found.windows(2).all(|pair| pair[0] == pair[1])
             });
-            for key in found[0].1.keys() {
+            for key in found[0].2.keys() {
                 let before = all.insert(key.clone(), name);
                 assert_eq!(before, None, "{key} is with both groups");
             }

@@ -108,7 +108,8 @@ mod with_clusters {
     impl Drop for Trial {
         fn drop(&mut self) {
             self.more.take().into_iter().for_each(end);
-            self.child.kill().ok();
+            // Its input ends, and it takes its folder along.
+            drop(self.child.stdin.take());
             self.child.wait().ok();
         }
     }

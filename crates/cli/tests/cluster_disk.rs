@@ -54,6 +54,16 @@ impl Drop for Process {
     }
 }
 
+/// The nodes are killed; etcd ends in good order, and takes its folder along.
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.nodes.clear();
+        drop(self.etcd.child.stdin.take());
+        // One that has failed is gone as well.
+        self.etcd.child.wait().ok();
+    }
+}
+
 /// The lines of a node's answer; none if it is gone.
 fn redis(at: &str, command: &str) -> Vec<String> {
     let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };

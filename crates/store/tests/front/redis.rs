@@ -207,6 +207,23 @@ fn other_machines_need_a_password() {
     assert!(matches!(refused, Err(ServeError::Threads(0))), "{refused:?}");
 }
 
+#[test]
+fn an_address_that_is_taken_is_named_with_what_to_do() {
+    let taken = serve(&options());
+    let (redis, memcached) = (taken.redis()[0], taken.memcached()[0]);
+    let said = |options: Options| {
+        let keeper = Arc::new(remora_store::front::keyspace::Forgetful);
+        let refused = Server::start(&options, taken.world().keyspace.clone(), keeper);
+        refused.unwrap_err().to_string()
+    };
+    let why = said(Options { redis: vec![redis], ..Options::default() });
+    assert!(why.contains(&format!("cannot listen on {redis} for Redis’s clients: ")), "{why}");
+    assert!(why.contains("stop it") && why.contains("--redis ADDR:PORT"), "{why}");
+    let why = said(Options { memcached: vec![memcached], ..Options::default() });
+    assert!(why.contains(&format!("cannot listen on {memcached} for memcached’s ")), "{why}");
+    assert!(why.contains("--memcached ADDR:PORT"), "{why}");
+}
+
 /// Says when it was waited for, and fails when it is told to.
 #[derive(Debug, Default)]
 struct Disk {

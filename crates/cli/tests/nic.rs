@@ -453,3 +453,23 @@ fn a_daemon_without_descriptors_serves_those_that_it_has() {
     until("the daemon has descriptors again", status);
     end(child);
 }
+
+/// The kernels of a store and of a node are their processes' own, and cannot run on a shared card.
+#[test]
+fn what_needs_a_card_of_its_own_says_so() {
+    let daemon = Daemon::start();
+    let failed = |args: &[&str]| {
+        let output = daemon.command(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let why = failed(&["store", "serve", "--memory", "64M"]);
+    assert!(why.contains("a store needs a card of its own"), "{why}");
+    assert!(why.contains("`remora nic`") && why.contains("REMORA_NIC=off"), "{why}");
+    let mut node = daemon.node(18_530);
+    ready(&mut node);
+    let at = format!("{}:18530", daemon.ready["address"].as_str().unwrap());
+    let why = failed(&["kernel", "load", &at, "--builtin", "get", "--grant", "data"]);
+    assert!(why.contains("the node takes no kernels") && why.contains("REMORA_NIC=off"), "{why}");
+    end(node);
+}

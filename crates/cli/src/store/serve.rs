@@ -146,8 +146,8 @@ impl Serve {
         if device.is_attached() {
             // Its kernels are this process's own, and no other process's card could run them.
             bail!(
-                "a store needs a card of its own; the one at {} is that of another process (`remora \
-                 nic`); start the store with a card of its own: REMORA_NIC=off remora store serve …",
+                "a store needs a card of its own; the one at {} is that of another process \
+                 (`remora nic`); start it with one of its own: REMORA_NIC=off remora store serve …",
                 device.info().address
             );
         }

@@ -166,11 +166,15 @@ fn a_daemons_card_is_impaired_and_works() {
     let wrong = daemon.command(&["nic", "impair", "loss=1"]).output().unwrap();
     let errors = String::from_utf8_lossy(&wrong.stderr);
     assert!(!wrong.status.success() && errors.contains("per cent"), "{errors}");
+    let said = || daemon.succeed(&["nic", "status"]);
+    assert!(!said().contains("impaired"), "{}", said());
     daemon.succeed(&["nic", "impair", "loss=1%,duplicate=1%,delay=10us,seed=7"]);
+    assert!(said().contains("Packets are impaired, until: remora nic impair off"), "{}", said());
     let perf = ["perf", "write", "bw", "--size", "64K", "--iters", "100", "--json"];
     let result: Value = serde_json::from_str(&daemon.succeed(&perf)).unwrap();
     assert!(result["gbps"].as_f64().unwrap() > 0.0, "{result}");
     daemon.succeed(&["nic", "impair", "off"]);
+    assert!(!said().contains("impaired"), "{}", said());
     let status = daemon.succeed(&["nic", "status", "--json"]);
     let status: Value = serde_json::from_str(&status).unwrap();
     let count = |name: &str| status["impaired"][name].as_u64().unwrap();

@@ -257,7 +257,7 @@ fn describe(grant: &GrantRow) -> String {
 }
 
 fn describe_tap(tap: &TapRow) -> String {
-    let seen = format!("{}: {} payloads", tap.region, output::grouped(tap.payloads));
+    let seen = format!("{}: {}", tap.region, output::counted(tap.payloads, "payload"));
     match &tap.stopped {
         Some(why) => format!("{seen}\nstopped: {why}"),
         None => seen,

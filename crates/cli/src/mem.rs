@@ -118,14 +118,21 @@ impl ReadRegion {
             None => region.len().max(self.offset),
         };
         let mut sink = Sink::create(&self.out)?;
-        let progress = progress(Some(end - self.offset), "READ");
+        let progress = if sink.is_shown() {
+            ProgressBar::hidden()
+        } else {
+            progress(Some(end - self.offset), "READ")
+        };
         Transfer::new(&region)?.stop_on(&stop).read(self.offset..end, &mut |part| {
             progress.inc(part.len() as u64);
             sink.write_all(part)
         })?;
+        let is_shown = sink.is_shown();
         sink.finish()?;
         progress.finish_and_clear();
-        tell("READ", end - self.offset, &progress);
+        if !is_shown {
+            tell("READ", end - self.offset, &progress);
+        }
         drop(region);
         self.remote.device.finish(&device);
         Ok(())

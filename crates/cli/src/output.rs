@@ -62,6 +62,16 @@ pub fn grouped(number: u64) -> String {
     out
 }
 
+/// How many there are of what `one` names: `1 row`, `2 rows`.
+pub fn counted(number: u64, one: &str) -> String {
+    let ending = match one.as_bytes() {
+        _ if number == 1 => "",
+        [.., b'c' | b's', b'h'] | [.., b's' | b'x'] => "es",
+        _ => "s",
+    };
+    format!("{} {one}{ending}", grouped(number))
+}
+
 /// A number of bytes, in the largest unit of which there is at least one.
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -82,6 +92,15 @@ pub fn has_viewer() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_is_not_many() {
+        let rows: Vec<String> = [0, 1, 2000].map(|number| counted(number, "row")).into();
+        assert_eq!(rows, ["0 rows", "1 row", "2 000 rows"]);
+        let switches: Vec<String> = [1, 2].map(|number| counted(number, "switch")).into();
+        assert_eq!(switches, ["1 switch", "2 switches"]);
+        assert_eq!(counted(0, "queue pair"), "0 queue pairs");
+    }
 
     #[test]
     fn numbers_for_people() {

@@ -168,7 +168,7 @@ impl Stats {
             .flat_map(|(list, old)| list.iter().map(move |(n, v)| (n, *v, old.get(n))));
         println!("{}", self.counters(rows, elapsed));
         for (peer, connections) in &now.dialects {
-            println!("{connections} connections: {peer}");
+            println!("{}: {peer}", output::counted(*connections, "connection"));
         }
         if self.memory {
             show_memory(now);

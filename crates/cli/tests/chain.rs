@@ -72,6 +72,16 @@ fn a_trace_shows_each_step_and_draws_the_chain() {
 }
 
 #[test]
+fn a_trace_leaves_no_file_that_nobody_asked_for() {
+    let folder = Folder::new();
+    let path = example("if.chain");
+    let mut trace = support::command(["chain", "trace", &path]);
+    let trace = trace.current_dir(folder.path("")).output().unwrap();
+    assert!(trace.status.success() && !out(&trace).contains("drawn"), "{}", out(&trace));
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
+}
+
+#[test]
 fn mistakes_are_shown_with_their_line_and_column() {
     let folder = Folder::new();
     let file = folder.path("wrong.chain");

@@ -190,7 +190,8 @@ fn modules_that_are_not_kernels_are_refused_with_a_reason() {
         fail(["kernel", "load", &at, path.to_str().unwrap(), "--opcode", "1"])
     };
     for (name, bytes, words) in [
-        ("script", &b"#!/bin/sh\n"[..], "not a WebAssembly module"),
+        ("script", &b"#!/bin/sh\n"[..], "not a WebAssembly module: it begins with"),
+        ("gzip", b"\x1F\x8B\x08\x08", r#"it begins with "\x1f\x8b\x08\x08""#),
         ("empty", b"\0asm\x01\0\0\0", "exports no function `kernel`"),
         ("a b", b"", "a name has 1 to 64"),
     ] {

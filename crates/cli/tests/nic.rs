@@ -166,11 +166,15 @@ fn a_daemons_card_is_impaired_and_works() {
     let wrong = daemon.command(&["nic", "impair", "loss=1"]).output().unwrap();
     let errors = String::from_utf8_lossy(&wrong.stderr);
     assert!(!wrong.status.success() && errors.contains("per cent"), "{errors}");
+    let said = || daemon.succeed(&["nic", "status"]);
+    assert!(!said().contains("impaired"), "{}", said());
     daemon.succeed(&["nic", "impair", "loss=1%,duplicate=1%,delay=10us,seed=7"]);
+    assert!(said().contains("Packets are impaired, until: remora nic impair off"), "{}", said());
     let perf = ["perf", "write", "bw", "--size", "64K", "--iters", "100", "--json"];
     let result: Value = serde_json::from_str(&daemon.succeed(&perf)).unwrap();
     assert!(result["gbps"].as_f64().unwrap() > 0.0, "{result}");
     daemon.succeed(&["nic", "impair", "off"]);
+    assert!(!said().contains("impaired"), "{}", said());
     let status = daemon.succeed(&["nic", "status", "--json"]);
     let status: Value = serde_json::from_str(&status).unwrap();
     let count = |name: &str| status["impaired"][name].as_u64().unwrap();
@@ -452,4 +456,24 @@ fn a_daemon_without_descriptors_serves_those_that_it_has() {
     drop(flood);
     until("the daemon has descriptors again", status);
     end(child);
+}
+
+/// The kernels of a store and of a node are their processes' own, and cannot run on a shared card.
+#[test]
+fn what_needs_a_card_of_its_own_says_so() {
+    let daemon = Daemon::start();
+    let failed = |args: &[&str]| {
+        let output = daemon.command(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let why = failed(&["store", "serve", "--memory", "64M"]);
+    assert!(why.contains("a store needs a card of its own"), "{why}");
+    assert!(why.contains("`remora nic`") && why.contains("REMORA_NIC=off"), "{why}");
+    let mut node = daemon.node(18_530);
+    ready(&mut node);
+    let at = format!("{}:18530", daemon.ready["address"].as_str().unwrap());
+    let why = failed(&["kernel", "load", &at, "--builtin", "get", "--grant", "data"]);
+    assert!(why.contains("the node takes no kernels") && why.contains("REMORA_NIC=off"), "{why}");
+    end(node);
 }

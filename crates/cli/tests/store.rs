@@ -118,6 +118,14 @@ fn rows_are_selected_next_to_the_data() {
     let given = ["--parameter", "-1", "--parameter", "special"];
     let wanted = ["--where", "price > $1 and comment = $2", "--select", "id"];
     assert_eq!(scan(&[&wanted[..], &given].concat()), ["key\tid", "order:2\t2"]);
+    // What is no row is looked at, too.
+    succeed(["store", "put", &node, "greeting", "hello"]);
+    let whole = run(["store", "scan", &node, "--schema", schema]);
+    let told = String::from_utf8(whole.stderr).unwrap();
+    assert!(told.contains("3 rows came, of 4 keys looked at"), "{told}");
+    let one = run(["store", "scan", &node, "--schema", schema, "--where", "id = 2"]);
+    let told = String::from_utf8(one.stderr).unwrap();
+    assert!(told.contains("1 row came, of 4 keys looked at"), "{told}");
     // Single keys are read and changed on a condition, too.
     let holds = |more: &[&str], predicate: &str| {
         let rest = ["--schema", schema, "--if-where", predicate];

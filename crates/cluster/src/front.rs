@@ -110,7 +110,7 @@ impl Keeper for GroupKeeper {
         self.0.check().is_err()
     }
 
-    fn is_readable(&self, _slot: u16) -> bool {
+    fn is_readable(&self, _slot: Option<u16>) -> bool {
         self.0.follows()
     }
 
@@ -214,9 +214,12 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     }
 
     /// (What the log says of a slot comes before the first of its keys is gone.)
-    fn is_readable(&self, slot: u16) -> bool {
-        let shard = load(&self.slots.store).unwrap_or_default();
-        shard.part(slot) == Some(&Part::Owned) && self.keeper.is_readable(slot)
+    fn is_readable(&self, slot: Option<u16>) -> bool {
+        let is_owned = |slot| {
+            let shard = load(&self.slots.store).unwrap_or_default();
+            shard.part(slot) == Some(&Part::Owned)
+        };
+        slot.is_none_or(is_owned) && self.keeper.is_readable(slot)
     }
 
     fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {

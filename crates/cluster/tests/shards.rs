@@ -186,6 +186,9 @@ fn a_backup_is_read_where_that_is_wanted() {
         (reader.direct(&["SET", "foo", "2"]).unwrap() == moved(primary)).then_some(())
     });
     assert_eq!(other.direct(&["GET", "foo"]).unwrap(), moved(primary));
+    // What is about a node's own keys costs no connection either.
+    assert_eq!(other.direct(&["DBSIZE"]).unwrap(), Reply::Number(1));
+    assert_eq!(other.direct(&["GET", "foo"]).unwrap(), moved(primary));
     trial.move_slots("12182", "b");
     trial.wait_until_moved();
     let owner = trial.primary_front("b");

@@ -41,7 +41,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -331,6 +331,8 @@ pub struct StatusPage {
     pub more: bool,
     /// What was done on purpose to packets that arrived, and to those that left.
     pub impaired: [ImpairCounters; 2],
+    /// Whether anything is to be done to packets now.
+    pub is_impaired: bool,
 }
 
 /// What a person wants to know of a session.

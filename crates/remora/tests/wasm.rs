@@ -237,7 +237,11 @@ fn instructions_are_budgeted_exactly() {
 #[test]
 fn modules_that_are_no_kernels_are_refused() {
     let load = |text: &str| Module::load(&wat::parse_str(text).unwrap()).map(|_| ());
-    assert!(matches!(Module::load(b"#!/bin/sh"), Err(LoadError::Invalid(_))));
+    let begin = b"\x7fELF\x02\x01\x01\0";
+    let other = Module::load(&[&begin[..], &[0xFF; 100]].concat()).unwrap_err();
+    assert_eq!(other, LoadError::NoModule(begin.into()));
+    let said = r#"this is not a WebAssembly module: it begins with "\x7fELF\x02\x01\x01\x00""#;
+    assert_eq!(other.to_string(), said);
     assert!(matches!(Module::load(&[]), Err(LoadError::Invalid(_))));
     assert_eq!(Module::load(&vec![0; 2 << 20]).unwrap_err(), LoadError::TooBig(2 << 20));
     assert_eq!(load("(module)"), Err(LoadError::NoKernel));

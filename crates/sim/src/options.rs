@@ -597,8 +597,9 @@ impl fmt::Display for Options {
         let family = if self.ipv6 { "IPv6" } else { "IPv4" };
         writeln!(
             f,
-            "seed {seed}: {hosts} hosts, {family}, {} connections",
-            self.connections.len()
+            "seed {seed}: {hosts} hosts, {family}, {} connection{}",
+            self.connections.len(),
+            if self.connections.len() == 1 { "" } else { "s" }
         )?;
         writeln!(
             f,

@@ -264,7 +264,8 @@ impl fmt::Display for Report {
             )?;
         }
         for (status, n) in &self.failed {
-            writeln!(f, "  failed  {n} queue pairs: {status}")?;
+            let s = if *n == 1 { "" } else { "s" };
+            writeln!(f, "  failed  {n} queue pair{s}: {status}")?;
         }
         let [broken, healed] = self.phases;
         writeln!(f, "  time    {broken:?} broken, {healed:?} healed; {} steps", self.steps)

@@ -65,7 +65,8 @@ impl Automaton {
         }
         if !self.json {
             println!(
-                "{checked} steps of the chain, each with the same tape as a plain interpreter"
+                "{} of the chain, each with the same tape as a plain interpreter",
+                output::counted(checked, "step")
             );
         }
         Ok(())

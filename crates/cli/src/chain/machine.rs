@@ -107,8 +107,8 @@ impl TuringMachine {
         let tape: Vec<String> = symbols.iter().map(u8::to_string).collect();
         let end = if halted { "halted" } else { "stopped" };
         println!(
-            "{end} after {} steps, with the same tape as a plain interpreter",
-            output::grouped(steps)
+            "{end} after {}, with the same tape as a plain interpreter",
+            output::counted(steps, "step")
         );
         println!("{}", tape.join(" "));
         Ok(())

@@ -18,7 +18,8 @@ use clap::{Args, Subcommand};
 #[command(after_help = "\
 Examples:
   remora chain run examples/chains/search.chain
-  remora chain trace examples/chains/hash_get.chain     each step, and a drawing in hash_get.svg
+  remora chain trace examples/chains/hash_get.chain     each step
+  remora chain trace examples/chains/hash_get.chain --svg hash_get.svg     and a drawing
   remora chain automaton --rule 110 --generations 16
   remora chain machine examples/chains/busy_beaver.json")]
 pub(crate) struct Chain {

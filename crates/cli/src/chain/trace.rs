@@ -1,7 +1,7 @@
 //! `remora chain trace`.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -18,8 +18,7 @@ use crate::output;
 pub(crate) struct Trace {
     /// The program's text
     file: PathBuf,
-    /// Where to draw the chain [default: the name of the program's file with .svg, in the current
-    /// folder]
+    /// Draw the chain into this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Show at most this many steps
@@ -57,7 +56,9 @@ impl Trace {
         if !rests && !self.json {
             eprintln!("the program goes on: give a larger --steps to see more");
         }
-        self.draw(program, &steps)?;
+        if let Some(path) = &self.svg {
+            self.draw(path, program, &steps)?;
+        }
         if !self.json {
             let constructs: Vec<_> = program.constructs().collect();
             for (name, cost) in &constructs {
@@ -90,14 +91,14 @@ impl Trace {
 
     fn draw(
         &self,
+        path: &Path,
         program: &remora::offload::chain::program::Program,
         steps: &[Step],
     ) -> Result<()> {
         let name = self.file.file_stem().map(|stem| stem.to_string_lossy().into_owned());
         let name = name.unwrap_or_else(|| "chain".into());
-        let path = self.svg.clone().unwrap_or_else(|| PathBuf::from(format!("{name}.svg")));
         let picture = svg(program, &name, Some(&Runs::of(program, steps)));
-        fs::write(&path, picture).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(path, picture).with_context(|| format!("cannot write {}", path.display()))?;
         if !self.json {
             println!("drawn: {}", path.display());
         }

@@ -76,6 +76,9 @@ fn show(now: &Served, before: Option<(Duration, &Served)>) {
     if !impaired.is_empty() {
         println!("On purpose: {}", impaired.join(", "));
     }
+    if now.is_impaired {
+        println!("Packets are impaired, until: remora nic impair off");
+    }
     if !now.sessions.is_empty() {
         show_sessions(now, before);
     }
@@ -277,6 +280,7 @@ fn document(now: &Served, observer: &Observer) -> Value {
     json!({
         "card": card,
         "impaired": impaired,
+        "is_impaired": now.is_impaired,
         "sessions": sessions,
         "passes": passes,
         "dma_clients": now.dma_clients,

@@ -614,6 +614,13 @@ pub enum ManageError {
     /// The node refuses.
     #[error("the node refuses: {0}")]
     Refused(String),
+    /// The card has no kernel for the request, and does not hand it to the node.
+    #[error(
+        "the node takes no kernels: its card is that of another process (`remora nic`), which does \
+         not hand it such requests; start the node with a card of its own: REMORA_NIC=off remora \
+         node …"
+    )]
+    Elsewhere,
 }
 
 /// Sends a request, with a token that permits it, to the node whose `@kernels` region this is.
@@ -635,7 +642,10 @@ pub fn manage(
     let shown = permit.map_or([0; 16], |token| token.to_bytes());
     let mut answer = Vec::new();
     let payload = payload.sge(0, bytes.len() as u32);
-    client.call_with(MANAGE, &shown, payload, &mut answer)?;
+    client.call_with(MANAGE, &shown, payload, &mut answer).map_err(|failure| match failure {
+        CallFailure::Status(CallStatus::NO_KERNEL) => ManageError::Elsewhere,
+        failure => failure.into(),
+    })?;
     let answer: Answer = parse_json(&answer).map_err(ManageError::Answer)?;
     answer.map_err(ManageError::Refused)
 }

@@ -66,8 +66,9 @@ impl Dump {
     pub(super) fn run(self) -> Result<ExitCode> {
         let schema = self.schema.as_deref().map(read_schema).transpose()?;
         let mut sink = Sink::create(self.out.as_deref().unwrap_or(Path::new("-")))?;
+        let mut progress =
+            if sink.is_shown() { Progress::hidden() } else { Progress::new("Dumping", None) };
         let mut sheet = Sheet::new(self.format, schema, BufWriter::new(&mut sink))?;
-        let mut progress = Progress::new("Dumping", None);
         let options = ClientOptions { piece: PIECE, ..ClientOptions::default() };
         let (mut rows, mut bytes, mut failed) = (0, 0, None);
         self.store.with_options(&options, |client| {

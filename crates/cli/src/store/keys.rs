@@ -170,7 +170,7 @@ impl Delete {
             }
             Ok(gone)
         })?;
-        println!("{gone} of {} keys deleted", self.keys.len());
+        println!("{gone} of {} deleted", output::counted(self.keys.len() as u64, "key"));
         Ok(if gone > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

@@ -36,11 +36,16 @@ impl Progress {
         Progress { bar, began: Instant::now(), rows: 0 }
     }
 
+    /// Where what is moved is shown on the terminal itself, nothing is to stand between.
+    pub(super) fn hidden() -> Progress {
+        Progress { bar: ProgressBar::hidden(), began: Instant::now(), rows: 0 }
+    }
+
     /// So many rows were moved, and so many bytes of all.
     pub(super) fn at(&mut self, rows: u64, bytes: u64) {
         self.rows = rows;
         self.bar.set_position(bytes);
-        self.bar.set_message(format!("{} rows", output::grouped(rows)));
+        self.bar.set_message(output::counted(rows, "row"));
     }
 
     /// Says what was moved, in a line for a person.
@@ -49,10 +54,10 @@ impl Progress {
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = (self.rows as f64 / seconds.max(1e-9)).round() as u64;
         format!(
-            "{} rows {verb}, {}, in {seconds:.2} s: {} rows a second",
-            output::grouped(self.rows),
+            "{} {verb}, {}, in {seconds:.2} s: {} a second",
+            output::counted(self.rows, "row"),
             output::bytes(bytes),
-            output::grouped(rate)
+            output::counted(rate, "row")
         )
     }
 }

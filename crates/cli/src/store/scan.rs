@@ -133,11 +133,10 @@ impl Scan {
         drop(seen);
         failed.map_or(Ok(()), Err)?;
         out.flush()?;
-        eprintln!(
-            "{} of {} rows came",
-            output::grouped(done.rows),
-            output::grouped(done.looked_at)
-        );
+        // What is no row of the schema was looked at, too.
+        let (rows, keys) =
+            (output::counted(done.rows, "row"), output::counted(done.looked_at, "key"));
+        eprintln!("{rows} came, of {keys} looked at");
         Ok(ExitCode::SUCCESS)
     }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_cli::device::DeviceArgs;
@@ -143,6 +143,14 @@ impl Serve {
         let stop = stop::on_signals()?;
         let group = self.group.name()?;
         let device = self.device.open()?;
+        if device.is_attached() {
+            // Its kernels are this process's own, and no other process's card could run them.
+            bail!(
+                "a store needs a card of its own; the one at {} is that of another process \
+                 (`remora nic`); start it with one of its own: REMORA_NIC=off remora store serve …",
+                device.info().address
+            );
+        }
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
         }
@@ -222,9 +230,9 @@ pub(super) fn read_back(found: &Recovery) -> String {
     let snapshot = found.snapshot.map_or(0, |snapshot| snapshot.records);
     let records = found.log.records;
     let mut said = format!(
-        "Read back {} records of a snapshot and {} changes of the log.",
-        output::grouped(snapshot),
-        output::grouped(records)
+        "Read back {} of a snapshot and {} of the log.",
+        output::counted(snapshot, "record"),
+        output::counted(records, "change")
     );
     if let Some(torn) = &found.log.torn {
         let (file, offset, reason) = (&torn.file, torn.offset, torn.reason);

@@ -16,7 +16,7 @@ use remora_sim::net::Node;
 use remora_sim::net::time::{NS, US};
 
 use super::load::{self, Chosen};
-use crate::output::grouped;
+use crate::output::{counted, grouped};
 
 /// `remora world export`.
 #[derive(Debug, Args)]
@@ -66,10 +66,8 @@ impl Export {
             let (text, left) = experiment.flows.write(&experiment.topology);
             load::write(path, text)?;
             if left > 0 {
-                eprintln!(
-                    "{} flows wait for others: the format cannot say so",
-                    grouped(left as u64)
-                );
+                let left = counted(left as u64, "flow");
+                eprintln!("the format cannot say which flows wait for others (here: {left})");
             }
         }
         let needs_run = [&self.fct, &self.pfc, &self.qlen, &self.pcapng];

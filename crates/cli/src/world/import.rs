@@ -7,6 +7,7 @@ use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 
 use super::load::{self, Chosen};
+use crate::output;
 
 /// `remora world import`.
 #[derive(Debug, Args)]
@@ -55,11 +56,11 @@ impl Import {
         let experiment = load::parse(&self.to, &text, chosen)?;
         load::write(&self.to, text)?;
         println!(
-            "{}: {} hosts, {} switches, {} flows",
+            "{}: {}, {}, {}",
             self.to.display(),
-            experiment.cluster.topology.hosts,
-            experiment.cluster.topology.switches,
-            experiment.flows.flows.len()
+            output::counted(experiment.cluster.topology.hosts.into(), "host"),
+            output::counted(experiment.cluster.topology.switches.into(), "switch"),
+            output::counted(experiment.flows.flows.len() as u64, "flow")
         );
         Ok(())
     }

@@ -9,7 +9,7 @@ use remora_sim::net::time::US;
 use serde::Serialize;
 
 use super::stages::{Stage, stages};
-use crate::output::{self, grouped};
+use crate::output::{self, counted, grouped};
 
 /// How many groups of sizes are told apart.
 pub(super) const GROUPS: usize = 10;
@@ -170,7 +170,12 @@ impl Outcome {
             ["transport".into(), self.transport.into()],
             [
                 "network".into(),
-                format!("{} hosts, {} switches, {} cables", self.hosts, self.switches, self.cables),
+                [
+                    counted(self.hosts.into(), "host"),
+                    counted(self.switches.into(), "switch"),
+                    counted(self.cables as u64, "cable"),
+                ]
+                .join(", "),
             ],
             [
                 "flows".into(),

@@ -527,8 +527,10 @@ impl Server {
             })
             .collect()
         });
-        let impaired = live.command_own(|driver| driver.impair_counters().map(|(_, count)| count));
-        StatusPage { card, sessions, more: seen.next().is_some(), impaired }
+        let (impaired, is_impaired) = live.command_own(|driver| {
+            (driver.impair_counters().map(|(_, count)| count), driver.is_impaired())
+        });
+        StatusPage { card, sessions, more: seen.next().is_some(), impaired, is_impaired }
     }
 }
 

@@ -10,7 +10,8 @@ use thiserror::Error;
 use crate::impair::{Direction, ImpairCounters};
 use crate::message::{
     Answer, CardInfo, DaemonPlace, DmaClientStatus, Hello, MessageError, MessageSocket, PassStatus,
-    RegionStatus, Request, SessionStatus, encode, greeting, parse_answer_to_greeting, place,
+    RegionStatus, Request, SessionStatus, StatusPage, encode, greeting, parse_answer_to_greeting,
+    place,
 };
 
 /// How long a daemon has for an answer.
@@ -30,6 +31,8 @@ pub struct Status {
     pub card: CardInfo,
     /// What was done on purpose to its packets.
     pub impaired: [(Direction, ImpairCounters); 2],
+    /// Whether anything is to be done to packets now.
+    pub is_impaired: bool,
     /// The sessions that the asking user may see, by their numbers.
     pub sessions: Vec<SessionStatus>,
     /// Which of these write and read whose memory themselves.
@@ -37,9 +40,6 @@ pub struct Status {
     /// Programs of users that the asking one may see, which use the card's memory.
     pub dma_clients: Vec<DmaClientStatus>,
 }
-
-/// The card, what was done to packets that arrived and left, and the sessions.
-type Sessions = (CardInfo, [ImpairCounters; 2], Vec<SessionStatus>);
 
 /// Why a daemon cannot be asked.
 #[derive(Debug, Error)]
@@ -119,28 +119,30 @@ impl Observer {
     /// # Errors
     /// See [`ObserveError`].
     pub fn status(&self) -> Result<Status, ObserveError> {
-        let (card, impaired, sessions) = self.sessions()?;
+        let StatusPage { card, impaired, is_impaired, sessions, .. } = self.sessions()?;
         let passes = self.exchange(&encode(&Request::Passes), |answer| match answer {
             Answer::Passes(passes) => Some(passes),
             _ => None,
         })?;
         let [arriving, leaving] = impaired;
         let impaired = [(Direction::In, arriving), (Direction::Out, leaving)];
-        Ok(Status { card, impaired, sessions, passes, dma_clients: self.dma_clients()? })
+        let dma_clients = self.dma_clients()?;
+        Ok(Status { card, impaired, is_impaired, sessions, passes, dma_clients })
     }
 
-    fn sessions(&self) -> Result<Sessions, ObserveError> {
+    /// One page of all sessions.
+    fn sessions(&self) -> Result<StatusPage, ObserveError> {
         let (mut sessions, mut from) = (Vec::new(), 0);
         loop {
             let page = self.exchange(&encode(&Request::Status(from)), |answer| match answer {
                 Answer::Status(page) => Some(page),
                 _ => None,
             })?;
-            sessions.extend(page.sessions);
+            sessions.extend(page.sessions.iter().cloned());
             let last = sessions.last().map(|last: &SessionStatus| last.session);
             match behind(from, last, page.more) {
                 Some(next) => from = next,
-                None => return Ok((page.card, page.impaired, sessions)),
+                None => return Ok(StatusPage { sessions, ..page }),
             }
         }
     }

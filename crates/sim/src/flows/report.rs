@@ -299,8 +299,13 @@ impl fmt::Display for Report {
         writeln!(
             f,
             "packets  {} sent, {} delivered, {dropped} dropped, {} marked, {} sent again, \
-             {} pauses",
-            t.sent, t.delivered, t.marked, self.retransmitted, t.pauses
+             {} pause{}",
+            t.sent,
+            t.delivered,
+            t.marked,
+            self.retransmitted,
+            t.pauses,
+            if t.pauses == 1 { "" } else { "s" }
         )
     }
 }

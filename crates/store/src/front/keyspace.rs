@@ -267,7 +267,8 @@ pub trait Keeper: Send + Sync + Debug {
 
     /// Whether this node, a backup, may answer for a slot's keys from its own copy: it follows its
     /// group's primary, and the group has all of the slot's keys. It is looked at after the copy.
-    fn is_readable(&self, _slot: u16) -> bool {
+    /// Without a slot, the answer is about the copy itself.
+    fn is_readable(&self, _slot: Option<u16>) -> bool {
         false
     }
 

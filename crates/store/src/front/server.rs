@@ -77,8 +77,10 @@ pub enum ServeError {
     #[error("{0} threads cannot serve: between 1 and {MOST_THREADS} can")]
     Threads(usize),
     /// The address cannot be had.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address} for {front}’s clients: {source}{}", advice(source, front))]
     Listen {
+        /// Whose clients were to be served there.
+        front: &'static str,
         /// The address.
         address: SocketAddr,
         /// The system's reason.
@@ -87,6 +89,23 @@ pub enum ServeError {
     /// The system gives no thread, or no event queue.
     #[error("cannot start a thread that serves: {0}; if there is a limit on processes, raise it")]
     Thread(#[source] io::Error),
+}
+
+/// What a person can do about an address that cannot be had, behind the system's reason.
+fn advice(source: &io::Error, front: &str) -> String {
+    let option = front.to_lowercase();
+    let other = format!("--{option} ADDR:PORT of `remora store serve`");
+    match source.kind() {
+        io::ErrorKind::AddrInUse => format!(
+            "; another server has this port (`ss -ltnp` shows it): stop it, or choose another \
+             port by {other}"
+        ),
+        io::ErrorKind::AddrNotAvailable => {
+            format!("; choose an address of this machine (`ip address` lists them) by {other}")
+        }
+        io::ErrorKind::PermissionDenied => format!("; choose a port from 1024 on by {other}"),
+        _ => String::new(),
+    }
 }
 
 /// A server. Dropping it ends all connections.
@@ -131,8 +150,12 @@ impl Server {
             [(&options.redis, Way::Redis), (&options.memcached, Way::Memcached)].iter().enumerate()
         {
             for address in *addresses {
-                let (socket, at) = listen(*address)
-                    .map_err(|source| ServeError::Listen { address: *address, source })?;
+                let front = if *way == Way::Redis { "Redis" } else { "memcached" };
+                let (socket, at) = listen(*address).map_err(|source| ServeError::Listen {
+                    front,
+                    address: *address,
+                    source,
+                })?;
                 listeners.push(Listener { socket: Arc::new(socket), way: *way });
                 bound[index].push(at);
             }

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use remora_store::front::keyspace::Keeper;
+use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Keeper};
 use remora_store::front::server::{Options, ServeError, Server};
+use remora_store::front::slots::Range;
 
 use crate::{Client, options, serve, serve_with};
 
@@ -233,6 +234,23 @@ fn other_machines_need_a_password() {
     let none = Options { threads: 0, ..options() };
     let refused = Server::start(&none, keyspace(), keeper);
     assert!(matches!(refused, Err(ServeError::Threads(0))), "{refused:?}");
+}
+
+#[test]
+fn an_address_that_is_taken_is_named_with_what_to_do() {
+    let taken = serve(&options());
+    let (redis, memcached) = (taken.redis()[0], taken.memcached()[0]);
+    let said = |options: Options| {
+        let keeper = Arc::new(remora_store::front::keyspace::Forgetful);
+        let refused = Server::start(&options, taken.world().keyspace.clone(), keeper);
+        refused.unwrap_err().to_string()
+    };
+    let why = said(Options { redis: vec![redis], ..Options::default() });
+    assert!(why.contains(&format!("cannot listen on {redis} for Redis’s clients: ")), "{why}");
+    assert!(why.contains("stop it") && why.contains("--redis ADDR:PORT"), "{why}");
+    let why = said(Options { memcached: vec![memcached], ..Options::default() });
+    assert!(why.contains(&format!("cannot listen on {memcached} for memcached’s ")), "{why}");
+    assert!(why.contains("--memcached ADDR:PORT"), "{why}");
 }
 
 /// Says when it was waited for, and fails when it is told to.
@@ -464,4 +482,88 @@ fn a_selection_is_walked_in_steps() {
     rows.sort_unstable();
     assert_eq!(rows, (0..100).collect::<Vec<_>>());
     assert!(steps >= 10, "{steps}");
+}
+
+/// A node of a group: a backup at times, which follows its primary at times.
+#[derive(Debug)]
+struct Member {
+    is_backup: AtomicBool,
+    follows: AtomicBool,
+}
+
+impl Keeper for Member {
+    fn is_awaited(&self) -> bool {
+        true
+    }
+
+    fn wait(&self, _: u64) -> Result<(), String> {
+        if self.is_backup.load(SeqCst) { Err("this node is a backup".to_owned()) } else { Ok(()) }
+    }
+
+    fn seen(&self) -> u64 {
+        7
+    }
+
+    fn is_clustered(&self) -> bool {
+        true
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.is_backup.load(SeqCst)
+    }
+
+    fn is_readable(&self, _: Option<u16>) -> bool {
+        self.follows.load(SeqCst)
+    }
+
+    fn cluster(&self) -> Option<Cluster> {
+        let node = |id, is_me| {
+            let address = Some(([127, 0, 0, 9], 7000 + id as u16).into());
+            ClusterNode { id, address, is_me, is_primary: id == 1 }
+        };
+        let group = ClusterGroup {
+            is_mine: true,
+            slots: vec![Range::ALL],
+            nodes: vec![node(1, !self.is_backup.load(SeqCst)), node(2, true)],
+            ..ClusterGroup::default()
+        };
+        Some(Cluster { groups: vec![group] })
+    }
+
+    fn save(&self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn saved_s(&self) -> u64 {
+        0
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}
+
+/// A backup leads to the primary, or shows its own keys, and no answer of it costs the connection.
+#[test]
+fn a_backup_answers_and_keeps_its_clients() {
+    let (is_backup, follows) = (AtomicBool::new(false), AtomicBool::new(true));
+    let member = Arc::new(Member { is_backup, follows });
+    let server = serve_with(&options(), member.clone());
+    let mut client = Client::redis(&server);
+    client.ask("SET foo 1\r\n", "+OK\r\n");
+    member.is_backup.store(true, SeqCst);
+    client.ask("GET foo\r\n", "-MOVED 12182 127.0.0.9:7001\r\n");
+    client.ask("DBSIZE\r\n", ":1\r\n");
+    client.ask("KEYS *\r\nRANDOMKEY\r\n", "*1\r\n$3\r\nfoo\r\n$3\r\nfoo\r\n");
+    client.ask("SCAN 0\r\n", "*2\r\n$1\r\n0\r\n*1\r\n$3\r\nfoo\r\n");
+    client.ask("FLUSHDB\r\n", "-READONLY You can't write against a read only replica.\r\n");
+    client.ask("MULTI\r\nDBSIZE\r\n", "+OK\r\n+QUEUED\r\n");
+    let aborted = "-EXECABORT Transaction discarded: this node is not its group's primary.\r\n";
+    client.ask("EXEC\r\n", aborted);
+    member.follows.store(false, SeqCst);
+    client.ask("DBSIZE\r\n", "-CLUSTERDOWN This node does not hear from its group's primary");
+    client.expect(", or has none of its keys yet\r\n");
+    client.ask("READONLY\r\nGET foo\r\n", "+OK\r\n-MOVED 12182 127.0.0.9:7001\r\n");
+    member.is_backup.store(false, SeqCst);
+    client.ask("DBSIZE\r\n", ":1\r\n");
 }

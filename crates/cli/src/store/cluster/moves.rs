@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use remora_cli::stop;
+use remora_cli::{output, stop};
 use remora_cluster::etcd::EtcdGroup;
 use remora_cluster::{Atlas, EtcdMap, MapService};
 use remora_store::front::slots::Range;
@@ -92,7 +92,8 @@ impl Move {
             match left(&cluster, slots, &self.to)? {
                 0 => break,
                 now if now != before => {
-                    eprintln!("{now} slots are on their way to group {}", self.to);
+                    let slots = output::counted(now as u64, "slot");
+                    eprintln!("on the way to group {}: {slots}", self.to);
                     before = now;
                 }
                 _ => {}

@@ -198,7 +198,10 @@ impl Look {
         let leaving: String = leaving.collect();
         match count {
             0 => "It has no slots.".to_owned(),
-            _ => format!("It has {count} slots: {}.{leaving}", shown.join(", ")),
+            _ => {
+                let slots = output::counted(count.into(), "slot");
+                format!("It has {slots}: {}.{leaving}", shown.join(", "))
+            }
         }
     }
 

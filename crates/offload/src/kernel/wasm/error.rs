@@ -11,6 +11,9 @@ pub enum LoadError {
     /// The module is too long.
     #[error("the module has {0} bytes; a kernel may have {MODULE_MAX}")]
     TooBig(usize),
+    /// The bytes are something else: what they begin with.
+    #[error("this is not a WebAssembly module: it begins with \"{}\"", .0.escape_ascii())]
+    NoModule(Vec<u8>),
     /// The bytes are no module, or use a feature that is not offered, such as threads.
     #[error("this is not a WebAssembly module that can run here: {0}")]
     Invalid(String),

@@ -17,6 +17,11 @@ use super::tap::ModuleTap;
 /// Bytes of a page of a guest's memory.
 const PAGE: u64 = 64 << 10;
 
+/// What every module begins with.
+const MAGIC: &[u8] = b"\0asm";
+/// Bytes that an error shows of what is no module.
+const SHOWN: usize = 8;
+
 /// A loaded module: checked, compiled, and ready to be deployed any number of times.
 #[derive(Clone)]
 pub struct Module {
@@ -42,6 +47,9 @@ impl Module {
     pub fn load_with(bytes: &[u8], limits: ModuleLimits) -> Result<Module, LoadError> {
         if bytes.len() > MODULE_MAX {
             return Err(LoadError::TooBig(bytes.len()));
+        }
+        if !bytes.is_empty() && !bytes.starts_with(MAGIC) {
+            return Err(LoadError::NoModule(bytes[..bytes.len().min(SHOWN)].into()));
         }
         let host = Host::get()?;
         let limits = ModuleLimits { memory: limits.memory.min(MEMORY_MAX), ..limits };

@@ -8,6 +8,9 @@ use crate::front::slots::{Part, Verdict, Wanted, slot_of};
 use crate::front::world::{World, unix_ms};
 
 const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
+const NOT_FOLLOWING: Wrong = Wrong::Is(
+    "CLUSTERDOWN This node does not hear from its group's primary, or has none of its keys yet",
+);
 const NOT_SERVED: Wrong = Wrong::Is("CLUSTERDOWN Hash slot not served");
 
 /// The keys among a command's arguments.
@@ -52,11 +55,33 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
     }
     let start = call.reply.len();
     let done = (command.run)(call);
-    if world.keeper.is_readable(slot) {
+    if world.keeper.is_readable(Some(slot)) {
         return Some(done);
     }
     call.reply.truncate(start);
     None
+}
+
+/// Whether the command is about the keys of a node, whichever these are, and this node is no
+/// primary: there is nothing to wait for, as its log is not its own.
+pub(super) fn is_about_a_backup(call: &Call<'_>, command: &Command) -> bool {
+    let (world, is_put_aside) = (&call.turn.world, call.state.transaction.is_some());
+    let is_about_a_node = command.has(READ) && !command.has(WRITE) && command.keys.0 == 0;
+    is_about_a_node && world.is_clustered && !is_put_aside && world.keeper.is_elsewhere()
+}
+
+/// What a backup has of its group's keys, as [`is_about_a_backup`] means it.
+pub(super) fn own_copy(call: &mut Call<'_>, command: &Command) -> Done {
+    let (world, start) = (call.turn.world.clone(), call.reply.len());
+    if world.used_database(0).is_none() {
+        return Err(NOT_FOLLOWING);
+    }
+    let done = (command.run)(call);
+    if world.keeper.is_readable(None) {
+        return done;
+    }
+    call.reply.truncate(start);
+    Err(NOT_FOLLOWING)
 }
 
 /// What a request is, as far as its place matters.

@@ -220,6 +220,9 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let read = routing::read_copy(call, command);
         return read.unwrap_or_else(|| refuse(call, Err(elsewhere)));
     }
+    if routing::is_about_a_backup(call, command) {
+        return routing::own_copy(call, command);
+    }
     let keys = keys_of(command, call.arguments);
     if call.state.transaction.is_some() && !command.has(AT_ONCE) {
         if command.has(NO_MULTI) {
@@ -257,9 +260,15 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     let keys = requests().flat_map(|(command, kept)| keys_of(command, kept.arguments()));
     let writes = requests().any(|(command, _)| command.has(WRITE));
     let touches = requests().any(|(command, _)| command.has(READ | WRITE));
-    let done =
-        routing::run(call, keys, What { writes, alone: true }, |call| exec(call, transaction));
-    see(call.turn, touches);
+    let world = &call.turn.world;
+    let done = if touches && world.is_clustered && world.keeper.is_elsewhere() {
+        Err(Wrong::Is("EXECABORT Transaction discarded: this node is not its group's primary."))
+    } else {
+        let what = What { writes, alone: true };
+        let done = routing::run(call, keys, what, |call| exec(call, transaction));
+        see(call.turn, touches);
+        done
+    };
     call.state.watched.clear();
     call.state.publish();
     done

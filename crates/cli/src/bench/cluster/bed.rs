@@ -1,11 +1,13 @@
 //! What is measured: groups of nodes, one node alone, Redis with a replica; all on loopback.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use remora_cluster::etcd::{EtcdGroup, overview};
 use serde::Deserialize;
 
 use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
@@ -69,6 +71,18 @@ impl Group {
     pub(super) fn add_node(&mut self) -> Result<()> {
         self.nodes.extend(start_nodes(&self.etcd.url, terms(self.members), 1)?);
         Ok(())
+    }
+
+    /// Whether its members are the nodes that are there: then the group can lose one.
+    pub(super) fn is_whole(&self) -> Result<bool> {
+        let terms = terms(self.members);
+        let name = format!("{}/{}", terms.cluster, terms.group);
+        let seen = overview(&EtcdGroup::new(vec![self.etcd.url.clone()], &name))?;
+        let Some(latest) = seen.configuration.filter(|latest| latest.is_established()) else {
+            return Ok(false);
+        };
+        let members: BTreeSet<_> = latest.members.iter().map(ToString::to_string).collect();
+        Ok(members == self.nodes.iter().map(|node| node.ready.node.clone()).collect())
     }
 
     /// Which of the nodes serves.

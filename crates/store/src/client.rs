@@ -255,7 +255,7 @@ impl StoreClient {
     }
 
     /// Reads a value by a chain: by work requests on the store's card, while its processor sleeps.
-    /// What cannot be read so comes by a kernel.
+    /// What cannot be read so comes by a kernel, or is [`StoreError::NoKernels`].
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_cli::device::DeviceArgs;
@@ -157,8 +157,15 @@ impl Serve {
             self.device.finish(&device);
             return Ok(ExitCode::SUCCESS);
         }
+        let reads_only = device.is_attached();
+        ensure!(
+            !(reads_only && self.redis.is_none() && self.memcached.is_none()),
+            "the card is a daemon’s, which does not run the store’s kernels, so that nobody could \
+             put a key: serve --redis or --memcached, too, or set REMORA_NIC=off for a card of the \
+             store’s own"
+        );
         let service = Service::start(&device, &self.options(token)?)?;
-        self.announce(&service, token)?;
+        self.announce(&service, token, reads_only)?;
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {
             std::thread::sleep(LOOK);
         }
@@ -185,7 +192,7 @@ impl Serve {
         Ok(options)
     }
 
-    fn announce(&self, service: &Service, token: Option<Token>) -> Result<()> {
+    fn announce(&self, service: &Service, token: Option<Token>, reads_only: bool) -> Result<()> {
         let fronts = |which: fn(&remora_store::front::server::Server) -> &[SocketAddr]| {
             service.fronts().map(|server| which(server).to_vec()).unwrap_or_default()
         };
@@ -210,6 +217,13 @@ impl Serve {
         }
         if let Some(token) = token {
             println!("Clients over the card need this token: export REMORA_TOKEN={token}");
+        }
+        if reads_only {
+            println!(
+                "The card is a daemon’s: clients over it read, by READs and chains, and change \
+                 nothing. Stop: Ctrl-C"
+            );
+            return Ok(());
         }
         let ip = address.ip();
         println!("Try: remora store put {ip} greeting hello        Stop: Ctrl-C");

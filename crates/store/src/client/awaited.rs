@@ -204,10 +204,7 @@ impl AsyncStoreClient {
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
         match &mut self.to {
-            To::Store(node) => {
-                let (mut calls, chain) = node.chain().await?;
-                operations::get_by_chain(&mut calls, chain, key, out).await
-            }
+            To::Store(node) => node.get_by_chain(key, out).await,
             To::Cluster(cluster) => cluster.get_by(Way::Chain, key, out).await,
         }
     }

@@ -24,6 +24,13 @@ pub enum StoreError {
     /// The call failed on its way, or on the store's card.
     #[error(transparent)]
     Call(CallFailure),
+    /// The store's card runs none of its kernels: it is another process's, as a daemon's is. What
+    /// READs and chains find, they find all the same.
+    #[error(
+        "the store’s card is a daemon’s and runs no kernels of it: ask and change by Redis’ or \
+         memcached’s protocol; not every key that is there can be found without a kernel"
+    )]
+    NoKernels,
     /// The key, the value or the predicate is longer than a call can be.
     #[error(transparent)]
     Bad(#[from] BadCall),
@@ -113,6 +120,7 @@ impl From<CallFailure> for StoreError {
             CallFailure::Status(status) if Refused::of(status).is_some() => {
                 Refused::of(status).map_or(StoreError::Call(failure), StoreError::Refused)
             }
+            CallFailure::Status(CallStatus::NO_KERNEL) => StoreError::NoKernels,
             failure => StoreError::Call(failure),
         }
     }

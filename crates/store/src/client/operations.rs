@@ -221,8 +221,14 @@ pub(super) async fn get_one_sided<C: Caller, R: Reads>(
     if let Some(found) = read_one_sided(caller, reader, reads, key, out).await? {
         return Ok(Some(found));
     }
-    let found = get_told(caller, key, reader.tell(), out).await?;
-    Ok(found.inspect(|found| reader.index_mut().learn(found.version)))
+    match get_told(caller, key, reader.tell(), out).await {
+        // There is nobody to tell, either.
+        Err(StoreError::NoKernels) => {
+            let found = read_one_sided(caller, reader, reads, key, out).await?;
+            found.map(Some).ok_or(StoreError::NoKernels)
+        }
+        found => Ok(found?.inspect(|found| reader.index_mut().learn(found.version))),
+    }
 }
 
 /// Reads by a chain. `None`: a kernel is to be asked.
@@ -266,6 +272,19 @@ pub(super) async fn get_by_chain<C: Caller, A: Asks>(
         learn_by_chain(caller, chain, found).await?;
     }
     Ok(found)
+}
+
+/// Reads by a chain from a store without kernels, whose index was just read.
+pub(super) async fn get_by_chain_only<C: Caller, A: Asks>(
+    caller: &mut C,
+    chain: &mut ChainReader<A>,
+    index: Index,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    chain.set_index(index);
+    let found = read_by_chain(caller, chain, key, out).await?;
+    found.map(Some).ok_or(StoreError::NoKernels)
 }
 
 /// Appends an item's value to `out`; `None` if it is stored in a form that cannot be read.

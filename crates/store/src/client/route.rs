@@ -120,8 +120,8 @@ fn next(error: &StoreError) -> (Next, bool) {
         StoreError::Refused(Refused::Doubt) => (Next::Look, true),
         StoreError::Refused(Refused::Forgotten) => (Next::Rename, false),
         // The node's kernels have ended, or do not run yet.
+        StoreError::NoKernels => (Next::Look, false),
         StoreError::Call(CallFailure::Status(status)) => match *status {
-            CallStatus::NO_KERNEL => (Next::Look, false),
             CallStatus::UNLOADED | CallStatus::UNAVAILABLE => (Next::Look, true),
             _ => (Next::Fail, false),
         },

@@ -16,7 +16,7 @@ use super::index::Index;
 use super::patience::Patience;
 use super::region::Region;
 use crate::item::Item;
-use crate::layout::{BUCKET, SLOTS};
+use crate::layout::{BUCKET, HEAD_LEN, SLOTS};
 use crate::memory::Memory;
 use crate::table::{Bucket, Hash, Slot, differs, is_changing, level};
 use crate::tablespace::TablespaceId;
@@ -151,6 +151,21 @@ pub(crate) struct OneSided<R: Reads> {
     counters: OneSidedCounters,
     /// Values of which the store was told that they were read.
     told: u64,
+}
+
+/// READs what a store shows of its index at the beginning of its memory.
+///
+/// # Errors
+/// See [`OneSidedError`].
+pub(crate) async fn read_index<R: Reads>(
+    (mut reads, landing): (R, R::Landing),
+    memory: Remote,
+) -> Result<Index, OneSidedError> {
+    if memory.len < HEAD_LEN {
+        return Err(OneSidedError::Layout);
+    }
+    reads.read(memory, &landing, &[(memory.addr, 0, HEAD_LEN as u32)]).await?;
+    Index::read(&landing, memory.addr).ok_or(OneSidedError::Layout)
 }
 
 impl<R: Reads> OneSided<R> {

@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread::{sleep, spawn};
 use std::time::Instant;
 
 use remora::impair::IMPAIR_VARIABLE;
@@ -24,9 +25,9 @@ const GROUPS: [&str; 2] = ["a", "b"];
 /// Nodes of a group.
 const NODES: usize = 3;
 
-/// A node that was not killed. Dropping it kills it.
+/// A node that was not killed.
 struct Node {
-    process: Child,
+    process: Process,
     group: Group,
     name: String,
     /// Where Redis' clients reach it.
@@ -34,6 +35,20 @@ struct Node {
     network: Network,
     /// Its number among those that something is wrong with, if it is one of them.
     ailing: Option<usize>,
+}
+
+/// A node that has not said where it is.
+struct Beginner {
+    process: Process,
+    group: Group,
+    network: Network,
+}
+
+/// A node's process. Dropping it kills it.
+struct Process {
+    child: Child,
+    /// Its lines, of which the first one says where it is.
+    said: Receiver<String>,
 }
 
 /// What connects a node with others, and can be cut. Dropping it takes its file away.
@@ -72,7 +87,7 @@ impl Drop for Network {
 
 impl Node {
     fn pid(&self) -> Pid {
-        Pid::from_child(&self.process)
+        Pid::from_child(&self.process.child)
     }
 
     /// The lines of its answers.
@@ -83,15 +98,19 @@ impl Node {
         BufReader::new(stream).lines().collect()
     }
 
-    /// Up to where it has carried out the log, and which of these keys it has. (A key whose slot is
-    /// with the other group is not here.)
+    /// Up to where it has carried out the log, a digest of all that it has, and which of these keys
+    /// it has. (A key whose slot is with the other group is not here.)
     fn contents(&self, names: &[String]) -> std::io::Result<Contents> {
-        let first = ["INFO persistence", "READONLY"].map(str::to_owned);
+        let first = ["INFO persistence", "DEBUG DIGEST", "READONLY"].map(str::to_owned);
         let gets = names.iter().map(|name| format!("GET {name}"));
         let said = self.says(&first.into_iter().chain(gets).collect::<Vec<_>>())?;
         let applied = said.iter().find_map(|line| line.strip_prefix("cluster_applied:"));
         let applied = applied.unwrap_or_default().to_owned();
-        let mut answers = said.into_iter().skip_while(|line| *line != "+OK").skip(1);
+        let is_copy = said.iter().position(|line| line == "+OK");
+        let is_copy = is_copy.ok_or(std::io::ErrorKind::UnexpectedEof)?;
+        let digest = said[is_copy - 1].clone();
+        assert!(digest.starts_with('+'), "{digest}");
+        let mut answers = said.into_iter().skip(is_copy + 1);
         let mut held = BTreeMap::new();
         for name in names {
             let line = answers.next().unwrap_or_default();
@@ -99,18 +118,32 @@ impl Node {
                 held.insert(name.clone(), answers.next().unwrap_or_default());
             }
         }
-        Ok((applied, held))
+        Ok((applied, digest, held))
     }
 }
 
 /// What a node has.
-type Contents = (String, BTreeMap<String, String>);
+type Contents = (String, String, BTreeMap<String, String>);
 
-impl Drop for Node {
+impl Process {
+    fn of(mut child: Child) -> Process {
+        let (says, said) = channel();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // Nobody asks any more if it was killed.
+                let _ = says.send(line);
+            }
+        });
+        Process { child, said }
+    }
+}
+
+impl Drop for Process {
     fn drop(&mut self) {
         // (A process that is stopped ends by this signal, too.)
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -122,6 +155,8 @@ pub(crate) struct Cluster<'e> {
     atlas: Atlas,
     is_etcd_stopped: bool,
     nodes: Vec<Node>,
+    /// They are nodes as soon as etcd answers them.
+    beginners: Vec<Beginner>,
     /// How many were started.
     started: usize,
     log: PathBuf,
@@ -134,12 +169,21 @@ impl<'e> Cluster<'e> {
         let map = EtcdMap::new(&etcd.group(&name)).unwrap();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("schedule-{seed}.log"));
         File::create(&log).unwrap();
-        let (atlas, nodes) = (Atlas::default(), Vec::new());
-        let (is_etcd_stopped, started) = (false, 0);
-        let mut cluster = Cluster { etcd, name, map, atlas, is_etcd_stopped, nodes, started, log };
+        let mut cluster = Cluster {
+            etcd,
+            name,
+            map,
+            atlas: Atlas::default(),
+            is_etcd_stopped: false,
+            nodes: Vec::new(),
+            beginners: Vec::new(),
+            started: 0,
+            log,
+        };
         for group in 0..GROUPS.len() {
             // The one that begins first has the slots.
-            cluster.start_nodes(group, NODES);
+            (0..NODES).for_each(|_| cluster.start_node(group));
+            cluster.wait_for_beginners();
             until("a group serves, and the cluster has a map", || {
                 cluster.look();
                 cluster.serving(group).is_some() && cluster.atlas.slots.is_some()
@@ -148,47 +192,56 @@ impl<'e> Cluster<'e> {
         cluster
     }
 
-    /// Starts so many nodes of a group at once, and waits until they say where they are.
-    fn start_nodes(&mut self, group: Group, count: usize) {
+    /// Starts a node of a group.
+    fn start_node(&mut self, group: Group) {
+        let impairments = self.log.with_extension(format!("{}.network", self.started));
+        let network = Network::new(impairments, &self.etcd.endpoints);
+        let process = self.start_process(group, &network);
+        self.beginners.push(Beginner { process, group, network });
+        self.started += 1;
+    }
+
+    fn start_process(&self, group: Group, network: &Network) -> Process {
         let size = NODES.to_string();
         let which = ["--cluster", &self.name, "--group", GROUPS[group], "--etcd"];
         let how = ["--nodes", &size, "--lease", "0.5", "--ring", "64K", "--memory", "16M"];
         let args = ["store", "serve", "--json", "--until-eof", "--redis", "127.0.0.1:0"];
-        let start = |network: &Network| {
-            let log = File::options().append(true).open(&self.log).unwrap();
-            let mut command =
-                command([&args[..], &which, &[network.etcd.urls.as_str()], &how].concat());
-            let impairments = format!("@{}", network.impairments.display());
-            // A card of its own, as only its own network is to be bad.
-            command.env("REMORA_NIC", "off").env(IMPAIR_VARIABLE, impairments);
-            command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
-            command.stderr(log).spawn().unwrap()
-        };
-        let network = |number| {
-            let impairments = self.log.with_extension(format!("{number}.network"));
-            Network::new(impairments, &self.etcd.endpoints)
-        };
-        let networks = (self.started..self.started + count).map(network);
-        let started: Vec<_> = networks.map(|network| (start(&network), network)).collect();
-        let mut nodes = Vec::new();
-        for (mut process, network) in started {
-            // One that etcd does not answer ends, and is started again.
-            let begun = Instant::now();
-            let node = loop {
-                if let Some((name, front)) = ready(&mut process) {
-                    break Node { process, group, name, front, network, ailing: None };
+        let log = File::options().append(true).open(&self.log).unwrap();
+        let mut command =
+            command([&args[..], &which, &[network.etcd.urls.as_str()], &how].concat());
+        let impairments = format!("@{}", network.impairments.display());
+        // A card of its own, as only its own network is to be bad.
+        command.env("REMORA_NIC", "off").env(IMPAIR_VARIABLE, impairments);
+        command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
+        Process::of(command.stderr(log).spawn().unwrap())
+    }
+
+    /// Takes those for nodes that have said where they are. One that etcd has not answered has
+    /// ended, and is started again.
+    fn take_beginners(&mut self) {
+        for Beginner { process, group, network } in std::mem::take(&mut self.beginners) {
+            match process.said.try_recv() {
+                Ok(line) => {
+                    let (name, front) = introduced(&line);
+                    self.nodes.push(Node { process, group, name, front, network, ailing: None });
                 }
-                assert!(
-                    begun.elapsed() < PATIENCE,
-                    "a node does not start: {}",
-                    self.log.display()
-                );
-                process = start(&network);
-            };
-            nodes.push(node);
+                Err(TryRecvError::Empty) => {
+                    self.beginners.push(Beginner { process, group, network });
+                }
+                Err(TryRecvError::Disconnected) => {
+                    drop(process);
+                    let process = self.start_process(group, &network);
+                    self.beginners.push(Beginner { process, group, network });
+                }
+            }
         }
-        self.nodes.extend(nodes);
-        self.started += count;
+    }
+
+    fn wait_for_beginners(&mut self) {
+        until("nodes that were started say where they are", || {
+            self.take_beginners();
+            self.beginners.is_empty()
+        });
     }
 
     pub(crate) fn fronts(&self) -> Vec<SocketAddr> {
@@ -236,6 +289,7 @@ impl<'e> Cluster<'e> {
         let start = Instant::now();
         for (at, step) in &plan.steps {
             sleep(at.saturating_sub(start.elapsed()));
+            self.take_beginners();
             self.happen(*step);
         }
         sleep(plan.lasts.saturating_sub(start.elapsed()));
@@ -249,8 +303,10 @@ impl<'e> Cluster<'e> {
             }
             Step::Start(group) => {
                 // Where none could be killed, there is no place for it.
-                if self.nodes.iter().filter(|node| node.group == group).count() < NODES {
-                    self.start_nodes(group, 1);
+                let nodes = self.nodes.iter().filter(|node| node.group == group).count();
+                let more = self.beginners.iter().filter(|more| more.group == group).count();
+                if nodes + more < NODES {
+                    self.start_node(group);
                 }
             }
             Step::Stop(group, who, number) => {
@@ -313,6 +369,7 @@ impl<'e> Cluster<'e> {
         self.etcd.mend();
         self.is_etcd_stopped = false;
         self.go_on(|_| true);
+        self.wait_for_beginners();
         until("both groups serve, and no slot is on its way", || {
             self.look();
             let slots = self.atlas.slots.iter().flat_map(|map| map.iter());
@@ -320,7 +377,7 @@ impl<'e> Cluster<'e> {
             are_there && (0..GROUPS.len()).all(|group| self.serving(group).is_some())
         });
         for node in &mut self.nodes {
-            let ended = node.process.try_wait().unwrap();
+            let ended = node.process.child.try_wait().unwrap();
             assert!(ended.is_none(), "{} has ended: {ended:?}", node.name);
         }
     }
@@ -336,7 +393,7 @@ impl<'e> Cluster<'e> {
                 found = self.contents_of(group, names);
                 found.len() > 1 && found.windows(2).all(|pair| pair[0] == pair[1])
             });
-            for key in found[0].1.keys() {
+            for key in found[0].2.keys() {
                 let before = all.insert(key.clone(), name);
                 assert_eq!(before, None, "{key} is with both groups");
             }
@@ -360,15 +417,9 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// Its name, and where its clients reach it, once it says so; `None` if it has ended instead.
-fn ready(process: &mut Child) -> Option<(String, SocketAddr)> {
-    let mut line = String::new();
-    BufReader::new(process.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    if line.is_empty() {
-        process.wait().unwrap();
-        return None;
-    }
-    let ready: Value = serde_json::from_str(&line).unwrap();
+/// A node's name, and where its clients reach it, as it has said.
+fn introduced(line: &str) -> (String, SocketAddr) {
+    let ready: Value = serde_json::from_str(line).unwrap();
     let name = ready["node"].as_str().unwrap().to_owned();
-    Some((name, ready["redis"][0].as_str().unwrap().parse().unwrap()))
+    (name, ready["redis"][0].as_str().unwrap().parse().unwrap())
 }

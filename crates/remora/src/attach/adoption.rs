@@ -109,7 +109,8 @@ impl Attached {
             return Err(AdoptError::Chain);
         }
         let info = self.query_qp(qpn).ok_or(AdoptError::Unknown)?;
-        let queues = [send, recv].map(|ring| Posting::adopted(&self.arena, ring));
+        let queues = [(send, info.signal_all), (recv, true)]
+            .map(|(ring, all)| Posting::adopted(&self.arena, ring, all));
         let rings =
             [0, 1].map(|side| queues[side].as_ref().map_or_else(RingInit::default, Posting::local));
         for posting in queues.iter().flatten() {
@@ -140,7 +141,7 @@ impl Attached {
         let Some((Description::SharedReceives { pd, ring }, _)) = described else {
             return Err(AdoptError::Unknown);
         };
-        let posting = Posting::adopted(&self.arena, ring).ok_or(AdoptError::Unknown)?;
+        let posting = Posting::adopted(&self.arena, ring, true).ok_or(AdoptError::Unknown)?;
         self.wakes |= self.arena.ring(posting.number());
         self.kick();
         self.shared_receives.insert(srq, posting);

@@ -391,7 +391,7 @@ impl Attached {
             let is_receive = entry.kind.is_receive();
             if let Some(qp) = self.queue_pairs.get_mut(&entry.qpn) {
                 let posting = if is_receive { &mut qp.recv } else { &mut qp.send };
-                posting.iter_mut().for_each(Posting::note_completion);
+                posting.iter_mut().for_each(|posting| posting.note_completion(entry));
                 qp.owed = qp.owed.saturating_sub(u32::from(!is_receive));
             }
             let invalidated = entry.flags.contains(CompletionFlags::INVALIDATED);
@@ -629,11 +629,11 @@ impl Attached {
 
     /// The requests that are not done, as far as is known, complete as flushed ones.
     fn flush(&mut self) {
-        for (qpn, qp) in &self.queue_pairs {
-            let sides = [(&qp.send, WorkKind::Unread), (&qp.recv, WorkKind::Recv)];
+        for (qpn, qp) in &mut self.queue_pairs {
+            let sides = [(&mut qp.send, WorkKind::Unread), (&mut qp.recv, WorkKind::Recv)];
             for ((posting, kind), cq) in sides.into_iter().zip(qp.cqs) {
                 let Some(queue) = self.completion_queues.get_mut(&cq) else { continue };
-                for wr_id in posting.iter().flat_map(Posting::left) {
+                for wr_id in posting.iter_mut().flat_map(Posting::left) {
                     let (status, qpn) = (Status::Flushed, *qpn);
                     let entry = Completion { wr_id, status, kind, qpn, ..Completion::default() };
                     queue.flushed.push_back(entry);

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use remora_nic::queue::element::TooLong;
-use remora_nic::queue::{RingInit, with_room};
+use remora_nic::queue::{Completion, RingInit, SendFlags, Status, with_room};
 use remora_nic::{MemoryFault, PostError};
 
 use crate::memory::Buffer;
 use crate::message::RingPlace;
 use crate::shared::{Arena, WorkQueue};
 
-/// Where an element has its request's number.
+/// Where an element has its flags, and its request's number.
+const AT_FLAGS: usize = 8;
 const AT_WR_ID: usize = 32;
 
 /// One work queue.
@@ -21,17 +22,23 @@ pub(super) struct Posting {
     ring: usize,
     depth: u32,
     stride: u32,
-    /// The request number of the element in each slot, for those that the card's end leaves.
-    wr_ids: Box<[u64]>,
-    /// Whether the success of the element in each slot is reported.
-    reported: Box<[bool]>,
-    /// The index behind the last element whose completion has come. The card's process may end
-    /// between a completion and what it says of the queue.
+    /// What the card's end may leave. A slot is free before the completion of its element has
+    /// come, and may hold the next one by then: so these are twice as many as there are slots.
+    requests: Box<[Request]>,
+    /// The index behind the last element whose completion has come.
     seen: u32,
     /// The index of the element that is written next.
     written: u32,
     /// Nothing is published before an ENABLE.
     managed: bool,
+}
+
+/// What is known here of a request that was posted.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    wr_id: u64,
+    /// Its success is reported.
+    reported: bool,
 }
 
 impl Posting {
@@ -45,33 +52,27 @@ impl Posting {
         let written = shared.posted();
         let RingInit { depth, stride, .. } = ring;
         let (memory, ring) = (arena.memory().clone(), place.offset as usize);
-        let wr_ids = vec![0; depth as usize].into();
-        let (reported, seen) = (vec![true; depth as usize].into(), written);
-        Some(Posting {
-            memory,
-            shared,
-            ring,
-            depth,
-            stride,
-            wr_ids,
-            reported,
-            seen,
-            written,
-            managed,
-        })
+        let requests = vec![Request::default(); 2 * depth as usize].into();
+        let seen = written;
+        Some(Posting { memory, shared, ring, depth, stride, requests, seen, written, managed })
     }
 
-    /// As [`Posting::new`], behind another process, whose requests the ring may hold.
-    pub(super) fn adopted(arena: &Arena, ring: RingInit) -> Option<Posting> {
+    /// As [`Posting::new`], behind another process, whose requests the ring may hold. Either all
+    /// successes are reported, or those of elements that ask for it.
+    pub(super) fn adopted(arena: &Arena, ring: RingInit, all_reported: bool) -> Option<Posting> {
         let mut posting = Posting::new(arena, ring, false)?;
         let retired = posting.shared.retired();
         posting.seen = retired;
         let count = posting.written.wrapping_sub(retired).min(posting.depth);
         for index in (0..count).map(|i| retired.wrapping_add(i)) {
-            let mut wr_id = [0; 8];
-            let at = posting.slot(index) + AT_WR_ID;
-            if posting.memory.read_at(at, &mut wr_id).is_ok() {
-                posting.wr_ids[(index & (posting.depth - 1)) as usize] = u64::from_le_bytes(wr_id);
+            let mut raw = [0; AT_WR_ID + 8];
+            if posting.memory.read_at(posting.slot(index), &mut raw).is_ok() {
+                let flags = SendFlags::from_bits_retain(u16::from_le_bytes([
+                    raw[AT_FLAGS],
+                    raw[AT_FLAGS + 1],
+                ]));
+                let reported = all_reported || flags.contains(SendFlags::SIGNALED);
+                *posting.request(index) = Request { wr_id: wr_id(&raw), reported };
             }
         }
         Some(posting)
@@ -122,11 +123,9 @@ impl Posting {
             let used = encode(raw)?;
             let written = self.memory.write_at(at, &raw[..used]);
             written.map_err(|_| PostError::Memory(MemoryFault { addr: at as u64 }))?;
-            let wr_id = raw[AT_WR_ID..].first_chunk();
-            Ok::<_, PostError>(wr_id.map_or(0, |bytes| u64::from_le_bytes(*bytes)))
+            Ok::<_, PostError>(wr_id(raw))
         })?;
-        let place = (index & (self.depth - 1)) as usize;
-        (self.wr_ids[place], self.reported[place]) = (wr_id, reported);
+        *self.request(index) = Request { wr_id, reported };
         self.written = index.wrapping_add(1);
         if !self.managed {
             self.shared.publish(self.written);
@@ -152,29 +151,107 @@ impl Posting {
     }
 
     /// A completion of the queue has come: of the first element that is reported, and those before
-    /// it are done as well.
+    /// it are done as well. A failure is of the element that it names.
     #[inline]
-    pub(super) fn note_completion(&mut self) {
+    pub(super) fn note_completion(&mut self, entry: &Completion) {
+        let failed = entry.status != Status::Success;
         while self.seen != self.written {
-            let place = (self.seen & (self.depth - 1)) as usize;
+            let Request { wr_id, reported } = *self.request(self.seen);
             self.seen = self.seen.wrapping_add(1);
-            if self.reported[place] {
+            if reported || failed && wr_id == entry.wr_id {
                 break;
             }
         }
     }
 
-    /// The numbers of the requests that are not done, as far as the card has said.
-    pub(super) fn left(&self) -> impl Iterator<Item = u64> {
+    /// The numbers of the requests that are not done, as far as the card has said. Its process
+    /// frees slots before it reports their requests, and may have ended in between: so a request
+    /// that is to be reported is done by its report only.
+    pub(super) fn left(&mut self) -> Vec<u64> {
         let (retired, posted) = (self.shared.retired(), self.shared.posted());
-        let count = posted.wrapping_sub(retired).min(self.depth);
-        let seen = Some(self.seen.wrapping_sub(retired)).filter(|seen| *seen <= count);
-        let of = move |i| self.wr_ids[(retired.wrapping_add(i) & (self.depth - 1)) as usize];
-        (seen.unwrap_or(0)..count).map(of)
+        let newer = posted.wrapping_sub(retired).min(self.depth);
+        let unseen = posted.wrapping_sub(self.seen);
+        let known = if unseen <= 2 * self.depth { unseen } else { newer };
+        let left = (0..known).rev().filter_map(|back| {
+            let request = *self.request(posted.wrapping_sub(back + 1));
+            (back < newer || request.reported).then_some(request.wr_id)
+        });
+        left.collect()
+    }
+
+    #[inline]
+    fn request(&mut self, index: u32) -> &mut Request {
+        &mut self.requests[(index & (2 * self.depth - 1)) as usize]
     }
 
     #[inline]
     fn slot(&self, index: u32) -> usize {
         self.ring + (index & (self.depth - 1)) as usize * self.stride as usize
+    }
+}
+
+/// The request number of an element.
+fn wr_id(raw: &[u8]) -> u64 {
+    raw[AT_WR_ID..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::arena::DATA;
+
+    const DEPTH: u32 = 4;
+
+    /// A queue of both ends: the client's, and the daemon's.
+    fn queue() -> (Posting, WorkQueue) {
+        let (arena, _file) = Arena::create(DATA + 4096).unwrap();
+        let daemon = WorkQueue::new(&arena, 1);
+        let addr = RingPlace { number: 1, offset: DATA as u64 }.to_addr();
+        let ring = RingInit { addr, depth: DEPTH, stride: 64 };
+        (Posting::new(&arena, ring, false).unwrap(), daemon)
+    }
+
+    fn post(posting: &mut Posting, wr_id: u64, reported: bool) {
+        let encode = |raw: &mut [u8]| {
+            raw[AT_WR_ID..][..8].copy_from_slice(&wr_id.to_le_bytes());
+            Ok(64)
+        };
+        posting.post(reported, encode).unwrap();
+    }
+
+    fn done(posting: &mut Posting, wr_id: u64, status: Status) {
+        posting.note_completion(&Completion { wr_id, status, ..Completion::default() });
+    }
+
+    #[test]
+    fn a_request_whose_slot_is_free_is_done_by_its_report_only() {
+        let (mut posting, daemon) = queue();
+        (0..4).for_each(|wr_id| post(&mut posting, wr_id, true));
+        daemon.retire(3);
+        done(&mut posting, 0, Status::Success);
+        assert_eq!(posting.left(), [1, 2, 3]);
+        // The slots hold other requests, and the reports of the former have not come.
+        (4..7).for_each(|wr_id| post(&mut posting, wr_id, true));
+        assert_eq!(posting.left(), [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_silent_request_is_done_when_its_slot_is_free() {
+        let (mut posting, daemon) = queue();
+        (0..4).for_each(|wr_id| post(&mut posting, wr_id, wr_id == 2));
+        assert_eq!(posting.left(), [0, 1, 2, 3]);
+        daemon.retire(2);
+        assert_eq!(posting.left(), [2, 3]);
+        done(&mut posting, 2, Status::Success);
+        assert_eq!(posting.left(), [3], "one behind a report is not");
+    }
+
+    #[test]
+    fn a_failure_is_of_the_request_that_it_names() {
+        let (mut posting, daemon) = queue();
+        (0..4).for_each(|wr_id| post(&mut posting, wr_id, wr_id == 3));
+        daemon.retire(1);
+        done(&mut posting, 1, Status::Flushed);
+        assert_eq!(posting.left(), [2, 3]);
     }
 }

@@ -175,6 +175,35 @@ fn scans_show_every_key_once() {
 }
 
 #[test]
+fn a_digest_is_of_what_the_databases_hold() {
+    let (one, other) = (serve(&options()), serve(&options()));
+    let mut clients = [Client::redis(&one), Client::redis(&other)];
+    let digests = |clients: &mut [Client; 2]| {
+        clients.each_mut().map(|client| {
+            client.send("DEBUG DIGEST\r\n");
+            client.line()
+        })
+    };
+    let nothing = format!("+{:040}\r\n", 0);
+    assert_eq!(digests(&mut clients), [nothing.clone(), nothing.clone()]);
+    clients[0].ask("MSET a 1 b 2\r\nSET c 3\r\nDEL c\r\n", "+OK\r\n+OK\r\n:1\r\n");
+    clients[1].ask("SET b 2\r\nSET a 1\r\n", "+OK\r\n+OK\r\n");
+    let [same, also] = digests(&mut clients);
+    assert_eq!(same, also);
+    assert_ne!(same, nothing);
+    for change in ["SET a 2", "PEXPIREAT a 99999999999999", "MOVE a 1", "RENAME a c"] {
+        clients[1].send(format!("{change}\r\n"));
+        clients[1].line();
+        assert_ne!(digests(&mut clients)[1], same, "{change}");
+        clients[1].send("FLUSHALL\r\nMSET a 1 b 2\r\n");
+        clients[1].expect("+OK\r\n+OK\r\n");
+        assert_eq!(digests(&mut clients)[1], same, "{change}");
+    }
+    let wrong = "-ERR unknown subcommand 'reload'. Try DEBUG HELP.\r\n";
+    clients[0].ask("DEBUG reload\r\n", wrong);
+}
+
+#[test]
 fn a_password_is_asked_for() {
     let server = serve(&Options { password: Some("secret".to_owned()), ..options() });
     let mut client = Client::redis(&server);

@@ -182,6 +182,8 @@ table! {
         "server": "Reads and sets what can be set.", config::config;
     "dbsize" 1 READ | FAST, NO_KEYS, Other,
         "server": "Returns how many keys the database has.", keys::dbsize;
+    "debug" -2 ADMIN | READ | CONTAINER, NO_KEYS, Scan,
+        "server": "DIGEST returns a digest of all keys and values.", scan::debug;
     "flushall" -1 WRITE | ALONE, NO_KEYS, Delete,
         "server": "Deletes all keys of all databases.", keys::flushall;
     "flushdb" -1 WRITE | ALONE, NO_KEYS, Delete,

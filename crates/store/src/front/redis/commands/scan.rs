@@ -1,8 +1,12 @@
-//! KEYS, SCAN and RANDOMKEY: walks over the keys of a database.
+//! KEYS, SCAN, RANDOMKEY and DEBUG DIGEST: walks over the keys of a database.
 
+use twox_hash::XxHash3_64;
+
+use crate::front::keyspace::TablespaceId;
 use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::glob::matches;
 use crate::front::redis::request::decimal;
+use crate::front::world::DATABASES;
 
 /// Keys that one step of a whole walk shows.
 const STEP: usize = 1024;
@@ -106,4 +110,57 @@ pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
 fn mix(seed: u64) -> u64 {
     let mixed = (seed ^ (seed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+/// `DEBUG DIGEST`: a number for all that the databases hold. Two stores with the same items, their
+/// flags and ends have the same. It holds while nobody changes them.
+pub(crate) fn debug(call: &mut Call<'_>) -> Done {
+    if call.is(1, "help") {
+        return call.help(&["DIGEST", "    Return a digest of all keys and values."]);
+    }
+    if !call.is(1, "digest") {
+        return call.no_subcommand();
+    }
+    if call.len() != 2 {
+        return call.arity();
+    }
+    let mut items = Vec::new();
+    for index in 0..DATABASES {
+        if let Some(ts) = call.turn.world.used_database(index) {
+            digests(call, ts, index, &mut items);
+        }
+    }
+    // A walk may show a key twice while the table grows.
+    items.sort_unstable();
+    items.dedup();
+    let all = items.into_iter().fold(0, u64::wrapping_add);
+    call.reply.simple(&format!("{all:040x}"));
+    Ok(())
+}
+
+/// Adds a digest for each item of a database.
+fn digests(call: &Call<'_>, ts: TablespaceId, database: usize, items: &mut Vec<u64>) {
+    let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
+    let (mut keys, mut value, mut item, mut cursor) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    loop {
+        cursor = keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
+            keys.push(key.to_vec());
+            true
+        });
+        for key in keys.drain(..) {
+            value.clear();
+            let Some(found) = keyspace.get(ts, &key, now, &mut value) else { continue };
+            item.clear();
+            let ends = found.expires_ms.unwrap_or(0);
+            for number in [database as u64, key.len() as u64, found.flags.into(), ends] {
+                item.extend(number.to_le_bytes());
+            }
+            item.extend_from_slice(&key);
+            item.extend_from_slice(&value);
+            items.push(XxHash3_64::oneshot(&item));
+        }
+        if cursor == 0 {
+            return;
+        }
+    }
 }

@@ -7,9 +7,10 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
-use remora::DeviceOptions;
-use remora_store::client::{About, StoreClient, StoreError};
+use remora::{DeviceOptions, wait_for};
+use remora_store::client::{About, AsyncStoreClient, StoreClient, StoreError};
 use remora_store::way::connect::ClientOptions;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -50,6 +51,12 @@ impl Served {
         StoreClient::connect(&device, self.store, &ClientOptions::default()).unwrap()
     }
 
+    fn awaited(&self) -> AsyncStoreClient {
+        let device = DeviceOptions::new().embedded().open().unwrap();
+        let options = ClientOptions::default();
+        wait(AsyncStoreClient::connect(&device, self.store, &options)).unwrap()
+    }
+
     /// Stops the process, and waits until all its threads stand still.
     fn stop(&self) {
         let pid = self.child.id();
@@ -75,13 +82,22 @@ impl Drop for Served {
     }
 }
 
-type Get = fn(&mut StoreClient, &[u8], &mut Vec<u8>) -> Result<Option<About>, StoreError>;
+type Got = Result<Option<About>, StoreError>;
+type Get<C> = fn(&mut C, &[u8], &mut Vec<u8>) -> Got;
 
 /// The ways to read that need the card alone.
-const BY_THE_CARD: [Get; 2] = [StoreClient::get_by_chain, StoreClient::get_one_sided];
+const BY_THE_CARD: [Get<StoreClient>; 2] = [StoreClient::get_by_chain, StoreClient::get_one_sided];
+const AWAITED: [Get<AsyncStoreClient>; 2] = [
+    |client, key, value| wait(client.get_by_chain(key, value)),
+    |client, key, value| wait(client.get_one_sided(key, value)),
+];
 
-fn check(client: &mut StoreClient, keys: &[u32], expected: &str) {
-    for get in BY_THE_CARD {
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    wait_for(future, Duration::from_secs(60)).expect("an answer in time")
+}
+
+fn check<C>((client, ways): (&mut C, [Get<C>; 2]), keys: &[u32], expected: &str) {
+    for get in ways {
         for n in keys {
             let mut value = Vec::new();
             let found = get(client, format!("key:{n}").as_bytes(), &mut value).unwrap();
@@ -100,16 +116,21 @@ fn chains_and_reads_are_answered_while_the_store_stands_still() {
     let (few, many): (Vec<u32>, Vec<u32>) = ((0..300).collect(), (0..3000).collect());
     served.set(&few, "before");
     let mut client = served.client();
+    let mut awaited = served.awaited();
+    let mut check_both = |keys: &[u32], expected: &str| {
+        check((&mut client, BY_THE_CARD), keys, expected);
+        check((&mut awaited, AWAITED), keys, expected);
+    };
     // To connect to a chain takes the store's process.
-    check(&mut client, &few[..1], "before");
+    check_both(&few[..1], "before");
     served.stop();
-    check(&mut client, &few, "before");
-    let by_kernel = client.get(b"key:1", &mut Vec::new()).unwrap_err();
-    assert!(matches!(by_kernel, StoreError::NoKernels), "{by_kernel}");
+    check_both(&few, "before");
     served.go_on();
     // The index grows.
     served.set(&many, "after");
-    check(&mut client, &few, "after");
+    check_both(&few, "after");
     served.stop();
-    check(&mut client, &many, "after");
+    check_both(&many, "after");
+    let by_kernel = client.get(b"key:1", &mut Vec::new()).unwrap_err();
+    assert!(matches!(by_kernel, StoreError::NoKernels), "{by_kernel}");
 }

@@ -30,6 +30,7 @@ use crate::store::{self, OpenError, Store};
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{Behind, ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
+use crate::way::hello::StoreKind;
 use crate::way::kernel::{self, deploy, now_ms, undeploy};
 use crate::way::long::LongCalls;
 use crate::way::region::Region;
@@ -265,7 +266,7 @@ impl Service {
             readers: places.region.readers().clone(),
             chains: Some(chains),
             gate: Arc::default(),
-            is_member: false,
+            kind: if device.is_attached() { StoreKind::WithoutKernels } else { StoreKind::Alone },
         };
         let door = Arc::new(Door::open(device, options.door.clone(), behind)?);
         let counts = options.fronts.stats.thread();

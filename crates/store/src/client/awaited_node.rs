@@ -17,7 +17,7 @@ use crate::way::call::{ANSWER_LEN, Call, Operation};
 use crate::way::chain::{AwaitedAsks, ChainReader};
 use crate::way::connect::{ClientOptions, ConnectError};
 use crate::way::index::Index;
-use crate::way::one_sided::{self, AwaitedReads, OneSided, OneSidedCounters, landing};
+use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters, landing};
 use crate::way::region::Region;
 
 /// The most bytes of memory for long calls that is kept for the next one.
@@ -135,7 +135,7 @@ impl Awaited {
     }
 
     async fn read_index(&self) -> Result<Index, StoreError> {
-        Ok(one_sided::read_index(self.reads()?, self.link().welcome.memory).await?)
+        operations::read_index(self.reads()?, &self.link().welcome).await
     }
 
     /// What a kernel says of the store's index, or without kernels the store's memory.

@@ -24,11 +24,12 @@ pub enum StoreError {
     /// The call failed on its way, or on the store's card.
     #[error(transparent)]
     Call(CallFailure),
-    /// The store's card runs none of its kernels: it is another process's, as a daemon's is. What
-    /// READs and chains find, they find all the same.
+    /// The store's card runs none of its kernels: it is another process's, as a daemon's is, or
+    /// the store is about to begin or to end. What READs and chains find, they find all the same;
+    /// of a key that they do not find, only a kernel can say that it is absent.
     #[error(
-        "the store’s card is a daemon’s and runs no kernels of it: ask and change by Redis’ or \
-         memcached’s protocol; not every key that is there can be found without a kernel"
+        "the store’s card runs no kernels of it, which it needs to answer this: where the card is \
+         a daemon’s, ask and change by Redis’ or memcached’s protocol; otherwise try again"
     )]
     NoKernels,
     /// The key, the value or the predicate is longer than a call can be.

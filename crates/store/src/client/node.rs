@@ -12,7 +12,7 @@ use super::{Link, now};
 use crate::way::chain::{ChainReader, PolledAsks};
 use crate::way::connect::{ClientOptions, ConnectError, in_time};
 use crate::way::index::Index;
-use crate::way::one_sided::{self, OneSided, OneSidedCounters, PolledReads, landing};
+use crate::way::one_sided::{OneSided, OneSidedCounters, PolledReads, landing};
 use crate::way::region::Region;
 
 /// A connection, and what is known of the store's memory.
@@ -34,13 +34,12 @@ type Chain<'n> = (&'n mut Polled, &'n mut ChainReader<PolledAsks>);
 /// What READs the store's memory, and where that lands.
 fn reads(link: &Link, calls: &Polled) -> Result<(PolledReads, Region), StoreError> {
     let (queue_pair, cq) = (link.queue_pair.clone(), calls.sends.clone());
-    let (timeout, is_owed) = (link.options.timeout, false);
+    let (timeout, is_owed) = (link.options.timeout, calls.is_owed.clone());
     Ok((PolledReads { queue_pair, cq, timeout, is_owed }, landing(&link.domain)?))
 }
 
 fn read_index(link: &Link, calls: &Polled) -> Result<Index, StoreError> {
-    let reads = reads(link, calls)?;
-    Ok(now(one_sided::read_index(reads, link.welcome.memory))?)
+    now(operations::read_index(reads(link, calls)?, &link.welcome))
 }
 
 /// What a kernel says of the store's index, or without kernels the store's memory.

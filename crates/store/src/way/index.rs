@@ -66,8 +66,7 @@ impl Index {
     /// What the head and the bucket counts of a store say that lie in `memory` as in the store's,
     /// whose first byte has the address `base`; `None` if they are of another layout.
     pub(crate) fn read(memory: &impl Memory, base: u64) -> Option<Index> {
-        let [magic, seed, partitions, _, _, limit] =
-            [0, 8, 16, 24, 32, 40].map(|at| memory.load(at));
+        let [magic, seed, partitions, limit] = [0, 8, 16, 40].map(|at| memory.load(at));
         if partitions > PARTITIONS_MAX {
             return None;
         }
@@ -198,6 +197,13 @@ mod tests {
         assert!(index.buckets(hash).iter().all(|at| *at < end));
         let read = Index::read(store.memory(), 0).unwrap();
         assert_eq!(read.buckets(hash), index.buckets(hash));
+        for lie in [0, index.geometry.partitions + 1, PARTITIONS_MAX, u64::MAX] {
+            let memory = Heap::new(options.memory_len());
+            for (at, word) in [(0, MAGIC), (16, lie), (40, 8 << 20)] {
+                memory.store(at, word);
+            }
+            assert!(Index::read(&memory, 0).is_none(), "{lie}");
+        }
         for len in 0..bytes.len() {
             assert!(Index::parse(&bytes[..len]).is_none(), "{len}");
         }

@@ -12,6 +12,7 @@ use remora::threads::without_signals;
 use remora::{Device, MemoryRegion};
 use remora_store::stats::Stats;
 use remora_store::way::door::{Behind, ChainMaker, Door, DoorError, DoorOptions};
+use remora_store::way::hello::StoreKind;
 use remora_store::way::kernel::{deploy, undeploy};
 use remora_store::way::long::LongCalls;
 use remora_store::way::region::Region;
@@ -68,7 +69,7 @@ impl CardWays {
         let chains = Some((memory.1, Box::new(chain::program) as Box<ChainMaker>));
         let gate = group.gate.clone();
         let readers = slots.store.memory().readers().clone();
-        let behind = Behind { memory: memory.0, readers, chains, gate, is_member: true };
+        let behind = Behind { memory: memory.0, readers, chains, gate, kind: StoreKind::Member };
         let door = Door::open(&device, door, behind)?;
         let store = Arc::new(GroupStore::new(slots.clone()));
         let mut ways = CardWays { device, address, long, stop: Arc::default(), thread: None };

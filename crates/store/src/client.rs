@@ -45,7 +45,7 @@ use crate::stats::Slow;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 use crate::way::call::{Call, Condition, Operation};
 use crate::way::connect::{ClientOptions, ConnectError, greet};
-use crate::way::hello::{Hello, Purpose, Welcome};
+use crate::way::hello::{Hello, Purpose, StoreKind, Welcome};
 use crate::way::info::{LatencyInfo, SpaceInfo};
 use crate::way::one_sided::OneSidedCounters;
 
@@ -166,7 +166,7 @@ impl StoreClient {
         options: &ClientOptions,
     ) -> Result<StoreClient, ConnectError> {
         let node = PolledNode::connect(device, store, options)?;
-        if !node.link.welcome.is_member {
+        if node.link.welcome.kind != StoreKind::Member {
             return Ok(StoreClient { to: To::Store(Box::new(node)) });
         }
         let begun = PolledCluster::new(node, options.timeout);
@@ -239,7 +239,8 @@ impl StoreClient {
 
     /// Reads a value one-sided: without a kernel, by READs of the store's memory. One round trip
     /// where this client knows the location, two where it has to look for it. What cannot be read
-    /// so, and one read in 64, comes by a kernel.
+    /// so, and one read in 64, comes by a kernel. Where there is none, what cannot be read is
+    /// [`StoreError::NoKernels`].
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -255,7 +256,8 @@ impl StoreClient {
     }
 
     /// Reads a value by a chain: by work requests on the store's card, while its processor sleeps.
-    /// What cannot be read so comes by a kernel.
+    /// What cannot be read so comes by a kernel, or where there is none is
+    /// [`StoreError::NoKernels`].
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -37,6 +37,8 @@ use crate::item::ITEM_MAX;
 pub const MAGIC: u64 = u64::from_le_bytes(*b"rmrsto\x01\0");
 /// Where the bucket counts are.
 pub const COUNTS_AT: u64 = 4096;
+/// Bytes of the head and the bucket counts.
+pub const HEAD_LEN: u64 = COUNTS_AT + 8 * PARTITIONS_MAX;
 /// Bytes of a bucket.
 pub const BUCKET: u64 = 128;
 /// Slots of a bucket.

@@ -30,7 +30,8 @@ use crate::store::{self, OpenError, Store};
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{Behind, ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
-use crate::way::kernel::{deploy, now_ms, undeploy};
+use crate::way::hello::StoreKind;
+use crate::way::kernel::{self, deploy, now_ms, undeploy};
 use crate::way::long::LongCalls;
 use crate::way::region::Region;
 
@@ -119,6 +120,12 @@ pub enum ServiceError {
     /// A tablespace cannot be made.
     #[error(transparent)]
     Tablespace(#[from] TablespaceError),
+    /// Without kernels nobody over the card learns what is on the disk.
+    #[error(
+        "under --fsync always only kernels can tell what is on the disk, and the card is another \
+         process’s, which does not run them: choose everysec, or set REMORA_NIC=off"
+    )]
+    Always,
     /// The kernels cannot be deployed.
     #[error("the store's kernels cannot be deployed: {0}")]
     Deploy(#[from] remora::kernel::DeployError),
@@ -183,8 +190,24 @@ impl Places {
     }
 }
 
+/// Deploys the kernels, if the card is this process's: they cannot be sent to another.
+fn start_kernels(
+    device: &Device,
+    store: &Arc<impl kernel::Served>,
+    options: &ServiceOptions,
+    long: &Arc<LongCalls>,
+) -> Result<(), ServiceError> {
+    if !device.is_attached() {
+        return Ok(deploy(device, store, &options.fronts.stats, long)?);
+    }
+    let fsync = options.keep.as_ref().map(|keep| keep.fsync);
+    if fsync == Some(Fsync::Always) { Err(ServiceError::Always) } else { Ok(()) }
+}
+
 impl Service {
     /// Makes a store in the device's memory, with what its directory has, and begins to serve it.
+    /// On a card of another process there are no kernels: its clients over the card only read, by
+    /// READs and chains, which that card answers whatever becomes of this process's threads.
     ///
     /// # Errors
     /// See [`ServiceError`].
@@ -201,7 +224,7 @@ impl Service {
         let long = Arc::new(LongCalls::start(room)?);
         let Some(keep) = &options.keep else {
             let store = Arc::new(Store::new(region, Unlogged::default(), own)?);
-            deploy(device, &store, &options.fronts.stats, &long)?;
+            start_kernels(device, &store, options, &long)?;
             let keeper = Arc::new(Forgetful);
             let served = Service::serve(device, places, store, keeper, (long, options));
             return served.inspect_err(|_| undeploy(device));
@@ -214,7 +237,7 @@ impl Service {
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged::new(Arc::new(store), snapshots));
-        deploy(device, &kept, &options.fronts.stats, &long)?;
+        start_kernels(device, &kept, options, &long)?;
         let (store, keeper) = (kept.store.clone(), kept.clone());
         let mut service = Service::serve(device, places, store, keeper, (long, options))
             .inspect_err(|_| undeploy(device))?;
@@ -243,7 +266,7 @@ impl Service {
             readers: places.region.readers().clone(),
             chains: Some(chains),
             gate: Arc::default(),
-            is_member: false,
+            kind: if device.is_attached() { StoreKind::WithoutKernels } else { StoreKind::Alone },
         };
         let door = Arc::new(Door::open(device, options.door.clone(), behind)?);
         let counts = options.fronts.stats.thread();

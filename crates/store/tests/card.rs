@@ -14,7 +14,7 @@ use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused, VALUE_MAX};
 use remora_store::way::connect::{ClientOptions, ConnectError};
-use remora_store::way::kernel::now_ms;
+use remora_store::way::kernel::{now_ms, undeploy};
 
 /// A store on a card of this process.
 struct Served(Service);
@@ -385,6 +385,22 @@ fn readers_by_the_card_alone_are_shown_what_is_on_the_disk() {
         }
     }
     std::fs::remove_dir_all(&directory).unwrap();
+}
+
+/// Only kernels know what a reader may take, of a store that has or had some.
+#[test]
+fn a_store_whose_kernels_have_ended_is_not_read_by_the_card_alone() {
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let mut options = ServiceOptions::new(64 << 20, 7);
+    options.door.port = 7599;
+    let served = Served(Service::start(&device, &options).unwrap());
+    let mut client = served.client();
+    client.put(b"key", b"value").unwrap();
+    undeploy(&device);
+    for get in [StoreClient::get_one_sided, StoreClient::get_by_chain] {
+        let refused = get(&mut client, b"key", &mut Vec::new()).unwrap_err();
+        assert!(matches!(refused, StoreError::NoKernels), "{refused}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_cli::device::DeviceArgs;
@@ -143,14 +143,6 @@ impl Serve {
         let stop = stop::on_signals()?;
         let group = self.group.name()?;
         let device = self.device.open()?;
-        if device.is_attached() {
-            // Its kernels are this process's own, and no other process's card could run them.
-            bail!(
-                "a store needs a card of its own; the one at {} is that of another process \
-                 (`remora nic`); start it with one of its own: REMORA_NIC=off remora store serve …",
-                device.info().address
-            );
-        }
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
         }
@@ -158,15 +150,27 @@ impl Serve {
             None if !device.info().address.is_loopback() => Some(random::token()?),
             given => given,
         };
+        let reads_only = device.is_attached();
         if let Some(name) = group {
+            ensure!(
+                !reads_only,
+                "a node of a group needs a card of its own, and this one is a daemon’s: set \
+                 REMORA_NIC=off"
+            );
             // A token that no other node has lets nobody in.
             let options = self.options(token)?;
             cluster::serve(&device, name, &self.group, &options, self.json, &stop)?;
             self.device.finish(&device);
             return Ok(ExitCode::SUCCESS);
         }
+        ensure!(
+            !(reads_only && self.redis.is_none() && self.memcached.is_none()),
+            "the card is a daemon’s, which does not run the store’s kernels, so that nobody could \
+             put a key: serve --redis or --memcached, too, or set REMORA_NIC=off for a card of the \
+             store’s own"
+        );
         let service = Service::start(&device, &self.options(token)?)?;
-        self.announce(&service, token)?;
+        self.announce(&service, token, reads_only)?;
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {
             std::thread::sleep(LOOK);
         }
@@ -193,7 +197,7 @@ impl Serve {
         Ok(options)
     }
 
-    fn announce(&self, service: &Service, token: Option<Token>) -> Result<()> {
+    fn announce(&self, service: &Service, token: Option<Token>, reads_only: bool) -> Result<()> {
         let fronts = |which: fn(&remora_store::front::server::Server) -> &[SocketAddr]| {
             service.fronts().map(|server| which(server).to_vec()).unwrap_or_default()
         };
@@ -218,6 +222,13 @@ impl Serve {
         }
         if let Some(token) = token {
             println!("Clients over the card need this token: export REMORA_TOKEN={token}");
+        }
+        if reads_only {
+            println!(
+                "The card is a daemon’s: clients over it read, by READs and chains, and change \
+                 nothing. Stop: Ctrl-C"
+            );
+            return Ok(());
         }
         let ip = address.ip();
         println!("Try: remora store put {ip} greeting hello        Stop: Ctrl-C");

@@ -201,14 +201,9 @@ impl Client {
 fn is_unknown(error: &StoreError) -> bool {
     match error {
         StoreError::Refused(refused) => matches!(refused, Refused::ReadOnly | Refused::Full),
+        StoreError::NoKernels => true,
         StoreError::Call(CallFailure::Status(status)) => {
-            matches!(
-                *status,
-                CallStatus::UNLOADED
-                    | CallStatus::NO_KERNEL
-                    | CallStatus::CONGESTED
-                    | CallStatus::LATE
-            )
+            matches!(*status, CallStatus::UNLOADED | CallStatus::CONGESTED | CallStatus::LATE)
         }
         _ => false,
     }

@@ -16,6 +16,7 @@ use crate::stats::Slow;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 use crate::way::call::{Call, Condition, Operation};
 use crate::way::connect::{ClientOptions, ConnectError};
+use crate::way::hello::StoreKind;
 use crate::way::info::{LatencyInfo, SpaceInfo};
 use crate::way::one_sided::OneSidedCounters;
 
@@ -106,7 +107,7 @@ impl AsyncStoreClient {
         options: &ClientOptions,
     ) -> Result<AsyncStoreClient, ConnectError> {
         let calls = Awaited::connect(device, store, options).await?;
-        if !calls.link().welcome.is_member {
+        if calls.link().welcome.kind != StoreKind::Member {
             return Ok(AsyncStoreClient { to: To::Store(Box::new(AwaitedNode::new(calls))) });
         }
         let cluster = AwaitedCluster::new(calls).await?;
@@ -204,10 +205,7 @@ impl AsyncStoreClient {
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
         match &mut self.to {
-            To::Store(node) => {
-                let (mut calls, chain) = node.chain().await?;
-                operations::get_by_chain(&mut calls, chain, key, out).await
-            }
+            To::Store(node) => node.get_by_chain(key, out).await,
             To::Cluster(cluster) => cluster.get_by(Way::Chain, key, out).await,
         }
     }

@@ -16,7 +16,9 @@ use crate::tablespace::TablespaceId;
 use crate::way::call::{ANSWER_LEN, Call, Operation};
 use crate::way::chain::{AwaitedAsks, ChainReader};
 use crate::way::connect::{ClientOptions, ConnectError};
+use crate::way::index::Index;
 use crate::way::one_sided::{AwaitedReads, OneSided, OneSidedCounters, landing};
+use crate::way::region::Region;
 
 /// The most bytes of memory for long calls that is kept for the next one.
 const KEPT_MAX: u64 = 1 << 20;
@@ -126,6 +128,24 @@ impl Awaited {
         &self.shared.link
     }
 
+    /// What READs the store's memory, and where that lands.
+    fn reads(&self) -> Result<(AwaitedReads, Region), StoreError> {
+        let Link { queue_pair, domain, .. } = self.link();
+        Ok((AwaitedReads { queue_pair: queue_pair.clone() }, landing(domain)?))
+    }
+
+    async fn read_index(&self) -> Result<Index, StoreError> {
+        operations::read_index(self.reads()?, &self.link().welcome).await
+    }
+
+    /// What a kernel says of the store's index, or without kernels the store's memory.
+    async fn index(&self) -> Result<Index, StoreError> {
+        match operations::index(&mut &*self).await {
+            Err(StoreError::NoKernels) => self.read_index().await,
+            told => told,
+        }
+    }
+
     /// Whether it is the same connection.
     pub(super) fn is(&self, other: &Awaited) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
@@ -149,15 +169,13 @@ impl AwaitedNode {
 
     /// What reads the store's memory.
     pub(super) async fn reader(&mut self) -> Result<Reader<'_>, StoreError> {
-        let mut calls = &self.calls;
+        let calls = &self.calls;
         let reader = match &mut self.reader {
             Some(reader) => reader,
             none => {
                 let link = &calls.shared.link;
-                let known = (link.welcome.memory, operations::index(&mut calls).await?);
-                let reads = AwaitedReads { queue_pair: link.queue_pair.clone() };
-                let reads = (reads, landing(&link.domain)?);
-                none.insert(OneSided::new(reads, known, link.options.locations))
+                let known = (link.welcome.memory, calls.index().await?);
+                none.insert(OneSided::new(calls.reads()?, known, link.options.locations))
             }
         };
         Ok((calls, reader, &mut self.reads))
@@ -165,12 +183,12 @@ impl AwaitedNode {
 
     /// What asks the store's chain.
     pub(super) async fn chain(&mut self) -> Result<Chain<'_>, StoreError> {
-        let mut calls = &self.calls;
+        let calls = &self.calls;
         let chain = match &mut self.chain {
             Some(chain) => chain,
             none => {
                 let Link { device, store, options, welcome, .. } = &calls.shared.link;
-                let index = operations::index(&mut calls).await?;
+                let index = calls.index().await?;
                 let store = (*store, welcome.ticket);
                 let asks = AwaitedAsks::connect(device, store, options).await?;
                 none.insert(ChainReader::new(asks, index))
@@ -199,6 +217,21 @@ impl AwaitedNode {
                 operations::read_by_chain(&mut calls, chain, key, out).await
             }
         }
+    }
+
+    pub(super) async fn get_by_chain(
+        &mut self,
+        key: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Option<About>, StoreError> {
+        let (mut calls, chain) = self.chain().await?;
+        match operations::get_by_chain(&mut calls, chain, key, out).await {
+            Err(StoreError::NoKernels) => {}
+            done => return done,
+        }
+        // The partition may have grown.
+        let index = calls.read_index().await?;
+        operations::get_by_chain_only(&mut calls, chain, index, key, out).await
     }
 
     /// A kernel of this connection has found what was not found without one.

@@ -24,6 +24,14 @@ pub enum StoreError {
     /// The call failed on its way, or on the store's card.
     #[error(transparent)]
     Call(CallFailure),
+    /// The store's card runs none of its kernels: it is another process's, as a daemon's is, or
+    /// the store is about to begin or to end. What READs and chains find, they find all the same;
+    /// of a key that they do not find, only a kernel can say that it is absent.
+    #[error(
+        "the store’s card runs no kernels of it, which it needs to answer this: where the card is \
+         a daemon’s, ask and change by Redis’ or memcached’s protocol; otherwise try again"
+    )]
+    NoKernels,
     /// The key, the value or the predicate is longer than a call can be.
     #[error(transparent)]
     Bad(#[from] BadCall),
@@ -113,6 +121,7 @@ impl From<CallFailure> for StoreError {
             CallFailure::Status(status) if Refused::of(status).is_some() => {
                 Refused::of(status).map_or(StoreError::Call(failure), StoreError::Refused)
             }
+            CallFailure::Status(CallStatus::NO_KERNEL) => StoreError::NoKernels,
             failure => StoreError::Call(failure),
         }
     }

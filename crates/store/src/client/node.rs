@@ -11,7 +11,9 @@ use super::polled::Polled;
 use super::{Link, now};
 use crate::way::chain::{ChainReader, PolledAsks};
 use crate::way::connect::{ClientOptions, ConnectError, in_time};
+use crate::way::index::Index;
 use crate::way::one_sided::{OneSided, OneSidedCounters, PolledReads, landing};
+use crate::way::region::Region;
 
 /// A connection, and what is known of the store's memory.
 #[derive(Debug)]
@@ -28,6 +30,25 @@ pub(super) struct PolledNode {
 
 type Reader<'n> = (&'n mut Polled, &'n mut OneSided<PolledReads>, &'n mut u64);
 type Chain<'n> = (&'n mut Polled, &'n mut ChainReader<PolledAsks>);
+
+/// What READs the store's memory, and where that lands.
+fn reads(link: &Link, calls: &Polled) -> Result<(PolledReads, Region), StoreError> {
+    let (queue_pair, cq) = (link.queue_pair.clone(), calls.sends.clone());
+    let (timeout, is_owed) = (link.options.timeout, calls.is_owed.clone());
+    Ok((PolledReads { queue_pair, cq, timeout, is_owed }, landing(&link.domain)?))
+}
+
+fn read_index(link: &Link, calls: &Polled) -> Result<Index, StoreError> {
+    now(operations::read_index(reads(link, calls)?, &link.welcome))
+}
+
+/// What a kernel says of the store's index, or without kernels the store's memory.
+fn index(link: &Link, calls: &mut Polled) -> Result<Index, StoreError> {
+    match now(operations::index(calls)) {
+        Err(StoreError::NoKernels) => read_index(link, calls),
+        told => told,
+    }
+}
 
 impl PolledNode {
     pub(super) fn connect(
@@ -60,12 +81,9 @@ impl PolledNode {
         let reader = match &mut self.reader {
             Some(reader) => reader,
             none => {
-                let known = (self.link.welcome.memory, now(operations::index(calls))?);
-                let Link { domain, queue_pair, options, .. } = &self.link;
-                let (queue_pair, cq) = (queue_pair.clone(), calls.sends.clone());
-                let (timeout, is_owed) = (options.timeout, false);
-                let reads = PolledReads { queue_pair, cq, timeout, is_owed };
-                none.insert(OneSided::new((reads, landing(domain)?), known, options.locations))
+                let known = (self.link.welcome.memory, index(&self.link, calls)?);
+                let reads = reads(&self.link, calls)?;
+                none.insert(OneSided::new(reads, known, self.link.options.locations))
             }
         };
         Ok((calls, reader, &mut self.reads))
@@ -77,7 +95,7 @@ impl PolledNode {
         let chain = match &mut self.chain {
             Some(chain) => chain,
             none => {
-                let index = now(operations::index(calls))?;
+                let index = index(&self.link, calls)?;
                 let Link { device, store, options, welcome, .. } = &self.link;
                 let connecting = PolledAsks::connect(device, (*store, welcome.ticket), options);
                 let asks = in_time(*store, options.timeout, connecting)?;
@@ -102,7 +120,14 @@ impl PolledNode {
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
         let (calls, chain) = self.chain()?;
-        now(operations::get_by_chain(calls, chain, key, out))
+        match now(operations::get_by_chain(calls, chain, key, out)) {
+            Err(StoreError::NoKernels) => {}
+            done => return done,
+        }
+        // The partition may have grown.
+        let index = read_index(&self.link, &self.calls)?;
+        let (calls, chain) = self.chain()?;
+        now(operations::get_by_chain_only(calls, chain, index, key, out))
     }
 
     /// See [`operations::read_one_sided`]. A node that shows no memory has to be asked.

@@ -13,11 +13,12 @@ use crate::way::call::{
     Placement, Refused, VALUE_MAX, WITH_HEADS,
 };
 use crate::way::chain::{Asks, ChainReader};
+use crate::way::hello::{StoreKind, Welcome};
 use crate::way::index::{Index, boot_ns};
 use crate::way::info::{self, LatencyInfo, Section, SpaceInfo};
 use crate::way::kernel::now_ms;
 use crate::way::map::ClusterMap;
-use crate::way::one_sided::{OneSided, OneSidedError, Reads};
+use crate::way::one_sided::{self, OneSided, OneSidedError, Reads};
 use crate::way::row::each_row;
 
 /// One READ in so many goes by kernel instead, so that the store learns what is in use, and how
@@ -221,8 +222,14 @@ pub(super) async fn get_one_sided<C: Caller, R: Reads>(
     if let Some(found) = read_one_sided(caller, reader, reads, key, out).await? {
         return Ok(Some(found));
     }
-    let found = get_told(caller, key, reader.tell(), out).await?;
-    Ok(found.inspect(|found| reader.index_mut().learn(found.version)))
+    match get_told(caller, key, reader.tell(), out).await {
+        // It may have been the read that is a kernel's turn: see [`SHOWN`].
+        Err(StoreError::NoKernels) => {
+            let found = read_one_sided(caller, reader, reads, key, out).await?;
+            found.map(Some).ok_or(StoreError::NoKernels)
+        }
+        found => Ok(found?.inspect(|found| reader.index_mut().learn(found.version))),
+    }
 }
 
 /// Reads by a chain. `None`: a kernel is to be asked.
@@ -266,6 +273,19 @@ pub(super) async fn get_by_chain<C: Caller, A: Asks>(
         learn_by_chain(caller, chain, found).await?;
     }
     Ok(found)
+}
+
+/// Reads by a chain from a store without kernels, whose index was just read.
+pub(super) async fn get_by_chain_only<C: Caller, A: Asks>(
+    caller: &mut C,
+    chain: &mut ChainReader<A>,
+    index: Index,
+    key: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<Option<About>, StoreError> {
+    chain.set_index(index);
+    let found = read_by_chain(caller, chain, key, out).await?;
+    found.map(Some).ok_or(StoreError::NoKernels)
 }
 
 /// Appends an item's value to `out`; `None` if it is stored in a form that cannot be read.
@@ -532,4 +552,16 @@ async fn told<C: Caller, T>(
         }
         cursor = head.version;
     }
+}
+
+/// What the memory of a store without kernels says of its index. Where there are to be kernels,
+/// only they know what a reader may take.
+pub(super) async fn read_index<R: Reads>(
+    reads: (R, R::Landing),
+    welcome: &Welcome,
+) -> Result<Index, StoreError> {
+    if welcome.kind != StoreKind::WithoutKernels {
+        return Err(StoreError::NoKernels);
+    }
+    Ok(one_sided::read_index(reads, welcome.memory).await?)
 }

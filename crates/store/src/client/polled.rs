@@ -1,5 +1,7 @@
 //! Calls by polling, one at a time.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use remora::kernel::{CallFailure, KernelClient};
@@ -26,6 +28,8 @@ pub(super) struct Polled {
     pub(super) tablespace: TablespaceId,
     /// Where the queue pair's other requests complete.
     pub(super) sends: CompletionQueue,
+    /// See [`PolledReads`](crate::way::one_sided::PolledReads).
+    pub(super) is_owed: Arc<AtomicBool>,
 }
 
 impl Polled {
@@ -39,7 +43,8 @@ impl Polled {
         let mut kernels = KernelClient::new(domain, queue_pair, receives, 1, answer_len)?;
         kernels.timeout = options.timeout;
         let tablespace = TablespaceId(options.tablespace);
-        Ok(Polled { kernels, staging: None, bytes: Vec::new(), tablespace, sends })
+        let (staging, bytes, is_owed) = (None, Vec::new(), Arc::default());
+        Ok(Polled { kernels, staging, bytes, tablespace, sends, is_owed })
     }
 
     pub(super) fn set_timeout(&mut self, timeout: Duration) {

@@ -120,11 +120,11 @@ fn next(error: &StoreError) -> (Next, bool) {
         StoreError::Refused(Refused::Doubt) => (Next::Look, true),
         StoreError::Refused(Refused::Forgotten) => (Next::Rename, false),
         // The node's kernels have ended, or do not run yet.
-        StoreError::Call(CallFailure::Status(status)) => match *status {
-            CallStatus::NO_KERNEL => (Next::Look, false),
-            CallStatus::UNLOADED | CallStatus::UNAVAILABLE => (Next::Look, true),
-            _ => (Next::Fail, false),
-        },
+        StoreError::NoKernels => (Next::Look, false),
+        StoreError::Call(CallFailure::Status(CallStatus::UNLOADED | CallStatus::UNAVAILABLE)) => {
+            (Next::Look, true)
+        }
+        StoreError::Call(CallFailure::Status(_)) => (Next::Fail, false),
         StoreError::Call(CallFailure::Answer | CallFailure::Room(_)) => (Next::Fail, true),
         StoreError::Call(_) => (Next::Look, true),
         StoreError::Connect(_) => (Next::Look, false),

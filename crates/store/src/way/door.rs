@@ -29,7 +29,7 @@ use remora::{
 use thiserror::Error;
 
 use super::gate::Gate;
-use super::hello::{BadGreeting, Hello, Purpose, Welcome};
+use super::hello::{BadGreeting, Hello, Purpose, StoreKind, Welcome};
 use super::region::Readers;
 use crate::stats::Counts;
 
@@ -195,8 +195,8 @@ pub struct Behind {
     pub chains: Option<(MemoryRegion, Box<ChainMaker>)>,
     /// Says whether clients reach the memory.
     pub gate: Arc<Gate>,
-    /// Whether the store is a part of a cluster, which clients are told.
-    pub is_member: bool,
+    /// What the store is, which clients are told.
+    pub kind: StoreKind,
 }
 
 /// The door.
@@ -321,8 +321,7 @@ impl Door {
             .kernels(calls);
         let none = Remote { addr: 0, len: 0, rkey: 0 };
         let memory = if guest.reads { self.behind.memory.slice(..).remote() } else { none };
-        let is_member = self.behind.is_member;
-        let welcome = Welcome { memory, ticket: guest.ticket, is_member };
+        let welcome = Welcome { memory, ticket: guest.ticket, kind: self.behind.kind };
         let step = incoming.accept(queue_pair, &welcome.to_bytes(), &params);
         Some(HalfOpen { peer, about: guest, step })
     }

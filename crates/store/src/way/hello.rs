@@ -4,7 +4,7 @@
 //! hello, 32 bytes                        welcome, 36 bytes (little-endian)
 //!   0  magic "RMst"                        0  magic "RMst"
 //!   4  version                             4  version
-//!   5  what the connection is for          5  one, if the store is a part of a cluster
+//!   5  what the connection is for          5  what the store is
 //!   6  zero                                8  address of the store's first byte
 //!   8  token, zero for none               16  length
 //!  24  ticket, zero for none              24  remote key
@@ -106,8 +106,19 @@ pub struct Welcome {
     pub memory: Remote,
     /// By which the client's connection to a chain says to whom it belongs.
     pub ticket: u64,
-    /// Whether the store is a part of a cluster.
-    pub is_member: bool,
+    /// What the store is.
+    pub kind: StoreKind,
+}
+
+/// What a store is to its clients.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum StoreKind {
+    /// A store of its own.
+    Alone,
+    /// A part of a cluster.
+    Member,
+    /// A store of its own whose card runs no kernels: what is in its memory counts.
+    WithoutKernels,
 }
 
 fn word_at(bytes: &[u8], at: usize) -> u64 {
@@ -126,8 +137,12 @@ impl Welcome {
         if addr.checked_add(len).is_none() {
             return Err(BadGreeting::NotOurs);
         }
-        let (ticket, is_member) = (word_at(bytes, 28), bytes[5] == 1);
-        Ok(Welcome { memory: Remote { addr, len, rkey }, ticket, is_member })
+        let kind = match bytes[5] {
+            1 => StoreKind::Member,
+            2 => StoreKind::WithoutKernels,
+            _ => StoreKind::Alone,
+        };
+        Ok(Welcome { memory: Remote { addr, len, rkey }, ticket: word_at(bytes, 28), kind })
     }
 
     /// The bytes.
@@ -135,7 +150,11 @@ impl Welcome {
         let mut bytes = [0; WELCOME_LEN];
         bytes[..4].copy_from_slice(MAGIC);
         bytes[4] = VERSION;
-        bytes[5] = u8::from(self.is_member);
+        bytes[5] = match self.kind {
+            StoreKind::Alone => 0,
+            StoreKind::Member => 1,
+            StoreKind::WithoutKernels => 2,
+        };
         bytes[8..16].copy_from_slice(&self.memory.addr.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.memory.len.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.memory.rkey.to_le_bytes());
@@ -166,10 +185,12 @@ mod tests {
             assert_eq!(Hello::parse(&bytes[..31]).unwrap_err(), BadGreeting::NotOurs);
         }
         let memory = Remote { addr: 1 << 40, len: 1 << 30, rkey: 77 };
-        let welcome = Welcome { memory, ticket: 1 << 50 | 3, is_member: true };
-        assert_eq!(Welcome::parse(&welcome.to_bytes()), Ok(welcome));
+        for kind in [StoreKind::Alone, StoreKind::Member, StoreKind::WithoutKernels] {
+            let welcome = Welcome { memory, ticket: 1 << 50 | 3, kind };
+            assert_eq!(Welcome::parse(&welcome.to_bytes()), Ok(welcome));
+        }
         let memory = Remote { addr: u64::MAX, len: 2, rkey: 1 };
-        let wraps = Welcome { memory, ticket: 1, is_member: false };
+        let wraps = Welcome { memory, ticket: 1, kind: StoreKind::Alone };
         assert_eq!(Welcome::parse(&wraps.to_bytes()), Err(BadGreeting::NotOurs));
     }
 }

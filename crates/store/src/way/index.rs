@@ -17,7 +17,7 @@ use std::fmt;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::journal::Journal;
-use crate::layout::{COUNTS_AT, Geometry, MAGIC};
+use crate::layout::{COUNTS_AT, Geometry, MAGIC, PARTITIONS_MAX};
 use crate::memory::Memory;
 use crate::store::Store;
 use crate::table::{Hash, Hasher};
@@ -61,6 +61,21 @@ impl Index {
             out.extend_from_slice(&word.to_le_bytes());
         }
         counts.for_each(|count| out.extend_from_slice(&count.to_le_bytes()));
+    }
+
+    /// What the head and the bucket counts of a store say that lie in `memory` as in the store's,
+    /// whose first byte has the address `base`; `None` if they are of another layout.
+    pub(crate) fn read(memory: &impl Memory, base: u64) -> Option<Index> {
+        let [magic, seed, partitions, limit] = [0, 8, 16, 40].map(|at| memory.load(at));
+        if partitions > PARTITIONS_MAX {
+            return None;
+        }
+        let mut bytes: Vec<u8> = [magic, seed, limit, base].map(u64::to_le_bytes).concat();
+        for partition in 0..partitions {
+            let count = memory.load(COUNTS_AT + 8 * partition) as u32;
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        Index::parse(&bytes)
     }
 
     /// Reads a description; `None` if it is of another layout, or none at all.
@@ -180,6 +195,15 @@ mod tests {
         assert_eq!(hash, Hasher::new(77).hash(TablespaceId(3), b"key"));
         let end = store.index().1.area_at;
         assert!(index.buckets(hash).iter().all(|at| *at < end));
+        let read = Index::read(store.memory(), 0).unwrap();
+        assert_eq!(read.buckets(hash), index.buckets(hash));
+        for lie in [0, index.geometry.partitions + 1, PARTITIONS_MAX, u64::MAX] {
+            let memory = Heap::new(options.memory_len());
+            for (at, word) in [(0, MAGIC), (16, lie), (40, 8 << 20)] {
+                memory.store(at, word);
+            }
+            assert!(Index::read(&memory, 0).is_none(), "{lie}");
+        }
         for len in 0..bytes.len() {
             assert!(Index::parse(&bytes[..len]).is_none(), "{len}");
         }

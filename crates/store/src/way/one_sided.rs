@@ -1,6 +1,8 @@
 //! Reading a store one-sided: its card alone answers. A READ of a cached location takes one round
 //! trip; finding a location takes another (FaRM, and the layout's own rules: [`crate::layout`]).
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use remora::nic::queue::{
@@ -16,7 +18,7 @@ use super::index::Index;
 use super::patience::Patience;
 use super::region::Region;
 use crate::item::Item;
-use crate::layout::{BUCKET, SLOTS};
+use crate::layout::{BUCKET, HEAD_LEN, SLOTS};
 use crate::memory::Memory;
 use crate::table::{Bucket, Hash, Slot, differs, is_changing, level};
 use crate::tablespace::TablespaceId;
@@ -128,8 +130,8 @@ pub(crate) struct PolledReads {
     pub(crate) cq: CompletionQueue,
     pub(crate) timeout: Duration,
     /// READs whose end was not awaited, since it took too long: their completion is still to come,
-    /// and says nothing of those that follow.
-    pub(crate) is_owed: bool,
+    /// and says nothing of those that follow. All that READ by this queue pair share it.
+    pub(crate) is_owed: Arc<AtomicBool>,
 }
 
 /// READs as futures, by a queue pair whose requests are futures.
@@ -151,6 +153,21 @@ pub(crate) struct OneSided<R: Reads> {
     counters: OneSidedCounters,
     /// Values of which the store was told that they were read.
     told: u64,
+}
+
+/// READs what a store shows of its index at the beginning of its memory.
+///
+/// # Errors
+/// See [`OneSidedError`].
+pub(crate) async fn read_index<R: Reads>(
+    (mut reads, landing): (R, R::Landing),
+    memory: Remote,
+) -> Result<Index, OneSidedError> {
+    if memory.len < HEAD_LEN {
+        return Err(OneSidedError::Layout);
+    }
+    reads.read(memory, &landing, &[(memory.addr, 0, HEAD_LEN as u32)]).await?;
+    Index::read(&landing, memory.addr).ok_or(OneSidedError::Layout)
 }
 
 impl<R: Reads> OneSided<R> {
@@ -314,7 +331,7 @@ impl Reads for PolledReads {
         pieces: &[Piece],
     ) -> Result<(), OneSidedError> {
         let landing = landing.region();
-        if self.is_owed {
+        if self.is_owed.load(Ordering::Relaxed) {
             self.wait()?;
         }
         let last = pieces.len() - 1;
@@ -337,13 +354,13 @@ impl PolledReads {
     fn wait(&mut self) -> Result<(), OneSidedError> {
         let mut done = [Completion::default()];
         let mut patience = Patience::new(self.timeout);
-        self.is_owed = true;
+        self.is_owed.store(true, Ordering::Relaxed);
         while self.cq.poll(&mut done)? == 0 {
             if patience.is_over() {
                 return Err(OneSidedError::Timeout(self.timeout));
             }
         }
-        self.is_owed = false;
+        self.is_owed.store(false, Ordering::Relaxed);
         match done[0].status {
             Status::Success => Ok(()),
             status => Err(OneSidedError::Read(status)),

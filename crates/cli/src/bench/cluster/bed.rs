@@ -20,6 +20,8 @@ use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two looks for the primary.
 const LOOK: Duration = Duration::from_millis(20);
+/// A key that no measurement reads.
+const NOBODYS: u64 = 999_999_999_999;
 /// Memory of a store.
 const MEMORY: &str = "256M";
 
@@ -90,8 +92,8 @@ impl Group {
         let start = Instant::now();
         loop {
             for (index, node) in self.nodes.iter().enumerate() {
-                let work = Work { keys: 1, value: 1 };
-                let put = |mut load: Load| load.latency(Ask::Put, work, 0, 1);
+                let work = Work { keys: u64::MAX, value: 1 };
+                let put = |mut load: Load| load.latency(Ask::Put, work, NOBODYS, 1);
                 // A node that does not serve says so, and one that was killed is not there.
                 if Load::connect(front(node)?, 1).and_then(put).is_ok() {
                     return Ok(index);

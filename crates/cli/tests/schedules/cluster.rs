@@ -109,7 +109,9 @@ impl Node {
         let is_copy = said.iter().position(|line| line == "+OK");
         let is_copy = is_copy.ok_or(std::io::ErrorKind::UnexpectedEof)?;
         let digest = said[is_copy - 1].clone();
-        assert!(digest.starts_with('+'), "{digest}");
+        if !digest.starts_with('+') {
+            return Err(std::io::Error::other(digest));
+        }
         let mut answers = said.into_iter().skip(is_copy + 1);
         let mut held = BTreeMap::new();
         for name in names {

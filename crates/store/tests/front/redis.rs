@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Keeper};
 use remora_store::front::server::{Options, ServeError, Server};
-use remora_store::front::slots::Range;
+use remora_store::front::slots::{Part, Range, Runs, Shard};
 
 use crate::{Client, options, serve, serve_with};
 
@@ -484,11 +484,13 @@ fn a_selection_is_walked_in_steps() {
     assert!(steps >= 10, "{steps}");
 }
 
-/// A node of a group: a backup at times, which follows its primary at times.
-#[derive(Debug)]
+/// A node of a group: a backup at times, which follows its primary at times, and at times gives its
+/// slots to another group.
+#[derive(Debug, Default)]
 struct Member {
     is_backup: AtomicBool,
     follows: AtomicBool,
+    gives: AtomicBool,
 }
 
 impl Keeper for Member {
@@ -514,6 +516,15 @@ impl Keeper for Member {
 
     fn is_readable(&self, _: Option<u16>) -> bool {
         self.follows.load(SeqCst)
+    }
+
+    fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {
+        if !self.gives.load(SeqCst) {
+            return act(None);
+        }
+        let mut holdings = Runs::default();
+        holdings.set(Range::ALL, Some(&Part::Giving { to: "b".to_owned() }));
+        act(Some(&Shard { holdings: Some(holdings), transit: vec![b"foo".to_vec()] }));
     }
 
     fn cluster(&self) -> Option<Cluster> {
@@ -546,8 +557,7 @@ impl Keeper for Member {
 /// A backup leads to the primary, or shows its own keys, and no answer of it costs the connection.
 #[test]
 fn a_backup_answers_and_keeps_its_clients() {
-    let (is_backup, follows) = (AtomicBool::new(false), AtomicBool::new(true));
-    let member = Arc::new(Member { is_backup, follows });
+    let member = Arc::new(Member { follows: true.into(), ..Member::default() });
     let server = serve_with(&options(), member.clone());
     let mut client = Client::redis(&server);
     client.ask("SET foo 1\r\n", "+OK\r\n");
@@ -566,4 +576,20 @@ fn a_backup_answers_and_keeps_its_clients() {
     client.ask("READONLY\r\nGET foo\r\n", "+OK\r\n-MOVED 12182 127.0.0.9:7001\r\n");
     member.is_backup.store(false, SeqCst);
     client.ask("DBSIZE\r\n", ":1\r\n");
+}
+
+/// What a client sends before it knows that a change has to be tried again does not overtake it.
+#[test]
+fn a_read_does_not_overtake_a_change_of_a_key_on_its_way() {
+    let member = Arc::new(Member::default());
+    let server = serve_with(&options(), member.clone());
+    let mut client = Client::redis(&server);
+    client.ask("MSET foo 1 bar 1\r\n", "+OK\r\n");
+    member.gives.store(true, SeqCst);
+    let again = "-TRYAGAIN A key is on its way to another node\r\n";
+    client.ask("GET foo\r\n", "$1\r\n1\r\n");
+    client.ask("SET foo 2\r\nGET bar\r\nGET foo\r\n", format!("{again}$1\r\n1\r\n{again}"));
+    client.ask("GET foo\r\n", "$1\r\n1\r\n");
+    member.gives.store(false, SeqCst);
+    client.ask("SET foo 2\r\nGET foo\r\n", "+OK\r\n$1\r\n2\r\n");
 }

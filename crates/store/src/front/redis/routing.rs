@@ -11,6 +11,7 @@ const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at t
 const NOT_FOLLOWING: Wrong = Wrong::Is(
     "CLUSTERDOWN This node does not hear from its group's primary, or has none of its keys yet",
 );
+const ON_ITS_WAY: Wrong = Wrong::Is("TRYAGAIN A key is on its way to another node");
 const NOT_SERVED: Wrong = Wrong::Is("CLUSTERDOWN Hash slot not served");
 
 /// The keys among a command's arguments.
@@ -102,14 +103,19 @@ pub(super) fn run<'k>(
 ) -> Done {
     let world = call.turn.world.clone();
     let wanted = Wanted { writes: what.writes, is_asking: call.state.asks > 0 };
+    let slot = keys.clone().next().map(slot_of);
     let mut done = Ok(());
     world.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else {
             done = world.enter(what.alone, || run(call));
             return;
         };
+        if slot.is_some() && slot == call.state.put_off {
+            done = Err(ON_ITS_WAY);
+            return;
+        }
         // Where absence decides, nobody may change it, nor may time go back.
-        let is_giving = keys.clone().next().is_some_and(|key| shard.is_giving(slot_of(key)));
+        let is_giving = slot.is_some_and(|slot| shard.is_giving(slot));
         done = world.enter(what.alone || is_giving, || {
             if is_giving {
                 call.turn.now = call.turn.now.max(unix_ms());
@@ -123,10 +129,12 @@ pub(super) fn run<'k>(
                 Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
                 Verdict::Moved(slot) => Err(moved(&world, slot)),
                 Verdict::Split => {
+                    call.state.put_off = slot;
                     Err(Wrong::Is("TRYAGAIN Multiple keys request during rehashing of slot"))
                 }
                 Verdict::InTransit => {
-                    Err(Wrong::Is("TRYAGAIN A key is on its way to another node"))
+                    call.state.put_off = slot;
+                    Err(ON_ITS_WAY)
                 }
                 Verdict::Crosses => {
                     Err(Wrong::Is("CROSSSLOT Keys in request don't hash to the same slot"))

@@ -64,6 +64,7 @@ impl Session {
         let limits = limits(&turn.world);
         let mut used = 0;
         let mut before = Instant::now();
+        self.state.put_off = None;
         loop {
             if out.len() >= HIGH_WATER {
                 return Step { used, next: Next::Send };

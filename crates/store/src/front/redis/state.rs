@@ -53,6 +53,9 @@ pub(crate) struct State {
     pub(crate) reads_copies: bool,
     /// How many commands, the present one included, another group has sent here (`ASK`).
     pub(crate) asks: u8,
+    /// The slot of a request that has to be tried again. What the client has sent behind it, before
+    /// it knew, is to be tried again as well: it is not to overtake.
+    pub(crate) put_off: Option<u16>,
 }
 
 impl State {
@@ -69,6 +72,7 @@ impl State {
             is_closing: false,
             reads_copies: false,
             asks: 0,
+            put_off: None,
         }
     }
 

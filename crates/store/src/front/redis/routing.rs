@@ -103,13 +103,13 @@ pub(super) fn run<'k>(
 ) -> Done {
     let world = call.turn.world.clone();
     let wanted = Wanted { writes: what.writes, is_asking: call.state.asks > 0 };
-    let slot = keys.clone().next().map(slot_of);
     let mut done = Ok(());
     world.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else {
             done = world.enter(what.alone, || run(call));
             return;
         };
+        let slot = keys.clone().next().map(slot_of);
         if slot.is_some() && slot == call.state.put_off {
             done = Err(ON_ITS_WAY);
             return;

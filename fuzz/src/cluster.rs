@@ -26,8 +26,8 @@ pub fn cluster_wire(data: &[u8]) {
 
 /// Inputs that come far.
 pub fn cluster_wires() -> Vec<Seed> {
-    let greetings = [("hello", 52), ("welcome", 24)].map(|(name, len)| {
-        let mut data = b"RMg1".to_vec();
+    let greetings = [("hello", 56), ("welcome", 24)].map(|(name, len)| {
+        let mut data = b"RMg2".to_vec();
         data.resize(len, 1);
         Seed { name: name.to_owned(), data }
     });

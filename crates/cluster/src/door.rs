@@ -114,6 +114,10 @@ impl Door {
         if !self.group.options.token.matches(Some(&hello.token)) {
             return Err("it is of another group: its token is another one".to_owned());
         }
+        let me = self.group.options.me;
+        if hello.to != me {
+            return Err(format!("it calls {}, and this is {me}, at the same address", hello.to));
+        }
         if hello.region.len != ours {
             return Err(format!("its ring is of {} bytes, and ours of {ours}", hello.region.len));
         }
@@ -165,8 +169,8 @@ impl Door {
                 }
             };
             let region = self.group.remote();
-            let (node_of, token) = (self.group.options.me, self.group.options.token);
-            let hello = Hello { node: node_of, epoch, region, token };
+            let (me, token) = (self.group.options.me, self.group.options.token);
+            let hello = Hello { node: me, to: node, epoch, region, token };
             let device = &self.group.device;
             let step = device.connect(parts.0.clone(), address, &hello.to_bytes(), &self.params());
             calls.push(Call { to: node, epoch, since: now, parts, step });

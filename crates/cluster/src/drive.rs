@@ -119,17 +119,18 @@ impl<M: Memory + 'static> Drive<M> {
     /// Carries out what is committed.
     fn apply<'g>(&'g self, mut state: Locked<'g>, batch: &mut Batch) -> Result<Locked<'g>, String> {
         loop {
+            let before = state.replica.applied();
             batch.take(&mut state.replica, &self.group.region);
             if batch.records.is_empty() {
                 return Ok(state);
             }
-            state.is_applying = true;
+            state.applying_from = Some(before);
             drop(state);
             for (position, fields) in batch.iter() {
                 apply(&self.store, position, &fields)?;
             }
             state = self.group.lock();
-            state.is_applying = false;
+            state.applying_from = None;
         }
     }
 
@@ -167,6 +168,7 @@ impl<M: Memory + 'static> Drive<M> {
                 return Ok(state);
             }
         };
+        let before = state.replica.applied();
         if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
             return Ok(state);
         }
@@ -177,11 +179,11 @@ impl<M: Memory + 'static> Drive<M> {
         }
         *lineage += 1;
         state.flushes.clear();
-        state.is_applying = true;
+        state.applying_from = Some(before);
         drop((lineage, state));
         replace(&self.store, &records, group.options.salt)?;
         let mut state = group.lock();
-        state.is_applying = false;
+        state.applying_from = None;
         Ok(state)
     }
 

@@ -212,8 +212,9 @@ pub(crate) struct State {
     pub(crate) flushes: BTreeMap<u16, Position>,
     /// What goes to the disk, where the node keeps anything there.
     pub(crate) disk: Option<Feed>,
-    /// The store is about to have what the replica says is carried out.
-    pub(crate) is_applying: bool,
+    /// Where the store was before it began to carry out what the replica says is carried out, while
+    /// it is at it.
+    pub(crate) applying_from: Option<Mark>,
     /// A record of the disk is made again, as it was made first.
     pub(crate) repeating: Option<Position>,
     pub(crate) requests: mpsc::Sender<Request>,
@@ -294,7 +295,7 @@ impl Group {
             unbroken_from: 0,
             flushes: BTreeMap::new(),
             disk: None,
-            is_applying: false,
+            applying_from: None,
             repeating: None,
             requests: sender,
             told: (Position::NONE, 0),
@@ -345,7 +346,7 @@ impl Group {
     /// The lock, at a moment at which the store has what the replica says is carried out.
     pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.is_applying && !self.is_stopping() {
+        while state.applying_from.is_some() && !self.is_stopping() {
             state = self.sleep(state, REST);
         }
         state
@@ -512,7 +513,7 @@ impl Group {
             has_lease: state.failure.is_none() && replica.holds_lease(replica.epoch(), now_ns()),
             last: replica.last(),
             committed: replica.committed(),
-            applied: replica.applied(),
+            applied: state.applying_from.unwrap_or(replica.applied()),
             serving: state.open.filter(|_| state.is_open()).map(|(_, since)| since.elapsed()),
             links: state.links.keys().copied().collect(),
             addresses: state.addresses.clone(),

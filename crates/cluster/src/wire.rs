@@ -1,13 +1,19 @@
 //! What nodes say to each other: as they connect, and in frames over the queue pair.
 //!
 //! ```text
-//! hello, 52 bytes, of the caller          welcome, 24 bytes, of the called (little-endian)
-//!   0  magic "RMg1"                         0  magic "RMg1"
+//! hello, 56 bytes, of the caller          welcome, 24 bytes, of the called (little-endian)
+//!   0  magic "RMg2"                         0  magic "RMg2"
 //!   4  the node                             4  its region, as Remote has it
-//!  12  the epoch
-//!  16  its region, as Remote has it
-//!  36  the group's token
+//!  12  the node that it calls
+//!  20  the epoch
+//!  24  its region: address, 8 bytes,
+//!      length, 4 bytes, key, 4 bytes
+//!  40  the group's token
 //! ```
+//!
+//! An address may be another node's by now: one that comes back without its memory has a new number
+//! and the old address. Who takes such a node for the one that it was counts the votes of a node
+//! that has forgotten them. So the caller says whom it calls, and nobody else answers.
 
 use remora::Remote;
 use remora::connection::token::Token;
@@ -16,9 +22,9 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// The first bytes of both greetings; the last one is the version.
-const MAGIC: &[u8; 4] = b"RMg1";
+const MAGIC: &[u8; 4] = b"RMg2";
 /// Bytes of a [`Hello`].
-pub(crate) const HELLO: usize = 52;
+pub(crate) const HELLO: usize = 56;
 /// Bytes of a [`Welcome`].
 pub(crate) const WELCOME: usize = 24;
 /// The longest frame, in bytes.
@@ -26,10 +32,11 @@ pub(crate) const FRAME: usize = 4096;
 /// The bytes of a copy that one frame has at most: the rest are the frame's own.
 pub(crate) const PIECE: usize = FRAME - 16;
 
-/// Who connects, and for which epoch.
+/// Who connects to whom, and for which epoch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hello {
     pub(crate) node: NodeId,
+    pub(crate) to: NodeId,
     pub(crate) epoch: u32,
     pub(crate) region: Remote,
     pub(crate) token: Token,
@@ -47,33 +54,43 @@ pub(crate) struct Welcome {
 pub(crate) struct NoGreeting;
 
 impl Hello {
+    /// # Panics
+    /// If the region is of 4 GiB or more: no ring is as long.
     pub(crate) fn to_bytes(self) -> [u8; HELLO] {
-        let mut bytes = [0; HELLO];
-        bytes[..4].copy_from_slice(MAGIC);
-        bytes[4..12].copy_from_slice(&self.node.0.to_le_bytes());
-        bytes[12..16].copy_from_slice(&self.epoch.to_le_bytes());
-        bytes[16..36].copy_from_slice(&self.region.to_bytes());
-        bytes[36..].copy_from_slice(&self.token.to_bytes());
-        bytes
+        let len = u32::try_from(self.region.len).expect("a ring of at most 1 GiB");
+        let parts = [
+            MAGIC,
+            &self.node.0.to_le_bytes()[..],
+            &self.to.0.to_le_bytes(),
+            &self.epoch.to_le_bytes(),
+            &self.region.addr.to_le_bytes(),
+            &len.to_le_bytes(),
+            &self.region.rkey.to_le_bytes(),
+            &self.token.to_bytes(),
+        ];
+        parts.concat().try_into().expect("the lengths of the parts make it")
     }
 
     /// Reads the private data of a request to connect.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Hello, NoGreeting> {
         let bytes: &[u8; HELLO] = bytes.first_chunk().ok_or(NoGreeting)?;
-        let (magic, rest) = bytes.split_first_chunk::<4>().ok_or(NoGreeting)?;
-        let (node, rest) = rest.split_first_chunk().ok_or(NoGreeting)?;
-        let (epoch, rest) = rest.split_first_chunk().ok_or(NoGreeting)?;
-        let (region, token) = rest.split_at(Remote::LEN);
-        if magic != MAGIC {
-            return Err(NoGreeting);
-        }
+        let rest = &mut bytes.strip_prefix(MAGIC).ok_or(NoGreeting)?;
         Ok(Hello {
-            node: NodeId(u64::from_le_bytes(*node)),
-            epoch: u32::from_le_bytes(*epoch),
-            region: Remote::from_bytes(region).map_err(|_| NoGreeting)?,
-            token: token.try_into().ok().and_then(Token::new).ok_or(NoGreeting)?,
+            node: NodeId(u64::from_le_bytes(take(rest)?)),
+            to: NodeId(u64::from_le_bytes(take(rest)?)),
+            epoch: u32::from_le_bytes(take(rest)?),
+            region: Remote {
+                addr: u64::from_le_bytes(take(rest)?),
+                len: u32::from_le_bytes(take(rest)?).into(),
+                rkey: u32::from_le_bytes(take(rest)?),
+            },
+            token: Token::new(take(rest)?).ok_or(NoGreeting)?,
         })
     }
+}
+
+fn take<const N: usize>(rest: &mut &[u8]) -> Result<[u8; N], NoGreeting> {
+    rest.split_off(..N).and_then(|part| part.try_into().ok()).ok_or(NoGreeting)
 }
 
 impl Welcome {
@@ -133,14 +150,14 @@ mod tests {
     #[test]
     fn greetings_come_back_and_others_are_refused() {
         let token = Token::new([9; 16]).unwrap();
-        let hello = Hello { node: NodeId(1 << 60 | 5), epoch: 77, region: REGION, token };
-        let mut bytes = hello.to_bytes().to_vec();
-        bytes.resize(56, 0);
+        let (node, to) = (NodeId(1 << 60 | 5), NodeId(1 << 59 | 6));
+        let hello = Hello { node, to, epoch: 77, region: REGION, token };
+        let mut bytes = hello.to_bytes();
         let read = Hello::parse(&bytes).unwrap();
-        assert_eq!((read.node, read.epoch, read.region), (hello.node, 77, REGION));
+        assert_eq!((read.node, read.to, read.epoch, read.region), (node, to, 77, REGION));
         assert!(token.matches(Some(&read.token)));
         assert!(Hello::parse(&bytes[..HELLO - 1]).is_err());
-        bytes[3] = b'2';
+        bytes[3] = b'1';
         assert!(Hello::parse(&bytes).is_err());
         let welcome = Welcome { region: REGION };
         assert_eq!(Welcome::parse(&welcome.to_bytes()), Ok(welcome));

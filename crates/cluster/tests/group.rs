@@ -192,6 +192,31 @@ fn a_backup_takes_no_changes_and_says_who_does() {
     assert_eq!(get(backup, "a").unwrap(), "1");
 }
 
+/// A node that comes back without its memory has a new number and, before the service knows it, the
+/// address of the one that it was: it has not that one's vote.
+#[test]
+fn a_node_at_the_address_of_another_one_is_not_taken_for_it() {
+    let mut trial = Trial::new(3, 1 << 16);
+    trial.put("a", "1");
+    let primary = trial.primary().group().status().me;
+    let gone = *trial.nodes.keys().find(|name| **name != primary).unwrap();
+    trial.nodes.remove(&gone);
+    let stranger = NodeId(4);
+    trial.start(stranger, 1 << 16);
+    let is_linked = |trial: &Trial, node: NodeId, to: NodeId| {
+        trial.nodes[&node].group().status().links.contains(&to)
+    };
+    until("the link ends", || (!is_linked(&trial, primary, gone)).then_some(()));
+    let address = place(trial.nodes[&stranger].group());
+    let _stays = trial.service.coordinator(gone, address);
+    let said = until("the stranger is called", || {
+        assert!(!is_linked(&trial, stranger, primary));
+        trial.nodes[&stranger].group().status().last_refusal
+    });
+    assert!(said.ends_with("it calls n2, and this is n4, at the same address"), "{said}");
+    assert!(!is_linked(&trial, primary, gone));
+}
+
 #[test]
 fn when_the_primary_goes_another_one_serves_what_was_acknowledged() {
     let mut trial = Trial::new(3, 1 << 16);
@@ -267,9 +292,9 @@ fn the_members_are_tended_to() {
 }
 
 /// How a node of a version to come would greet, both ways.
-fn greeting() -> [u8; 52] {
-    let mut bytes = [0; 52];
-    bytes[..4].copy_from_slice(b"RMg2");
+fn greeting() -> [u8; 56] {
+    let mut bytes = [0; 56];
+    bytes[..4].copy_from_slice(b"RMg3");
     bytes
 }
 

@@ -25,6 +25,7 @@ use thiserror::Error;
 
 use crate::group::Group;
 use crate::journal::GroupLog;
+use crate::link::LinkId;
 use crate::wire::{Frame, PIECE};
 
 /// How many items a step has at most.
@@ -45,11 +46,12 @@ pub(crate) enum Interrupted {
     Uncommitted,
 }
 
-/// A copy to one node, in one epoch.
+/// A copy to one node, over one link: what is left of it makes no sense over the next one, where
+/// another copy begins.
 pub(crate) struct Sender {
     pub(crate) group: Arc<Group>,
     pub(crate) to: NodeId,
-    pub(crate) epoch: u32,
+    pub(crate) link: LinkId,
     /// What goes with it, as of its begin.
     pub(crate) head: Snapshot,
     /// The last flush of each tablespace: it has its position before it is carried out.
@@ -129,8 +131,7 @@ impl Sender {
         let frame = frame.encode().expect("pieces fit a frame");
         let (mut state, start) = (self.group.lock(), Instant::now());
         loop {
-            let link = state.links.get_mut(&self.to).filter(|link| link.epoch == self.epoch);
-            let link = link.ok_or(Interrupted::Link)?;
+            let link = state.link(self.to, self.link).ok_or(Interrupted::Link)?;
             if link.has_room() {
                 link.send(frame);
                 state.carry_out(&self.group);
@@ -181,4 +182,58 @@ pub(crate) fn replace<M: Memory>(
 
 fn no_record(why: NoRecord) -> String {
     format!("a copy of the store has what is no record: {why:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use remora::Device;
+    use remora::connection::token::Token;
+    use remora_store::replica::Snapshot;
+
+    use super::*;
+    use crate::group::GroupOptions;
+    use crate::link::{Link, entries, parts};
+
+    /// Its last frames would end another copy, of which some has come: that one would be taken for
+    /// whole.
+    #[test]
+    fn a_copy_does_not_go_on_over_the_next_link() {
+        let device = Device::open().unwrap();
+        let options = GroupOptions {
+            me: NodeId(1),
+            port: 7490,
+            ring_bytes: 1 << 16,
+            salt: 1,
+            token: Token::new([3; 16]).unwrap(),
+            lease: Duration::from_secs(1),
+            drift_ppm: 500,
+            patience: Duration::from_secs(1),
+        };
+        let group = Group::new(&device, options).unwrap();
+        let queue = device.create_cq(entries(2)).unwrap();
+        let link = || {
+            let parts = parts(&group.domain, &queue).unwrap();
+            let link = Link::new(1, parts, group.remote());
+            let id = link.id;
+            group.lock().links.insert(NodeId(2), link);
+            id
+        };
+        let (first, second) = (link(), link());
+        let head = Snapshot {
+            epoch: 1,
+            ends: Vec::new(),
+            committed: Position::NONE,
+            requests: Default::default(),
+        };
+        let sender = Sender {
+            group: group.clone(),
+            to: NodeId(2),
+            link: first,
+            head,
+            flushes: Vec::new(),
+        };
+        let sent = sender.send(&Frame::End);
+        assert!(matches!(sent, Err(Interrupted::Link)), "{sent:?}");
+        assert!(group.lock().link(NodeId(2), second).is_some());
+    }
 }

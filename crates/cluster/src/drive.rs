@@ -190,9 +190,9 @@ impl<M: Memory + 'static> Drive<M> {
     /// Begins the copies that are wanted: the store has now all that the log has.
     fn start_copies(&self, state: &mut State) -> Result<(), String> {
         state.copiers.retain(|copier| !copier.is_finished());
-        while let Some((to, epoch)) = state.copies.pop_first() {
+        while let Some((to, link)) = state.copies.pop_first() {
             let (head, flushes) = state.begin_walk();
-            let sender = Sender { group: self.group.clone(), to, epoch, head, flushes };
+            let sender = Sender { group: self.group.clone(), to, link, head, flushes };
             let store = self.store.clone();
             let copy = move || send_copy(sender, &store);
             let named = thread::Builder::new().name("cluster copy".to_owned());
@@ -226,11 +226,11 @@ impl<M: Memory + 'static> Drive<M> {
 type Locked<'g> = std::sync::MutexGuard<'g, State>;
 
 fn send_copy<M: Memory>(sender: Sender, store: &Store<M, GroupLog>) {
-    let (group, to, epoch) = (sender.group.clone(), sender.to, sender.epoch);
+    let (group, to, link) = (sender.group.clone(), sender.to, sender.link);
     if let Err(interrupted) = sender.run(store) {
         tracing::info!("no copy of the store for {to}: {interrupted}");
         let mut state = group.lock();
-        if state.links.get(&to).is_some_and(|link| link.epoch == epoch) {
+        if state.link(to, link).is_some() {
             state.lose(&group, to);
             state.carry_out(&group);
         }

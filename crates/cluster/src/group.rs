@@ -35,7 +35,7 @@ use thiserror::Error;
 
 use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
-use crate::link::{Done, Link};
+use crate::link::{Done, Link, LinkId};
 use crate::wire::Frame;
 
 /// How long the lock is left alone while the store is changed.
@@ -199,8 +199,8 @@ pub(crate) struct State {
     pub(crate) wanted: BTreeMap<NodeId, Wanted>,
     /// Wakes the door when more nodes are wanted.
     pub(crate) door: Option<Waker>,
-    /// Copies of the store to be sent, and in which epoch.
-    pub(crate) copies: BTreeMap<NodeId, u32>,
+    /// Copies of the store to be sent, and over which links.
+    pub(crate) copies: BTreeMap<NodeId, LinkId>,
     /// The threads that send them.
     pub(crate) copiers: Vec<JoinHandle<()>>,
     /// The epoch in which the store has all that the log has, so that changes can be made, and
@@ -621,6 +621,11 @@ impl State {
         }
     }
 
+    /// The link of this number to a node, if it is there still.
+    pub(crate) fn link(&mut self, to: NodeId, id: LinkId) -> Option<&mut Link> {
+        self.links.get_mut(&to).filter(|link| link.id == id)
+    }
+
     /// Ends a link, without a word to the replica; whether there was one.
     pub(crate) fn drop_link(&mut self, node: NodeId) -> bool {
         self.copies.remove(&node);
@@ -727,7 +732,9 @@ impl State {
                 }
             }
             Output::Snapshot { to } => {
-                self.copies.insert(to, self.replica.epoch());
+                if let Some(link) = self.links.get(&to) {
+                    self.copies.insert(to, link.id);
+                }
             }
             Output::Truncated { to } => {
                 if let Some(feed) = &mut self.disk {
@@ -742,7 +749,7 @@ impl State {
         self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
         self.links.retain(|_, link| link.epoch >= epoch);
         self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
-        self.copies.retain(|_, of| *of >= epoch);
+        self.copies.retain(|to, _| self.links.contains_key(to));
         self.replica.handle_fenced(&group.region, epoch);
     }
 

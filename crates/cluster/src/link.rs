@@ -5,6 +5,7 @@
 //! change. The last WRITE of a step takes one of the peer's receive requests, which wakes the peer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use remora::memory::BufferError;
 use remora::nic::Access;
@@ -78,9 +79,21 @@ pub(crate) enum Broken {
     Range,
 }
 
+/// Which link of this process it is: no other one has had the number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkId(u64);
+
+impl LinkId {
+    fn next() -> LinkId {
+        static MADE: AtomicU64 = AtomicU64::new(0);
+        LinkId(MADE.fetch_add(1, Relaxed))
+    }
+}
+
 /// A link. Dropping it disconnects.
 #[derive(Debug)]
 pub(crate) struct Link {
+    pub(crate) id: LinkId,
     /// The epoch in which its primary asked for it.
     pub(crate) epoch: u32,
     pub(crate) incoming: Incoming,
@@ -113,6 +126,7 @@ impl Link {
     pub(crate) fn new(epoch: u32, parts: (QueuePair, MemoryRegion), remote: Remote) -> Link {
         let (queue_pair, slots) = parts;
         Link {
+            id: LinkId::next(),
             epoch,
             incoming: Incoming::default(),
             queue_pair,

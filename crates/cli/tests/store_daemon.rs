@@ -15,7 +15,7 @@ use remora_store::way::connect::ClientOptions;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::nic::Daemon;
-use support::{command, until};
+use support::{Folder, command, fail, succeed, until};
 
 /// A store on a daemon's card; it ends with the test.
 struct Served {
@@ -133,4 +133,38 @@ fn chains_and_reads_are_answered_while_the_store_stands_still() {
     check_both(&many, "after");
     let by_kernel = client.get(b"key:1", &mut Vec::new()).unwrap_err();
     assert!(matches!(by_kernel, StoreError::NoKernels), "{by_kernel}");
+}
+
+/// A key that READs find is there; of any other, nobody can say that it is not.
+#[test]
+fn store_get_reads_what_it_finds() {
+    let daemon = Daemon::start();
+    let served = Served::start(&daemon);
+    served.set(&[7], "value");
+    let store = served.store.ip().to_string();
+    assert_eq!(succeed(["store", "get", &store, "key:7"]), "value:7");
+    for args in [&["get", &store, "none"][..], &["put", &store, "key:7", "another"]] {
+        let said = fail([&["store"], args].concat());
+        assert!(said.contains("ask and change by Redis’ or memcached’s protocol"), "{said}");
+    }
+}
+
+#[test]
+fn what_needs_kernels_is_not_served() {
+    let daemon = Daemon::start();
+    let folder = Folder::new();
+    let log = folder.path("").display().to_string();
+    let refused = [
+        (&["serve"][..], "so that nobody could put a key: serve --redis or --memcached"),
+        (&["serve", "--redis", "0", "--dir", &log, "--fsync", "always"], "--fsync"),
+        (
+            &["serve", "--redis", "0", "--cluster", "a", "--etcd", "http://127.0.0.1:1"],
+            "set REMORA_NIC=off",
+        ),
+    ];
+    for (args, reason) in refused {
+        let output = daemon.run(&[&["store"], args].concat());
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains(reason), "{args:?}: {said}");
+    }
 }

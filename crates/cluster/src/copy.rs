@@ -225,13 +225,8 @@ mod tests {
             committed: Position::NONE,
             requests: Default::default(),
         };
-        let sender = Sender {
-            group: group.clone(),
-            to: NodeId(2),
-            link: first,
-            head,
-            flushes: Vec::new(),
-        };
+        let sender =
+            Sender { group: group.clone(), to: NodeId(2), link: first, head, flushes: Vec::new() };
         let sent = sender.send(&Frame::End);
         assert!(matches!(sent, Err(Interrupted::Link)), "{sent:?}");
         assert!(group.lock().link(NodeId(2), second).is_some());

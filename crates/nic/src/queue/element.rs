@@ -384,6 +384,7 @@ impl Element {
     }
 
     /// The application's id, which can be read from a refused element, too.
+    #[inline]
     pub(crate) fn wr_id(raw: &[u8]) -> u64 {
         le64(raw, 32)
     }
@@ -413,6 +414,14 @@ impl Element {
     pub(crate) fn ud(&self) -> (u32, u32) {
         (self.remote as u32, (self.remote >> 32) as u32 & 0xFF_FFFF)
     }
+}
+
+/// The application's id of an element of at least [`ELEMENT_LEN`] bytes, and its flags, for those
+/// who keep track of what they have written.
+#[must_use]
+#[inline]
+pub fn label(raw: &[u8]) -> (u64, SendFlags) {
+    (Element::wr_id(raw), SendFlags::from_bits_retain(le16(raw, 8)))
 }
 
 /// How many entries fit a slot of `stride` bytes.

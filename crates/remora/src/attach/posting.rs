@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use remora_nic::queue::element::TooLong;
+use remora_nic::queue::element::{ELEMENT_LEN, TooLong, label};
 use remora_nic::queue::{Completion, RingInit, SendFlags, Status, with_room};
 use remora_nic::{MemoryFault, PostError};
 
 use crate::memory::Buffer;
 use crate::message::RingPlace;
 use crate::shared::{Arena, WorkQueue};
-
-/// Where an element has its flags, and its request's number.
-const AT_FLAGS: usize = 8;
-const AT_WR_ID: usize = 32;
 
 /// One work queue.
 #[derive(Debug)]
@@ -65,14 +61,11 @@ impl Posting {
         posting.seen = retired;
         let count = posting.written.wrapping_sub(retired).min(posting.depth);
         for index in (0..count).map(|i| retired.wrapping_add(i)) {
-            let mut raw = [0; AT_WR_ID + 8];
+            let mut raw = [0; ELEMENT_LEN];
             if posting.memory.read_at(posting.slot(index), &mut raw).is_ok() {
-                let flags = SendFlags::from_bits_retain(u16::from_le_bytes([
-                    raw[AT_FLAGS],
-                    raw[AT_FLAGS + 1],
-                ]));
+                let (wr_id, flags) = label(&raw);
                 let reported = all_reported || flags.contains(SendFlags::SIGNALED);
-                *posting.request(index) = Request { wr_id: wr_id(&raw), reported };
+                *posting.request(index) = Request { wr_id, reported };
             }
         }
         Some(posting)
@@ -123,7 +116,7 @@ impl Posting {
             let used = encode(raw)?;
             let written = self.memory.write_at(at, &raw[..used]);
             written.map_err(|_| PostError::Memory(MemoryFault { addr: at as u64 }))?;
-            Ok::<_, PostError>(wr_id(raw))
+            Ok::<_, PostError>(label(raw).0)
         })?;
         *self.request(index) = Request { wr_id, reported };
         self.written = index.wrapping_add(1);
@@ -190,13 +183,11 @@ impl Posting {
     }
 }
 
-/// The request number of an element.
-fn wr_id(raw: &[u8]) -> u64 {
-    raw[AT_WR_ID..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
 #[cfg(test)]
 mod tests {
+    use remora_nic::queue::RecvRequest;
+    use remora_nic::queue::element::encode_recv;
+
     use super::*;
     use crate::shared::arena::DATA;
 
@@ -212,11 +203,8 @@ mod tests {
     }
 
     fn post(posting: &mut Posting, wr_id: u64, reported: bool) {
-        let encode = |raw: &mut [u8]| {
-            raw[AT_WR_ID..][..8].copy_from_slice(&wr_id.to_le_bytes());
-            Ok(64)
-        };
-        posting.post(reported, encode).unwrap();
+        let request = RecvRequest { wr_id, sges: &[] };
+        posting.post(reported, |raw| encode_recv(&request, raw)).unwrap();
     }
 
     fn done(posting: &mut Posting, wr_id: u64, status: Status) {

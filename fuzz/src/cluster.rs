@@ -84,8 +84,8 @@ impl Keeper for Sharded {
         false
     }
 
-    fn wait(&self, version: u64) -> Result<(), String> {
-        Forgetful.wait(version)
+    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
+        Forgetful.wait(since, version)
     }
 
     fn save(&self, background: bool) -> Result<(), String> {

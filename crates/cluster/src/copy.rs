@@ -20,7 +20,6 @@ use remora_store::replica::{NodeId, Snapshot, apply, with_fields};
 use remora_store::scan::Cursor;
 use remora_store::store::Store;
 use remora_store::tablespace::TablespaceId;
-use remora_store::way::kernel::now_ms;
 use thiserror::Error;
 
 use crate::group::Group;
@@ -28,6 +27,8 @@ use crate::journal::GroupLog;
 use crate::link::LinkId;
 use crate::wire::{Frame, PIECE};
 
+/// The time at which a copy is made: what has expired goes with it, until the log has its deletion.
+const NOTHING_EXPIRES: u64 = 0;
 /// How many items a step has at most.
 const STEP: usize = 256;
 /// How long a sender waits for room at a time.
@@ -91,7 +92,7 @@ impl Sender {
     ) -> Result<(), Interrupted> {
         let mut cursor = Cursor::START;
         loop {
-            cursor = store.scan(space, cursor, now_ms(), STEP, &mut |item| {
+            cursor = store.scan(space, cursor, NOTHING_EXPIRES, STEP, &mut |item| {
                 let record = Record::of_item(item);
                 self.add(&record, Position::from_number(item.version), bytes);
                 ControlFlow::Continue(())
@@ -146,7 +147,8 @@ impl Sender {
 
     /// Waits until all that the copy may have is committed.
     fn settle(&mut self, covered: Position) -> Result<(), Interrupted> {
-        let end = self.group.lock().replica.last().position;
+        // (On a backup, what it has not carried out may never be committed, and is not in it.)
+        let end = self.group.lock().replica.applied().position;
         if end != covered {
             self.group.wait(end).map_err(|_| Interrupted::Uncommitted)?;
             self.head.committed = self.head.committed.max(end);

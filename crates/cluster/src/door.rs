@@ -93,8 +93,9 @@ impl Door {
                 return None;
             }
         };
-        // A new connection ends the one before.
+        // A new connection ends the one before, and what that was to bring does not come over it.
         state.lose(&self.group, hello.node);
+        state.carry_out(&self.group);
         let queue_pair = parts.0.clone();
         let guest = Guest { node: hello.node, qpn: queue_pair.qpn() };
         state.links.insert(hello.node, Link::new(hello.epoch, parts, hello.region));

@@ -121,6 +121,8 @@ impl<M: Memory + 'static> Drive<M> {
         loop {
             let before = state.replica.applied();
             batch.take(&mut state.replica, &self.group.region);
+            // What it wants done is of the links that there are now.
+            state.carry_out(&self.group);
             if batch.records.is_empty() {
                 return Ok(state);
             }
@@ -145,6 +147,7 @@ impl<M: Memory + 'static> Drive<M> {
         // What was committed so far is carried out first, so that it does not come on top.
         let mut state = self.apply(state, batch)?;
         let Some(link) = state.links.get_mut(&from) else { return Ok(state) };
+        let link_id = link.id;
         let Some((snapshot, records)) = link.incoming.finish() else {
             tracing::warn!("{from} sends a copy that cannot be understood");
             state.lose(group, from);
@@ -156,9 +159,16 @@ impl<M: Memory + 'static> Drive<M> {
         let disk = state.disk.as_ref().map(|feed| feed.disk.clone());
         drop(state);
         let written = disk.map(|disk| write_copy(group, &disk, &snapshot, &records)).transpose();
+        // Nobody changes the store who was let in before: a flush that is under way would go on in
+        // the copy.
+        let _shard = group.shard.write().unwrap_or_else(PoisonError::into_inner);
         // No snapshot of what is here gets its name from now on.
         let mut lineage = group.lineage();
         let mut state = group.lock();
+        if state.link(from, link_id).is_none() {
+            // The next link begins with a copy of its own.
+            return Ok(state);
+        }
         let written = match written {
             Ok(written) => written,
             Err(reason) => {
@@ -172,6 +182,7 @@ impl<M: Memory + 'static> Drive<M> {
         if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
             return Ok(state);
         }
+        state.carry_out(group);
         let at = state.replica.applied();
         if let (Some(copy), Some(feed)) = (written, &mut state.disk) {
             copy.name().map_err(|error| format!("cannot keep a copy on the disk: {error}"))?;

@@ -53,11 +53,12 @@ impl Keeper for GroupKeeper {
         true
     }
 
-    /// The lease is looked at last: what was read before is then so for everybody.
-    fn wait(&self, version: u64) -> Result<(), String> {
-        let position = Position::from_number(version);
+    /// The lease is looked at last: what was read before is then so for everybody, unless another
+    /// node has served since.
+    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
+        let [since, position] = [since, version].map(Position::from_number);
         self.0.wait(position).map_err(|doubt| doubt.to_string())?;
-        self.0.check_since(position).map_err(|reason| reason.to_string())
+        self.0.check_since(since).map_err(|reason| reason.to_string())
     }
 
     fn save(&self, background: bool) -> Result<(), String> {
@@ -162,8 +163,8 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
         self.keeper.is_awaited()
     }
 
-    fn wait(&self, version: u64) -> Result<(), String> {
-        self.keeper.wait(version)
+    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
+        self.keeper.wait(since, version)
     }
 
     fn save(&self, background: bool) -> Result<(), String> {

@@ -210,6 +210,8 @@ pub(crate) struct State {
     pub(crate) unbroken_from: u32,
     /// The last flush of each tablespace that this node has ordered: see `copy`.
     pub(crate) flushes: BTreeMap<u16, Position>,
+    /// The last change of an expiry that this node has ordered: the item's version does not tell.
+    pub(crate) touched: Position,
     /// What goes to the disk, where the node keeps anything there.
     pub(crate) disk: Option<Feed>,
     /// Where the store was before it began to carry out what the replica says is carried out, while
@@ -294,6 +296,7 @@ impl Group {
             open: None,
             unbroken_from: 0,
             flushes: BTreeMap::new(),
+            touched: Position::NONE,
             disk: None,
             applying_from: None,
             repeating: None,
@@ -748,7 +751,8 @@ impl State {
         self.cease(group);
         self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
         self.links.retain(|_, link| link.epoch >= epoch);
-        self.wanted.retain(|_, wanted| wanted.epoch >= epoch);
+        // (What was wanted in an earlier epoch may only just have been noted.)
+        self.wanted.clear();
         self.copies.retain(|to, _| self.links.contains_key(to));
         self.replica.handle_fenced(&group.region, epoch);
     }

@@ -52,6 +52,7 @@ impl GroupLog {
             Record::Drop { tablespace } => {
                 state.flushes.remove(&tablespace.0);
             }
+            Record::Touch { .. } => state.touched = position,
             _ => {}
         }
         state.carry_out(group);
@@ -87,6 +88,11 @@ impl Journal for GroupLog {
 
     /// Readers who ask nobody may see what no majority has.
     fn holds_back(&self) -> bool {
+        true
+    }
+
+    /// The primary's clock decides, and nobody else's.
+    fn logs_expiry(&self) -> bool {
         true
     }
 }

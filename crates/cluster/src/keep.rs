@@ -115,7 +115,8 @@ impl Kept {
             let read = replica.end_reading_back(&group.region, snapshot.end, carry_out);
             read.map_err(|reason| failed((last, reason)))?;
         }
-        player.finish(last, now_ms()).map_err(failed)?;
+        // (What has expired is there until the log has its deletion.)
+        player.finish(last, 0).map_err(failed)?;
         let snapshots = Arc::new(Snapshots::new(&self.disk, &recovery, now_ms()));
         let writer = CommitThread::start(committer)
             .map_err(|source| KeepError::Write { place: self.disk.place(), source })?;
@@ -244,7 +245,10 @@ impl Walked for GroupLog {
         self.0.wait(end).map_err(|doubt| SaveError::Undecided(doubt.to_string()))?;
         self.log().sync(end)?;
         let lineage = self.0.lineage();
-        if *lineage == begun.lineage { Ok(Some(lineage)) } else { Err(SaveError::Replaced) }
+        // A node that ends waits for nothing: the store may have been in the middle of a change
+        // when this was begun.
+        let is_whole = *lineage == begun.lineage && !self.0.is_stopping();
+        if is_whole { Ok(Some(lineage)) } else { Err(SaveError::Replaced) }
     }
 }
 

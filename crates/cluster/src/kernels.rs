@@ -231,7 +231,10 @@ impl<M: Memory + 'static> GroupStore<M> {
         let until = match (operation, done) {
             (Operation::Lease | Operation::Describe, _) => committed,
             // What was read or changed may be committed already.
-            (_, Ok(version)) if executed.has_changed || operation == Operation::Get => {
+            (Operation::Get, Ok(version)) => {
+                committed.max(Position::from_number(version)).max(state.touched)
+            }
+            (_, Ok(version)) if executed.has_changed => {
                 committed.max(Position::from_number(version))
             }
             _ => last,

@@ -15,7 +15,7 @@ use remora_cluster::{
 use remora_store::journal::JournalError;
 use remora_store::memory::Heap;
 use remora_store::scan::Cursor;
-use remora_store::store::{Change, Options, Store, UpdateError, Value};
+use remora_store::store::{Change, Old, Options, Store, UpdateError, Value};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
 
@@ -190,6 +190,39 @@ fn a_backup_takes_no_changes_and_says_who_does() {
     let failed = JournalError::Failed(refused.to_string());
     assert_eq!(put(backup, "a", "2"), Err(UpdateError::Journal(failed)));
     assert_eq!(get(backup, "a").unwrap(), "1");
+}
+
+/// A backup's clock may be ahead, and a change of the expiry be on its way to it.
+#[test]
+fn keys_expire_when_the_primary_says_so() {
+    const HOUR: u64 = 3_600_000;
+    let trial = Trial::new(3, 1 << 16);
+    trial.put("stays", "1");
+    trial.put("goes", "1");
+    let primary = trial.primary();
+    let space = primary.store().tablespace("db0").unwrap();
+    let now = now_ms();
+    let touch = |key: &str, expires_ms| {
+        let touch = &mut |_: Option<&Old<'_>>, _: &mut Vec<u8>| Change::Touch { expires_ms };
+        primary.store().update(space, key.as_bytes(), now, touch).unwrap();
+    };
+    ["stays", "goes"].into_iter().for_each(|key| touch(key, Some(now + HOUR)));
+    trial.settle();
+    let me = primary.group().status().me;
+    let backups = || trial.nodes.values().filter(move |node| node.group().status().me != me);
+    let has = |node: &Member, key: &str| {
+        node.store().get(space, key.as_bytes(), now, &mut Vec::new()).is_some()
+    };
+    for backup in backups() {
+        assert_eq!(backup.store().sweep(now + 2 * HOUR, u32::MAX).expired, 0);
+        assert!(has(backup, "stays") && has(backup, "goes"));
+    }
+    touch("stays", None);
+    assert_eq!(primary.store().sweep(now + 2 * HOUR, u32::MAX).expired, 1);
+    trial.settle();
+    for backup in backups() {
+        assert!(has(backup, "stays") && !has(backup, "goes"));
+    }
 }
 
 /// A node that comes back without its memory has a new number and, before the service knows it, the

@@ -78,17 +78,20 @@ impl<M: Memory, J: Journal> Store<M, J> {
         slot: &Slot,
         now: u64,
     ) -> bool {
-        let mut copy = Vec::new();
-        if self.copy_item(slot, now, &mut copy)
-            && let Some(item) = Item::parse(&copy)
-        {
-            let record = Record::Delete { tablespace: item.tablespace, key: item.key };
-            if self.journal().append(&record).is_err() {
-                return false;
-            }
+        if !self.log_removal(slot, now) {
+            return false;
         }
         self.remove(locked, place, slot);
         self.count_evicted();
         true
+    }
+
+    /// Logs that an item is gone, if it was there at `now`. False if it cannot be logged.
+    pub(crate) fn log_removal(&self, slot: &Slot, now: u64) -> bool {
+        let mut copy = Vec::new();
+        let item = if self.copy_item(slot, now, &mut copy) { Item::parse(&copy) } else { None };
+        item.is_none_or(|Item { tablespace, key, .. }| {
+            self.journal().append(&Record::Delete { tablespace, key }).is_ok()
+        })
     }
 }

@@ -139,6 +139,13 @@ pub trait Journal: Send + Sync {
     fn holds_back(&self) -> bool {
         false
     }
+
+    /// Whether an item that has expired is there until its deletion is logged. Those who carry the
+    /// log out elsewhere, or later, do not judge by their clocks then: a change of the expiry may
+    /// be on its way to them.
+    fn logs_expiry(&self) -> bool {
+        false
+    }
 }
 
 impl<J: Journal + ?Sized> Journal for &J {
@@ -165,6 +172,10 @@ impl<J: Journal + ?Sized> Journal for &J {
     fn holds_back(&self) -> bool {
         (**self).holds_back()
     }
+
+    fn logs_expiry(&self) -> bool {
+        (**self).logs_expiry()
+    }
 }
 
 impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
@@ -190,6 +201,10 @@ impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
 
     fn holds_back(&self) -> bool {
         (**self).holds_back()
+    }
+
+    fn logs_expiry(&self) -> bool {
+        (**self).logs_expiry()
     }
 }
 

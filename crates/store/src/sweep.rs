@@ -94,7 +94,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         swept
     }
 
-    /// Removes an item if it has expired, which needs no record: its expiry is in the log already.
+    /// Removes an item if it has expired. That needs no record, since its expiry is in the log
+    /// already, unless the journal says so.
     fn remove_expired(
         &self,
         locked: &mut Locked<'_, M>,
@@ -104,7 +105,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> bool {
         // The slot's second is a hint, and the item has the truth; most items are not looked at.
         let due = slot.expiry > 0 && u64::from(slot.expiry) <= now / 1000;
-        let expired = due && self.is_expired(&slot, now);
+        let expired = due
+            && self.is_expired(&slot, now)
+            && (!self.journal().logs_expiry() || self.log_removal(&slot, 0));
         if expired {
             self.remove(locked, place, &slot);
         } else {

@@ -56,6 +56,8 @@ pub struct Report {
     pub overrun: u64,
     /// Stores that were sent, as these have counted it.
     pub snapshots: u64,
+    /// Those of them that did not come whole.
+    pub broken_off: u64,
     /// The virtual time at the end.
     pub time: Duration,
     /// Events.
@@ -148,6 +150,7 @@ fn report(world: World) -> Report {
         truncated: sum(|counters| counters.truncated),
         overrun: sum(|counters| counters.overrun),
         snapshots: sum(|counters| counters.snapshots),
+        broken_off: world.copies_begun - world.copies_come,
         time: Duration::from_nanos(world.now_ns),
         steps: world.steps,
         plan: world.plan,
@@ -157,7 +160,7 @@ fn report(world: World) -> Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Report { operations, open, epochs, nodes, deaths, served, resigned, .. } = self;
-        let Report { truncated, overrun, snapshots, time, steps, .. } = self;
+        let Report { truncated, overrun, snapshots, broken_off, time, steps, .. } = self;
         write!(f, "{}", self.plan)?;
         writeln!(f, "  done    {operations} operations, {open} without an answer")?;
         writeln!(f, "  nodes   {nodes} in all, {deaths} deaths")?;
@@ -167,7 +170,8 @@ impl fmt::Display for Report {
         )?;
         writeln!(
             f,
-            "  logs    {truncated} cut back, {overrun} backups too slow, {snapshots} snapshots"
+            "  logs    {truncated} cut back, {overrun} backups too slow, {snapshots} snapshots, \
+             {broken_off} of them broken off"
         )?;
         writeln!(f, "  time    {time:?}; {steps} steps")
     }

@@ -27,7 +27,12 @@ pub(crate) enum Packet {
         len: u64,
         is_last: bool,
     },
-    Store(Box<(Snapshot, Table)>),
+    /// A copy of the sender's store, of which so many pieces are yet to come. Only a whole one is
+    /// taken.
+    Store {
+        store: Box<(Snapshot, Table)>,
+        pieces: u64,
+    },
 }
 
 /// One direction of a connection.
@@ -45,6 +50,19 @@ pub(crate) struct Connection {
     pub(crate) epoch: u32,
     pub(crate) ends: [NodeId; 2],
     pub(crate) lanes: [Lane; 2],
+}
+
+impl Lane {
+    /// Takes what arrives next: nothing, where a copy has come by a piece.
+    pub(crate) fn pop(&mut self) -> Option<Packet> {
+        match self.packets.front_mut() {
+            Some(Packet::Store { pieces, .. }) if *pieces > 0 => {
+                *pieces -= 1;
+                None
+            }
+            _ => self.packets.pop_front(),
+        }
+    }
 }
 
 impl Connection {

@@ -41,6 +41,10 @@ pub struct Plan {
     pub reads_late: bool,
     /// A node that is stopped is still written to, as by a card of its own.
     pub card_lives: bool,
+    /// In how many pieces more than one a copy of a store comes, each some 3 µs behind the one
+    /// before: many take a good part of a lease, so that copies break off, and primaries change
+    /// meanwhile.
+    pub pieces: u64,
     /// When the last fault comes, and all are mended.
     pub calm_at_ns: u64,
     /// How long a connection goes on without an acknowledgement.
@@ -75,6 +79,8 @@ impl Plan {
             card_lives: dice.one_in(2),
             calm_at_ns: dice.between(40..=250) * MS,
             retry_ns: dice.between(1..=4) * MS,
+            // (Of other dice, so that worlds without them are what they were.)
+            pieces: Dice::new(!seed).pick(&[0, 100, 1000, 5000]),
             honours_lease: true,
         };
         (plan, dice)
@@ -122,6 +128,7 @@ impl fmt::Display for Plan {
             "  clients {clients}, {operations} operations each on {keys} keys, \
              bursts below {burst} changes"
         )?;
+        writeln!(f, "  copies  in {} pieces", self.pieces + 1)?;
         writeln!(f, "  faults  until {:?}", time(self.calm_at_ns))
     }
 }

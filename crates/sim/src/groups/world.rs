@@ -66,6 +66,9 @@ pub(crate) struct World {
     /// A node that is to be no member for a while.
     pub(crate) left: Option<NodeId>,
     pub(crate) is_calm: bool,
+    /// Copies of stores that were begun, and that have come whole.
+    pub(crate) copies_begun: u64,
+    pub(crate) copies_come: u64,
 }
 
 impl World {
@@ -92,6 +95,8 @@ impl World {
             machines: machines.clone(),
             left: None,
             is_calm: false,
+            copies_begun: 0,
+            copies_come: 0,
         };
         machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
         world.schedule(0, Event::Operate);
@@ -277,7 +282,9 @@ impl World {
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
             Output::Snapshot { to } => {
                 let store = Box::new((node.replica.snapshot(), node.kept.table()));
-                self.post(name, to, Packet::Store(store));
+                let pieces = self.plan.pieces;
+                self.copies_begun += 1;
+                self.post(name, to, Packet::Store { store, pieces });
             }
             Output::Truncated { to } => {
                 if let Some(disk) = &mut node.disk {
@@ -391,7 +398,7 @@ impl World {
             lane.is_moving = false;
             return self.process(from, 0, Event::Ended(id));
         }
-        let packet = if cannot_come { None } else { lane.packets.pop_front() };
+        let packet = if cannot_come { None } else { lane.pop() };
         lane.is_moving = is_unheard || !lane.packets.is_empty();
         if lane.is_moving {
             let long = if is_unheard { self.plan.retry_ns / 4 } else { 5 * US };
@@ -429,7 +436,7 @@ impl World {
                     self.put_into_inbox(to, id, packet);
                 }
             }
-            Packet::Message(_) | Packet::Store(_) => self.put_into_inbox(to, id, packet),
+            Packet::Message(_) | Packet::Store { .. } => self.put_into_inbox(to, id, packet),
         }
     }
 
@@ -453,7 +460,10 @@ impl World {
             Packet::Message(message) => {
                 node.replica.handle_message(&node.region, from, message);
             }
-            Packet::Store(store) => node.replace(from, &store.0, &store.1),
+            Packet::Store { store, .. } => {
+                self.copies_come += 1;
+                node.replace(from, &store.0, &store.1);
+            }
             Packet::Answer { .. } => node.replica.handle_read(&node.region, from),
             Packet::Write { .. } | Packet::Read(_) => unreachable!("the card has done it"),
         }

@@ -227,11 +227,12 @@ pub trait Keeper: Send + Sync + Debug {
         self.is_awaited()
     }
 
-    /// Waits until all changes up to `version` are kept.
+    /// Waits until all changes up to `version` are kept. The first of what is to be acknowledged
+    /// was made, or read, after [`Keeper::seen`] was `since`.
     ///
     /// # Errors
     /// If they cannot be: they must not be acknowledged.
-    fn wait(&self, version: u64) -> Result<(), String>;
+    fn wait(&self, since: u64, version: u64) -> Result<(), String>;
 
     /// Writes the whole store to the disk: before it returns, or on its own.
     ///
@@ -384,7 +385,7 @@ impl Keeper for Forgetful {
         false
     }
 
-    fn wait(&self, _version: u64) -> Result<(), String> {
+    fn wait(&self, _since: u64, _version: u64) -> Result<(), String> {
         Ok(())
     }
 

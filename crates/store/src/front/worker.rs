@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, sockopt};
 
 use crate::front::clients::Ends;
 use crate::front::connection::{Connection, Fate, Spares};
-use crate::front::world::{Turn, World, unix_ms};
+use crate::front::world::{Turn, World};
 use crate::stats::Way;
 
 /// Events that one turn takes.
@@ -108,7 +108,7 @@ impl Worker {
                     panic!("epoll_wait: {errno}");
                 }
             }
-            self.turn.now = unix_ms();
+            self.turn.begin();
             for event in &events {
                 self.hear(event.data.u64(), event.flags);
             }
@@ -158,7 +158,7 @@ impl Worker {
             let keeper = &self.turn.world.keeper;
             if keeper.is_awaited() {
                 self.turn.counts.durability_waits.add(1);
-                if let Err(reason) = keeper.wait(version) {
+                if let Err(reason) = keeper.wait(self.turn.since, version) {
                     for slot in &touched {
                         if let Some(connection) = &mut self.slots[*slot] {
                             connection.disown(&reason);

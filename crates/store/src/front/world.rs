@@ -252,6 +252,8 @@ pub struct Turn {
     pub counts: Arc<Counts>,
     /// The time, in ms of Unix time.
     pub now: u64,
+    /// The end of the log as the turn began, where answers wait for it.
+    pub since: u64,
     /// The newest change that an answer of this turn acknowledges.
     pub version: u64,
     /// A buffer for values on their way.
@@ -262,7 +264,15 @@ impl Turn {
     /// The first turn of a thread.
     pub fn new(world: Arc<World>) -> Turn {
         let counts = world.stats.thread();
-        Turn { world, counts, now: unix_ms(), version: 0, scratch: Vec::new() }
+        Turn { world, counts, now: unix_ms(), since: 0, version: 0, scratch: Vec::new() }
+    }
+
+    /// Begins the next one.
+    pub fn begin(&mut self) {
+        self.now = unix_ms();
+        if self.world.keeper.is_awaited() {
+            self.since = self.world.keeper.seen();
+        }
     }
 }
 

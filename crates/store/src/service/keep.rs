@@ -152,7 +152,7 @@ where
         true
     }
 
-    fn wait(&self, version: u64) -> Result<(), String> {
+    fn wait(&self, _since: u64, version: u64) -> Result<(), String> {
         self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
     }
 

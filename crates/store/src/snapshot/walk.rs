@@ -119,7 +119,8 @@ impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
         Ok(Walk { store, file, begun, spaces, cursor: Cursor::START, items: 0 })
     }
 
-    /// Writes some items; answers whether there are more.
+    /// Writes some items, but for those that have expired at `now_ms`; answers whether there are
+    /// more.
     ///
     /// # Errors
     ///
@@ -127,6 +128,7 @@ impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
     pub fn step(&mut self, now_ms: u64) -> io::Result<bool> {
         let Some(space) = self.spaces.last() else { return Ok(false) };
         let (file, items) = (&mut self.file, &mut self.items);
+        let now_ms = if self.store.journal().logs_expiry() { 0 } else { now_ms };
         let mut written = Ok(());
         self.cursor = self.store.scan(*space, self.cursor, now_ms, STEP, &mut |item| {
             let record = Record::of_item(item);

@@ -267,7 +267,7 @@ impl Keeper for Disk {
         true
     }
 
-    fn wait(&self, version: u64) -> Result<(), String> {
+    fn wait(&self, _since: u64, version: u64) -> Result<(), String> {
         self.waited.fetch_max(version, SeqCst);
         if self.fails.load(SeqCst) { Err("the disk is full".to_owned()) } else { Ok(()) }
     }
@@ -498,7 +498,7 @@ impl Keeper for Member {
         true
     }
 
-    fn wait(&self, _: u64) -> Result<(), String> {
+    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
         if self.is_backup.load(SeqCst) { Err("this node is a backup".to_owned()) } else { Ok(()) }
     }
 

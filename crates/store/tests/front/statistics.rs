@@ -122,7 +122,7 @@ impl Keeper for Lazy {
         true
     }
 
-    fn wait(&self, _: u64) -> Result<(), String> {
+    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
         Ok(())
     }
 

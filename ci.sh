@@ -117,6 +117,7 @@ stage_setup() {
     [[ -e $protobuf_files ]] || apt_install "files that protoc reads for it" libprotobuf-dev
     need_command strace "what makes a disk slow, for the store on several machines" strace
     need_command openssl "a maker of certificates, for etcd by TLS" openssl
+    need_command memcached "memcached, whose answers ours are compared with" memcached
     need_command memccapable "a judge of memcached's protocols, for the store" libmemcached-tools
     need_command tclsh "what Redis' test suite runs on" tcl
     need_command prove "what memcached's tests run on" perl

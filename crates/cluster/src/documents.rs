@@ -18,7 +18,7 @@ pub(crate) const SLOTS: &str = "slots";
 
 /// The version of all that nodes share: what they write into etcd, say to each other, and log. The
 /// nodes of a group are of one.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// That of groups in whose documents there is none.
 const fn unwritten() -> u32 {
@@ -28,7 +28,6 @@ const fn unwritten() -> u32 {
 /// What all nodes of a group have in common. The node that comes first draws it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Agreed {
-    #[serde(default = "unwritten")]
     pub(crate) version: u32,
     pub(crate) salt: u64,
     pub(crate) token: [u8; 16],
@@ -211,12 +210,17 @@ mod tests {
             let text = format!(r#"{{{more}{rest},"ring_bytes":65536}}"#);
             Agreed::understand(text.as_bytes()).map(|agreed| agreed.version)
         };
-        assert_eq!((said(""), said(r#""version":1,"#)), (Ok(1), Ok(1)));
-        assert!(said(r#""version":2,"#).unwrap_err().contains("of version 2"));
+        assert_eq!(said(r#""version":2,"#), Ok(2));
+        assert!(said("").unwrap_err().contains("of version 1"));
+        assert!(said(r#""version":3,"#).unwrap_err().contains("of version 3"));
         // Whatever else a later version has agreed on.
-        let later = Agreed::understand(br#"{"version":3}"#).unwrap_err();
-        assert!(later.contains("version 3") && later.contains("one release"), "{later}");
-        assert!(Agreed::understand(b"{}").unwrap_err().contains("what the group agrees on"));
+        let later = Agreed::understand(br#"{"version":4}"#).unwrap_err();
+        assert!(later.contains("version 4") && later.contains("one release"), "{later}");
+        assert!(
+            Agreed::understand(br#"{"version":2}"#)
+                .unwrap_err()
+                .contains("what the group agrees on")
+        );
     }
 
     #[test]

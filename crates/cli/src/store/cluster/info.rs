@@ -32,11 +32,26 @@ pub(super) struct Told {
     /// `ok`, or what it hears of etcd instead.
     pub(super) service: String,
     /// What its replica has counted, by name.
-    pub(super) counters: BTreeMap<String, u64>,
+    pub(super) counters: BTreeMap<&'static str, u64>,
+    /// `none`, or why another node was last not let in or not reached.
+    pub(super) refusal: String,
+    /// How its group's moves of slots stand, where it knows.
+    pub(super) moves: Option<Moves>,
+}
+
+/// How a group's moves of slots to other groups stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Moves {
+    /// Keys that this node has handed over since it began.
+    pub(super) moved: u64,
+    /// Keys that it hands over at the moment.
+    pub(super) in_transit: u64,
+    /// `ok`, or why a move waits.
+    pub(super) state: String,
 }
 
 /// The names of what a replica counts.
-const COUNTERS: [&str; 9] = [
+pub(super) const COUNTERS: [&str; 9] = [
     "fenced",
     "stale",
     "refused",
@@ -81,8 +96,21 @@ impl Told {
             service: entry(&entries, "cluster_service")?,
             counters: COUNTERS
                 .iter()
-                .map(|name| Ok(((*name).to_owned(), entry(&entries, &format!("cluster_{name}"))?)))
+                .map(|name| Ok((*name, entry(&entries, &format!("cluster_{name}"))?)))
                 .collect::<Result<_>>()?,
+            refusal: entry(&entries, "cluster_refusal")?,
+            moves: Moves::read(&entries),
+        })
+    }
+}
+
+impl Moves {
+    fn read(entries: &BTreeMap<&str, &str>) -> Option<Moves> {
+        Some(Moves {
+            moved: entry(entries, "cluster_keys_moved").ok()?,
+            // While slots change hands, a node does not say.
+            in_transit: entry(entries, "cluster_keys_in_transit").unwrap_or(0),
+            state: entry(entries, "cluster_moves").ok()?,
         })
     }
 }
@@ -127,7 +155,7 @@ mod tests {
                         cluster_broken_links:1\r\ncluster_service:ok\r\ncluster_fenced:2\r\n\
                         cluster_stale:0\r\ncluster_refused:0\r\ncluster_served:3\r\n\
                         cluster_overrun:0\r\ncluster_snapshots:1\r\ncluster_truncated:0\r\n\
-                        cluster_resigned:0\r\ncluster_full:4\r\n";
+                        cluster_resigned:0\r\ncluster_full:4\r\ncluster_refusal:none\r\n";
 
     #[test]
     fn what_a_node_says_is_read() {
@@ -135,6 +163,10 @@ mod tests {
         assert_eq!((told.standing.as_str(), told.epoch), ("follows", 3));
         assert_eq!((told.log_bytes, told.applied_bytes, told.serving_s), (96, 64, None));
         assert_eq!((told.counters["fenced"], told.counters["full"]), (2, 4));
+        assert_eq!(told.moves, None);
+        let moves = "cluster_keys_moved:9\r\ncluster_keys_in_transit:2\r\ncluster_moves:ok\r\n";
+        let moves = Told::read(NodeId(7), &format!("{INFO}{moves}")).unwrap().moves.unwrap();
+        assert_eq!((moves.moved, moves.in_transit, moves.state.as_str()), (9, 2, "ok"));
         let error = |node, text: &str| Told::read(NodeId(node), text).unwrap_err().to_string();
         assert_eq!(error(8, INFO), "another node is there: n7");
         assert!(error(7, "loading:0\r\n").contains("no node"));

@@ -81,6 +81,9 @@ enum What {
 struct Status {
     #[command(flatten)]
     group: GroupArgs,
+    /// Show what each node has counted, too
+    #[arg(long)]
+    counters: bool,
     /// Print a line of JSON
     #[arg(long)]
     json: bool,
@@ -168,7 +171,7 @@ struct GroupArgs {
 #[command(next_help_heading = "A store on several machines")]
 pub(super) struct NodeArgs {
     /// Be a node of this cluster: the nodes of a group hold the same keys, and its primary serves
-    /// them. Clients come by Redis' and memcached's protocols, and not over the card
+    /// them. Clients come by Redis' and memcached's protocols, and over the card
     #[arg(long, value_name = "NAME", value_parser = group_name, requires = "redis",
           conflicts_with = "evict")]
     cluster: Option<String>,

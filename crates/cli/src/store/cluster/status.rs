@@ -13,7 +13,7 @@ use remora_cluster::{Address, Atlas, Configuration, EpochChange, NodeId, Owner};
 use remora_store::front::slots::Range;
 use serde_json::{Value, json};
 
-use super::info::Told;
+use super::info::{COUNTERS, Moves, Told};
 use super::moves::atlas;
 use super::{Status, Watch};
 
@@ -49,7 +49,13 @@ impl Status {
     pub(super) fn run(self) -> Result<()> {
         let cluster = self.group.cluster.find()?;
         let all = Look::all(&cluster, self.group.password.as_deref())?;
-        all.iter().try_for_each(|look| look.print(self.json))
+        all.iter().try_for_each(|look| {
+            look.print(self.json)?;
+            if self.counters && !self.json {
+                println!("{}", look.counters());
+            }
+            Ok(())
+        })
     }
 }
 
@@ -195,7 +201,7 @@ impl Look {
         let count: u32 = self.slots.iter().map(|range| u32::from(range.count())).sum();
         let shown: Vec<_> = self.slots.iter().map(Range::to_string).collect();
         let leaving = self.leaving.iter().map(|(range, to)| format!(" {range} go to group {to}."));
-        let leaving: String = leaving.collect();
+        let leaving: String = leaving.chain(self.moves_in_words()).collect();
         match count {
             0 => "It has no slots.".to_owned(),
             _ => {
@@ -203,6 +209,38 @@ impl Look {
                 format!("It has {slots}: {}.{leaving}", shown.join(", "))
             }
         }
+    }
+
+    /// How the moves stand, while there are any.
+    fn moves_in_words(&self) -> Option<String> {
+        let moves = self.moves().filter(|_| !self.leaving.is_empty())?;
+        let (moved, in_transit) =
+            (output::counted(moves.moved, "key"), output::grouped(moves.in_transit));
+        let waits = match &*moves.state {
+            "ok" => String::new(),
+            reason => format!(" They wait: {}.", remora::printable(reason)),
+        };
+        Some(format!(
+            " The primary has handed over {moved}, and {in_transit} are on the way.{waits}"
+        ))
+    }
+
+    /// What the primary says of the group's moves.
+    fn moves(&self) -> Option<&Moves> {
+        self.told(self.configuration.as_ref()?.primary)?.moves.as_ref()
+    }
+
+    /// What each node has counted.
+    fn counters(&self) -> comfy_table::Table {
+        let headings = ["node"].into_iter().chain(COUNTERS).chain(["broken links"]);
+        let mut table = output::table(headings);
+        for (node, told) in self.nodes.keys().filter_map(|node| Some((node, self.told(*node)?))) {
+            let counted = COUNTERS.iter().map(|name| told.counters[name]);
+            let counted = counted.chain([told.broken_links]).map(output::grouped);
+            table.add_row([node.to_string()].into_iter().chain(counted));
+        }
+        output::align_right(&mut table, 1..=COUNTERS.len() + 1);
+        table
     }
 
     /// The last changes of epoch, the latest first.
@@ -261,6 +299,7 @@ impl Look {
                 "behind_bytes": told.and_then(|told| self.behind(told)),
                 "broken_links": told.map(|told| told.broken_links),
                 "counters": told.map(|told| &told.counters),
+                "last_refusal": told.map(|told| &told.refusal).filter(|said| *said != "none"),
                 "etcd": told.map(|told| &told.service),
                 "error": seen.told.as_ref().err(),
             })
@@ -271,6 +310,11 @@ impl Look {
             "group": self.name,
             "slots": self.slots,
             "leaving": self.leaving,
+            "moves": self.moves().map(|moves| json!({
+                "keys_moved": moves.moved,
+                "keys_in_transit": moves.in_transit,
+                "waits": Some(&moves.state).filter(|state| *state != "ok"),
+            })),
             "epoch": latest.map(|latest| latest.epoch),
             "is_established": latest.map(Configuration::is_established),
             "primary": latest.map(|latest| latest.primary.to_string()),

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use remora_cluster::etcd::{EtcdGroup, EtcdTls, overview};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 /// How long they may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -109,10 +109,16 @@ impl Etcd {
         (0..self.members.len()).for_each(|member| self.signal_one(member, signal));
     }
 
-    /// Sends a member a signal, if it is there.
+    /// Sends a member a signal, if it is there. One that is to stand still does so afterwards.
     pub(crate) fn signal_one(&self, member: usize, signal: Signal) {
-        if let Some(process) = &self.members[member] {
-            kill_process(Pid::from_child(process), signal).unwrap();
+        let Some(process) = &self.members[member] else { return };
+        let pid = Pid::from_child(process);
+        kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // Its threads go on until one of them has taken the signal. (NOWAIT: what is learned
+            // here is there for others, too.)
+            let what = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(pid), what).unwrap();
         }
     }
 

@@ -144,9 +144,10 @@ impl Sender {
         }
     }
 
-    /// Waits until all that the copy may have is committed.
+    /// Waits until all that the copy may have is committed. That is what the store has carried out,
+    /// and not all of the log: a primary that begins may need the receiver for its first record.
     fn settle(&mut self, covered: Position) -> Result<(), Interrupted> {
-        let end = self.group.lock().replica.last().position;
+        let end = self.group.lock().replica.applied().position;
         if end != covered {
             self.group.wait(end).map_err(|_| Interrupted::Uncommitted)?;
             self.head.committed = self.head.committed.max(end);

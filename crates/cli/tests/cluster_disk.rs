@@ -1,100 +1,42 @@
 //! A group whose nodes keep their logs on disks: `remora store serve --cluster … --dir …`.
 #![cfg(feature = "cluster")]
 
+#[path = "../../cluster/tests/etcd/member.rs"]
+mod member;
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
-use serde_json::Value;
+use member::Etcd;
+use rustix::process::Signal;
+use support::nodes::{Process, answered, compare, members, redis};
 use support::verbs::installed;
-use support::{Folder, PATIENCE, command, succeed, until};
+use support::{Folder, command, until};
 
+const CLUSTER: &str = "disks";
 /// How long a slow disk takes to sync, in microseconds: more than ten times as long as others.
 const SLOW_US: u32 = 200_000;
 
-/// A process that says in a line of JSON that it is there, and is killed with this value.
-struct Process {
-    child: Child,
-    ready: Value,
-}
-
-impl Process {
-    fn start(mut command: Command) -> Process {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says {line:?}"));
-        Process { child, ready }
-    }
-
-    fn text(&self, name: &str) -> &str {
-        self.ready[name].as_str().unwrap()
-    }
-
-    fn front(&self) -> &str {
-        self.ready["redis"][0].as_str().unwrap()
-    }
-
-    /// What it says of itself by this name.
-    fn info(&self, name: &str) -> Option<String> {
-        let lines = redis(self.front(), "INFO persistence");
-        lines.iter().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // (By SIGKILL: nothing is written in good order.)
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
-/// The nodes are killed; etcd ends in good order, and takes its folder along.
-impl Drop for Trial {
-    fn drop(&mut self) {
-        self.nodes.clear();
-        drop(self.etcd.child.stdin.take());
-        // One that has failed is gone as well.
-        self.etcd.child.wait().ok();
-    }
-}
-
-/// The lines of a node's answer; none if it is gone.
-fn redis(at: &str, command: &str) -> Vec<String> {
-    let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    if stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).is_err() {
-        return Vec::new();
-    }
-    let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
-    // That of QUIT, to which a connection does not come that is ended before.
-    if lines.len() > 1 {
-        lines.pop();
-    }
-    lines
-}
-
-/// A group of three, and etcd, which `remora store cluster try` brings along.
+/// A group of three, and etcd.
 struct Trial {
+    /// (They end before etcd does.)
     nodes: Vec<Option<Process>>,
     folders: Vec<PathBuf>,
-    etcd: Process,
+    etcd: Etcd,
     written: u32,
     folder: Folder,
 }
 
 impl Trial {
     fn start() -> Trial {
-        let args = ["store", "cluster", "try", "--json", "--until-eof", "--nodes", "1"];
         let folder = Folder::new();
         let folders: Vec<_> = (0..3).map(|node| folder.path(&format!("node-{node}"))).collect();
         folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
-        let etcd = Process::start(command(args));
+        let etcd = Etcd::start_alone();
         let nodes = vec![None, None, None];
         let mut trial = Trial { nodes, folders, etcd, written: 0, folder };
         (0..3).for_each(|node| trial.resume(node));
@@ -110,8 +52,8 @@ impl Trial {
         let mut command = Command::new("env");
         command.args(["--ignore-signal=XFSZ", env!("CARGO_BIN_EXE_remora"), "store", "serve"]);
         command.args(["--json", "--until-eof", "--memory", "64M", "--ring", "64K"]);
-        command.args(["--redis", "127.0.0.1:0", "--cluster", "disks", "--lease", "1"]);
-        command.args(["--etcd", self.etcd.text("etcd"), "--fsync", "always", "--dir"]);
+        command.args(["--redis", "127.0.0.1:0", "--cluster", CLUSTER, "--lease", "1"]);
+        command.args(["--etcd", &self.etcd.endpoints[0], "--fsync", "always", "--dir"]);
         command.arg(folder);
         command
     }
@@ -141,15 +83,7 @@ impl Trial {
 
     /// Asks each node until one of them answers this. Which?
     fn answered(&self, ask: &str, wanted: &[&str]) -> usize {
-        let mut by = None;
-        until(&format!("{ask}: {wanted:?}"), || {
-            let answers = |node: &Option<Process>| {
-                node.as_ref().is_some_and(|node| redis(node.front(), ask) == wanted)
-            };
-            by = self.nodes.iter().position(answers);
-            by.is_some()
-        });
-        by.unwrap()
+        answered(&self.nodes, ask, wanted)
     }
 
     /// Writes keys; who was the last to take one?
@@ -191,15 +125,16 @@ impl Trial {
     }
 
     fn members(&self) -> Vec<String> {
-        let etcd = self.etcd.text("etcd");
-        let told = succeed(["store", "cluster", "status", "disks", "--etcd", etcd, "--json"]);
-        let status: Value = serde_json::from_str(&told).unwrap();
-        let nodes = status["nodes"].as_array().unwrap();
-        let of = |node: &Value| node["node"].as_str().unwrap().to_owned();
-        let mut members: Vec<_> =
-            nodes.iter().filter(|node| node["part"] != "spare").map(of).collect();
-        members.sort();
-        members
+        members(CLUSTER, &self.etcd.endpoints[0])
+    }
+
+    /// All nodes are killed, and etcd, too; all begin again with what they had.
+    fn restart(&mut self) {
+        (0..3).for_each(|node| self.kill(node));
+        self.etcd.kill(0);
+        self.etcd.mend();
+        self.etcd.wait();
+        (0..3).for_each(|node| self.resume(node));
     }
 
     /// Limits how long files of a node may get, in bytes.
@@ -212,7 +147,7 @@ impl Trial {
 }
 
 fn can_run() -> bool {
-    installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux"), ("prlimit", "util-linux")])
+    installed(&[("etcd", "etcd-server"), ("prlimit", "util-linux")])
 }
 
 #[test]
@@ -227,10 +162,10 @@ fn what_was_acknowledged_outlives_all_processes() {
     for round in 0..12 {
         trial.answered(&format!("SET large {}", "x".repeat(12_000 + round)), &["+OK"]);
     }
-    (0..3).for_each(|node| trial.kill(node));
-    (0..3).for_each(|node| trial.resume(node));
+    trial.restart();
     trial.check();
     trial.answered("STRLEN large", &[":12011"]);
+    compare(&trial.nodes);
     assert_eq!(trial.members(), members, "they are the nodes that they were");
     let primary = trial.write(10);
     let other = (primary + 1) % 3;
@@ -261,6 +196,7 @@ fn a_node_comes_back(trial: &mut Trial, primary: usize, node: usize) {
     let primary = trial.write(1);
     trial.settle(node, primary);
     trial.check();
+    compare(&trial.nodes);
 }
 
 /// Its last change, of which nothing says that it was on the disk, is cut, and comes again.
@@ -274,6 +210,7 @@ fn the_end_of_a_log_is_torn(trial: &mut Trial, node: usize) {
     let primary = trial.write(3);
     trial.settle(node, primary);
     trial.check();
+    compare(&trial.nodes);
 }
 
 /// The node says which file it is, and does not start; the others serve. With an empty directory,
@@ -299,9 +236,9 @@ fn a_log_is_damaged(trial: &mut Trial, node: usize) {
     let primary = trial.write(1);
     trial.settle(node, primary);
     // Not even all processes' end takes the copy along.
-    (0..3).for_each(|node| trial.kill(node));
-    (0..3).for_each(|node| trial.resume(node));
+    trial.restart();
     trial.check();
+    compare(&trial.nodes);
 }
 
 #[test]
@@ -323,6 +260,7 @@ fn a_node_whose_disk_is_full_steps_aside() {
     trial.limit(full, "unlimited");
     let primary = trial.write(1);
     trial.settle(full, primary);
+    compare(&trial.nodes);
     no_majority_has_room(&mut trial, primary);
 }
 
@@ -341,6 +279,7 @@ fn no_majority_has_room(trial: &mut Trial, primary: usize) {
     full.iter().for_each(|node| trial.limit(*node, "unlimited"));
     trial.write(10);
     trial.check();
+    compare(&trial.nodes);
 }
 
 /// A backup whose disk is slow is waited for by nobody while others have what is acknowledged, and
@@ -364,11 +303,49 @@ fn a_backup_with_a_slow_disk_holds_nobody_up() {
     let slowed = fs::read_to_string(&told).unwrap();
     assert!(slowed.contains("(DELAYED)"), "its disk was as quick as others: {slowed}");
     trial.check();
+    compare(&trial.nodes);
     let other = (0..3).find(|node| ![slow, primary].contains(node)).unwrap();
     trial.kill(other);
     let primary = trial.write(5);
     trial.settle(slow, primary);
     trial.check();
+    compare(&trial.nodes);
+}
+
+/// The third node, which has not got it, does not serve without them, though it is there alone; one
+/// of them is enough.
+#[test]
+fn what_two_nodes_have_outlives_them() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    let late = (trial.write(10) + 1) % 3;
+    let stopped = trial.nodes[late].take().unwrap();
+    stopped.signal(Signal::STOP);
+    let primary = trial.write(10);
+    let other = 3 - primary - late;
+    trial.kill(primary);
+    trial.kill(other);
+    stopped.signal(Signal::CONT);
+    until("the node that is left tries to serve", || {
+        stopped.info("cluster_standing").as_deref() == Some("recovers")
+    });
+    for _ in 0..100 {
+        for ask in ["SET alone 1", "GET key0", "GET key10"] {
+            let answer = redis(stopped.front(), ask);
+            assert!(answer[0].starts_with('-'), "without a majority, a node answers {answer:?}");
+        }
+        sleep(Duration::from_millis(20));
+    }
+    trial.nodes[late] = Some(stopped);
+    trial.resume(other);
+    trial.check();
+    trial.write(5);
+    trial.resume(primary);
+    trial.write(5);
+    trial.check();
+    compare(&trial.nodes);
 }
 
 /// A directory is one node's of one group.

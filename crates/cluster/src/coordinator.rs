@@ -28,7 +28,7 @@ pub enum News {
 /// One node's way to the configuration service; the service's contract is
 /// [`ConfigurationService`](remora_store::replica::ConfigurationService).
 pub trait Coordinator: Send {
-    /// Asks for something. What becomes of it is in later news.
+    /// Asks for something, and waits until the service has it. What becomes of it is in later news.
     ///
     /// # Errors
     /// The service does not answer, in words. The request may be lost.
@@ -49,15 +49,7 @@ pub(crate) fn run(
 ) {
     while !group.is_stopping() {
         let outcome = step(group, &mut *coordinator, requests);
-        let mut state = group.lock();
-        if state.service.is_none()
-            && let Err(reason) = &outcome
-        {
-            tracing::warn!("the configuration service does not answer: {reason}");
-        }
-        state.service = outcome.err();
-        if state.service.is_some() {
-            drop(state);
+        if note(&mut group.lock().service, outcome) {
             std::thread::sleep(TICK);
         }
     }
@@ -69,16 +61,37 @@ pub(crate) fn run(
     }
 }
 
+/// Notes why the service does not answer, until it has answered; whether it has failed just now.
+fn note(service: &mut Option<String>, outcome: Result<bool, String>) -> bool {
+    match outcome {
+        Ok(has_answered) => {
+            service.take_if(|_| has_answered);
+            false
+        }
+        Err(reason) => {
+            if service.is_none() {
+                tracing::warn!("the configuration service does not answer: {reason}");
+            }
+            *service = Some(reason);
+            true
+        }
+    }
+}
+
+/// Carries what there is to and fro; whether the service has answered.
 fn step(
     group: &Group,
     coordinator: &mut dyn Coordinator,
     requests: &Receiver<Request>,
-) -> Result<(), String> {
+) -> Result<bool, String> {
+    let mut has_answered = false;
     for request in without_old_renewals(requests.try_iter().collect()) {
         coordinator.submit(request)?;
+        has_answered = true;
     }
     let mut timeout = TICK;
     while let Some(news) = coordinator.poll(timeout)? {
+        has_answered = true;
         let mut state = group.lock();
         match news {
             News::Event(event) => state.hear(group, event),
@@ -91,7 +104,7 @@ fn step(
         }
         timeout = Duration::ZERO;
     }
-    Ok(())
+    Ok(has_answered)
 }
 
 /// Requests in their order, with only the last of the renewals and of the looks: many wait where
@@ -109,6 +122,19 @@ fn without_old_renewals(mut requests: Vec<Request>) -> Vec<Request> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn silence_is_no_answer() {
+        let mut service = None;
+        assert!(!note(&mut service, Ok(false)));
+        assert!(note(&mut service, Err("away".to_owned())));
+        assert!(!note(&mut service, Ok(false)));
+        assert_eq!(service.as_deref(), Some("away"));
+        assert!(note(&mut service, Err("late".to_owned())));
+        assert_eq!(service.as_deref(), Some("late"));
+        assert!(!note(&mut service, Ok(true)));
+        assert_eq!(service, None);
+    }
 
     #[test]
     fn of_renewals_that_wait_the_last_is_sent() {

@@ -145,9 +145,10 @@ impl Sender {
         }
     }
 
-    /// Waits until all that the copy may have is committed.
+    /// Waits until all that the copy may have is committed. That is what the store has carried out,
+    /// and not all of the log: a primary that begins may need the receiver for its first record.
     fn settle(&mut self, covered: Position) -> Result<(), Interrupted> {
-        // (On a backup, what it has not carried out may never be committed, and is not in it.)
+        // On a backup, the rest may never be committed.
         let end = self.group.lock().replica.applied().position;
         if end != covered {
             self.group.wait(end).map_err(|_| Interrupted::Uncommitted)?;

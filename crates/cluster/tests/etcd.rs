@@ -9,6 +9,7 @@
 mod history;
 
 mod etcd {
+    pub(super) mod away;
     pub(super) mod histories;
     pub(super) mod judge;
     pub(super) mod member;

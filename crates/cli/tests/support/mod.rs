@@ -16,6 +16,8 @@ use serde_json::Value;
 #[cfg(feature = "fuse")]
 pub(crate) mod mount;
 pub(crate) mod nic;
+#[cfg(feature = "cluster")]
+pub(crate) mod nodes;
 #[path = "../../../remora/tests/support/skips.rs"]
 pub(crate) mod skips;
 pub(crate) mod verbs;

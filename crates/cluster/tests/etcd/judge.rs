@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::member::Etcd;
-use super::node::LEASE;
-use super::{histories, readers};
+use super::{away, histories, readers};
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -90,7 +89,7 @@ impl Drop for Node {
 
 pub(super) struct Trial {
     pub(super) nodes: BTreeMap<usize, Node>,
-    written: u64,
+    pub(super) written: u64,
     /// Who took the last write.
     pub(super) primary: usize,
 }
@@ -134,8 +133,15 @@ impl Trial {
         self.nodes.values_mut().map(|node| node.ask("status")).collect()
     }
 
+    /// Whether all nodes say such a thing of themselves; else what they say.
+    pub(super) fn all_say(&mut self, is_it: impl Fn(&str) -> bool) -> Result<(), String> {
+        let statuses = self.statuses();
+        let says = |status: &Option<String>| status.as_deref().is_some_and(&is_it);
+        if statuses.iter().all(says) { Ok(()) } else { Err(format!("{statuses:#?}")) }
+    }
+
     /// All that was acknowledged is there.
-    fn check(&mut self) {
+    pub(super) fn check(&mut self) {
         for number in 0..self.written {
             let read = self.ask(&format!("get key{number}"));
             assert_eq!(read, format!("value{number}"), "key{number} is lost");
@@ -168,10 +174,7 @@ pub(crate) fn run() {
     for round in 0..2 {
         stop_and_go_on(&mut trial, round);
     }
-    leave_without_etcd(&mut trial, &etcd);
-    for member in 0..3 {
-        leave_without_a_member(&mut trial, &etcd, member);
-    }
+    away::run(&mut trial, &mut etcd);
     trial.compare();
     readers::run(&mut trial);
     trial.compare();
@@ -221,49 +224,12 @@ pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) 
     }
 }
 
-/// etcd stands still for several leases: the primary stops serving, and somebody serves again
-/// afterwards. What an answer says meanwhile is right.
-fn leave_without_etcd(trial: &mut Trial, etcd: &Etcd) {
-    etcd.signal(Signal::STOP);
-    let (start, last) = (Instant::now(), trial.written - 1);
-    while start.elapsed() < 4 * LEASE {
-        for node in trial.nodes.values_mut() {
-            let answer = node.ask(&format!("get key{last}")).unwrap_or_else(|| "no: late".into());
-            let is_right = answer.starts_with("no:") || answer == format!("value{last}");
-            assert!(is_right, "without etcd, a node answers {answer}");
-        }
-    }
-    let serves = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));
-    assert!(!trial.nodes.values_mut().any(serves), "a lease lasts although nobody renews it");
-    etcd.signal(Signal::CONT);
-    let took = trial.write(50);
-    println!("etcd stood still: after it went on, the next write after {took:?}");
-    trial.check();
-}
-
-/// One of etcd's three members stands still: whom a node asks first, it asks another.
-fn leave_without_a_member(trial: &mut Trial, etcd: &Etcd, member: usize) {
-    etcd.signal_one(member, Signal::STOP);
-    let start = Instant::now();
-    let mut longest = Duration::ZERO;
-    while start.elapsed() < 4 * LEASE {
-        longest = longest.max(trial.write(10));
-    }
-    println!("member {member} of etcd stood still: the longest wait was {longest:?}");
-    etcd.signal_one(member, Signal::CONT);
-    trial.check();
-}
-
 /// etcd comes back without all that it had: nobody begins the group anew, and all say why.
 fn forget_everything(trial: &mut Trial, etcd: &mut Etcd) {
     etcd.forget();
     etcd.wait();
     until("all nodes say what is wrong", || {
-        let statuses = trial.statuses();
-        let says = |status: &Option<String>| {
-            status.as_ref().is_some_and(|status| status.contains("has lost its data"))
-        };
-        if statuses.iter().all(says) { Ok(()) } else { Err(format!("{statuses:#?}")) }
+        trial.all_say(|status| status.contains("has lost its data"))
     });
     // A lease that was written before holds until its end.
     let reads = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));

@@ -3,11 +3,14 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use remora_cluster::etcd::{EtcdGroup, EtcdTls, overview};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
+/// How many there are at most.
+const MEMBERS_MAX: u16 = 3;
 /// How long they may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -16,6 +19,8 @@ pub(crate) struct Etcd {
     members: Vec<Option<Child>>,
     directory: PathBuf,
     host: String,
+    /// The first of its ports.
+    port: u16,
     /// Which etcd and its client know each other by, if they do.
     certificates: Option<Certificates>,
     pub(crate) endpoints: Vec<String>,
@@ -40,23 +45,31 @@ impl Etcd {
         Etcd::begin(3, |_, _| None)
     }
 
+    /// One member, which trusts everybody.
+    pub(crate) fn start_alone() -> Etcd {
+        Etcd::begin(1, |_, _| None)
+    }
+
     /// One member, which takes clients with a certificate only, and shows one.
     pub(crate) fn start_with_certificates() -> Etcd {
         Etcd::begin(1, |folder, host| Some(Certificates::make(folder, host)))
     }
 
     fn begin(count: u16, make: impl FnOnce(&Path, &str) -> Option<Certificates>) -> Etcd {
-        let pid = std::process::id();
-        let directory = std::env::temp_dir().join(format!("remora-etcd-{pid}"));
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let directory = std::env::temp_dir().join(format!("remora-etcd-{pid}-{number}"));
         std::fs::create_dir_all(&directory).unwrap();
-        // The ports are the usual ones, at an address that no other process of this machine has.
+        // The ports begin with the usual ones, at an address that no other process of this machine
+        // has. Its tests may run at the same time.
+        let port = 2379 + 2 * MEMBERS_MAX * number;
         let host = format!("127.{}.{}.{}", 64 + (pid >> 16) % 128, pid >> 8 & 255, pid & 255);
         let certificates = make(&directory, &host);
         let scheme = if certificates.is_some() { "https" } else { "http" };
-        let endpoint = |member| format!("{scheme}://{host}:{}", 2379 + 2 * member);
+        let endpoint = |member| format!("{scheme}://{host}:{}", port + 2 * member);
         let endpoints = (0..count).map(endpoint).collect();
         let members = (0..count).map(|_| None).collect();
-        let mut etcd = Etcd { members, directory, host, certificates, endpoints };
+        let mut etcd = Etcd { members, directory, host, port, certificates, endpoints };
         (0..etcd.members.len()).for_each(|member| etcd.start_member(member));
         etcd.wait();
         etcd
@@ -67,7 +80,8 @@ impl Etcd {
         if self.members[member].is_some() {
             return;
         }
-        let peer = |member: usize| format!("http://{}:{}", self.host, 2380 + 2 * member);
+        let port = |member: usize| usize::from(self.port) + 2 * member + 1;
+        let peer = |member: usize| format!("http://{}:{}", self.host, port(member));
         let named = |member| format!("e{member}={}", peer(member));
         let all: Vec<_> = (0..self.members.len()).map(named).collect();
         let (url, peer) = (&self.endpoints[member], peer(member));
@@ -109,10 +123,16 @@ impl Etcd {
         (0..self.members.len()).for_each(|member| self.signal_one(member, signal));
     }
 
-    /// Sends a member a signal, if it is there.
+    /// Sends a member a signal, if it is there. One that is to stand still does so afterwards.
     pub(crate) fn signal_one(&self, member: usize, signal: Signal) {
-        if let Some(process) = &self.members[member] {
-            kill_process(Pid::from_child(process), signal).unwrap();
+        let Some(process) = &self.members[member] else { return };
+        let pid = Pid::from_child(process);
+        kill_process(pid, signal).unwrap();
+        if signal == Signal::STOP {
+            // Its threads go on until one of them has taken the signal. (NOWAIT: what is learned
+            // here is there for others, too.)
+            let what = WaitIdOptions::STOPPED | WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            waitid(WaitId::Pid(pid), what).unwrap();
         }
     }
 

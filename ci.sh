@@ -41,7 +41,7 @@ usage() {
   FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
   FUZZ_SEED     fuzz: where they begin (default 1)
   FUZZ_SECONDS  fuzz: seconds a target under nightly Rust's cargo-fuzz (default 0: not at all)
-  SCHEDULES     porcupine: how many schedules of a cluster (default 3)
+  SCHEDULES     porcupine: how many schedules of a cluster (default: three chosen ones)
   SCHEDULES_FIRST  porcupine: the first one's seed (default 1)
   SIM_SEEDS     sim: how many worlds (default 50), and 20 times as many groups
   SIM_FIRST     sim: the first seed (default 1)
@@ -229,8 +229,9 @@ stage_porcupine() {
     export REMORA_HISTORIES=$folder
     local tests=(--test histories)
     if can_cluster; then tests+=(--test etcd --test schedules); fi
-    REMORA_SCHEDULES=${SCHEDULES:-3} REMORA_SCHEDULES_FIRST=${SCHEDULES_FIRST:-1} \
-        whole test "${tests[@]}" -- --nocapture ||
+    [[ -z ${SCHEDULES:-} ]] || export REMORA_SCHEDULES=$SCHEDULES
+    [[ -z ${SCHEDULES_FIRST:-} ]] || export REMORA_SCHEDULES_FIRST=$SCHEDULES_FIRST
+    whole test "${tests[@]}" -- --nocapture ||
         fail "a test of histories failed" "docs/testing.md says what they do."
     scripts/porcupine.sh "$folder"/*.jsonl ||
         fail "a history is not linearizable" "docs/testing.md says what its lines mean."

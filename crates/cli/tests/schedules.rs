@@ -6,7 +6,8 @@
 //! the same.
 //!
 //! `REMORA_SCHEDULES` says how many schedules there are, `REMORA_SCHEDULES_FIRST` which is the
-//! first. A seed draws the same schedule each time; what comes of it depends on the machine.
+//! first; without them there are three, in which all that can happen does. A seed draws the same
+//! schedule each time; what comes of it depends on the machine.
 #![cfg(feature = "cluster")]
 
 #[path = "../../store/tests/history/mod.rs"]
@@ -23,6 +24,7 @@ mod schedules {
     pub(crate) mod plan;
 }
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
@@ -33,7 +35,7 @@ use history::{Event, Op, Record};
 use schedules::cluster::Cluster;
 use schedules::member::Etcd;
 use schedules::moving::Moving;
-use schedules::plan::Plan;
+use schedules::plan::{Plan, Step};
 use support::verbs::installed;
 
 /// The keys of a schedule: they have slots of both groups.
@@ -41,10 +43,30 @@ const KEYS: u64 = 12;
 /// How long a client thinks at most before it does something else, in milliseconds.
 const THINKS_MS: u64 = 10;
 
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| {
-        value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number"))
-    })
+/// Seeds that draw every kind of step between them, each where it finds somebody; in the first, a
+/// primary is stopped past its lease.
+const SEEDS: [u64; 3] = [22, 789, 1156];
+
+fn setting(name: &str) -> Option<u64> {
+    let value = std::env::var(name).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
+}
+
+fn seeds() -> Vec<u64> {
+    let (first, count) = (setting("REMORA_SCHEDULES_FIRST"), setting("REMORA_SCHEDULES"));
+    if (first, count) == (None, None) {
+        return SEEDS.to_vec();
+    }
+    let first = first.unwrap_or(1);
+    (first..first + count.unwrap_or(1)).collect()
+}
+
+#[test]
+fn the_seeds_of_every_run_draw_every_kind_of_step() {
+    let plans = SEEDS.map(Plan::of);
+    let steps = plans.iter().flat_map(|plan| &plan.steps).map(|(_, step)| step);
+    let drawn: BTreeSet<_> = steps.map(Step::kind).collect();
+    assert_eq!(drawn.into_iter().collect::<Vec<_>>(), Step::KINDS);
 }
 
 #[test]
@@ -52,15 +74,16 @@ fn clusters_live_through_schedules() {
     if !installed(&[("etcd", "etcd-server")]) {
         return;
     }
-    let (first, count) = (setting("REMORA_SCHEDULES_FIRST", 1), setting("REMORA_SCHEDULES", 2));
+    let seeds = seeds();
     let mut etcd = Etcd::start();
     let mut failed = Vec::new();
-    for seed in first..first + count {
+    for seed in seeds.iter().copied() {
         let start = Instant::now();
         let plan = Plan::of(seed);
         match catch_unwind(AssertUnwindSafe(|| run(&plan, &mut etcd))) {
-            Ok((ended, open)) => println!(
-                "schedule {seed}: {ended} operations ended, {open} are open; {:.1} s; {plan}",
+            Ok(Outcome { ended, open, skipped }) => println!(
+                "schedule {seed}: {ended} operations ended, {open} are open; {:.1} s; {plan}; \
+                 nobody there for {skipped:?}",
                 start.elapsed().as_secs_f64()
             ),
             Err(_) => {
@@ -72,21 +95,30 @@ fn clusters_live_through_schedules() {
     }
     assert!(
         failed.is_empty(),
-        "{} of {count} schedules failed: {failed:?}; REMORA_SCHEDULES_FIRST names one of them, \
+        "{} of {} schedules failed: {failed:?}; REMORA_SCHEDULES_FIRST names one of them, \
          what its nodes said is in {}",
         failed.len(),
+        seeds.len(),
         env!("CARGO_TARGET_TMPDIR"),
     );
 }
 
-/// Runs a schedule. How many operations of clients ended, and of how many nobody saw the end?
-fn run(plan: &Plan, etcd: &mut Etcd) -> (usize, usize) {
+/// What came of a schedule.
+struct Outcome {
+    /// How many operations of clients ended, and of how many nobody saw the end.
+    ended: usize,
+    open: usize,
+    /// What there was nobody for.
+    skipped: Vec<Step>,
+}
+
+fn run(plan: &Plan, etcd: &mut Etcd) -> Outcome {
     let round = plan.seed as usize;
     let mut cluster = Cluster::start(plan.seed, etcd);
     let (mut course, over) = (Course::default(), AtomicBool::new(false));
     course.keys = KEYS;
     let fronts = cluster.fronts();
-    let mut events: Vec<Event> = scope(|scope| {
+    let (mut events, skipped): (Vec<Event>, _) = scope(|scope| {
         let client = |index: usize| {
             let (mut client, course, over) = (Moving::new(fronts.clone(), index), &course, &over);
             let mut random = random_numbers(plan.seed << 8 | index as u64);
@@ -100,8 +132,7 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> (usize, usize) {
         let acted = catch_unwind(AssertUnwindSafe(|| cluster.live_through(plan)));
         over.store(true, Relaxed);
         let events = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
-        acted.unwrap_or_else(|panic| resume_unwind(panic));
-        events
+        (events, acted.unwrap_or_else(|panic| resume_unwind(panic)))
     });
     cluster.settle();
     // What was acknowledged, and what happened besides, is there.
@@ -113,5 +144,5 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> (usize, usize) {
     events.iter().for_each(|event| record.add(&name_of(round, event.key), event));
     let ended = events.iter().filter(|event| event.ended.is_some()).count();
     assert!(ended > KEYS as usize, "{ended} operations ended");
-    (ended, events.len() - ended)
+    Outcome { ended, open: events.len() - ended, skipped }
 }

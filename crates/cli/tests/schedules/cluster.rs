@@ -286,41 +286,48 @@ impl<'e> Cluster<'e> {
         })
     }
 
-    /// Has everything happen at its time.
-    pub(crate) fn live_through(&mut self, plan: &Plan) {
-        let start = Instant::now();
+    /// Has everything happen at its time; which steps found nobody to happen to?
+    pub(crate) fn live_through(&mut self, plan: &Plan) -> Vec<Step> {
+        let (start, mut skipped) = (Instant::now(), Vec::new());
         for (at, step) in &plan.steps {
             sleep(at.saturating_sub(start.elapsed()));
             self.take_beginners();
-            self.happen(*step);
+            if !self.happen(*step) {
+                skipped.push(*step);
+            }
         }
         sleep(plan.lasts.saturating_sub(start.elapsed()));
+        skipped
     }
 
-    fn happen(&mut self, step: Step) {
+    /// Has a step happen; whether there was somebody for it.
+    fn happen(&mut self, step: Step) -> bool {
         match step {
             Step::Kill(group, who) => {
                 let found = self.find(group, who);
-                found.into_iter().for_each(|index| drop(self.nodes.remove(index)));
+                let killed = found.map(|index| self.nodes.remove(index));
+                return killed.is_some();
             }
             Step::Start(group) => {
                 // Where none could be killed, there is no place for it.
                 let nodes = self.nodes.iter().filter(|node| node.group == group).count();
                 let more = self.beginners.iter().filter(|more| more.group == group).count();
-                if nodes + more < NODES {
+                let is_missing = nodes + more < NODES;
+                if is_missing {
                     self.start_node(group);
                 }
+                return is_missing;
             }
             Step::Stop(group, who, number) => {
-                self.ail(group, who, number, |node| {
+                return self.ail(group, who, number, |node| {
                     kill_process(node.pid(), Signal::STOP).unwrap();
                 });
             }
             Step::CutFromNodes(group, who, number) => {
-                self.ail(group, who, number, |node| node.network.cut_from_nodes(true));
+                return self.ail(group, who, number, |node| node.network.cut_from_nodes(true));
             }
             Step::CutFromEtcd(group, who, number) => {
-                self.ail(group, who, number, |node| node.network.etcd.cut(true));
+                return self.ail(group, who, number, |node| node.network.etcd.cut(true));
             }
             Step::GoOn(number) => self.go_on(|ailing| ailing == number),
             Step::KillEtcd(member) => self.etcd.kill(member),
@@ -335,14 +342,17 @@ impl<'e> Cluster<'e> {
             }
             Step::Move(range, to) => self.move_slots(range, to),
         }
+        true
     }
 
-    /// Does something bad to a node.
-    fn ail(&mut self, group: Group, who: Who, number: usize, harm: impl FnOnce(&Node)) {
-        if let Some(index) = self.find(group, who) {
+    /// Does something bad to a node, if there is one with which nothing is wrong yet.
+    fn ail(&mut self, group: Group, who: Who, number: usize, harm: impl FnOnce(&Node)) -> bool {
+        let found = self.find(group, who);
+        if let Some(index) = found {
             self.nodes[index].ailing = Some(number);
             harm(&self.nodes[index]);
         }
+        found.is_some()
     }
 
     fn go_on(&mut self, is_one: impl Fn(usize) -> bool) {

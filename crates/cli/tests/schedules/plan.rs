@@ -58,6 +58,44 @@ pub(crate) enum Step {
     Move(Range, Group),
 }
 
+impl Step {
+    /// All that a schedule is to go through, in order.
+    pub(crate) const KINDS: [&str; 13] = [
+        "CutFromEtcd Backup",
+        "CutFromEtcd Primary",
+        "CutFromNodes Backup",
+        "CutFromNodes Primary",
+        "GoOn",
+        "Kill Backup",
+        "Kill Primary",
+        "KillEtcd",
+        "Move",
+        "Start",
+        "Stop Backup",
+        "Stop Primary",
+        "StopEtcd",
+    ];
+
+    pub(crate) fn kind(&self) -> &'static str {
+        use Who::{Backup, Primary};
+        match self {
+            Step::CutFromEtcd(_, Backup, _) => "CutFromEtcd Backup",
+            Step::CutFromEtcd(_, Primary, _) => "CutFromEtcd Primary",
+            Step::CutFromNodes(_, Backup, _) => "CutFromNodes Backup",
+            Step::CutFromNodes(_, Primary, _) => "CutFromNodes Primary",
+            Step::GoOn(_) | Step::StartEtcd(_) | Step::GoOnEtcd => "GoOn",
+            Step::Kill(_, Backup) => "Kill Backup",
+            Step::Kill(_, Primary) => "Kill Primary",
+            Step::KillEtcd(_) => "KillEtcd",
+            Step::Move(..) => "Move",
+            Step::Start(_) => "Start",
+            Step::Stop(_, Backup, _) => "Stop Backup",
+            Step::Stop(_, Primary, _) => "Stop Primary",
+            Step::StopEtcd => "StopEtcd",
+        }
+    }
+}
+
 impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut random = random_numbers(seed);

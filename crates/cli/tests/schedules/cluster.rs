@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use super::gate::Gate;
 use super::member::Etcd;
-use super::plan::{Group, Plan, Step, Who};
+use super::plan::{Group, Plan, Step, Way, Who};
 use crate::support::{PATIENCE, command, until};
 
 const GROUPS: [&str; 2] = ["a", "b"];
@@ -30,8 +30,9 @@ struct Node {
     process: Process,
     group: Group,
     name: String,
-    /// Where Redis' clients reach it.
+    /// Where Redis' clients reach it, and other nodes.
     front: SocketAddr,
+    card: SocketAddr,
     network: Network,
     /// Its number among those that something is wrong with, if it is one of them.
     ailing: Option<usize>,
@@ -66,9 +67,14 @@ impl Network {
     }
 
     fn cut_from_nodes(&self, is_cut: bool) {
+        self.impair(if is_cut { "loss=100%" } else { "off" });
+    }
+
+    /// Has this happen to the packets of the node's card.
+    fn impair(&self, rules: &str) {
         // The card reads it again and again: it never sees a part of it.
         let next = self.impairments.with_extension("next");
-        std::fs::write(&next, if is_cut { "loss=100%" } else { "off" }).unwrap();
+        std::fs::write(&next, rules).unwrap();
         std::fs::rename(&next, &self.impairments).unwrap();
     }
 
@@ -224,8 +230,9 @@ impl<'e> Cluster<'e> {
         for Beginner { process, group, network } in std::mem::take(&mut self.beginners) {
             match process.said.try_recv() {
                 Ok(line) => {
-                    let (name, front) = introduced(&line);
-                    self.nodes.push(Node { process, group, name, front, network, ailing: None });
+                    let (name, front, card) = introduced(&line);
+                    let ailing = None;
+                    self.nodes.push(Node { process, group, name, front, card, network, ailing });
                 }
                 Err(TryRecvError::Empty) => {
                     self.beginners.push(Beginner { process, group, network });
@@ -329,6 +336,23 @@ impl<'e> Cluster<'e> {
             Step::CutFromEtcd(group, who, number) => {
                 return self.ail(group, who, number, |node| node.network.etcd.cut(true));
             }
+            Step::CutLink(group, way, number) => {
+                let Some(backup) = self.find(group, Who::Backup) else { return false };
+                let peer = self.nodes[backup].card.ip();
+                let way = match way {
+                    Way::ToBackup => "out,",
+                    Way::ToPrimary => "in,",
+                    Way::Both => "",
+                };
+                return self.ail(group, Who::Primary, number, |node| {
+                    node.network.impair(&format!("{way}peer={peer},loss=100%"));
+                });
+            }
+            Step::Slow(group, number) => {
+                return self.ail(group, Who::Backup, number, |node| {
+                    node.network.impair("delay=2ms");
+                });
+            }
             Step::GoOn(number) => self.go_on(|ailing| ailing == number),
             Step::KillEtcd(member) => self.etcd.kill(member),
             Step::StartEtcd(member) => self.etcd.start_member(member),
@@ -429,9 +453,11 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// A node's name, and where its clients reach it, as it has said.
-fn introduced(line: &str) -> (String, SocketAddr) {
+/// A node's name, and where its clients and other nodes reach it, as it has said.
+fn introduced(line: &str) -> (String, SocketAddr, SocketAddr) {
     let ready: Value = serde_json::from_str(line).unwrap();
     let name = ready["node"].as_str().unwrap().to_owned();
-    (name, ready["redis"][0].as_str().unwrap().parse().unwrap())
+    let [front, card] = [&ready["redis"][0], &ready["card"]];
+    let address = |text: &Value| text.as_str().unwrap().parse().unwrap();
+    (name, address(front), address(card))
 }

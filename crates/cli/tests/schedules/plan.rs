@@ -12,6 +12,9 @@ const LASTS_MS: u64 = 2500;
 /// For how long a node is stopped: less than a lease to more than two.
 const STOPS_MS: [u64; 4] = [150, 450, 700, 1200];
 
+/// The number of a link's harm among all: there is one at most.
+const LINK: usize = 99;
+
 /// For how long a node is cut off, until connections end and leases are over.
 const CUTS_MS: [u64; 3] = [450, 1200, 2000];
 
@@ -34,6 +37,14 @@ pub(crate) enum Who {
     Backup,
 }
 
+/// Which way between a primary and a backup.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Way {
+    ToBackup,
+    ToPrimary,
+    Both,
+}
+
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Step {
@@ -47,7 +58,12 @@ pub(crate) enum Step {
     CutFromNodes(Group, Who, usize),
     /// A node reaches the others, but not etcd.
     CutFromEtcd(Group, Who, usize),
-    /// It goes on, or is not cut off any more.
+    /// A group's primary and one of its backups do not reach each other, or one not the other; both
+    /// reach everybody else.
+    CutLink(Group, Way, usize),
+    /// A backup's network is a hundred times slower than the others'.
+    Slow(Group, usize),
+    /// It goes on, or is not cut off any more, nor slow.
     GoOn(usize),
     KillEtcd(usize),
     StartEtcd(usize),
@@ -60,16 +76,19 @@ pub(crate) enum Step {
 
 impl Step {
     /// All that a schedule is to go through, in order.
-    pub(crate) const KINDS: [&str; 13] = [
+    pub(crate) const KINDS: [&str; 16] = [
         "CutFromEtcd Backup",
         "CutFromEtcd Primary",
         "CutFromNodes Backup",
         "CutFromNodes Primary",
+        "CutLink",
+        "CutLink one way",
         "GoOn",
         "Kill Backup",
         "Kill Primary",
         "KillEtcd",
         "Move",
+        "Slow",
         "Start",
         "Stop Backup",
         "Stop Primary",
@@ -83,6 +102,9 @@ impl Step {
             Step::CutFromEtcd(_, Primary, _) => "CutFromEtcd Primary",
             Step::CutFromNodes(_, Backup, _) => "CutFromNodes Backup",
             Step::CutFromNodes(_, Primary, _) => "CutFromNodes Primary",
+            Step::CutLink(_, Way::Both, _) => "CutLink",
+            Step::CutLink(..) => "CutLink one way",
+            Step::Slow(..) => "Slow",
             Step::GoOn(_) | Step::StartEtcd(_) | Step::GoOnEtcd => "GoOn",
             Step::Kill(_, Backup) => "Kill Backup",
             Step::Kill(_, Primary) => "Kill Primary",
@@ -141,15 +163,21 @@ impl Plan {
                 }
             }
         }
+        let clients = 3 + below(3) as usize;
+        let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
+        let mended = at + CUTS_MS[below(CUTS_MS.len() as u64) as usize];
+        let harm = match (below(4), below(3)) {
+            (0 | 1, 0) => Some(Step::CutLink(group, Way::ToBackup, LINK)),
+            (0 | 1, 1) => Some(Step::CutLink(group, Way::ToPrimary, LINK)),
+            (0 | 1, _) => Some(Step::CutLink(group, Way::Both, LINK)),
+            (2, _) => Some(Step::Slow(group, LINK)),
+            _ => None,
+        };
+        steps.extend(harm.into_iter().flat_map(|step| [(at, step), (mended, Step::GoOn(LINK))]));
         steps.sort_by_key(|(at, _)| *at);
         let lasts = steps.last().map_or(0, |(at, _)| *at).max(LASTS_MS);
         let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step));
-        Plan {
-            seed,
-            clients: 3 + below(3) as usize,
-            steps: steps.collect(),
-            lasts: Duration::from_millis(lasts),
-        }
+        Plan { seed, clients, steps: steps.collect(), lasts: Duration::from_millis(lasts) }
     }
 }
 

@@ -15,6 +15,7 @@
 mod history;
 mod support;
 mod schedules {
+    pub(crate) mod card;
     pub(crate) mod cluster;
     pub(crate) mod gate;
     #[path = "../../../cluster/tests/etcd/member.rs"]
@@ -30,8 +31,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use history::course::{Course, name_of, random_numbers};
+use history::course::{Client, Course, name_of, random_numbers};
 use history::{Event, Op, Record};
+use remora::DeviceOptions;
+use schedules::card::Card;
 use schedules::cluster::Cluster;
 use schedules::member::Etcd;
 use schedules::moving::Moving;
@@ -76,16 +79,19 @@ fn clusters_live_through_schedules() {
     }
     let seeds = seeds();
     let mut etcd = Etcd::start();
-    let mut failed = Vec::new();
+    let (mut failed, mut all_reads) = (Vec::new(), 0);
     for seed in seeds.iter().copied() {
         let start = Instant::now();
         let plan = Plan::of(seed);
         match catch_unwind(AssertUnwindSafe(|| run(&plan, &mut etcd))) {
-            Ok(Outcome { ended, open, skipped }) => println!(
-                "schedule {seed}: {ended} operations ended, {open} are open; {:.1} s; {plan}; \
-                 nobody there for {skipped:?}",
-                start.elapsed().as_secs_f64()
-            ),
+            Ok(Outcome { ended, open, reads, skipped }) => {
+                all_reads += reads;
+                println!(
+                    "schedule {seed}: {ended} operations ended, {open} are open, {reads} by READs; \
+                     {:.1} s; {plan}; nobody there for {skipped:?}",
+                    start.elapsed().as_secs_f64()
+                );
+            }
             Err(_) => {
                 println!("schedule {seed} failed: {plan}");
                 failed.push(seed);
@@ -101,6 +107,7 @@ fn clusters_live_through_schedules() {
         seeds.len(),
         env!("CARGO_TARGET_TMPDIR"),
     );
+    assert!(all_reads > 0, "no READ has led to a value");
 }
 
 /// What came of a schedule.
@@ -108,27 +115,34 @@ struct Outcome {
     /// How many operations of clients ended, and of how many nobody saw the end.
     ended: usize,
     open: usize,
+    /// How many values READs have led to.
+    reads: u64,
     /// What there was nobody for.
     skipped: Vec<Step>,
 }
 
 fn run(plan: &Plan, etcd: &mut Etcd) -> Outcome {
     let round = plan.seed as usize;
-    let mut cluster = Cluster::start(plan.seed, etcd);
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let mut cluster = Cluster::start(plan.seed, etcd, device.info().address);
     let (mut course, over) = (Course::default(), AtomicBool::new(false));
     course.keys = KEYS;
     let fronts = cluster.fronts();
+    let mut card = Card::new(&device, &cluster.stores());
     let (mut events, skipped): (Vec<Event>, _) = scope(|scope| {
-        let client = |index: usize| {
-            let (mut client, course, over) = (Moving::new(fronts.clone(), index), &course, &over);
+        let client = |index: usize, mut client: Box<dyn Client>| {
+            let (course, over) = (&course, &over);
             let mut random = random_numbers(plan.seed << 8 | index as u64);
             let goes_on = move || {
                 sleep(Duration::from_millis(random() % THINKS_MS));
                 !over.load(Relaxed)
             };
-            scope.spawn(move || course.run_while(index, round, &mut client, goes_on))
+            scope.spawn(move || course.run_while(index, round, &mut *client, goes_on))
         };
-        let clients: Vec<_> = (0..plan.clients).map(client).collect();
+        let moving = |index| Box::new(Moving::new(fronts.clone(), index)) as Box<dyn Client>;
+        let mut clients: Vec<_> =
+            (0..plan.clients).map(|index| client(index, moving(index))).collect();
+        clients.push(client(plan.clients, Box::new(&mut card)));
         let acted = catch_unwind(AssertUnwindSafe(|| cluster.live_through(plan)));
         over.store(true, Relaxed);
         let events = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
@@ -137,12 +151,14 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> Outcome {
     cluster.settle();
     // What was acknowledged, and what happened besides, is there.
     let mut reader = Moving::new(fronts, 0);
-    let read = |key| course.carry_out(plan.clients, round, key, Op::Get, &mut reader);
+    let read = |key| course.carry_out(plan.clients + 1, round, key, Op::Get, &mut reader);
     events.extend((0..KEYS).map(read));
     cluster.compare(&(0..KEYS).map(|key| name_of(round, key)).collect::<Vec<_>>());
     let mut record = Record::create(&format!("schedule-{}", plan.seed));
     events.iter().for_each(|event| record.add(&name_of(round, event.key), event));
     let ended = events.iter().filter(|event| event.ended.is_some()).count();
     assert!(ended > KEYS as usize, "{ended} operations ended");
-    Outcome { ended, open: events.len() - ended, skipped }
+    let by_card = events.iter().filter(|event| event.client == plan.clients);
+    assert!(by_card.filter(|event| event.ended.is_some()).count() > 0, "none by the card");
+    Outcome { ended, open: events.len() - ended, reads: card.read_one_sided(), skipped }
 }

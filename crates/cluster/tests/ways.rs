@@ -40,6 +40,27 @@ fn read(store: &mut StoreClient, get: Get, key: &[u8]) -> Option<Vec<u8>> {
     get(store, key, &mut value).unwrap().map(|_| value)
 }
 
+/// A change that nobody knows the end of may have taken effect under its number. The next one has
+/// another: under the same, the group would take it for that one, and not make it.
+#[test]
+fn a_change_after_one_in_doubt_takes_effect() {
+    let trial = Trial::new(&["a"], 3);
+    let mut store = connect(trial.doors()[0]);
+    let mut doubts = 0;
+    for round in 0..400u64 {
+        let value = round.to_le_bytes();
+        store.put(b"first", &value).unwrap();
+        store.set_timeout(Duration::from_micros(round % 80));
+        doubts += u32::from(matches!(store.put(b"one", &value), Err(StoreError::Doubt { .. })));
+        store.set_timeout(PATIENCE);
+        store.put(b"other", &value).unwrap();
+        let mut read = Vec::new();
+        assert!(store.get(b"other", &mut read).unwrap().is_some());
+        assert_eq!(read, value, "round {round}");
+    }
+    assert!(doubts > 0, "no change was in doubt");
+}
+
 #[test]
 fn a_client_of_any_node_finds_the_primary_in_every_way() {
     let trial = Trial::new(&["a"], 3);

@@ -15,6 +15,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use history::card::{Get, ask};
 use history::course::{Client, Course, KEYS, name_of};
 use history::redis::{Line, Redis};
 use history::value::{bytes_of, value_of};
@@ -96,8 +97,6 @@ fn judge(round: usize, key: u64, history: Vec<Event>) {
     );
 }
 
-type Get = fn(&mut StoreClient, &[u8], &mut Vec<u8>) -> Result<Option<About>, StoreError>;
-
 /// A client over the card that polls, with its way to read.
 struct Polling {
     client: StoreClient,
@@ -105,32 +104,12 @@ struct Polling {
     turn: u64,
 }
 
-impl Polling {
-    fn ask(&mut self, key: &[u8], op: Op) -> Result<Ret, StoreError> {
-        let client = &mut self.client;
-        Ok(match op {
-            Op::Get => {
-                let mut value = Vec::new();
-                let found = (self.get)(client, key, &mut value)?;
-                Ret::Value(found.map(|_| value_of(&value)))
-            }
-            Op::Set(value) => client.put(key, &bytes_of(value)).map(|_| Ret::Done)?,
-            Op::Delete => Ret::Did(client.delete(key)?),
-            Op::Swap(old, new) => {
-                let old = bytes_of(old);
-                let how = Put { condition: Condition::Value(&old), ..Put::default() };
-                Ret::Did(client.put_with(key, &bytes_of(new), &how)?.is_some())
-            }
-        })
-    }
-}
-
 impl Client for Polling {
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
         self.turn += 1;
         let is_hasty = self.turn.is_multiple_of(3);
         self.client.set_timeout(if is_hasty { Duration::ZERO } else { LIMIT });
-        match self.ask(key.as_bytes(), op) {
+        match ask(&mut self.client, self.get, key.as_bytes(), op) {
             Err(
                 StoreError::Call(CallFailure::Timeout(_))
                 | StoreError::OneSided(OneSidedError::Timeout(_))

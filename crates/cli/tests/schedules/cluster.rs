@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -33,6 +33,8 @@ struct Node {
     /// Where Redis' clients reach it, and other nodes.
     front: SocketAddr,
     card: SocketAddr,
+    /// Where clients over the card do.
+    store: SocketAddr,
     network: Network,
     /// Its number among those that something is wrong with, if it is one of them.
     ailing: Option<usize>,
@@ -62,12 +64,8 @@ struct Network {
 impl Network {
     fn new(impairments: PathBuf, members: &[String]) -> Network {
         let network = Network { impairments, etcd: Gate::to(members) };
-        network.cut_from_nodes(false);
+        network.impair("off");
         network
-    }
-
-    fn cut_from_nodes(&self, is_cut: bool) {
-        self.impair(if is_cut { "loss=100%" } else { "off" });
     }
 
     /// Has this happen to the packets of the node's card.
@@ -79,7 +77,7 @@ impl Network {
     }
 
     fn mend(&self) {
-        self.cut_from_nodes(false);
+        self.impair("off");
         self.etcd.cut(false);
     }
 }
@@ -167,12 +165,14 @@ pub(crate) struct Cluster<'e> {
     beginners: Vec<Beginner>,
     /// How many were started.
     started: usize,
+    /// The card of the clients that have one.
+    clients: IpAddr,
     log: PathBuf,
 }
 
 impl<'e> Cluster<'e> {
     /// Two groups that serve; the first has all slots.
-    pub(crate) fn start(seed: u64, etcd: &'e mut Etcd) -> Cluster<'e> {
+    pub(crate) fn start(seed: u64, etcd: &'e mut Etcd, clients: IpAddr) -> Cluster<'e> {
         let name = format!("s{seed}");
         let map = EtcdMap::new(&etcd.group(&name)).unwrap();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("schedule-{seed}.log"));
@@ -186,6 +186,7 @@ impl<'e> Cluster<'e> {
             nodes: Vec::new(),
             beginners: Vec::new(),
             started: 0,
+            clients,
             log,
         };
         for group in 0..GROUPS.len() {
@@ -230,9 +231,7 @@ impl<'e> Cluster<'e> {
         for Beginner { process, group, network } in std::mem::take(&mut self.beginners) {
             match process.said.try_recv() {
                 Ok(line) => {
-                    let (name, front, card) = introduced(&line);
-                    let ailing = None;
-                    self.nodes.push(Node { process, group, name, front, card, network, ailing });
+                    self.nodes.push(introduced(&line, process, group, network));
                 }
                 Err(TryRecvError::Empty) => {
                     self.beginners.push(Beginner { process, group, network });
@@ -251,6 +250,10 @@ impl<'e> Cluster<'e> {
             self.take_beginners();
             self.beginners.is_empty()
         });
+    }
+
+    pub(crate) fn stores(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(|node| node.store).collect()
     }
 
     pub(crate) fn fronts(&self) -> Vec<SocketAddr> {
@@ -331,7 +334,9 @@ impl<'e> Cluster<'e> {
                 });
             }
             Step::CutFromNodes(group, who, number) => {
-                return self.ail(group, who, number, |node| node.network.cut_from_nodes(true));
+                // Clients over the card reach it: it must show them nothing old.
+                let rules = format!("peer={}; loss=100%", self.clients);
+                return self.ail(group, who, number, |node| node.network.impair(&rules));
             }
             Step::CutFromEtcd(group, who, number) => {
                 return self.ail(group, who, number, |node| node.network.etcd.cut(true));
@@ -453,11 +458,11 @@ impl<'e> Cluster<'e> {
     }
 }
 
-/// A node's name, and where its clients and other nodes reach it, as it has said.
-fn introduced(line: &str) -> (String, SocketAddr, SocketAddr) {
+/// A node that has said who and where it is.
+fn introduced(line: &str, process: Process, group: Group, network: Network) -> Node {
     let ready: Value = serde_json::from_str(line).unwrap();
     let name = ready["node"].as_str().unwrap().to_owned();
-    let [front, card] = [&ready["redis"][0], &ready["card"]];
-    let address = |text: &Value| text.as_str().unwrap().parse().unwrap();
-    (name, address(front), address(card))
+    let at = |text: &Value| text.as_str().unwrap().parse().unwrap();
+    let [front, card, store] = [&ready["redis"][0], &ready["card"], &ready["store"]].map(at);
+    Node { process, group, name, front, card, store, network, ailing: None }
 }

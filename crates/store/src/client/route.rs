@@ -52,11 +52,20 @@ pub(super) struct Route {
     home: Option<SocketAddr>,
     map: ClusterMap,
     /// Of each group: under which numbers it knows this client.
-    identities: BTreeMap<String, RequestId>,
+    identities: BTreeMap<String, Identity>,
     /// How often the map was asked for.
     looks: usize,
     /// The primary that was scanned last.
     scanned: Option<(usize, SocketAddr)>,
+}
+
+/// Under which number a group is to know the next request.
+#[derive(Clone, Copy, Debug)]
+struct Identity {
+    next: RequestId,
+    /// A request was sent under this number, and nobody knows whether it has taken effect, or will.
+    /// So no other one comes under it: the group would take it for that one.
+    is_open: bool,
 }
 
 /// A call that is being made.
@@ -215,6 +224,8 @@ impl<F: Fleet> Routed<F> {
         out: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
         let (from, slot) = (out.len(), slot_of(call.key));
+        // That of a call that was given up, or dropped.
+        self.route.identities.retain(|_, identity| !identity.is_open);
         let mut making = Making::new(operation, call, self.timeout);
         loop {
             let owner = self.route.map.owner(slot);
@@ -249,6 +260,9 @@ impl<F: Fleet> Routed<F> {
             true => Some(self.identity(&name, (at, within)).await?),
             false => None,
         };
+        if request.is_some() {
+            self.set_open(&name, true);
+        }
         let call = Call { request, is_asking: making.is_asking, ..*making.call };
         let done = self.fleet.call_at((at, within), making.operation, &call, out).await;
         if let Err(error) = &done
@@ -259,10 +273,7 @@ impl<F: Fleet> Routed<F> {
         }
         match &done {
             Ok(()) => self.use_up(&name),
-            // A later attempt might come under the number that an earlier one still has.
-            Err(error) if making.doubt.is_some() && matches!(next(error).0, Next::Fail) => {
-                self.route.identities.remove(&name);
-            }
+            Err(_) if making.doubt.is_none() => self.set_open(&name, false),
             Err(_) => {}
         }
         done
@@ -275,7 +286,7 @@ impl<F: Fleet> Routed<F> {
         to: (SocketAddr, Duration),
     ) -> Result<RequestId, StoreError> {
         if let Some(known) = self.route.identities.get(name) {
-            return Ok(*known);
+            return Ok(known.next);
         }
         let mut answer = Vec::new();
         let asked = self.fleet.call_at(to, Operation::Lease, &Call::default(), &mut answer).await;
@@ -286,15 +297,22 @@ impl<F: Fleet> Routed<F> {
         })?;
         let (head, _) = AnswerHead::parse(&answer).ok_or_else(StoreError::answer)?;
         let (client, since) = (random()?, Position::from_number(head.version));
-        let new = RequestId { client, sequence: 1, since };
-        self.route.identities.insert(name.to_owned(), new);
-        Ok(new)
+        let next = RequestId { client, sequence: 1, since };
+        self.route.identities.insert(name.to_owned(), Identity { next, is_open: false });
+        Ok(next)
     }
 
     /// The request that the group was asked for has taken effect.
     fn use_up(&mut self, name: &str) {
-        if let Some(id) = self.route.identities.get_mut(name) {
-            id.sequence += 1;
+        if let Some(identity) = self.route.identities.get_mut(name) {
+            identity.next.sequence += 1;
+            identity.is_open = false;
+        }
+    }
+
+    fn set_open(&mut self, name: &str, is_open: bool) {
+        if let Some(identity) = self.route.identities.get_mut(name) {
+            identity.is_open = is_open;
         }
     }
 

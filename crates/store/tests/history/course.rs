@@ -13,6 +13,12 @@ pub(crate) trait Client: Send {
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret>;
 }
 
+impl<C: Client> Client for &mut C {
+    fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
+        (**self).carry_out(key, op)
+    }
+}
+
 /// A key of a round, by its number.
 pub(crate) fn name_of(round: usize, key: u64) -> String {
     format!("key-{round}-{key}")

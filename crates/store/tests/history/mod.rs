@@ -1,6 +1,7 @@
 //! Histories of clients, and the files in which porcupine gets them (docs/testing.md): a line of
 //! JSON an operation.
 
+pub(crate) mod card;
 pub(crate) mod course;
 pub(crate) mod redis;
 pub(crate) mod value;

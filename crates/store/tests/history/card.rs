@@ -1,0 +1,34 @@
+//! Operations of clients over the card.
+
+use remora_store::client::{About, Put, StoreClient, StoreError};
+use remora_store::way::call::Condition;
+
+use super::value::{bytes_of, value_of};
+use super::{Op, Ret};
+
+/// A way to read.
+pub(crate) type Get =
+    fn(&mut StoreClient, &[u8], &mut Vec<u8>) -> Result<Option<About>, StoreError>;
+
+/// Carries out an operation, a read in this way.
+pub(crate) fn ask(
+    client: &mut StoreClient,
+    get: Get,
+    key: &[u8],
+    op: Op,
+) -> Result<Ret, StoreError> {
+    Ok(match op {
+        Op::Get => {
+            let mut value = Vec::new();
+            let found = get(client, key, &mut value)?;
+            Ret::Value(found.map(|_| value_of(&value)))
+        }
+        Op::Set(value) => client.put(key, &bytes_of(value)).map(|_| Ret::Done)?,
+        Op::Delete => Ret::Did(client.delete(key)?),
+        Op::Swap(old, new) => {
+            let old = bytes_of(old);
+            let how = Put { condition: Condition::Value(&old), ..Put::default() };
+            Ret::Did(client.put_with(key, &bytes_of(new), &how)?.is_some())
+        }
+    })
+}

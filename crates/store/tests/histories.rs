@@ -22,7 +22,7 @@ use history::value::{bytes_of, value_of};
 use history::{Event, Op, Record, Ret};
 use remora::kernel::CallFailure;
 use remora::{Device, DeviceOptions, wait_for};
-use remora_store::client::{About, AsyncStoreClient, Put, StoreClient, StoreError};
+use remora_store::client::{AsyncStoreClient, Put, StoreClient, StoreError};
 use remora_store::service::{Service, ServiceOptions};
 use remora_store::way::call::Condition;
 use remora_store::way::chain::ChainError;

@@ -341,18 +341,7 @@ impl<'e> Cluster<'e> {
             Step::CutFromEtcd(group, who, number) => {
                 return self.ail(group, who, number, |node| node.network.etcd.cut(true));
             }
-            Step::CutLink(group, way, number) => {
-                let Some(backup) = self.find(group, Who::Backup) else { return false };
-                let peer = self.nodes[backup].card.ip();
-                let way = match way {
-                    Way::ToBackup => "out,",
-                    Way::ToPrimary => "in,",
-                    Way::Both => "",
-                };
-                return self.ail(group, Who::Primary, number, |node| {
-                    node.network.impair(&format!("{way}peer={peer},loss=100%"));
-                });
-            }
+            Step::CutLink(group, way, number) => return self.cut_link(group, way, number),
             Step::Slow(group, number) => {
                 return self.ail(group, Who::Backup, number, |node| {
                     node.network.impair("delay=2ms");
@@ -372,6 +361,20 @@ impl<'e> Cluster<'e> {
             Step::Move(range, to) => self.move_slots(range, to),
         }
         true
+    }
+
+    /// Cuts a group's primary off from one of its backups.
+    fn cut_link(&mut self, group: Group, way: Way, number: usize) -> bool {
+        let Some(backup) = self.find(group, Who::Backup) else { return false };
+        let peer = self.nodes[backup].card.ip();
+        let way = match way {
+            Way::ToBackup => "out,",
+            Way::ToPrimary => "in,",
+            Way::Both => "",
+        };
+        self.ail(group, Who::Primary, number, |node| {
+            node.network.impair(&format!("{way}peer={peer},loss=100%"));
+        })
     }
 
     /// Does something bad to a node, if there is one with which nothing is wrong yet.

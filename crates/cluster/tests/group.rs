@@ -246,7 +246,8 @@ fn a_node_at_the_address_of_another_one_is_not_taken_for_it() {
         assert!(!is_linked(&trial, stranger, primary));
         trial.nodes[&stranger].group().status().last_refusal
     });
-    assert!(said.ends_with("it calls n2, and this is n4, at the same address"), "{said}");
+    let reason = format!("it calls {gone}, and this is {stranger}, at the same address");
+    assert!(said.ends_with(&reason), "{said}");
     assert!(!is_linked(&trial, primary, gone));
 }
 

@@ -182,7 +182,6 @@ impl<M: Memory + 'static> Drive<M> {
         if !state.replica.handle_snapshot(&group.region, from, &snapshot) {
             return Ok(state);
         }
-        state.carry_out(group);
         let at = state.replica.applied();
         if let (Some(copy), Some(feed)) = (written, &mut state.disk) {
             copy.name().map_err(|error| format!("cannot keep a copy on the disk: {error}"))?;
@@ -191,6 +190,8 @@ impl<M: Memory + 'static> Drive<M> {
         *lineage += 1;
         state.flushes.clear();
         state.applying_from = Some(before);
+        // (Not before the disk's part begins anew: it would count as kept what is no more.)
+        state.carry_out(group);
         drop((lineage, state));
         replace(&self.store, &records, group.options.salt)?;
         let mut state = group.lock();

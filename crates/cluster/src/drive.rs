@@ -184,8 +184,7 @@ impl<M: Memory + 'static> Drive<M> {
         }
         let at = state.replica.applied();
         if let (Some(copy), Some(feed)) = (written, &mut state.disk) {
-            copy.name().map_err(|error| format!("cannot keep a copy on the disk: {error}"))?;
-            feed.begin_anew(at);
+            feed.begin_anew(copy, at)?;
         }
         *lineage += 1;
         state.flushes.clear();

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use remora_store::disk::{Directory, DirectoryError};
 use remora_store::log::{Log, ReplayError};
 use remora_store::replica::{Mark, Replica};
+use remora_store::snapshot::SnapshotFile;
 use remora_store::way::region::Region;
 use thiserror::Error;
 
@@ -115,11 +116,20 @@ impl Feed {
         }
     }
 
-    /// Another node's store stands in the place of everything, and has its name on the disk.
-    pub(crate) fn begin_anew(&mut self, at: Mark) {
+    /// A copy of another node's store gets its name on the disk, in the place of everything.
+    ///
+    /// # Errors
+    /// Why it cannot, in words.
+    pub(crate) fn begin_anew(
+        &mut self,
+        copy: SnapshotFile<Directory>,
+        at: Mark,
+    ) -> Result<(), String> {
+        copy.name().map_err(|error| format!("cannot keep a copy on the disk: {error}"))?;
         self.log.begin_anew(at.position);
         self.ends.clear();
         self.fed = at;
+        Ok(())
     }
 }
 

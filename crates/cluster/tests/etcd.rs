@@ -6,6 +6,7 @@
 //! `node` it is a node, which carries out the commands that come on its standard input.
 
 #[path = "../../store/tests/history/mod.rs"]
+#[allow(dead_code, reason = "each test program uses a part of it")]
 mod history;
 
 mod etcd {

@@ -128,17 +128,25 @@ mod with_clusters {
         (child, serde_json::from_str(&line).unwrap())
     }
 
-    /// The lines of a node's answer; none if it is gone.
-    fn redis(at: &str, command: &str) -> Vec<String> {
+    /// The lines of a node's answers to all of this; none if it is gone.
+    fn lines_of(at: &str, requests: &str) -> Vec<String> {
         let Ok(mut stream) = TcpStream::connect(at) else { return Vec::new() };
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        if stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).is_err() {
+        if stream.write_all(requests.as_bytes()).is_err() {
             return Vec::new();
         }
-        let mut lines: Vec<_> = BufReader::new(&stream).lines().map_while(Result::ok).collect();
+        BufReader::new(&stream).lines().map_while(Result::ok).collect()
+    }
+
+    fn redis(at: &str, command: &str) -> Vec<String> {
+        let mut lines = lines_of(at, &format!("{command}\r\nQUIT\r\n"));
         // That of QUIT.
         lines.pop();
         lines
+    }
+
+    fn memcached(at: &str, command: &str) -> Vec<String> {
+        lines_of(at, &format!("{command}\r\nquit\r\n"))
     }
 
     fn has_role(at: &str, role: &str) -> bool {
@@ -255,7 +263,9 @@ mod with_clusters {
             }
         }
         assert_eq!(redis(&primary, "CONFIG SET proto-max-bulk-len 1mb"), ["+OK"]);
-        let memcached = trial.node_at(&primary)["memcached"].as_str().unwrap();
+        // (A backup relays to the primary.)
+        let backup = trial.fronts().into_iter().find(|at| *at != primary).unwrap();
+        let memcached = trial.node_at(backup)["memcached"].as_str().unwrap();
         if let Some(folder) = suite("memcached-") {
             for name in run_of(MEMCACHED_TESTS) {
                 let mut stream = TcpStream::connect(memcached).unwrap();
@@ -265,6 +275,40 @@ mod with_clusters {
             }
         }
         trial.finish();
+    }
+
+    /// memcached's clients know no primaries.
+    #[test]
+    fn memcacheds_clients_come_to_any_node() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let trial = Trial::start("1", "3");
+        let primary = trial.answered("SET foo 1", &["+OK"]);
+        let nodes = trial.ready["nodes"].as_array().unwrap();
+        let fronts = nodes.iter().map(|node| node["memcached"].as_str().unwrap());
+        let mut fronts: Vec<_> = fronts.collect();
+        for at in &fronts {
+            let set = format!("set {at} 0 0 1\r\nx");
+            until("a node stores", || memcached(at, &set) == ["STORED"]);
+        }
+        // Whichever node is the next primary, the others lead there.
+        let killed = trial.node_at(&primary);
+        fronts.retain(|at| killed["memcached"] != *at);
+        let process = Pid::from_raw(killed["process"].as_u64().unwrap() as i32).unwrap();
+        kill_process(process, Signal::KILL).unwrap();
+        for at in &fronts {
+            for other in nodes.iter().map(|node| node["memcached"].as_str().unwrap()) {
+                let found = [format!("VALUE {other} 0 1"), "x".to_owned(), "END".to_owned()];
+                until("a node answers", || memcached(at, &format!("get {other}")) == found);
+            }
+        }
+        let relayed = |at: &&str| {
+            redis(at, "INFO stats").iter().any(|line| {
+                line.strip_prefix("relayed_connections:").is_some_and(|count| count != "0")
+            })
+        };
+        assert!(trial.fronts().iter().any(relayed), "every node was the primary");
     }
 
     /// go-redis' and iovalkey's cluster clients, unmodified.

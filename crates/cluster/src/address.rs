@@ -14,4 +14,15 @@ pub struct Address {
     /// Where clients of the store reach its card, if they do.
     #[serde(default)]
     pub store: Option<SocketAddr>,
+    /// Where memcached's clients reach it, if they do.
+    #[serde(default)]
+    pub memcached: Option<SocketAddr>,
+}
+
+impl Address {
+    /// That of a node without clients.
+    #[must_use]
+    pub const fn new(card: SocketAddr) -> Address {
+        Address { card, redis: None, store: None, memcached: None }
+    }
 }

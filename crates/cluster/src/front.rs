@@ -1,6 +1,7 @@
 //! What Redis' and memcached's clients get of a group: answers wait until a majority has what they
 //! are about, and other nodes lead to the primary. Of several groups, each has some of the slots.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
@@ -10,7 +11,7 @@ use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::replica::{Counters, NodeId, Standing};
 
-use crate::group::{Group, Status};
+use crate::group::{Group, NotServing, Status};
 use crate::map::{Atlas, GroupView, Owner, SlotMap};
 use crate::slots::{Slots, load};
 
@@ -111,6 +112,13 @@ impl Keeper for GroupKeeper {
         self.0.check().is_err()
     }
 
+    fn relays_to(&self) -> Option<SocketAddr> {
+        match self.0.check() {
+            Err(NotServing::Backup { address, .. }) => address?.memcached,
+            _ => None,
+        }
+    }
+
     fn is_readable(&self, _slot: Option<u16>) -> bool {
         self.0.follows()
     }
@@ -208,6 +216,10 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
 
     fn is_elsewhere(&self) -> bool {
         self.keeper.is_elsewhere()
+    }
+
+    fn relays_to(&self) -> Option<SocketAddr> {
+        self.keeper.relays_to()
     }
 
     fn cluster(&self) -> Option<Cluster> {

@@ -210,7 +210,7 @@ mod tests {
             let node = NodeId(number);
             let configuration = Configuration::first(node, vec![node]).ok();
             let card = ([127, 0, 0, 1], 7).into();
-            let at = Address { card, redis: None, store: Some(card) };
+            let at = Address { store: Some(card), ..Address::new(card) };
             GroupView { configuration, nodes: [(node, at)].into(), changes: Vec::new() }
         };
         let mut map = SlotMap::default();

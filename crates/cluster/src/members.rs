@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_lost_member_goes_after_another_node_has_come() {
-        let address = Address { card: ([127, 0, 0, 1], 7490).into(), redis: None, store: None };
+        let address = Address::new(([127, 0, 0, 1], 7490).into());
         let node = |number: u64| NodeId(number);
         let step = |members: &[u64], there: &[u64]| {
             let members = members.iter().copied().map(node).collect();

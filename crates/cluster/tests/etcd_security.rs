@@ -79,7 +79,7 @@ fn start(group: EtcdGroup) -> Node<Heap> {
     let own = Options::new(16 << 20, 7);
     let log = GroupLog(group.clone());
     let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
-    let way = way.announce(Address { card: group.address(), redis: None, store: None });
+    let way = way.announce(Address::new(group.address()));
     Node::start(store, vec![TablespaceOptions::new("db0")], Box::new(way)).unwrap()
 }
 

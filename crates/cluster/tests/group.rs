@@ -115,7 +115,7 @@ impl Trial {
 }
 
 fn place(group: &Group) -> Address {
-    Address { card: group.address(), redis: None, store: None }
+    Address::new(group.address())
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -355,7 +355,7 @@ fn a_node_of_another_version_is_left_out() {
     let mut trial = Trial { service: InProcess::new(first), nodes: BTreeMap::new() };
     let (device, is_over) = (Device::open().unwrap(), AtomicBool::new(false));
     let card = SocketAddr::new(device.info().address, PORT);
-    let address = Address { card, redis: None, store: None };
+    let address = Address::new(card);
     let _known = trial.service.coordinator(NodeId(3), address);
     std::thread::scope(|scope| {
         // (Also where something here fails, so that the thread ends.)

@@ -253,6 +253,8 @@ counts! {
     connections_refused,
     /// Connections that were ended as nothing came for too long.
     connections_idle,
+    /// Connections of memcached's that were relayed to the primary of a cluster.
+    connections_relayed,
     /// Connections that were ended as they sent what is no request.
     protocol_errors,
     /// Connections that were ended as a reply or a request exceeded a limit of memory.

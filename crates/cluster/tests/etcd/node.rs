@@ -76,7 +76,7 @@ fn start(endpoints: Vec<String>) -> Member {
     let memory = (places.for_clients, places.for_chains);
     let ways = CardWays::start(&slots, memory, DoorOptions::default(), &stats).unwrap();
     let (redis, store_at) = (fronts.redis().first().copied(), Some(ways.address()));
-    let etcd = etcd.announce(Address { card: group.address(), redis, store: store_at });
+    let etcd = etcd.announce(Address { redis, store: store_at, ..Address::new(group.address()) });
     let node = Node::start(store, vec![spaces], Box::new(etcd)).unwrap();
     let mover = Mover::start(slots, Box::new(map), None).unwrap();
     Member { fronts, ways, node, _mover: mover }

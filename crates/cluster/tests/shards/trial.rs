@@ -184,7 +184,7 @@ fn start(service: &InProcess, map: InProcessMap, name: &str, me: NodeId) -> Memb
     let memory = (places.for_clients, places.for_chains);
     let ways = CardWays::start(&slots, memory, DoorOptions::default(), &stats).unwrap();
     let (redis, store_at) = (Some(fronts.redis()[0]), Some(ways.address()));
-    let address = Address { card: group.address(), redis, store: store_at };
+    let address = Address { redis, store: store_at, ..Address::new(group.address()) };
     let coordinator = service.coordinator(me, address);
     let node = Node::start(store, vec![space], coordinator).unwrap();
     let mover = Mover::start(slots, Box::new(map), None).unwrap();

@@ -1,6 +1,7 @@
 //! A connection: its socket, what has come and is not dealt with, and what is to go.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,6 +13,7 @@ use rustix::io::Errno;
 use crate::front::clients::Client;
 use crate::front::memcached;
 use crate::front::redis;
+use crate::front::relay::{Relay, unreached};
 use crate::front::world::{Next, Step, Turn, World};
 use crate::stats::Way;
 
@@ -55,10 +57,8 @@ enum Session {
 /// What becomes of a connection after its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes on when bytes come.
-    Reads,
-    /// It goes on when its replies are gone.
-    Writes,
+    /// It goes on when its socket can do this.
+    Waits(EventFlags),
     /// It has more to do at once.
     Again,
     /// It is over.
@@ -73,6 +73,8 @@ pub(crate) struct Connection {
     /// What `epoll` has been told to say of it.
     pub(crate) interest: EventFlags,
     session: Session,
+    /// Where the client is served instead of here, if it is.
+    relay: Option<Relay>,
     input: Vec<u8>,
     /// Input before this is dealt with.
     start: usize,
@@ -97,6 +99,7 @@ impl Connection {
             client,
             interest: EventFlags::IN,
             session,
+            relay: None,
             input: Vec::new(),
             start: 0,
             output: Vec::new(),
@@ -113,6 +116,9 @@ impl Connection {
 
     /// Reads what has come and carries it out; replies wait in the output.
     pub(crate) fn turn(&mut self, turn: &mut Turn, spares: &mut Spares) {
+        if self.relay.is_some() {
+            return self.pass(turn, spares);
+        }
         if matches!(self.next, Next::Read(_)) && !self.is_over {
             match self.read(spares) {
                 Ok(0) => return,
@@ -167,6 +173,14 @@ impl Connection {
         let Step { used, next } = step;
         self.start += used;
         self.next = next;
+        if let Next::Relay(to) = next {
+            return self.relay(to, turn, spares);
+        }
+        self.keep_left(spares);
+    }
+
+    /// Gives the input's buffer back if little is left in it.
+    fn keep_left(&mut self, spares: &mut Spares) {
         let left = &self.input[self.start..];
         if left.len() <= LEFT_BYTES {
             let left = left.to_vec();
@@ -175,9 +189,90 @@ impl Connection {
         }
     }
 
+    /// From now on another node serves the client.
+    fn relay(&mut self, to: SocketAddr, turn: &mut Turn, spares: &mut Spares) {
+        let Session::Memcached(session) = &self.session else { unreachable!("Redis' are led") };
+        match Relay::begin(to) {
+            Ok(relay) => self.relay = Some(relay),
+            Err(error) => return self.give_up(&unreached(to, &error)),
+        }
+        turn.counts.connections_relayed.add(1);
+        self.input.splice(..self.start, session.mark(&turn.world));
+        self.start = 0;
+        self.pass(turn, spares);
+    }
+
+    /// Takes what has come from either side to the other one, if that has taken what came before.
+    fn pass(&mut self, turn: &mut Turn, spares: &mut Spares) {
+        if !matches!(self.next, Next::Relay(_)) {
+            return;
+        }
+        if self.start == self.input.len() && !self.is_over {
+            match self.read(spares) {
+                Ok(count) => {
+                    turn.counts.bytes_in.add(count as u64);
+                    self.client.last_ms.store(turn.now, Relaxed);
+                }
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.is_over = true,
+                Err(_) => return self.give_up(""),
+            }
+        }
+        let Some(relay) = &mut self.relay else { return };
+        let passed = relay.pass_on(&self.input[self.start..], self.is_over).and_then(|count| {
+            self.start += count;
+            if self.sent == self.output.len() {
+                if self.output.capacity() == 0 {
+                    self.output = spares.take();
+                }
+                relay.take(&mut self.output)?;
+            }
+            Ok(())
+        });
+        match passed {
+            Ok(()) if relay.is_over => self.next = Next::Close,
+            Ok(()) => {}
+            Err(error) => {
+                let words = relay.last_words(&error);
+                self.give_up(&words);
+            }
+        }
+        self.keep_left(spares);
+    }
+
+    /// Ends the connection with these last words.
+    fn give_up(&mut self, words: &str) {
+        self.output.extend_from_slice(words.as_bytes());
+        self.next = Next::Close;
+    }
+
+    /// What is wanted of the client's socket, and of the other node's, while this one relays.
+    fn wanted(&self, is_sent: bool) -> [EventFlags; 2] {
+        let is_passed = self.start == self.input.len();
+        let when = |is: bool, flag: EventFlags| if is { flag } else { EventFlags::empty() };
+        let reads = when(is_passed && !self.is_over, EventFlags::IN);
+        [
+            reads | when(!is_sent, EventFlags::OUT),
+            when(is_sent, EventFlags::IN) | when(!is_passed, EventFlags::OUT),
+        ]
+    }
+
+    /// Has `epoll` tell, under this name, of what is wanted of the other node while this one
+    /// relays.
+    pub(crate) fn watch_relay(&mut self, epoll: &OwnedFd, name: u64) -> io::Result<()> {
+        let wanted = match self.next {
+            Next::Relay(_) => self.wanted(self.sent == self.output.len())[1],
+            _ => EventFlags::empty(),
+        };
+        self.relay.as_mut().map_or(Ok(()), |relay| relay.watch(epoll, name, wanted))
+    }
+
     /// Forgets the replies of this turn and ends the connection: what they say did not happen for
     /// sure.
     pub(crate) fn disown(&mut self, reason: &str) {
+        if self.relay.is_some() {
+            // The other node has waited already.
+            return;
+        }
         self.output.truncate(self.sent);
         let text = match self.session {
             Session::Redis(_) => format!("-MISCONF the log cannot be written: {reason}\r\n"),
@@ -216,11 +311,11 @@ impl Connection {
             return Fate::Ends;
         }
         match self.next {
-            _ if !is_sent && self.is_over => Fate::Ends,
-            _ if !is_sent => Fate::Writes,
+            Next::Relay(_) => Fate::Waits(self.wanted(is_sent)[0]),
+            _ if !is_sent => Fate::Waits(EventFlags::OUT),
             Next::Close => Fate::Ends,
             Next::Send => Fate::Again,
-            Next::Read(_) => Fate::Reads,
+            Next::Read(_) => Fate::Waits(EventFlags::IN),
         }
     }
 

@@ -266,6 +266,11 @@ pub trait Keeper: Send + Sync + Debug {
         false
     }
 
+    /// Where the node to which keys lead serves memcached's clients, who do not follow by themselves.
+    fn relays_to(&self) -> Option<SocketAddr> {
+        None
+    }
+
     /// Whether this node, a backup, may answer for a slot's keys from its own copy: it follows its
     /// group's primary, and the group has all of the slot's keys. It is looked at after the copy.
     /// Without a slot, the answer is about the copy itself.

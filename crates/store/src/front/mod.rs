@@ -16,6 +16,7 @@ mod connection;
 pub mod keyspace;
 pub mod memcached;
 pub mod redis;
+mod relay;
 pub mod served;
 pub mod server;
 pub mod slots;

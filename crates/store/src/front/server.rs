@@ -144,7 +144,9 @@ impl Server {
         world.settings.set_password(options.password.clone());
         world.settings.max_clients.store(options.max_clients, Relaxed);
         world.is_public.store(public.is_some(), Relaxed);
-        allow_descriptors(options.max_clients);
+        // (A client that is relayed to another node has two.)
+        let relays = world.is_clustered && !options.memcached.is_empty();
+        allow_descriptors(options.max_clients.saturating_mul(1 + u64::from(relays)));
         let (mut listeners, mut bound) = (Vec::new(), [Vec::new(), Vec::new()]);
         for (index, (addresses, way)) in
             [(&options.redis, Way::Redis), (&options.memcached, Way::Memcached)].iter().enumerate()

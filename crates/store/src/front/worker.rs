@@ -29,6 +29,8 @@ const CHECK_MS: u64 = 1000;
 /// What an event is about: a number beside the connections' own.
 const WAKE: u64 = u64::MAX;
 const LISTENER: u64 = 1 << 40;
+/// Plus a connection's number: the node to which it is relayed.
+const RELAY: u64 = 1 << 41;
 
 /// A socket that waits for connections.
 #[derive(Clone, Debug)]
@@ -128,6 +130,8 @@ impl Worker {
             let mut count = [0; 8];
             // It was written by another thread; how often does not matter.
             let _ = rustix::io::read(&*self.wake, &mut count);
+        } else if what >= RELAY {
+            self.carry_out((what - RELAY) as usize);
         } else if what >= LISTENER {
             self.accept((what - LISTENER) as usize);
         } else {
@@ -182,15 +186,17 @@ impl Worker {
                 self.again.insert(slot);
                 epoll::EventFlags::empty()
             }
-            Fate::Reads => epoll::EventFlags::IN,
-            Fate::Writes => epoll::EventFlags::OUT,
+            Fate::Waits(flags) => flags,
         };
         if connection.interest != flags {
             connection.interest = flags;
             let data = epoll::EventData::new_u64(slot as u64);
             if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
-                self.end(slot);
+                return self.end(slot);
             }
+        }
+        if connection.watch_relay(&self.epoll, RELAY + slot as u64).is_err() {
+            self.end(slot);
         }
     }
 

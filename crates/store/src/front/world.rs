@@ -1,5 +1,6 @@
 //! What all connections of a server share.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -299,6 +300,8 @@ pub enum Next {
     Send,
     /// To have its replies sent, and then to be ended.
     Close,
+    /// To have all that follows relayed to the node there: it serves memcached's clients.
+    Relay(SocketAddr),
 }
 
 /// Replies of this many bytes are sent before a session goes on, in bytes: a client that asks and

@@ -4,6 +4,7 @@ mod limits;
 mod memcached;
 mod meta;
 mod redis;
+mod relay;
 mod statistics;
 mod suites;
 

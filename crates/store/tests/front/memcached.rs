@@ -76,7 +76,7 @@ fn leases() {
     other.ask("mg k v R30\r\n", "VA 1 Z\r\nb\r\n");
 }
 
-fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
+pub(crate) fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode];
     bytes.extend((key.len() as u16).to_be_bytes());
     bytes.extend([extras.len() as u8, 0, 0, 0]);
@@ -86,7 +86,7 @@ fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 /// What an answer says: its op-code, status and body.
-fn answer(client: &mut Client) -> (u8, u16, Vec<u8>) {
+pub(crate) fn answer(client: &mut Client) -> (u8, u16, Vec<u8>) {
     use std::io::Read;
     let mut header = [0; 24];
     client.0.read_exact(&mut header).unwrap();

@@ -25,9 +25,15 @@ const NOBODYS: u64 = 999_999_999_999;
 /// Memory of a store.
 const MEMORY: &str = "256M";
 
-/// The group that is measured: the lease is that of the row `failover_ms`.
-fn terms(members: u8) -> Terms<'static> {
-    Terms { cluster: "bench", group: "a", members, lease: "0.5", memory: MEMORY, folder: None }
+/// The lease of the groups whose primary is killed, in seconds.
+pub(super) const SHORT: &str = "0.5";
+/// That of the others: clients, nodes and etcd want all cores at once, and nobody is to lose a lease
+/// by that.
+const LONG: &str = "5";
+
+/// The group that is measured.
+fn terms(members: u8, lease: &str) -> Terms<'_> {
+    Terms { cluster: "bench", group: "a", members, lease, memory: MEMORY, folder: None }
 }
 
 /// Something that takes Redis' commands, and whose processes end with this value.
@@ -48,36 +54,37 @@ enum Processes {
 pub(super) struct Group {
     pub(super) nodes: Vec<Node>,
     members: u8,
+    lease: &'static str,
     etcd: Etcd,
     /// Where the nodes' logs are, if they have any.
     _folder: Option<Folder>,
 }
 
 impl Group {
-    /// Starts a group, and waits until it serves.
-    pub(super) fn start(members: u8) -> Result<Group> {
-        Group::start_in(None, members)
+    /// Starts a group with this lease, in seconds, and waits until it serves.
+    pub(super) fn start(members: u8, lease: &'static str) -> Result<Group> {
+        Group::start_in(None, members, lease)
     }
 
-    fn start_in(folder: Option<Folder>, members: u8) -> Result<Group> {
+    fn start_in(folder: Option<Folder>, members: u8, lease: &'static str) -> Result<Group> {
         let mut etcd = Etcd::start()?;
         etcd.wait(&AtomicBool::new(false))?;
-        let terms = Terms { folder: folder.as_ref().map(Folder::path), ..terms(members) };
+        let terms = Terms { folder: folder.as_ref().map(Folder::path), ..terms(members, lease) };
         let nodes = start_nodes(&etcd.url, terms, members)?;
-        let group = Group { nodes, members, etcd, _folder: folder };
+        let group = Group { nodes, members, lease, etcd, _folder: folder };
         group.primary()?;
         Ok(group)
     }
 
     /// Starts a node more.
     pub(super) fn add_node(&mut self) -> Result<()> {
-        self.nodes.extend(start_nodes(&self.etcd.url, terms(self.members), 1)?);
+        self.nodes.extend(start_nodes(&self.etcd.url, terms(self.members, self.lease), 1)?);
         Ok(())
     }
 
     /// Whether its members are the nodes that are there: then the group can lose one.
     pub(super) fn is_whole(&self) -> Result<bool> {
-        let terms = terms(self.members);
+        let terms = terms(self.members, self.lease);
         let name = format!("{}/{}", terms.cluster, terms.group);
         let seen = overview(&EtcdGroup::new(vec![self.etcd.url.clone()], &name))?;
         let Some(latest) = seen.configuration.filter(|latest| latest.is_established()) else {
@@ -114,12 +121,12 @@ pub(super) fn front(node: &Node) -> Result<SocketAddr> {
 impl Bed {
     /// A group of so many nodes.
     pub(super) fn group(members: u8) -> Result<Bed> {
-        Bed::of(Group::start(members)?)
+        Bed::of(Group::start(members, LONG)?)
     }
 
     /// A group of three that acknowledges what is on the disks of two.
     pub(super) fn group_on_disks() -> Result<Bed> {
-        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), 3)?)
+        Bed::of(Group::start_in(Some(Folder::new("bench-logs")?), 3, LONG)?)
     }
 
     fn of(group: Group) -> Result<Bed> {

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::super::row::{Row, Spread, Target};
 use super::Extent;
-use super::bed::{Group, front};
+use super::bed::{Group, SHORT, front};
 use super::load::{Ask, Load, Work};
 use crate::draws::Draws;
 
@@ -91,7 +91,7 @@ impl Writer {
 /// Kills primaries of a group of three, each in the middle of writes, and starts a node in the
 /// place of each.
 pub(super) fn rows(extent: Extent) -> Result<[Row; 2]> {
-    let mut group = Group::start(3)?;
+    let mut group = Group::start(3, SHORT)?;
     let mut draws = Draws::new(11);
     let mut writer = Writer { fronts: Vec::new(), load: None, last: 0, written: 0 };
     let mut taken = Vec::with_capacity(extent.kills);

@@ -85,6 +85,10 @@ impl ClusterBench {
             rows.extend(failover::rows(extent).context("cannot measure failover_ms")?);
         }
         rows.retain(|row| is_wanted(&row.name));
+        // (Rows are shown before the figures, which take long, too.)
+        if !rows.is_empty() {
+            super::report::show(&rows);
+        }
         let figures = figures::measure_all(&is_wanted, extent)?;
         ensure!(
             !rows.is_empty() || !figures.is_empty(),
@@ -92,9 +96,6 @@ impl ClusterBench {
              without --only, all of them run",
             self.options.only
         );
-        if !rows.is_empty() {
-            super::report::show(&rows);
-        }
         figures.iter().for_each(super::figure::Figure::show);
         super::report::publish(WORDS, rows, &figures, &self.html, &self.options)
     }

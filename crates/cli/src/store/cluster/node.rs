@@ -107,9 +107,15 @@ impl Member {
         let memory = (places.for_clients, places.for_chains);
         let ways = CardWays::start(&slots, memory, options.door.clone(), &stats)?;
         let card = group.address();
-        let redis = fronts.redis().first().map(|at| reachable(*at, card.ip()));
-        let store_at = Some(ways.address());
-        let etcd = etcd.announce(Address { card, redis, store: store_at });
+        let reached = |fronts: &[SocketAddr], option| {
+            fronts.first().map(|at| reachable(*at, card.ip(), option))
+        };
+        let etcd = etcd.announce(Address {
+            card,
+            redis: reached(fronts.redis(), "--redis"),
+            store: Some(ways.address()),
+            memcached: reached(fronts.memcached(), "--memcached"),
+        });
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
         let etcd = Box::new(etcd);
@@ -174,14 +180,15 @@ fn nodes_port(clients: u16) -> Result<u16> {
 
 /// Where clients of other nodes are sent: a front that listens at every address is reached where
 /// the card is.
-fn reachable(front: SocketAddr, card: IpAddr) -> SocketAddr {
+fn reachable(front: SocketAddr, card: IpAddr, option: &str) -> SocketAddr {
     if front.ip().is_unspecified() {
         return (card, front.port()).into();
     }
     if front.ip().is_loopback() && !card.is_loopback() {
         tracing::warn!(
             "clients that other nodes send to {front} reach it from this machine only: serve them \
-             at an address of this machine’s, as in --redis {card}:6379"
+             at an address of this machine’s, as in {option} {card}:{}",
+            front.port()
         );
     }
     front

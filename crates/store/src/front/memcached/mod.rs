@@ -4,6 +4,7 @@
 //! - [`text`], [`meta`], [`binary`]: requests of each, and their answers.
 //! - [`flags`]: the flags of meta commands.
 //! - [`chunk`]: values that follow a line of text.
+//! - [`mark`]: what a node says for a client that it relays.
 //! - [`leases`]: which client may fill a key anew, for the meta commands.
 //! - [`session`]: a connection, from bytes to bytes.
 
@@ -12,6 +13,7 @@ mod binary;
 mod chunk;
 mod flags;
 mod leases;
+mod mark;
 mod meta;
 mod numbers;
 mod operations;

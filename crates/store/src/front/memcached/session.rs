@@ -2,23 +2,31 @@
 
 use std::time::Instant;
 
-use crate::front::keyspace::{Refused, TablespaceId};
+use crate::front::keyspace::TablespaceId;
+use crate::front::memcached::mark::{self, Begin};
 use crate::front::memcached::state::{Call, State, Taken};
 use crate::front::memcached::{binary, operations, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
 
+const NOT_PRIMARY: &str = "this node is not the primary of its cluster: ask another one";
+const UNLIKE: &str =
+    "the node that relays has another password: give all nodes of a group the same";
+
 /// A connection. Its first byte says whether it speaks text or binary.
 #[derive(Debug)]
 pub struct Session {
     state: State,
+    /// Another node relays the client.
+    is_relayed: bool,
 }
 
 impl Session {
     /// A new connection.
     pub fn new(world: &World) -> Session {
         let is_known = world.settings.password().is_none();
-        Session { state: State { is_binary: None, skip: 0, looked: 0, is_known } }
+        let state = State { is_binary: None, skip: 0, looked: 0, is_known };
+        Session { state, is_relayed: false }
     }
 
     /// The memory it keeps, in bytes: none beside its buffers.
@@ -30,25 +38,51 @@ impl Session {
     /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
-        let ready = turn.world.memcached().and_then(|ts| {
-            if turn.world.keeper.is_elsewhere() {
-                let why = "this node is not the primary of its cluster: ask another one";
-                return Err(Refused::Other(why.to_owned()));
+        let mut used = self.skip(input.len());
+        if self.state.is_binary.is_none() && !self.is_relayed {
+            match mark::begin(input) {
+                Begin::Mark(len, password) if self.is_let_in(turn, password) => used = len,
+                Begin::Mark(..) => return refuse(&UNLIKE, input, out),
+                Begin::Part => return Step { used, next: Next::Read(1) },
+                Begin::Request => {}
             }
+        }
+        if turn.world.keeper.is_elsewhere() {
+            let to = turn.world.keeper.relays_to();
+            return match to.filter(|_| !self.is_relayed) {
+                Some(_) if self.state.skip > 0 => Step { used, next: Next::Read(1) },
+                Some(to) => Step { used, next: Next::Relay(to) },
+                None => refuse(&NOT_PRIMARY, input, out),
+            };
+        }
+        let ready = turn.world.memcached().and_then(|ts| {
             operations::flush_if_due(turn, ts)?;
             Ok(ts)
         });
         let ts = match ready {
             Ok(ts) => ts,
-            Err(refused) => {
-                let text = refused.to_string().replace(['\r', '\n'], " ");
-                out.extend_from_slice(format!("SERVER_ERROR {text}\r\n").as_bytes());
-                return Step { used: input.len(), next: Next::Close };
-            }
+            Err(refused) => return refuse(&refused, input, out),
         };
-        let step = self.run_in(turn, ts, input, out);
+        let step = self.run_in(turn, ts, &input[used..], out);
         turn.version = turn.version.max(turn.world.keeper.seen());
-        step
+        Step { used: used + step.used, next: step.next }
+    }
+
+    /// What the node to which the client is relayed gets before the client's own bytes.
+    pub(crate) fn mark(&self, world: &World) -> Vec<u8> {
+        let password = world.settings.password().filter(|_| self.state.is_known);
+        mark::mark(password.as_deref())
+    }
+
+    /// Takes another node's mark: its client has given this password, or none so far.
+    fn is_let_in(&mut self, turn: &Turn, password: &[u8]) -> bool {
+        let settings = &turn.world.settings;
+        let is_known = settings.is_password(password);
+        let is_right = is_known || password.is_empty() || settings.password().is_none();
+        turn.counts.auth_refused.add(u64::from(!is_right));
+        self.state.is_known |= is_known;
+        self.is_relayed = true;
+        is_right
     }
 
     fn run_in(
@@ -96,6 +130,13 @@ impl Session {
         self.state.skip -= passed;
         passed as usize
     }
+}
+
+/// Ends a connection that nothing can be done for.
+fn refuse(why: &dyn std::fmt::Display, input: &[u8], out: &mut Vec<u8>) -> Step {
+    let text = why.to_string().replace(['\r', '\n'], " ");
+    out.extend_from_slice(format!("SERVER_ERROR {text}\r\n").as_bytes());
+    Step { used: input.len(), next: Next::Close }
 }
 
 /// Lists a request that took long, by its first line.

@@ -127,6 +127,7 @@ fn stats(world: &World, text: &mut String) {
     line(text, format_args!("total_net_input_bytes:{}", sums.bytes_in));
     line(text, format_args!("total_net_output_bytes:{}", sums.bytes_out));
     line(text, format_args!("rejected_connections:{}", sums.connections_refused));
+    line(text, format_args!("relayed_connections:{}", sums.connections_relayed));
     let gone = world.let_go();
     line(text, format_args!("expired_keys:{}", gone.expired));
     line(text, format_args!("evicted_keys:{}", gone.evicted));

@@ -266,7 +266,8 @@ pub trait Keeper: Send + Sync + Debug {
         false
     }
 
-    /// Where the node to which keys lead serves memcached's clients, who do not follow by themselves.
+    /// Where the node to which keys lead serves memcached's clients, which do not follow by
+    /// themselves.
     fn relays_to(&self) -> Option<SocketAddr> {
         None
     }

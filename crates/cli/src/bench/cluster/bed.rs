@@ -27,8 +27,8 @@ const MEMORY: &str = "256M";
 
 /// The lease of the groups whose primary is killed, in seconds.
 pub(super) const SHORT: &str = "0.5";
-/// That of the others: clients, nodes and etcd want all cores at once, and nobody is to lose a lease
-/// by that.
+/// That of the others: clients, nodes and etcd want all cores at once, and no node is to lose a
+/// lease by that.
 const LONG: &str = "5";
 
 /// The group that is measured.

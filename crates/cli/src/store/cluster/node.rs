@@ -107,14 +107,11 @@ impl Member {
         let memory = (places.for_clients, places.for_chains);
         let ways = CardWays::start(&slots, memory, options.door.clone(), &stats)?;
         let card = group.address();
-        let reached = |fronts: &[SocketAddr], option| {
-            fronts.first().map(|at| reachable(*at, card.ip(), option))
-        };
         let etcd = etcd.announce(Address {
             card,
-            redis: reached(fronts.redis(), "--redis"),
+            redis: reachable(fronts.redis(), card.ip(), "--redis"),
             store: Some(ways.address()),
-            memcached: reached(fronts.memcached(), "--memcached"),
+            memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
         });
         let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
         let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
@@ -178,11 +175,12 @@ fn nodes_port(clients: u16) -> Result<u16> {
     })
 }
 
-/// Where clients of other nodes are sent: a front that listens at every address is reached where
-/// the card is.
-fn reachable(front: SocketAddr, card: IpAddr, option: &str) -> SocketAddr {
+/// Where clients of other nodes are sent, if there are such fronts: one that listens at every
+/// address is reached where the card is.
+fn reachable(fronts: &[SocketAddr], card: IpAddr, option: &str) -> Option<SocketAddr> {
+    let front = *fronts.first()?;
     if front.ip().is_unspecified() {
-        return (card, front.port()).into();
+        return Some((card, front.port()).into());
     }
     if front.ip().is_loopback() && !card.is_loopback() {
         tracing::warn!(
@@ -191,5 +189,5 @@ fn reachable(front: SocketAddr, card: IpAddr, option: &str) -> SocketAddr {
             front.port()
         );
     }
-    front
+    Some(front)
 }

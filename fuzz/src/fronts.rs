@@ -64,7 +64,8 @@ pub(crate) fn feed(
         start += used;
         replies.append(&mut out);
         match next {
-            Next::Close => return replies,
+            // What follows is another node's.
+            Next::Close | Next::Relay(_) => return replies,
             Next::Send => {}
             Next::Read(more) => {
                 assert!(more > 0);

@@ -38,11 +38,11 @@ mod with_clusters {
     use crate::support::verbs::installed;
     use crate::support::{PATIENCE, command, fail, succeed, until};
 
-    /// `remora store cluster try`, and a node more.
+    /// `remora store cluster try`, and more nodes.
     struct Trial {
         child: Child,
         ready: Value,
-        more: Option<Child>,
+        more: Vec<Child>,
     }
 
     impl Trial {
@@ -53,11 +53,21 @@ mod with_clusters {
         fn start_with(options: &[&str]) -> Trial {
             let args = ["store", "cluster", "try", "--json", "--until-eof"];
             let (child, ready) = begin(&[&args[..], options].concat());
-            Trial { child, ready, more: None }
+            Trial { child, ready, more: Vec::new() }
         }
 
         fn text(&self, name: &str) -> &str {
             self.ready[name].as_str().unwrap()
+        }
+
+        /// Starts another node.
+        fn add_node(&mut self) -> Value {
+            let (cluster, etcd) = (self.text("cluster"), self.text("etcd"));
+            let serve = ["store", "serve", "--json", "--until-eof", "--memory", "64M"];
+            let which = ["--redis", "127.0.0.1:0", "--cluster", cluster, "--etcd", etcd];
+            let (child, ready) = begin(&[&serve[..], &which].concat());
+            self.more.push(child);
+            ready
         }
 
         /// What the group says of itself.
@@ -93,7 +103,7 @@ mod with_clusters {
 
         /// Ends it in good order: by the end of its input.
         fn finish(mut self) {
-            self.more.take().into_iter().for_each(end);
+            self.more.drain(..).for_each(end);
             let folder = self.text("folder").to_owned();
             assert!(Path::new(&folder).exists());
             drop(self.child.stdin.take());
@@ -107,7 +117,7 @@ mod with_clusters {
 
     impl Drop for Trial {
         fn drop(&mut self) {
-            self.more.take().into_iter().for_each(end);
+            self.more.drain(..).for_each(end);
             // Its input ends, and it takes its folder along.
             drop(self.child.stdin.take());
             self.child.wait().ok();
@@ -186,21 +196,7 @@ mod with_clusters {
             lost["has_lease"] == false && status["serving_s"].is_u64()
         });
         // A node that comes takes its place, with a copy of everything.
-        let (more, ready) = begin(&[
-            "store",
-            "serve",
-            "--json",
-            "--until-eof",
-            "--memory",
-            "64M",
-            "--redis",
-            "127.0.0.1:0",
-            "--cluster",
-            trial.text("cluster"),
-            "--etcd",
-            trial.text("etcd"),
-        ]);
-        trial.more = Some(more);
+        let ready = trial.add_node();
         until("the node has the lost one's place", || {
             let status = trial.status();
             let new = node(&status, &ready["node"]);
@@ -208,6 +204,50 @@ mod with_clusters {
                 && status["is_established"] == true
                 && new.is_some_and(|new| new["part"] != "spare" && new["behind_bytes"] == 0)
         });
+        trial.finish();
+    }
+
+    /// A group gets more members, and fewer, and has what it had.
+    #[test]
+    fn a_group_is_resized_while_it_serves() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let mut trial = Trial::start("1", "3");
+        let members = |trial: &Trial| {
+            let status = trial.status();
+            let nodes = status["nodes"].as_array().unwrap().iter();
+            let members = nodes.filter(|node| node["part"] != "spare").count();
+            (status["is_established"] == true).then_some(members)
+        };
+        let resize = |trial: &Trial, to: &str| {
+            let (cluster, etcd) = (trial.text("cluster"), trial.text("etcd"));
+            succeed(["store", "cluster", "resize", cluster, to, "--etcd", etcd])
+        };
+        let put =
+            |trial: &Trial, key: usize| trial.answered(&format!("SET k{key} {key}"), &["+OK"]);
+        put(&trial, 0);
+        let told = resize(&trial, "5");
+        assert_eq!(told, "Group a has 3 of 5 members: start 2 nodes more.\n");
+        let named = |trial: &Trial| [trial.text("cluster"), trial.text("etcd")].map(str::to_owned);
+        let [cluster, etcd] = &named(&trial);
+        let told = succeed(["store", "cluster", "status", cluster, "--etcd", etcd]);
+        assert!(told.contains("It has 3 members, and is to have 5."), "{told}");
+        (0..2).for_each(|_| drop(trial.add_node()));
+        until("there are five members", || members(&trial) == Some(5));
+        put(&trial, 1);
+        for (key, size) in [(2, 4), (3, 2), (4, 3)] {
+            assert_eq!(resize(&trial, &size.to_string()), "");
+            assert_eq!(members(&trial), Some(size));
+            put(&trial, key);
+        }
+        for key in 0..5 {
+            let value = key.to_string();
+            trial.answered(&format!("GET k{key}"), &[&format!("${}", value.len()), &value]);
+        }
+        let told =
+            fail(["store", "cluster", "resize", cluster, "3", "--group", "b", "--etcd", etcd]);
+        assert!(told.contains("no group b"), "{told}");
         trial.finish();
     }
 

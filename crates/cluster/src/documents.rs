@@ -2,7 +2,7 @@
 //! may write there may write anything, so each document is looked at before it is believed.
 
 use remora::connection::token::Token;
-use remora_store::replica::{Configuration, NodeId};
+use remora_store::replica::{Configuration, MEMBERS_MAX, NodeId};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +15,9 @@ use crate::map::{Atlas, SlotMap};
 const CHANGES_MAX: usize = 64;
 /// The key of the map, below the cluster's prefix.
 pub(crate) const SLOTS: &str = "slots";
+
+/// The key of a group's size, below the group's prefix.
+pub(crate) const SIZE: &str = "size";
 
 /// The version of all that nodes share: what they write into etcd, say to each other, and log. The
 /// nodes of a group are of one.
@@ -51,8 +54,13 @@ pub(crate) struct Written {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Key {
     Configuration,
+    Size,
     Node(NodeId),
 }
+
+/// How many members a group is to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Size(pub(crate) u8);
 
 /// A document.
 pub(crate) trait Document: DeserializeOwned {
@@ -104,6 +112,13 @@ impl Document for Written {
     }
 }
 
+/// One place is left for a node that takes another one's.
+impl Document for Size {
+    fn is_sound(&self) -> bool {
+        (1..MEMBERS_MAX).contains(&usize::from(self.0))
+    }
+}
+
 impl Document for Address {
     fn is_sound(&self) -> bool {
         true
@@ -120,6 +135,7 @@ impl Document for SlotMap {
 pub(crate) fn key_of(rest: &str) -> Option<Key> {
     match rest {
         "configuration" => Some(Key::Configuration),
+        SIZE => Some(Key::Size),
         rest => {
             let number = rest.strip_prefix("nodes/")?;
             number.parse().ok().map(|number| Key::Node(NodeId(number)))
@@ -153,6 +169,7 @@ pub(crate) fn note(
             view.configuration = Some(written.configuration);
             view.changes = written.changes;
         }
+        Key::Size => view.size = Some(Size::read(value).ok_or_else(unreadable)?.0),
         Key::Node(node) => {
             view.nodes.insert(node, Address::read(value).ok_or_else(unreadable)?);
         }
@@ -201,6 +218,10 @@ mod tests {
             assert!(SlotMap::read(wrong.as_bytes()).is_none(), "{wrong}");
             assert!(Address::read(wrong.as_bytes()).is_none(), "{wrong}");
         }
+        for wrong in ["", "0", "16", "-1", "256", "[3]", "null"] {
+            assert!(Size::read(wrong.as_bytes()).is_none(), "{wrong}");
+        }
+        assert_eq!(Size::read(b"15"), Some(Size(15)));
     }
 
     #[test]
@@ -234,7 +255,10 @@ mod tests {
         assert!(told("a/nodes/6", "{}").unwrap_err().contains("a/nodes/6 in etcd"));
         let slots = r#"[[{"first":0,"last":9},{"group":"a","to":null}]]"#;
         assert_eq!(told(SLOTS, slots), Ok(()));
+        assert_eq!(told("a/size", "5"), Ok(()));
+        assert!(told("a/size", "0").unwrap_err().contains("a/size in etcd"));
         assert_eq!((atlas.revision, atlas.groups.len()), (7, 1));
+        assert_eq!(atlas.groups["a"].size, Some(5));
         assert!(atlas.groups["a"].nodes.contains_key(&NodeId(5)));
     }
 }

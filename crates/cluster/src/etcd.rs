@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! /remora/CLUSTER/GROUP/group          what all nodes agree on: secrets, ring's length, term
+//! /remora/CLUSTER/GROUP/size           how many members it is to have
 //! /remora/CLUSTER/GROUP/configuration  the group's entry: the latest configuration, as JSON
 //! /remora/CLUSTER/GROUP/nodes/NUMBER   where a node is; the key belongs to a lease of etcd's
 //! ```
@@ -27,7 +28,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
-use crate::documents::{self, Agreed, Document, Key, VERSION, Written, key_of};
+use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
 use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
@@ -98,8 +99,8 @@ pub struct EtcdOptions {
     /// How long others wait for a sign of the primary before they take over, for the node that
     /// comes first; in whole milliseconds.
     pub lease: Duration,
-    /// How many members the group begins with: one that comes first waits for the others.
-    pub size: usize,
+    /// How many members the group has, for the node that comes first: it waits for the others.
+    pub size: u8,
     /// The ring's bytes, for the node that comes first.
     pub ring_bytes: u64,
 }
@@ -251,7 +252,7 @@ pub fn overview(group: &EtcdGroup) -> Result<Overview, EtcdError> {
                     let address = Address::read(pair.value());
                     overview.nodes.extend(address.map(|address| (node, address)));
                 }
-                None => {}
+                Some(Key::Size) | None => {}
             }
         }
         Ok(overview)
@@ -279,7 +280,7 @@ impl Etcd {
                 prefix,
                 me,
                 address: None,
-                size: options.size,
+                size: options.size.into(),
                 patience: PATIENCE,
                 presence: None,
                 told: None,
@@ -290,7 +291,7 @@ impl Etcd {
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
-            let agreed = inner.agree(options.ring_bytes, options.lease).await?;
+            let agreed = inner.agree(options).await?;
             // So that a member of etcd's that hangs does not cost the lease.
             inner.patience = PATIENCE.min(Duration::from_millis(agreed.lease_ms) / 2);
             Ok((inner, agreed))
@@ -357,7 +358,8 @@ impl Inner {
     }
 
     /// What all nodes agree on; drawn if nobody has been here.
-    async fn agree(&mut self, ring_bytes: u64, lease: Duration) -> Answer<Agreed> {
+    async fn agree(&mut self, options: &EtcdOptions) -> Answer<Agreed> {
+        let EtcdOptions { ring_bytes, lease, size, .. } = *options;
         let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| etcd_client::Error::IoError(error.into()))?;
@@ -369,7 +371,8 @@ impl Inner {
         let value = serde_json::to_vec(&own).expect("numbers");
         let is_new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
         let put = TxnOp::put(key.clone(), value, None);
-        self.client.txn(Txn::new().when([is_new]).and_then([put])).await?;
+        let put_size = TxnOp::put(self.key(SIZE), size.to_string(), None);
+        self.client.txn(Txn::new().when([is_new]).and_then([put, put_size])).await?;
         let there = self.client.get(key, None).await?;
         let written = there.kvs().first().map(|pair| pair.value()).unwrap_or_default();
         Agreed::understand(written).map_err(etcd_client::Error::WatchError)
@@ -493,6 +496,11 @@ impl Inner {
                     Address::read(pair.value()).ok_or_else(|| unreadable("a node's address"))?;
                 self.nodes.insert(node, address);
                 self.news.push_back(News::Address(node, Some(address)));
+            }
+            Some(Key::Size) => {
+                let size =
+                    Size::read(pair.value()).ok_or_else(|| unreadable("the group's size"))?;
+                self.size = size.0.into();
             }
             None => {}
         }

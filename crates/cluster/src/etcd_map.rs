@@ -8,7 +8,7 @@
 use etcd_client::{Client, Compare, CompareOp, GetOptions, KeyValue, Txn, TxnOp};
 use tokio::runtime::Runtime;
 
-use crate::documents::{SLOTS, note};
+use crate::documents::{SIZE, SLOTS, note};
 use crate::etcd::{EtcdGroup, client_of, runtime, words_of};
 use crate::map::{Atlas, MapService, SlotMap};
 
@@ -58,6 +58,19 @@ impl EtcdMap {
         let (done, held) = done.map_err(|error: etcd_client::Error| words_of(&error))?;
         self.client = Some(held);
         Ok(done)
+    }
+}
+
+impl EtcdMap {
+    /// Says how many members a group is to have, 1 to 15. Its primary sees to it, with the nodes
+    /// that are there.
+    ///
+    /// # Errors
+    /// etcd does not answer, in words.
+    pub fn resize(&mut self, group: &str, size: u8) -> Result<(), String> {
+        self.with(async |client, prefix| {
+            client.put(format!("{prefix}{group}/{SIZE}"), size.to_string(), None).await.map(|_| ())
+        })
     }
 }
 

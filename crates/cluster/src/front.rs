@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
+use remora::connection::token::Token;
 use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
 use remora_store::front::slots::{Part, Range, Shard};
 use remora_store::log::Position;
@@ -112,6 +113,10 @@ impl Keeper for GroupKeeper {
         self.0.check().is_err()
     }
 
+    fn group_token(&self) -> Option<Token> {
+        Some(self.0.options.token)
+    }
+
     fn relays_to(&self) -> Option<SocketAddr> {
         match self.0.check() {
             Err(NotServing::Backup { address, .. }) => address?.memcached,
@@ -216,6 +221,10 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
 
     fn is_elsewhere(&self) -> bool {
         self.keeper.is_elsewhere()
+    }
+
+    fn group_token(&self) -> Option<Token> {
+        self.keeper.group_token()
     }
 
     fn relays_to(&self) -> Option<SocketAddr> {

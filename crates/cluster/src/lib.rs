@@ -11,14 +11,15 @@
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
 //! - `keep`: the log and snapshots on the node's disk, if it has a directory; `feed`: what goes
 //!   there.
-//! - `members`: nodes that are there take the places of those that are lost.
+//! - `members`: a group has as many as it is to have; nodes take the places of those that are lost.
 //! - `front`: what Redis' and memcached's clients get of it; `kernels`: what clients over the card
 //!   do; `ways`: how they come in.
 //! - `map`: which of several groups has which slots; `slots`: what one is for each, in its log;
 //!   `migration`: how they move; `mover`: the thread that moves them, in a `session` with the other
 //!   group's primary.
-//! - `coordinator`: the way to the configuration service, and a node's lease there; `address`: what
-//!   it says of nodes.
+//! - `coordinator`: the way to the configuration service; `address`: what it says of nodes;
+//!   `history`: how a group came to its latest configuration. (Leases are
+//!   `remora_store::replica::Lease`, as long as [`GroupOptions::lease`] says.)
 //! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `documents`: what
 //!   is written there; `in_process`: the service in this process.
 //! - `hostile`: what strangers may send and write, for fuzzing.

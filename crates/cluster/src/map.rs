@@ -38,6 +38,8 @@ pub type SlotMap = Runs<Owner>;
 pub struct GroupView {
     /// The latest configuration.
     pub configuration: Option<Configuration>,
+    /// How many members it is to have.
+    pub size: Option<u8>,
     /// The nodes that hold a lease, and where they are.
     pub nodes: BTreeMap<NodeId, Address>,
     /// The last changes of its epoch, the latest last, as far as the service keeps them.
@@ -211,7 +213,7 @@ mod tests {
             let configuration = Configuration::first(node, vec![node]).ok();
             let card = ([127, 0, 0, 1], 7).into();
             let at = Address { store: Some(card), ..Address::new(card) };
-            GroupView { configuration, nodes: [(node, at)].into(), changes: Vec::new() }
+            GroupView { configuration, nodes: [(node, at)].into(), ..GroupView::default() }
         };
         let mut map = SlotMap::default();
         map.set(Range::ALL, Some(&Owner::new("a")));

@@ -1,4 +1,5 @@
-//! Nodes that are there take the places of members that are lost.
+//! A group has as many members as it is to have: nodes that are there take the places of members
+//! that are lost, and members that are too many go.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +16,10 @@ enum Step {
 }
 
 impl Group {
-    /// One step towards `size` members that all hold a lease, if this node serves: where a member
-    /// is lost, a node that is there and has no vote is brought up; once it is a member, the lost
-    /// one is none any more. To be called again and again, on every node.
+    /// One step towards `size` members that all hold a lease, if this node serves: where one is
+    /// missing or lost, a node that is there and has no vote is brought up; once it is a member, the
+    /// lost one is none any more. Where there are too many, one's vote goes, a lost one's first. To
+    /// be called again and again, on every node.
     pub fn tend(&self, size: usize) {
         let mut state = self.lock();
         if state.check().is_err() {
@@ -44,10 +46,10 @@ fn next_step(
     size: usize,
 ) -> Option<Step> {
     let members = &latest.members;
-    let is_lost = |node: &&NodeId| **node != latest.primary && !there.contains_key(*node);
-    let lost = members.iter().find(is_lost).copied();
+    let others = || members.iter().filter(|node| **node != latest.primary).copied();
+    let lost = others().find(|node| !there.contains_key(node));
     if members.len() > size {
-        return lost.map(Step::Leave);
+        return lost.or_else(|| others().last()).map(Step::Leave);
     }
     if members.len() == size && lost.is_none() {
         return None;
@@ -73,7 +75,8 @@ mod tests {
         assert_eq!(step(&[1, 2, 3], &[1, 2]), None, "there is nobody to come");
         assert_eq!(step(&[1, 2, 3], &[1, 2, 4, 5]), Some(Step::Join(node(4))));
         assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 4, 5]), Some(Step::Leave(node(3))));
-        assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 3, 4]), None, "nobody is lost");
+        assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 3, 4]), Some(Step::Leave(node(4))));
+        assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 4]), Some(Step::Leave(node(3))), "a lost one first");
         assert_eq!(step(&[1, 2], &[1, 2, 3]), Some(Step::Join(node(3))));
         assert_eq!(step(&[1, 2, 3], &[2, 3]), None, "the primary is there: it asks");
     }

@@ -15,7 +15,8 @@
 //!
 //! - `file`: writing the file, and reading it.
 //! - `walk`: the walk over the store.
-//! - `save`: one at a time, in the background, and which was the last.
+//! - `save`: one at a time, in the background; which was the last, and when the next one is due.
+//! - `error`: why there is none.
 
 mod error;
 mod file;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::front::clients::Client;
 use crate::front::memcached;
 use crate::front::redis;
-use crate::front::relay::{Relay, unreached};
+use crate::front::relay::{Relay, unserved};
 use crate::front::world::{Next, Step, Turn, World};
 use crate::stats::Way;
 
@@ -191,15 +191,22 @@ impl Connection {
 
     /// From now on another node serves the client.
     fn relay(&mut self, to: SocketAddr, turn: &mut Turn, spares: &mut Spares) {
-        let Session::Memcached(session) = &self.session else { unreachable!("Redis' are led") };
-        match Relay::begin(to) {
+        let mark = match &self.session {
+            Session::Memcached(session) => session.mark(&turn.world),
+            Session::Redis(_) => None,
+        };
+        let no_group = || io::Error::other("this node shows no token of its group");
+        match mark.ok_or_else(no_group).and_then(|mark| Relay::begin(to, mark)) {
             Ok(relay) => self.relay = Some(relay),
-            Err(error) => return self.give_up(&unreached(to, &error)),
+            Err(error) => return self.give_up(&unserved(&error)),
         }
         turn.counts.connections_relayed.add(1);
-        self.input.splice(..self.start, session.mark(&turn.world));
-        self.start = 0;
         self.pass(turn, spares);
+    }
+
+    /// Where the client is served instead of here, if it is.
+    pub(crate) fn relayed_to(&self) -> Option<SocketAddr> {
+        self.relay.as_ref().map(|relay| relay.to)
     }
 
     /// Takes what has come from either side to the other one, if that has taken what came before.
@@ -209,6 +216,7 @@ impl Connection {
         }
         if self.start == self.input.len() && !self.is_over {
             match self.read(spares) {
+                Ok(0) => {}
                 Ok(count) => {
                     turn.counts.bytes_in.add(count as u64);
                     self.client.last_ms.store(turn.now, Relaxed);
@@ -217,26 +225,35 @@ impl Connection {
                 Err(_) => return self.give_up(""),
             }
         }
-        let Some(relay) = &mut self.relay else { return };
-        let passed = relay.pass_on(&self.input[self.start..], self.is_over).and_then(|count| {
-            self.start += count;
-            if self.sent == self.output.len() {
-                if self.output.capacity() == 0 {
-                    self.output = spares.take();
-                }
-                relay.take(&mut self.output)?;
-            }
-            Ok(())
-        });
-        match passed {
-            Ok(()) if relay.is_over => self.next = Next::Close,
-            Ok(()) => {}
-            Err(error) => {
-                let words = relay.last_words(&error);
-                self.give_up(&words);
-            }
+        if let Err(error) = self.exchange(spares) {
+            // Nothing is said within an answer.
+            let is_told = self.relay.as_ref().is_some_and(|relay| !relay.is_accepted);
+            self.give_up(&if is_told { unserved(&error) } else { String::new() });
         }
         self.keep_left(spares);
+    }
+
+    fn exchange(&mut self, spares: &mut Spares) -> io::Result<()> {
+        let Some(relay) = &mut self.relay else { return Ok(()) };
+        match relay.pass_on(&self.input[self.start..], self.is_over) {
+            Ok(count) => self.start += count,
+            Err(_) if relay.is_accepted => {
+                relay.shut();
+                self.start = self.input.len();
+                self.is_over = true;
+            }
+            Err(error) => return Err(error),
+        }
+        if self.sent == self.output.len() {
+            if self.output.capacity() == 0 {
+                self.output = spares.take();
+            }
+            relay.take(&mut self.output)?;
+        }
+        if relay.is_over {
+            self.next = Next::Close;
+        }
+        Ok(())
     }
 
     /// Ends the connection with these last words.
@@ -249,10 +266,13 @@ impl Connection {
     fn wanted(&self, is_sent: bool) -> [EventFlags; 2] {
         let is_passed = self.start == self.input.len();
         let when = |is: bool, flag: EventFlags| if is { flag } else { EventFlags::empty() };
-        let reads = when(is_passed && !self.is_over, EventFlags::IN);
+        let sends = self.relay.as_ref().is_some_and(|relay| match relay.is_accepted {
+            true => !is_passed,
+            false => relay.has_mark(),
+        });
         [
-            reads | when(!is_sent, EventFlags::OUT),
-            when(is_sent, EventFlags::IN) | when(!is_passed, EventFlags::OUT),
+            when(is_passed && !self.is_over, EventFlags::IN) | when(!is_sent, EventFlags::OUT),
+            when(is_sent, EventFlags::IN) | when(sends, EventFlags::OUT),
         ]
     }
 

@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
+use remora::connection::token::Token;
 use thiserror::Error;
 
 use crate::front::slots::{Range, Shard};
@@ -264,6 +265,11 @@ pub trait Keeper: Send + Sync + Debug {
     /// Whether keys are to be asked for elsewhere at the moment.
     fn is_elsewhere(&self) -> bool {
         false
+    }
+
+    /// What the nodes of a group show each other, where there is one.
+    fn group_token(&self) -> Option<Token> {
+        None
     }
 
     /// Where the node to which keys lead serves memcached's clients, which do not follow by

@@ -10,76 +10,122 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
+use crate::front::memcached::ACCEPTED;
+
 /// Bytes of answers that are taken at once.
 const TAKE_BYTES: usize = 64 * 1024;
-/// How long a primary that does not answer may leave bytes unacknowledged, in ms: its machine may
-/// be gone, and nobody would say so.
-const SILENCE_MS: u32 = 2000;
+/// How long connecting may take, in ms: the machine may be gone, and nobody would say so.
+const CONNECT_MS: u32 = 2000;
+/// Bytes of a refusal that are shown.
+const REFUSAL_BYTES: usize = 200;
 
 /// A connection to a primary, for one client.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    to: SocketAddr,
+    pub(crate) to: SocketAddr,
     socket: OwnedFd,
     /// What `epoll` has been told to say of it; it does not know the socket while that is empty.
     interest: EventFlags,
-    /// Nothing more goes there, and it has been told.
+    /// The mark, as far as it is not sent.
+    mark: Vec<u8>,
+    /// The answer to it, as far as it has come.
+    heard: Vec<u8>,
+    /// The other node serves the client.
+    pub(crate) is_accepted: bool,
+    /// Nothing more goes there.
     is_shut: bool,
-    has_answered: bool,
     /// It sends nothing more.
     pub(crate) is_over: bool,
 }
 
 impl Relay {
-    /// Begins to connect.
-    pub(crate) fn begin(to: SocketAddr) -> io::Result<Relay> {
+    /// Begins to connect; this goes before the client's bytes.
+    pub(crate) fn begin(to: SocketAddr, mark: Vec<u8>) -> io::Result<Relay> {
         let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
-        sockopt::set_tcp_user_timeout(&socket, SILENCE_MS)?;
+        sockopt::set_tcp_user_timeout(&socket, CONNECT_MS)?;
         match rustix::net::connect(&socket, &to) {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno.into()),
         }
-        let interest = EventFlags::empty();
-        Ok(Relay { to, socket, interest, is_shut: false, has_answered: false, is_over: false })
+        Ok(Relay {
+            to,
+            socket,
+            interest: EventFlags::empty(),
+            mark,
+            heard: Vec::new(),
+            is_accepted: false,
+            is_shut: false,
+            is_over: false,
+        })
+    }
+
+    /// Whether something is to go before the client's bytes may.
+    pub(crate) fn has_mark(&self) -> bool {
+        !self.mark.is_empty()
     }
 
     /// Sends what a client has sent, and says how much of it went. `is_last`: nothing follows.
     pub(crate) fn pass_on(&mut self, bytes: &[u8], is_last: bool) -> io::Result<usize> {
-        let mut passed = 0;
-        while passed < bytes.len() {
-            match rustix::net::send(&self.socket, &bytes[passed..], SendFlags::NOSIGNAL) {
-                Ok(count) => passed += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(passed),
-                Err(errno) => return Err(errno.into()),
-            }
+        let marked = self.push(&self.mark)?;
+        self.mark.drain(..marked);
+        if !self.is_accepted {
+            return Ok(0);
         }
-        if is_last && !self.is_shut {
+        let passed = self.push(bytes)?;
+        if is_last && passed == bytes.len() && !self.is_shut {
             rustix::net::shutdown(&self.socket, Shutdown::Write)?;
             self.is_shut = true;
         }
         Ok(passed)
     }
 
+    fn push(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut passed = 0;
+        while passed < bytes.len() {
+            match rustix::net::send(&self.socket, &bytes[passed..], SendFlags::NOSIGNAL) {
+                Ok(count) => passed += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(passed)
+    }
+
+    /// The other node takes nothing more. What it has answered still comes.
+    pub(crate) fn shut(&mut self) {
+        self.mark.clear();
+        self.is_shut = true;
+    }
+
     /// Appends what has come of answers.
     pub(crate) fn take(&mut self, output: &mut Vec<u8>) -> io::Result<()> {
-        output.reserve(TAKE_BYTES);
-        match rustix::io::read(&self.socket, spare_capacity(output)) {
-            Ok(0) => self.is_over = true,
-            Ok(_) => self.has_answered = true,
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+        if !self.is_accepted {
+            return self.hear();
         }
+        output.reserve(TAKE_BYTES);
+        self.is_over = read(&self.socket, output)? == Some(0);
         Ok(())
     }
 
-    /// What a client is told when the connection fails: nothing within an answer.
-    pub(crate) fn last_words(&self, error: &io::Error) -> String {
-        if self.has_answered { String::new() } else { unreached(self.to, error) }
+    /// Waits for the answer to the mark.
+    fn hear(&mut self) -> io::Result<()> {
+        self.heard.reserve(REFUSAL_BYTES);
+        let count = read(&self.socket, &mut self.heard)?;
+        if self.heard == ACCEPTED {
+            // From now on it may be as slow as it is.
+            sockopt::set_tcp_user_timeout(&self.socket, 0)?;
+            self.is_accepted = true;
+        } else if count == Some(0) || !ACCEPTED.starts_with(&self.heard) {
+            let said = String::from_utf8_lossy(&self.heard);
+            let said = said.lines().next().unwrap_or("it has ended the connection");
+            return Err(io::Error::other(said.trim_start_matches("SERVER_ERROR ")));
+        }
+        Ok(())
     }
 
     /// Hears only of what is wanted. (While nothing is, `epoll` would tell of the connection's end
@@ -102,7 +148,16 @@ impl Relay {
     }
 }
 
-/// What a client is told of a primary that is not reached.
-pub(crate) fn unreached(to: SocketAddr, error: &io::Error) -> String {
-    format!("SERVER_ERROR the primary of this node’s group, at {to}, is not reached: {error}\r\n")
+/// Reads once, if something has come: how many bytes?
+fn read(socket: &OwnedFd, into: &mut Vec<u8>) -> io::Result<Option<usize>> {
+    match rustix::io::read(socket, spare_capacity(into)) {
+        Ok(count) => Ok(Some(count)),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// What a client is told of a primary that does not serve it.
+pub(crate) fn unserved(error: &io::Error) -> String {
+    format!("SERVER_ERROR the primary of this node’s group does not serve: {error}\r\n")
 }

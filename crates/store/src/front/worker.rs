@@ -272,9 +272,15 @@ impl Worker {
         }
         self.checked_ms = now;
         let idle_s = self.turn.world.settings.idle_s.load(Relaxed);
+        let keeper = &self.turn.world.keeper;
+        let serves = !keeper.is_elsewhere();
+        let primary = keeper.relays_to();
+        // A primary that hangs does not say that it is none any more.
+        let is_old = |to| serves || primary.is_some_and(|primary| primary != to);
         for slot in 0..self.slots.len() {
             let Some(connection) = &self.slots[slot] else { continue };
-            if connection.client.kill.load(Relaxed) {
+            let is_stale = connection.relayed_to().is_some_and(is_old);
+            if connection.client.kill.load(Relaxed) || is_stale {
                 self.end(slot);
             } else if connection.is_idle(now, idle_s) {
                 self.turn.counts.connections_idle.add(1);

@@ -247,6 +247,8 @@ pub struct Loaded {
     pub records: u64,
     /// When it was begun, in milliseconds of Unix time.
     pub created_ms: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
 }
 
 /// Reads the snapshot at `covered`; `visit` gets the records with the versions of the items.
@@ -280,7 +282,7 @@ pub fn load<D: Disk>(
                     ));
                 }
                 let created_ms = reader.header().created_ms;
-                return Ok(Loaded { covered, end, records, created_ms });
+                return Ok(Loaded { covered, end, records, created_ms, bytes: reader.offset() });
             }
             Next::Record(version, fields) => {
                 visit(version, &fields).map_err(|reason| {

@@ -1,4 +1,4 @@
-//! Saving: what `SAVE`, `BGSAVE` and `LASTSAVE` do.
+//! Saving: what `SAVE`, `BGSAVE` and `LASTSAVE` do, and when the next one is due.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,8 +41,26 @@ struct State {
     running: bool,
     last_save_ms: u64,
     last: Option<Result<Saved, SaveError>>,
-    /// The log's bytes when the last save began.
-    log_bytes: u64,
+    /// The length of the latest snapshot that is there, in bytes.
+    bytes: u64,
+    /// Where the log was when the last save began, in bytes of this process; below 0 before the
+    /// first one, by what was read back.
+    began: i128,
+}
+
+impl State {
+    fn new(recovery: &Recovery, now_ms: u64) -> State {
+        let last_save_ms = recovery.snapshot.map_or(now_ms, |snapshot| snapshot.created_ms);
+        let bytes = recovery.snapshot.map_or(0, |snapshot| snapshot.bytes);
+        let began = -i128::from(recovery.log.bytes);
+        State { running: false, last_save_ms, last: None, bytes, began }
+    }
+
+    /// Whether another save is due when the log of this process has so many bytes.
+    fn is_due(&self, log_bytes: u64) -> bool {
+        let grown = i128::from(log_bytes) - self.began;
+        !self.running && grown > self.bytes.max(DUE_BYTES).into()
+    }
 }
 
 /// The right to make a snapshot, until it is dropped.
@@ -63,8 +81,7 @@ impl<D: Disk> Snapshots<D> {
     /// The snapshots of a directory that a store was read back from at `now_ms` of Unix time.
     #[must_use]
     pub fn new(disk: &Arc<D>, recovery: &Recovery, now_ms: u64) -> Snapshots<D> {
-        let last_save_ms = recovery.snapshot.map_or(now_ms, |snapshot| snapshot.created_ms);
-        let state = State { running: false, last_save_ms, last: None, log_bytes: 0 };
+        let state = State::new(recovery, now_ms);
         Snapshots { disk: Arc::clone(disk), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -139,10 +156,7 @@ impl<D: Disk> Snapshots<D> {
     /// as long as the last snapshot, and 64 MiB at least.
     #[must_use]
     pub fn is_due(&self, log: &Log) -> bool {
-        let state = self.lock();
-        let last = state.last.as_ref().and_then(|last| last.as_ref().ok());
-        let bytes = last.map_or(0, |saved| saved.bytes).max(DUE_BYTES);
-        !state.running && log.stats().bytes.saturating_sub(state.log_bytes) > bytes
+        self.lock().is_due(log.stats().bytes)
     }
 
     fn turn(&self) -> Result<Turn, SaveError> {
@@ -163,9 +177,10 @@ impl<D: Disk> Snapshots<D> {
         let saved = self.write(store, now_ms);
         let mut state = self.lock();
         // After a failure, too: it is not tried again at every turn.
-        state.log_bytes = log_bytes;
+        state.began = log_bytes.into();
         if let Ok(saved) = &saved {
             state.last_save_ms = saved.ended_ms;
+            state.bytes = saved.bytes;
         }
         state.last = Some(saved.clone());
         saved
@@ -193,5 +208,33 @@ impl<D: Disk> Snapshots<D> {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Replayed;
+    use crate::snapshot::Loaded;
+
+    #[test]
+    fn what_was_read_back_counts_for_the_next_save() {
+        let snapshot = |bytes| Loaded {
+            covered: Position::NONE,
+            end: Position::NONE,
+            records: 1,
+            created_ms: 7,
+            bytes,
+        };
+        let state = |snapshot, bytes| {
+            let log = Replayed { bytes, ..Replayed::default() };
+            State::new(&Recovery { snapshot, log }, 9)
+        };
+        let empty = state(None, 0);
+        assert!(!empty.is_due(DUE_BYTES) && empty.is_due(DUE_BYTES + 1));
+        // A snapshot of ten times as many bytes, and a log behind it.
+        let long = state(Some(snapshot(10 * DUE_BYTES)), DUE_BYTES);
+        assert!(!long.is_due(9 * DUE_BYTES) && long.is_due(9 * DUE_BYTES + 1));
+        assert!(state(Some(snapshot(5)), 2 * DUE_BYTES).is_due(0));
     }
 }

@@ -1,13 +1,19 @@
 //! memcached's clients at a node that is not the primary of its group.
 
+use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
+use remora::connection::token::Token;
 use remora_store::front::keyspace::Keeper;
 use remora_store::front::server::{Options, Server};
 
 use crate::memcached::{answer, binary};
 use crate::{Client, options, serve, serve_with};
+
+const TOKEN: [u8; 16] = [7; 16];
+const REFUSED: &str = "SERVER_ERROR the primary of this node’s group does not serve: ";
 
 /// A node that is a primary at times.
 #[derive(Debug, Default)]
@@ -44,6 +50,10 @@ impl Keeper for Node {
         *self.is_backup.lock().unwrap()
     }
 
+    fn group_token(&self) -> Option<Token> {
+        Token::new(TOKEN)
+    }
+
     fn relays_to(&self) -> Option<SocketAddr> {
         *self.leads_to.lock().unwrap()
     }
@@ -63,10 +73,16 @@ impl Keeper for Node {
 
 /// A primary, and a backup that leads to it.
 fn group(options: &Options) -> (Server, Server, Arc<Node>) {
-    let primary = serve(options);
+    let primary = serve_with(options, Arc::new(Node::default()));
+    let (backup, node) = backup(options, primary.memcached()[0]);
+    (primary, backup, node)
+}
+
+/// A backup that leads there.
+fn backup(options: &Options, to: SocketAddr) -> (Server, Arc<Node>) {
     let node = Arc::new(Node::default());
-    node.set(true, Some(primary.memcached()[0]));
-    (primary, serve_with(options, node.clone()), node)
+    node.set(true, Some(to));
+    (serve_with(options, node.clone()), node)
 }
 
 fn with_password(word: &str) -> Options {
@@ -135,18 +151,43 @@ fn clients_log_in_at_any_node() {
     client.ask("get k\r\n", "VALUE k 0 1\r\na\r\nEND\r\n");
 }
 
+/// What a client may do at a node is what it may do at its primary.
 #[test]
-fn nodes_of_other_passwords_refuse() {
-    let primary = serve(&with_password("another"));
-    let node = Arc::new(Node::default());
-    let backup = serve_with(&with_password("secret"), node.clone());
+fn nodes_of_other_passwords_let_no_strangers_in() {
+    for (own, other) in [(Some("secret"), None), (None, Some("secret"))] {
+        let options =
+            |word: Option<&str>| Options { password: word.map(str::to_owned), ..options() };
+        let primary = serve_with(&options(other), Arc::new(Node::default()));
+        let (backup, _) = backup(&options(own), primary.memcached()[0]);
+        let mut client = Client::memcached(&backup);
+        client.send("get k\r\n");
+        client.expect_end("CLIENT_ERROR unauthenticated\r\n");
+    }
+}
+
+/// Whoever is at the address of a primary that is gone gets nothing of a client's.
+#[test]
+fn others_than_nodes_of_the_group_get_nothing() {
+    let store = serve(&options());
+    let (backup, node) = backup(&options(), store.memcached()[0]);
     let mut client = Client::memcached(&backup);
-    client.ask("set x 0 0 11\r\nuser secret\r\n", "STORED\r\n");
-    node.set(true, Some(primary.memcached()[0]));
-    client.send("get k\r\n");
-    client.expect("SERVER_ERROR the node that relays has another password: give all nodes of a ");
-    client.expect_end("group the same\r\n");
-    assert_eq!(primary.world().stats.sums().auth_refused, 1);
+    client.send("set k 0 0 1\r\nx\r\n");
+    client.expect_end(format!("{REFUSED}the node that relays is of another group\r\n"));
+    Client::memcached(&store).ask("get k\r\n", "END\r\n");
+    assert_eq!(store.world().stats.sums().auth_refused, 1);
+    for (answer, told) in [("ERROR\r\n", "ERROR"), ("", "it has ended the connection")] {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        node.set(true, Some(other.local_addr().unwrap()));
+        let mut client = Client::memcached(&backup);
+        client.send("get k\r\n");
+        let (mut taken, _) = other.accept().unwrap();
+        let mut mark = [0; 44];
+        taken.read_exact(&mut mark).unwrap();
+        assert!(mark.starts_with(b"relayed "));
+        taken.write_all(answer.as_bytes()).unwrap();
+        drop(taken);
+        client.expect_end(format!("{REFUSED}{told}\r\n"));
+    }
 }
 
 /// While nobody knows who the primary is, nodes may lead to each other.
@@ -156,15 +197,15 @@ fn a_client_is_relayed_once_at_most() {
     let [one, other] = nodes.clone().map(|node| serve_with(&options(), node));
     nodes[0].set(true, Some(other.memcached()[0]));
     nodes[1].set(true, Some(one.memcached()[0]));
-    let refusal = "SERVER_ERROR this node is not the primary of its cluster: ask another one\r\n";
+    let refusal = "this node is not the primary of its cluster: ask another one\r\n";
     let mut client = Client::memcached(&one);
     client.send("get k\r\n");
-    client.expect_end(refusal);
+    client.expect_end(format!("{REFUSED}{refusal}"));
     // Nobody knows of a primary, or it serves no clients of memcached.
     nodes[0].set(true, None);
     let mut client = Client::memcached(&one);
     client.send("get k\r\n");
-    client.expect_end(refusal);
+    client.expect_end(format!("SERVER_ERROR {refusal}"));
 }
 
 #[test]
@@ -179,18 +220,55 @@ fn a_primary_that_is_gone_is_told() {
     node.set(true, Some(at));
     let mut client = Client::memcached(&backup);
     client.send("get k\r\n");
-    client
-        .expect(format!("SERVER_ERROR the primary of this node’s group, at {at}, is not reached"));
-    client.expect_end(": Connection refused (os error 111)\r\n");
+    client.expect_end(format!("{REFUSED}Connection refused (os error 111)\r\n"));
     // The next client finds the next primary, or this node itself.
     node.set(false, None);
     Client::memcached(&backup).ask("set k 0 0 1\r\nx\r\n", "STORED\r\n");
 }
 
+/// A primary that hangs does not end its connections, but the group says that it is none any more.
+#[test]
+fn clients_are_let_go_when_another_node_is_the_primary() {
+    // Its kernel takes everything, and nobody answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = Options { max_clients: 2, ..options() };
+    let (backup, node) = backup(&options, silent.local_addr().unwrap());
+    let mut waits = Client::memcached(&backup);
+    waits.send("get k\r\n");
+    let mut leaves = Client::memcached(&backup);
+    leaves.send("get k\r\n");
+    let relayed = || backup.world().stats.sums().connections_relayed;
+    while relayed() < 2 {
+        std::thread::yield_now();
+    }
+    drop(leaves);
+    node.set(false, None);
+    waits.expect_end("");
+    let mut next = Client::memcached(&backup);
+    next.ask("get k\r\n", "END\r\n");
+    Client::memcached(&backup).ask("get k\r\n", "END\r\n");
+}
+
+/// Neither the client nor the primary has to be quick.
+#[test]
+fn a_client_may_read_late() {
+    let (_primary, backup, _) = group(&options());
+    let mut client = Client::memcached(&backup);
+    let mut sender = client.0.try_clone().unwrap();
+    // 32 MiB each way: far more than sockets and buffers hold.
+    let (parts, part) = (128, 1 << 16);
+    let asks = std::thread::spawn(move || {
+        (0..parts).for_each(|_| sender.write_all("mn\r\n".repeat(part).as_bytes()).unwrap());
+    });
+    std::thread::sleep(Duration::from_secs(4));
+    (0..parts).for_each(|_| client.expect("MN\r\n".repeat(part)));
+    asks.join().unwrap();
+}
+
 /// What is left of a value that was refused is passed over before the client is relayed.
 #[test]
 fn a_client_is_relayed_between_requests() {
-    let primary = serve(&options());
+    let primary = serve_with(&options(), Arc::new(Node::default()));
     let node = Arc::new(Node::default());
     let backup = serve_with(&options(), node.clone());
     let mut client = Client::memcached(&backup);

@@ -14,6 +14,8 @@ mod moves;
 #[cfg(feature = "cluster")]
 mod node;
 #[cfg(feature = "cluster")]
+mod resize;
+#[cfg(feature = "cluster")]
 mod status;
 #[cfg(feature = "cluster")]
 pub(crate) mod trial;
@@ -57,6 +59,7 @@ Examples:
   remora store cluster status orders --etcd http://10.0.0.1:2379
   remora store cluster watch orders --etcd http://10.0.0.1:2379 --every 5
   remora store cluster move orders 0-8191 b         to group b, while clients work
+  remora store cluster resize orders 5              five members, while clients work
 
 A node is started by `remora store serve --cluster NAME --group GROUP --etcd URL --redis`.")]
 pub(super) struct Cluster {
@@ -72,6 +75,8 @@ enum What {
     Watch(Watch),
     /// Move slots with their keys to a group, while clients work
     Move(Move),
+    /// Say how many members a group is to have, while clients work
+    Resize(Resize),
     /// Start etcd and some nodes on loopback, to try; all of it goes with Ctrl-C
     Try(Try),
 }
@@ -115,6 +120,22 @@ struct Move {
     #[arg(value_parser = group_name)]
     to: String,
     /// Do not wait until they are there
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// `remora store cluster resize`.
+#[derive(Debug, Args)]
+struct Resize {
+    #[command(flatten)]
+    cluster: ClusterArgs,
+    /// How many members
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=15))]
+    members: u8,
+    /// The group
+    #[arg(long, default_value = GROUP, value_parser = group_name)]
+    group: String,
+    /// Do not wait until it has them
     #[arg(long)]
     no_wait: bool,
 }
@@ -230,6 +251,7 @@ impl Cluster {
             What::Status(command) => command.run()?,
             What::Watch(command) => command.run()?,
             What::Move(command) => command.run()?,
+            What::Resize(command) => command.run()?,
             What::Try(command) => command.run()?,
         }
         #[cfg(not(feature = "cluster"))]

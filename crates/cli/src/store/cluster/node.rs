@@ -44,6 +44,7 @@ struct Member {
     fronts: Server,
     ways: CardWays,
     node: Node<Region>,
+    slots: Arc<Slots<Region>>,
     _mover: Mover<Region>,
 }
 
@@ -61,7 +62,7 @@ pub(in crate::store) fn serve(
 ) -> Result<()> {
     let member = Member::start(device, name, args, options)?;
     member.announce(name, args, json)?;
-    member.run(args.nodes.into(), stop)
+    member.run(args, stop)
 }
 
 impl Member {
@@ -80,7 +81,7 @@ impl Member {
         };
         let lease = args.lease;
         let own = full_name(name, &args.group);
-        let (group, size, ring_bytes) = (args.etcd.group(&own)?, args.nodes.into(), args.ring);
+        let (group, size, ring_bytes) = (args.etcd.group(&own)?, args.nodes, args.ring);
         let map = EtcdMap::new(&group).context("cannot keep a map of the cluster")?;
         let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
         let own = GroupOptions {
@@ -120,8 +121,9 @@ impl Member {
             Some(kept) => Node::resume(store, kept, spaces, etcd)?,
             None => Node::start(store, spaces, etcd)?,
         };
-        let mover = Mover::start(slots, Box::new(map), options.fronts.password.clone())?;
-        Ok(Member { fronts, ways, node, _mover: mover })
+        let password = options.fronts.password.clone();
+        let mover = Mover::start(slots.clone(), Box::new(map), password)?;
+        Ok(Member { fronts, ways, node, slots, _mover: mover })
     }
 
     fn announce(&self, name: &str, args: &NodeArgs, json: bool) -> Result<()> {
@@ -150,7 +152,7 @@ impl Member {
     }
 
     /// Keeps the house until the node is to end.
-    fn run(&self, size: usize, stop: &AtomicBool) -> Result<()> {
+    fn run(&self, args: &NodeArgs, stop: &AtomicBool) -> Result<()> {
         let mut turn = 0u32;
         while !stop.load(Ordering::Relaxed) && !self.fronts.is_stopping() {
             if let Err(NotServing::Failed(reason)) = self.node.group().check() {
@@ -158,7 +160,9 @@ impl Member {
             }
             self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
             if turn.is_multiple_of(TEND_EVERY) {
-                self.node.group().tend(size);
+                if let Some(view) = self.slots.atlas().groups.get(&args.group) {
+                    self.node.group().tend(view.size.unwrap_or(args.nodes).into());
+                }
             }
             turn = turn.wrapping_add(1);
             std::thread::sleep(HOUSE);

@@ -30,6 +30,8 @@ pub(super) struct Look {
     /// Those of them that are to go to another group.
     leaving: Vec<(Range, String)>,
     configuration: Option<Configuration>,
+    /// How many members it is to have.
+    size: Option<u8>,
     /// How it came there, the latest change last.
     changes: Vec<EpochChange>,
     /// Its members, and other nodes that hold a lease.
@@ -138,6 +140,7 @@ impl Look {
             slots: map.ranges(owned),
             leaving: leaving.collect(),
             configuration: found.configuration.clone(),
+            size: found.size,
             changes: found.changes.clone(),
             nodes: nodes.into_iter().map(see).collect(),
         }
@@ -184,15 +187,21 @@ impl Look {
 
     fn headline(&self) -> String {
         let (name, cluster) = (&self.name, &self.cluster);
-        let Some(Configuration { epoch, primary, .. }) = &self.configuration else {
+        let Some(Configuration { epoch, primary, members, .. }) = &self.configuration else {
             return format!("Group {name} of {cluster} waits for more nodes before it begins.");
+        };
+        let (count, wanted) = (members.len(), self.size.map_or(members.len(), usize::from));
+        let size = match count == wanted {
+            true => String::new(),
+            false => format!("\nIt has {count} members, and is to have {wanted}."),
         };
         let serves = match self.serving() {
             Some((_, seconds)) => format!("and has served for {} s", output::grouped(seconds)),
             None => "but does not serve at the moment".to_owned(),
         };
         format!(
-            "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, {serves}.\n{}",
+            "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, {serves}.{size}\n\
+             {}",
             self.slots_in_words()
         )
     }
@@ -317,6 +326,7 @@ impl Look {
             })),
             "epoch": latest.map(|latest| latest.epoch),
             "is_established": latest.map(Configuration::is_established),
+            "size": self.size,
             "primary": latest.map(|latest| latest.primary.to_string()),
             "serving_s": self.serving().map(|(_, seconds)| seconds),
             "changes": self.changes,

@@ -23,3 +23,4 @@ mod statistics;
 mod text;
 
 pub(crate) use leases::Leases;
+pub(crate) use mark::ACCEPTED;

@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
+use remora::connection::token::Token;
+
 use crate::front::keyspace::TablespaceId;
-use crate::front::memcached::mark::{self, Begin};
+use crate::front::memcached::mark::{self, Begin, Who};
 use crate::front::memcached::state::{Call, State, Taken};
 use crate::front::memcached::{binary, operations, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
 
 const NOT_PRIMARY: &str = "this node is not the primary of its cluster: ask another one";
-const UNLIKE: &str =
-    "the node that relays has another password: give all nodes of a group the same";
+const STRANGE: &str = "the node that relays is of another group";
 
 /// A connection. Its first byte says whether it speaks text or binary.
 #[derive(Debug)]
@@ -41,10 +42,17 @@ impl Session {
         let mut used = self.skip(input.len());
         if self.state.is_binary.is_none() && !self.is_relayed {
             match mark::begin(input) {
-                Begin::Mark(len, password) if self.is_let_in(turn, password) => used = len,
-                Begin::Mark(..) => return refuse(&UNLIKE, input, out),
+                Begin::Mark(len, token, who) if self.is_of_group(turn, token) => {
+                    used = len;
+                    self.is_relayed = true;
+                    self.state.is_known = is_known(turn.world.settings.password(), who);
+                }
+                Begin::Mark(..) => return refuse(&STRANGE, input, out),
                 Begin::Part => return Step { used, next: Next::Read(1) },
                 Begin::Request => {}
+            }
+            if self.is_relayed && !turn.world.keeper.is_elsewhere() {
+                out.extend_from_slice(mark::ACCEPTED);
             }
         }
         if turn.world.keeper.is_elsewhere() {
@@ -68,21 +76,24 @@ impl Session {
         Step { used: used + step.used, next: step.next }
     }
 
-    /// What the node to which the client is relayed gets before the client's own bytes.
-    pub(crate) fn mark(&self, world: &World) -> Vec<u8> {
-        let password = world.settings.password().filter(|_| self.state.is_known);
-        mark::mark(password.as_deref())
+    /// What the node to which the client is relayed gets before the client's own bytes; `None` if
+    /// this one has no group.
+    pub(crate) fn mark(&self, world: &World) -> Option<Vec<u8>> {
+        let token = world.keeper.group_token()?;
+        let who = match (self.state.is_known, world.settings.password()) {
+            (false, _) => Who::Stranger,
+            (true, Some(_)) => Who::Known,
+            (true, None) => Who::Anybody,
+        };
+        Some(mark::mark(&token, who))
     }
 
-    /// Takes another node's mark: its client has given this password, or none so far.
-    fn is_let_in(&mut self, turn: &Turn, password: &[u8]) -> bool {
-        let settings = &turn.world.settings;
-        let is_known = settings.is_password(password);
-        let is_right = is_known || password.is_empty() || settings.password().is_none();
-        turn.counts.auth_refused.add(u64::from(!is_right));
-        self.state.is_known |= is_known;
-        self.is_relayed = true;
-        is_right
+    /// Whether a mark is of a node of this one's group.
+    fn is_of_group(&self, turn: &Turn, token: [u8; 16]) -> bool {
+        let own = turn.world.keeper.group_token();
+        let is_its = own.is_some_and(|own| own.matches(Token::new(token).as_ref()));
+        turn.counts.auth_refused.add(u64::from(!is_its));
+        is_its
     }
 
     fn run_in(
@@ -129,6 +140,15 @@ impl Session {
         let passed = self.state.skip.min(there as u64);
         self.state.skip -= passed;
         passed as usize
+    }
+}
+
+/// Whether a relayed client need not give this password, or none.
+fn is_known(password: Option<String>, who: Who) -> bool {
+    match who {
+        Who::Stranger => false,
+        Who::Known => true,
+        Who::Anybody => password.is_none(),
     }
 }
 

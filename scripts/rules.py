@@ -4,11 +4,12 @@
 - A thread is started by `without_signals`, or by `remora_cli::thread`, and its start may fail.
 - A function has at most 60 lines.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
+- A file whose `//!` names at least half of its modules, in backticks, names all of them.
 """
 import re
 import sys
 
-from circles import ROOT, Crate
+from circles import COMMENT_OR_TEXT, ROOT, Crate, without_tests
 
 # (`remora_cli::thread` takes a name first, or behind a scope.)
 START = re.compile(
@@ -16,6 +17,9 @@ START = re.compile(
 BEFORE = 120  # characters before a start that must hold `without_signals`
 FUNCTION = re.compile(r'( *)(?:pub(?:\(.*?\))? )?(?:(?:const|async|unsafe|extern "C") )*fn ')
 LINES = 60
+MODULE = re.compile(r"^(?:pub(?:\(.*?\))? )?mod (\w+);", re.M)
+NAMED = re.compile(r"`(\w+)(?:::\w+)*`")
+FEW = 4  # a file with fewer modules need not list them
 
 
 def bare_threads():
@@ -72,7 +76,20 @@ def stale_picture():
             yield f"docs/architecture.md, diagram: arrows from {folder.name} are not its crates"
 
 
+def stale_lists():
+    """Modules of tests are aside, and files that name only some of their modules in passing."""
+    for file in sorted(p for top in ("crates/*", "fuzz", "tests")
+                       for p in ROOT.glob(f"{top}/src/**/*.rs")):
+        text = file.read_text()
+        code, _ = without_tests(COMMENT_OR_TEXT.sub('""', text))
+        modules = set(MODULE.findall(code))
+        named = set(NAMED.findall("\n".join(re.findall("^//!.*", text, re.M))))
+        missing = modules - named
+        if len(modules) >= FEW and 0 < 2 * len(missing) <= len(modules):
+            yield f"{file.relative_to(ROOT)}: `//!` does not name {', '.join(sorted(missing))}"
+
+
 if __name__ == "__main__":
-    FAULTS = [*bare_threads(), *long_functions(), *stale_picture()]
+    FAULTS = [*bare_threads(), *long_functions(), *stale_picture(), *stale_lists()]
     print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
     sys.exit(bool(FAULTS))

@@ -2,7 +2,9 @@
 //! and output that all commands share.
 //!
 //! - [`node`]: memory nodes. [`device`]: options of every command that opens a device.
-//! - [`output`]: tables and JSON. [`random`]: tokens and seeds. [`stop`]: how a command that serves
+//! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`failure`]: errors
+//!   in words.
+//! - [`random`]: tokens and seeds. [`thread`]: starts threads. [`stop`]: how a command that serves
 //!   is ended.
 #![warn(missing_debug_implementations)]
 

@@ -1,9 +1,10 @@
 //! `remora`: a software RDMA card, from the command line.
 //!
 //! A command is the module of its name. The others: `verbs` is shared by `run`, `doctor` and
-//! `bench verbs`, and `ways` by `demo` and `bench`; `remote` has the options of commands that
-//! connect to a node, `child` starts other processes of this program, `draws` makes random numbers,
-//! `folder` has temporary files.
+//! `bench verbs`, and `ways` by the demo and the benches; `remote` has the options of commands that
+//! connect to a node, `sink` is where a command writes what it was asked for, `child` starts other
+//! processes of this program, `draws` makes random numbers, `percentile` has percentiles of
+//! measurements, `folder` has temporary files.
 
 mod bench;
 mod chain;

@@ -8,11 +8,13 @@
 //!    which the card reaches bytes.
 //! 3. [`queue`]: work-queue elements in rings in memory, completions in queues on the card.
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
-//!    which of them has the next turn; `client_shares`, `client_rates` and `rate`: how several
-//!    programs share the card, and what they are held to; `timers`: the queue pairs' timers, and
-//!    the codes of the ACK and RNR time-outs; `multi_queue`: their outstanding messages; `staging`:
-//!    room for payload. `table` and `handles`: the card's objects, and what names them.
-//! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder.
+//!    which of them has the next turn; [`service_level`]: which go before others; `client_shares`,
+//!    `client_rates` and `rate`: how several programs share the card, and what they are held to;
+//!    `timers`: the queue pairs' timers, and the codes of the ACK and RNR time-outs; `multi_queue`:
+//!    their outstanding messages; `staging`: room for payload. `table` and `handles`: the card's
+//!    objects, and what names them; `numbered`: those that peers know by a number.
+//! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder. `congestion`: the
+//!    names of the policies of congestion control.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.
 //! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do; `buffer`: bytes on
@@ -21,7 +23,8 @@
 //! 9. [`cm`]: communication management, by which queue pairs find each other; `management`: queue
 //!    pair 1, which carries it.
 //! 10. What its driver sets and learns: [`config`], [`time`], [`event`], [`counters`] and
-//!     [`incident`], which says why a request was refused or failed.
+//!     [`incident`], which says why a request was refused or failed; `silence`: what it finds out
+//!     of peers that do not answer.
 //!
 //! No source files import each other in a circle, and no file below the queue pair names a queue
 //! pair or [`Nic`].

@@ -5,8 +5,11 @@
 //! - `receive`: judges what arrives, and hands it on.
 //! - `shared`: doorbells, and what else an owner needs that writes and reads queues itself.
 //! - Commands: `memory` (domains, regions, windows, address handles), `queues` (completion queues,
-//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`.
+//!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`, `connect`
+//!   (connections by the communication manager), `restore` (objects that another card had).
 //! - `local`: packets from the card to itself; `passes`: requests that it takes no part in.
+//! - `silence`: what its driver knows of peers that do not answer; `memory_use`: the memory that
+//!   the card takes.
 //! - `error`: errors that several commands share.
 
 mod chains;

@@ -60,16 +60,20 @@
 //!   completion reports. `driver` takes a step of the card,
 //!   `background` drives it while no application thread does; `wakes` wakes tasks, `scheduling`
 //!   asks for priorities, `yielding` gives a core away, [`event`] wakes a thread, [`threads`]
-//!   starts one, and `clock` is the card's time.
+//!   starts one, and `clock` is the card's time. `by_number` has maps by numbers that the card
+//!   gives.
 //! - Whose card it is: `either` is a device's driver, with `own` for the commands of a card of this
 //!   process, and `attach` for the card of another one. [`daemon`] is that other process's side,
-//!   `shared` the memory between the two, `message` what they say to each other, `commands` what a
-//!   device can be asked for, `destroy` the end of any object, `news` what the card tells it, and
-//!   [`device_sharing`] what other processes, and forked children, do with a device.
+//!   `shared` the memory between the two, `message` what they say to each other, `wake_pipe` what
+//!   wakes a client that sleeps, `commands` what a device can be asked for, `destroy` the end of
+//!   any object, `news` what the card tells it, and [`device_sharing`] what other processes, and
+//!   forked children, do with a device.
 //! - Memory: [`region`] has protection domains, regions and address handles; [`slice`](mod@slice)
 //!   names parts of regions, [`remote`] those of a peer; [`memory`] reaches registered bytes;
-//!   [`dma`] has the card's own memory, and the engine between it and applications'.
-//! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`].
+//!   [`dma`] has the card's own memory, and the engine between it and applications'; `own_memory`
+//!   is what an embedded card has of it.
+//! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`];
+//!   [`service_levels`] says which queue pairs go before others.
 //!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
 //!   `rings` the memory of queues, and `event_loop` says when packets make that readable, too.
 //!   [`request`] makes futures of requests, `block_on` waits for one.
@@ -81,7 +85,8 @@
 //!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
 //!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
-//!   files for it; [`sock_diag`], who owns a socket.
+//!   files for it; [`sock_diag`], who owns a socket; `text` makes words from elsewhere fit to be
+//!   printed.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
 //! where `unsafe` stands and what for; the checks compare it with the code.

@@ -3,12 +3,12 @@
 //!
 //! - [`run()`] draws a world from a seed, breaks its network, heals it, demands progress, and lets
 //!   the checkers in [`check`] judge what happened. This is the main test of the card.
-//! - [`Pair`] is the smallest world, two hosts and a connection, for directed tests with
+//! - [`pair`] is the smallest world, two hosts and a connection, for directed tests with
 //!   [`Rule`]s that drop, delay or damage chosen packets.
 //! - [`chain`] sets up programs of work requests, [`kernel`] kernels and their callers.
 //! - [`groups`] draws groups of replicas of the store, and all that may go wrong with them.
-//! - [`goodput()`] measures a connection at a given loss; [`schemes`] are ways to repair losses,
-//!   beside each other, [`selective`] those of others.
+//! - [`goodput`](mod@goodput) measures a connection at a given loss; [`schemes`] are ways to repair
+//!   losses, beside each other, [`selective`] those of others.
 //! - [`card_cache`] says what a card that caches its connections can do at most.
 //! - [`flows`] runs messages on networks of any size; [`net`] is the network.
 //! - [`hardware`] is what a rate, a window and a latency make of links, buses, memories and
@@ -23,7 +23,8 @@
 //!    [`hollow`]: memory without bytes; [`shared_memory`]: memory that a program changes.
 //!    [`endpoint`]: queue pairs, and connecting them.
 //! 4. [`options`]: a random world's options. `traffic`: its applications. [`guests`]: those
-//!    that stop at any step. `stores`: stores that crash, and their clients. [`check`]: its judges.
+//!    that stop at any step. `stores`: stores that crash, and their clients. `objects`: what both
+//!    leave on a card. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 //! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files.
 //!    [`experiment`]: all of it from a world file.

@@ -1,14 +1,15 @@
 //! Clients of a store, over the card.
 //!
 //! [`StoreClient`] polls, for programs that measure in microseconds: one call at a time.
-//! [`AsyncStoreClient`] has the same operations as futures, many at a time, for any executor. One
-//! call is one round trip; a value that is longer than the client's buffer comes in pieces of one
-//! version.
+//! [`AsyncStoreClient`] (`awaited`) has the same operations as futures, many at a time, for any
+//! executor. One call is one round trip; a value that is longer than the client's buffer comes in
+//! pieces of one version.
 //!
 //! `operations` has the operations, once for all; `polled` and `awaited_node` carry the calls, and
-//! [`carried`] leaves that to others: to simulated worlds. Of a cluster, `route` finds the primary
-//! that has a key; `fleet` has the polled connections to all nodes (each a `node`), `lanes` those
-//! whose calls are futures, with time limits of a `timer`.
+//! [`carried`] leaves that to others: to simulated worlds; `error` says why a call has no result.
+//! Of a cluster, `route` finds the primary that has a key; `fleet` has the polled connections to
+//! all nodes (each a `node`), `lanes` those whose calls are futures, with time limits of a `timer`.
+//! `permits` bound how many futures are under way.
 
 mod awaited;
 mod awaited_node;

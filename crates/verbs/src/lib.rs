@@ -8,7 +8,7 @@
 //!   distribution's headers by compiling C.
 //! - [`export`] gives functions the symbol versions that programs are linked to.
 //! - [`process`] holds the state of a process and says what `fork` does to it; [`cards`] opens its
-//!   cards.
+//!   cards, and `farewell` is what is done when it ends.
 //! - [`ibverbs`] and [`rdmacm`] are the two libraries; [`rsocket`] is built on [`rdmacm`].
 //! - `card` is one card, `pool` the memory behind handles, and `log` what the library logs.
 //! - `sysfs` makes the files that stand for `/sys/class/infiniband`; `preload` says where they are.

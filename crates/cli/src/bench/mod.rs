@@ -7,7 +7,10 @@
 //!   shared memory; [`daemon`]: a card that processes share; [`loss`]: bad networks; [`scale`]:
 //!   many connections; [`memory`], the paths between host and card; [`store`], the key-value store;
 //!   [`cluster`]: the store on several nodes; [`worlds`]: networks of servers, simulated;
-//!   [`peers`]: plain sockets, to compare with.
+//!   [`peers`]: plain sockets, to compare with. [`cost`] has no peer: valgrind counts its
+//!   instructions.
+//! - What they start: [`running`]: programs, pinned to cores; [`c_program`]: those in C, which it
+//!   compiles; [`event_server`]: one of them, whose ends sleep; [`daemon_process`]: a daemon.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
 

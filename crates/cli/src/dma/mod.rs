@@ -1,7 +1,8 @@
 //! `remora dma`: a card's memory, and the ways between it and applications' memory.
 //!
 //! A file for each command: `copy`, `channels`, `paths`, `files`, `mount`; `application` is a
-//! process whose memory they reach, and `daemon` the card of another.
+//! process whose memory they reach, and `daemon` the card of another. `registers` are what Xilinx's
+//! scripts find in `files` and `mount`.
 
 pub(crate) mod application;
 pub(crate) mod channels;

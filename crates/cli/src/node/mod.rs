@@ -11,7 +11,7 @@
 //!   clients; `regions` are the regions that it serves.
 //! - [`client`] connects to a region; [`transfer`] moves bytes, [`reader`] reads documents.
 //! - [`kernels`] loads kernels into the node's card, for clients that show a permit
-//!   ([`kernel_permit`]).
+//!   ([`kernel_permit`]); `beside` does what takes long on a thread of its own.
 //!
 //! The queue pairs of a region's clients live in a protection domain of that region's own, so a key
 //! that leaks opens nothing to the clients of another region. Clients that call kernels live in the

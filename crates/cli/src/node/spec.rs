@@ -1,5 +1,5 @@
 //! The regions of a node as a person types them: `NAME=FILE` or `NAME=SIZE`, with `,rw` after it if
-//! clients may write.
+//! clients may write. [`parse_size`], which reads such a size, serves other commands, too.
 
 use std::path::PathBuf;
 use std::str::FromStr;

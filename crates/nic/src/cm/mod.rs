@@ -11,7 +11,9 @@
 //!   caller's wishes, `sidr` on both for datagram services. `repeat` has the timers: a message
 //!   without an answer is sent again, and at last given up. `event` is what the caller is told.
 //! - The manager remembers `connection`s, `listener`s, and `resolution`s of datagram services.
-//! - `offer`: what two cards agree on beyond the standard, in their GUIDs.
+//!   `scope` is the addresses that a listener covers, `order` which was accepted first.
+//! - `offer`: what two cards agree on beyond the standard, in their GUIDs. `life`: signs of life of
+//!   a peer's card.
 //! - `config` has the settings and limits, `counters` what was refused, dropped or repeated.
 //!
 //! A connection, from both sides:

@@ -1,7 +1,8 @@
 //! Memory, as the card sees it: foreign, translated and checked.
 //!
 //! - [`Memory`], here, is the trait by which the card reaches the driver's bytes.
-//! - [`key`]: protection domains, keys, and the kinds of access that they permit.
+//! - [`key`]: protection domains, keys, and the kinds of access that they permit. `key_table`: what
+//!   a key names.
 //! - [`region`]: memory regions (MRs): registers and changes them, and ends their keys.
 //! - [`window`]: memory windows (MWs); `window/bind.rs` binds them to regions and unbinds them.
 //! - [`page_table`]: where on the bus a region's bytes are.

@@ -1,7 +1,8 @@
 //! The bytes on the wire: RoCE v2 packets inside UDP.
 //!
 //! - [`opcode`] is the table that parsing, building and the legality of sequences follow.
-//! - [`headers`] are the transport headers, and [`packet`] puts them together.
+//! - [`headers`] are the transport headers, [`lossy`] those of the lossy dialect, and [`packet`]
+//!   puts them together.
 //! - [`icrc`] is the invariant checksum.
 //! - [`ip`] makes the IP and UDP headers that the checksum covers and that a UD receive buffer
 //!   begins with.

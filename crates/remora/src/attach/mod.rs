@@ -8,6 +8,7 @@
 //!   [`convert`]: how private memory becomes shared; [`guard`], how writers wait meanwhile; and
 //!   [`fork`], how it is private for a child;
 //! - [`sharing`]: a session that several processes use; [`adoption`]: one that was taken over;
+//!   [`adopted`]: what is adopted of it, and why something may not be;
 //! - [`commands`]: the commands that leave something here, too;
 //! - [`watch`]: the thread that waits for events and for the end of the card's process.
 //!

@@ -12,16 +12,19 @@
 //!   (`compiler`);
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `descriptors` looks at what comes with their messages; `answers`
-//!   answers their requests, and `ending` destroys what a session has left; `restore` gives
-//!   sessions what another daemon has left in the service manager's store (`fd_store`), by their
-//!   `record`; [`Observer`] asks it from another process;
+//!   answers their requests, and `ending` destroys what a session has left; `descriptions` tell a
+//!   client that takes a session over of its objects; `restore` gives sessions what another daemon
+//!   has left in the service manager's store (`fd_store`), by their `record`; [`Observer`]
+//!   (`observer`) asks it from another process;
 //! - `machines` gives virtual machines a device (`ivshmem`) by which their programs have sessions;
-//! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`] is
-//!   the other end;
+//! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`]
+//!   (`dma_client`) is the other end;
 //! - `passes` lets sessions of one user write and read each other's memory themselves
 //!   (`open_passes` are those there are);
 //! - `join` lets forked children and other processes use a session; `xrc` shares domains among
-//!   sessions, by the files that name them (`named`).
+//!   sessions, by the files that name them (`named`);
+//! - `hostile` is a client, and `hostile_machine` a virtual machine, that writes anything into what
+//!   it shares with the daemon, for fuzzing.
 
 mod answers;
 mod clients;

@@ -1,6 +1,6 @@
 //! Memory of the card, and the ways between it and the memory of applications.
 //!
-//! A card has memory of its own, of two kinds ([`CardMemory`]). An [`Engine`] moves bytes between
+//! A card has memory of its own, of two kinds ([`card_memory`]). An [`Engine`] moves bytes between
 //! it and applications' memory as *descriptors* ask, which applications write into the ring of a
 //! [`Channel`]: host to card (`h2c`) or card to host (`c2h`), memory-mapped or streaming, polled or
 //! with interrupts. The names are those of cards in hardware (XDMA), the calls those of DPDK's
@@ -11,8 +11,8 @@
 //! trusts nothing that it reads in a ring.
 //!
 //! - What is shared: [`ring`]; what stands in it: [`descriptor`].
-//! - The two sides: [`channel`] for applications, [`engine`] for the card; `stream` is what
-//!   streaming channels put bytes into.
+//! - The two sides: [`channel`] for applications, [`engine`] for the card, and `service`, its
+//!   thread; `stream` is what streaming channels put bytes into.
 //! - [`path`] has the ways by which a card's process reaches an application's memory, and
 //!   [`choose`] measures them and says which is best here.
 //!

@@ -5,7 +5,7 @@
 //! What must hold in each: the clients' history is linearizable, with what was not answered open;
 //! once all is mended, the group serves again; and all its nodes have the same in their stores.
 //!
-//! - [`Plan`]: what a world is like. `world`: its events. `faults`: what goes wrong.
+//! - [`Plan`] (`plan`): what a world is like. `world`: its events. `faults`: what goes wrong.
 //! - `node`: a node, whose store is `kept`, on a `disk`, by a `clock`. `network`: what connects
 //!   them. `client`, `clients`: who reads and writes.
 

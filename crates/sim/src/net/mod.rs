@@ -2,8 +2,8 @@
 //!
 //! - [`time`]: picoseconds and rates. [`wheel`]: the queue of events.
 //! - [`topology`]: hosts, switches and cables; [`shapes`]: the usual ones. [`routes`]: the paths.
-//! - [`packets`]: what is on its way. [`buffer`], [`marking`], [`pfc`]: when a
-//!   switch drops, marks (ECN), pauses.
+//! - [`packets`]: what is on its way. `port`: the sending end of a link. [`buffer`], [`marking`],
+//!   [`pfc`]: when a switch drops, marks (ECN), pauses.
 //! - [`engine`]: [`Net`], which moves packets. [`changes`], `apply_changes`: what fails.
 //!   [`deadlock`]: what stands still for ever. [`notes`], `record`: what is noted.
 //!

@@ -1,12 +1,14 @@
 //! The store over TCP, in the protocols that clients already speak.
 //!
-//! - [`server`]: sockets and threads; it takes bytes to sessions and their answers back.
+//! - [`server`]: listens, and has threads, each a `worker`, which takes the bytes of a `connection`
+//!   to its session and the answers back; `relay`: the way to another node, for clients that know
+//!   no primaries.
 //! - [`redis`]: Redis' protocol and commands.
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
 //! - [`served`]: that store, bound to what the commands use.
 //! - [`slots`]: the slots of a cluster's keys, and what one group is for each.
-//! - [`world`]: what all connections share.
+//! - [`world`]: what all connections share; `clients`: who is connected.
 //!
 //! A session is a plain value: bytes in, bytes out, time in a [`world::Turn`]. So tests and the
 //! fuzz targets run it without sockets.

@@ -1,9 +1,9 @@
 //! The log: every change, in order, on the disk.
 //!
-//! - [`Position`]: where a record is; the version of what it wrote.
+//! - [`Position`] (`position`): where a record is; the version of what it wrote.
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
-//! - [`Log`] appends, and waits as [`Fsync`] asks (`append`), to a `batch`; [`Committer`] writes,
-//!   in groups (`commit`); [`CommitThread`] is its thread.
+//! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
+//!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`).
 //! - [`replay`] reads the log back; [`open_log`] goes on from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.

@@ -2,14 +2,14 @@
 //!
 //! On the client: [`schema`] says what a row's bytes mean; [`Predicate`] is the language (`token`,
 //! `parse`, and `bind`, which puts in a schema's places); [`mistake`] shows what is wrong in a
-//! text; `fields` writes and shows rows.
+//! text; `fields` writes and shows rows, and [`value`] has numbers and dates as people write them.
 //!
 //! Between: [`selection`] and [`condition`] are what is asked, [`wire`] its bytes.
 //!
 //! On the node: a [`plan`] judges [`rows`] in blocks, by `range` and `text`, with the processor's
 //! vectors ([`remora_offload::cpu`]) and without backtracking ([`regex`]); [`plans`] keeps plans.
-//! A [`sieve`] is a
-//! plan at work: values that are compressed, limits, [`aggregate`]s.
+//! A [`sieve`] is a plan at work: values that are compressed, limits, [`aggregate`]s, of which
+//! [`distinct`] counts different values.
 //!
 //! docs/selection.md is the reference of the language, its limits and its costs.
 

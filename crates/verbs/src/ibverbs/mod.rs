@@ -1,11 +1,12 @@
 //! `libibverbs.so.1`.
 //!
-//! [`objects`] holds the state behind handles. Each other module holds the calls of one kind of
+//! [`objects`] holds the state behind handles. Most other modules hold the calls of one kind of
 //! object, named as in verbs without `ibv_`. They are `extern "C"` functions: programs call them
 //! through `symbols` or through the tables that `open` fills, and `rdmacm` calls them directly.
 //!
-//! - Devices: `device`, `open`, `context`, `port`, `gid`, `parent_domain`, `pd`, `import`, `fork`.
-//! - Memory: `mr`, `mw`, `bind_mw`, `dm`. Addresses: `ah`, `mcast`.
+//! - Devices: `device`, `open`, `context`, `port` (a device's limits and clock, too), `gid`,
+//!   `parent_domain`, `pd`, `import`, `fork`.
+//! - Memory: `buf`, `mr`, `mw`, `bind_mw`, `dm`. Addresses: `ah`, `mcast`.
 //! - Queue pairs: `qp`, `qp_attr`, `srq`, `xrc`. Posting: `post`, `recv`, `qp_ex`.
 //! - Completions: `cq`, `cq_ex`, `poll`, `channel`. Events: `routes` finds whom one is for;
 //!   `async_event`, `acknowledge`. (`EventQueue` of `remora::raw` is behind channels and contexts.)

@@ -5,14 +5,18 @@
 //!   operations.
 //! - [`manager`] finds the process's ids by their connections; [`sink`] turns the card's events of
 //!   connections into events of ids, and [`events`] hands these to the program.
-//! - [`address`] binds and resolves; [`directory`] lets processes of one machine find each other's
-//!   listeners, although each process has a card, and so an address, of its own.
+//! - [`address`] binds and resolves; [`c_address`] has addresses in their C form. [`directory`]
+//!   lets processes of one machine find each other's listeners, although each process has a card,
+//!   and so an address, of its own; [`found`] keeps what it finds for the connections that follow.
 //! - [`connect`] creates and destroys ids, listens, connects and disconnects, with the help of
 //!   [`connection`] and [`agreement`]; [`sidr`] does the same for datagrams. [`watch`] notices that
 //!   a peer's process has ended.
 //! - [`queue_pair`] makes queue pairs and moves them through their states.
 //! - [`endpoint`], [`addrinfo`], [`options`] and [`multicast`] are the calls of those names;
-//!   [`lookup`] is `addrinfo` without waiting.
+//!   [`lookup`] is `addrinfo` without waiting, [`address_list`] the lists that both make;
+//!   [`groups`] attaches an id's queue pair to its multicast groups.
+//! - [`verbs`] are the verbs that all these call, [`symbols`] the names that programs are linked
+//!   to.
 //!
 //! Locks are taken in this order: the card, the manager's tables, an id's state, a channel's queue.
 //! A call holds none of them while it calls a verb, because verbs lock the card.

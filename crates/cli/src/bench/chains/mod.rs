@@ -1,9 +1,10 @@
 //! `remora bench chains`: RedN's experiments (§5), run live, each beside its baselines, and the
 //! rows of chains; as tables, as JSON, and as a page with plots.
 //!
-//! The card's own rates ([`rates`]) are measured within this process. For the rest, this process
-//! asks, pinned to a core, and another process ([`crate::ways::server`]) serves on a second core:
-//! by its card, with a chain for each connection, and by its CPU, for the two-sided way.
+//! The card's own rates ([`rates`], of [`programs`]) are measured within this process. For the
+//! rest, this process asks, pinned to a core, and another process ([`crate::ways::server`]) serves
+//! on a second core: by its card, with a chain for each connection, and by its CPU, for the
+//! two-sided way.
 //!
 //! [`gets`]: from a hash table. [`lists`]: in a linked list. [`load`]: gets beside busy writers.
 //! [`extent`]: how much is measured.

@@ -5,7 +5,8 @@
 //!   [`callers`]: many of them at once. [`latencies`] and [`rates`]: the rows and figures.
 //! - [`servers`]: processes that serve Redis' and memcached's clients; [`fronts`]: their rows.
 //! - [`scans`]: selection next to the data, on the rows of [`tpch`]; [`duckdb`]: its peer.
-//! - [`extent`]: how much is measured.
+//! - [`functions`]: gets that do something with the value.
+//! - [`extent`]: how much is measured. [`papers`]: what the papers say, to stand beside it.
 //!
 //! A new row of a card's client is a name in `ROWS` and a `Case` in `cases`, of [`latencies`] or of
 //! [`rates`].

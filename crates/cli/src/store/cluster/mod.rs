@@ -1,8 +1,9 @@
 //! `remora store cluster`, and `remora store serve --cluster`: a store on several machines.
 //!
 //! `node` is a node of a group. `status` shows and watches a cluster's groups, whose nodes `info`
-//! asks. `moves` has slots moved between them. `trial` starts groups on loopback. `etcd` is the way
-//! to etcd. All need the feature `cluster`; without it, the options are there and say so.
+//! asks. `moves` has slots moved between them; `resize` says how many members a group is to have.
+//! `trial` starts groups on loopback. `etcd` is the way to etcd. All need the feature `cluster`;
+//! without it, the options are there and say so.
 #![cfg_attr(not(feature = "cluster"), allow(dead_code, reason = "only the options are there"))]
 
 #[cfg(feature = "cluster")]

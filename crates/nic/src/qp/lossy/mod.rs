@@ -11,7 +11,8 @@
 //! - `answers` has READs, atomics and FLUSHes: an answer is a message of the stream back, with PSNs
 //!   and acknowledges like any other.
 //! - `recoveries` knows which were for nothing.
-//! - `bitmap` is what both sides keep of packets behind a missing one.
+//! - `bitmap` is what both sides keep of packets behind a missing one. `memory` says what all of
+//!   this takes.
 
 mod acknowledge;
 mod answers;

@@ -2,10 +2,10 @@
 //!
 //! A module exports `kernel: () -> i32`, which is called once for each invocation and returns a
 //! status ([`CallStatus`](super::CallStatus)), and its `memory`. It may import the functions that
-//! `imports` lists from the module `remora`: the methods of [`Context`](super::Context), under the
-//! same names. A guest that has to wait (for payload, for memory in a simulation, or for room to
-//! send) is suspended on a stack of its own. So its source is straight-line code, and runs live
-//! and in the simulator.
+//! `imports` lists from the module `remora`: methods of [`Context`](super::Context), under the same
+//! names, and two that say what the call is (`call`) and what passes (`passing`). A guest that has
+//! to wait (for payload, for memory in a simulation, or for room to send) is suspended on a stack
+//! of its own. So its source is straight-line code, and runs live and in the simulator.
 //!
 //! **Streams.** A module that also exports `tap: () -> i32` can be bound to a stream of WRITEs:
 //! see `tap`.

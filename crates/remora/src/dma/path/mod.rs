@@ -5,7 +5,8 @@
 //! which is best is measured ([`choose`](super::choose)).
 //!
 //! [`calls`] has the paths that are system calls of the card's process alone; for pipes and
-//! datagrams, a [`courier`] on the application's side does its half.
+//! datagrams, a [`courier`] on the application's side does its half. `sys` has the calls of both.
+//! `through` is the path through the engine.
 
 pub mod calls;
 pub mod courier;

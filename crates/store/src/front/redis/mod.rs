@@ -1,8 +1,10 @@
-//! Redis' protocol, and its commands on strings, expiry, scans and transactions.
+//! Redis' protocol, and its commands on keys, strings, connections, transactions and the server;
+//! besides, two of the store's own, on rows.
 //!
 //! - [`request`]: what clients send; [`reply`]: what they get.
 //! - `state`: what a connection remembers; `command`: what a command is given.
-//! - `commands`: the commands themselves; `table`: their names, arities and flags.
+//! - `commands`: the commands themselves; `table`: their names, arities and flags; `glob`: patterns
+//!   of keys; `number`: numbers with fractions.
 //! - `routing`: which keys are served here, and where clients ask for others.
 //! - [`session`]: a connection, from bytes to bytes.
 

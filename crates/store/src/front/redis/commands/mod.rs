@@ -3,6 +3,8 @@
 //! - on keys: `keys`, `expiry` (when they end), `scan` (walks over all of them); `options` are what
 //!   several of them share;
 //! - on values: `strings`, `numbers`, `bits`;
+//! - on rows: `select`, which has `REMORA.SCAN` and `REMORA.GET` (Redis' `SELECT` is in
+//!   `connection`);
 //! - on the connection: `connection`, and `transaction`;
 //! - on the server: `server`, `info`, `config`, `cluster`, and `transfer`: moves of slots.
 

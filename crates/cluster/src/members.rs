@@ -17,9 +17,9 @@ enum Step {
 
 impl Group {
     /// One step towards `size` members that all hold a lease, if this node serves: where one is
-    /// missing or lost, a node that is there and has no vote is brought up; once it is a member, the
-    /// lost one is none any more. Where there are too many, one's vote goes, a lost one's first. To
-    /// be called again and again, on every node.
+    /// missing or lost, a node that is there and has no vote is brought up; once it is a member,
+    /// the lost one is none any more. Where there are too many, one's vote goes, a lost one's
+    /// first. To be called again and again, on every node.
     pub fn tend(&self, size: usize) {
         let mut state = self.lock();
         if state.check().is_err() {

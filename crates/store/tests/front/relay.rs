@@ -165,7 +165,7 @@ fn nodes_of_other_passwords_let_no_strangers_in() {
     }
 }
 
-/// Whoever is at the address of a primary that is gone gets nothing of a client's.
+/// Another program at the address of a primary that is gone gets nothing of a client's.
 #[test]
 fn others_than_nodes_of_the_group_get_nothing() {
     let store = serve(&options());

@@ -200,8 +200,8 @@ impl Look {
             None => "but does not serve at the moment".to_owned(),
         };
         format!(
-            "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, {serves}.{size}\n\
-             {}",
+            "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, \
+             {serves}.{size}\n{}",
             self.slots_in_words()
         )
     }

@@ -1,8 +1,8 @@
 //! What a node says before it relays a client to its group's primary: that it is of the group, and
 //! whether the client has given the password.
 //!
-//! The mark is `relayed TOKEN WHO\r\n`. The answer is `RELAYED\r\n`, or a reason and the connection's
-//! end; the client's own bytes follow the answer.
+//! The mark is `relayed TOKEN WHO\r\n`. The answer is `RELAYED\r\n`, or a reason and the
+//! connection's end; the client's own bytes follow the answer.
 
 use remora::connection::token::Token;
 

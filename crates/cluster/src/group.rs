@@ -476,10 +476,7 @@ impl Group {
     /// within a lease's time that the primary's epoch is the latest one.
     #[must_use]
     pub fn follows(&self) -> bool {
-        let state = self.lock();
-        state.replica.standing() == Standing::Backup(true)
-            && state.failure.is_none()
-            && state.replica.has_heard(now_ns())
+        self.lock().follows()
     }
 
     /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.
@@ -552,6 +549,13 @@ impl State {
             Some(node) => Err(NotServing::Backup { node, address: self.address_of(node) }),
             None => Err(NotServing::Nobody),
         }
+    }
+
+    /// See [`Group::follows`].
+    pub(crate) fn follows(&self) -> bool {
+        self.replica.standing() == Standing::Backup(true)
+            && self.failure.is_none()
+            && self.replica.has_heard(now_ns())
     }
 
     fn address_of(&self, node: NodeId) -> Option<Address> {

@@ -71,7 +71,7 @@ pub use history::{Cause, EpochChange};
 pub use in_process::{InProcess, InProcessMap};
 pub use journal::GroupLog;
 pub use keep::Kept;
-pub use map::{Atlas, GroupView, MapService, MoveError, Owner, SlotMap};
+pub use map::{Atlas, GroupView, MapService, MoveError, Owner, Seen, SlotMap};
 pub use mover::Mover;
 pub use node::Node;
 pub use remora_store::replica::{ChangeError, Configuration, NodeId};

@@ -10,6 +10,8 @@ mod bench;
 mod chain;
 mod child;
 mod demo;
+#[cfg(test)]
+mod deployed_tests;
 mod devinfo;
 mod dma;
 mod doctor;

@@ -16,6 +16,7 @@ use remora_store::replica::NodeId;
 
 use crate::group::{Group, LINKS_MAX, State};
 use crate::link::{Link, parts};
+use crate::refusals::Peer;
 use crate::wire::{Hello, Welcome};
 
 /// How often links are looked after.
@@ -88,7 +89,8 @@ impl Door {
         let (hello, parts) = match self.admit(state, &incoming) {
             Ok(admitted) => admitted,
             Err(reason) => {
-                state.note_refusal(format!("{} is not let in: {reason}", incoming.peer().ip()));
+                let host = incoming.peer().ip();
+                state.note_refusal(Peer::Host(host), &format!("{host} is not let in: {reason}"));
                 incoming.reject(&reason);
                 return None;
             }
@@ -192,7 +194,8 @@ impl Door {
             };
             let call = calls.swap_remove(at);
             if let Err(reason) = self.connected(state, &call, answer) {
-                state.note_refusal(format!("{} is not reached: {reason}", call.to));
+                let what = format!("{} is not reached: {reason}", call.to);
+                state.note_refusal(Peer::Node(call.to), &what);
                 state.want(call.to, Some(Instant::now() + AGAIN));
             }
         }
@@ -215,6 +218,7 @@ impl Door {
         link.keep(connection);
         state.wanted.remove(&call.to);
         state.links.insert(call.to, link);
+        state.refusals.has_opened(Peer::Node(call.to));
         state.replica.handle_connected(call.to);
         Ok(())
     }
@@ -235,7 +239,11 @@ fn arrive(group: &Group, state: &mut State, end: Ended<Guest>) {
     let Guest { node, qpn } = end.about;
     let Some(link) = state.links.get_mut(&node).filter(|link| link.qpn() == qpn) else { return };
     match end.connection {
-        Ok(connection) => link.keep(connection),
+        Ok(connection) => {
+            link.keep(connection);
+            state.refusals.has_opened(Peer::Node(node));
+            state.refusals.has_opened(Peer::Host(end.peer.ip()));
+        }
         Err(error) => {
             tracing::debug!("{node} does not come: {error}");
             state.lose(group, node);

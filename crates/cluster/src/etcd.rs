@@ -604,12 +604,15 @@ impl Inner {
         self.look().await
     }
 
-    /// Writes a primary's word into its entry, if its epoch is the latest.
+    /// Writes a primary's word into its entry, if its epoch is the latest and the word is news.
     async fn amend(&mut self, epoch: u32, change: impl Fn(&mut Entry)) -> Answer<()> {
         for _ in 0..TRIES {
             let is_its = |entry: &&Entry| self.is_mine(entry, epoch);
             let Some(mut entry) = self.latest.as_ref().filter(is_its).cloned() else { break };
             change(&mut entry);
+            if self.latest.as_ref() == Some(&entry) {
+                break;
+            }
             if self.replace(entry.revision, entry).await? {
                 self.tell();
                 return Ok(());

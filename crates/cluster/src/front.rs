@@ -141,7 +141,8 @@ impl Keeper for GroupKeeper {
 /// A node's own group, as it knows it itself.
 fn view_of(group: &Group) -> (NodeId, GroupView) {
     let Status { me, configuration, addresses, .. } = group.status();
-    (me, GroupView { configuration, nodes: addresses, ..GroupView::default() })
+    let (nodes, seen) = (addresses, group.seen());
+    (me, GroupView { configuration, nodes, seen, ..GroupView::default() })
 }
 
 /// The cluster, with the own group as it knows it itself.

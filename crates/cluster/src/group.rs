@@ -36,6 +36,7 @@ use thiserror::Error;
 use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
 use crate::link::{Done, Link, LinkId};
+use crate::refusals::{Peer, Refusals};
 use crate::wire::Frame;
 
 /// How long the lock is left alone while the store is changed.
@@ -224,8 +225,7 @@ pub(crate) struct State {
     told: (Position, u32),
     pub(crate) service: Option<String>,
     broken: u64,
-    /// Why a node was last not let in, or not reached.
-    last_refusal: Option<String>,
+    pub(crate) refusals: Refusals,
     failure: Option<String>,
     /// Whether the gate is open.
     lets_in: bool,
@@ -304,7 +304,7 @@ impl Group {
             told: (Position::NONE, 0),
             service: None,
             broken: 0,
-            last_refusal: None,
+            refusals: Refusals::default(),
             failure: None,
             lets_in: false,
         };
@@ -476,10 +476,7 @@ impl Group {
     /// within a lease's time that the primary's epoch is the latest one.
     #[must_use]
     pub fn follows(&self) -> bool {
-        let state = self.lock();
-        state.replica.standing() == Standing::Backup(true)
-            && state.failure.is_none()
-            && state.replica.has_heard(now_ns())
+        self.lock().follows()
     }
 
     /// Brings a node up to become a member: it becomes one as soon as it has nearly everything.
@@ -522,7 +519,7 @@ impl Group {
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
             broken: state.broken,
-            last_refusal: state.last_refusal.clone(),
+            last_refusal: state.refusals.last().map(str::to_owned),
             service: state.service.clone(),
         }
     }
@@ -554,6 +551,13 @@ impl State {
         }
     }
 
+    /// See [`Group::follows`].
+    pub(crate) fn follows(&self) -> bool {
+        self.replica.standing() == Standing::Backup(true)
+            && self.failure.is_none()
+            && self.replica.has_heard(now_ns())
+    }
+
     fn address_of(&self, node: NodeId) -> Option<Address> {
         self.addresses.get(&node).copied()
     }
@@ -565,10 +569,9 @@ impl State {
     }
 
     /// A node was not let in, or not reached. It tries again soon: only what is new is logged.
-    pub(crate) fn note_refusal(&mut self, what: String) {
-        if self.last_refusal.as_ref() != Some(&what) {
+    pub(crate) fn note_refusal(&mut self, peer: Peer, what: &str) {
+        if self.refusals.note(peer, what, Instant::now()) {
             tracing::warn!("{what}");
-            self.last_refusal = Some(what);
         }
     }
 

@@ -24,12 +24,17 @@ struct Inner {
     registry: Registry,
     news: BTreeMap<NodeId, VecDeque<News>>,
     addresses: BTreeMap<NodeId, Address>,
+    /// The latest way of each node: the one before may end after it has begun.
+    ways: BTreeMap<NodeId, u64>,
+    is_away: bool,
 }
 
 #[derive(Debug)]
 struct Member {
     service: InProcess,
     me: NodeId,
+    /// Which of the node's ways it is.
+    way: u64,
 }
 
 impl InProcess {
@@ -37,11 +42,22 @@ impl InProcess {
     #[must_use]
     pub fn new(first: Configuration) -> InProcess {
         let registry = Registry::new(Some(first));
-        let inner = Inner { registry, news: BTreeMap::new(), addresses: BTreeMap::new() };
+        let inner = Inner {
+            registry,
+            news: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            is_away: false,
+        };
         InProcess { inner: Arc::new(Mutex::new(inner)) }
     }
 
-    /// The way of a node to it, and to the others.
+    /// From now on it answers nobody, or answers again.
+    pub fn set_away(&self, is_away: bool) {
+        self.lock().is_away = is_away;
+    }
+
+    /// The way of a node to it, and to the others. One that the node had before is of no more use.
     #[must_use]
     pub fn coordinator(&self, me: NodeId, address: Address) -> Box<dyn Coordinator> {
         let mut inner = self.lock();
@@ -52,7 +68,9 @@ impl InProcess {
             news.push_back(News::Address(me, Some(address)));
         }
         inner.news.insert(me, known);
-        Box::new(Member { service: self.clone(), me })
+        let way = inner.ways.entry(me).or_default();
+        *way += 1;
+        Box::new(Member { way: *way, service: self.clone(), me })
     }
 
     /// The latest configuration.
@@ -129,6 +147,9 @@ impl Inner {
 impl Drop for Member {
     fn drop(&mut self) {
         let mut inner = self.service.lock();
+        if inner.ways[&self.me] != self.way {
+            return;
+        }
         inner.addresses.remove(&self.me);
         inner.news.remove(&self.me);
         for news in inner.news.values_mut() {
@@ -137,24 +158,39 @@ impl Drop for Member {
     }
 }
 
+impl Member {
+    /// The service, if it answers this way.
+    fn reach(&self) -> Result<MutexGuard<'_, Inner>, String> {
+        let inner = self.service.lock();
+        if inner.is_away {
+            return Err("the service is away".to_owned());
+        }
+        if inner.ways[&self.me] != self.way {
+            return Err(format!("{} has come by another way", self.me));
+        }
+        Ok(inner)
+    }
+
+    fn next(&self) -> Result<Option<News>, String> {
+        let mut inner = self.reach()?;
+        inner.hand_out();
+        Ok(inner.news.get_mut(&self.me).and_then(VecDeque::pop_front))
+    }
+}
+
 impl Coordinator for Member {
     fn submit(&mut self, request: Request) -> Result<(), String> {
-        let mut inner = self.service.lock();
+        let mut inner = self.reach()?;
         inner.registry.submit(self.me, request);
         inner.hand_out();
         Ok(())
     }
 
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String> {
-        let next = || {
-            let mut inner = self.service.lock();
-            inner.hand_out();
-            inner.news.get_mut(&self.me).and_then(VecDeque::pop_front)
-        };
-        if let Some(news) = next() {
+        if let Some(news) = self.next()? {
             return Ok(Some(news));
         }
         std::thread::sleep(timeout);
-        Ok(next())
+        self.next()
     }
 }

@@ -7,7 +7,8 @@
 //! - `group`: what a node's threads share; carries out what its replica wants. `journal`: what its
 //!   store's changes go through.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
-//! - `door`: lets other nodes in, and calls them. `drive`: hears them, and applies the log.
+//! - `door`: lets other nodes in, and calls them; `refusals`: what it says of whom it cannot.
+//! - `drive`: hears them, and applies the log.
 //! - `copy`: the store of one node, sent to another one; `incoming`: as it comes in.
 //! - `keep`: the log and snapshots on the node's disk, if it has a directory; `feed`: what goes
 //!   there.
@@ -54,6 +55,7 @@ mod members;
 pub mod migration;
 mod mover;
 mod node;
+mod refusals;
 mod session;
 mod slots;
 mod ways;
@@ -70,7 +72,7 @@ pub use history::{Cause, EpochChange};
 pub use in_process::{InProcess, InProcessMap};
 pub use journal::GroupLog;
 pub use keep::Kept;
-pub use map::{Atlas, GroupView, MapService, MoveError, Owner, SlotMap};
+pub use map::{Atlas, GroupView, MapService, MoveError, Owner, Seen, SlotMap};
 pub use mover::Mover;
 pub use node::Node;
 pub use remora_store::replica::{ChangeError, Configuration, NodeId};

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
+use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health};
 use remora_store::front::slots::{Range, Runs};
 use remora_store::replica::{Configuration, NodeId};
 use remora_store::way::map::{self, ClusterMap, MapGroup};
@@ -44,7 +44,12 @@ pub struct GroupView {
     pub nodes: BTreeMap<NodeId, Address>,
     /// The last changes of its epoch, the latest last, as far as the service keeps them.
     pub changes: Vec<EpochChange>,
+    /// What the node that shows it knows itself: of its own group's nodes that are there.
+    pub seen: BTreeMap<NodeId, Seen>,
 }
+
+/// How a node is, and the bytes of its log, if they are known.
+pub type Seen = (Health, Option<u64>);
 
 impl GroupView {
     /// The primary, and where it is if it holds a lease.
@@ -72,11 +77,18 @@ impl Atlas {
     pub fn shown(&self, mine: &str, me: NodeId) -> Cluster {
         let group = |(name, view): (&String, &GroupView)| {
             let configuration = view.configuration.as_ref()?;
-            let node = |node: &NodeId| ClusterNode {
-                id: node.0,
-                address: view.nodes.get(node).and_then(|address| address.redis),
-                is_me: *node == me,
-                is_primary: *node == configuration.primary,
+            let node = |node: &NodeId| {
+                let there = view.nodes.get(node);
+                let unseen = if there.is_some() { Health::Online } else { Health::Lost };
+                let (health, offset) = view.seen.get(node).copied().unwrap_or((unseen, None));
+                ClusterNode {
+                    id: node.0,
+                    address: there.and_then(|address| address.redis),
+                    is_me: *node == me,
+                    is_primary: *node == configuration.primary,
+                    health,
+                    offset,
+                }
             };
             let slots = self.slots.iter().flat_map(|map| map.ranges(|owner| owner.group == *name));
             Some(ClusterGroup {

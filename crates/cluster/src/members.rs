@@ -1,12 +1,14 @@
 //! A group has as many members as it is to have: nodes that are there take the places of members
-//! that are lost, and members that are too many go.
+//! that are lost, and members that are too many go. And what a node knows of them.
 
 use std::collections::BTreeMap;
 
+use remora_store::front::keyspace::Health;
 use remora_store::replica::{Configuration, NodeId};
 
 use crate::address::Address;
 use crate::group::Group;
+use crate::map::Seen;
 
 /// A change of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,18 @@ impl Group {
             tracing::info!("the members stay as they are for now: {reason}");
         }
         state.carry_out(self);
+    }
+
+    /// What this node knows of itself and, as the primary, of the others that are there: one that
+    /// is there and does not follow gets what it lacks first.
+    pub(crate) fn seen(&self) -> BTreeMap<NodeId, Seen> {
+        let health = |is_ready| if is_ready { Health::Online } else { Health::Loading };
+        let state = self.lock();
+        let is_ready = state.check().is_ok() || state.follows();
+        let there = state.replica.peers().filter(|(node, _)| state.addresses.contains_key(node));
+        let peers = there.map(|(node, held)| (node, (health(held.is_some()), held)));
+        let own = (health(is_ready), Some(state.replica.last().offset));
+        peers.chain([(state.replica.me(), own)]).collect()
     }
 }
 

@@ -1,11 +1,16 @@
 //! Three nodes in one process, over three cards and a configuration service in memory.
 
+mod group {
+    pub(super) mod paced;
+}
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use group::paced::{Pace, Paced};
 use remora::connection::token::Token;
 use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
 use remora_cluster::{
@@ -13,7 +18,6 @@ use remora_cluster::{
     NotServing,
 };
 use remora_store::journal::JournalError;
-use remora_store::memory::Heap;
 use remora_store::scan::Cursor;
 use remora_store::store::{Change, Old, Options, Store, UpdateError, Value};
 use remora_store::tablespace::TablespaceOptions;
@@ -21,46 +25,69 @@ use remora_store::way::kernel::now_ms;
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 const PATIENCE: Duration = Duration::from_secs(60);
-const LEASE: Duration = Duration::from_secs(2);
 /// The port of all nodes' cards.
 const PORT: u16 = 7490;
 const LIMIT: u64 = 16 << 20;
 
-type Member = Node<Heap>;
+type Member = Node<Paced>;
+
+/// The times of a group.
+#[derive(Clone, Copy)]
+struct Times {
+    lease: Duration,
+    patience: Duration,
+}
+
+/// Primaries go quickly.
+const QUICK: Times = Times { lease: Duration::from_secs(2), patience: Duration::from_secs(10) };
+/// The primary stays though the machine is busy, and clients do not wait long.
+const CALM: Times = Times { lease: PATIENCE, patience: Duration::from_secs(2) };
 
 struct Trial {
     service: InProcess,
+    times: Times,
     nodes: BTreeMap<NodeId, Member>,
+    paces: BTreeMap<NodeId, Pace>,
 }
 
-fn options(me: NodeId, ring_bytes: u64) -> GroupOptions {
+fn options(me: NodeId, ring_bytes: u64, Times { lease, patience }: Times) -> GroupOptions {
     GroupOptions {
         me,
         port: PORT,
         ring_bytes,
         salt: 0x5a17,
         token: Token::new([3; 16]).unwrap(),
-        lease: LEASE,
+        lease,
         drift_ppm: 500,
-        patience: Duration::from_secs(10),
+        patience,
     }
 }
 
 impl Trial {
     fn new(nodes: u64, ring_bytes: u64) -> Trial {
-        let names: Vec<_> = (1..=nodes).map(NodeId).collect();
-        let first = Configuration::first(names[0], names.clone()).unwrap();
-        let mut trial = Trial { service: InProcess::new(first), nodes: BTreeMap::new() };
-        names.into_iter().for_each(|name| trial.start(name, ring_bytes));
+        Trial::with(nodes, ring_bytes, QUICK)
+    }
+
+    fn with(nodes: u64, ring_bytes: u64, times: Times) -> Trial {
+        let mut trial = Trial::of_nobody(nodes, times);
+        (1..=nodes).for_each(|name| trial.start(NodeId(name), ring_bytes));
         trial
+    }
+
+    /// A group none of whose nodes is there yet.
+    fn of_nobody(nodes: u64, times: Times) -> Trial {
+        let names: Vec<_> = (1..=nodes).map(NodeId).collect();
+        let service = InProcess::new(Configuration::first(names[0], names).unwrap());
+        Trial { service, times, nodes: BTreeMap::new(), paces: BTreeMap::new() }
     }
 
     fn start(&mut self, name: NodeId, ring_bytes: u64) {
         let device = Device::open().unwrap();
-        let group = Group::new(&device, options(name, ring_bytes)).unwrap();
+        let group = Group::new(&device, options(name, ring_bytes, self.times)).unwrap();
         let own = Options::new(LIMIT, 7);
         let log = GroupLog(group.clone());
-        let store = Arc::new(Store::new(Heap::new(own.memory_len()), log, own).unwrap());
+        let pace = self.paces.entry(name).or_default();
+        let store = Arc::new(Store::new(Paced::new(own.memory_len(), pace), log, own).unwrap());
         let coordinator = self.service.coordinator(name, place(&group));
         let spaces = vec![TablespaceOptions::new("db0")];
         self.nodes.insert(name, Node::start(store, spaces, coordinator).unwrap());
@@ -74,6 +101,12 @@ impl Trial {
             };
             self.nodes.values().find(serves)
         })
+    }
+
+    /// All nodes but the primary.
+    fn backups(&self) -> Vec<NodeId> {
+        let primary = self.primary().group().status().me;
+        self.nodes.keys().copied().filter(|node| *node != primary).collect()
     }
 
     /// Writes until the group has it: on a busy machine, the primary may change meanwhile.
@@ -111,6 +144,13 @@ impl Trial {
             let has = |node: &Member| node.group().status().applied >= last;
             self.nodes.values().all(has).then_some(())
         });
+    }
+}
+
+/// (Also where something fails: nodes that stand still could not end.)
+impl Drop for Trial {
+    fn drop(&mut self) {
+        self.paces.values().for_each(|pace| pace.set(Duration::ZERO));
     }
 }
 
@@ -279,6 +319,83 @@ fn when_the_primary_goes_another_one_serves_what_was_acknowledged() {
     }
 }
 
+/// Most backups stand still: the primary takes what its ring has room for, and refuses the rest.
+/// What is read waits for what is not decided. When they go on, all that was taken is decided.
+#[test]
+fn a_full_ring_refuses_changes_until_the_backups_go_on() {
+    let trial = Trial::with(3, 1 << 10, CALM);
+    (0..50).for_each(|number| trial.put(&format!("key {}", number % 5), &number.to_string()));
+    trial.settle();
+    let (primary, backups) = (trial.primary(), trial.backups());
+    backups.iter().for_each(|node| trial.paces[node].stand_still());
+    let mut taken = Vec::new();
+    let mut fill = || loop {
+        match put(primary, "key 0", &format!("taken {}", taken.len())) {
+            Ok(version) => taken.push(version),
+            Err(refused) => return refused,
+        }
+    };
+    let before = primary.group().status().counters.full;
+    let read = until("what is read waits in vain", || {
+        // (The ring may be full for a moment before the backups have come to a stand.)
+        fill();
+        primary.group().read(|| ()).err()
+    });
+    assert_eq!(read, NotServing::Nobody);
+    let refused = fill();
+    assert!(primary.group().status().counters.full > before + 1);
+    let reason = "no majority of the group takes changes at the moment: try again";
+    assert_eq!(refused, UpdateError::Journal(JournalError::Failed(reason.to_owned())));
+    let last = Some(format!("taken {}", taken.len() - 1));
+    let read = std::thread::scope(|scope| {
+        let look = || primary.group().read(|| get(primary, "key 0")).ok();
+        let reader = scope.spawn(move || until("what is read is decided", look));
+        backups.iter().for_each(|node| trial.paces[node].set(Duration::ZERO));
+        reader.join().unwrap()
+    });
+    assert_eq!(read, last);
+    for version in taken {
+        until("what was taken is decided", || primary.wait(version).ok());
+    }
+    trial.put("after", "1");
+    trial.settle();
+    let expected = contents(primary);
+    trial.nodes.values().for_each(|node| assert_eq!(contents(node), expected));
+    assert_eq!(expected.len(), 6);
+    assert_eq!(get(primary, "key 0"), last);
+    for number in 1..5 {
+        assert_eq!(get(primary, &format!("key {number}")), Some((45 + number).to_string()));
+    }
+}
+
+/// The primary does not wait for a backup that is slower than the other one: when the ring no
+/// longer has what it lacks, it gets a copy. It ends with what all have.
+#[test]
+fn a_slow_backup_is_left_behind_and_gets_a_copy() {
+    let trial = Trial::with(3, 1 << 12, CALM);
+    trial.put("a", "1");
+    trial.settle();
+    let (primary, slow) = (trial.primary(), trial.backups()[0]);
+    trial.paces[&slow].set(Duration::from_millis(5));
+    let count = || primary.group().status().counters;
+    let (before, mut number) = (count(), 0);
+    let mut put_until = |what: &str, holds: &dyn Fn() -> bool| {
+        until(what, || {
+            for _ in 0..20 {
+                trial.put(&format!("key {}", number % 300), &format!("value {number}"));
+                number += 1;
+            }
+            holds().then_some(())
+        });
+    };
+    put_until("it is left behind", &|| count().overrun > before.overrun);
+    put_until("it is sent a copy", &|| count().snapshots > before.snapshots);
+    trial.paces[&slow].set(Duration::ZERO);
+    trial.settle();
+    let expected = contents(primary);
+    trial.nodes.values().for_each(|node| assert_eq!(contents(node), expected));
+}
+
 /// A node is lost; another one comes in its place, gets a copy of the store since the ring does not
 /// remember its beginning, and has a vote.
 #[test]
@@ -350,9 +467,7 @@ fn greet(device: &Device, is_over: &AtomicBool) {
 /// it when it is called, and the others serve.
 #[test]
 fn a_node_of_another_version_is_left_out() {
-    let names: Vec<_> = (1..=3).map(NodeId).collect();
-    let first = Configuration::first(names[0], names).unwrap();
-    let mut trial = Trial { service: InProcess::new(first), nodes: BTreeMap::new() };
+    let mut trial = Trial::of_nobody(3, QUICK);
     let (device, is_over) = (Device::open().unwrap(), AtomicBool::new(false));
     let card = SocketAddr::new(device.info().address, PORT);
     let address = Address::new(card);

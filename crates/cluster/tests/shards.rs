@@ -8,6 +8,7 @@ mod shards {
 }
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
@@ -231,4 +232,78 @@ fn what_makes_no_sense_is_refused() {
     let mut rude = Client::new(b);
     assert_eq!(rude.direct(&["ASKING"]).unwrap(), Reply::Text("OK".into()));
     assert_eq!(rude.direct(&["GET", "foo"]).unwrap(), Reply::Error(format!("MOVED 12182 {a}")));
+}
+
+/// A node as `CLUSTER SHARDS` shows it.
+#[derive(Debug)]
+struct Shown {
+    port: i64,
+    is_primary: bool,
+    offset: i64,
+    health: String,
+}
+
+/// The nodes of the only group, as a node shows them; `None` if it has not read the map yet.
+fn shards(of: SocketAddr) -> Option<Vec<Shown>> {
+    let Ok(Reply::Array(groups)) = Client::new(of).direct(&["CLUSTER", "SHARDS"]) else {
+        panic!("no answer")
+    };
+    let [Reply::Array(group)] = &groups[..] else { panic!("{groups:?}") };
+    let [_, slots, _, Reply::Array(nodes)] = &group[..] else { panic!("{group:?}") };
+    let all = Reply::Array([0, 16_383].map(Reply::Number).into());
+    (*slots == all).then(|| nodes.iter().map(shown).collect())
+}
+
+fn shown(node: &Reply) -> Shown {
+    let Reply::Array(fields) = node else { panic!("{node:?}") };
+    let field = |name: &str| {
+        let pair = fields.chunks(2).find(|pair| pair[0] == Reply::Text(name.to_owned()));
+        pair.unwrap_or_else(|| panic!("no {name}: {fields:?}"))[1].clone()
+    };
+    let text = |name| match field(name) {
+        Reply::Text(text) => text,
+        other => panic!("{name}: {other:?}"),
+    };
+    let number = |name| match field(name) {
+        Reply::Number(number) => number,
+        other => panic!("{name}: {other:?}"),
+    };
+    let (port, health) = (number("port"), text("health"));
+    let is_known = port != 0;
+    assert_eq!(text("endpoint"), if is_known { "127.0.0.1" } else { "?" });
+    assert_eq!(text("ip"), if is_known { "127.0.0.1" } else { "" });
+    let (is_primary, offset) = (text("role") == "master", number("replication-offset"));
+    Shown { port, is_primary, offset, health }
+}
+
+/// The primary knows how far the others are, a backup how far it is itself; who is lost has failed.
+#[test]
+fn shards_are_shown_as_they_are() {
+    let mut trial = Trial::new(&["a"], 3);
+    trial.client().ask(&["SET", "a", &"x".repeat(1000)]);
+    let is_as_long = |node: &Shown, offset| node.offset >= offset && node.health == "online";
+    let primary = until("the primary shows that the others have all", || {
+        let nodes = shards(trial.primary_front("a"))?;
+        let offset = nodes[0].offset;
+        assert_eq!(nodes.len(), 3);
+        let are_ready = nodes.iter().all(|node| is_as_long(node, offset));
+        (are_ready && nodes[0].is_primary && offset > 1000).then_some(nodes)
+    });
+    assert!(!primary[1].is_primary && !primary[2].is_primary);
+    for front in trial.fronts() {
+        let own = i64::from(front.port());
+        until("each knows how far it is itself", || {
+            let nodes = shards(front)?;
+            let me = nodes.iter().find(|node| node.port == own)?;
+            is_as_long(me, primary[0].offset).then_some(())
+        });
+    }
+    trial.kill_backup("a");
+    until("the lost one has failed", || {
+        let nodes = shards(trial.primary_front("a"))?;
+        assert_eq!(nodes.len(), 3);
+        let lost = nodes.iter().find(|node| node.health == "fail")?;
+        let others = nodes.iter().filter(|node| node.health == "online");
+        (lost.port == 0 && lost.offset == 0 && others.count() == 2).then_some(())
+    });
 }

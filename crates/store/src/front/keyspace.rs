@@ -386,6 +386,22 @@ pub struct ClusterNode {
     pub is_me: bool,
     /// Whether it is the primary.
     pub is_primary: bool,
+    /// Whether it answers.
+    pub health: Health,
+    /// The bytes of its log, if that is known here.
+    pub offset: Option<u64>,
+}
+
+/// Whether a node answers, as far as another one knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// It does, for all that is known.
+    #[default]
+    Online,
+    /// It is there, and has not yet what its group has.
+    Loading,
+    /// It is lost.
+    Lost,
 }
 
 /// Nothing is kept.

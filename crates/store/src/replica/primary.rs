@@ -515,6 +515,17 @@ impl Replica {
         }
     }
 
+    /// What a primary knows of the other nodes of its epoch: the bytes of the log that each holds,
+    /// if it follows. Empty at others.
+    pub fn peers(&self) -> impl Iterator<Item = (NodeId, Option<u64>)> {
+        let peers = match &self.role {
+            Role::Primary(primary) => Some(&primary.peers),
+            Role::Idle | Role::Fencing(_) | Role::Backup(_) => None,
+        };
+        let held = |peer: &Peer| peer.is_live().then_some(peer.held_offset);
+        peers.into_iter().flatten().map(move |(node, peer)| (*node, held(peer)))
+    }
+
     /// Brings a node up to become a member; it becomes one as soon as it holds nearly everything.
     ///
     /// # Errors

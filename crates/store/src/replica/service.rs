@@ -33,7 +33,7 @@ pub enum Request {
         sent_ns: u64,
     },
     /// I am the primary of this epoch, and give my lease up: write that, if the epoch is still the
-    /// latest.
+    /// latest and it is not written yet.
     Resign {
         /// The epoch.
         epoch: u32,
@@ -48,7 +48,8 @@ pub enum Request {
         /// seen none.
         over: u64,
     },
-    /// This epoch's members hold all that was acknowledged: note that if it is still the latest.
+    /// This epoch's members hold all that was acknowledged: write that, if it is still the latest
+    /// and that is not written yet.
     Establish {
         /// The epoch.
         epoch: u32,
@@ -180,12 +181,12 @@ impl ConfigurationService for Registry {
                 self.greet(from);
             }
             Request::Establish { epoch } => match self.entry_of(from, epoch) {
-                Some(entry) => {
+                Some(entry) if !entry.configuration.is_established() => {
                     entry.configuration.established = entry.configuration.members.clone();
                     entry.revision += 1;
                     self.announce();
                 }
-                None => self.greet(from),
+                _ => self.greet(from),
             },
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Keeper};
+use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health, Keeper};
 use remora_store::front::server::{Options, ServeError, Server};
 use remora_store::front::slots::{Part, Range, Runs, Shard};
 
@@ -530,7 +530,8 @@ impl Keeper for Member {
     fn cluster(&self) -> Option<Cluster> {
         let node = |id, is_me| {
             let address = Some(([127, 0, 0, 9], 7000 + id as u16).into());
-            ClusterNode { id, address, is_me, is_primary: id == 1 }
+            let (health, offset) = (Health::Online, None);
+            ClusterNode { id, address, is_me, is_primary: id == 1, health, offset }
         };
         let group = ClusterGroup {
             is_mine: true,

@@ -3,7 +3,7 @@
 //! A group of nodes has some of the 16,384 slots: its primary is their master, its backups are the
 //! replicas. Moves of slots have subcommands of their own: see `transfer`.
 
-use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode};
+use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health};
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::redis::commands::transfer;
 use crate::front::slots::{Range, SLOTS, slot_of};
@@ -101,12 +101,16 @@ fn id(number: u64) -> String {
     format!("{number:040x}")
 }
 
+/// The nodes, the primary first.
+fn ordered(group: &ClusterGroup) -> impl Iterator<Item = &ClusterNode> {
+    let all = |is_primary| group.nodes.iter().filter(move |node| node.is_primary == is_primary);
+    all(true).chain(all(false))
+}
+
 /// The nodes that clients can reach, the primary first.
 fn reachable(group: &ClusterGroup) -> Vec<(&ClusterNode, String, u16)> {
     let place = |node: &'_ ClusterNode| node.address.map(|at| (at.ip().to_string(), at.port()));
-    let all = |is_primary| group.nodes.iter().filter(move |node| node.is_primary == is_primary);
-    let ordered = all(true).chain(all(false));
-    ordered.filter_map(|node| place(node).map(|(ip, port)| (node, ip, port))).collect()
+    ordered(group).filter_map(|node| place(node).map(|(ip, port)| (node, ip, port))).collect()
 }
 
 fn has_primary(group: &ClusterGroup) -> bool {
@@ -165,7 +169,6 @@ fn slots(call: &mut Call<'_>, cluster: &Cluster) {
 fn shards(call: &mut Call<'_>, cluster: &Cluster) {
     call.reply.array(cluster.groups.len());
     for group in &cluster.groups {
-        let nodes = reachable(group);
         call.reply.map(2);
         call.reply.bulk(b"slots");
         call.reply.array(2 * group.slots.len());
@@ -174,27 +177,41 @@ fn shards(call: &mut Call<'_>, cluster: &Cluster) {
             call.reply.integer(range.last.into());
         }
         call.reply.bulk(b"nodes");
-        call.reply.array(nodes.len());
-        nodes.into_iter().for_each(|node| shard_node(call, node));
+        call.reply.array(group.nodes.len());
+        ordered(group).for_each(|node| shard_node(call, node));
     }
 }
 
-fn shard_node(call: &mut Call<'_>, (node, ip, port): (&ClusterNode, String, u16)) {
-    let role: &[u8] = if node.is_primary { b"master" } else { b"replica" };
-    let (id, ip) = (id(node.id), ip.as_bytes());
+/// Nobody knows where a lost node is: Redis' clients take `?` for that.
+fn shard_node(call: &mut Call<'_>, node: &ClusterNode) {
+    let ip = node.address.map_or_else(String::new, |at| at.ip().to_string());
+    let endpoint = if ip.is_empty() { "?" } else { &ip };
+    let role = if node.is_primary { "master" } else { "replica" };
+    let health = match node.health {
+        Health::Online => "online",
+        Health::Loading => "loading",
+        Health::Lost => "fail",
+    };
+    let port = node.address.map_or(0, |at| at.port());
+    let offset = node.offset.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
     call.reply.map(7);
-    for (name, text) in [(&b"id"[..], id.as_bytes()), (b"ip", ip), (b"endpoint", ip)] {
-        call.reply.bulk(name);
-        call.reply.bulk(text);
-    }
-    call.reply.bulk(b"port");
-    call.reply.integer(port.into());
-    call.reply.bulk(b"role");
-    call.reply.bulk(role);
-    call.reply.bulk(b"replication-offset");
-    call.reply.integer(0);
-    call.reply.bulk(b"health");
-    call.reply.bulk(b"online");
+    text(call, "id", &id(node.id));
+    number(call, "port", port.into());
+    text(call, "ip", &ip);
+    text(call, "endpoint", endpoint);
+    text(call, "role", role);
+    number(call, "replication-offset", offset);
+    text(call, "health", health);
+}
+
+fn text(call: &mut Call<'_>, name: &str, value: &str) {
+    call.reply.bulk(name.as_bytes());
+    call.reply.bulk(value.as_bytes());
+}
+
+fn number(call: &mut Call<'_>, name: &str, value: i64) {
+    call.reply.bulk(name.as_bytes());
+    call.reply.integer(value);
 }
 
 fn nodes(cluster: &Cluster) -> String {

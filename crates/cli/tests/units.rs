@@ -1,0 +1,66 @@
+//! systemd judges the units: settings that it does not know, and words that it cannot read.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A folder with the units, which start the command as it was built here.
+struct Units(PathBuf);
+
+impl Units {
+    /// `change` changes each unit's text.
+    fn new(name: &str, change: impl Fn(&str) -> String) -> Units {
+        let folder = format!("remora-units-{name}-{}", std::process::id());
+        let folder = std::env::temp_dir().join(folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        for path in units() {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let text = text.replace("/usr/bin/remora", env!("CARGO_BIN_EXE_remora"));
+            std::fs::write(folder.join(path.file_name().unwrap()), change(&text)).unwrap();
+        }
+        Units(folder)
+    }
+
+    /// What systemd says of them.
+    fn judge(&self) -> String {
+        let mut command = Command::new("systemd-analyze");
+        command.arg("verify").env("SYSTEMD_PAGER", "");
+        command.args(units().iter().map(|path| self.0.join(path.file_name().unwrap())));
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        // (It reads the machine's units, too, and says what it thinks of them.)
+        let said = String::from_utf8_lossy(&said).into_owned();
+        said.lines().filter(|line| line.contains("remora-")).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Units {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The units of this project.
+fn units() -> Vec<PathBuf> {
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+    let files = std::fs::read_dir(scripts).unwrap().map(|entry| entry.unwrap().path());
+    let is_unit = |path: &PathBuf| {
+        let end = path.extension().and_then(|end| end.to_str());
+        matches!(end, Some("service" | "socket"))
+    };
+    files.filter(is_unit).collect()
+}
+
+#[test]
+fn systemd_takes_the_units() {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
+        return eprintln!("skipped, because this machine has no systemd-analyze");
+    }
+    assert_eq!(units().len(), 3);
+    let said = Units::new("as-they-are", str::to_owned).judge();
+    assert_eq!(said, "");
+    // It would have said so.
+    let said = Units::new("unknown", |text| text.replace("LimitNOFILE", "LimitFiles")).judge();
+    assert_eq!(said.matches("LimitFiles").count(), 2, "{said}");
+    let said = Units::new("no-words", |text| text.replace("Restart=", "Restart=now and ")).judge();
+    assert_eq!(said.matches("now and ").count(), 2, "{said}");
+}

@@ -32,8 +32,8 @@ mod with_clusters {
     use serde_json::Value;
 
     use crate::suites::{
-        MEMCACHED_TESTS, REDIS_UNITS, go_clients, memcached_test, node_client, redis_unit, run_of,
-        suite,
+        MEMCACHED_TESTS, REDIS_UNITS, go_clients, go_command, memcached_test, node_client,
+        node_command, redis_unit, run_of, skip, suite,
     };
     use crate::support::verbs::installed;
     use crate::support::{PATIENCE, command, fail, succeed, until};
@@ -87,6 +87,13 @@ mod with_clusters {
         fn node_at(&self, front: &str) -> &Value {
             let nodes = self.ready["nodes"].as_array().unwrap();
             nodes.iter().find(|node| node["redis"] == front).unwrap()
+        }
+
+        /// Kills the node whose clients are at this address.
+        fn kill(&self, front: &str) {
+            let pid = self.node_at(front)["process"].as_i64().unwrap();
+            let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
+            kill_process(pid, Signal::KILL).unwrap();
         }
 
         /// Asks each node until one of them answers this. Which? (On a busy machine, the primary
@@ -184,8 +191,7 @@ mod with_clusters {
                 && has_role(&primary, "master")
         });
         let killed = trial.node_at(&primary).clone();
-        let pid = i32::try_from(killed["process"].as_u64().unwrap()).unwrap();
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+        trial.kill(&primary);
         // Another node serves, and has what was acknowledged.
         let next = trial.answered("SET bar 2", &["+OK"]);
         assert_ne!(next, primary);
@@ -251,25 +257,30 @@ mod with_clusters {
         trial.finish();
     }
 
+    /// A script below `cluster`, for redis-py, if that is there.
+    fn redis_py(script: &str) -> Option<Command> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let python = root.join("../../target/judges-venv/bin/python");
+        let known = Command::new(&python).args(["-c", "import redis.cluster"]).status();
+        if !known.is_ok_and(|status| status.success()) {
+            skip("redis-py");
+            return None;
+        }
+        let mut command = Command::new(&python);
+        command.arg(root.join("tests/cluster").join(script));
+        Some(command)
+    }
+
     /// `cluster/redis_cluster.py` says what it found wrong.
     #[test]
     fn a_cluster_client_shards_while_slots_move() {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
             return;
         }
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let python = root.join("../../target/judges-venv/bin/python");
-        let known = Command::new(&python).args(["-c", "import redis.cluster"]).status();
-        if !known.is_ok_and(|status| status.success()) {
-            assert!(std::env::var_os("CI").is_none(), "no redis-py: run ./ci.sh setup");
-            eprintln!("skipped, because redis-py is not installed: ./ci.sh setup installs it");
-            return;
-        }
+        let Some(mut command) = redis_py("redis_cluster.py") else { return };
         let trial = Trial::start("2", "1");
         let (host, port) = trial.fronts()[0].rsplit_once(':').unwrap();
-        let script = root.join("tests/cluster/redis_cluster.py");
-        let mut command = Command::new(&python);
-        command.arg(script).args([host, port, env!("CARGO_BIN_EXE_remora")]);
+        command.args([host, port, env!("CARGO_BIN_EXE_remora")]);
         let judged = command.args([trial.text("cluster"), trial.text("etcd")]).output().unwrap();
         let said = String::from_utf8_lossy(&judged.stderr).into_owned();
         assert!(judged.status.success(), "{said}");
@@ -361,6 +372,62 @@ mod with_clusters {
         let (_, port) = trial.fronts()[0].rsplit_once(':').unwrap();
         go_clients(&["cluster", port]);
         node_client(&["cluster", port]);
+        trial.finish();
+    }
+
+    /// A client of others' that works until its input ends. Dropping it ends it.
+    struct Worker(Child);
+
+    impl Worker {
+        /// Waits until it works.
+        fn start(mut command: Command, port: &str) -> Worker {
+            command.args(["failover", port]).stdin(Stdio::piped()).stdout(Stdio::piped());
+            let mut worker = Worker(command.stderr(Stdio::piped()).spawn().unwrap());
+            let mut line = String::new();
+            BufReader::new(worker.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+            if line != "works\n" {
+                worker.finish();
+            }
+            worker
+        }
+
+        /// Ends its input; it then says what it found wrong.
+        fn finish(&mut self) {
+            drop(self.0.stdin.take());
+            let mut said = String::new();
+            self.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+            self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+            assert!(self.0.wait().unwrap().success(), "{said}");
+        }
+    }
+
+    impl Drop for Worker {
+        fn drop(&mut self) {
+            self.0.kill().ok();
+            self.0.wait().ok();
+        }
+    }
+
+    /// go-redis', iovalkey's and redis-py's cluster clients, unmodified, which knew only the node
+    /// that is killed when they began.
+    #[test]
+    fn clients_of_clusters_outlive_a_primary() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let clients = [go_command(), node_command(), redis_py("redis_failover.py")];
+        let trial = Trial::start("1", "3");
+        let mut primary = trial.answered("SET foo 1", &["+OK"]);
+        let (_, port) = primary.rsplit_once(':').unwrap();
+        let mut workers: Vec<_> =
+            clients.into_iter().flatten().map(|client| Worker::start(client, port)).collect();
+        // (On a busy machine, it may be another one by now.)
+        primary = trial.answered("SET foo 2", &["+OK"]);
+        trial.kill(&primary);
+        let next = trial.answered("SET bar 2", &["+OK"]);
+        assert_ne!(next, primary);
+        workers.iter_mut().for_each(Worker::finish);
+        trial.answered("GET foo", &["$1", "2"]);
         trial.finish();
     }
 

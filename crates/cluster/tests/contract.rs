@@ -72,8 +72,7 @@ impl Service for etcd::member::Etcd {
 }
 
 fn place(node: NodeId, port: u16) -> Address {
-    let card = ([127, 0, 0, node.0 as u8], port).into();
-    Address { card, redis: None, store: None }
+    Address::new(([127, 0, 0, node.0 as u8], port).into())
 }
 
 /// A node, and what it has heard.

@@ -1,11 +1,12 @@
 //! A cluster of processes: `remora store serve --cluster`, with etcd's members.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, create_dir_all};
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
+use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{sleep, spawn};
 use std::time::Instant;
@@ -19,23 +20,31 @@ use serde_json::Value;
 use super::gate::Gate;
 use super::member::Etcd;
 use super::plan::{Group, Plan, Step, Way, Who};
-use crate::support::{PATIENCE, command, until};
+use crate::support::{Folder, PATIENCE, address, command, until};
 
 const GROUPS: [&str; 2] = ["a", "b"];
 /// Nodes of a group.
 const NODES: usize = 3;
+/// Nodes that a schedule may have in all.
+const NODES_MAX: usize = 12;
+
+/// What a node has that its process does not take along.
+struct Home {
+    group: Group,
+    number: usize,
+    network: Network,
+}
 
 /// A node that was not killed.
 struct Node {
     process: Process,
-    group: Group,
+    home: Home,
     name: String,
     /// Where Redis' clients reach it, and other nodes.
     front: SocketAddr,
     card: SocketAddr,
     /// Where clients over the card do.
     store: SocketAddr,
-    network: Network,
     /// Its number among those that something is wrong with, if it is one of them.
     ailing: Option<usize>,
 }
@@ -43,8 +52,7 @@ struct Node {
 /// A node that has not said where it is.
 struct Beginner {
     process: Process,
-    group: Group,
-    network: Network,
+    home: Home,
 }
 
 /// A node's process. Dropping it kills it.
@@ -86,6 +94,14 @@ impl Drop for Network {
     fn drop(&mut self) {
         // A node that is gone needs none.
         let _ = std::fs::remove_file(&self.impairments);
+    }
+}
+
+impl Home {
+    /// Where the node is, as often as it comes again. (No other test's node is there.)
+    fn address(&self) -> Ipv4Addr {
+        static ALL: LazyLock<[[u8; 4]; NODES_MAX]> = LazyLock::new(|| [(); _].map(|()| address()));
+        ALL[self.number].into()
     }
 }
 
@@ -163,7 +179,11 @@ pub(crate) struct Cluster<'e> {
     nodes: Vec<Node>,
     /// They are nodes as soon as etcd answers them.
     beginners: Vec<Beginner>,
-    /// How many were started.
+    /// The homes of those that were killed, where they have disks.
+    gone: Vec<Home>,
+    /// Where the nodes' directories are, if they have some.
+    folder: Option<Folder>,
+    /// How many nodes there have been.
     started: usize,
     /// The card of the clients that have one.
     clients: IpAddr,
@@ -172,7 +192,8 @@ pub(crate) struct Cluster<'e> {
 
 impl<'e> Cluster<'e> {
     /// Two groups that serve; the first has all slots.
-    pub(crate) fn start(seed: u64, etcd: &'e mut Etcd, clients: IpAddr) -> Cluster<'e> {
+    pub(crate) fn start(plan: &Plan, etcd: &'e mut Etcd, clients: IpAddr) -> Cluster<'e> {
+        let seed = plan.seed;
         let name = format!("s{seed}");
         let map = EtcdMap::new(&etcd.group(&name)).unwrap();
         let log = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("schedule-{seed}.log"));
@@ -185,6 +206,8 @@ impl<'e> Cluster<'e> {
             is_etcd_stopped: false,
             nodes: Vec::new(),
             beginners: Vec::new(),
+            gone: Vec::new(),
+            folder: plan.on_disks.then(Folder::new),
             started: 0,
             clients,
             log,
@@ -201,24 +224,35 @@ impl<'e> Cluster<'e> {
         cluster
     }
 
-    /// Starts a node of a group.
+    /// Starts a node of a group that has not been there before.
     fn start_node(&mut self, group: Group) {
-        let impairments = self.log.with_extension(format!("{}.network", self.started));
+        let number = self.started;
+        let impairments = self.log.with_extension(format!("{number}.network"));
         let network = Network::new(impairments, &self.etcd.endpoints);
-        let process = self.start_process(group, &network);
-        self.beginners.push(Beginner { process, group, network });
+        self.start_at(Home { group, number, network });
         self.started += 1;
     }
 
-    fn start_process(&self, group: Group, network: &Network) -> Process {
-        let size = NODES.to_string();
-        let which = ["--cluster", &self.name, "--group", GROUPS[group], "--etcd"];
+    fn start_at(&mut self, home: Home) {
+        let process = self.start_process(&home);
+        self.beginners.push(Beginner { process, home });
+    }
+
+    fn start_process(&self, home: &Home) -> Process {
+        let (size, address) = (NODES.to_string(), home.address().to_string());
+        let front = format!("{address}:6379");
+        let at = ["store", "serve", "--json", "--until-eof", "--bind", &address, "--redis", &front];
+        let etcd = home.network.etcd.urls.as_str();
+        let which = ["--cluster", &self.name, "--group", GROUPS[home.group], "--etcd", etcd];
         let how = ["--nodes", &size, "--lease", "0.5", "--ring", "64K", "--memory", "16M"];
-        let args = ["store", "serve", "--json", "--until-eof", "--redis", "127.0.0.1:0"];
         let log = File::options().append(true).open(&self.log).unwrap();
-        let mut command =
-            command([&args[..], &which, &[network.etcd.urls.as_str()], &how].concat());
-        let impairments = format!("@{}", network.impairments.display());
+        let mut command = command([&at[..], &which, &how].concat());
+        if let Some(folder) = &self.folder {
+            let directory = folder.path(&home.number.to_string());
+            create_dir_all(&directory).unwrap();
+            command.args(["--fsync", "always", "--dir"]).arg(directory);
+        }
+        let impairments = format!("@{}", home.network.impairments.display());
         // A card of its own, as only its own network is to be bad.
         command.env("REMORA_NIC", "off").env(IMPAIR_VARIABLE, impairments);
         command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -228,18 +262,13 @@ impl<'e> Cluster<'e> {
     /// Takes those for nodes that have said where they are. One that etcd has not answered has
     /// ended, and is started again.
     fn take_beginners(&mut self) {
-        for Beginner { process, group, network } in std::mem::take(&mut self.beginners) {
+        for Beginner { process, home } in std::mem::take(&mut self.beginners) {
             match process.said.try_recv() {
-                Ok(line) => {
-                    self.nodes.push(introduced(&line, process, group, network));
-                }
-                Err(TryRecvError::Empty) => {
-                    self.beginners.push(Beginner { process, group, network });
-                }
+                Ok(line) => self.nodes.push(introduced(&line, process, home)),
+                Err(TryRecvError::Empty) => self.beginners.push(Beginner { process, home }),
                 Err(TryRecvError::Disconnected) => {
                     drop(process);
-                    let process = self.start_process(group, &network);
-                    self.beginners.push(Beginner { process, group, network });
+                    self.start_at(home);
                 }
             }
         }
@@ -290,7 +319,7 @@ impl<'e> Cluster<'e> {
         let primary = self.primary(group);
         self.nodes.iter().position(|node| {
             let is_primary = Some(&node.name) == primary.as_ref();
-            node.group == group
+            node.home.group == group
                 && node.ailing.is_none()
                 && is_primary == matches!(who, Who::Primary)
         })
@@ -307,6 +336,8 @@ impl<'e> Cluster<'e> {
             }
         }
         sleep(plan.lasts.saturating_sub(start.elapsed()));
+        // Clients may wait for a group whose nodes have not found etcd.
+        self.wait_for_beginners();
         skipped
     }
 
@@ -315,13 +346,16 @@ impl<'e> Cluster<'e> {
         match step {
             Step::Kill(group, who) => {
                 let found = self.find(group, who);
-                let killed = found.map(|index| self.nodes.remove(index));
-                return killed.is_some();
+                found.into_iter().for_each(|index| self.kill(&[index]));
+                return found.is_some();
             }
+            Step::KillGroup(group) => return self.kill_all(|node| node.home.group == group),
+            Step::KillAll => return self.kill_all(|_| true),
+            Step::Return(group) => return self.bring_back(group),
             Step::Start(group) => {
                 // Where none could be killed, there is no place for it.
-                let nodes = self.nodes.iter().filter(|node| node.group == group).count();
-                let more = self.beginners.iter().filter(|more| more.group == group).count();
+                let nodes = self.nodes.iter().filter(|node| node.home.group == group).count();
+                let more = self.beginners.iter().filter(|more| more.home.group == group).count();
                 let is_missing = nodes + more < NODES;
                 if is_missing {
                     self.start_node(group);
@@ -336,15 +370,15 @@ impl<'e> Cluster<'e> {
             Step::CutFromNodes(group, who, number) => {
                 // Clients over the card reach it: it must show them nothing old.
                 let rules = format!("peer={}; loss=100%", self.clients);
-                return self.ail(group, who, number, |node| node.network.impair(&rules));
+                return self.ail(group, who, number, |node| node.home.network.impair(&rules));
             }
             Step::CutFromEtcd(group, who, number) => {
-                return self.ail(group, who, number, |node| node.network.etcd.cut(true));
+                return self.ail(group, who, number, |node| node.home.network.etcd.cut(true));
             }
             Step::CutLink(group, way, number) => return self.cut_link(group, way, number),
             Step::Slow(group, number) => {
                 return self.ail(group, Who::Backup, number, |node| {
-                    node.network.impair("delay=2ms");
+                    node.home.network.impair("delay=2ms");
                 });
             }
             Step::GoOn(number) => self.go_on(|ailing| ailing == number),
@@ -363,6 +397,38 @@ impl<'e> Cluster<'e> {
         true
     }
 
+    /// Kills these nodes at once.
+    fn kill(&mut self, which: &[usize]) {
+        for index in which {
+            kill_process(self.nodes[*index].pid(), Signal::KILL).unwrap();
+        }
+        for index in which.iter().rev() {
+            let Node { process, home, .. } = self.nodes.remove(*index);
+            drop(process);
+            if self.folder.is_some() {
+                home.network.mend();
+                self.gone.push(home);
+            }
+        }
+    }
+
+    fn kill_all(&mut self, is_one: impl Fn(&Node) -> bool) -> bool {
+        let all = self.nodes.iter().enumerate().filter(|(_, node)| is_one(node));
+        let which: Vec<_> = all.map(|(index, _)| index).collect();
+        self.kill(&which);
+        !which.is_empty()
+    }
+
+    /// Those of a group that are gone begin again where they were, with what they had.
+    fn bring_back(&mut self, group: Group) -> bool {
+        let gone = std::mem::take(&mut self.gone);
+        let (back, gone): (Vec<_>, _) = gone.into_iter().partition(|home| home.group == group);
+        self.gone = gone;
+        let were_gone = !back.is_empty();
+        back.into_iter().for_each(|home| self.start_at(home));
+        were_gone
+    }
+
     /// Cuts a group's primary off from one of its backups.
     fn cut_link(&mut self, group: Group, way: Way, number: usize) -> bool {
         let Some(backup) = self.find(group, Who::Backup) else { return false };
@@ -373,7 +439,7 @@ impl<'e> Cluster<'e> {
             Way::Both => "",
         };
         self.ail(group, Who::Primary, number, |node| {
-            node.network.impair(&format!("{way}peer={peer},loss=100%"));
+            node.home.network.impair(&format!("{way}peer={peer},loss=100%"));
         })
     }
 
@@ -390,7 +456,7 @@ impl<'e> Cluster<'e> {
     fn go_on(&mut self, is_one: impl Fn(usize) -> bool) {
         for node in self.nodes.iter_mut().filter(|node| node.ailing.is_some_and(&is_one)) {
             node.ailing = None;
-            node.network.mend();
+            node.home.network.mend();
             // (To one that does not stand still, the signal is nothing.)
             kill_process(node.pid(), Signal::CONT).unwrap();
         }
@@ -451,9 +517,11 @@ impl<'e> Cluster<'e> {
         let Some(latest) = view.and_then(|view| view.configuration.as_ref()) else {
             return Vec::new();
         };
-        let is_member = |node: &Node| latest.members.iter().any(|it| it.to_string() == node.name);
-        let nodes: Vec<_> = self.nodes.iter().filter(|node| node.group == group).collect();
-        if !latest.is_established() || !nodes.iter().all(|node| is_member(node)) {
+        let is_member = |node: &&Node| latest.members.iter().any(|it| it.to_string() == node.name);
+        let nodes: Vec<_> = self.nodes.iter().filter(|node| node.home.group == group).collect();
+        let (all, nodes) = (nodes.len(), nodes.into_iter().filter(is_member).collect::<Vec<_>>());
+        // One more than there are places is a spare, and has nothing.
+        if !latest.is_established() || nodes.len() < all.min(NODES) {
             return Vec::new();
         }
         let contents = nodes.into_iter().map(|node| node.contents(names));
@@ -462,10 +530,10 @@ impl<'e> Cluster<'e> {
 }
 
 /// A node that has said who and where it is.
-fn introduced(line: &str, process: Process, group: Group, network: Network) -> Node {
+fn introduced(line: &str, process: Process, home: Home) -> Node {
     let ready: Value = serde_json::from_str(line).unwrap();
     let name = ready["node"].as_str().unwrap().to_owned();
     let at = |text: &Value| text.as_str().unwrap().parse().unwrap();
     let [front, card, store] = [&ready["redis"][0], &ready["card"], &ready["store"]].map(at);
-    Node { process, group, name, front, card, store, network, ailing: None }
+    Node { process, home, name, front, card, store, ailing: None }
 }

@@ -18,10 +18,15 @@ const LINK: usize = 99;
 /// For how long a node is cut off, until connections end and leases are over.
 const CUTS_MS: [u64; 3] = [450, 1200, 2000];
 
+/// How long clients work at least after nodes have come again: a group serves again after a lease.
+const SERVES_MS: u64 = 1200;
+
 /// A schedule.
 pub(crate) struct Plan {
     pub(crate) seed: u64,
     pub(crate) clients: usize,
+    /// Each node keeps its log on the disk, so that it can come again.
+    pub(crate) on_disks: bool,
     /// What happens, and when, in its order.
     pub(crate) steps: Vec<(Duration, Step)>,
     pub(crate) lasts: Duration,
@@ -50,6 +55,12 @@ pub(crate) enum Way {
 pub(crate) enum Step {
     /// A node is gone, without a word.
     Kill(Group, Who),
+    /// All nodes of a group are gone at once.
+    KillGroup(Group),
+    /// All nodes of both groups are.
+    KillAll,
+    /// All nodes of a group that are gone come again, each with its directory.
+    Return(Group),
     /// A node is there in addition: it takes the place of one that is lost.
     Start(Group),
     /// A node stands still. It is the one of this number among those that something is wrong with.
@@ -76,7 +87,7 @@ pub(crate) enum Step {
 
 impl Step {
     /// All that a schedule is to go through, in order.
-    pub(crate) const KINDS: [&str; 16] = [
+    pub(crate) const KINDS: [&str; 19] = [
         "CutFromEtcd Backup",
         "CutFromEtcd Primary",
         "CutFromNodes Backup",
@@ -86,8 +97,11 @@ impl Step {
         "GoOn",
         "Kill Backup",
         "Kill Primary",
+        "KillAll",
         "KillEtcd",
+        "KillGroup",
         "Move",
+        "Return",
         "Slow",
         "Start",
         "Stop Backup",
@@ -108,8 +122,11 @@ impl Step {
             Step::GoOn(_) | Step::StartEtcd(_) | Step::GoOnEtcd => "GoOn",
             Step::Kill(_, Backup) => "Kill Backup",
             Step::Kill(_, Primary) => "Kill Primary",
+            Step::KillAll => "KillAll",
             Step::KillEtcd(_) => "KillEtcd",
+            Step::KillGroup(_) => "KillGroup",
             Step::Move(..) => "Move",
+            Step::Return(_) => "Return",
             Step::Start(_) => "Start",
             Step::Stop(_, Backup, _) => "Stop Backup",
             Step::Stop(_, Primary, _) => "Stop Primary",
@@ -174,16 +191,49 @@ impl Plan {
             _ => None,
         };
         steps.extend(harm.into_iter().flat_map(|step| [(at, step), (mended, Step::GoOn(LINK))]));
+        // (Drawn last: the other steps of a seed are the same without disks.)
+        let on_disks = below(2) == 0;
+        let mut lasts = LASTS_MS;
+        if on_disks {
+            let returns = ends_and_returns(&steps, &mut below);
+            let last = returns.iter().map(|(at, _)| *at).max();
+            lasts = lasts.max(last.map_or(0, |last| last + SERVES_MS));
+            steps.extend(returns);
+        }
         steps.sort_by_key(|(at, _)| *at);
-        let lasts = steps.last().map_or(0, |(at, _)| *at).max(LASTS_MS);
+        lasts = lasts.max(steps.last().map_or(0, |(at, _)| *at));
         let steps = steps.into_iter().map(|(at, step)| (Duration::from_millis(at), step));
-        Plan { seed, clients, steps: steps.collect(), lasts: Duration::from_millis(lasts) }
+        let lasts = Duration::from_millis(lasts);
+        Plan { seed, clients, on_disks, steps: steps.collect(), lasts }
     }
+}
+
+/// Who of those that are killed come again, and who else are killed and come again, where nodes have
+/// disks.
+fn ends_and_returns(steps: &[(u64, Step)], below: &mut impl FnMut(u64) -> u64) -> Vec<(u64, Step)> {
+    let mut more = Vec::new();
+    for (at, step) in steps {
+        if let Step::Kill(group, _) = step
+            && below(4) > 0
+        {
+            more.push((at + 100 + below(1200), Step::Return(*group)));
+        }
+    }
+    let (at, group) = (600 + below(1000), below(2) as Group);
+    let (end, groups) = match below(8) {
+        0..4 => (Step::KillGroup(group), group..group + 1),
+        4..7 => (Step::KillAll, 0..2),
+        _ => return more,
+    };
+    more.push((at, end));
+    more.extend(groups.map(|group| (at + 50 + below(700), Step::Return(group))));
+    more
 }
 
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} clients", self.clients)?;
+        let disks = if self.on_disks { ", on disks" } else { "" };
+        write!(f, "{} clients{disks}", self.clients)?;
         let mut steps = self.steps.iter();
         steps.try_for_each(|(at, step)| write!(f, ", {} ms {step:?}", at.as_millis()))
     }

@@ -90,23 +90,39 @@ fn clients() -> PathBuf {
 
 /// go-redis and gomemcache, whose program says what it found wrong.
 pub(crate) fn go_clients(args: &[&str]) {
-    let program = clients().join("go-clients");
-    if !program.exists() {
-        return skip("go-redis and gomemcache, which scripts/store-clients.sh builds with Go");
-    }
-    let (passed, text) = run(Command::new(program).args(args)).expect("it was built here");
-    assert!(passed, "{text}");
+    passes(go_command(), args);
 }
 
 /// iovalkey, whose script says what it found wrong.
 pub(crate) fn node_client(args: &[&str]) {
+    passes(node_command(), args);
+}
+
+fn passes(command: Option<Command>, args: &[&str]) {
+    let done = command.and_then(|mut command| run(command.args(args)));
+    if let Some((passed, text)) = done {
+        assert!(passed, "{text}");
+    }
+}
+
+/// The program of [`go_clients`], if it was built.
+pub(crate) fn go_command() -> Option<Command> {
+    let program = clients().join("go-clients");
+    if !program.exists() {
+        skip("go-redis and gomemcache, which scripts/store-clients.sh builds with Go");
+        return None;
+    }
+    Some(Command::new(program))
+}
+
+/// The script of [`node_client`], if iovalkey is there.
+pub(crate) fn node_command() -> Option<Command> {
     if !clients().join("node_modules/iovalkey").exists() {
-        return skip("iovalkey, which scripts/store-clients.sh installs with npm");
+        skip("iovalkey, which scripts/store-clients.sh installs with npm");
+        return None;
     }
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../store/tests/front/clients/clients.mjs");
     let mut command = Command::new("node");
     command.env("STORE_CLIENTS", clients()).arg(script);
-    if let Some((passed, text)) = run(command.args(args)) {
-        assert!(passed, "{text}");
-    }
+    Some(command)
 }

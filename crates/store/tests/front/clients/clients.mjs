@@ -1,5 +1,5 @@
 // iovalkey against a store: clients.mjs REDIS-PORT, or, against a cluster, clients.mjs cluster
-// REDIS-PORT.
+// REDIS-PORT, or, while primaries change, clients.mjs failover REDIS-PORT.
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
@@ -53,5 +53,46 @@ async function cluster(port) {
   await client.quit();
 }
 
+// How long anything may take while a primary changes, in milliseconds.
+const PATIENCE = 60_000;
+
+// Tries something again until it is done.
+async function until(act) {
+  for (const start = Date.now(); ; ) {
+    try {
+      return await act();
+    } catch (error) {
+      if (Date.now() - start > PATIENCE) throw error;
+      await new Promise((done) => setTimeout(done, 10));
+    }
+  }
+}
+
+// Writes, says so, and goes on through a change of primary until its input ends. Then it writes some
+// more, and all that it was told is written is there.
+async function failover(port) {
+  const client = new Cluster([{ port, host: "127.0.0.1" }]);
+  // (Its own tries to connect fail meanwhile. It says so, and goes on.)
+  client.on("error", () => {});
+  const key = (number) => `node ${number % 500}`;
+  let written = 0;
+  const write = async (count) => {
+    for (const end = written + count; written < end; written++) {
+      assert.equal(await until(() => client.set(key(written), written)), "OK");
+    }
+  };
+  await write(200);
+  console.log("works");
+  let isOver = false;
+  process.stdin.on("end", () => (isOver = true)).resume();
+  while (!isOver) await write(1);
+  await write(200);
+  for (let number = Math.max(0, written - 500); number < written; number++) {
+    assert.equal(await until(() => client.get(key(number))), String(number));
+  }
+  await client.quit();
+}
+
 const [first, second] = process.argv.slice(2);
-await (first === "cluster" ? cluster(Number(second)) : alone(Number(first)));
+const clusters = { cluster, failover };
+await (first in clusters ? clusters[first](Number(second)) : alone(Number(first)));

@@ -1,10 +1,11 @@
 // go-redis and gomemcache against a store: clients REDIS-PORT MEMCACHED-PORT, or, against a cluster,
-// clients cluster REDIS-PORT.
+// clients cluster REDIS-PORT, or, while primaries change, clients failover REDIS-PORT.
 package main
 
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"sort"
@@ -134,9 +135,69 @@ func clusterClient(port string) {
 	expect("MGET", err, many, []any{"2", nil})
 }
 
+// How long anything may take while a primary changes.
+const patience = 60 * time.Second
+
+// until tries something again until it is done.
+func until(what string, try func() error) {
+	start, err := time.Now(), try()
+	for ; err != nil && time.Since(start) < patience; err = try() {
+		time.Sleep(10 * time.Millisecond)
+	}
+	expect(what, err, nil, nil)
+}
+
+// failoverClient writes, says so, and goes on through a change of primary until its input ends. Then
+// it writes some more, and all that it was told is written is there.
+func failoverClient(port string) {
+	ctx := context.Background()
+	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:" + port}})
+	defer client.Close()
+	key := func(number int) string { return fmt.Sprintf("go %d", number%500) }
+	written := 0
+	write := func(count int) {
+		for range count {
+			set := func() error { return client.Set(ctx, key(written), written, 0).Err() }
+			until("SET "+key(written), set)
+			written++
+		}
+	}
+	write(200)
+	fmt.Println("works")
+	over := make(chan bool)
+	go func() {
+		io.Copy(io.Discard, os.Stdin)
+		close(over)
+	}()
+	for isOver := false; !isOver; {
+		select {
+		case <-over:
+			isOver = true
+		default:
+			write(1)
+		}
+	}
+	write(200)
+	for number := max(0, written-500); number < written; number++ {
+		var got int
+		until("GET "+key(number), func() (err error) {
+			got, err = client.Get(ctx, key(number)).Int()
+			if err == redis.Nil {
+				expect("GET "+key(number), err, "nothing", number)
+			}
+			return err
+		})
+		expect("GET "+key(number), nil, got, number)
+	}
+}
+
 func main() {
 	if os.Args[1] == "cluster" {
 		clusterClient(os.Args[2])
+		return
+	}
+	if os.Args[1] == "failover" {
+		failoverClient(os.Args[2])
 		return
 	}
 	for _, protocol := range []int{2, 3} {

@@ -12,7 +12,7 @@ use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::replica::{Counters, NodeId, Standing};
 
-use crate::group::{Group, NotServing, Status};
+use crate::group::{Group, Status};
 use crate::map::{Atlas, GroupView, Owner, SlotMap};
 use crate::slots::{Slots, load};
 
@@ -118,10 +118,7 @@ impl Keeper for GroupKeeper {
     }
 
     fn relays_to(&self) -> Option<SocketAddr> {
-        match self.0.check() {
-            Err(NotServing::Backup { address, .. }) => address?.memcached,
-            _ => None,
-        }
+        self.0.primary_elsewhere()?.memcached
     }
 
     fn is_readable(&self, _slot: Option<u16>) -> bool {

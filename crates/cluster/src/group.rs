@@ -108,15 +108,15 @@ pub enum StartError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NotServing {
     /// Another node is the primary.
-    #[error("this node is a backup: ask the primary, {node}{}", match .address {
-        Some(address) => format!(" at {}", address.redis.unwrap_or(address.card)),
+    #[error("this node is a backup: ask the primary, {node}{}", match .at {
+        Some(at) => format!(" at {at}"),
         None => String::new(),
     })]
     Backup {
         /// The primary.
         node: NodeId,
-        /// Where it is, if that is known.
-        address: Option<Address>,
+        /// Where Redis' clients reach it, or its card where there is no such place, if known.
+        at: Option<SocketAddr>,
     },
     /// There is no primary, or this one does not serve yet, or its lease has ended.
     #[error("the group has no primary that serves at the moment: try again")]
@@ -466,6 +466,15 @@ impl Group {
         state.check()
     }
 
+    /// Where the primary is, if it is another node.
+    pub(crate) fn primary_elsewhere(&self) -> Option<Address> {
+        let state = self.lock();
+        match state.check() {
+            Err(NotServing::Backup { node, .. }) => state.address_of(node),
+            _ => None,
+        }
+    }
+
     /// The epoch in which this node is the primary, and serves, at this moment.
     pub(crate) fn serves_in(&self) -> Option<u32> {
         let state = self.lock();
@@ -546,7 +555,10 @@ impl State {
             return Ok(());
         }
         match self.replica.primary().filter(|node| *node != self.replica.me()) {
-            Some(node) => Err(NotServing::Backup { node, address: self.address_of(node) }),
+            Some(node) => {
+                let at = self.address_of(node).map(|address| address.redis.unwrap_or(address.card));
+                Err(NotServing::Backup { node, at })
+            }
             None => Err(NotServing::Nobody),
         }
     }

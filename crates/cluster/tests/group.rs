@@ -224,8 +224,7 @@ fn a_backup_takes_no_changes_and_says_who_does() {
     let primary = trial.primary();
     let me = primary.group().status().me;
     let backup = trial.nodes.values().find(|node| node.group().status().me != me).unwrap();
-    let address = Some(place(primary.group()));
-    let refused = NotServing::Backup { node: me, address };
+    let refused = NotServing::Backup { node: me, at: Some(primary.group().address()) };
     assert_eq!(backup.group().read(|| ()), Err(refused.clone()));
     let failed = JournalError::Failed(refused.to_string());
     assert_eq!(put(backup, "a", "2"), Err(UpdateError::Journal(failed)));

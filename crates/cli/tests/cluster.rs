@@ -31,12 +31,13 @@ mod with_clusters {
     use rustix::process::{Pid, Signal, kill_process};
     use serde_json::Value;
 
+    use crate::member::ask_for_passwords;
     use crate::suites::{
         MEMCACHED_TESTS, REDIS_UNITS, go_clients, go_command, memcached_test, node_client,
         node_command, redis_unit, run_of, skip, suite,
     };
     use crate::support::verbs::installed;
-    use crate::support::{PATIENCE, command, fail, succeed, until};
+    use crate::support::{Folder, PATIENCE, command, fail, run, succeed, until};
 
     /// `remora store cluster try`, and more nodes.
     struct Trial {
@@ -429,6 +430,56 @@ mod with_clusters {
         workers.iter_mut().for_each(Worker::finish);
         trial.answered("GET foo", &["$1", "2"]);
         trial.finish();
+    }
+
+    /// etcd asks for a user's password.
+    #[test]
+    fn a_node_shows_etcd_a_password() {
+        if !installed(&[("etcd", "etcd-server")]) {
+            return;
+        }
+        let etcd = crate::member::Etcd::start_alone();
+        ask_for_passwords(&etcd.group("safe"), ("remora", "open sesame"));
+        let folder = Folder::new();
+        let file = |name: &str, text: &str| {
+            std::fs::write(folder.path(name), text).unwrap();
+            folder.path(name).to_str().unwrap().to_owned()
+        };
+        let (right, wrong) = (file("right", "open sesame\n"), file("wrong", "open barley\n"));
+        let url = etcd.endpoints[0].as_str();
+        let serve = ["store", "serve", "--json", "--until-eof", "--memory", "64M"];
+        let which = ["--redis", "127.0.0.1:0", "--cluster", "safe", "--nodes", "1", "--etcd", url];
+        let serve = [&serve[..], &which].concat();
+        let status = ["store", "cluster", "status", "safe", "--etcd", url];
+        let shows = |file| ["--etcd-user", "remora", "--etcd-password-file", file];
+        let (child, ready) = begin(&[&serve[..], &shows(&right)].concat());
+        let front = ready["redis"][0].as_str().unwrap().to_owned();
+        until("it serves", || redis(&front, "SET foo 1") == ["+OK"]);
+        // (On a busy machine, etcd may answer late, and the command says so.)
+        until("the user is told who is the primary", || {
+            let done = run([&status[..], &shows(&right), &["--json"]].concat());
+            let told: Result<Value, _> = serde_json::from_slice(&done.stdout);
+            told.is_ok_and(|told| told["primary"] == ready["node"])
+        });
+        until("the password may be in the environment", || {
+            let mut command = command([&status[..], &["--etcd-user", "remora"]].concat());
+            let done = command.env("REMORA_ETCD_PASSWORD", "open sesame").output();
+            done.unwrap().status.success()
+        });
+        let says = |args: &[&str], words: &[&str]| {
+            until(&format!("{args:?}: {words:?}"), || {
+                let told = fail(args);
+                words.iter().all(|word| told.contains(word))
+            });
+        };
+        let refused = [url, "authentication failed", "check the user’s name and password"];
+        for asks in [&serve[..], &status] {
+            says(&[asks, &shows(&wrong)].concat(), &refused);
+            says(asks, &[url, "asks for a user and a password"]);
+        }
+        let other = ["store", "cluster", "status", "other", "--etcd", url];
+        says(&[&other[..], &shows(&right)].concat(), &["permission denied", "grant a role"]);
+        end(child);
     }
 
     /// etcd and its clients know each other by certificates.

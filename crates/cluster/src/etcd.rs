@@ -218,8 +218,24 @@ pub(crate) fn words_of(error: &etcd_client::Error) -> String {
             let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
             format!("it has ended the connection{cause}: does it ask for a certificate?")
         }
-        etcd_client::Error::GRpcStatus(status) => status.message().to_owned(),
+        etcd_client::Error::GRpcStatus(status) => match advice(status.message()) {
+            Some(advice) => format!("{advice} ({})", status.message()),
+            None => status.message().to_owned(),
+        },
         other => other.to_string(),
+    }
+}
+
+/// What to do where etcd lets a user not in, by what it says.
+fn advice(said: &str) -> Option<&'static str> {
+    if said.contains("authentication failed") {
+        Some("it refuses the user or the password: check the user’s name and password")
+    } else if said.contains("user name is empty") {
+        Some("it asks for a user and a password, and was given none")
+    } else if said.contains("permission denied") {
+        Some("the user may not see to these keys: grant a role of the user’s /remora/CLUSTER/")
+    } else {
+        None
     }
 }
 

@@ -8,10 +8,9 @@ mod etcd {
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use etcd::member::Etcd;
-use etcd_client::{Client, ConnectOptions, Permission, PermissionType, TlsOptions};
+use etcd::member::{Etcd, ask_for_passwords};
 use remora::Device;
-use remora_cluster::etcd::{Etcd as Way, EtcdGroup, EtcdOptions, EtcdTls, overview};
+use remora_cluster::etcd::{Etcd as Way, EtcdGroup, EtcdOptions, overview};
 use remora_cluster::{
     Address, EtcdMap, Group, GroupLog, GroupOptions, MapService, Node, NodeId, SlotMap,
 };
@@ -35,29 +34,6 @@ fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
         assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// Has etcd ask for passwords: this user may see to the cluster's keys, and to no others.
-fn ask_for_passwords(group: &EtcdGroup) {
-    let EtcdTls { ca, own } = group.tls.as_ref().unwrap();
-    let (certificate, key) = own.as_ref().unwrap();
-    let tls = TlsOptions::new()
-        .ca_certificate(etcd_client::Certificate::from_pem(ca))
-        .identity(etcd_client::Identity::from_pem(certificate, key));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let done = runtime.block_on(async {
-        let options = Some(ConnectOptions::new().with_tls(tls));
-        let mut client = Client::connect(&group.endpoints, options).await?;
-        let permission = Permission::new(PermissionType::Readwrite, "/remora/safe/");
-        client.user_add("root", "root", None).await?;
-        client.user_grant_role("root", "root").await?;
-        client.role_add("store").await?;
-        client.role_grant_permission("store", permission.with_prefix()).await?;
-        client.user_add(USER.0, USER.1, None).await?;
-        client.user_grant_role(USER.0, "store").await?;
-        client.auth_enable().await.map(|_| ())
-    });
-    done.unwrap();
 }
 
 /// A group of this node alone.
@@ -100,7 +76,7 @@ fn a_node_outlives_an_etcd_that_forgets_who_has_shown_a_password() {
     }
     let mut etcd = Etcd::start_with_certificates();
     let nobody = etcd.group("safe/a");
-    ask_for_passwords(&nobody);
+    ask_for_passwords(&etcd.group("safe"), USER);
     // Its certificate names nobody whom etcd knows.
     assert!(overview(&nobody).is_err());
     let user = |name: &str, password: &str| Some((name.to_owned(), password.to_owned()));

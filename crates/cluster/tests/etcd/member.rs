@@ -6,6 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
+use etcd_client::{
+    Certificate, Client, ConnectOptions, Identity, Permission, PermissionType, TlsOptions,
+};
 use remora_cluster::etcd::{EtcdGroup, EtcdTls, overview};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
@@ -93,6 +96,8 @@ impl Etcd {
         command.args(["--initial-cluster", &all.join(",")]);
         command.args(["--heartbeat-interval", "50", "--election-timeout", "500"]);
         command.args(["--logger", "zap", "--log-level", "fatal"]);
+        // Its tests' passwords are worth no effort.
+        command.args(["--bcrypt-cost", "4"]);
         if let Some(Certificates { ca, server, .. }) = &self.certificates {
             command.arg("--client-cert-auth").arg("--trusted-ca-file").arg(ca);
             command.arg("--cert-file").arg(&server.certificate);
@@ -167,6 +172,31 @@ impl Etcd {
             std::thread::sleep(Duration::from_millis(100));
         }
     }
+}
+
+/// Has etcd ask for passwords: this user may see to the cluster's keys, and to no others.
+pub(crate) fn ask_for_passwords(cluster: &EtcdGroup, (user, password): (&str, &str)) {
+    let tls = cluster.tls.as_ref().map(|EtcdTls { ca, own }| {
+        let (certificate, key) = own.as_ref().unwrap();
+        TlsOptions::new()
+            .ca_certificate(Certificate::from_pem(ca))
+            .identity(Identity::from_pem(certificate, key))
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done = runtime.block_on(async {
+        let options = tls.map(|tls| ConnectOptions::new().with_tls(tls));
+        let mut client = Client::connect(&cluster.endpoints, options).await?;
+        let keys = format!("/remora/{}/", cluster.name);
+        let permission = Permission::new(PermissionType::Readwrite, keys).with_prefix();
+        client.user_add("root", "root", None).await?;
+        client.user_grant_role("root", "root").await?;
+        client.role_add("store").await?;
+        client.role_grant_permission("store", permission).await?;
+        client.user_add(user, password, None).await?;
+        client.user_grant_role(user, "store").await?;
+        client.auth_enable().await.map(|_| ())
+    });
+    done.unwrap();
 }
 
 impl Certificates {

@@ -159,10 +159,10 @@ impl Member {
                 bail!("the node has ended: {reason}; start it again, and it gets what it lacks");
             }
             self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
-            if turn.is_multiple_of(TEND_EVERY) {
-                if let Some(view) = self.slots.atlas().groups.get(&args.group) {
-                    self.node.group().tend(view.size.unwrap_or(args.nodes).into());
-                }
+            if turn.is_multiple_of(TEND_EVERY)
+                && let Some(view) = self.slots.atlas().groups.get(&args.group)
+            {
+                self.node.group().tend(view.size.unwrap_or(args.nodes).into());
             }
             turn = turn.wrapping_add(1);
             std::thread::sleep(HOUSE);

@@ -1,10 +1,10 @@
 //! Schedules by seed: a cluster of two groups, each of three nodes, as processes, with etcd's three
 //! members. While clients work, nodes are killed, stopped, and cut off from each other or from
 //! etcd; members of etcd are killed and stopped; and slots move to and fro. In half of them, nodes
-//! keep their logs on disks, and come again after they were killed, also after a whole group was, or
-//! both. What the clients saw is written for porcupine (docs/testing.md). Here it must hold that the
-//! cluster serves again, that no node has ended by itself, that each key is with one group, and that
-//! the nodes of a group have the same.
+//! keep their logs on disks, and come again after they were killed, also after all nodes of a group
+//! were, or of both. What the clients saw is written for porcupine (docs/testing.md). Here it must
+//! hold that the cluster serves again, that no node has ended by itself, that each key is with one
+//! group, and that the nodes of a group have the same.
 //!
 //! `REMORA_SCHEDULES` says how many schedules there are, `REMORA_SCHEDULES_FIRST` which is the
 //! first; without them there are three, in which all that can happen does. A seed draws the same

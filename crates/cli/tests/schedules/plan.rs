@@ -139,13 +139,7 @@ impl Plan {
     pub(crate) fn of(seed: u64) -> Plan {
         let mut random = random_numbers(seed);
         let mut below = |n: u64| random() % n;
-        let half = Range { first: 0, last: SLOTS / 2 - 1 };
-        let mut steps = vec![(0, Step::Move(half, 1))];
-        for _ in 0..1 + below(3) {
-            let (one, other) = (below(SLOTS.into()) as u16, below(SLOTS.into()) as u16);
-            let range = Range { first: one.min(other), last: one.max(other) };
-            steps.push((300 + below(LASTS_MS - 500), Step::Move(range, below(2) as Group)));
-        }
+        let mut steps = moves(&mut below);
         let mut is_reduced = [false; 2];
         for number in 0..2 + below(4) as usize {
             let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
@@ -181,16 +175,7 @@ impl Plan {
             }
         }
         let clients = 3 + below(3) as usize;
-        let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
-        let mended = at + CUTS_MS[below(CUTS_MS.len() as u64) as usize];
-        let harm = match (below(4), below(3)) {
-            (0 | 1, 0) => Some(Step::CutLink(group, Way::ToBackup, LINK)),
-            (0 | 1, 1) => Some(Step::CutLink(group, Way::ToPrimary, LINK)),
-            (0 | 1, _) => Some(Step::CutLink(group, Way::Both, LINK)),
-            (2, _) => Some(Step::Slow(group, LINK)),
-            _ => None,
-        };
-        steps.extend(harm.into_iter().flat_map(|step| [(at, step), (mended, Step::GoOn(LINK))]));
+        steps.extend(harm_to_a_link(&mut below));
         // (Drawn last: the other steps of a seed are the same without disks.)
         let on_disks = below(2) == 0;
         let mut lasts = LASTS_MS;
@@ -208,8 +193,34 @@ impl Plan {
     }
 }
 
-/// Who of those that are killed come again, and who else are killed and come again, where nodes have
-/// disks.
+/// Slots go to and fro. (At first, one group has all of them.)
+fn moves(below: &mut impl FnMut(u64) -> u64) -> Vec<(u64, Step)> {
+    let half = Range { first: 0, last: SLOTS / 2 - 1 };
+    let mut steps = vec![(0, Step::Move(half, 1))];
+    for _ in 0..1 + below(3) {
+        let (one, other) = (below(SLOTS.into()) as u16, below(SLOTS.into()) as u16);
+        let range = Range { first: one.min(other), last: one.max(other) };
+        steps.push((300 + below(LASTS_MS - 500), Step::Move(range, below(2) as Group)));
+    }
+    steps
+}
+
+/// What happens to a link or a network, if anything does.
+fn harm_to_a_link(below: &mut impl FnMut(u64) -> u64) -> Vec<(u64, Step)> {
+    let (at, group) = (200 + below(LASTS_MS - 400), below(2) as Group);
+    let mended = at + CUTS_MS[below(CUTS_MS.len() as u64) as usize];
+    let harm = match (below(4), below(3)) {
+        (0 | 1, 0) => Step::CutLink(group, Way::ToBackup, LINK),
+        (0 | 1, 1) => Step::CutLink(group, Way::ToPrimary, LINK),
+        (0 | 1, _) => Step::CutLink(group, Way::Both, LINK),
+        (2, _) => Step::Slow(group, LINK),
+        _ => return Vec::new(),
+    };
+    vec![(at, harm), (mended, Step::GoOn(LINK))]
+}
+
+/// Where nodes have disks: who of those that are killed come again, and which groups are killed and
+/// come again.
 fn ends_and_returns(steps: &[(u64, Step)], below: &mut impl FnMut(u64) -> u64) -> Vec<(u64, Step)> {
     let mut more = Vec::new();
     for (at, step) in steps {

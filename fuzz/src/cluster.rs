@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use remora_cluster::hostile;
 use remora_cluster::migration::transferred;
 use remora_store::front::keyspace::{
-    Cluster, ClusterGroup, ClusterNode, Forgetful, Keeper, Transfer,
+    Cluster, ClusterGroup, ClusterNode, Forgetful, Health, Keeper, Transfer,
 };
 use remora_store::front::redis::session::Session;
 use remora_store::front::slots::{Part, Range, Shard, slot_of};
@@ -118,6 +118,8 @@ impl Keeper for Sharded {
                 address: Some(([127, 0, 0, number], 6379).into()),
                 is_me: number == 1,
                 is_primary: true,
+                health: Health::Online,
+                offset: None,
             }],
         };
         Some(Cluster { groups: vec![group("b", 0), group("a", 1)] })

@@ -55,7 +55,7 @@ impl GroupLog {
             Record::Touch { .. } => state.touched = position,
             _ => {}
         }
-        state.carry_out(group);
+        state.carry_out_soon(group);
         Ok(position.number())
     }
 }

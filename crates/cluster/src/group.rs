@@ -25,8 +25,8 @@ use remora::{Device, ProtectionDomain, RegisterError, Remote};
 use remora_store::front::slots::Shard;
 use remora_store::log::{Log, Position};
 use remora_store::replica::{
-    ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, Message, NodeId, Options,
-    Output, Replica, Request, Snapshot, Standing, region_bytes,
+    ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, NodeId, Options, Replica,
+    Request, Snapshot, Standing, region_bytes,
 };
 use remora_store::way::gate::Gate;
 use remora_store::way::region::Region;
@@ -39,8 +39,6 @@ use crate::link::{Done, Link, LinkId};
 use crate::refusals::{Peer, Refusals};
 use crate::wire::Frame;
 
-/// Changes of so many bytes are posted though nobody waits yet: the others begin with them.
-const UNPOSTED: u64 = 16 << 10;
 /// How long the lock is left alone while the store is changed.
 const REST: Duration = Duration::from_millis(1);
 /// The longest ring, in bytes: a part of it is one READ.
@@ -216,7 +214,7 @@ pub(crate) struct State {
     /// The last change of an expiry that this node has ordered: the item's version does not tell.
     pub(crate) touched: Position,
     /// The end of the log when what was to go to other nodes was last posted.
-    posted_to: u64,
+    pub(crate) posted_to: u64,
     /// What goes to the disk, where the node keeps anything there.
     pub(crate) disk: Option<Feed>,
     /// Where the store was before it began to carry out what the replica says is carried out, while
@@ -226,7 +224,7 @@ pub(crate) struct State {
     pub(crate) repeating: Option<Position>,
     pub(crate) requests: mpsc::Sender<Request>,
     /// Whom threads that wait were told of last: what is committed, and in which epoch.
-    told: (Position, u32),
+    pub(crate) told: (Position, u32),
     pub(crate) service: Option<String>,
     broken: u64,
     pub(crate) refusals: Refusals,
@@ -658,66 +656,6 @@ impl State {
         link.is_some()
     }
 
-    /// Does what the replica wants.
-    pub(crate) fn carry_out(&mut self, group: &Group) {
-        self.posted_to = self.replica.last().offset;
-        loop {
-            self.give_out(group);
-            let broken = self.links.iter_mut().find_map(|(node, link)| {
-                link.flush(&group.region).err().map(|broken| (*node, broken))
-            });
-            if let Some((node, broken)) = broken {
-                tracing::info!("the link to {node} is broken: {broken}");
-                self.lose(group, node);
-            } else if !self.keep(group) {
-                break;
-            }
-        }
-        self.tell(group);
-    }
-
-    /// The same for changes that somebody will wait for: what goes to other nodes is posted then
-    /// ([`Group::wait`]), in one WRITE with what is logged meanwhile; or by the node's thread,
-    /// within a tick. To post each change alone takes four times the processor's time.
-    pub(crate) fn carry_out_soon(&mut self, group: &Group) {
-        let most = UNPOSTED.min(group.options.ring_bytes / 8);
-        if self.replica.last().offset.saturating_sub(self.posted_to) >= most {
-            return self.carry_out(group);
-        }
-        self.give_out(group);
-        while self.keep(group) {
-            self.give_out(group);
-        }
-        self.tell(group);
-    }
-
-    /// Gives what the replica wants to the links and threads that are there for it.
-    fn give_out(&mut self, group: &Group) {
-        while let Some(output) = self.replica.poll_output() {
-            self.carry_out_one(group, output);
-        }
-    }
-
-    /// Says to kernels and to threads that wait what is committed.
-    fn tell(&mut self, group: &Group) {
-        self.tell_kernels(group);
-        let now = (self.replica.committed(), self.replica.epoch());
-        if self.told != now {
-            self.told = now;
-            group.wake_all();
-        }
-    }
-
-    /// Gives the disk what is new, and takes note of what it has; whether that was news.
-    fn keep(&mut self, group: &Group) -> bool {
-        let Some(feed) = &mut self.disk else { return false };
-        feed.feed(&mut self.replica, &group.region);
-        let Some(mark) = feed.kept() else { return false };
-        let generation = self.replica.generation();
-        self.replica.handle_kept(&group.region, mark, generation);
-        true
-    }
-
     /// Why the disk takes nothing, if that is so.
     pub(crate) fn refusal(&self) -> Option<&str> {
         self.disk.as_ref()?.refusal()
@@ -747,76 +685,10 @@ impl State {
     }
 
     /// From now on this node answers nobody: another one may be the primary.
-    fn cease(&mut self, group: &Group) {
+    pub(crate) fn cease(&mut self, group: &Group) {
         group.set_standpoint(Standpoint::default());
         self.lets_in = false;
         group.gate.close();
-    }
-
-    fn carry_out_one(&mut self, group: &Group, output: Output) {
-        match output {
-            Output::Request(request) => {
-                if matches!(request, Request::Resign { .. }) {
-                    self.cease(group);
-                }
-                // Without its thread, the node is ending.
-                let _ = self.requests.send(request);
-            }
-            Output::Fence { epoch } => self.fence(group, epoch),
-            Output::Connect { to } => {
-                self.drop_link(to);
-                self.want(to, None);
-            }
-            Output::Disconnect { from } => {
-                self.drop_link(from);
-            }
-            Output::Send { to, message } => self.send(to, message),
-            Output::Write { to, at, len } => {
-                if let Some(link) = self.links.get_mut(&to) {
-                    link.write(&group.region, at, len);
-                }
-            }
-            Output::Read { from, pieces } => {
-                if let Some(link) = self.links.get_mut(&from) {
-                    link.read(&pieces);
-                }
-            }
-            Output::Snapshot { to } => {
-                if let Some(link) = self.links.get(&to) {
-                    self.copies.insert(to, link.id);
-                }
-            }
-            Output::Truncated { to } => {
-                if let Some(feed) = &mut self.disk {
-                    feed.truncate(to);
-                }
-            }
-        }
-    }
-
-    fn fence(&mut self, group: &Group, epoch: u32) {
-        self.cease(group);
-        self.links.values().filter(|link| link.epoch < epoch).for_each(Link::fence);
-        self.links.retain(|_, link| link.epoch >= epoch);
-        // (What was wanted in an earlier epoch may only just have been noted.)
-        self.wanted.clear();
-        self.copies.retain(|to, _| self.links.contains_key(to));
-        self.replica.handle_fenced(&group.region, epoch);
-    }
-
-    /// A node is to be connected to, in this epoch.
-    pub(crate) fn want(&mut self, node: NodeId, not_before: Option<Instant>) {
-        let epoch = self.replica.epoch();
-        self.wanted.insert(node, Wanted { epoch, not_before });
-        self.door.take().into_iter().for_each(Waker::wake);
-    }
-
-    fn send(&mut self, to: NodeId, message: Message) {
-        let Some(link) = self.links.get_mut(&to) else { return };
-        match Frame::Message(message).encode() {
-            Some(frame) => link.send(frame),
-            None => panic!("a message of the protocol is longer than a frame"),
-        }
     }
 }
 

@@ -4,8 +4,8 @@
 //! store that logs to it ([`GroupLog`]), and a [`Node`]: the threads that drive both. What decides
 //! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
 //!
-//! - `group`: what a node's threads share; carries out what its replica wants. `journal`: what its
-//!   store's changes go through.
+//! - `group`: what a node's threads share; `outputs`: does what its replica wants. `journal`: what
+//!   its store's changes go through.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them; `refusals`: what it says of whom it cannot.
 //! - `drive`: hears them, and applies the log.
@@ -55,6 +55,7 @@ mod members;
 pub mod migration;
 mod mover;
 mod node;
+mod outputs;
 mod refusals;
 mod session;
 mod slots;

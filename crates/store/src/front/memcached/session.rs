@@ -39,7 +39,7 @@ impl Session {
     /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
-        let mut used = self.skip(input.len());
+        let (mut used, is_elsewhere) = (self.skip(input.len()), turn.world.keeper.is_elsewhere());
         if self.state.is_binary.is_none() && !self.is_relayed {
             match mark::begin(input) {
                 Begin::Mark(len, token, who) if self.is_of_group(turn, token) => {
@@ -51,11 +51,11 @@ impl Session {
                 Begin::Part => return Step { used, next: Next::Read(1) },
                 Begin::Request => {}
             }
-            if self.is_relayed && !turn.world.keeper.is_elsewhere() {
+            if self.is_relayed && !is_elsewhere {
                 out.extend_from_slice(mark::ACCEPTED);
             }
         }
-        if turn.world.keeper.is_elsewhere() {
+        if is_elsewhere {
             let to = turn.world.keeper.relays_to();
             return match to.filter(|_| !self.is_relayed) {
                 Some(_) if self.state.skip > 0 => Step { used, next: Next::Read(1) },

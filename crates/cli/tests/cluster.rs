@@ -347,8 +347,7 @@ mod with_clusters {
         // Whichever node is the next primary, the others lead there.
         let killed = trial.node_at(&primary);
         fronts.retain(|at| killed["memcached"] != *at);
-        let process = Pid::from_raw(killed["process"].as_u64().unwrap() as i32).unwrap();
-        kill_process(process, Signal::KILL).unwrap();
+        trial.kill(&primary);
         for at in &fronts {
             for other in nodes.iter().map(|node| node["memcached"].as_str().unwrap()) {
                 let found = [format!("VALUE {other} 0 1"), "x".to_owned(), "END".to_owned()];
@@ -361,6 +360,7 @@ mod with_clusters {
             })
         };
         assert!(trial.fronts().iter().any(relayed), "every node was the primary");
+        trial.finish();
     }
 
     /// go-redis' and iovalkey's cluster clients, unmodified.

@@ -59,7 +59,7 @@ pub(crate) enum Key {
 }
 
 /// How many members a group is to have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Size(pub(crate) u8);
 
 /// A document.

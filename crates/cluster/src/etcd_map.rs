@@ -59,9 +59,7 @@ impl EtcdMap {
         self.client = Some(held);
         Ok(done)
     }
-}
 
-impl EtcdMap {
     /// Says how many members a group is to have, 1 to 15. Its primary sees to it, with the nodes
     /// that are there.
     ///

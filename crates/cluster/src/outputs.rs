@@ -33,7 +33,7 @@ impl State {
 
     /// The same for changes that somebody will wait for: what goes to other nodes is posted then
     /// ([`Group::wait`]), in one WRITE with what is logged meanwhile; or by the node's thread,
-    /// within a tick. To post each change alone takes four times the processor's time.
+    /// within a tick. To post each change alone takes nearly three times the processor's time.
     pub(crate) fn carry_out_soon(&mut self, group: &Group) {
         let most = UNPOSTED.min(group.options.ring_bytes / 8);
         if self.replica.last().offset.saturating_sub(self.posted_to) >= most {

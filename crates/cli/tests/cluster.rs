@@ -92,9 +92,13 @@ mod with_clusters {
 
         /// Kills the node whose clients are at this address.
         fn kill(&self, front: &str) {
+            self.signal(front, Signal::KILL);
+        }
+
+        fn signal(&self, front: &str, signal: Signal) {
             let pid = self.node_at(front)["process"].as_i64().unwrap();
             let pid = Pid::from_raw(pid.try_into().unwrap()).unwrap();
-            kill_process(pid, Signal::KILL).unwrap();
+            kill_process(pid, signal).unwrap();
         }
 
         /// Asks each node until one of them answers this. Which? (On a busy machine, the primary
@@ -215,6 +219,30 @@ mod with_clusters {
     }
 
     /// A group gets more members, and fewer, and has what it had.
+    /// Without directories, what a node holds goes with it: one that is to end stays until the
+    /// next one has it.
+    #[test]
+    fn nodes_in_memory_are_replaced_one_after_the_other() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let mut trial = Trial::start("1", "3");
+        trial.answered("SET foo 1", &["+OK"]);
+        let old: Vec<_> = trial.fronts().into_iter().map(str::to_owned).collect();
+        let mut new = Vec::new();
+        for front in &old {
+            trial.signal(front, Signal::TERM);
+            let name = &trial.node_at(front)["node"];
+            let is_lost = |told: &Value| told["has_lease"] == false;
+            until("a node has ended", || node(&trial.status(), name).is_none_or(is_lost));
+            new.push(trial.add_node()["redis"][0].as_str().unwrap().to_owned());
+        }
+        until("the new nodes serve what the old ones had", || {
+            new.iter().any(|at| redis(at, "GET foo") == ["$1", "1"])
+        });
+        trial.finish();
+    }
+
     #[test]
     fn a_group_is_resized_while_it_serves() {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {

@@ -39,6 +39,10 @@ pub trait Coordinator: Send {
     /// # Errors
     /// The service does not answer, in words.
     fn poll(&mut self, timeout: Duration) -> Result<Option<News>, String>;
+
+    /// The node ends, and never comes back under its number: others need not wait until the service
+    /// misses it. (They find it out all the same.)
+    fn depart(&mut self) {}
 }
 
 /// Carries requests and news to and fro, until the node stops.
@@ -58,6 +62,10 @@ pub(crate) fn run(
         if let Err(reason) = coordinator.submit(request) {
             return tracing::debug!("the configuration service is not told of the end: {reason}");
         }
+    }
+    // With a disk, it may be back before anybody has missed it.
+    if group.lock().disk.is_none() {
+        coordinator.depart();
     }
 }
 

@@ -170,9 +170,8 @@ pub(crate) fn note(
             view.changes = written.changes;
         }
         Key::Size => view.size = Some(Size::read(value).ok_or_else(unreadable)?.0),
-        Key::Node(node) => {
-            view.nodes.insert(node, Address::read(value).ok_or_else(unreadable)?);
-        }
+        // (One that cannot be read is not there: it must not stop the others.)
+        Key::Node(node) => view.nodes.extend(Address::read(value).map(|address| (node, address))),
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ const PRESENT_EVERY: Duration = Duration::from_millis(1000);
 const TRIES: usize = 2;
 /// What is said when etcd no longer has what it had. Nothing tells what else it has forgotten.
 const GONE: &str = "the group’s entry is gone, so etcd has lost its data: restore it from a backup \
-                    of etcd, or end all nodes and start them anew";
+                    of etcd, or end all nodes and start them anew, with empty directories";
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone)]
@@ -218,12 +218,26 @@ pub(crate) fn words_of(error: &etcd_client::Error) -> String {
             let cause = cause.map(|cause| format!(" ({cause})")).unwrap_or_default();
             format!("it has ended the connection{cause}: does it ask for a certificate?")
         }
+        etcd_client::Error::GRpcStatus(status) if let Some(words) = plain(status.message()) => {
+            format!("{words} ({})", status.message())
+        }
         etcd_client::Error::GRpcStatus(status) => match advice(status.message()) {
             Some(advice) => format!("{advice} ({})", status.message()),
             None => status.message().to_owned(),
         },
         other => other.to_string(),
     }
+}
+
+/// What has happened, by what the client's library says of it.
+fn plain(said: &str) -> Option<&'static str> {
+    let words = [
+        ("Timeout expired", "it does not answer in time: does it run, and have a majority?"),
+        ("error reading a body from connection", "it has ended the connection"),
+        ("http2 error", "what answers there is no etcd: is that its address?"),
+        ("dns error", "its name cannot be found"),
+    ];
+    words.into_iter().find(|(sign, _)| said.contains(sign)).map(|(_, words)| words)
 }
 
 /// What to do where etcd lets a user not in, by what it says.
@@ -361,6 +375,15 @@ impl Coordinator for Etcd {
         }
         heard.map_err(|error| words_of(&error))?;
         Ok(inner.news.pop_front())
+    }
+
+    fn depart(&mut self) {
+        let Some(presence) = self.inner.presence.take() else { return };
+        let lease = presence.keeper.id();
+        let revoke = async |inner: &mut Inner| inner.client.lease_revoke(lease).await.map(drop);
+        if let Err(error) = self.runtime.block_on(self.inner.in_time(revoke)) {
+            tracing::debug!("etcd is not told of the end: {}", words_of(&error));
+        }
     }
 }
 
@@ -502,20 +525,22 @@ impl Inner {
                 if self.latest.as_ref().is_some_and(|latest| latest.revision > revision) {
                     return Ok(());
                 }
-                let written =
-                    Written::read(pair.value()).ok_or_else(|| unreadable("the group's entry"))?;
+                let written = Written::read(pair.value())
+                    .ok_or_else(|| unreadable("the group's entry (its key `configuration`)"))?;
                 self.keep(written, revision);
                 self.tell();
             }
-            Some(Key::Node(node)) => {
-                let address =
-                    Address::read(pair.value()).ok_or_else(|| unreadable("a node's address"))?;
-                self.nodes.insert(node, address);
-                self.news.push_back(News::Address(node, Some(address)));
-            }
+            // (One that cannot be read is not there: it must not stop the others.)
+            Some(Key::Node(node)) => match Address::read(pair.value()) {
+                Some(address) => {
+                    self.nodes.insert(node, address);
+                    self.news.push_back(News::Address(node, Some(address)));
+                }
+                None => tracing::debug!("the address of {node} in etcd is not as expected"),
+            },
             Some(Key::Size) => {
-                let size =
-                    Size::read(pair.value()).ok_or_else(|| unreadable("the group's size"))?;
+                let size = Size::read(pair.value())
+                    .ok_or_else(|| unreadable("the group's size (its key `size`)"))?;
                 self.size = size.0.into();
             }
             None => {}

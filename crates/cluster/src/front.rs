@@ -21,14 +21,15 @@ use crate::slots::{Slots, load};
 pub struct GroupKeeper(pub Arc<Group>);
 
 /// What a node does, in a word for `INFO`.
-fn word_of(standing: Standing) -> &'static str {
-    match standing {
+fn word_of(status: &Status) -> &'static str {
+    match status.standing {
         Standing::Idle => "idle",
         Standing::Fencing => "fences",
         Standing::Backup(true) => "follows",
         Standing::Backup(false) => "waits",
         Standing::Recovering => "recovers",
-        Standing::Serving => "serves",
+        Standing::Serving if status.has_lease => "serves",
+        Standing::Serving => "lacks the lease",
     }
 }
 
@@ -76,10 +77,10 @@ impl Keeper for GroupKeeper {
 
     fn entries(&self) -> Vec<(&'static str, String)> {
         let status = self.0.status();
-        let epoch = status.configuration.map_or(0, |latest| latest.epoch);
+        let epoch = status.configuration.as_ref().map_or(0, |latest| latest.epoch);
         let mut entries = vec![
             ("cluster_node", status.me.to_string()),
-            ("cluster_standing", word_of(status.standing).to_owned()),
+            ("cluster_standing", word_of(&status).to_owned()),
             ("cluster_epoch", epoch.to_string()),
             ("cluster_has_lease", u8::from(status.has_lease).to_string()),
             ("cluster_last", status.last.position.to_string()),

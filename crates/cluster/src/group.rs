@@ -527,7 +527,7 @@ impl Group {
             last: replica.last(),
             committed: replica.committed(),
             applied: state.applying_from.unwrap_or(replica.applied()),
-            serving: state.open.filter(|_| state.is_open()).map(|(_, since)| since.elapsed()),
+            serving: state.open.filter(|_| state.check().is_ok()).map(|(_, since)| since.elapsed()),
             links: state.links.keys().copied().collect(),
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
@@ -678,17 +678,22 @@ impl State {
     /// Lets those who read the store's memory in while this node serves, and nobody else.
     pub(crate) fn guard(&mut self, group: &Group) {
         let serves = self.check().is_ok();
-        if serves != self.lets_in {
-            self.lets_in = serves;
-            if serves { group.gate.open() } else { group.gate.close() }
+        if serves && !self.lets_in {
+            self.lets_in = true;
+            group.gate.open();
+        } else if !serves && self.lets_in {
+            self.cease(group);
         }
     }
 
     /// From now on this node answers nobody: another one may be the primary.
     pub(crate) fn cease(&mut self, group: &Group) {
         group.set_standpoint(Standpoint::default());
-        self.lets_in = false;
         group.gate.close();
+        if std::mem::take(&mut self.lets_in) {
+            let epoch = self.replica.epoch();
+            tracing::info!("{} does not serve any more, as of epoch {epoch}", group.options.me);
+        }
     }
 }
 

@@ -160,7 +160,10 @@ pub trait MapService: Send {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
     /// Nobody has slots.
-    #[error("no group of the cluster has begun yet: start its nodes first")]
+    #[error(
+        "etcd has no map of the cluster’s slots: start the nodes of its first group; if there was \
+         one, restore the key `slots` from a backup of etcd"
+    )]
     NoMap,
     /// There is no such group.
     #[error("the cluster has no group {0}: start its nodes with --group {0}")]

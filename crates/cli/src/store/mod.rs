@@ -20,7 +20,7 @@ mod tablespace;
 use std::fs;
 use std::path::Path;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use remora::{Device, wait_for};
 use remora_cli::node::address::{AddressError, NodeAddress};
@@ -194,6 +194,10 @@ fn turn_to(client: &mut StoreClient, name: &str) -> Result<()> {
     let Some(found) = client.find_tablespace(name)? else {
         let all = client.tablespaces()?;
         let names: Vec<&str> = all.iter().map(|(info, _)| info.options.name.as_str()).collect();
+        ensure!(
+            !names.contains(&name),
+            "clients over the card use the keys of a cluster’s tablespace db0 only, not `{name}`"
+        );
         bail!("there is no tablespace `{name}`; there are: {}", names.join(", "));
     };
     client.set_tablespace(found);

@@ -420,8 +420,11 @@ pub enum Refused {
     /// The tablespace, or the store, is full and evicts nothing.
     #[error("the tablespace is full: delete keys, raise its quota, or let it evict")]
     Full = 129,
-    /// The key or the value is longer than the store takes.
-    #[error("the key or the value is longer than the store takes")]
+    /// The key is empty, or the key or the value is longer than the store takes.
+    #[error(
+        "the key is empty, or the key or the value is longer than the store takes: a key has up \
+         to 64 KiB, a value up to 16 MiB, and in a cluster both no more than a quarter of `--ring`"
+    )]
     TooLarge = 130,
     /// No tablespace has the number.
     #[error("there is no such tablespace")]

@@ -1,12 +1,12 @@
 //! What a node says of itself, by Redis' `INFO`.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use remora_cluster::NodeId;
 
 /// How long a node may take for each step.
@@ -77,7 +77,11 @@ impl Told {
             reply(&mut replies).context("it does not take the password")?;
         }
         send(&stream, &["INFO", "persistence"])?;
-        let text = reply(&mut replies)?;
+        let text =
+            reply(&mut replies).map_err(|error| match error.to_string().contains("NOAUTH") {
+                true => anyhow!("it asks for a password: name it with --password"),
+                false => error,
+            })?;
         Told::read(node, &text)
     }
 
@@ -130,7 +134,10 @@ fn send(mut stream: &TcpStream, words: &[&str]) -> Result<()> {
 /// Reads a reply that is a line or a text.
 fn reply(stream: &mut impl BufRead) -> Result<String> {
     let mut line = String::new();
-    stream.take(REPLY_MAX).read_line(&mut line).context("it does not answer")?;
+    stream.take(REPLY_MAX).read_line(&mut line).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => anyhow!("it has not answered for {PATIENCE:?}"),
+        _ => anyhow!("it does not answer: {error}"),
+    })?;
     let line = line.trim_end();
     if let Some(length) = line.strip_prefix('$') {
         let length: u64 = length.parse().context("it answers what is none of Redis’ replies")?;

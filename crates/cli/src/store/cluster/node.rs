@@ -4,12 +4,12 @@ use std::iter;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use remora::Device;
 use remora_cli::{output, random};
-use remora_cluster::etcd::{Etcd, EtcdOptions};
+use remora_cluster::etcd::{Etcd, EtcdOptions, Overview, Terms, overview};
 use remora_cluster::{
     Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Kept, Mover, Node, NodeId,
     NotServing, ShardKeeper, Slots,
@@ -32,6 +32,12 @@ const HOUSE: Duration = Duration::from_millis(10);
 const HOUSE_BUCKETS: u32 = 4096;
 /// The members are looked after once in so many times.
 const TEND_EVERY: u32 = 25;
+/// How long a node that is to end stays for others, while one is about to take a place.
+const HAND_OVER: Duration = Duration::from_secs(30);
+/// How often it looks whether it may end.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long it waits for one that nobody has heard of yet.
+const GRACE: Duration = Duration::from_secs(2);
 /// By how many millionths clocks gain or lose at most.
 const DRIFT_PPM: u32 = 500;
 /// Nodes reach each other at the port that is so much higher than the one of their clients.
@@ -45,6 +51,8 @@ struct Member {
     ways: CardWays,
     node: Node<Region>,
     slots: Arc<Slots<Region>>,
+    /// What the group's nodes have agreed on, whatever this one was told.
+    terms: Terms,
     _mover: Mover<Region>,
 }
 
@@ -62,7 +70,7 @@ pub(in crate::store) fn serve(
 ) -> Result<()> {
     let member = Member::start(device, name, args, options)?;
     member.announce(name, args, json)?;
-    member.run(args, stop)
+    member.run(name, args, stop)
 }
 
 impl Member {
@@ -123,7 +131,7 @@ impl Member {
         };
         let password = options.fronts.password.clone();
         let mover = Mover::start(slots.clone(), Box::new(map), password)?;
-        Ok(Member { fronts, ways, node, slots, _mover: mover })
+        Ok(Member { fronts, ways, node, slots, terms, _mover: mover })
     }
 
     fn announce(&self, name: &str, args: &NodeArgs, json: bool) -> Result<()> {
@@ -136,10 +144,14 @@ impl Member {
                 "card": card.to_string(), "store": self.ways.address().to_string(),
                 "redis": redis, "memcached": memcached,
                 "records": self.node.recovery().map(|found| found.log.records),
+                "lease_ms": self.terms.lease.as_millis() as u64,
+                "ring_bytes": self.terms.ring_bytes,
             }));
         }
         let group = &args.group;
         println!("Node {me} of group {group} of the cluster {name}: its card is at {card}.");
+        let Terms { lease, ring_bytes, .. } = self.terms;
+        println!("The group has a lease of {lease:?} and a ring of {}.", output::bytes(ring_bytes));
         println!("Clients over the card: {}.", self.ways.address());
         redis.iter().for_each(|at| println!("Redis’ clients: TCP {at}."));
         memcached.iter().for_each(|at| println!("memcached’s clients: TCP {at}."));
@@ -152,23 +164,74 @@ impl Member {
     }
 
     /// Keeps the house until the node is to end.
-    fn run(&self, args: &NodeArgs, stop: &AtomicBool) -> Result<()> {
+    fn run(&self, name: &str, args: &NodeArgs, stop: &AtomicBool) -> Result<()> {
         let mut turn = 0u32;
         while !stop.load(Ordering::Relaxed) && !self.fronts.is_stopping() {
             if let Err(NotServing::Failed(reason)) = self.node.group().check() {
-                bail!("the node has ended: {reason}; start it again, and it gets what it lacks");
+                bail!(
+                    "the node has ended: {reason}; start it again, with as much memory as the \
+                     others have, and it gets what it lacks"
+                );
             }
             self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
-            if turn.is_multiple_of(TEND_EVERY)
-                && let Some(view) = self.slots.atlas().groups.get(&args.group)
-            {
-                self.node.group().tend(view.size.unwrap_or(args.nodes).into());
+            if turn.is_multiple_of(TEND_EVERY) {
+                self.node.group().tend(self.size(args));
             }
             turn = turn.wrapping_add(1);
             std::thread::sleep(HOUSE);
         }
+        self.wait_for_others(name, args)
+    }
+
+    /// How many members the group is to have.
+    fn size(&self, args: &NodeArgs) -> usize {
+        let atlas = self.slots.atlas();
+        let wanted = atlas.groups.get(&args.group).and_then(|view| view.size);
+        wanted.unwrap_or(args.nodes).into()
+    }
+
+    /// Without a directory, what this node holds goes with it. So where a majority would go, and
+    /// another node is about to become a member, it stays until that one is. (A second signal ends
+    /// it at once.) Where nobody comes, the user wants to end them all.
+    fn wait_for_others(&self, name: &str, args: &NodeArgs) -> Result<()> {
+        if self.node.recovery().is_some() {
+            return Ok(());
+        }
+        let group = args.etcd.group(&full_name(name, &args.group))?;
+        let (me, start, mut is_told) = (self.node.group().status().me, Instant::now(), false);
+        // (Without etcd, nobody takes a place.)
+        while let Ok(seen) = overview(&group)
+            && is_awaited(me, &seen, self.size(args), start.elapsed())
+        {
+            if !is_told {
+                eprintln!(
+                    "Waits until another node has what only this one and a minority have; a \
+                     second signal ends it at once, and the group with it."
+                );
+                is_told = true;
+            }
+            if start.elapsed() > HAND_OVER {
+                bail!(
+                    "the node has ended, and no other one had what it held within {HAND_OVER:?}: \
+                     the group may be lost"
+                );
+            }
+            self.node.group().tend(self.size(args));
+            std::thread::sleep(LOOK);
+        }
         Ok(())
     }
+}
+
+/// Whether a group of this size needs the node, and will not for long, when it has waited so long.
+fn is_awaited(me: NodeId, seen: &Overview, size: usize, waited: Duration) -> bool {
+    let Some(latest) = &seen.configuration else { return false };
+    let members = &latest.members;
+    let stay = members.iter().filter(|node| **node != me && seen.nodes.contains_key(node)).count();
+    let is_majority = |count: usize| count * 2 > members.len();
+    let is_needed = members.contains(&me) && is_majority(stay + 1) && !is_majority(stay);
+    let comes = seen.nodes.keys().any(|node| !members.contains(node)) || !latest.is_established();
+    is_needed && (comes || members.len() > size || waited < GRACE)
 }
 
 /// The port at which the nodes reach each other.

@@ -197,6 +197,9 @@ impl Look {
         };
         let serves = match self.serving() {
             Some((_, seconds)) => format!("and has served for {} s", output::grouped(seconds)),
+            None if self.told(*primary).is_none() => {
+                "and does not say whether it serves".to_owned()
+            }
             None => "but does not serve at the moment".to_owned(),
         };
         format!(

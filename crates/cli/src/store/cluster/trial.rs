@@ -152,8 +152,8 @@ impl Try {
         }
         let (url, folder) = (&etcd.url, etcd.folder.path().display());
         println!(
-            "A cluster of {} nodes, and etcd at {url} with its data in {folder}:",
-            nodes.len()
+            "A cluster of {}, and etcd at {url} with its data in {folder}:",
+            output::counted(nodes.len() as u64, "node")
         );
         println!("{table}");
         let first = nodes.iter().find(|node| primaries.contains(&node.ready.node));
@@ -161,13 +161,18 @@ impl Try {
             let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
             println!("Try: redis-cli -c -p {port} set greeting hello");
             println!("     remora store cluster watch {NAME} --etcd {url}");
-            println!(
-                "     kill -9 {}        the primary: another node takes over",
-                node.process.id()
-            );
+            if self.nodes > 1 {
+                println!(
+                    "     kill -9 {}        the primary: another node takes over",
+                    node.process.id()
+                );
+            }
         }
-        let more = format!("remora store serve --cluster {NAME} --etcd {url} --redis 0");
-        println!("     {more}        a node in its place");
+        let (more, memory) = (format!("--cluster {NAME} --etcd {url}"), self.memory);
+        println!(
+            "     remora store serve {more} --memory {memory} --redis 0 --memcached 0        a \
+             node in the place of one that is lost"
+        );
         println!("Stop: Ctrl-C");
         Ok(())
     }

@@ -24,6 +24,35 @@ fn text() {
     client.expect_end("");
 }
 
+/// After `noreply`, the next answer is that of the next request, whatever became of this one.
+#[test]
+fn nothing_is_answered_to_noreply() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    client.ask("set n 0 0 1\r\nx\r\n", "STORED\r\n");
+    let long = "k".repeat(251);
+    for request in [
+        "incr n 1 noreply".to_owned(),
+        "incr n x noreply".to_owned(),
+        "incr none 1 noreply".to_owned(),
+        "touch n abc noreply".to_owned(),
+        "flush_all abc noreply".to_owned(),
+        "delete n 5 noreply".to_owned(),
+        "cas n 0 0 1 x noreply".to_owned(),
+        "set n 0 0 -1 noreply".to_owned(),
+        "set n 0 0 2 noreply\r\nlong".to_owned(),
+        format!("incr {long} 1 noreply"),
+        format!("touch {long} 1 noreply"),
+        format!("delete {long} noreply"),
+        format!("set {long} 0 0 1 noreply\r\nx"),
+        format!("set k 0 0 20000000 noreply\r\n{}", "x".repeat(20_000_000)),
+    ] {
+        client.ask(format!("{request}\r\nget n\r\n"), "VALUE n 0 1\r\nx\r\nEND\r\n");
+    }
+    // A line whose words are too few, or too many, does not say so.
+    client.ask("set noreply\r\nincr noreply\r\ntouch noreply\r\n", "ERROR\r\n".repeat(3));
+}
+
 #[test]
 fn comparisons() {
     let server = serve(&options());

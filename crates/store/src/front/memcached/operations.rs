@@ -312,24 +312,11 @@ pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(
             turn.world.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
         }
         _ => {
+            // As in memcached: the newest request counts, and takes back one that waits.
+            turn.world.flush_at.store(-1, std::sync::atomic::Ordering::Relaxed);
             let version = turn.world.keyspace.flush(ts, turn.now)?;
             turn.version = turn.version.max(version);
         }
-    }
-    Ok(())
-}
-
-/// Does a flush whose time has come.
-pub(super) fn flush_if_due(turn: &mut Turn, ts: TablespaceId) -> Result<(), Refused> {
-    use std::sync::atomic::Ordering::Relaxed;
-    let at = turn.world.flush_at.load(Relaxed);
-    if at < 0 || at as u64 > turn.now {
-        return Ok(());
-    }
-    // One thread does it.
-    if turn.world.flush_at.compare_exchange(at, -1, Relaxed, Relaxed).is_ok() {
-        let version = turn.world.keyspace.flush(ts, turn.now)?;
-        turn.version = turn.version.max(version);
     }
     Ok(())
 }

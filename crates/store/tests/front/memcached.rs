@@ -20,8 +20,12 @@ fn text() {
     client.ask("set k a 0 1\r\nflush_all\r\n", "CLIENT_ERROR bad command line format\r\nOK\r\n");
     client.ask("set k 0 -1 1\r\nx\r\nget k\r\n", "STORED\r\nEND\r\n");
     client.ask(format!("get {}\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
-    client.ask("GET / HTTP/1.1\r\n", "");
-    client.expect_end("");
+    client.ask("GET a\r\nDELETE a\r\nPUT\r\n", "ERROR\r\nERROR\r\nERROR\r\n");
+    for line in ["GET / HTTP/1.1", "PUT /a HTTP/1.1", "POST a", "Host: a"] {
+        let mut browser = Client::memcached(&server);
+        browser.ask(format!("{line}\r\n"), "");
+        browser.expect_end("");
+    }
 }
 
 /// After `noreply`, the next answer is that of the next request, whatever became of this one.
@@ -172,7 +176,13 @@ fn redis_and_memcached_share_a_database_if_they_are_told_to() {
     let [mut redis, mut memcached] = [Client::redis(&server), Client::memcached(&server)];
     memcached.ask("set k 0 0 2\r\n41\r\n", "STORED\r\n");
     redis.ask("INCR k\r\n", ":42\r\n");
+    redis.ask("GET k\r\nGET no\r\n", "$2\r\n42\r\n$-1\r\n");
     memcached.ask("get k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
+    // memcached's statistics are of its own clients' gets, and INFO's of all.
+    memcached.ask("get no k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
+    let sums = server.world().stats.sums();
+    assert_eq!((sums.cmd_get, sums.get_hits, sums.get_misses), (3, 2, 1));
+    assert_eq!((sums.hits, sums.misses), (3, 2));
     memcached.ask("flush_all\r\n", "OK\r\n");
     redis.ask("DBSIZE\r\n", ":0\r\n");
 }

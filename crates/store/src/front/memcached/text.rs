@@ -75,13 +75,22 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         b"touch" => touch(call, rest),
         b"quit" => return Taken::Close,
         // A browser that a page has sent here: its next lines could be commands.
-        b"GET" | b"PUT" | b"POST" | b"DELETE" | b"Host:" => {
+        _ if is_browser(name, rest.clone().next().unwrap_or_default()) => {
             call.turn.counts.protocol_errors.add(1);
             return Taken::Close;
         }
         _ => administer(call, name, rest),
     };
     Taken::Request(at + 1, line_op)
+}
+
+/// Whether a line is of HTTP. (A person who writes `GET key` in capitals gets an error.)
+fn is_browser(name: &[u8], what: &[u8]) -> bool {
+    match name {
+        b"POST" | b"Host:" => true,
+        b"GET" | b"PUT" | b"DELETE" => what.starts_with(b"/") || what.starts_with(b"http"),
+        _ => false,
+    }
 }
 
 /// What concerns no key.

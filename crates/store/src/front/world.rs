@@ -294,8 +294,8 @@ impl Turn {
         self.flush_if_due();
     }
 
-    /// Does a flush of memcached's keys whose time has come, whoever asks next: what is changed
-    /// after that time stays.
+    /// Does a flush of memcached's keys whose time has come, before any client's next command: what
+    /// is changed after that time stays.
     #[inline]
     fn flush_if_due(&mut self) {
         let at = self.world.flush_at.load(Acquire);

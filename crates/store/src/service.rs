@@ -18,6 +18,7 @@ use remora::{Device, MemoryRegion, RegisterError};
 use thiserror::Error;
 
 pub use self::keep::Logged;
+use crate::codec::Codec;
 use crate::disk::{Directory, DirectoryError};
 use crate::front::keyspace::{Forgetful, Keeper, Keyspace};
 use crate::front::served::Served;
@@ -27,7 +28,7 @@ use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
 use crate::snapshot::Snapshots;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
-use crate::tablespace::{TablespaceError, TablespaceOptions};
+use crate::tablespace::{Eviction, TablespaceError, TablespaceOptions};
 use crate::way::chain;
 use crate::way::door::{Behind, ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
 use crate::way::hello::StoreKind;
@@ -120,6 +121,20 @@ pub enum ServiceError {
     /// A tablespace cannot be made.
     #[error(transparent)]
     Tablespace(#[from] TablespaceError),
+    /// A tablespace that is asked for is there with other options.
+    #[error(
+        "the directory has the tablespace {name:?} with {there}, and {asked} is asked for: do not \
+         name it, to serve it as it is (an option that says what it already has is taken, too), or \
+         drop it first (`remora store tablespace NODE drop`), with all its keys"
+    )]
+    OtherOptions {
+        /// Its name.
+        name: String,
+        /// What it has.
+        there: String,
+        /// What is asked for.
+        asked: String,
+    },
     /// Without kernels nobody over the card learns what is on the disk.
     #[error(
         "under --fsync always only kernels can tell what is on the disk, and the card is another \
@@ -204,6 +219,53 @@ fn start_kernels(
     if fsync == Some(Fsync::Always) { Err(ServiceError::Always) } else { Ok(()) }
 }
 
+/// Makes the tablespaces that are not there yet. One that is there keeps its options: others are
+/// refused.
+fn make_tablespaces<J: Journal>(
+    store: &Store<Region, J>,
+    options: &ServiceOptions,
+) -> Result<(), ServiceError> {
+    let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
+    let is_named = options.tablespaces.iter().any(|space| space.name == FIRST);
+    if !is_named && store.tablespace(FIRST).is_none() {
+        store.create_tablespace(&first)?;
+    }
+    for space in &options.tablespaces {
+        match store.tablespaces().into_iter().find(|there| there.options.name == space.name) {
+            None => _ = store.create_tablespace(space)?,
+            Some(there) => is_as_asked(&there.options, space)?,
+        }
+    }
+    Ok(())
+}
+
+/// Whether a tablespace has what is asked for. (How long keys live is not asked for here.)
+fn is_as_asked(there: &TablespaceOptions, asked: &TablespaceOptions) -> Result<(), ServiceError> {
+    let words = |space: &TablespaceOptions| {
+        [
+            space.quota.map_or("no quota".to_owned(), |bytes| format!("a quota of {bytes} bytes")),
+            match space.codec {
+                Codec::None => "values as they are".to_owned(),
+                Codec::Lz4 { head: 0 } => "values as LZ4".to_owned(),
+                Codec::Lz4 { head } => format!("values as LZ4 behind {head} plain bytes"),
+                Codec::Zstd { head: 0 } => "values as zstd".to_owned(),
+                Codec::Zstd { head } => format!("values as zstd behind {head} plain bytes"),
+            },
+            match space.eviction {
+                Eviction::Never => "no eviction".to_owned(),
+                Eviction::Clock => "eviction".to_owned(),
+            },
+        ]
+    };
+    let both = words(there).into_iter().zip(words(asked)).filter(|(there, asked)| there != asked);
+    let (there, wanted): (Vec<_>, Vec<_>) = both.unzip();
+    if there.is_empty() {
+        return Ok(());
+    }
+    let (name, there, asked) = (asked.name.clone(), there.join(", "), wanted.join(", "));
+    Err(ServiceError::OtherOptions { name, there, asked })
+}
+
 impl Service {
     /// Makes a store in the device's memory, with what its directory has, and begins to serve it.
     /// On a card of another process there are no kernels: its clients over the card only read, by
@@ -254,12 +316,7 @@ impl Service {
         keeper: Arc<dyn Keeper>,
         (long, options): (Arc<LongCalls>, &ServiceOptions),
     ) -> Result<Service, ServiceError> {
-        let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
-        for space in std::iter::once(&first).chain(&options.tablespaces) {
-            if store.tablespace(&space.name).is_none() {
-                store.create_tablespace(space)?;
-            }
-        }
+        make_tablespaces(&store, options)?;
         let chains = (places.for_chains, Box::new(chain::program) as Box<ChainMaker>);
         let behind = Behind {
             memory: places.for_clients,
@@ -368,5 +425,27 @@ impl Drop for Service {
         if let Some(Err(error)) = self.log.take().map(CommitThread::close) {
             tracing::error!("{error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tablespace_that_is_there_keeps_its_options() {
+        let there = TablespaceOptions { quota: Some(4096), ..TablespaceOptions::new("a") };
+        is_as_asked(&there, &there).unwrap();
+        let expiring = TablespaceOptions { default_expiry_ms: Some(1), ..there.clone() };
+        is_as_asked(&expiring, &there).unwrap();
+        let asked = TablespaceOptions {
+            quota: None,
+            codec: Codec::Lz4 { head: 0 },
+            ..TablespaceOptions::new("a")
+        };
+        let refused = is_as_asked(&there, &asked).unwrap_err().to_string();
+        let words = "the directory has the tablespace \"a\" with a quota of 4096 bytes, values as \
+                     they are, and no quota, values as LZ4 is asked for: ";
+        assert!(refused.starts_with(words), "{refused}");
     }
 }

@@ -271,6 +271,10 @@ counts! {
     stored,
     /// memcached: gets of keys, found or not.
     cmd_get,
+    /// memcached: gets that found their key.
+    get_hits,
+    /// memcached: gets that did not.
+    get_misses,
     /// memcached: commands that store.
     cmd_set,
     /// memcached: commands that touch.

@@ -4,7 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use csv::Writer;
 use remora_store::client::{About, StoreClient};
@@ -22,6 +22,8 @@ use crate::sink::Sink;
 const PIECE: usize = 1 << 20;
 /// Rows between two looks at the progress.
 const SHOWN: u64 = 256;
+/// Keys that are named whose values are no rows of the schema.
+const NAMED: usize = 3;
 
 /// `remora store dump`.
 #[derive(Debug, Args)]
@@ -71,11 +73,14 @@ impl Dump {
         let mut sheet = Sheet::new(self.format, schema, BufWriter::new(&mut sink))?;
         let options = ClientOptions { piece: PIECE, ..ClientOptions::default() };
         let (mut rows, mut bytes, mut failed) = (0, 0, None);
+        let mut strangers = Strangers::default();
         self.store.with_options(&options, |client| {
             for (database, space) in self.spaces(client)? {
                 client.set_tablespace(space);
                 client.items(|key, about, value| {
-                    if failed.is_none() {
+                    if !sheet.takes(value) {
+                        strangers.note(key, value);
+                    } else if failed.is_none() {
                         failed = sheet.item(database, key, about, value).err();
                     }
                     (rows, bytes) = (rows + 1, bytes + (key.len() + value.len()) as u64);
@@ -88,6 +93,7 @@ impl Dump {
         })?;
         let written = failed.map_or_else(|| sheet.finish(), Err);
         written.context("cannot write what the store has")?;
+        strangers.refuse()?;
         sink.finish()?;
         progress.at(rows, bytes);
         eprintln!("{}", progress.finish("dumped", bytes));
@@ -106,6 +112,40 @@ impl Dump {
         let mut databases: Vec<_> = databases.collect();
         databases.sort_unstable();
         Ok(databases)
+    }
+}
+
+/// Values that are no rows of the schema: their columns would be cut or empty.
+#[derive(Debug, Default)]
+struct Strangers {
+    count: u64,
+    /// The first ones' keys and lengths.
+    first: Vec<String>,
+}
+
+impl Strangers {
+    fn note(&mut self, key: &[u8], value: &[u8]) {
+        self.count += 1;
+        if self.first.len() < NAMED {
+            let key = remora::printable(&String::from_utf8_lossy(key));
+            self.first.push(format!("`{key}` ({} bytes)", value.len()));
+        }
+    }
+
+    fn refuse(&self) -> Result<()> {
+        let and_more = if self.count > self.first.len() as u64 { " and others" } else { "" };
+        ensure!(
+            self.count == 0,
+            "values of {} are no rows of the schema, as they are shorter or longer: {}{and_more}; \
+             give the schema that they were put with, name the tablespace that has only such rows \
+             (--tablespace), or dump without --schema",
+            match self.count {
+                1 => "1 key".to_owned(),
+                count => format!("{count} keys"),
+            },
+            self.first.join(", "),
+        );
+        Ok(())
     }
 }
 
@@ -132,6 +172,14 @@ impl<W: Write> Sheet<W> {
                 Sheet::Csv(Box::new(to), schema)
             }
         })
+    }
+
+    /// Whether a value can be written without a loss.
+    fn takes(&self, value: &[u8]) -> bool {
+        match self {
+            Sheet::Csv(_, Some(schema)) | Sheet::Json(_, Some(schema)) => schema.is_row(value),
+            _ => true,
+        }
     }
 
     fn item(&mut self, database: u64, key: &[u8], about: &About, value: &[u8]) -> Result<()> {
@@ -236,5 +284,24 @@ mod tests {
         let lines: Vec<Value> = json.lines().map(|l| serde_json::from_str(l).unwrap()).collect();
         assert_eq!((&lines[0]["key"], &lines[0]["row"]["t"]), (&"a,\"b\"".into(), &"x\ny".into()));
         assert_eq!((&lines[1]["key_hex"], &lines[1]["expires_ms"]), (&"ff".into(), &9.into()));
+    }
+
+    #[test]
+    fn values_that_are_no_rows_are_refused() {
+        let takes = |schema: &str, value: &[u8]| {
+            let schema = Schema::parse(schema).unwrap();
+            let sheet = Sheet::new(Format::Csv, Some(schema), Vec::new()).unwrap();
+            sheet.takes(value)
+        };
+        let found = [b"".as_slice(), b"a", b"ab", b"abc"].map(|value| takes("n u16", value));
+        assert_eq!(found, [false, false, true, false]);
+        assert!(takes("n u8\nt text", b"abc") && !takes("n u8\nt text", b""));
+        let mut strangers = Strangers::default();
+        strangers.refuse().unwrap();
+        (0..5u8).for_each(|n| strangers.note(&[b'k', b'0' + n, 0x1b], b"x"));
+        let error = strangers.refuse().unwrap_err().to_string();
+        let words = "values of 5 keys are no rows of the schema, as they are shorter or longer: \
+                     `k0?` (1 bytes), `k1?` (1 bytes), `k2?` (1 bytes) and others; ";
+        assert!(error.starts_with(words), "{error}");
     }
 }

@@ -1,13 +1,14 @@
 //! The server: a store on a card, in every way at once.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_cli::device::DeviceArgs;
@@ -56,8 +57,8 @@ pub(super) struct Serve {
     #[arg(long, value_name = "ADDR:PORT", num_args = 0..=1, default_missing_value = "11211")]
     memcached: Option<Front>,
     /// Threads for the clients of Redis and memcached
-    #[arg(long, default_value_t = 1)]
-    threads: usize,
+    #[arg(long, default_value = "1")]
+    threads: NonZeroUsize,
     /// A tablespace, with the most bytes that it may have and how its values are stored; may be
     /// given several times
     #[arg(long = "tablespace", value_name = "NAME[:SIZE[:lz4|zstd]]")]
@@ -117,7 +118,13 @@ impl FromStr for Space {
         let mut words = text.split(':');
         let mut options = TablespaceOptions::new(words.next().unwrap_or_default());
         if let Some(size) = words.next().filter(|size| !size.is_empty()) {
-            options.quota = Some(parse_size(size).map_err(|error| error.to_string())?);
+            let bytes = parse_size(size).map_err(|error| error.to_string())?;
+            if bytes == 0 {
+                return Err(format!(
+                    "`{text}` has room for nothing: leave the size out, or raise it"
+                ));
+            }
+            options.quota = Some(bytes);
         }
         if let Some(word) = words.next() {
             let stored = Stored::from_str(word, false);
@@ -184,6 +191,11 @@ impl Serve {
         let mut options = ServiceOptions::new(self.memory, seed);
         let eviction = if self.evict { Eviction::Clock } else { Eviction::Never };
         options.defaults.eviction = eviction;
+        let names = || self.tablespaces.iter().map(|space| &space.0.name);
+        let twice = names().enumerate().find(|(at, name)| names().take(*at).any(|n| n == *name));
+        if let Some((_, name)) = twice {
+            bail!("--tablespace {name} is given twice: give it once");
+        }
         let spaces = self.tablespaces.iter().map(|space| space.0.clone());
         options.tablespaces = spaces.map(|space| TablespaceOptions { eviction, ..space }).collect();
         let fsync = self.fsync;
@@ -192,7 +204,7 @@ impl Serve {
         options.door.token = token;
         options.fronts.redis = self.redis.iter().map(|front| front.0).collect();
         options.fronts.memcached = self.memcached.iter().map(|front| front.0).collect();
-        options.fronts.threads = self.threads;
+        options.fronts.threads = self.threads.get();
         options.fronts.password = self.password.clone();
         Ok(options)
     }
@@ -253,4 +265,18 @@ pub(super) fn read_back(found: &Recovery) -> String {
         );
     }
     said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tablespaces_are_read_or_refused() {
+        let space: Space = "a:1M:lz4".parse().unwrap();
+        assert_eq!((space.0.name.as_str(), space.0.quota), ("a", Some(1 << 20)));
+        for text in ["a:0", "a:1M:lz5", "a:1M:lz4:x", "a:much"] {
+            assert!(text.parse::<Space>().is_err(), "{text}");
+        }
+    }
 }

@@ -202,6 +202,11 @@ pub trait Keyspace: Send + Sync + Debug {
     /// If the log cannot take it.
     fn flush(&self, ts: TablespaceId, now: u64) -> Result<u64, Refused>;
 
+    /// Whether keys are let go where memory is short.
+    fn evicts(&self) -> bool {
+        false
+    }
+
     /// The tablespace of this name, if there is one.
     fn known(&self, name: &str) -> Option<TablespaceId>;
 

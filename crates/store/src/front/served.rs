@@ -16,7 +16,7 @@ use crate::select::selection::Selection;
 use crate::select::sieve::{Sieve, Stored};
 use crate::slab::ClassInfo;
 use crate::store::{self, Changed, Store, UpdateError, Value};
-use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
+use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Buffers of values up to this size are kept for the next change, in bytes.
 const KEPT_BYTES: usize = 64 * 1024;
@@ -245,6 +245,10 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
 
     fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, Refused> {
         Ok(self.store.flush(ts)?)
+    }
+
+    fn evicts(&self) -> bool {
+        self.options.eviction == Eviction::Clock
     }
 
     fn known(&self, name: &str) -> Option<TablespaceId> {

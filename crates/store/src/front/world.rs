@@ -1,7 +1,10 @@
 //! What all connections of a server share.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI64, AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -251,8 +254,10 @@ pub struct Turn {
     pub world: Arc<World>,
     /// What this thread counts.
     pub counts: Arc<Counts>,
-    /// The time, in ms of Unix time.
+    /// The time, in ms of Unix time: it goes on with each command, and never back within a turn.
     pub now: u64,
+    /// When the turn began, by both clocks. Of a turn that was never begun, time stands still.
+    begun: Option<(Instant, u64)>,
     /// The end of the log as the turn began, where answers wait for it.
     pub since: u64,
     /// The newest change that an answer of this turn acknowledges.
@@ -265,14 +270,62 @@ impl Turn {
     /// The first turn of a thread.
     pub fn new(world: Arc<World>) -> Turn {
         let counts = world.stats.thread();
-        Turn { world, counts, now: unix_ms(), since: 0, version: 0, scratch: Vec::new() }
+        let now = unix_ms();
+        Turn { world, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }
     }
 
     /// Begins the next one.
     pub fn begin(&mut self) {
         self.now = unix_ms();
+        self.begun = Some((Instant::now(), self.now));
         if self.world.keeper.is_awaited() {
             self.since = self.world.keeper.seen();
+        }
+        self.flush_if_due();
+    }
+
+    /// Goes on to the next command, whose time is `at`: one turn may carry out thousands.
+    #[inline]
+    pub(crate) fn go_on(&mut self, at: Instant) {
+        if let Some((begun, begun_ms)) = self.begun {
+            let passed_ms = at.duration_since(begun).as_millis() as u64;
+            self.now = self.now.max(begun_ms + passed_ms);
+        }
+        self.flush_if_due();
+    }
+
+    /// Does a flush of memcached's keys whose time has come, before any client's next command: what
+    /// is changed after that time stays.
+    #[inline]
+    fn flush_if_due(&mut self) {
+        let at = self.world.flush_at.load(Acquire);
+        if at >= 0 && at as u64 <= self.now {
+            self.flush(at);
+        }
+    }
+
+    /// Does the flush that is due `at` this time. One thread does it, and the others wait.
+    #[cold]
+    fn flush(&mut self, at: i64) {
+        let world = self.world.clone();
+        let flushed = world.enter(true, || {
+            if world.flush_at.load(Relaxed) != at {
+                return Ok(0);
+            }
+            // A node that is not its group's primary has no keys of its own to flush.
+            let flushed = match world.keeper.is_elsewhere() {
+                true => Ok(0),
+                false => world.memcached().and_then(|ts| world.keyspace.flush(ts, self.now)),
+            };
+            // It is not tried again, even if it failed: that would remove what comes until then.
+            // (A client may have asked for another one meanwhile.)
+            let _ = world.flush_at.compare_exchange(at, -1, Release, Relaxed);
+            flushed
+        });
+        match flushed {
+            Ok(version) => self.version = self.version.max(version),
+            // Nobody waits for an answer.
+            Err(_) => self.counts.errors.add(1),
         }
     }
 }

@@ -213,6 +213,18 @@ mod tests {
     }
 
     #[test]
+    fn info_says_each_thing_once() {
+        let (kept, ..) = logged(Fsync::EverySecond);
+        let mut names: Vec<_> = kept.entries().into_iter().map(|(name, _)| name).collect();
+        // INFO begins with these.
+        names.extend(["loading", "rdb_last_save_time"]);
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{names:?}");
+    }
+
+    #[test]
     fn under_always_nobody_is_told_of_what_a_crash_would_take_back() {
         let (kept, mut committer, space, _) = logged(Fsync::Always);
         let store = &kept.store;

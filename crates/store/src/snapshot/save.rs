@@ -147,7 +147,6 @@ impl<D: Disk> Snapshots<D> {
         let last_save = if self.last().is_none_or(|saved| saved.is_ok()) { "ok" } else { "err" };
         vec![
             ("rdb_bgsave_in_progress", u8::from(self.in_progress()).to_string()),
-            ("rdb_last_save_time", (self.last_save_ms() / 1000).to_string()),
             ("rdb_last_bgsave_status", last_save.to_owned()),
         ]
     }

@@ -168,7 +168,8 @@ fn slow(slow: Slow) -> Row {
 /// Reads a row of [`Section::Counts`].
 pub(crate) fn read_count(key: &[u8], value: &[u8]) -> Option<(String, u64)> {
     let ([number], []) = split_words(value)? else { return None };
-    Some((String::from_utf8_lossy(key).into_owned(), number))
+    // It is shown to people: a hostile store chooses its bytes.
+    Some((remora::printable(&String::from_utf8_lossy(key)), number))
 }
 
 /// Reads a row of [`Section::Latencies`].
@@ -212,8 +213,8 @@ pub(crate) fn read_slow(key: &[u8], value: &[u8]) -> Option<Slow> {
     if !rest.is_empty() || texts.is_empty() {
         return None;
     }
-    let name = String::from_utf8_lossy(&texts.remove(0)).into_owned();
-    let peer = String::from_utf8_lossy(key).into_owned();
+    let name = remora::printable(&String::from_utf8_lossy(&texts.remove(0)));
+    let peer = remora::printable(&String::from_utf8_lossy(key));
     Some(Slow { id, at_s, took_us, arguments: texts, peer, name })
 }
 
@@ -228,6 +229,15 @@ fn split_words<const N: usize>(bytes: &[u8]) -> Option<([u64; N], &[u8])> {
 mod tests {
     use super::*;
     use crate::way::row::each_row;
+
+    #[test]
+    fn what_a_store_names_does_not_steer_a_terminal() {
+        let (name, number) = read_count(b"hits\x1b[2J\n", &words(&[7])).unwrap();
+        assert_eq!((name.as_str(), number), ("hits?[2J?", 7));
+        let value = [words(&[1, 2, 3]), 2u32.to_le_bytes().to_vec(), b"\x1bc".to_vec()].concat();
+        let slow = read_slow(b"\x1b]0;x\x07", &value).unwrap();
+        assert_eq!((slow.peer.as_str(), slow.name.as_str()), ("?]0;x?", "?c"));
+    }
 
     struct Told {
         stats: Stats,

@@ -7,6 +7,7 @@ mod redis;
 mod relay;
 mod statistics;
 mod suites;
+mod turns;
 
 #[path = "../suites/mod.rs"]
 mod judges;

@@ -20,8 +20,41 @@ fn text() {
     client.ask("set k a 0 1\r\nflush_all\r\n", "CLIENT_ERROR bad command line format\r\nOK\r\n");
     client.ask("set k 0 -1 1\r\nx\r\nget k\r\n", "STORED\r\nEND\r\n");
     client.ask(format!("get {}\r\n", "k".repeat(251)), "CLIENT_ERROR bad command line format\r\n");
-    client.ask("GET / HTTP/1.1\r\n", "");
-    client.expect_end("");
+    client.ask("GET a\r\nDELETE a\r\nPUT\r\n", "ERROR\r\nERROR\r\nERROR\r\n");
+    for line in ["GET / HTTP/1.1", "PUT /a HTTP/1.1", "POST a", "Host: a"] {
+        let mut browser = Client::memcached(&server);
+        browser.ask(format!("{line}\r\n"), "");
+        browser.expect_end("");
+    }
+}
+
+/// After `noreply`, the next answer is that of the next request, whatever became of this one.
+#[test]
+fn nothing_is_answered_to_noreply() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    client.ask("set n 0 0 1\r\nx\r\n", "STORED\r\n");
+    let long = "k".repeat(251);
+    for request in [
+        "incr n 1 noreply".to_owned(),
+        "incr n x noreply".to_owned(),
+        "incr none 1 noreply".to_owned(),
+        "touch n abc noreply".to_owned(),
+        "flush_all abc noreply".to_owned(),
+        "delete n 5 noreply".to_owned(),
+        "cas n 0 0 1 x noreply".to_owned(),
+        "set n 0 0 -1 noreply".to_owned(),
+        "set n 0 0 2 noreply\r\nlong".to_owned(),
+        format!("incr {long} 1 noreply"),
+        format!("touch {long} 1 noreply"),
+        format!("delete {long} noreply"),
+        format!("set {long} 0 0 1 noreply\r\nx"),
+        format!("set k 0 0 20000000 noreply\r\n{}", "x".repeat(20_000_000)),
+    ] {
+        client.ask(format!("{request}\r\nget n\r\n"), "VALUE n 0 1\r\nx\r\nEND\r\n");
+    }
+    // A line whose words are too few, or too many, does not say so.
+    client.ask("set noreply\r\nincr noreply\r\ntouch noreply\r\n", "ERROR\r\n".repeat(3));
 }
 
 #[test]
@@ -143,7 +176,13 @@ fn redis_and_memcached_share_a_database_if_they_are_told_to() {
     let [mut redis, mut memcached] = [Client::redis(&server), Client::memcached(&server)];
     memcached.ask("set k 0 0 2\r\n41\r\n", "STORED\r\n");
     redis.ask("INCR k\r\n", ":42\r\n");
+    redis.ask("GET k\r\nGET no\r\n", "$2\r\n42\r\n$-1\r\n");
     memcached.ask("get k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
+    // memcached's statistics are of its own clients' gets, and INFO's of all.
+    memcached.ask("get no k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
+    let sums = server.world().stats.sums();
+    assert_eq!((sums.cmd_get, sums.get_hits, sums.get_misses), (3, 2, 1));
+    assert_eq!((sums.hits, sums.misses), (3, 2));
     memcached.ask("flush_all\r\n", "OK\r\n");
     redis.ask("DBSIZE\r\n", ":0\r\n");
 }

@@ -53,6 +53,19 @@ fn options_of_set() {
     client.ask("DELEX k IFEQ 3\r\n", ":1\r\n");
     client.ask("SET k v EX 0\r\n", "-ERR invalid expire time in 'set' command\r\n");
     client.ask("SET k v NX XX\r\n", "-ERR syntax error\r\n");
+    client.ask("SET k v EX 9 KEEPTTL\r\n", "-ERR syntax error\r\n");
+    client.ask("SET k v NX NX KEEPTTL KEEPTTL\r\n", "+OK\r\n");
+    client.ask("SET k v XX XX\r\n", "+OK\r\n");
+    client.ask("GETEX k PERSIST PERSIST\r\n", "$1\r\nv\r\n");
+    let beyond = 1u64 << 48;
+    for (last, answer) in [(beyond - 1, ":1\r\n"), (beyond, ""), (i64::MAX as u64, "")] {
+        let invalid = "-ERR invalid expire time in 'pexpireat' command\r\n";
+        let answer = if answer.is_empty() { invalid } else { answer };
+        client.ask(format!("PEXPIREAT k {last}\r\n"), answer);
+    }
+    client.ask("PEXPIRETIME k\r\n", format!(":{}\r\n", beyond - 1));
+    let invalid = "-ERR invalid expire time in 'set' command\r\n";
+    client.ask(format!("SET k v PXAT {beyond}\r\n"), invalid);
     client.ask("SET k v EX\r\n", "-ERR syntax error\r\n");
     client.ask("SET k v PXAT 1\r\n", "+OK\r\n");
     client.ask("GET k\r\n", "$-1\r\n");
@@ -86,6 +99,29 @@ fn mistakes_are_answered_as_redis_does() {
         ),
     );
     client.expect_end("");
+}
+
+#[test]
+fn what_clients_ask_about_the_server_and_themselves() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG GET appendfsync\r\n", "*2\r\n$11\r\nappendfsync\r\n$2\r\nno\r\n");
+    client.ask(
+        "CONFIG GET maxmemory-policy\r\n",
+        "*2\r\n$16\r\nmaxmemory-policy\r\n$11\r\nallkeys-lru\r\n",
+    );
+    client.ask("CONFIG SET save \"\"\r\n", "+OK\r\n");
+    client.send("CONFIG SET save \"60 1\"\r\n");
+    assert!(client.line().starts_with("-ERR CONFIG SET failed"));
+    for word in ["pubsub", "replica", "slave", "master"] {
+        client.ask(format!("CLIENT LIST TYPE {word}\r\n"), "$0\r\n\r\n");
+    }
+    client.ask("CLIENT LIST TYPE x\r\n", "-ERR Unknown client type 'x'\r\n");
+    for option in ["AUTH", "AUTH default", "setname"] {
+        let word = option.split(' ').next().unwrap();
+        let error = format!("-ERR Syntax error in HELLO option '{word}'\r\n");
+        client.ask(format!("HELLO 3 {option}\r\n"), error);
+    }
 }
 
 #[test]

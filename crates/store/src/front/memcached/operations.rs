@@ -262,12 +262,20 @@ pub(super) fn read(
         true => turn.world.keyspace.get(ts, key, turn.now, value),
         false => turn.world.keyspace.get_unnoticed(ts, key, turn.now, value),
     };
-    turn.counts.cmd_get.add(1);
-    match found {
-        Some(_) => turn.counts.hits.add(1),
-        None => turn.counts.misses.add(1),
-    }
+    count_get(turn, found.is_some());
     found
+}
+
+/// Counts a get, among memcached's and among all.
+fn count_get(turn: &Turn, is_found: bool) {
+    let counts = &turn.counts;
+    counts.cmd_get.add(1);
+    let (all, own) = match is_found {
+        true => (&counts.hits, &counts.get_hits),
+        false => (&counts.misses, &counts.get_misses),
+    };
+    all.add(1);
+    own.add(1);
 }
 
 /// Reads a value and moves its end, at the same moment, which counts as a use of the key if it
@@ -281,7 +289,6 @@ pub(super) fn get_and_touch(
 ) -> Result<Option<Found>, Refused> {
     let (start, mut found) = (value.len(), None);
     turn.counts.cmd_touch.add(1);
-    turn.counts.cmd_get.add(1);
     change(turn, ts, key, |seen, _| {
         value.truncate(start);
         found = seen.map(|seen| seen.found);
@@ -292,13 +299,10 @@ pub(super) fn get_and_touch(
     if is_noticed && found.is_some_and(|found| found.trace.is_some()) {
         turn.world.keyspace.note_read(ts, key, turn.now);
     }
-    let counts = &turn.counts;
-    if found.is_some() {
-        counts.hits.add(1);
-        counts.touch_hits.add(1);
-    } else {
-        counts.misses.add(1);
-        counts.touch_misses.add(1);
+    count_get(turn, found.is_some());
+    match found {
+        Some(_) => turn.counts.touch_hits.add(1),
+        None => turn.counts.touch_misses.add(1),
     }
     Ok(found)
 }
@@ -312,24 +316,11 @@ pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(
             turn.world.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
         }
         _ => {
+            // As in memcached: the newest request counts, and takes back one that waits.
+            turn.world.flush_at.store(-1, std::sync::atomic::Ordering::Relaxed);
             let version = turn.world.keyspace.flush(ts, turn.now)?;
             turn.version = turn.version.max(version);
         }
-    }
-    Ok(())
-}
-
-/// Does a flush whose time has come.
-pub(super) fn flush_if_due(turn: &mut Turn, ts: TablespaceId) -> Result<(), Refused> {
-    use std::sync::atomic::Ordering::Relaxed;
-    let at = turn.world.flush_at.load(Relaxed);
-    if at < 0 || at as u64 > turn.now {
-        return Ok(());
-    }
-    // One thread does it.
-    if turn.world.flush_at.compare_exchange(at, -1, Relaxed, Relaxed).is_ok() {
-        let version = turn.world.keyspace.flush(ts, turn.now)?;
-        turn.version = turn.version.max(version);
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use remora::connection::token::Token;
 use crate::front::keyspace::TablespaceId;
 use crate::front::memcached::mark::{self, Begin, Who};
 use crate::front::memcached::state::{Call, State, Taken};
-use crate::front::memcached::{binary, operations, text};
+use crate::front::memcached::{binary, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
 
@@ -63,11 +63,7 @@ impl Session {
                 None => refuse(&NOT_PRIMARY, input, out),
             };
         }
-        let ready = turn.world.memcached().and_then(|ts| {
-            operations::flush_if_due(turn, ts)?;
-            Ok(ts)
-        });
-        let ts = match ready {
+        let ts = match turn.world.memcached() {
             Ok(ts) => ts,
             Err(refused) => return refuse(&refused, input, out),
         };
@@ -111,6 +107,7 @@ impl Session {
             used += self.skip(input.len() - used);
             let rest = &input[used..];
             let Some(first) = rest.first() else { return Step { used, next: Next::Read(1) } };
+            turn.go_on(before);
             let is_binary = *self.state.is_binary.get_or_insert(*first == binary::REQUEST);
             let mut call = Call { state: &mut self.state, turn, ts, out };
             let taken = match is_binary {

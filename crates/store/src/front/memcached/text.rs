@@ -75,13 +75,22 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         b"touch" => touch(call, rest),
         b"quit" => return Taken::Close,
         // A browser that a page has sent here: its next lines could be commands.
-        b"GET" | b"PUT" | b"POST" | b"DELETE" | b"Host:" => {
+        _ if is_browser(name, rest.clone().next().unwrap_or_default()) => {
             call.turn.counts.protocol_errors.add(1);
             return Taken::Close;
         }
         _ => administer(call, name, rest),
     };
     Taken::Request(at + 1, line_op)
+}
+
+/// Whether a line is of HTTP. (A person who writes `GET key` in capitals gets an error.)
+fn is_browser(name: &[u8], what: &[u8]) -> bool {
+    match name {
+        b"POST" | b"Host:" => true,
+        b"GET" | b"PUT" | b"DELETE" => what.starts_with(b"/") || what.starts_with(b"http"),
+        _ => false,
+    }
 }
 
 /// What concerns no key.
@@ -114,16 +123,16 @@ fn administer<'a>(
 }
 
 fn flush<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]> + Clone) {
-    let silent = rest.clone().last() == Some(b"noreply");
     let first = rest.clone().next().filter(|word| *word != b"noreply");
-    let Some(delay) = first.map_or(Some(0), signed) else {
-        return call.line(b"CLIENT_ERROR invalid exptime argument");
-    };
-    match operations::flush(call.turn, call.ts, delay) {
-        Ok(()) if silent => {}
-        Ok(()) => call.line(b"OK"),
-        Err(refused) => call.refused(&refused),
-    }
+    quietly(call, rest, |call| {
+        let Some(delay) = first.map_or(Some(0), signed) else {
+            return call.line(b"CLIENT_ERROR invalid exptime argument");
+        };
+        match operations::flush(call.turn, call.ts, delay) {
+            Ok(()) => call.line(b"OK"),
+            Err(refused) => call.refused(&refused),
+        }
+    });
 }
 
 /// With a password, the first request is a `set` whose value is a user and the password.
@@ -237,9 +246,19 @@ fn each<'a>(
     call.line(if asked { b"END" } else { b"ERROR" });
 }
 
-/// The end of a request line: `noreply`, nothing, or something else.
-fn is_silent<'a>(mut rest: impl Iterator<Item = &'a [u8]>) -> bool {
-    rest.next() == Some(b"noreply")
+/// Carries out a request whose last word may be `noreply`. As in memcached, nothing is answered
+/// then, and no errors either: the client reads the answer to its next request.
+fn quietly<'a, T>(
+    call: &mut Call<'_>,
+    rest: impl Iterator<Item = &'a [u8]>,
+    act: impl FnOnce(&mut Call<'_>) -> T,
+) -> T {
+    let (is_silent, start) = (rest.last() == Some(b"noreply"), call.out.len());
+    let done = act(call);
+    if is_silent {
+        call.out.truncate(start);
+    }
+    done
 }
 
 fn store<'a>(
@@ -264,18 +283,34 @@ fn compare<'a>(
 fn store_if<'a>(
     call: &mut Call<'_>,
     mode: Mode,
-    mut rest: impl Iterator<Item = &'a [u8]> + Clone,
+    rest: impl Iterator<Item = &'a [u8]> + Clone,
     data: &[u8],
     head: usize,
     compares: bool,
 ) -> Taken {
-    let op = if compares || mode != Mode::Set { Op::Update } else { Op::Put };
     let count = rest.clone().count();
     let needed = if compares { 5 } else { 4 };
     if count < needed || count > needed + 1 {
         call.line(b"ERROR");
-        return Taken::Request(head, op);
+        return Taken::Request(head, op_of(mode, compares));
     }
+    quietly(call, rest.clone(), |call| store_chunk(call, mode, rest, data, head, compares))
+}
+
+fn op_of(mode: Mode, compares: bool) -> Op {
+    if compares || mode != Mode::Set { Op::Update } else { Op::Put }
+}
+
+/// Stores the value after a line that has all its words.
+fn store_chunk<'a>(
+    call: &mut Call<'_>,
+    mode: Mode,
+    mut rest: impl Iterator<Item = &'a [u8]>,
+    data: &[u8],
+    head: usize,
+    compares: bool,
+) -> Taken {
+    let op = op_of(mode, compares);
     let key = rest.next().unwrap_or_default();
     let mut word = || rest.next().unwrap_or_default();
     let (flags, seconds, len) = (unsigned_32(word()), signed(word()), signed(word()));
@@ -307,9 +342,7 @@ fn store_if<'a>(
     let version = version.flatten();
     let storing = Storing { mode, key, value, flags, expires_ms, version };
     let outcome = operations::store(call.turn, call.ts, &storing);
-    if !is_silent(rest) || matches!(outcome, Outcome::Refused(_)) {
-        call.outcome(&outcome, &STORE);
-    }
+    call.outcome(&outcome, &STORE);
     Taken::Request(whole, op)
 }
 
@@ -318,22 +351,18 @@ fn delete<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Cl
         call.line(b"ERROR");
         return Op::Delete;
     };
-    let silent = rest.clone().last() == Some(b"noreply");
-    let zero = rest.next().is_none_or(|word| word == b"0" || word == b"noreply");
-    if key.len() > KEY_BYTES {
-        call.line(BAD_LINE);
-        return Op::Delete;
-    }
-    if !zero || rest.count() > 1 {
-        if !silent {
-            call.line(b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]");
+    quietly(call, rest.clone(), |call| {
+        let zero = rest.next().is_none_or(|word| word == b"0" || word == b"noreply");
+        if key.len() > KEY_BYTES {
+            return call.line(BAD_LINE);
         }
-        return Op::Delete;
-    }
-    let outcome = operations::delete(call.turn, call.ts, key, None);
-    if !silent {
+        if !zero || rest.count() > 1 {
+            let usage = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
+            return call.line(usage);
+        }
+        let outcome = operations::delete(call.turn, call.ts, key, None);
         call.outcome(&outcome, &DELETE);
-    }
+    });
     Op::Delete
 }
 
@@ -342,28 +371,26 @@ fn add<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>, decrem
         call.line(b"ERROR");
         return Op::Update;
     };
+    quietly(call, rest, |call| add_to(call, key, delta, decrements));
+    Op::Update
+}
+
+fn add_to(call: &mut Call<'_>, key: &[u8], delta: &[u8], decrements: bool) {
     if key.len() > KEY_BYTES {
-        call.line(BAD_LINE);
-        return Op::Update;
+        return call.line(BAD_LINE);
     }
     let Some(delta) = unsigned(delta) else {
-        call.line(b"CLIENT_ERROR invalid numeric delta argument");
-        return Op::Update;
+        return call.line(b"CLIENT_ERROR invalid numeric delta argument");
     };
     let adding = Adding { key, delta, decrements, initial: None, expires_ms: None, version: None };
-    let added = operations::add(call.turn, call.ts, &adding);
-    let silent = is_silent(rest);
-    match added {
+    match operations::add(call.turn, call.ts, &adding) {
         None => call.line(NO_NUMBER),
-        Some((Outcome::Refused(refused), ..)) => call.refused(&refused),
-        Some(_) if silent => {}
         Some((Outcome::Done(_), number, _)) => {
             call.number(number);
             call.line(b"");
         }
         Some((outcome, ..)) => call.outcome(&outcome, &STORE),
     }
-    Op::Update
 }
 
 fn touch<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>) -> Op {
@@ -371,18 +398,16 @@ fn touch<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>) -> O
         call.line(b"ERROR");
         return Op::Touch;
     };
-    if key.len() > KEY_BYTES {
-        call.line(BAD_LINE);
-        return Op::Touch;
-    }
-    let Some(seconds) = signed(seconds) else {
-        call.line(b"CLIENT_ERROR invalid exptime argument");
-        return Op::Touch;
-    };
-    let expires_ms = end(seconds, call.turn.now);
-    let outcome = operations::touch(call.turn, call.ts, key, expires_ms);
-    if !is_silent(rest) {
+    quietly(call, rest, |call| {
+        if key.len() > KEY_BYTES {
+            return call.line(BAD_LINE);
+        }
+        let Some(seconds) = signed(seconds) else {
+            return call.line(b"CLIENT_ERROR invalid exptime argument");
+        };
+        let expires_ms = end(seconds, call.turn.now);
+        let outcome = operations::touch(call.turn, call.ts, key, expires_ms);
         call.outcome(&outcome, &TOUCH);
-    }
+    });
     Op::Touch
 }

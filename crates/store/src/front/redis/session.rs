@@ -106,6 +106,7 @@ fn carry_out(
     out: &mut Vec<u8>,
     before: Instant,
 ) -> Instant {
+    turn.go_on(before);
     let start = out.len();
     let last = state.client.command.load(Relaxed) as usize;
     let found = find_again(last, arguments.at(0));

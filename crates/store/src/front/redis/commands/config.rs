@@ -36,6 +36,11 @@ const fn fixed(name: &'static str, show: fn(&World) -> String) -> Parameter {
 }
 
 const PARAMETERS: &[Parameter] = &[
+    fixed("appendfsync", |world| {
+        let entries = world.keeper.entries().into_iter();
+        let known = entries.filter(|(name, _)| *name == "log_fsync").map(|(_, value)| value).next();
+        known.unwrap_or_else(|| "no".to_owned())
+    }),
     fixed("appendonly", |world| yes(world.keeper.is_logged())),
     Parameter {
         name: "client-output-buffer-limit",
@@ -50,6 +55,10 @@ const PARAMETERS: &[Parameter] = &[
     number!("maxclients", max_clients, 1, 1 << 20),
     fixed("maxmemory", |world| world.keyspace.bytes().1.to_string()),
     number!("maxmemory-clients", buffered_bytes, 1 << 20, 1 << 40),
+    // What was used last is let go last, as far as CLOCK knows.
+    fixed("maxmemory-policy", |world| {
+        if world.keyspace.evicts() { "allkeys-lru" } else { "noeviction" }.to_owned()
+    }),
     fixed("port", |world| world.ports.get().map_or(0, |ports| ports.0).to_string()),
     number!("proto-max-bulk-len", bulk_bytes, 1 << 20, 512 << 20),
     Parameter {
@@ -63,7 +72,15 @@ const PARAMETERS: &[Parameter] = &[
             Ok(())
         }),
     },
-    fixed("save", |_| String::new()),
+    Parameter {
+        name: "save",
+        show: |_| String::new(),
+        set: Some(|_, text| match text {
+            // What clients and tests say who want no snapshots by the clock.
+            "" => Ok(()),
+            _ => Err("snapshots are made when the log has grown, and by SAVE and BGSAVE"),
+        }),
+    },
     Parameter {
         name: "slowlog-log-slower-than",
         show: |world| world.stats.slow_us().to_string(),

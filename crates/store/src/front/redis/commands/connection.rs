@@ -128,11 +128,12 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Done {
     }
     let (mut index, mut name) = (2, None);
     while index < call.len() {
-        if call.is(index, "auth") {
+        let left = call.len() - index - 1;
+        if call.is(index, "auth") && left >= 2 {
             let user = call.after(&mut index)?;
             let word = call.after(&mut index)?;
             log_in(call, user, word)?;
-        } else if call.is(index, "setname") {
+        } else if call.is(index, "setname") && left >= 1 {
             name = Some(plain(call.after(&mut index)?)?);
         } else {
             let option = String::from_utf8_lossy(call.at(index)).into_owned();
@@ -306,12 +307,15 @@ fn line(client: &Client, now: u64, commands: &[Command]) -> String {
 }
 
 fn list(call: &mut Call<'_>) -> Done {
-    let mut only = None;
+    let (mut only, mut shows) = (None, true);
     if call.len() > 3 && call.is(2, "id") {
         let ids: Option<Vec<_>> = call.arguments.from(3).map(decimal).collect();
         only = Some(ids.ok_or(Wrong::Is("ERR Invalid client ID"))?);
     } else if call.len() == 4 && call.is(2, "type") {
-        if !call.is(3, "normal") {
+        // Nobody is of the other types here.
+        shows = call.is(3, "normal");
+        let types = ["normal", "master", "slave", "replica", "pubsub"];
+        if !types.iter().any(|word| call.is(3, word)) {
             let word = String::from_utf8_lossy(call.at(3)).into_owned();
             return Err(Wrong::says(format!("ERR Unknown client type '{word}'")));
         }
@@ -321,7 +325,7 @@ fn list(call: &mut Call<'_>) -> Done {
     let mut text = String::new();
     for client in call.turn.world.clients.list() {
         let is_asked = only.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64)));
-        if client.way == Way::Redis && is_asked {
+        if shows && client.way == Way::Redis && is_asked {
             text.push_str(&line(&client, call.turn.now, call.commands));
         }
     }

@@ -3,6 +3,7 @@
 use crate::front::keyspace::Seen;
 use crate::front::redis::command::{Call, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
+use crate::item::EXPIRY_MAX;
 
 /// The end that an option asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,9 +22,10 @@ pub(crate) fn invalid_expire(command: &str) -> Wrong {
 }
 
 /// A time as `EX`, `PX`, `EXAT` and `PXAT` give it, as ms of Unix time: `unit` is 1000 for seconds;
-/// `from` is added to a time that is relative. None if it is beyond what a time can be.
+/// `from` is added to a time that is relative. None if it is beyond what the store keeps.
 pub(crate) fn time(number: i64, unit: i64, from: u64) -> Option<i64> {
-    number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)
+    let at = number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)?;
+    (at <= EXPIRY_MAX as i64).then_some(at)
 }
 
 /// Reads `EX`, `PX`, `EXAT` or `PXAT` at `index` with its number; None if the option is another.
@@ -92,6 +94,11 @@ impl<'a> Condition<'a> {
 /// A value's digest, as `DIGEST` gives it: its XXH3 of 64 bits, in 16 hexadecimal digits.
 pub(crate) fn digest_of(value: &[u8]) -> String {
     format!("{:016x}", twox_hash::XxHash3_64::oneshot(value))
+}
+
+/// As [`once`], but an option may say again what it has said.
+pub(crate) fn agreed<T: PartialEq>(place: &mut Option<T>, value: T) -> Result<(), Wrong> {
+    if place.as_ref().is_some_and(|before| *before == value) { Ok(()) } else { once(place, value) }
 }
 
 /// The error of options that cannot stand together.

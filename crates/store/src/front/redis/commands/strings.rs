@@ -3,7 +3,7 @@
 use crate::front::keyspace::{Change, Seen};
 use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
 use crate::front::redis::commands::options::{
-    Condition, End, digest_of, end, invalid_expire, once, time,
+    Condition, End, agreed, digest_of, end, invalid_expire, once, time,
 };
 
 /// `GET key`.
@@ -52,13 +52,13 @@ impl<'a> SetOptions<'a> {
         let mut index = 3;
         while index < call.len() {
             if call.is(index, "nx") {
-                once(&mut options.must_exist, false)?;
+                agreed(&mut options.must_exist, false)?;
             } else if call.is(index, "xx") {
-                once(&mut options.must_exist, true)?;
+                agreed(&mut options.must_exist, true)?;
             } else if call.is(index, "get") {
                 options.wants_old = true;
             } else if call.is(index, "keepttl") {
-                once(&mut options.end, End::Keep)?;
+                agreed(&mut options.end, End::Keep)?;
             } else if let Some(end) = end(call, &mut index)? {
                 once(&mut options.end, end)?;
             } else if let Some(condition) = Condition::read(call, &mut index)? {
@@ -202,7 +202,7 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Done {
     let (mut wanted, mut index) = (None, 2);
     while index < call.len() {
         if call.is(index, "persist") {
-            once(&mut wanted, End::Never)?;
+            agreed(&mut wanted, End::Never)?;
         } else if let Some(end) = end(call, &mut index)? {
             once(&mut wanted, end)?;
         } else {

@@ -394,8 +394,8 @@ impl Cm {
         }
     }
 
-    /// Makes room for another connection: what is kept only for the sake of peers, who may send late
-    /// messages, is forgotten. Returns whether there is room.
+    /// Makes room for another connection: what is kept only for the sake of peers, who may send
+    /// late messages, is forgotten. Returns whether there is room.
     fn make_room(&mut self, now: Time) -> bool {
         if self.connections.len() >= self.config.max_connections
             && let Some((_, oldest)) = self.released.first()

@@ -18,7 +18,7 @@ use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::client::RemoteRegion;
 use remora_cli::node::kernel_permit;
 use remora_cli::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
-use remora_cli::node::spec::parse_size;
+use remora_cli::size::parse_size;
 use serde::Serialize;
 use serde_json::json;
 

@@ -4,8 +4,8 @@
 //! - [`node`]: memory nodes. [`device`]: options of every command that opens a device.
 //! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`failure`]: errors
 //!   in words.
-//! - [`random`]: tokens and seeds. [`thread`]: starts threads. [`stop`]: how a command that serves
-//!   is ended.
+//! - [`random`]: tokens and seeds. [`size`]: sizes with units. [`thread`]: starts threads.
+//!   [`stop`]: how a command that serves is ended.
 #![warn(missing_debug_implementations)]
 
 pub mod device;
@@ -14,5 +14,6 @@ pub mod foreign;
 pub mod node;
 pub mod output;
 pub mod random;
+pub mod size;
 pub mod stop;
 pub mod thread;

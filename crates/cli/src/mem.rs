@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use remora_cli::node::REGIONS_DOCUMENT;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
 use remora_cli::node::server::RegionInfo;
-use remora_cli::node::spec::parse_size;
 use remora_cli::node::transfer::Transfer;
+use remora_cli::size::parse_size;
 
 use crate::remote::RemoteArgs;
 use crate::sink::Sink;

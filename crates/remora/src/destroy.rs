@@ -2,6 +2,8 @@
 //! leaves what it has not adopted.
 
 use remora_nic::DestroyError;
+use remora_nic::cm::SidrAnswer;
+use remora_nic::cm::message::SidrStatus;
 use remora_nic::kernel::Bound;
 
 use crate::commands::Commands;
@@ -22,7 +24,12 @@ pub(crate) fn destroy(card: &mut impl Commands, object: Object) -> Result<(), De
             Ok(())
         }
         Object::Sidr(sidr) => {
-            card.cancel_sidr(sidr).ok();
+            // One that a peer has begun cannot be cancelled: nobody serves it any more.
+            if card.cancel_sidr(sidr).is_err() {
+                let status = SidrStatus::Unsupported;
+                let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
+                card.sidr_reply(sidr, no).ok();
+            }
             Ok(())
         }
         Object::Qp(qpn) => {

@@ -13,9 +13,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use remora_nic::cm::message::SidrStatus;
+use remora_nic::cm::{CmEvent, SidrAnswer};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
 pub(crate) use crate::clock::Clock;
+use crate::commands::Commands;
 use crate::daemon::engine::Engine;
 use crate::departed::Departed;
 use crate::dialect::DialectChoice;
@@ -244,8 +247,17 @@ impl Own {
         let Some(session) = engine.session_of(&event) else { return Some(event) };
         if engine.note(session, &event) {
             engine.tell(session, &crate::message::encode(&event));
-        } else if let CardEvent::Cm(remora_nic::cm::CmEvent::ConnectRequest(request)) = event {
-            self.refuse(request.conn, b"busy");
+            return None;
+        }
+        // The session has as much as its quotas admit.
+        match event {
+            CardEvent::Cm(CmEvent::ConnectRequest(request)) => self.refuse(request.conn, b"busy"),
+            CardEvent::Cm(CmEvent::SidrRequest(question)) => {
+                let status = SidrStatus::NoQp;
+                let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
+                self.sidr_reply(question.sidr, no).ok();
+            }
+            _ => {}
         }
         None
     }

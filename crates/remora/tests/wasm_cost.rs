@@ -32,6 +32,8 @@ fn what_would_take_long_to_compile_is_refused() {
     let table = format!("(block (br_table {} (local.get 0)))", "0 ".repeat(60_000));
     let blocks = "(block (type $wide) unreachable)".repeat(3_000);
     let calls = "(drop (call_indirect (result i32) (i32.const 0)))".repeat(12_000);
+    let divisions = "(drop (i32.rem_s (local.get 0) (local.get 0)))".repeat(150_000);
+    let conversions = "(drop (i32.trunc_f32_s (f32.convert_i32_s (local.get 0))))".repeat(40_000);
     let segments = "(data \"x\")".repeat(5_000);
     let inits = |i| format!("(memory.init {i} (i32.const 0) (i32.const 0) (i32.const 1))");
     let inits: String = (0..5_000).map(inits).collect();
@@ -42,6 +44,8 @@ fn what_would_take_long_to_compile_is_refused() {
         ("a table of branches", function(1, &table)),
         ("blocks of many values", wide("$wide") + &function(0, &format!("unreachable {blocks}"))),
         ("indirect calls", "(table 1 funcref)".to_owned() + &function(0, &calls).repeat(4)),
+        ("divisions", function(1, &divisions)),
+        ("conversions", function(1, &conversions)),
         ("segments", format!("(memory 1) {segments} (func {inits})")),
         ("functions", "(func)".repeat(40_000)),
         ("types", (0..450).map(|i| wide(&format!("$t{i}"))).collect()),

@@ -27,7 +27,7 @@ use clap::Args;
 use remora::Device;
 use remora::connection::token::Token;
 use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::spec::parse_size;
+use remora_cli::size::parse_size;
 use serde::Deserialize;
 use serde_json::json;
 

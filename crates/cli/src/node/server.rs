@@ -493,6 +493,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use remora::nic::cm::message::Rej;
+
     use super::*;
 
     #[test]
@@ -507,7 +509,7 @@ mod tests {
             Refusal::Busy,
             Refusal::Share(CLIENTS_MAX),
         ] {
-            assert!(refusal.to_string().len() <= 148, "{refusal}");
+            assert!(refusal.to_string().len() <= Rej::PRIVATE_DATA, "{refusal}");
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The regions of a node as a person types them: `NAME=FILE` or `NAME=SIZE`, with `,rw` after it if
-//! clients may write. [`parse_size`], which reads such a size, serves other commands, too.
+//! clients may write.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,6 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::protocol::{NAME_MAX, is_name};
+use crate::size::parse_size;
 
 /// A region to serve.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,47 +72,9 @@ impl FromStr for RegionSpec {
     }
 }
 
-/// The text is not a size.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-#[error("`{0}` is not a size: write bytes, or K, M, G, T (powers of 1024), as in 64M")]
-pub struct SizeError(String);
-
-/// Parses a number of bytes: `1500`, `64K`, `64KiB`, `1G`.
-///
-/// # Errors
-/// It is neither digits nor digits with a unit, or too large for 64 bits.
-pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    let error = || SizeError(text.into());
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kib" => 10,
-        "m" | "mib" => 20,
-        "g" | "gib" => 30,
-        "t" | "tib" => 40,
-        _ => return Err(error()),
-    };
-    let number: u64 = number.parse().map_err(|_| error())?;
-    number.checked_mul(1 << shift).ok_or_else(error)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes() {
-        for (text, bytes) in
-            [("0", 0), ("1500", 1500), ("64K", 65_536), ("64kib", 65_536), ("1G", 1 << 30)]
-        {
-            assert_eq!(parse_size(text), Ok(bytes), "{text}");
-        }
-        for wrong in ["", "K", "-1", "1.5G", "64MB", "64 M", "99999999999999999999", "9999999999T"]
-        {
-            assert!(parse_size(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn regions() {

@@ -67,7 +67,7 @@ struct Test {
     /// machine, and stop it at the end]
     node: Option<String>,
     /// Message size in bytes; K, M, G are accepted [default: 8 for lat, 64K for bw]
-    #[arg(long, short, value_parser = plan::parse_size)]
+    #[arg(long, short, value_parser = plan::parse_message_size)]
     size: Option<u32>,
     /// Queue pairs (bw)
     #[arg(long, short, default_value_t = 1, value_parser = qps_in_range())]

@@ -16,7 +16,7 @@ use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::filter::{Compare, FilterTap, Params as Filter};
 use remora::offload::kernel::builtin::{consistency, get};
 use remora::{Connection, Device, DeviceOptions, MemoryRegion, OpenError};
-use remora_cli::node::spec::parse_size;
+use remora_cli::size::parse_size;
 use remora_store::service::{Service, ServiceOptions};
 use remora_store::tablespace::TablespaceOptions;
 

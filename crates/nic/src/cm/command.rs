@@ -176,7 +176,7 @@ impl Cm {
             return Err(ConnectError::Transport(request.transport));
         }
         let data = self.request_data(request)?;
-        if !self.has_room(now) {
+        if !self.make_room(now) {
             return Err(ConnectError::TooManyConnections);
         }
         let id = self.free_id();
@@ -393,7 +393,7 @@ impl Cm {
             | State::MraRepReceived => {
                 self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
             }
-            State::Established => self.say_dreq(now, conn.0, [0; 220]),
+            State::Established => self.say_dreq(now, conn.0, [0; Dreq::PRIVATE_DATA]),
             State::DreqReceived => self.say_drep(conn.0, [0; Drep::PRIVATE_DATA]),
             State::DreqSent | State::TimeWait | State::Closed => {}
         }
@@ -423,7 +423,7 @@ impl Cm {
 
     pub(super) fn say_mra(&mut self, id: u32, acknowledged: Answered, service_timeout: u8) {
         let (local_comm_id, remote_comm_id) = self.ids(id);
-        let private_data = [0; 222];
+        let private_data = [0; Mra::PRIVATE_DATA];
         self.say(
             id,
             Mra { local_comm_id, remote_comm_id, acknowledged, service_timeout, private_data },
@@ -446,7 +446,7 @@ impl Cm {
         self.say(id, rej);
     }
 
-    pub(super) fn say_dreq(&mut self, now: Time, id: u32, private_data: [u8; 220]) {
+    pub(super) fn say_dreq(&mut self, now: Time, id: u32, private_data: [u8; Dreq::PRIVATE_DATA]) {
         let transaction_id = self.rng.next_u64();
         let Some(conn) = self.connections.get_mut(&id) else { return };
         conn.transaction_id = transaction_id;

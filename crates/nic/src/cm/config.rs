@@ -21,7 +21,7 @@ pub struct CmConfig {
     /// Listeners that may exist.
     pub max_listeners: usize,
     /// Service id resolutions that may be under way: so many begun by this side, and so many by
-    /// peers.
+    /// peers. One peer's may take half of what the others leave.
     pub max_resolutions: usize,
     /// Messages that may wait to be sent. Further ones are dropped, as if the network had lost
     /// them.

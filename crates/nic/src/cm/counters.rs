@@ -30,7 +30,8 @@ counters! {
     duplicates,
     /// Disconnection requests that name another queue pair than the connection has.
     wrong_qpn,
-    /// Requests for a service without a listener.
+    /// Requests for a service without a listener, or of the other kind: connections of a datagram
+    /// service, or a resolution of a service of connections.
     invalid_service,
     /// Requests for a kind of queue pair that is not supported.
     invalid_transport,
@@ -53,7 +54,7 @@ counters! {
     forgotten_early,
     /// Requests sent again because the peer had no room for another connection.
     asked_again,
-    /// Service id resolutions refused because as many exist as are allowed.
+    /// Service id resolutions refused because as many exist, or wait from one peer, as are allowed.
     too_many_resolutions,
     /// Messages not sent because the queue of messages was full.
     outgoing_full,

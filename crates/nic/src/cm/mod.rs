@@ -259,6 +259,7 @@ impl Cm {
     /// Takes no more requests. Requests that the caller knows of stay. Returns whether there was
     /// such a listener.
     pub fn unlisten(&mut self, listener: ListenerId) -> bool {
+        self.refuse_untold(listener);
         self.listeners.remove(listener)
     }
 
@@ -311,12 +312,16 @@ impl Cm {
         !self.events.is_empty()
     }
 
-    /// The next event for the caller. Events of connections that were destroyed meanwhile are left
-    /// out.
+    /// The next event for the caller. Events of connections that were destroyed meanwhile, and
+    /// questions that are forgotten, are left out.
     pub fn poll_event(&mut self) -> Option<CmEvent> {
         loop {
             let event = self.events.pop_front()?;
-            if event.conn().is_none_or(|conn| self.owned(conn).is_some()) {
+            let stands = match &event {
+                CmEvent::SidrRequest(question) => self.resolutions.contains(question.sidr.0),
+                event => event.conn().is_none_or(|conn| self.owned(conn).is_some()),
+            };
+            if stands {
                 return Some(event);
             }
         }
@@ -389,9 +394,9 @@ impl Cm {
         }
     }
 
-    /// Is there room for another connection? What is kept only for the sake of peers, who may send
-    /// late messages, makes room for it.
-    fn has_room(&mut self, now: Time) -> bool {
+    /// Makes room for another connection: what is kept only for the sake of peers, who may send
+    /// late messages, is forgotten. Returns whether there is room.
+    fn make_room(&mut self, now: Time) -> bool {
         if self.connections.len() >= self.config.max_connections
             && let Some((_, oldest)) = self.released.first()
         {

@@ -60,7 +60,7 @@ impl Cm {
             Message::Rtu(rtu) => self.on_rtu(now, src, rtu),
             Message::Dreq(dreq) => self.on_dreq(now, src, tid, dreq),
             Message::Drep(drep) => self.on_drep(now, src, drep),
-            Message::SidrReq(req) => self.on_sidr_req(src, tid, req),
+            Message::SidrReq(req) => self.on_sidr_req(now, src, tid, req),
             Message::SidrRep(rep) => self.on_sidr_rep(src, rep),
         }
     }
@@ -127,6 +127,11 @@ impl Cm {
             self.counters.invalid_service += 1;
             return Err(RejectReason::INVALID_SERVICE_ID.into());
         };
+        // A datagram service is resolved, and not connected to.
+        if !req.service_id.takes_connections() {
+            self.counters.invalid_service += 1;
+            return Err(RejectReason::INVALID_SERVICE_ID.into());
+        }
         // The services that can be connected are RC, UC and XRC. RD does not exist here.
         let known = match req.transport {
             TransportService::Rc | TransportService::Uc => true,
@@ -144,22 +149,23 @@ impl Cm {
         }
         // A peer must not make the manager remember more than its limits: connections in all, and
         // requests that wait at a listener.
-        if !self.has_room(now) {
+        if !self.make_room(now) {
             self.counters.too_many_connections += 1;
             return Err(RejectReason::NO_RESOURCES.into());
         }
         // Managers such as Linux's take "no resources" for a final answer. So a listener that is
         // only busy stays silent, and the peer repeats its request.
-        if !self.has_backlog(now, listener, src) {
+        if !self.make_room_in_backlog(now, listener, src) {
             self.counters.backlog_full += 1;
             return Err(Refusal::Silent);
         }
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 
-    /// Is there room at a listener for a request of this peer? If not, the request that was
-    /// accepted first makes room, unless its peer may still be about to complete it.
-    fn has_backlog(&mut self, now: Time, listener: ListenerId, src: IpAddr) -> bool {
+    /// Makes room at a listener for a request of this peer: if need be, the request that was
+    /// accepted first is given up, unless its peer may still be about to complete it. Returns
+    /// whether there is room.
+    fn make_room_in_backlog(&mut self, now: Time, listener: ListenerId, src: IpAddr) -> bool {
         let max = self.config.max_pending;
         if !self.listeners.has_room(listener, src, max)
             && let Some((since, oldest)) = self.listeners.first_accepted(listener)
@@ -210,7 +216,7 @@ impl Cm {
     fn end_stale(&mut self, now: Time, id: u32) {
         self.counters.stale_connection += 1;
         if self.connections.get(&id).is_some_and(|conn| conn.state == State::Established) {
-            self.say_dreq(now, id, [0; 220]);
+            self.say_dreq(now, id, [0; Dreq::PRIVATE_DATA]);
             self.step(now, id, Input::Disconnect);
         }
     }

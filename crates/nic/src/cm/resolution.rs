@@ -8,7 +8,7 @@ use super::service::ServiceId;
 use crate::Time;
 
 /// A resolution under way, begun by either side. One that a peer began is valid until the caller
-/// answers it.
+/// answers it, or has not for so long that the peer no longer asks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SidrId(pub(super) u32);
@@ -24,6 +24,8 @@ pub(super) struct Resolutions {
     pub(super) answered: BTreeSet<(Time, u32)>,
     /// How many resolutions this side began.
     pub(super) asking: usize,
+    /// How many resolutions of each peer wait for the caller's answer.
+    waiting: BTreeMap<IpAddr, usize>,
 }
 
 /// One resolution.
@@ -58,6 +60,7 @@ impl Resolutions {
             Stage::Asking { .. } => self.asking -= 1,
             Stage::Asked { request_id } => {
                 self.by_peer.remove(&(entry.peer, request_id));
+                self.end_wait(entry.peer);
             }
             Stage::Answered { request_id, .. } => {
                 self.by_peer.remove(&(entry.peer, request_id));
@@ -67,8 +70,31 @@ impl Resolutions {
         Some(entry)
     }
 
-    /// How many resolutions peers began.
-    pub(super) fn asked(&self) -> usize {
+    /// A resolution of this peer waits for the caller's answer.
+    pub(super) fn begin_wait(&mut self, peer: IpAddr) {
+        *self.waiting.entry(peer).or_default() += 1;
+    }
+
+    /// A resolution of this peer no longer waits for the caller's answer.
+    pub(super) fn end_wait(&mut self, peer: IpAddr) {
+        if let Some(of_peer) = self.waiting.get_mut(&peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                self.waiting.remove(&peer);
+            }
+        }
+    }
+
+    /// May another resolution of this peer wait, if peers may begin `max`? A peer gets half of what
+    /// the others leave, so that one alone never fills them.
+    pub(super) fn may_wait(&self, peer: IpAddr, max: usize) -> bool {
+        let of_peer = self.waiting.get(&peer).copied().unwrap_or(0);
+        let waiting = self.begun_by_peers() - self.answered.len();
+        of_peer < max.saturating_sub(waiting)
+    }
+
+    /// How many resolutions peers began, those included that are answered and remembered.
+    pub(super) fn begun_by_peers(&self) -> usize {
         self.entries.len() - self.asking
     }
 }

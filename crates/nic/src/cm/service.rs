@@ -50,6 +50,16 @@ impl ServiceId {
         let space = PortSpace::ALL.into_iter().find(|space| space.number() == self.0 >> 16)?;
         Some((space, (self.0 & 0xffff) as u16))
     }
+
+    /// May a peer connect to the service? A datagram service is resolved instead.
+    pub(super) fn takes_connections(self) -> bool {
+        self.port().is_none_or(|(space, _)| space != PortSpace::Udp)
+    }
+
+    /// May a peer ask which queue pair serves, as for a datagram service?
+    pub(super) fn takes_questions(self) -> bool {
+        self.port().is_none_or(|(space, _)| space != PortSpace::Tcp)
+    }
 }
 
 impl fmt::Debug for ServiceId {

@@ -12,7 +12,7 @@ use super::message::{INFO_LEN, Message, SidrRep, SidrReq, SidrStatus, TooLong, p
 use super::receive::{Admission, answer_time, who_asks};
 use super::resolution::{Entry, SidrId, Stage};
 use super::service::{CmaHeader, ServiceId};
-use super::{Cm, CmEvent, IncomingResolution, Resolution, Timed};
+use super::{Cm, CmEvent, IncomingResolution, ListenerId, Resolution, Timed};
 use crate::Time;
 
 /// A datagram service to resolve.
@@ -126,6 +126,7 @@ impl Cm {
         let mad = Box::new(Message::from(rep).to_mad(entry.transaction_id));
         entry.stage = Stage::Answered { request_id, answer: mad.clone() };
         let peer = entry.peer;
+        self.resolutions.end_wait(peer);
         self.transmit(peer, mad);
         let until = now + self.patience();
         self.set_resolution_deadline(sidr.0, until);
@@ -141,7 +142,7 @@ impl Cm {
         Ok(())
     }
 
-    pub(super) fn on_sidr_req(&mut self, src: IpAddr, tid: u64, req: &SidrReq) {
+    pub(super) fn on_sidr_req(&mut self, now: Time, src: IpAddr, tid: u64, req: &SidrReq) {
         // The peer's address and request id name a resolution. A request with the ids of one that
         // is known is a duplicate.
         if let Some(id) = self.resolutions.by_peer.get(&(src, req.request_id)).copied() {
@@ -153,6 +154,9 @@ impl Cm {
                 let stage = Stage::Asked { request_id: req.request_id };
                 self.insert(id, src, tid, req.service_id, stage);
                 self.resolutions.by_peer.insert((src, req.request_id), id);
+                self.resolutions.begin_wait(src);
+                // The caller may answer as long as the peer may still ask.
+                self.set_resolution_deadline(id, now + self.patience());
                 self.events.push_back(CmEvent::SidrRequest(Box::new(IncomingResolution {
                     sidr: SidrId(id),
                     listener,
@@ -192,8 +196,13 @@ impl Cm {
             self.counters.invalid_service += 1;
             return Err(SidrStatus::Unsupported);
         };
-        // A peer must not make the manager remember more than its limit.
-        if !self.has_room_for_question() {
+        // A service of connections has no queue pair to name.
+        if !req.service_id.takes_questions() {
+            self.counters.invalid_service += 1;
+            return Err(SidrStatus::Unsupported);
+        }
+        // A peer must not make the manager remember more than its limit, nor more than its share.
+        if !self.make_room_for_question(src) {
             self.counters.too_many_resolutions += 1;
             return Err(SidrStatus::NoQp);
         }
@@ -240,15 +249,36 @@ impl Cm {
         }
     }
 
-    /// Is there room for another peer's resolution? If need be, the oldest answer is forgotten to
-    /// make room, as its peer has probably received it.
-    fn has_room_for_question(&mut self) -> bool {
-        if self.resolutions.asked() < self.config.max_resolutions {
+    /// Makes room for a resolution of this peer: if need be, the oldest answer is forgotten, as its
+    /// peer has probably received it. Returns whether there is room.
+    fn make_room_for_question(&mut self, src: IpAddr) -> bool {
+        let max = self.config.max_resolutions;
+        if !self.resolutions.may_wait(src, max) {
+            return false;
+        }
+        if self.resolutions.begun_by_peers() < max {
             return true;
         }
         let Some(&(_, oldest)) = self.resolutions.answered.first() else { return false };
         self.remove_resolution(oldest);
         true
+    }
+
+    /// Refuses the resolutions that a listener which ends has been asked for, and that the caller
+    /// does not know of yet.
+    pub(super) fn refuse_untold(&mut self, listener: ListenerId) {
+        let of_it = |event: &CmEvent| match event {
+            CmEvent::SidrRequest(question) if question.listener == listener => Some(question.sidr),
+            _ => None,
+        };
+        let untold: Vec<SidrId> = self.events.iter().filter_map(of_it).collect();
+        for SidrId(id) in untold {
+            let Some(entry) = self.resolutions.entries.get(&id) else { continue };
+            let Stage::Asked { request_id } = entry.stage else { continue };
+            let no = sidr_answer(request_id, entry.service, SidrStatus::Unsupported);
+            self.answer(entry.peer, entry.transaction_id, no);
+            self.remove_resolution(id);
+        }
     }
 
     fn insert(

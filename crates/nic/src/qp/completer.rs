@@ -178,23 +178,13 @@ impl Qp {
     /// Sends again from `psn` on (go-back-N), or gives up. The window shrinks each time; the wait
     /// grows as `arm_timer_again` says.
     fn retry(&mut self, env: &mut Env<'_>, psn: Psn, sign: LossSign) {
-        if self.tx.retries_left == self.retry_cnt {
-            self.cold.trouble_since = env.now;
-        }
         // A loss is seldom repeated so often: the peer may be silent for another reason.
         if sign == LossSign::Timeout || 2 * self.tx.retries_left <= self.retry_cnt {
             env.card.silent.ask(self.path.dst);
         }
-        let elapsed = env.now.since(self.cold.trouble_since);
-        let held = self.retry_cnt > 0 && env.card.silent.is_held(self.path.dst, elapsed);
-        // After `retry_cnt` retries without progress the request ends with an error, except if the
-        // peer's card has not taken them yet.
-        if self.tx.retries_left == 0 && !held {
-            let cause = Cause::RetriesExhausted { sign, retries: self.retry_cnt, elapsed };
-            return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
+        if !self.retry_or_give_up(env, (psn, sign), env.now, |_, _| false) {
+            return;
         }
-        env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
-        self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         match sign {
             LossSign::Timeout => self.note_silence(env.now),
             _ => self.note_loss(env.now),

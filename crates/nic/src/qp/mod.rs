@@ -6,7 +6,8 @@
 //!   into packets, `window` and the policies of `congestion` say how many may be outstanding.
 //! - Receiving: `incoming` hands a packet to the part that it is for. `completer` takes the answers
 //!   of the peer; `responder` carries out its requests, `receive` fills receive elements, `answers`
-//!   answers READs and atomics, `acknowledge` acknowledges the rest.
+//!   answers READs and atomics, `acknowledge` acknowledges the rest. `retry` counts retries and
+//!   gives up.
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
 //!   ERROR, `congestion` what marks, delays and losses do.
@@ -38,6 +39,7 @@ mod receive;
 mod refusal;
 mod requester;
 mod responder;
+mod retry;
 pub mod state;
 mod window;
 mod xrc;

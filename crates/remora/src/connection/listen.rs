@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use remora_nic::cm::message::RejectReason;
+use remora_nic::cm::message::{Rej, RejectReason};
 use remora_nic::cm::service::PortSpace;
 use remora_nic::cm::{
     AcceptParams, AddressScope, CmEvent, CommandError, IncomingRequest, ListenError, ListenerId,
@@ -239,7 +239,7 @@ impl IncomingConnection {
 
     fn refuse(&mut self, message: &str) {
         self.answered = true;
-        let mut end = message.len().min(148);
+        let mut end = message.len().min(Rej::PRIVATE_DATA);
         while !message.is_char_boundary(end) {
             end -= 1;
         }

@@ -1,11 +1,13 @@
 //! The offer of kernels (StRoM's op-codes), in the private data of connection management.
 
+use remora_nic::cm::message::{Rep, Req};
+
 /// Both sides put this at the end of their private data to offer kernels. The standard's messages
 /// have no other place for it.
 const OFFER: &[u8; 4] = b"StRM";
 /// Bytes of private data in a request, and in a reply.
-pub(super) const REQUEST_DATA: usize = 56;
-pub(super) const REPLY_DATA: usize = 196;
+pub(super) const REQUEST_DATA: usize = Req::USER_DATA;
+pub(super) const REPLY_DATA: usize = Rep::PRIVATE_DATA;
 
 /// Private data, with the offer at the end of its `room` bytes if kernels are offered. (Data that
 /// leaves no room for the offer becomes too long, and connection management refuses it.)

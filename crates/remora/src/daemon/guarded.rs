@@ -744,6 +744,11 @@ impl Commands for Guarded<'_> {
             return Err(SidrError::Unknown);
         }
         let replied = self.driver.sidr_reply(sidr, answer);
+        // The card forgets a peer's question in time; one of the session's own is given up.
+        if replied == Err(SidrError::Unknown) {
+            self.driver.cancel_sidr(sidr).ok();
+            self.engine().disown(Object::Sidr(sidr));
+        }
         self.disown(Object::Sidr(sidr), replied)
     }
 

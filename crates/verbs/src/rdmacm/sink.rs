@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, PoisonError};
 
-use remora::nic::cm::message::{RejectReason, SidrStatus};
+use remora::nic::cm::message::{RejectReason, SidrStatus, TransportService};
 use remora::nic::cm::service::{CmaHeader, ServiceId};
 use remora::nic::cm::{
     CmEvent, ConnId, IncomingRequest, IncomingResolution, Reply, Resolution, SidrAnswer,
@@ -15,10 +15,11 @@ use remora::nic::qp::Mtu;
 use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
-use super::manager::{Manager, current, push};
+use super::manager::{Manager, current, push, transport};
 use super::objects::{Agreement, Id, News, Param, Route, Stage};
 use super::{ENODEV, Result, sidr, watch};
 use crate::abi::rdma_cma::*;
+use crate::abi::*;
 use crate::process;
 
 /// Opens the process's cards, if this is the first call, and connects their events to the sink.
@@ -104,6 +105,10 @@ impl Sink<'_> {
         let listener = self.manager.tables().listeners.get(&key).cloned();
         let refusal = match &listener {
             None => Some(RejectReason::INVALID_SERVICE_ID),
+            // A program cannot accept a request of another kind than its listener's.
+            Some(listener) if !connects(listener.qp_type, request.transport) => {
+                Some(RejectReason::INVALID_SERVICE_ID)
+            }
             // Only a client names an MTU; refused, it asks again with a smaller one.
             Some(_) if request.path_mtu > self.mtu.code() => Some(RejectReason::INVALID_MTU),
             Some(listener) => {
@@ -257,7 +262,11 @@ impl Sink<'_> {
     fn on_question(&mut self, question: IncomingResolution) {
         let key = (self.card, question.listener);
         let listener = self.manager.tables().listeners.get(&key).cloned();
-        let admitted = listener.filter(|listener| {
+        // A program cannot answer a question to a listener for connections.
+        let Some(listener) = listener.filter(|listener| listener.is_datagram()) else {
+            return self.refuse_question(&question, SidrStatus::Unsupported);
+        };
+        let admitted = Some(listener).filter(|listener| {
             let mut state = listener.lock();
             let room = state.waiting < state.backlog;
             state.waiting += usize::from(room);
@@ -266,10 +275,7 @@ impl Sink<'_> {
         let told = self.addresses(question.service, question.peer, question.told);
         let child = admitted.as_ref().and_then(|l| self.child(l, told));
         let (Some(listener), Some(child)) = (admitted, child) else {
-            let status = SidrStatus::NoQp;
-            let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
-            let answered = self.commands.sidr_reply(question.sidr, no);
-            return tracing::debug!(?answered, "a resolution is refused");
+            return self.refuse_question(&question, SidrStatus::NoQp);
         };
         let mut state = child.lock();
         state.sidr = Some(question.sidr);
@@ -279,11 +285,22 @@ impl Sink<'_> {
         self.announce(listener, &child, param, question.private_data);
     }
 
+    fn refuse_question(&mut self, question: &IncomingResolution, status: SidrStatus) {
+        let no = SidrAnswer { status, qpn: 0, qkey: 0, private_data: &[] };
+        let answered = self.commands.sidr_reply(question.sidr, no);
+        tracing::debug!(?status, ?answered, "a resolution is refused");
+    }
+
     fn on_answer(&mut self, answer: &Resolution) {
         let id = self.manager.tables().questions.remove(&(self.card, answer.sidr));
         let Some(id) = id else { return };
         sidr::on_answer(&id, answer);
     }
+}
+
+/// Can a queue pair of this type be connected as a request asks?
+fn connects(qp_type: ibv_qp_type, asked: TransportService) -> bool {
+    qp_type != IBV_QPT_UD && transport(qp_type) == asked
 }
 
 /// The address that a program sees as the peer's. The peer says it; but a peer on another machine
@@ -299,6 +316,16 @@ fn source(told: SocketAddr, peer: IpAddr, neighbours: &[IpAddr]) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_listener_takes_requests_of_its_own_kind() {
+        let services = [TransportService::Rc, TransportService::Uc, TransportService::Extended];
+        let taken_by = |qp_type| services.map(|asked| connects(qp_type, asked));
+        assert_eq!(taken_by(IBV_QPT_RC), [true, false, false]);
+        assert_eq!(taken_by(IBV_QPT_UC), [false, true, false]);
+        assert_eq!(taken_by(IBV_QPT_XRC_RECV), [false, false, true]);
+        assert_eq!(taken_by(IBV_QPT_UD), [false; 3]);
+    }
 
     #[test]
     fn a_peer_does_not_choose_who_it_is() {

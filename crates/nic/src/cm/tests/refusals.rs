@@ -1,7 +1,7 @@
 //! Which requests and replies are refused, with which reason, and that each is counted.
 
 use super::*;
-use crate::cm::message::{Answered, Rej, RejectReason, Req};
+use crate::cm::message::{Answered, Dreq, Rej, RejectReason, Req};
 
 /// `b`'s answer to a request of `a`'s that is changed on the way.
 fn refusal_of(pair: &mut Pair, change: impl FnOnce(&mut Req)) -> Rej {
@@ -28,6 +28,16 @@ fn a_service_without_a_listener_is_refused() {
     assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
     assert_eq!(pair.b.counters().invalid_service, 1);
     assert_eq!(pair.a.connections(), 0);
+}
+
+#[test]
+fn a_datagram_service_is_not_connected_to() {
+    let mut pair = Pair::new();
+    let service = PortSpace::Udp.service_id(PORT);
+    pair.b.listen(service).unwrap();
+    let rej = refusal_of(&mut pair, |req| req.service_id = service);
+    assert_eq!(rej.reason, RejectReason::INVALID_SERVICE_ID);
+    assert_eq!((pair.b.poll_event(), pair.b.counters().invalid_service), (None, 1));
 }
 
 #[test]
@@ -242,11 +252,11 @@ fn a_reply_to_no_request_is_refused() {
 fn a_disconnection_for_another_queue_pair_is_ignored() {
     let mut pair = Pair::new();
     let (a, b) = pair.established();
-    let dreq = crate::cm::message::Dreq {
+    let dreq = Dreq {
         local_comm_id: a.0,
         remote_comm_id: b.0,
         remote_qpn: B_QPN + 1,
-        private_data: [0; 220],
+        private_data: [0; Dreq::PRIVATE_DATA],
     };
     pair.b.handle_mad(pair.now, ip(1), 1, &Message::Dreq(dreq).to_mad(5));
     assert_eq!(pair.b.state(b), Some(State::Established));

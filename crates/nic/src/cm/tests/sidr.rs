@@ -5,16 +5,18 @@ use crate::cm::message::SidrStatus;
 
 const SERVICE: u16 = 7471;
 
-fn ask(pair: &mut Pair) -> SidrId {
-    let service = PortSpace::Udp.service_id(SERVICE);
-    let request = ResolveRequest {
+fn question() -> ResolveRequest<'static> {
+    ResolveRequest {
         remote: ip(2),
-        service,
+        service: PortSpace::Udp.service_id(SERVICE),
         local_port: 555,
         told: None,
         private_data: b"who?",
-    };
-    pair.a.resolve_sidr(pair.now, &request).unwrap()
+    }
+}
+
+fn ask(pair: &mut Pair) -> SidrId {
+    pair.a.resolve_sidr(pair.now, &question()).unwrap()
 }
 
 fn answer() -> SidrAnswer<'static> {
@@ -95,21 +97,83 @@ fn a_cancelled_question_causes_no_event() {
     assert_eq!((pair.a.poll_event(), pair.a.poll_timeout()), (None, Time::NEVER));
 }
 
+/// `b` may remember so many resolutions of peers.
+fn limited(max_resolutions: usize) -> Pair {
+    let mut pair = Pair::new();
+    pair.b = Cm::new(CmConfig { max_resolutions, ..config(2) }, 2);
+    pair.b.listen(PortSpace::Udp.service_id(SERVICE)).unwrap();
+    pair
+}
+
+/// Carries a question of `a`'s to `b` as one that comes from `from`; returns what `b` tells of it.
+fn asked_from(pair: &mut Pair, from: IpAddr) -> Option<SidrId> {
+    ask(pair);
+    let mad = pair.a.poll_mad().unwrap();
+    pair.b.handle_mad(pair.now, from, CM_QPN, mad.bytes.as_slice());
+    match pair.b.poll_event()? {
+        CmEvent::SidrRequest(question) => Some(question.sidr),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn old_answers_make_room_for_questions() {
-    let mut pair = Pair::new();
-    pair.b = Cm::new(CmConfig { max_resolutions: 2, ..config(2) }, 2);
-    pair.b.listen(PortSpace::Udp.service_id(SERVICE)).unwrap();
-    let mut told = Vec::new();
-    for _ in 0..3 {
+    let mut pair = limited(2);
+    for n in 0..4 {
+        let sidr = asked_from(&mut pair, ip(1));
+        pair.b.sidr_reply(pair.now, sidr.unwrap_or_else(|| panic!("{n}")), &answer()).unwrap();
+    }
+    assert_eq!(pair.b.counters().too_many_resolutions, 0);
+}
+
+#[test]
+fn a_peer_may_have_half_of_the_questions_that_wait() {
+    let mut pair = limited(4);
+    let told: Vec<_> = (0..3).map(|_| asked_from(&mut pair, ip(1)).is_some()).collect();
+    assert_eq!(told, [true, true, false]);
+    assert_eq!(pair.b.counters().too_many_resolutions, 1);
+    assert!(asked_from(&mut pair, ip(3)).is_some(), "another peer finds room");
+}
+
+#[test]
+fn a_question_that_nobody_answers_is_forgotten() {
+    let mut pair = limited(4);
+    let first = asked_from(&mut pair, ip(1)).unwrap();
+    for _ in 0..2 {
         ask(&mut pair);
         pair.a_to_b();
-        told.extend(events(&mut pair.b));
     }
-    assert_eq!((told.len(), pair.b.counters().too_many_resolutions), (2, 1));
-    let CmEvent::SidrRequest(first) = &told[0] else { panic!() };
-    pair.b.sidr_reply(pair.now, first.sidr, &answer()).unwrap();
+    assert_eq!(pair.b.counters().too_many_resolutions, 1, "there is room for two");
+    pair.b.poll_mad();
+    pair.now = pair.b.poll_timeout();
+    pair.b.handle_timeout(pair.now);
+    assert_eq!((pair.b.poll_event(), pair.b.poll_timeout()), (None, Time::NEVER));
+    assert_eq!(pair.b.sidr_reply(pair.now, first, &answer()), Err(SidrError::Unknown));
+    assert!(asked_from(&mut pair, ip(1)).is_some(), "there is room again");
+}
+
+#[test]
+fn the_end_of_a_listener_refuses_the_questions_that_nobody_has_seen() {
+    let mut pair = Pair::new();
+    let listener = pair.b.listen(PortSpace::Udp.service_id(SERVICE)).unwrap();
+    let seen = asked_from(&mut pair, ip(1)).unwrap();
     ask(&mut pair);
     pair.a_to_b();
-    assert!(matches!(pair.b.poll_event(), Some(CmEvent::SidrRequest(_))));
+    assert!(pair.b.unlisten(listener));
+    assert_eq!(pair.b.poll_event(), None);
+    let Message::SidrRep(no) = pair.b_to_a() else { panic!() };
+    assert_eq!(no.status, SidrStatus::Unsupported);
+    pair.b.sidr_reply(pair.now, seen, &answer()).unwrap();
+}
+
+#[test]
+fn a_service_of_connections_is_not_resolved() {
+    let mut pair = Pair::new();
+    let service = PortSpace::Tcp.service_id(PORT);
+    let request = ResolveRequest { service, ..question() };
+    pair.a.resolve_sidr(pair.now, &request).unwrap();
+    pair.settle();
+    let Some(CmEvent::SidrReply(reply)) = pair.a.poll_event() else { panic!() };
+    assert_eq!(reply.status, SidrStatus::Unsupported);
+    assert_eq!((pair.b.poll_event(), pair.b.counters().invalid_service), (None, 1));
 }

@@ -416,7 +416,7 @@ impl Qp {
         }
         let silence_ns = self.silence_ns(env);
         if silence_ns.is_some_and(|wait| env.now.ns_since(self.lossy().quiet_since) >= wait) {
-            return self.give_up_or_retry(env);
+            return self.on_silence(env);
         }
         if env.now >= self.probe_at(env, silence_ns) {
             let now = env.now;
@@ -439,17 +439,11 @@ impl Qp {
     }
 
     /// The peer has been silent for as long as the queue pair's time-out.
-    fn give_up_or_retry(&mut self, env: &mut Env<'_>) {
+    fn on_silence(&mut self, env: &mut Env<'_>) {
         env.card.counters.timeouts += 1;
         let lossy = self.lossy_mut();
         lossy.unanswered = lossy.unanswered.saturating_add(1);
-        if self.tx.retries_left == self.retry_cnt {
-            self.cold.trouble_since = self.lossy().quiet_since;
-        }
         env.card.silent.ask(self.path.dst);
-        let elapsed = env.now.since(self.cold.trouble_since);
-        let held = self.retry_cnt > 0
-            && (self.is_there(elapsed) || env.card.silent.is_held(self.path.dst, elapsed));
         // A responder does not know whether anybody waits for its answers. It does not fail, but
         // sends no more until it hears of the peer.
         let answers_only = self.tx.outstanding.is_empty();
@@ -457,14 +451,10 @@ impl Qp {
             self.lossy_mut().dormant = true;
             return self.tx.timer.disarm();
         }
-        if self.tx.retries_left == 0 && !held {
-            let psn = self.tx.una;
-            let (sign, retries) = (LossSign::Timeout, self.retry_cnt);
-            let cause = Cause::RetriesExhausted { sign, retries, elapsed };
-            return self.fail_front_for(env, Status::RetryExceeded, cause, (None, psn));
+        let (lost, since) = ((self.tx.una, LossSign::Timeout), self.lossy().quiet_since);
+        if !self.retry_or_give_up(env, lost, since, Qp::is_there) {
+            return;
         }
-        env.card.counters.retries_waited += u64::from(self.tx.retries_left == 0);
-        self.tx.retries_left = self.tx.retries_left.saturating_sub(1);
         self.note_silence(env.now);
         // A packet is seldom lost so often: the peer may have gone, or others keep a queue full.
         let asks = 2 * self.tx.retries_left <= self.retry_cnt;

@@ -31,6 +31,9 @@ pub enum LoadError {
     /// The module would take too long to compile, and what makes it so.
     #[error("the module would take too long to compile: {0}")]
     Compile(String),
+    /// The module is valid, and the compiler refuses it: what the compiler says.
+    #[error("the module cannot be compiled: {0}")]
+    Compiler(String),
     /// The module imports something that the card does not offer.
     #[error("the module imports `{0}`, which the card does not offer")]
     Import(String),

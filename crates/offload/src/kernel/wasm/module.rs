@@ -57,7 +57,7 @@ impl Module {
         let counted = counted.map_err(|error| LoadError::Invalid(error.to_string()))?;
         let module = counted.as_deref().unwrap_or(bytes);
         let module = wasmtime::Module::from_binary(&host.engine, module)
-            .map_err(|error| LoadError::Invalid(format!("{error:#}")))?;
+            .map_err(|error| LoadError::Compiler(format!("{error:#}")))?;
         judge_imports(&module)?;
         judge_exports(&module)?;
         judge_resources(&module, &limits)?;

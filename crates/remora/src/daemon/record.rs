@@ -111,7 +111,7 @@ impl Record {
     /// # Errors
     /// The system has no memory or descriptors.
     pub(crate) fn create(head: &Head, quotas: &Quotas) -> Result<Record, MapError> {
-        let most = u64::from(quotas.regions) + 2 * u64::from(quotas.others);
+        let most = u64::from(quotas.regions) + u64::from(quotas.others) + u64::from(quotas.loans);
         let len = AT_SLOTS + most.min(SLOTS_MAX) as usize * SLOT;
         let file = memfd::sealed("remora-record", len as u64)?;
         let memory = Buffer::map(file.as_fd(), 0, len)?;

@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_full_keeps_what_it_has() {
-        let quotas = Quotas { regions: 2, others: 1, ..Quotas::default() };
+        let quotas = Quotas { regions: 2, others: 1, loans: 1, ..Quotas::default() };
         let mut record = Record::create(&head(), &quotas).unwrap();
         let most = (record.memory.len() - AT_SLOTS) / SLOT;
         (0..most as u32 + 3).for_each(|number| record.add(&lent(number)));

@@ -1,5 +1,6 @@
 //! `remora devinfo`: what the device offers, in the manner of `ibv_devinfo`.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, Result};
@@ -29,7 +30,10 @@ pub(crate) struct Devinfo {
 impl Devinfo {
     pub(crate) fn run(self) -> Result<()> {
         let device = self.device.open()?;
-        let socket = device.socket_info().context("cannot ask the device's socket")?;
+        let socket = match device.socket_info() {
+            Err(error) if error.kind() == ErrorKind::Unsupported => None,
+            asked => Some(asked.context("cannot ask the device's socket")?),
+        };
         let fields = describe(&device, socket);
         if self.json {
             return output::json_line(&Value::Object(
@@ -59,14 +63,17 @@ struct Field {
 }
 
 /// What carries packets.
-fn fabric(device: &Device) -> &'static str {
+fn fabric(device: &Device, is_own: bool) -> &'static str {
+    if !is_own {
+        return "that of the daemon whose card this is (remora nic)";
+    }
     match device.ring_peers() {
         Some(_) => "UDP, and shared memory to cards of this machine and user",
         None => "UDP",
     }
 }
 
-fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
+fn describe(device: &Device, socket: Option<SocketInfo>) -> Vec<Field> {
     let (info, limits) = (device.info(), device.limits());
     let field = |depth, name, value: Value| Field { depth, name, value, note: None };
     let noted = |depth, name, value: Value, note: String| Field {
@@ -76,7 +83,7 @@ fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
     let mut fields = vec![
         field(0, "hca_id", json!("remora0")),
         field(1, "transport", json!("RoCE v2 over UDP, in software")),
-        noted(1, "fabric", json!(fabric(device)), "REMORA_FABRIC".into()),
+        noted(1, "fabric", json!(fabric(device, socket.is_some())), "REMORA_FABRIC".into()),
         field(1, "fw_ver", json!(env!("CARGO_PKG_VERSION"))),
         field(1, "node_guid", json!(guid(limits.cm.ca_guid))),
         field(1, "sys_image_guid", json!(guid(limits.cm.ca_guid))),
@@ -97,30 +104,31 @@ fn describe(device: &Device, socket: SocketInfo) -> Vec<Field> {
         field(2, "udp_port", json!(info.port)),
         noted(2, "gid[0]", json!(gid(info.address)), "RoCE v2".to_owned()),
     ]);
-    let granted = |is: bool| json!(if is { "yes" } else { "no" });
-    fields.extend([
-        noted(2, "udp_segment", granted(socket.segmentation), "many packets sent a call".into()),
-        noted(2, "udp_gro", granted(socket.coalescing), "many packets received a call".into()),
-        noted(
-            2,
-            "recv_buffer",
-            json!(socket.recv_buffer),
-            output::bytes(socket.recv_buffer as u64),
-        ),
-        noted(
-            2,
-            "send_buffer",
-            json!(socket.send_buffer),
-            output::bytes(socket.send_buffer as u64),
-        ),
-        noted(
-            2,
-            "window_packets",
-            json!(limits.window_packets),
-            "unacknowledged, a queue pair".into(),
-        ),
-    ]);
+    fields.extend(match socket {
+        Some(socket) => socket_fields(&socket),
+        None => vec![field(2, "socket", json!("the daemon’s, which does not tell of it"))],
+    });
+    fields.push(noted(
+        2,
+        "window_packets",
+        json!(limits.window_packets),
+        "unacknowledged, a queue pair".into(),
+    ));
     fields
+}
+
+/// What the system has granted the card's socket.
+fn socket_fields(socket: &SocketInfo) -> Vec<Field> {
+    let granted = |is: bool| json!(if is { "yes" } else { "no" });
+    let noted =
+        |name, value: Value, note: String| Field { depth: 2, name, value, note: Some(note) };
+    let bytes = |name, bytes: usize| noted(name, json!(bytes), output::bytes(bytes as u64));
+    vec![
+        noted("udp_segment", granted(socket.segmentation), "many packets sent a call".into()),
+        noted("udp_gro", granted(socket.coalescing), "many packets received a call".into()),
+        bytes("recv_buffer", socket.recv_buffer),
+        bytes("send_buffer", socket.send_buffer),
+    ]
 }
 
 /// Each limit: its name (as in `ibv_device_attr`, if it is there), its value, and its meaning.

@@ -478,3 +478,15 @@ fn what_needs_a_card_of_its_own_says_so() {
     assert!(why.contains("the node takes no kernels") && why.contains("REMORA_NIC=off"), "{why}");
     end(node);
 }
+
+/// The card's socket is the daemon's; what else there is to say of the card is said.
+#[test]
+fn a_daemons_card_is_described() {
+    let daemon = Daemon::start();
+    let info: Value = serde_json::from_str(&daemon.succeed(&["devinfo", "--json"])).unwrap();
+    assert_eq!(info["address"], daemon.ready["address"]);
+    assert!(info["max_qp"].is_number() && info["window_packets"].is_number(), "{info}");
+    assert!(info["recv_buffer"].is_null() && info["socket"].is_string(), "{info}");
+    let text = daemon.succeed(&["devinfo"]);
+    assert!(text.contains("max_qp:") && text.contains("daemon"), "{text}");
+}

@@ -41,7 +41,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -124,6 +124,8 @@ pub struct Quotas {
     pub memory_bytes: u64,
     /// Regions and windows.
     pub regions: u32,
+    /// Pieces of memory that are lent: the daemon has a mapping or descriptors for each.
+    pub loans: u32,
     /// Queue pairs, and shared receive queues.
     pub queue_pairs: u32,
     /// Completion queues.
@@ -141,6 +143,7 @@ impl Default for Quotas {
             arena_bytes: 1 << 30,
             memory_bytes: 1 << 40,
             regions: 65_536,
+            loans: 1024,
             queue_pairs: 8_000,
             completion_queues: 4_000,
             entries: 1 << 22,

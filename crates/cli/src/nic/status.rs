@@ -130,6 +130,7 @@ fn show_limits(sessions: &[SessionStatus]) {
         "QPs",
         "CQs",
         "regions",
+        "loans",
         "memory",
         "arena",
     ]);
@@ -148,12 +149,18 @@ fn show_limits(sessions: &[SessionStatus]) {
             count(session.queue_pairs, quotas.queue_pairs),
             count(session.completion_queues, quotas.completion_queues),
             count(session.regions, quotas.regions),
+            count(loans(session), quotas.loans),
             bytes(session.registered_bytes, quotas.memory_bytes),
             bytes(session.arena_bytes, quotas.arena_bytes),
         ]);
     }
-    output::align_right(&mut table, [0, 2, 3, 4, 5, 6, 7, 8, 9]);
+    output::align_right(&mut table, [0, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     println!("{table}");
+}
+
+/// Pieces of memory that the session lends.
+fn loans(session: &SessionStatus) -> u32 {
+    session.lent.iter().map(|(_, count)| count).sum()
 }
 
 fn limit(rate: Option<Rate>, show: impl Fn(u64) -> String) -> String {
@@ -251,7 +258,13 @@ fn state(session: &SessionStatus) -> String {
 
 /// How the card reaches the session's regions: how many by each way.
 fn ways(session: &SessionStatus) -> String {
-    let ways = session.ways.iter().map(|(way, count)| format!("{} {count}", way_name(*way)));
+    let is_kept = session.keep != Keep::No;
+    let ways = session.ways.iter().map(|(way, count)| match way {
+        Some(Loan::Process | Loan::ProcessFile) if is_kept => {
+            format!("{} {count} (not kept)", way_name(*way))
+        }
+        _ => format!("{} {count}", way_name(*way)),
+    });
     ways.collect::<Vec<_>>().join(", ")
 }
 
@@ -319,6 +332,7 @@ fn describe(session: &SessionStatus, regions: &[RegionStatus]) -> Value {
         "registered_bytes": session.registered_bytes,
         "arena_bytes": session.arena_bytes,
         "lent": lent,
+        "loans": loans(session),
         "ways": ways,
         "memory": regions,
         "posted": session.posted,

@@ -34,6 +34,8 @@ pub(super) struct Loans {
     converted: BTreeMap<u64, u64>,
     /// The session outlives this process, and so must its memory.
     is_kept: bool,
+    /// The program was told that some memory of a kept session ends with it.
+    has_warned: bool,
     /// By which others write and read what is in memory files themselves.
     gates: Shared,
 }
@@ -147,14 +149,14 @@ impl Loans {
                 if !self.converted.is_empty() {
                     self.forget_unmapped();
                 }
-                let ways = self.ways.of(access, self.is_kept);
+                let ways = self.ways.of(access, self.is_kept, session.is_of_other_user());
                 match self.shared(arena, addr, bytes.len) {
                     Some(place) => place,
                     None => self.by(session, arena, (addr, bytes.len), &ways)?,
                 }
             }
             Place::Checked(addr) => {
-                let mut ways = self.ways.of(Access::empty(), false);
+                let mut ways = self.ways.of(Access::empty(), false, session.is_of_other_user());
                 // What need not be mapped cannot be converted.
                 ways.retain(|way| *way != Way::Convert);
                 self.by(session, arena, (addr, bytes.len), &ways)?
@@ -203,6 +205,17 @@ impl Loans {
         }
     }
 
+    /// Says once that memory of a session that is kept ends with this process.
+    fn warn_if_kept(&mut self) {
+        if self.is_kept && !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!(
+                "memory of this kept session ends with this process: the card reaches it by system \
+                 calls, since it cannot be shared with the card’s process (remora nic status shows \
+                 how much; REMORA_MEMORY=convert has such memory refused)"
+            );
+        }
+    }
+
     /// Forgets converted memory that the program has unmapped.
     fn forget_unmapped(&mut self) {
         let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
@@ -235,6 +248,7 @@ impl Loans {
                     let number = self.processes.get(way).copied();
                     let number = number.or_else(|| lend_process(session, *way));
                     number.map(|number| {
+                        self.warn_if_kept();
                         self.processes.insert(*way, number);
                         Place::Lent { number, offset: addr }
                     })

@@ -214,6 +214,13 @@ impl Session {
         Some(peer.pid.as_raw_nonzero().get())
     }
 
+    /// Is the daemon of another user than this process?
+    pub(crate) fn is_of_other_user(&self) -> bool {
+        let Line::Socket(socket) = &self.line else { return false };
+        let peer = rustix::net::sockopt::socket_peercred(socket);
+        peer.is_ok_and(|peer| peer.uid != rustix::process::geteuid())
+    }
+
     /// Why the session is over, if it is.
     pub(crate) fn over(&self) -> Option<&str> {
         self.over.as_deref()

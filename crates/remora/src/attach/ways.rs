@@ -58,10 +58,12 @@ impl Ways {
     }
 
     /// The ways for a region, the best first. Where nothing was asked for, memory is converted if
-    /// peers may use atomics on it, or if it is to outlive the program.
-    pub(super) fn of(&self, access: Access, is_kept: bool) -> Vec<Way> {
+    /// peers may use atomics on it, or if it is to outlive the program. A daemon of another user
+    /// (`is_others`) may not use `process_vm`, and `/proc/mem` only if its policy says so.
+    pub(super) fn of(&self, access: Access, is_kept: bool, is_others: bool) -> Vec<Way> {
         match &self.0 {
             Some(ways) => ways.clone(),
+            None if is_others => vec![Way::Convert, Way::ProcMem],
             None if is_kept || access.contains(Access::REMOTE_ATOMIC) => {
                 vec![Way::Convert, Way::ProcessVm]
             }
@@ -77,13 +79,16 @@ mod tests {
     #[test]
     fn ways_are_tried_in_the_order_in_which_they_are_named() {
         let ways: Ways = "proc_mem, convert".parse().unwrap();
-        assert_eq!(ways.of(Access::empty(), false), [Way::ProcMem, Way::Convert]);
+        assert_eq!(ways.of(Access::empty(), false, true), [Way::ProcMem, Way::Convert]);
         assert_eq!("mmap".parse::<Ways>(), Err(UnknownWay("mmap".into())));
         assert!("".parse::<Ways>().is_err());
         let usual = Ways::default();
-        assert_eq!(usual.of(Access::REMOTE_READ, false), [Way::ProcessVm]);
+        assert_eq!(usual.of(Access::REMOTE_READ, false, false), [Way::ProcessVm]);
+        let others = usual.of(Access::REMOTE_READ, false, true);
+        assert_eq!(others, [Way::Convert, Way::ProcMem], "such a daemon refuses process_vm");
         for (access, is_kept) in [(Access::REMOTE_ATOMIC, false), (Access::empty(), true)] {
-            assert_eq!(usual.of(access, is_kept), [Way::Convert, Way::ProcessVm]);
+            assert_eq!(usual.of(access, is_kept, false), [Way::Convert, Way::ProcessVm]);
+            assert_eq!(usual.of(access, is_kept, true), [Way::Convert, Way::ProcMem]);
         }
     }
 }

@@ -10,9 +10,10 @@ use remora_nic::wire::Dialect;
 
 use super::clients::Then;
 use super::dma::Asker;
+use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
-use super::lent::{Lender, Lent};
+use super::lent::{LOANS_MAX, Lender, Lent, has_few_descriptors};
 use super::objects::Ask;
 use super::policy::Rule;
 use super::running::client_of;
@@ -38,6 +39,9 @@ const PAGE: usize = 64;
 const FILES: usize = 16;
 /// The same for a session that is kept, whose memory another process may take over.
 pub(super) const KEPT_FILES: usize = 64;
+
+/// The most connections of one user that have no session: they ask, or use card memory.
+pub(super) const OBSERVERS: usize = 128;
 
 /// Why a request is not carried out.
 type Refusal = String;
@@ -77,10 +81,16 @@ impl Server {
             return Then::Drop(format!("user {uid} may not attach: the daemon’s policy says so"));
         }
         if hello.observer {
+            if self.clients.observers(uid) > OBSERVERS {
+                return Then::Drop(format!("user {uid} has {OBSERVERS} connections that ask only"));
+            }
             return self.send(number, &Answer::Done, &[]);
         }
         let session = match (hello.join, hello.token) {
-            (Some(join), _) => self.join(uid, &join).inspect(|of| self.end_passes_of(*of)),
+            (Some(join), _) => self
+                .join(uid, &join)
+                .and_then(|of| self.room_for_guest(of))
+                .inspect(|of| self.end_passes_of(*of)),
             (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
             (None, None) => self.begin(number, (uid, pid), &hello),
         };
@@ -362,8 +372,8 @@ impl Server {
         let Ok(command) = decode::<Command<'_>>(bytes) else {
             return Then::Drop("the command cannot be read".into());
         };
-        if matches!(command, Command::AllocDm { .. }) {
-            self.give_card(number);
+        if let Command::AllocDm { len } = command {
+            self.give_card(number, len);
         }
         let result = self.with(number, |driver, slot| {
             Guarded::new(driver, slot).map(|mut card| dispatch(&mut card, command))
@@ -374,8 +384,9 @@ impl Server {
         }
     }
 
-    /// Has device memory of the client's session be pieces of its user's card memory.
-    fn give_card(&mut self, number: u32) {
+    /// Has device memory of the client's session be pieces of its user's card memory, and gets the
+    /// next of them ready: to zero it takes time, in which the card is free for others.
+    fn give_card(&mut self, number: u32, len: u64) {
         let held = self.held(number).and_then(|of| self.sessions.get(&of));
         let Some((uid, slot)) = held.filter(|of| !of.is_machine).map(|of| (of.uid, of.slot)) else {
             return;
@@ -388,10 +399,19 @@ impl Server {
         if !had_memory {
             self.store_card(uid);
         }
+        let may_have = self.device.live.command_own(|driver| {
+            let engine = driver.engine.as_deref_mut()?;
+            engine.admits(slot, Ask::Other).ok()?;
+            let of = engine.session(slot)?;
+            if of.dm.is_empty() {
+                of.card = Some(card.clone());
+            }
+            of.card.as_ref().map(|_| ())
+        });
+        let Some(piece) = may_have.and_then(|()| zeroed(&card, len)) else { return };
         self.device.live.command_own(|driver| {
-            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-            if let Some(of) = of.filter(|of| of.dm.is_empty()) {
-                of.card = Some(card);
+            if let Some(of) = driver.engine.as_deref_mut().and_then(|all| all.session(slot)) {
+                of.ready = Some((len, piece));
             }
         });
     }
@@ -404,10 +424,12 @@ impl Server {
         let is_kept = self.held(number).is_some_and(|of| self.sessions[&of].keep != Keep::No);
         let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
         let file = file.and_then(|file| file.try_clone_to_owned().ok());
+        let is_scarce = has_few_descriptors();
         let lent = self.with(number, |driver, slot| {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
+            room_for_loan(engine, (slot, loan), is_scarce)?;
             let taken = Lent::take(loan, with, lender, memory);
             let mut lent = taken.map_err(|error| error.to_string())?;
             let files = engine.session(slot).map_or(KEPT_FILES, |of| of.lent.len());
@@ -416,13 +438,13 @@ impl Server {
                 (false, true) => FILES,
                 (false, false) => 0,
             };
-            if files >= most {
+            if files >= most || is_scarce {
                 lent.close_file();
             }
             let amount = lent.quota_bytes();
             if let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
                 lent.give_back(memory);
-                return Err(format!("the session’s quota of {limit} is used up"));
+                return Err(format!("the session’s quota of {limit} bytes is used up"));
             }
             Ok(engine.add_lent(slot, lent))
         });
@@ -446,9 +468,10 @@ impl Server {
             let gone = of.lent.remove(&lent).ok_or("no such memory")?;
             gone.give_back(memory);
             engine.disown(Object::Lent(lent));
-            Ok(())
+            Ok(gone)
         });
-        done.ok_or(NO_SESSION)??;
+        // Outside the card's lock: to unmap much takes time.
+        drop(done.ok_or(NO_SESSION)??);
         if let Some(session) = self.held(number) {
             self.unstore(session, Part::Lent(lent));
         }
@@ -556,6 +579,29 @@ impl Server {
         let (clients, more) = self.dma.clients(from, |of| may_see(uid, of));
         Answer::DmaClients { clients, more }
     }
+}
+
+/// May the session lend another piece of memory?
+fn room_for_loan(
+    engine: &mut Engine,
+    (slot, loan): (u16, Loan),
+    has_few_descriptors: bool,
+) -> Result<(), Refusal> {
+    if let Err(limit) = engine.admits(slot, Ask::Lent(0)) {
+        return Err(format!("the session’s quota of {limit} loans of memory is used up"));
+    }
+    if engine.loans() >= LOANS_MAX {
+        return Err(format!(
+            "all sessions together lend {LOANS_MAX} pieces of memory, which is all that the \
+             daemon can have: take others back first"
+        ));
+    }
+    if has_few_descriptors && loan != Loan::Sealed {
+        return Err("the daemon keeps its last descriptors for other clients: lend memory files, \
+                    or give the daemon a higher limit (ulimit -n)"
+            .into());
+    }
+    Ok(())
 }
 
 pub(super) const NO_SESSION: &str = "the client has no session";

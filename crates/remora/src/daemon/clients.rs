@@ -178,6 +178,18 @@ impl Clients {
         of.map(|(number, _)| *number).collect()
     }
 
+    /// Connections of a user that have greeted, and have no session.
+    pub(crate) fn observers(&self, uid: u32) -> usize {
+        let asks = |client: &&Client| client.greet_by.is_none() && client.session.is_none();
+        self.clients.values().filter(asks).filter(|client| client.uid == uid).count()
+    }
+
+    /// Connections of a user that have not greeted yet.
+    pub(crate) fn ungreeted(&self, uid: u32) -> usize {
+        let is_new = |client: &&Client| client.greet_by.is_some() && client.uid == uid;
+        self.clients.values().filter(is_new).count()
+    }
+
     /// Clients whose greeting has not come in time.
     pub(crate) fn late(&self, now: Instant) -> Vec<u32> {
         let late = |client: &Client| client.greet_by.is_some_and(|by| by <= now);

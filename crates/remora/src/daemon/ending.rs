@@ -7,6 +7,7 @@ use remora_nic::kernel::Bound;
 use remora_nic::{DestroyError, RateLimits};
 
 use super::running::{SessionKernels, client_of};
+use super::session_queues::SessionQueues;
 use crate::commands::Commands;
 use crate::destroy::destroy;
 use crate::driver::Own;
@@ -23,11 +24,13 @@ pub(crate) struct Ending {
     /// Looks for objects: some are in use by others at the first look, and requests of peers may
     /// make new ones meanwhile.
     looks: u32,
+    /// The session's mappings, which are unmapped when this is dropped, outside the driver's lock.
+    remains: Option<SessionQueues>,
 }
 
 impl Ending {
     pub(crate) fn new(session: u16) -> Ending {
-        Ending { session, left: Vec::new(), looks: 0 }
+        Ending { session, left: Vec::new(), looks: 0, remains: None }
     }
 
     /// Is it the end of the session in this place of the engine?
@@ -80,21 +83,19 @@ impl Ending {
         }
     }
 
-    fn finish(&self, driver: &mut Own) {
+    fn finish(&mut self, driver: &mut Own) {
         end_kernels(driver, self.session);
         let (client, now) = (client_of(self.session), driver.now());
         driver.nic.set_client_weight(client, 1);
         driver.nic.set_client_limits(now, client, RateLimits::default()).ok();
         let Some(engine) = driver.engine.as_deref_mut() else { return };
         if let Some(of) = engine.session(self.session) {
-            for (_, lent) in std::mem::take(&mut of.lent) {
-                lent.give_back(&mut driver.memory);
-            }
+            of.lent.values().for_each(|lent| lent.give_back(&mut driver.memory));
         }
         for object in engine.objects.of(self.session) {
             engine.disown_of(self.session, object);
         }
-        engine.detach(self.session);
+        self.remains = engine.detach(self.session);
     }
 }
 

@@ -11,9 +11,10 @@
 //! which the thread sleeps. Sessions come and go under the driver's lock, and the thread that adds
 //! one wakes the background thread, which announces its next sleep to the new session, too.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use remora_nic::cm::CmEvent;
 use remora_nic::queue::{Moderation, ResizeCqError};
@@ -32,7 +33,7 @@ use super::session_queues::{
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
-use crate::dma::{self, Kind};
+use crate::dma::{self, CardMemory, Kind};
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
@@ -129,6 +130,8 @@ impl Engine {
             held: Vec::new(),
             lent: BTreeMap::new(),
             card: None,
+            ready: None,
+            groups: BTreeSet::new(),
             dm: BTreeMap::new(),
             regions: BTreeMap::new(),
             ways: BTreeMap::new(),
@@ -139,17 +142,18 @@ impl Engine {
         Ok(number)
     }
 
-    /// Removes a session, whose objects the caller has destroyed on the card.
-    pub(crate) fn detach(&mut self, session: u16) {
-        if let Some(gone) = self.sessions.get_mut(usize::from(session)).and_then(Option::take) {
-            self.passes.leave(session);
-            self.cqs.retain(|_, (of, _)| *of != session);
-            self.srqs.retain(|_, (of, _)| *of != session);
-            self.qps.retain(|_, of| *of != session);
-            if let Err(error) = epoll::delete(&self.doorbells, &gone.doorbell) {
-                tracing::error!(%error, "cannot forget a session's doorbell");
-            }
+    /// Removes a session, whose objects the caller has destroyed on the card. Returns what it had
+    /// mapped, to be dropped when the card is free for others.
+    pub(crate) fn detach(&mut self, session: u16) -> Option<SessionQueues> {
+        let gone = self.sessions.get_mut(usize::from(session))?.take()?;
+        self.passes.leave(session);
+        self.cqs.retain(|_, (of, _)| *of != session);
+        self.srqs.retain(|_, (of, _)| *of != session);
+        self.qps.retain(|_, of| *of != session);
+        if let Err(error) = epoll::delete(&self.doorbells, &gone.doorbell) {
+            tracing::error!(%error, "cannot forget a session's doorbell");
         }
+        Some(gone)
     }
 
     /// The shared part of a session.
@@ -308,6 +312,7 @@ impl Engine {
             of.remove(number);
         }
         of.sides.remove(&qpn);
+        of.groups.retain(|(member, _)| *member != qpn);
     }
 
     /// Removes a shared receive queue that was destroyed on the card.
@@ -523,6 +528,11 @@ impl Engine {
         number
     }
 
+    /// Pieces of memory that all sessions lend.
+    pub(crate) fn loans(&self) -> usize {
+        self.sessions.iter().flatten().map(|of| of.lent.len()).sum()
+    }
+
     /// As [`Engine::add_lent`], under the number that the memory had with another daemon; returns
     /// whether that is free.
     pub(crate) fn restore_lent(&mut self, session: u16, number: u32, lent: Lent) -> bool {
@@ -586,15 +596,13 @@ impl Engine {
         })
     }
 
-    /// Takes zeroed card memory: short pieces are near, as long as there is room.
+    /// Takes zeroed card memory: of the user's, the piece that is ready.
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
         let of = self.session(session)?;
         let len = bytes as u64;
         let (at, of_card) = match &of.card {
-            Some(card) => {
-                let near = (len <= NEAR_MAX).then(|| card.alloc(Kind::Near, len).ok()).flatten();
-                let piece = near.or_else(|| card.alloc(Kind::Far, len).ok())?;
-                clear(&piece);
+            Some(_) => {
+                let (_, piece) = of.ready.take().filter(|(of_len, _)| *of_len == len)?;
                 (piece.address(), Some(piece))
             }
             None => (of.parts.take(bytes)? as u64, None),
@@ -610,6 +618,18 @@ impl Engine {
             of.release(at as usize, piece.len as usize);
         }
     }
+}
+
+/// Zeroed card memory: short pieces are near, as long as there is room. The caller does not hold
+/// the card's lock.
+pub(super) fn zeroed(card: &Arc<CardMemory>, len: u64) -> Option<dma::Piece> {
+    if len == 0 {
+        return None;
+    }
+    let near = (len <= NEAR_MAX).then(|| card.alloc(Kind::Near, len).ok()).flatten();
+    let piece = near.or_else(|| card.alloc(Kind::Far, len).ok())?;
+    clear(&piece);
+    Some(piece)
 }
 
 /// Other programs of the user may have had the piece before.

@@ -4,6 +4,7 @@
 //! one looks as if it did not exist. Then the card carries the command out, and what it made is
 //! noted.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use remora_nic::cm::message::RejectReason;
@@ -35,6 +36,9 @@ use crate::multicast::JoinError;
 use crate::shared::arena::DATA;
 use crate::shared::completions::{DEPTH_MAX, depth_for};
 
+/// The most memberships in multicast groups of one session, of the 1,024 groups of the card.
+const GROUPS: usize = 128;
+
 /// The card, for one session.
 pub(crate) struct Guarded<'a> {
     pub(super) driver: &'a mut Own,
@@ -64,6 +68,11 @@ impl<'a> Guarded<'a> {
     /// Does a queue pair belong to another session?
     fn is_foreign(&mut self, qpn: u32) -> bool {
         !self.has(Object::Qp(qpn)) && self.engine().objects.owner(Object::Qp(qpn)).is_some()
+    }
+
+    fn groups(&mut self) -> &mut BTreeSet<(u32, IpAddr)> {
+        let session = self.session;
+        &mut self.engine().session(session).expect("found when the view was made").groups
     }
 
     fn admits(&mut self, ask: Ask) -> Result<(), usize> {
@@ -348,19 +357,29 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Qp(qpn)) {
             return Err(McastError::UnknownQp.into());
         }
-        self.driver.attach_mcast(qpn, group)
+        // A group is a socket of the daemon's, and the card has room for some.
+        let groups = self.groups().len();
+        if groups >= GROUPS {
+            return Err(McastError::Full { limit: GROUPS }.into());
+        }
+        self.driver.attach_mcast(qpn, group)?;
+        self.groups().insert((qpn, group));
+        Ok(())
     }
 
     fn detach_mcast(&mut self, qpn: u32, group: IpAddr) -> Result<(), McastError> {
         if !self.has(Object::Qp(qpn)) {
             return Err(McastError::UnknownQp);
         }
-        self.driver.detach_mcast(qpn, group)
+        self.driver.detach_mcast(qpn, group)?;
+        self.groups().remove(&(qpn, group));
+        Ok(())
     }
 
     fn detach_all(&mut self, qpn: u32) {
         if self.has(Object::Qp(qpn)) {
             self.driver.detach_all(qpn);
+            self.groups().retain(|(member, _)| *member != qpn);
         }
     }
 

@@ -4,11 +4,22 @@
 use super::server::Server;
 use crate::message::Join;
 
+/// The most connections of one session.
+const GUESTS: usize = 256;
+
 impl Server {
     /// The session that a client of user `uid` joins.
     pub(super) fn join(&self, uid: u32, join: &Join) -> Result<u32, String> {
         let held = self.sessions.get(&join.session).filter(|held| held.admits(uid, &join.token));
         held.map(|held| held.number).ok_or_else(|| "there is no such session to be joined".into())
+    }
+
+    /// The session, if another process may join it.
+    pub(super) fn room_for_guest(&self, session: u32) -> Result<u32, String> {
+        match self.clients.of_session(session).len() {
+            GUESTS.. => Err(format!("{GUESTS} processes have the session, which is the most")),
+            _ => Ok(session),
+        }
     }
 
     /// Ends the connections of all that have a session, or have lost it just now.

@@ -12,13 +12,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
+use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
 use super::descriptors::{is_local, is_of_proc};
 use super::record::Entry;
+use crate::event::Event;
 use crate::memory::memfd::{self, MapError};
 use crate::memory::{Buffer, FilesFull, HostMemory, Process};
 use crate::message::Loan;
@@ -121,8 +123,9 @@ impl Lent {
         Ok(Lent { loan, base, len, users: 0, _mapping: mapping, file: kept })
     }
 
-    /// Ends the loan; no region is in it any more.
-    pub(crate) fn give_back(self, memory: &mut HostMemory) {
+    /// Ends the loan; no region is in it any more. The caller drops it, and with it the mapping,
+    /// when the card is free for others: to unmap much takes time.
+    pub(crate) fn give_back(&self, memory: &mut HostMemory) {
         if self._mapping.is_none() {
             memory.remove(self.base);
         }
@@ -158,6 +161,25 @@ impl Lent {
     }
 }
 
+/// The most loans of all sessions: the system gives a process 65,530 mappings
+/// (`vm.max_map_count`), and a daemon that has no more of them can allocate no memory.
+pub(crate) const LOANS_MAX: usize = 16_384;
+
+/// Are so few descriptors free that those are for what clients do besides lending?
+pub(crate) fn has_few_descriptors() -> bool {
+    let limit = getrlimit(Resource::Nofile).current;
+    // The system gives out the lowest number that is free.
+    match Event::new() {
+        Ok(event) => are_few(event.as_fd().as_raw_fd() as u64, limit),
+        Err(_) => true,
+    }
+}
+
+/// Is less than a quarter left, when all below this number are taken?
+fn are_few(number: u64, limit: Option<u64>) -> bool {
+    limit.is_some_and(|limit| number >= limit - limit / 4)
+}
+
 /// Maps a memory file that cannot shrink.
 fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
     match usize::try_from(memfd::sealed_len(file.as_fd())?) {
@@ -177,7 +199,6 @@ pub(super) fn local(file: OwnedFd) -> Result<File, LentError> {
 
 /// A file `/proc/PID/mem`, which the kernel alone makes: a regular file of that name.
 pub(super) fn process_file(file: OwnedFd) -> Result<File, LentError> {
-    use std::os::fd::AsRawFd;
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let is_memory = is_of_proc(&file)? && name.to_str().is_some_and(is_memory_name);
     let file = File::from(file);

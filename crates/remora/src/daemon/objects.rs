@@ -153,7 +153,7 @@ impl Usage {
             }
             Ask::Entries(more) => fits(self.entries, more, quotas.entries),
             Ask::Lent(bytes) => {
-                below(counts(&[Kind::Lent]), u64::from(quotas.others))?;
+                below(counts(&[Kind::Lent]), u64::from(quotas.loans))?;
                 fits(self.lent_bytes, bytes, quotas.memory_bytes)
             }
             Ask::Other => {
@@ -305,6 +305,7 @@ mod tests {
         let quotas = Quotas {
             memory_bytes: 100,
             regions: 2,
+            loans: 1,
             queue_pairs: 1,
             completion_queues: 1,
             entries: 10,
@@ -318,6 +319,9 @@ mod tests {
         assert_eq!(usage.admits(Ask::Region(41), &quotas), Err(100));
         assert_eq!(usage.admits(Ask::Region(40), &quotas), Ok(()));
         objects.add(3, &mut usage, window(0x2ff), (0, None));
+        assert_eq!(usage.admits(Ask::Lent(1), &quotas), Ok(()));
+        objects.add(3, &mut usage, Object::Lent(1), (1, None));
+        assert_eq!(usage.admits(Ask::Lent(0), &quotas), Err(1));
         assert_eq!(usage.admits(Ask::Window, &quotas), Err(2));
         objects.add(3, &mut usage, Object::Cq(1), (10, None));
         assert_eq!(usage.admits(Ask::Completions(1), &quotas), Err(1));
@@ -332,7 +336,7 @@ mod tests {
 
         let all = objects.of(3);
         let order: Vec<Kind> = all.iter().map(|object| Kind::of(*object)).collect();
-        assert_eq!(order, [Kind::Mw, Kind::Mr, Kind::Srq, Kind::Cq, Kind::Ah]);
+        assert_eq!(order, [Kind::Mw, Kind::Mr, Kind::Srq, Kind::Cq, Kind::Ah, Kind::Lent]);
         for object in all {
             let lent = (object == Object::Mr(0x100)).then_some(1);
             assert_eq!(objects.remove(3, &mut usage, object), lent);

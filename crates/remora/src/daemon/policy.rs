@@ -1,7 +1,7 @@
 //! Who may attach, and what they may use: a file in TOML. `objects` refuses what is beyond it.
 //!
 //! ```toml
-//! sessions = 256            # of all users together
+//! sessions = 1024           # of all users together
 //!
 //! [others]                  # users that are not named below
 //! attach = false
@@ -63,8 +63,10 @@ pub(crate) struct Rule {
     pub(crate) weight: u16,
 }
 
-/// The most sessions where nothing is said.
+/// The most sessions of all users where nothing is said.
 const SESSIONS: u32 = 1024;
+/// The most of one user, who leaves some to others.
+const SESSIONS_OF_A_USER: u32 = 256;
 
 /// Why a policy cannot be read.
 #[derive(Debug, Error)]
@@ -159,6 +161,7 @@ struct QuotasEntry {
     arena_bytes: Option<u64>,
     memory_bytes: Option<u64>,
     regions: Option<u32>,
+    loans: Option<u32>,
     queue_pairs: Option<u32>,
     completion_queues: Option<u32>,
     entries: Option<u64>,
@@ -189,7 +192,7 @@ impl Rule {
     fn new(attach: bool) -> Rule {
         Rule {
             attach,
-            sessions: SESSIONS,
+            sessions: SESSIONS_OF_A_USER,
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
@@ -202,10 +205,10 @@ impl Rule {
     fn of(entry: &Entry, attach: bool) -> Rule {
         let Rule { quotas: usual, card_memory: Sizes { near, far }, .. } = Rule::new(attach);
         let QuotasEntry { arena_bytes, memory_bytes, regions, queue_pairs, .. } = entry.quotas;
-        let QuotasEntry { completion_queues, entries, others, .. } = entry.quotas;
+        let QuotasEntry { completion_queues, entries, others, loans, .. } = entry.quotas;
         Rule {
             attach: entry.attach.unwrap_or(attach),
-            sessions: entry.sessions.unwrap_or(SESSIONS),
+            sessions: entry.sessions.unwrap_or(SESSIONS_OF_A_USER),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
             rates: entry.rates.limits(),
@@ -218,6 +221,7 @@ impl Rule {
                 arena_bytes: arena_bytes.unwrap_or(usual.arena_bytes),
                 memory_bytes: memory_bytes.unwrap_or(usual.memory_bytes),
                 regions: regions.unwrap_or(usual.regions),
+                loans: loans.unwrap_or(usual.loans),
                 queue_pairs: queue_pairs.unwrap_or(usual.queue_pairs),
                 completion_queues: completion_queues.unwrap_or(usual.completion_queues),
                 entries: entries.unwrap_or(usual.entries),
@@ -315,6 +319,7 @@ mod tests {
         assert!(policy.rule(own).attach && policy.rule(0).attach);
         assert!(!policy.rule(own + 4711).attach);
         assert!(!policy.shares());
+        assert!(policy.rule(own).sessions < policy.sessions(), "one user leaves some to others");
     }
 
     #[test]
@@ -333,6 +338,7 @@ mod tests {
             weight = 4
             [users.4712.quotas]
             regions = 3
+            loans = 4
             [users.4712.rates]
             elements_per_second = 1000
             bytes_per_second = 100000000
@@ -345,6 +351,7 @@ mod tests {
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
         let rule = policy.rule(4712);
         assert_eq!((rule.quotas.regions, rule.quotas.others), (3, Quotas::default().others));
+        assert_eq!((rule.quotas.loans, policy.rule(0).quotas.loans), (4, 1024));
         let rate = |per_second, burst| Some(Rate { per_second, burst });
         assert_eq!((rule.rates.elements, rule.weight), (rate(1000, 32), 4));
         assert_eq!(rule.rates.bytes, rate(100_000_000, 7));

@@ -111,7 +111,7 @@ impl Record {
     /// # Errors
     /// The system has no memory or descriptors.
     pub(crate) fn create(head: &Head, quotas: &Quotas) -> Result<Record, MapError> {
-        let most = u64::from(quotas.regions) + 2 * u64::from(quotas.others);
+        let most = u64::from(quotas.regions) + u64::from(quotas.others) + u64::from(quotas.loans);
         let len = AT_SLOTS + most.min(SLOTS_MAX) as usize * SLOT;
         let file = memfd::sealed("remora-record", len as u64)?;
         let memory = Buffer::map(file.as_fd(), 0, len)?;
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_record_that_is_full_keeps_what_it_has() {
-        let quotas = Quotas { regions: 2, others: 1, ..Quotas::default() };
+        let quotas = Quotas { regions: 2, others: 1, loans: 1, ..Quotas::default() };
         let mut record = Record::create(&head(), &quotas).unwrap();
         let most = (record.memory.len() - AT_SLOTS) / SLOT;
         (0..most as u32 + 3).for_each(|number| record.add(&lent(number)));

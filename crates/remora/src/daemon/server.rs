@@ -28,7 +28,7 @@ use super::ivshmem::{MACHINES, Machine};
 use super::policy::Policy;
 use super::sessions::Session;
 use crate::device::Device;
-use crate::message::MessageSocket;
+use crate::message::{Answer, MessageSocket, encode};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -36,6 +36,8 @@ const BACKLOG: i32 = 128;
 pub(super) const REQUESTS: usize = 16;
 /// Connections accepted, and descriptors looked at, in one turn.
 const TURN: usize = 64;
+/// The most connections of one user on which no greeting has come: several turns' worth.
+const UNGREETED: usize = 256;
 /// How long a client may take for its greeting.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
 /// How long the daemon waits before it accepts again where it has no descriptor left.
@@ -265,12 +267,17 @@ impl Server {
                 return;
             }
         };
+        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
+        if self.clients.ungreeted(uid) >= UNGREETED {
+            let reason = "the user has too many connections on which no greeting has come";
+            socket.send(&encode(&Answer::Farewell(reason)), &[]).ok();
+            return;
+        }
         let number = self.clients.free_number();
         if let Err(error) = watch(&self.poll, socket.as_fd(), number.into()) {
             tracing::warn!(%error, "cannot watch a client");
             return;
         }
-        let (uid, pid) = (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get());
         self.clients.add(number, Client::new(socket, (uid, pid), Instant::now() + GREETING));
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Each call does a bounded amount of work, whatever the session has written into its arena.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -88,8 +89,12 @@ pub(crate) struct SessionQueues {
     /// The card memory of the user, of which pieces are given out. A virtual machine has parts of
     /// its arena instead: it reaches no other memory.
     pub(crate) card: Option<Arc<CardMemory>>,
+    /// A piece for the command that asks for so many bytes, zeroed before.
+    pub(crate) ready: Option<(u64, dma::Piece)>,
     /// Pieces of card memory, by where they begin.
     pub(crate) dm: BTreeMap<u64, Piece>,
+    /// The multicast groups that its queue pairs are attached to.
+    pub(crate) groups: BTreeSet<(u32, IpAddr)>,
     /// What its regions are, by their keys.
     pub(crate) regions: BTreeMap<Key, Region>,
     /// How many of them are reached by each way.

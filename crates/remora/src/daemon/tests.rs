@@ -30,6 +30,7 @@ use crate::{Device, DeviceOptions};
 
 mod changing;
 mod crashes;
+mod hogs;
 mod meetings;
 mod notices;
 mod passes;

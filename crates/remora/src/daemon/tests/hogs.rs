@@ -1,0 +1,133 @@
+//! Clients that take of everything as much as they get: others have enough left.
+
+use super::*;
+use crate::daemon::answers::OBSERVERS;
+use crate::daemon::lent::LOANS_MAX;
+
+/// A daemon whose own user may use so much.
+fn daemon_with(rule: &str) -> Daemon {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let own = rustix::process::geteuid().as_raw();
+    let name = format!("remora-hogs-{}-{number}.toml", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    std::fs::write(&file, format!("[users.{own}.quotas]\n{rule}")).unwrap();
+    let policy = Policy::read(&file).unwrap();
+    std::fs::remove_file(file).unwrap();
+    Daemon::with(policy)
+}
+
+/// Lends until the daemon refuses; returns how many pieces, and why it does.
+fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, String) {
+    for lent in 0..100_000 {
+        if let Some(reason) = client.asker.refusal(&Request::Lend(loan), file) {
+            return (lent, reason);
+        }
+    }
+    panic!("{loan:?}: a client may lend without end");
+}
+
+fn loans(daemon: &Daemon) -> u32 {
+    let page = daemon.observer().status().remove(0);
+    page.sessions[0].lent.iter().map(|(_, count)| count).sum()
+}
+
+#[test]
+fn a_session_lends_no_more_than_its_quota() {
+    let daemon = daemon_with("loans = 5");
+    let (hog, (file, _)) = (daemon.client(), sealed(4096));
+    let (lent, reason) = lend_all(&hog, Loan::Sealed, &[file.as_fd()]);
+    assert_eq!((lent, loans(&daemon)), (5, 5));
+    assert!(reason.contains("quota of 5 loans"), "{reason}");
+    let (lent, reason) = lend_all(&hog, Loan::Process, &[]);
+    assert!(lent == 0 && reason.contains("quota of 5 loans"), "{reason}");
+    drop(hog);
+    daemon.wait_until_empty();
+}
+
+/// Each is a mapping of the daemon's, and the system gives a process 65,530.
+#[test]
+fn all_loans_together_leave_the_daemon_mappings() {
+    let daemon = daemon_with("loans = 100000");
+    let (hog, (file, _)) = (daemon.client(), sealed(4096));
+    let (lent, reason) = lend_all(&hog, Loan::Sealed, &[file.as_fd()]);
+    assert_eq!(lent, LOANS_MAX);
+    assert!(reason.contains("all sessions together"), "{reason}");
+    daemon.client().card().alloc_pd().unwrap();
+    drop(hog);
+    let other = daemon.client();
+    while other.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]).is_some() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(other);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn loans_leave_descriptors_to_others() {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", "daemon::tests::hogs::with_few_descriptors"]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// In a process of its own, whose limit of descriptors is low.
+#[test]
+#[ignore = "a program for another test"]
+fn with_few_descriptors() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: Some(256), maximum }).unwrap();
+    let daemon = Daemon::start();
+    let path = std::env::temp_dir().join(format!("remora-hogs-{}", std::process::id()));
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    let memory = std::fs::File::open("/proc/self/mem").unwrap();
+    let ways: [(_, &[BorrowedFd<'_>]); 3] = [
+        (Loan::File, &[file.as_fd()]),
+        (Loan::ProcessFile, &[memory.as_fd()]),
+        (Loan::Process, &[]),
+    ];
+    for (loan, with) in ways {
+        let hog = daemon.client();
+        let (lent, reason) = lend_all(&hog, loan, with);
+        assert!(lent > 10 && reason.contains("descriptors"), "{loan:?}, {lent}: {reason}");
+        daemon.client().card().alloc_pd().unwrap();
+        drop(hog);
+        daemon.wait_until_empty();
+    }
+}
+
+#[test]
+fn one_user_asks_by_so_many_connections() {
+    let daemon = Daemon::start();
+    let observers: Vec<Asker> = (0..OBSERVERS).map(|_| daemon.observer()).collect();
+    let another = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
+    another.send(&greeting(&Hello { observer: true, ..Hello::default() }), &[]);
+    let reason = another.farewell();
+    assert!(reason.contains("connections"), "{reason}");
+    daemon.client().card().alloc_pd().unwrap();
+    drop(observers);
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn a_session_joins_no_more_multicast_groups_than_its_share() {
+    let daemon = Daemon::start();
+    let hog = daemon.client();
+    let mut card = hog.card();
+    let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(16).unwrap());
+    let ud = QpInit { transport: Transport::Ud, ..init(pd, cq) };
+    let qpn = card.create_qp(ud).unwrap().qpn;
+    let group = |n: usize| IpAddr::from([239, 77, (n / 200) as u8, (n % 200) as u8]);
+    let refused = (0..1024).find_map(|n| card.attach_mcast(qpn, group(n)).err().map(|e| (n, e)));
+    let (joined, error) = refused.unwrap();
+    assert_eq!(joined, 128, "{error}");
+    card.detach_mcast(qpn, group(0)).unwrap();
+    card.attach_mcast(qpn, group(0)).unwrap();
+    card.destroy_qp(qpn).unwrap();
+    let qpn = card.create_qp(ud).unwrap().qpn;
+    card.attach_mcast(qpn, group(1)).unwrap();
+}

@@ -4,11 +4,11 @@
 //! Two cards that both offer the lossy dialect use it (docs/lossy.md); programs that connect by
 //! RDMA connection management need not know. With every other peer, cards are standard.
 
-use std::env;
-
 use remora_nic::qp::Congestion;
 use remora_nic::wire::Dialect;
 use thiserror::Error;
+
+use crate::environment;
 
 /// The environment variable that chooses the dialect that a card offers: `auto` (or nothing),
 /// `standard` or `lossy`.
@@ -65,7 +65,7 @@ impl DialectChoice {
     /// # Errors
     /// It names no dialect.
     pub fn from_environment() -> Result<DialectChoice, BadDialect> {
-        DialectChoice::parse(&env::var(DIALECT_VARIABLE).unwrap_or_default())
+        DialectChoice::parse(&environment::text(DIALECT_VARIABLE))
     }
 
     fn parse(name: &str) -> Result<DialectChoice, BadDialect> {
@@ -91,7 +91,7 @@ impl DialectChoice {
 /// # Errors
 /// It is no number from 1 to 64.
 pub(crate) fn paths_from_environment() -> Result<u8, BadDialect> {
-    parse_paths(&env::var(PATHS_VARIABLE).unwrap_or_default())
+    parse_paths(&environment::text(PATHS_VARIABLE))
 }
 
 fn parse_paths(text: &str) -> Result<u8, BadDialect> {
@@ -107,7 +107,7 @@ fn parse_paths(text: &str) -> Result<u8, BadDialect> {
 /// # Errors
 /// It names no policy.
 pub(crate) fn congestion_from_environment() -> Result<Congestion, BadDialect> {
-    parse_congestion(&env::var(CONGESTION_VARIABLE).unwrap_or_default())
+    parse_congestion(&environment::text(CONGESTION_VARIABLE))
 }
 
 fn parse_congestion(name: &str) -> Result<Congestion, BadDialect> {

@@ -85,8 +85,8 @@
 //!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
 //!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
-//!   files for it; [`sock_diag`], who owns a socket; `text` makes words from elsewhere fit to be
-//!   printed.
+//!   files for it; [`sock_diag`], who owns a socket; `environment` reads variables, and `text`
+//!   makes words from elsewhere fit to be printed.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
 //! where `unsafe` stands and what for; the checks compare it with the code.
@@ -117,6 +117,7 @@ mod door;
 mod driver;
 pub mod egress;
 mod either;
+mod environment;
 pub mod event;
 mod event_loop;
 mod event_queue;

@@ -4,10 +4,10 @@
 //! which the upper three bits count; others by
 //! [`ConnectionParams::service_level`](crate::ConnectionParams::service_level).
 
-use std::env;
-
 use remora_nic::service_level::{SERVICE_LEVELS, ServiceLevel, ServiceLevels};
 use thiserror::Error;
+
+use crate::environment;
 
 /// The environment variable that says what service levels mean, such as
 /// `1:weight=4,5:priority=1:weight=2`: level 1 has four times the share of the others of its
@@ -25,7 +25,7 @@ pub struct BadServiceLevel(String);
 
 /// What [`SERVICE_LEVELS_VARIABLE`] says.
 pub(crate) fn from_environment() -> Result<ServiceLevels, BadServiceLevel> {
-    parse(&env::var(SERVICE_LEVELS_VARIABLE).unwrap_or_default())
+    parse(&environment::text(SERVICE_LEVELS_VARIABLE))
 }
 
 fn parse(text: &str) -> Result<ServiceLevels, BadServiceLevel> {

@@ -1,10 +1,11 @@
 //! By which ways the card of another process may reach the program's memory.
 
-use std::env;
 use std::str::FromStr;
 
 use remora_nic::Access;
 use thiserror::Error;
+
+use crate::environment;
 
 /// The environment variable that names the ways, the best first, separated by commas.
 pub const MEMORY_VARIABLE: &str = "REMORA_MEMORY";
@@ -46,9 +47,9 @@ impl FromStr for Ways {
 impl Ways {
     /// The ways that the environment names.
     pub(crate) fn from_environment() -> Result<Ways, UnknownWay> {
-        match env::var(MEMORY_VARIABLE) {
-            Ok(text) if !text.is_empty() => text.parse(),
-            _ => Ok(Ways::default()),
+        match environment::text(MEMORY_VARIABLE) {
+            text if text.is_empty() => Ok(Ways::default()),
+            text => text.parse(),
         }
     }
 

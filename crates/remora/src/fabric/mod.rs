@@ -23,7 +23,6 @@ pub(crate) mod rendezvous;
 pub mod ring;
 mod silence;
 
-use std::env;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -34,6 +33,7 @@ use remora_nic::transmit::PATH_PORTS;
 use remora_nic::{Datagram, Silence, Time, Transmit};
 use thiserror::Error;
 
+use crate::environment;
 use crate::socket::{Destination, RecvBatch, Refusal, Socket};
 use link::Put;
 use links::Links;
@@ -75,7 +75,7 @@ impl FabricChoice {
     /// # Errors
     /// It names no fabric.
     pub fn from_environment() -> Result<FabricChoice, UnknownFabric> {
-        FabricChoice::parse(&env::var(FABRIC_VARIABLE).unwrap_or_default())
+        FabricChoice::parse(&environment::text(FABRIC_VARIABLE))
     }
 
     fn parse(name: &str) -> Result<FabricChoice, UnknownFabric> {

@@ -60,21 +60,33 @@ impl FromStr for Impairments {
             if matches!(rule, "" | "off") {
                 continue;
             }
-            let (mut made, mut has_parts) = (Rule::default(), false);
-            for part in rule.split(',').map(str::trim).filter(|part| !part.is_empty()) {
-                let seeds = read_part(part, &mut made, &mut all.seed)
-                    .map_err(|why| BadImpairment::Part { part: shorten(part), why })?;
-                has_parts |= !seeds;
-            }
+            let made = read_rule(rule, &mut all.seed)?;
             if all.rules.len() == RULES_MAX {
                 return Err(BadImpairment::TooLong);
             }
-            if has_parts {
-                all.rules.push(made);
-            }
+            all.rules.extend(made);
         }
         Ok(all)
     }
+}
+
+/// Reads one rule; `None` if it has only the seed, which is for all.
+fn read_rule(text: &str, seed: &mut Option<u64>) -> Result<Option<Rule>, BadImpairment> {
+    let mut rule = Rule::default();
+    let mut names: Vec<&str> = Vec::new();
+    for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+        let wrong = |why| BadImpairment::Part { part: shorten(part), why };
+        let name = part.split_once('=').map_or(part, |(name, _)| name.trim());
+        if names.contains(&name) {
+            return Err(wrong("this is said twice in one rule"));
+        }
+        read_part(part, &mut rule, seed).map_err(wrong)?;
+        names.push(name);
+    }
+    if names.contains(&"in") && names.contains(&"out") {
+        rule.direction = None;
+    }
+    Ok(names.iter().any(|name| *name != "seed").then_some(rule))
 }
 
 /// What a message quotes of a text.
@@ -82,15 +94,15 @@ fn shorten(part: &str) -> String {
     crate::printable(&part.chars().take(60).collect::<String>())
 }
 
-/// Reads one part into `rule`. Returns whether it was the seed, which is for all rules.
-fn read_part(part: &str, rule: &mut Rule, seed: &mut Option<u64>) -> Result<bool, &'static str> {
+/// Reads one part into `rule`, or into the seed, which is for all rules.
+fn read_part(part: &str, rule: &mut Rule, seed: &mut Option<u64>) -> Result<(), &'static str> {
     let Some((key, value)) = part.split_once('=') else {
         rule.direction = Some(match part {
             "in" => Direction::In,
             "out" => Direction::Out,
             _ => return Err("write NAME=VALUE, or `in` or `out` for one direction"),
         });
-        return Ok(false);
+        return Ok(());
     };
     let value = value.trim();
     match key.trim() {
@@ -103,15 +115,17 @@ fn read_part(part: &str, rule: &mut Rule, seed: &mut Option<u64>) -> Result<bool
         "queue" => rule.queue = bytes(value)?,
         "peer" => rule.peer = Some(peers(value)?),
         "seed" => {
-            *seed = Some(value.parse().map_err(|_| "a seed is a whole number")?);
-            return Ok(true);
+            let number = value.parse().map_err(|_| "a seed is a whole number")?;
+            if seed.replace(number).is_some() {
+                return Err("there is one seed for all rules, and this is another");
+            }
         }
         _ => {
             return Err("the names are loss, delay, reorder, duplicate, corrupt, rate, queue, \
                         peer and seed");
         }
     }
-    Ok(false)
+    Ok(())
 }
 
 fn share(value: &str) -> Result<Share, &'static str> {
@@ -144,8 +158,8 @@ fn duration(value: &str) -> Result<Duration, &'static str> {
     UNITS.iter().find_map(read).filter(|time| *time <= DELAY_MAX).ok_or(WHY)
 }
 
-/// A number with a decimal prefix.
-fn scaled(value: &str) -> Option<f64> {
+/// A whole number, of one with a decimal prefix; `None` if it is not less than 2⁶⁴.
+fn scaled(value: &str) -> Option<u64> {
     let (number, factor) = match value.char_indices().last()? {
         (at, 'k' | 'K') => (&value[..at], 1e3),
         (at, 'M') => (&value[..at], 1e6),
@@ -154,20 +168,21 @@ fn scaled(value: &str) -> Option<f64> {
         _ => (value, 1.0),
     };
     let number: f64 = number.trim_end().parse().ok()?;
-    (number.is_finite() && number >= 0.0).then_some(number * factor)
+    let scaled = number * factor;
+    // The largest number is no float; the nearest one is 2⁶⁴.
+    (0.0..u64::MAX as f64).contains(&scaled).then_some(scaled as u64)
 }
 
 fn rate(value: &str) -> Result<u64, &'static str> {
-    const WHY: &str = "write bits a second, as in 10G or 500M, at least 1k";
+    const WHY: &str = "write bits a second, as in 10G or 500M, at least 1k and less than 2^64";
     let bare = ["bit/s", "bps", "bit"].iter().find_map(|unit| value.strip_suffix(unit));
-    let rate = scaled(bare.unwrap_or(value).trim_end()).ok_or(WHY)? as u64;
-    if rate < RATE_MIN { Err(WHY) } else { Ok(rate) }
+    scaled(bare.unwrap_or(value).trim_end()).filter(|rate| *rate >= RATE_MIN).ok_or(WHY)
 }
 
 fn bytes(value: &str) -> Result<u64, &'static str> {
-    const WHY: &str = "write bytes, as in 64kB or 1MB";
+    const WHY: &str = "write bytes, as in 64kB or 1MB, less than 2^64";
     let bare = value.strip_suffix('B').unwrap_or(value).trim_end();
-    scaled(bare).map(|bytes| bytes as u64).ok_or(WHY)
+    scaled(bare).ok_or(WHY)
 }
 
 fn peers(value: &str) -> Result<Peers, &'static str> {
@@ -216,6 +231,26 @@ mod tests {
     }
 
     #[test]
+    fn both_directions_by_name_are_as_none() {
+        let directions =
+            ["in", "out", "in,out", "out,in", "loss=1%"].map(|text| one(text).direction);
+        assert_eq!(directions, [Some(Direction::In), Some(Direction::Out), None, None, None]);
+    }
+
+    #[test]
+    fn what_is_said_twice_is_refused() {
+        for text in ["loss=1%,loss=0%", "in,in", "delay=1us,queue=1kB,delay =2us"] {
+            let error = text.parse::<Impairments>().unwrap_err().to_string();
+            assert!(error.contains("twice"), "{text}: {error}");
+        }
+        for text in ["seed=1;seed=2", "loss=1%,seed=1\nloss=2%,seed=1"] {
+            let error = text.parse::<Impairments>().unwrap_err().to_string();
+            assert!(error.contains("one seed"), "{text}: {error}");
+        }
+        assert!("loss=1%; loss=2%".parse::<Impairments>().is_ok(), "each rule has its own");
+    }
+
+    #[test]
     fn rules_stand_in_lines_or_behind_semicolons() {
         let all: Impairments =
             "# a bad day\nout,loss=1%; in,loss=2%\n\noff # nothing\nseed=3\n".parse().unwrap();
@@ -249,7 +284,10 @@ mod tests {
             ("delay=1us+-2us", "vary by more"),
             ("rate=0", "bits a second"),
             ("rate=infG", "bits a second"),
+            ("rate=1e30G", "less than 2^64"),
+            ("rate=18446744073709551616", "less than 2^64"),
             ("queue=x", "bytes"),
+            ("queue=99999999999999999999", "less than 2^64"),
             ("peer=host", "IP address"),
             ("peer=1.2.3.4/33", "IP address"),
             ("seed=-1", "whole number"),

@@ -2,15 +2,15 @@
 //! file that may change while the card runs.
 
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
-use std::{env, io};
 
 use remora_nic::Time;
 
 use super::parse::TEXT_MAX;
 use super::{BadImpairment, IMPAIR_VARIABLE, Impairments};
+use crate::environment;
 
 /// Between two looks at the file.
 const PERIOD: Duration = Duration::from_millis(100);
@@ -36,10 +36,7 @@ impl Wish {
     /// # Errors
     /// It cannot be understood, or its file cannot be read.
     pub(crate) fn from_environment() -> Result<Wish, BadImpairment> {
-        match env::var(IMPAIR_VARIABLE) {
-            Ok(text) => Wish::parse(&text),
-            Err(_) => Ok(Wish::default()),
-        }
+        Wish::parse(&environment::text(IMPAIR_VARIABLE))
     }
 
     fn parse(text: &str) -> Result<Wish, BadImpairment> {
@@ -107,6 +104,8 @@ fn read_text(path: &Path) -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::env;
+
     use super::*;
 
     #[test]

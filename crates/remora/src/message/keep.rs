@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use thiserror::Error;
 
 use super::{Keep, NAME_MAX};
+use crate::environment;
 
 /// The environment variable that has a program's session kept: `NAME`, or `NAME:TIME`.
 pub const KEEP_VARIABLE: &str = "REMORA_KEEP";
@@ -87,8 +88,8 @@ impl Kept {
     /// # Errors
     /// It cannot be understood.
     pub fn from_environment() -> Result<Option<Kept>, BadKeep> {
-        let text = env::var(KEEP_VARIABLE).ok().filter(|text| !text.is_empty());
-        text.map(|text| text.parse()).transpose()
+        let text = environment::text(KEEP_VARIABLE);
+        if text.is_empty() { Ok(None) } else { text.parse().map(Some) }
     }
 }
 

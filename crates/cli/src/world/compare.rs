@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::Args;
+use remora::printable;
 
 use super::load::{self, Chosen, Files};
 use super::page;
@@ -31,19 +32,50 @@ impl Compare {
         }
         let (mut outcomes, mut ran) = (Vec::new(), Vec::new());
         for path in &self.worlds {
-            let experiment = load::load(path, self.chosen)?;
-            let report = load::simulate(&experiment)?;
-            outcomes.push(Outcome::new(&experiment, &report));
-            ran.push((experiment, report));
+            let done = load::load(path, self.chosen, &self.files.paths())
+                .and_then(|experiment| Ok((load::simulate(&experiment)?, experiment)));
+            match done {
+                Ok((report, experiment)) => {
+                    outcomes.push(Outcome::new(&experiment, &report));
+                    ran.push((experiment, report));
+                }
+                Err(error) => {
+                    // What the worlds before it have come to is not lost.
+                    tell_apart(&mut outcomes, &self.worlds);
+                    show(&outcomes);
+                    return Err(error);
+                }
+            }
         }
+        tell_apart(&mut outcomes, &self.worlds);
+        show(&outcomes);
         let (headings, rows) = table(&outcomes);
-        let mut shown = output::table(headings.clone());
-        rows.iter().for_each(|row| _ = shown.add_row(row.clone()));
-        output::align_right(&mut shown, 1..headings.len());
-        println!("{shown}\n(times in µs; in brackets: a multiple of the first world's)");
         self.files.write(&outcomes, || page::comparison(&outcomes, &headings, &rows))?;
         Ok(load::status(ran.iter().map(|(experiment, report)| (experiment, report))))
     }
+}
+
+/// Worlds of one name have their files' behind it.
+fn tell_apart(outcomes: &mut [Outcome], paths: &[PathBuf]) {
+    let names: Vec<String> = outcomes.iter().map(|outcome| outcome.name.clone()).collect();
+    for (outcome, path) in outcomes.iter_mut().zip(paths) {
+        if names.iter().filter(|name| **name == outcome.name).count() > 1 {
+            outcome.name = format!("{} ({})", outcome.name, path.display());
+        }
+    }
+}
+
+/// Prints the table of worlds that have run, if there are any.
+fn show(outcomes: &[Outcome]) {
+    if outcomes.is_empty() {
+        return;
+    }
+    let (headings, rows) = table(outcomes);
+    let columns = headings.len();
+    let mut shown = output::table(headings);
+    rows.into_iter().for_each(|row| _ = shown.add_row(row));
+    output::align_right(&mut shown, 1..columns);
+    println!("{shown}\n(times in µs; in brackets: a multiple of the first world's)");
 }
 
 /// A figure of a world; `None` if no flow has ended.
@@ -53,7 +85,7 @@ type Count = fn(&Outcome) -> u64;
 
 /// A row for each figure, a column for each world.
 fn table(outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
-    let names = outcomes.iter().map(|outcome| outcome.name.clone());
+    let names = outcomes.iter().map(|outcome| printable(&outcome.name));
     let headings = core::iter::once("figure".to_owned()).chain(names).collect();
     let figures: [(&str, Figure); 7] = [
         ("mean completion", |o| Some(o.times_us?.mean)),

@@ -16,8 +16,8 @@ const STEP: f64 = 130.0;
 /// The most cables that are drawn one by one.
 const MOST: usize = 6000;
 
-/// The drawing, in SVG. `end` is when the last flow ended: cables are coloured by their share of it
-/// in use.
+/// The drawing, in SVG. `end` is when the run stopped: cables are coloured by their share of it in
+/// use.
 pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<String> {
     let topology = &experiment.cluster.topology;
     if topology.cables.len() > MOST {

@@ -58,7 +58,12 @@ pub(super) struct Export {
 
 impl Export {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let mut experiment = load::load(&self.world, self.chosen)?;
+        if !self.cable.is_empty() && self.pcapng.is_none() {
+            bail!("--cable says whose packets --pcapng writes: give --pcapng FILE, too");
+        }
+        let outputs = [&self.topology, &self.flows, &self.fct, &self.pfc, &self.qlen, &self.pcapng];
+        let outputs: Vec<&Path> = outputs.into_iter().flatten().map(PathBuf::as_path).collect();
+        let mut experiment = load::load(&self.world, self.chosen, &outputs)?;
         if let Some(path) = &self.topology {
             load::write(path, experiment.topology.write())?;
         }

@@ -50,10 +50,13 @@ impl Import {
         if self.to.exists() && !self.force {
             bail!("{} is there already; --force overwrites it", self.to.display());
         }
+        for file in &self.files {
+            load::keep_input(file, &[self.to.as_path()])?;
+        }
         let text = self.world()?;
         // What cannot be read is told before anything is written.
         let chosen = Chosen { seed: None, threads: None };
-        let experiment = load::parse(&self.to, &text, chosen)?;
+        let experiment = load::parse(&self.to, &text, chosen, &[self.to.as_path()])?;
         load::write(&self.to, text)?;
         println!(
             "{}: {}, {}, {}",

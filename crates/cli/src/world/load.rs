@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use remora::offload::chain::text::Diagnostic;
+use remora::printable;
 use remora_sim::experiment::{Experiment, Mistake, Overrides};
 use remora_sim::flows::Report;
 use remora_sim::net::time::NEVER;
@@ -50,6 +51,11 @@ pub(super) struct Files {
 }
 
 impl Files {
+    /// Those that are asked for.
+    pub(super) fn paths(&self) -> Vec<&Path> {
+        self.json.iter().chain(&self.page).map(PathBuf::as_path).collect()
+    }
+
     /// Writes the files that are asked for.
     pub(super) fn write(
         &self,
@@ -83,17 +89,46 @@ fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Reads a world file; shows the mistake in it as a compiler would.
-pub(super) fn load(path: &Path, chosen: Chosen) -> Result<Experiment> {
+/// Reads a world file; shows the mistake in it as a compiler would. None of `outputs`, which are to
+/// be written later, may be a file that it reads.
+pub(super) fn load(path: &Path, chosen: Chosen, outputs: &[&Path]) -> Result<Experiment> {
+    keep_input(path, outputs)?;
     let text = read(path)?;
-    parse(path, &text, chosen)
+    parse(path, &text, chosen, outputs)
+}
+
+/// An error if a file that is read would be written, too.
+pub(super) fn keep_input(input: &Path, outputs: &[&Path]) -> Result<()> {
+    let Ok(own) = fs::canonicalize(input) else { return Ok(()) };
+    let is_own = |output: &&&Path| fs::canonicalize(output).is_ok_and(|output| output == own);
+    match outputs.iter().find(is_own) {
+        Some(output) => {
+            bail!("{} is read, and would be overwritten: write another file", output.display())
+        }
+        None => Ok(()),
+    }
 }
 
 /// As [`load`], of a text that is, or will be, in a file.
-pub(super) fn parse(path: &Path, text: &str, chosen: Chosen) -> Result<Experiment> {
+pub(super) fn parse(
+    path: &Path,
+    text: &str,
+    chosen: Chosen,
+    outputs: &[&Path],
+) -> Result<Experiment> {
     let beside = path.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let files = |name: &str| read(&beside.join(name)).map_err(|error| format!("{error:#}"));
-    Experiment::parse(text, &files, chosen.overrides()).map_err(|mistake| {
+    let files = |name: &str| {
+        let file = beside.join(name);
+        let text = keep_input(&file, outputs).and_then(|()| read(&file));
+        text.map_err(|error| format!("{error:#}"))
+    };
+    let parsed = Experiment::parse(text, &files, chosen.overrides()).map(|mut experiment| {
+        if experiment.name.is_empty() {
+            experiment.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        experiment
+    });
+    parsed.map_err(|mistake| {
         let Mistake { at, message, help } = mistake;
         let name = path.display().to_string();
         let colour = std::io::stderr().is_terminal();
@@ -105,7 +140,8 @@ pub(super) fn parse(path: &Path, text: &str, chosen: Chosen) -> Result<Experimen
 /// Runs an experiment with a bar of its progress.
 pub(super) fn simulate(experiment: &Experiment) -> Result<Report> {
     let Experiment { cluster, flows, name, .. } = experiment;
-    progress::run(cluster, &flows.flows).with_context(|| format!("cannot run \"{name}\""))
+    let told = || format!("cannot run \"{}\"", printable(name));
+    progress::run(cluster, &flows.flows).with_context(told)
 }
 
 /// What the help of commands that run worlds says of their exit statuses.
@@ -123,7 +159,7 @@ pub(super) fn status<'a>(ran: impl IntoIterator<Item = (&'a Experiment, &'a Repo
         // Those that wait for one that has failed.
         let never = if experiment.cluster.until == NEVER { flows - done - failed } else { 0 };
         if failed + never > 0 {
-            let name = &experiment.name;
+            let name = printable(&experiment.name);
             eprintln!(
                 "remora: \"{name}\": of {flows} flows {failed} have failed, {never} never end"
             );
@@ -136,4 +172,33 @@ pub(super) fn status<'a>(ran: impl IntoIterator<Item = (&'a Experiment, &'a Repo
 /// Writes a text to a file.
 pub(super) fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_is_not_written() {
+        let dir = std::env::temp_dir().join(format!("remora-world-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let (world, new) = (dir.join("small.toml"), dir.join("new"));
+        fs::write(&world, "").unwrap();
+        let same = dir.join("..").join(dir.file_name().unwrap()).join("small.toml");
+        let outputs = [new.as_path(), same.as_path()];
+        let error = keep_input(&world, &outputs).unwrap_err().to_string();
+        assert!(error.contains("small.toml is read"), "{error}");
+        keep_input(&world, &outputs[..1]).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_world_without_a_name_is_called_as_its_file() {
+        let text = "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"1Gbps\"\ndelay = \"1us\"\n\
+            [[workload]]\nkind = \"permutation\"\nbytes = 1\n";
+        let chosen = Chosen { seed: None, threads: None };
+        let name = |text: &str| parse(Path::new("a/small.toml"), text, chosen, &[]).unwrap().name;
+        assert_eq!(name(text), "small");
+        assert_eq!(name(&format!("name = \"other\"\n{text}")), "other");
+    }
 }

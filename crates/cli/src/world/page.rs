@@ -26,7 +26,7 @@ pub(super) fn render(
 ) -> Result<String> {
     let mut page = head(&outcome.name, &experiment.about)?;
     table_section(&mut page, "Figures", "", &["figure", "value"], &outcome.rows())?;
-    let end = report.end();
+    let end = report.stopped;
     if let Some(record) = &report.record {
         let about = "Hosts below, switches above. A cable’s colour says what share of the run \
                      its busier direction was in use; its width, the rate.";
@@ -41,8 +41,8 @@ pub(super) fn render(
     if !outcome.stages.is_empty() {
         let (headings, rows) = outcome.stage_table();
         let about = "How long packets waited for ports, by where in the network: waits of all \
-                     packets, retransmitted ones and acknowledges included. Tiers count from the \
-                     hosts.";
+                     packets, retransmitted ones, acknowledges and frames of flow control \
+                     included. Tiers count from the hosts.";
         table_section(&mut page, "Where time was lost", about, &headings, &rows)?;
     }
     foot(&mut page)?;

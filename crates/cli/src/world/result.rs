@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use remora::printable;
 use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Report, SizeClass};
 use remora_sim::net::Ps;
@@ -74,7 +75,9 @@ pub(super) struct Outcome {
     pub(super) times_us: Option<Times>,
     pub(super) mean_slowdown: f64,
     pub(super) p99_slowdown: f64,
-    /// The bytes of flows that have ended, by the time until the last has, a host.
+    /// When the run stopped: with the last flow, or at the end that the file sets.
+    pub(super) stopped_us: f64,
+    /// The bytes of flows that have ended, by the time until the run stopped, a host.
     pub(super) gigabits_per_host: f64,
     pub(super) packets: Packets,
     pub(super) classes: Vec<Class>,
@@ -121,11 +124,11 @@ impl Outcome {
             max: percentile(1.0).unwrap_or(p50),
         };
         let ended = report.messages().filter(|(flow, _)| flow.ended.is_some());
-        let bits = ended.map(|(_, (.., bytes))| bytes as f64 * 8.0).sum::<f64>();
+        let bits = ended.map(|(_, (.., bytes))| bytes).sum::<u64>() as f64 * 8.0;
         let mut cards = BTreeMap::new();
         let hardware = cluster.hardware.iter().flatten();
         hardware.for_each(|profile| *cards.entry(profile.name).or_default() += 1);
-        let (end, hosts) = (report.end(), cluster.topology.hosts);
+        let (end, hosts) = (report.stopped, cluster.topology.hosts);
         let stages = report.record.as_ref().map(|record| stages(experiment, record, end));
         Outcome {
             name: name.clone(),
@@ -138,7 +141,8 @@ impl Outcome {
             flows: flows.flows.len(),
             done: report.done(),
             failed: report.failed(),
-            end_us: us(end),
+            end_us: us(report.end()),
+            stopped_us: us(end),
             times_us: percentile(0.5).map(times),
             mean_slowdown: report.mean_slowdown(),
             p99_slowdown: report.classes(1).first().map_or(0.0, |class| class.slowdowns[2]),
@@ -166,7 +170,7 @@ impl Outcome {
     pub(super) fn rows(&self) -> Vec<[String; 2]> {
         let p = &self.packets;
         let mut rows = vec![
-            ["world".into(), self.name.clone()],
+            ["world".into(), printable(&self.name)],
             ["transport".into(), self.transport.into()],
             [
                 "network".into(),
@@ -192,9 +196,13 @@ impl Outcome {
             rows.push(["".into(), tail]);
         }
         let (mean, p99) = (self.mean_slowdown, self.p99_slowdown);
-        rows.push(["slowdown".into(), format!("mean {mean:.2}, p99 {p99:.2}")]);
+        let slowdown = match self.times_us {
+            Some(_) => format!("mean {mean:.2}, p99 {p99:.2}"),
+            None => "–".into(),
+        };
+        rows.push(["slowdown".into(), slowdown]);
         let goodput =
-            format!("{:.2} Gb/s a host until {:.1} µs", self.gigabits_per_host, self.end_us);
+            format!("{:.2} Gb/s a host until {:.1} µs", self.gigabits_per_host, self.stopped_us);
         rows.push(["goodput".into(), goodput]);
         let counts = [
             ("packets sent", p.sent),
@@ -277,7 +285,7 @@ impl Outcome {
             let mut table = output::table(headings);
             rows.into_iter().for_each(|row| _ = table.add_row(row));
             output::align_right(&mut table, 1..8);
-            println!("\nwhere packets waited\n{table}");
+            println!("\nwhere packets waited (frames of flow control are packets, too)\n{table}");
         }
         let rate = self.packets.delivered as f64 / self.run_seconds.max(1e-9) / 1e3;
         println!("\nran for {:.2} s: {rate:.0} thousand packets a second", self.run_seconds);

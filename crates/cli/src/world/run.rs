@@ -27,7 +27,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let mut experiment = load::load(&self.world, self.chosen)?;
+        let mut experiment = load::load(&self.world, self.chosen, &self.files.paths())?;
         if self.files.page.is_some() && experiment.cluster.record.is_none() {
             // A page shows what happened over time.
             let options = RecordOptions { every: US, captures: Vec::new() };

@@ -64,7 +64,7 @@ pub struct Overrides {
 /// A cluster and what it is to do.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Its name, for tables and pages.
+    /// Its name, for tables and pages; empty if the file gives it none.
     pub name: String,
     /// What it shows, in a sentence; may be empty.
     pub about: String,
@@ -91,7 +91,7 @@ impl Experiment {
             Mistake::new(at, error.message(), "a world is a file in TOML: see docs/worlds.md")
         })?;
         let mut world = Section::new("", 0..first_line(text), table.into_inner());
-        let name = world.text("name")?.map_or_else(|| "world".into(), |found| found.0);
+        let name = world.text("name")?.map_or_else(String::new, |found| found.0);
         let about = world.text("about")?.map_or_else(String::new, |found| found.0);
         let seed = world.number("seed", 0..=u64::MAX)?;
         let threads = world.number("threads", 1..=2)?;
@@ -117,14 +117,15 @@ impl Experiment {
         if world.has("record") {
             switches::record(world.section("record")?, &cables, &mut cluster)?;
         }
-        let mut flows = HpccFlows::of(Vec::new());
+        let (mut flows, mut places) = (HpccFlows::of(Vec::new()), Vec::new());
         for section in world.sections("workload")? {
+            places.push((flows.flows.len(), section.at.clone()));
             workload::read(section, (&topology, &cluster), files, &mut flows)?;
         }
         if flows.flows.is_empty() {
             return Err(world.mistake("nothing is to be sent", "add a section [[workload]]"));
         }
-        workload::check(&flows.flows, &cluster, &world)?;
+        workload::check(&flows.flows, &cluster, &places)?;
         world.end()?;
         Ok(Experiment { name, about, cluster, topology, flows })
     }

@@ -213,7 +213,13 @@ impl<'a> Section<'a> {
     pub(super) fn need<T>(&self, key: &str, found: Option<T>) -> Result<T, Mistake> {
         found.ok_or_else(|| {
             let message = format!("[{}] has no `{key}`", self.name);
-            Mistake::new(self.at.clone(), message, format!("add a line `{key} = …`"))
+            match self.entries.iter().find(|(other, ..)| is_misspelt(other, key)) {
+                Some((other, at, _)) => {
+                    let message = format!("{message}, but `{other}`");
+                    Mistake::new(at.clone(), message, format!("write `{key}`, if that is meant"))
+                }
+                None => Mistake::new(self.at.clone(), message, format!("add a line `{key} = …`")),
+            }
         })
     }
 
@@ -233,6 +239,26 @@ impl<'a> Section<'a> {
         let message = format!("{place} has no `{key}`, as the rest of it stands");
         Err(Mistake::new(at, message, format!("it may have {}", known.join(", "))))
     }
+}
+
+/// Is this almost the right word? One letter in three may be missing, too many or another.
+fn is_misspelt(word: &str, right: &str) -> bool {
+    let (word, right): (Vec<char>, Vec<char>) = (word.chars().collect(), right.chars().collect());
+    if word.len() > 2 * right.len() {
+        return false;
+    }
+    // How many letters tell the beginnings of both words apart, by the length of the right one's.
+    let mut apart: Vec<usize> = (0..=right.len()).collect();
+    for (i, letter) in word.iter().enumerate() {
+        let mut diagonal = apart[0];
+        apart[0] = i + 1;
+        for (j, wanted) in right.iter().enumerate() {
+            let change = diagonal + usize::from(letter != wanted);
+            diagonal = apart[j + 1];
+            apart[j + 1] = change.min(apart[j] + 1).min(diagonal + 1);
+        }
+    }
+    apart[right.len()] <= right.len() / 3
 }
 
 /// The word with its article.

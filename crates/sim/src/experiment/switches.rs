@@ -118,12 +118,14 @@ pub(super) fn change(
     let named = cables.named(&mut section, "cable")?;
     let mut changes: Vec<(Ps, Change)> = Vec::new();
     if !named.is_empty() {
-        let links = named.as_flattened().iter().copied();
+        let links = || named.as_flattened().iter().copied();
         if let Some(rate) = section.rate("rate")? {
-            changes.extend(links.map(|link| (at, Change::Rate { link, rate })));
-        } else if let Some(probability) = section.number("loss", 0.0..=1.0)? {
-            changes.extend(links.map(|link| (at, Change::Loss { link, probability })));
-        } else {
+            changes.extend(links().map(|link| (at, Change::Rate { link, rate })));
+        }
+        if let Some(probability) = section.number("loss", 0.0..=1.0)? {
+            changes.extend(links().map(|link| (at, Change::Loss { link, probability })));
+        }
+        if changes.is_empty() {
             let works = section.flag("works")?;
             // A change of one link is one of both directions.
             changes

@@ -133,6 +133,40 @@ fn a_mistake_is_pointed_at() {
     let (_, message, _) = wrong("delay = \"1us\"", "");
     assert_eq!(message, "[topology] has no `delay`");
     assert_eq!(place("[switch]", "[switch"), "");
+    let (place, message, help) = wrong("leaves = 2", "leafs = 2");
+    assert_eq!(
+        (place.as_str(), message.as_str()),
+        ("leafs", "[topology] has no `leaves`, but `leafs`")
+    );
+    assert!(help.contains("`leaves`"), "{help}");
+    let (_, message, help) = wrong("timeout = \"500us\"", "timeout = \"1000000s\"");
+    assert!(message.contains("1000000s") && help.contains("less than 1000000s"), "{help}");
+}
+
+/// What only all flows together show is told at the workload that they come from.
+#[test]
+fn a_wrong_flow_is_told_at_its_workload() {
+    let told = |text: &str| {
+        let mistake = parse(text).unwrap_err();
+        (mistake.at.start, mistake.message)
+    };
+    let text = WORLD.replace("start = \"50us\"", "start = \"999999s\"");
+    let (at, message) = told(&text);
+    assert_eq!(Some(at), text.rfind("[[workload]]"), "{message}");
+    assert!(message.contains("starts later"), "{message}");
+    let gets = "[[workload]]\nkind = \"gets\"\nclients = \"1..2\"\nserver = 0\nsizes = 100\n";
+    let text = WORLD.replace("\"selective\"", "\"srnic\"") + gets;
+    let (at, message) = told(&text);
+    assert_eq!(Some(at), text.rfind("[[workload]]"), "{message}");
+}
+
+#[test]
+fn a_cable_may_have_another_rate_and_lose_packets_at_once() {
+    let change = "learnt-after = \"5us\"";
+    let both = parse(&WORLD.replace(change, "rate = \"1Gbps\"\nloss = 0.1")).unwrap();
+    let changes: Vec<Change> = both.cluster.changes.iter().map(|(_, change)| *change).collect();
+    let rates = changes.iter().filter(|change| matches!(change, Change::Rate { .. }));
+    assert_eq!((changes.len(), rates.count()), (4, 2), "{changes:?}");
 }
 
 #[test]
@@ -171,6 +205,12 @@ fn topologies_that_do_not_hold_together_are_refused() {
     assert_eq!(place(std::slice::from_ref(&a)), "[topology]", "it has no cable");
     let far = message(&[a.clone(), cable("host 1", "switch 7")]).unwrap_err();
     assert_eq!(far, "there is no switch 7");
+    let star = [a.clone(), cable("host 1", "switch 0")].concat();
+    let island = star + &cable("switch 1", "switch 2");
+    let island = world(&island).replace("switches=2", "switches=3");
+    let mistake = parse(&island).unwrap_err();
+    assert_eq!(mistake.message, "no host has a path to switch 1");
+    assert_eq!(&island[mistake.at], "[\"switch 1\",\"switch 2\"]");
     let whole = message(&[a, b, cable("switch 0", "switch 1")]).unwrap();
     assert_eq!(whole.flows.flows, [Flow::new(0, 1, 1, 0)]);
 }

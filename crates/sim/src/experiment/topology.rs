@@ -100,11 +100,16 @@ fn check(
     let Topology { hosts, switches, ref cables } = *topology;
     room(section, hosts.into(), switches.into(), cables.len() as u64)?;
     topology.check().map_err(|error| {
-        let of = |host: u32| cables.iter().rposition(|c| [c.a, c.b].contains(&Node::Host(host)));
+        let of_node = |node| cables.iter().rposition(|c| [c.a, c.b].contains(&node));
+        let of = |host: u32| of_node(Node::Host(host));
         let (help, cable) = match error {
             TopologyError::NotConnected { host } => {
                 ("add a cable from here to the others, or leave the host out", of(host))
             }
+            TopologyError::OutOfReach { switch } => (
+                "add a cable from the switch to the others, or leave it out",
+                of_node(Node::Switch(switch)),
+            ),
             TopologyError::HostCables { host, .. } => {
                 ("give each host one cable, to a switch", of(host))
             }

@@ -1,5 +1,7 @@
 //! The sections `[[workload]]`: flows of a kind, or of another simulator's file.
 
+use core::ops::Range;
+
 use super::section::{Files, Mistake, Section, in_file};
 use crate::dice::{Mix, mix};
 use crate::flows::{
@@ -37,7 +39,7 @@ pub(super) fn read(
 /// The flows of a kind that needs no other simulator's file.
 fn made(
     section: &mut Section<'_>,
-    (kind, at): (&str, core::ops::Range<usize>),
+    (kind, at): (&str, Range<usize>),
     cluster: &Cluster,
     files: Files<'_>,
 ) -> Result<Vec<Flow>, Mistake> {
@@ -91,11 +93,7 @@ fn made(
 }
 
 /// Adds flows behind those that there are.
-fn append(
-    all: &mut HpccFlows,
-    mut more: HpccFlows,
-    at: core::ops::Range<usize>,
-) -> Result<(), Mistake> {
+fn append(all: &mut HpccFlows, mut more: HpccFlows, at: Range<usize>) -> Result<(), Mistake> {
     let first = all.flows.len();
     if first + more.flows.len() > Flow::MOST {
         return Err(too_many(first as u64 + more.flows.len() as u64, at));
@@ -109,7 +107,7 @@ fn append(
     Ok(())
 }
 
-fn too_many(flows: u64, at: core::ops::Range<usize>) -> Mistake {
+fn too_many(flows: u64, at: Range<usize>) -> Mistake {
     let gib = flows.saturating_mul(Flow::MEMORY as u64) >> 30;
     let message = format!("{flows} flows need about {gib} GiB of memory");
     Mistake::new(at, message, format!("the most is {} flows", Flow::MOST))
@@ -273,10 +271,21 @@ fn from_file(
     read.map_err(|error| in_file(&name, at, error))
 }
 
-/// What is wrong with flows whose sections were right one by one.
-pub(super) fn check(flows: &[Flow], of: &Cluster, world: &Section<'_>) -> Result<(), Mistake> {
-    let wrong = |error| world.mistake(error, "correct the workload");
-    Flow::check(flows, of.topology.hosts).map_err(wrong)?;
-    let wrong = |error| world.mistake(error, "take another transport, or another workload");
-    of.check(flows).map_err(wrong)
+/// What is wrong with flows whose sections were right one by one. `places` has each section's first
+/// flow and its place; what is wrong with all flows together is told at the last.
+pub(super) fn check(
+    flows: &[Flow],
+    of: &Cluster,
+    places: &[(usize, Range<usize>)],
+) -> Result<(), Mistake> {
+    let place = |flow: usize| {
+        let of_flow = places.iter().rfind(|(first, _)| *first <= flow);
+        of_flow.map_or(0..0, |(_, at)| at.clone())
+    };
+    Flow::check(flows, of.topology.hosts).map_err(|error| {
+        Mistake::new(place(error.flow().unwrap_or(usize::MAX)), error, "correct the workload")
+    })?;
+    let call = flows.iter().position(Flow::is_call).unwrap_or(0);
+    let help = "take another transport, or another workload";
+    of.check(flows).map_err(|error| Mistake::new(place(call), error, help))
 }

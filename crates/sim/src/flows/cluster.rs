@@ -84,8 +84,18 @@ pub enum ClusterError {
     )]
     Thread(String),
     /// Ports wait for each other in a circle: the network stands still for ever.
-    #[error("flow control has come to a deadlock: each of these links is paused by the next: {0}")]
-    Deadlock(String),
+    #[error(
+        "flow control has come to a deadlock in the first {within_ms} ms, with {left} flows that \
+        are not done: each of these links is paused by the next: {links}"
+    )]
+    Deadlock {
+        /// The links.
+        links: String,
+        /// The milliseconds of simulated time in which it was found.
+        within_ms: u64,
+        /// How many flows have neither ended nor failed.
+        left: u64,
+    },
     /// A flow has ended, but its bytes are not where they belong.
     #[error("flow {flow} is complete at its sender, but {missing} of its bytes have not arrived")]
     Missing {

@@ -271,6 +271,22 @@ impl Flow {
     }
 }
 
+impl FlowError {
+    /// The flow that is wrong, by its index; `None` if all together are.
+    pub fn flow(&self) -> Option<usize> {
+        match *self {
+            FlowError::NoSuchHost { flow, .. }
+            | FlowError::ToItself { flow, .. }
+            | FlowError::Length { flow, .. }
+            | FlowError::Late { flow }
+            | FlowError::Order { flow, .. }
+            | FlowError::Needs { flow, .. }
+            | FlowError::Value { flow, .. } => Some(flow),
+            FlowError::Stored { .. } | FlowError::TooMany { .. } => None,
+        }
+    }
+}
+
 /// The bytes of all values that flows ask stores for.
 fn stored(flows: &[Flow]) -> u64 {
     let key = |flow: &Flow| Some((flow.dst, flow.verb.key()?, flow.bytes));

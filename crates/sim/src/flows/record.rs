@@ -86,6 +86,22 @@ impl Record {
         sum
     }
 
+    /// Leaves out the samples later than `end`, when nothing was left to send: timers that ring for
+    /// nothing may come long after, and queues were empty until then.
+    pub(super) fn end_at(&mut self, end: Ps) {
+        let samples = self.samples.min(end.div_ceil(self.every.max(1)));
+        let idle = u32::try_from(self.samples - samples).unwrap_or(u32::MAX);
+        let intervals = samples.div_ceil(self.stride.max(1)) as usize;
+        for link in &mut self.links {
+            link.queue.truncate(intervals);
+            link.sent.truncate(intervals);
+            if let Some(empty) = link.histogram.first_mut() {
+                *empty = empty.saturating_sub(idle);
+            }
+        }
+        self.samples = samples;
+    }
+
     /// Adds what another part of the cluster has recorded.
     pub(super) fn add(&mut self, other: Record) {
         if self.links.is_empty() {
@@ -208,6 +224,26 @@ fn thin(link: &mut LinkRecord) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_sampled_after_the_end_is_left_out() {
+        let link = LinkRecord {
+            queue: vec![9, 2, 0, 0],
+            sent: vec![10, 20, 20, 20],
+            histogram: vec![6, 2],
+            usage: Usage::default(),
+        };
+        let mut record =
+            Record { every: 10, samples: 8, stride: 2, links: vec![link], ..Record::default() };
+        record.end_at(31);
+        assert_eq!((record.samples, record.links[0].queue.len()), (4, 2));
+        assert_eq!(
+            (&record.links[0].sent, &record.links[0].histogram),
+            (&vec![10, 20], &vec![2, 2])
+        );
+        record.end_at(1000);
+        assert_eq!(record.samples, 4, "there are no later ones");
+    }
 
     #[test]
     fn thinning_keeps_the_longest_queue_and_all_bytes() {

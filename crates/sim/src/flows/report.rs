@@ -12,7 +12,7 @@ use super::record::Record;
 use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
-use crate::net::time::{Ps, US};
+use crate::net::time::{NEVER, Ps, US};
 use crate::net::{Net, NetTally};
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
@@ -23,6 +23,8 @@ pub(super) struct Part {
     pub(super) begun: Vec<(u32, Ps)>,
     pub(super) ended: Vec<(u32, Ps)>,
     pub(super) failed: Vec<(u32, Status)>,
+    /// When the last of these ended or failed.
+    pub(super) last_over: Ps,
     /// By flow that ends there: how many bytes arrived.
     pub(super) arrived: Vec<(u32, u64)>,
     pub(super) tally: NetTally,
@@ -84,6 +86,10 @@ pub struct Report {
     pub record: Option<Record>,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
+    /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
+    /// under way then, and otherwise when the last flow had ended or failed. Timers that ring
+    /// later for nothing do not count.
+    pub stopped: Ps,
     lengths: Vec<(u32, u32, u64)>,
     verbs: Vec<Verb>,
 }
@@ -106,6 +112,7 @@ impl Report {
             retransmitted: 0,
             record: None,
             run_seconds: 0.0,
+            stopped: 0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
             verbs: flows.iter().map(|flow| flow.verb).collect(),
         }
@@ -116,6 +123,7 @@ impl Report {
         part.ended.iter().for_each(|(i, at)| self.flows[*i as usize].ended = Some(*at));
         part.failed.iter().for_each(|(i, how)| self.flows[*i as usize].failed = Some(*how));
         part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
+        self.stopped = self.stopped.max(part.last_over);
         self.tally += part.tally;
         self.in_flight += part.in_flight;
         self.trace.packets += part.trace.packets;
@@ -125,6 +133,18 @@ impl Report {
         if let Some(record) = part.record {
             self.record.get_or_insert_default().add(record);
         }
+    }
+
+    /// Once all parts are added: when the run stopped, which is the end of what was recorded.
+    pub(super) fn stop(mut self, until: Ps) -> Report {
+        let are_over = self.done() + self.failed() == self.flows.len();
+        if !are_over && until < NEVER {
+            self.stopped = until;
+        }
+        if let Some(record) = &mut self.record {
+            record.end_at(self.stopped);
+        }
+        self
     }
 
     /// Finds how long each flow would take alone.
@@ -313,6 +333,19 @@ impl fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_stops_at_its_end_or_when_the_last_flow_is_over() {
+        let stopped = |failed: &[(u32, Status)], until| {
+            let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
+            let (ended, failed) = (vec![(0, 5)], failed.to_vec());
+            report.add(Part { ended, failed, last_over: 7, ..Part::default() });
+            report.stop(until).stopped
+        };
+        assert_eq!(stopped(&[], 100), 100, "a flow is under way");
+        assert_eq!(stopped(&[], NEVER), 7, "a flow never ends");
+        assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100), 7, "all are over before");
+    }
 
     /// A card that completes a flow whose bytes have not all arrived is caught in every run.
     #[test]

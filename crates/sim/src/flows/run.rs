@@ -80,7 +80,7 @@ impl Cluster {
         let failed = shared.failed.lock().map(|mut failed| failed.take());
         match failed.ok().flatten() {
             Some(error) => Err(error),
-            None => report.with_ideals(self).whole(),
+            None => report.stop(self.until).with_ideals(self).whole(),
         }
     }
 }

@@ -172,6 +172,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         self.outcome.begun.push((i as u32, now));
         if self.shared.flows[i].is_wait() {
             self.outcome.ended.push((i as u32, now));
+            self.outcome.last_over = now;
             return self.release(self.shared.flows[i].src, i, false);
         }
         self.carrier.begin(i);
@@ -183,10 +184,14 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         let now = self.now();
         for news in news.drain(..) {
             match news {
-                News::Failed { flow, status } => self.outcome.failed.push((flow, status)),
+                News::Failed { flow, status } => {
+                    self.outcome.failed.push((flow, status));
+                    self.outcome.last_over = now;
+                }
                 News::Arrived { host, flow } => self.release(host, flow as usize, true),
                 News::Ended { host, flow } => {
                     self.outcome.ended.push((flow, now));
+                    self.outcome.last_over = now;
                     self.release(host, flow as usize, false);
                 }
             }

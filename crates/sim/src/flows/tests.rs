@@ -313,6 +313,9 @@ fn a_deadlock_is_found_and_explained() {
         .collect();
     let error = cluster.run(&flows).unwrap_err();
     assert!(error.to_string().contains("switch 0 to switch 3"), "{error}");
+    let ClusterError::Deadlock { within_ms: 1..100, left: 1..=64, .. } = error else {
+        panic!("{error:?}")
+    };
     // The circle has links of all parts.
     for (threads, lot) in [(2, 8), (1, 2), (2, 2)] {
         (cluster.threads, cluster.lot) = (threads, lot);
@@ -339,5 +342,6 @@ fn a_run_can_end_early() {
     let flows = [Flow::new(0, 1, 1 << 30, 0), Flow::new(1, 0, 1, 3 * MS)];
     let report = Cluster { until: MS, ..star(2) }.run(&flows).unwrap();
     assert_eq!((report.done(), report.flows[1].began), (0, None));
+    assert_eq!((report.stopped, report.end()), (MS, 0));
     assert!(report.flows[0].arrived > 1 << 23);
 }

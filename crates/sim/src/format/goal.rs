@@ -10,7 +10,7 @@
 //! rank take turns. What LogGOPS adds for the processor to send and receive (`o`, `g`) is left
 //! out: cards do that work here.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::order::order;
 use super::words::{FormatError, short};
@@ -21,7 +21,7 @@ use crate::net::time::NS;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
     Send { to: u32, bytes: u64, tag: u32 },
-    Recv { from: u32, tag: u32 },
+    Recv { from: u32, bytes: u64, tag: u32 },
     Calc { span: Ps, cpu: u32 },
 }
 
@@ -105,6 +105,9 @@ impl Schedule {
         let wrong = |what: String| Err(FormatError::new(line, what));
         match (self.rank, words) {
             (None, ["num_ranks", n]) => {
+                if self.ranks.is_some() {
+                    return wrong("num_ranks is there twice".into());
+                }
                 let ranks: u32 = number(line, n)?;
                 if ranks == 0 || ranks > hosts {
                     return wrong(format!("{ranks} ranks do not fit {hosts} hosts"));
@@ -170,8 +173,8 @@ impl Schedule {
                 (What::Send { to, bytes, tag: 0 }, rest)
             }
             ["recv", bytes, "from", from, ref rest @ ..] => {
-                let _: u64 = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
-                (What::Recv { from: peer(from)?, tag: 0 }, rest)
+                let bytes = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
+                (What::Recv { from: peer(from)?, bytes, tag: 0 }, rest)
             }
             ["calc", span, ref rest @ ..] => {
                 let span: u64 = number(line, span)?;
@@ -190,49 +193,48 @@ impl Schedule {
 
     /// By receive: the send that it matches.
     fn matches(&self) -> Result<BTreeMap<u32, u32>, FormatError> {
-        // By source, target: the sends, in order.
-        let mut sends: BTreeMap<u32, BTreeMap<(u32, u32), VecDeque<u32>>> = BTreeMap::new();
+        let mut sends: BTreeMap<u32, Sends> = BTreeMap::new();
         for (i, op) in (0u32..).zip(&self.ops) {
             if let What::Send { to, tag, .. } = op.what {
-                sends.entry(to).or_default().entry((op.rank, tag)).or_default().push_back(i);
+                sends.entry(to).or_default().add((op.rank, tag), i);
             }
         }
         let mut found = BTreeMap::new();
         // Those that name their source and tag come first.
         for any in [false, true] {
             for (i, op) in (0u32..).zip(&self.ops) {
-                let What::Recv { from, tag } = op.what else { continue };
+                let What::Recv { from, bytes, tag } = op.what else { continue };
                 if any != (from == ANY || tag == ANY) {
                     continue;
                 }
-                let lines = sends.entry(op.rank).or_default();
-                let fits = |(src, other): &(u32, u32)| {
-                    (from == ANY || from == *src) && (tag == ANY || tag == *other)
-                };
-                let key = if any {
-                    lines.keys().copied().find(fits)
-                } else {
-                    lines.contains_key(&(from, tag)).then_some((from, tag))
-                };
-                let send = key.and_then(|key| {
-                    let line = lines.get_mut(&key)?;
-                    let send = line.pop_front();
-                    if line.is_empty() {
-                        lines.remove(&key);
-                    }
-                    send
-                });
+                let send = sends.get_mut(&op.rank).and_then(|sends| sends.take(from, tag));
                 let what = "no send matches this recv";
-                found.insert(i, send.ok_or_else(|| FormatError::new(op.line, what))?);
+                let send = send.ok_or_else(|| FormatError::new(op.line, what))?;
+                self.check_length(op.line, bytes, send)?;
+                found.insert(i, send);
             }
         }
-        let left = sends.values().flat_map(|lines| lines.values()).flatten().min();
+        let left = sends.values().flat_map(|sends| sends.lines.values()).flatten().min();
         match left {
             Some(send) => {
                 let line = self.ops[*send as usize].line;
                 Err(FormatError::new(line, "no recv matches this send"))
             }
             None => Ok(found),
+        }
+    }
+
+    /// A receive must have the length of the send that it matches.
+    fn check_length(&self, line: usize, bytes: u64, send: u32) -> Result<(), FormatError> {
+        match self.ops[send as usize] {
+            Op { line: sent_at, what: What::Send { bytes: sent, .. }, .. } if sent != bytes => {
+                let what = format!(
+                    "this recv is of {bytes} bytes, but the send that it matches, in line \
+                     {sent_at}, of {sent}"
+                );
+                Err(FormatError::new(line, what))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -286,6 +288,39 @@ impl Schedule {
             built.begins[i as usize] = after;
         }
         Ok(built.flows)
+    }
+}
+
+/// The sends to a rank that no receive has taken.
+#[derive(Default)]
+struct Sends {
+    /// By source and tag: the sends, in order; none of the lines is empty.
+    lines: BTreeMap<(u32, u32), VecDeque<u32>>,
+    /// The tags, and the sources of each: a receive from any source finds its line by them.
+    tags: BTreeSet<(u32, u32)>,
+}
+
+impl Sends {
+    fn add(&mut self, (src, tag): (u32, u32), send: u32) {
+        self.lines.entry((src, tag)).or_default().push_back(send);
+        self.tags.insert((tag, src));
+    }
+
+    /// Takes the first send of the first line that fits: in order by source, then by tag.
+    fn take(&mut self, from: u32, tag: u32) -> Option<u32> {
+        let key = match (from, tag) {
+            (ANY, ANY) => *self.lines.keys().next()?,
+            (from, ANY) => *self.lines.range((from, 0)..=(from, ANY)).next()?.0,
+            (ANY, tag) => (self.tags.range((tag, 0)..=(tag, ANY)).next()?.1, tag),
+            named => named,
+        };
+        let line = self.lines.get_mut(&key)?;
+        let send = line.pop_front();
+        if line.is_empty() {
+            self.lines.remove(&key);
+            self.tags.remove(&(key.1, key.0));
+        }
+        send
     }
 }
 
@@ -386,6 +421,32 @@ mod tests {
         assert_eq!(Flow::check(&flows, 2), Ok(()));
     }
 
+    /// The many would take minutes if each looked through the others' sends.
+    #[test]
+    fn receives_from_anywhere_take_sends_in_order_by_source_and_tag() {
+        let two = |recvs: &str| {
+            let sends = "rank 0 {\nsend 1b to 2 tag 5\nsend 2b to 2 tag 6\n}\n\
+                rank 1 {\nsend 3b to 2 tag 5\n}\n";
+            read(&format!("num_ranks 3\n{sends}rank 2 {{\n{recvs}}}\n"), 3).map(|flows| flows.len())
+        };
+        assert_eq!(
+            two("recv 1b from -1 tag 5\nrecv 3b from -1 tag 5\nrecv 2b from 0 tag -1\n"),
+            Ok(3)
+        );
+        assert_eq!(
+            two("recv 1b from 0 tag -1\nrecv 2b from -1 tag -1\nrecv 3b from -1 tag 5\n"),
+            Ok(3)
+        );
+        let error = two("recv 3b from -1 tag 5\nrecv 1b from -1 tag 5\nrecv 2b from 0 tag -1\n");
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("line 10: ") && error.contains("line 3"), "{error}");
+        let many = 60_000;
+        let sends: String = (0..many).map(|i| format!("send 1b to 1 tag {i}\n")).collect();
+        let recvs: String = (0..many).rev().map(|i| format!("recv 1b from -1 tag {i}\n")).collect();
+        let text = format!("num_ranks 2\nrank 0 {{\n{sends}}}\nrank 1 {{\n{recvs}}}\n");
+        assert_eq!(read(&text, 2).unwrap().len(), many);
+    }
+
     #[test]
     fn an_error_names_its_line() {
         let wrong =
@@ -395,6 +456,10 @@ mod tests {
         assert_eq!(wrong("to 2 tag", "to 7 tag"), "line 6: there is no rank 7");
         assert!(wrong("l3 requires l2", "l3 requires l9").starts_with("line 7: there is no label"));
         assert!(wrong("num_ranks 4", "num_ranks 5").contains("do not fit 4 hosts"));
+        let twice = wrong("num_ranks 4\n", "num_ranks 4\nnum_ranks 2");
+        assert_eq!(twice, "line 2: num_ranks is there twice");
+        let other = wrong("recv 1000b from -1", "recv 999b from -1");
+        assert!(other.contains("this recv is of 999 bytes") && other.contains("1000"), "{other}");
         assert!(
             wrong("l2 requires l1", "l2 requires l1\nl1 requires l2").contains("waits for itself")
         );

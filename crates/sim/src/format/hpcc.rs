@@ -168,10 +168,11 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
         let number = numbers[host as usize];
         0x0B00_0001 + ((number / 256) << 16) + ((number % 256) << 8)
     };
-    let mut ports: BTreeMap<u32, u16> = BTreeMap::new();
+    // HPCC counts the ports of a source for each of its targets.
+    let mut ports: BTreeMap<(u32, u32), u16> = BTreeMap::new();
     let mut lines = Vec::new();
     for ((done, flow), dport) in report.flows.iter().zip(&flows.flows).zip(&flows.ports) {
-        let next = ports.entry(flow.src).or_insert(10_000);
+        let next = ports.entry((flow.src, flow.dst)).or_insert(10_000);
         let sport = *next;
         *next = next.wrapping_add(1);
         if let (Some(ended), Some(time)) = (done.ended, done.time()) {
@@ -215,6 +216,17 @@ mod tests {
         let first = write_fct(&report, &flows, &of).lines().next().unwrap().to_owned();
         assert_eq!(first, "0b000001 0b000101 10000 100 1000 2000 4189 4189");
         assert_eq!(write_fct(&report, &flows, &of).lines().count(), 2);
+    }
+
+    #[test]
+    fn source_ports_count_by_source_and_target() {
+        let of = read_topology(TOPOLOGY).unwrap();
+        let text = "3\n0 1 3 100 1000 0\n0 2 3 100 1000 0.001\n0 1 3 100 1000 0.002\n";
+        let flows = read_flows(text, &of).unwrap();
+        let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
+        let text = write_fct(&report, &flows, &of);
+        let ports: Vec<&str> = text.lines().filter_map(|l| l.split(' ').nth(2)).collect();
+        assert_eq!(ports, ["10000", "10000", "10001"]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) const RATE: &str = "a rate from 1Mbps to 100Tbps";
 /// What the delay of a cable looks like, for an error.
 pub(crate) const DELAY: &str = "a delay from 0 to 1s";
 /// What a time looks like, for an error.
-pub(crate) const TIME: &str = "a time with its unit, as in 10us";
+pub(crate) const TIME: &str = "a time with its unit, as in 10us, and less than 1000000s";
 /// What a number of bytes looks like, for an error.
 pub(crate) const BYTES: &str = "a number of bytes, as in 1500, 64KB or 32MiB";
 

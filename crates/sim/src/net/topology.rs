@@ -117,10 +117,16 @@ pub enum TopologyError {
         /// The host.
         host: u32,
     },
+    /// A switch cannot be reached.
+    #[error("no host has a path to switch {switch}")]
+    OutOfReach {
+        /// The switch.
+        switch: u32,
+    },
 }
 
 impl Topology {
-    /// Checks that every host has one cable, and a path to every other.
+    /// Checks that every host has one cable, and a path to every other host and to every switch.
     pub fn check(&self) -> Result<(), TopologyError> {
         let cables = u32::try_from(self.cables.len()).unwrap_or(u32::MAX);
         if self.hosts == 0 || self.hosts.max(self.switches).max(cables) > MOST {
@@ -173,8 +179,12 @@ impl Topology {
             parts[a] = b;
         }
         let first = root(&mut parts, 0);
-        match (0..self.hosts).find(|host| root(&mut parts, *host as usize) != first) {
-            Some(host) => Err(TopologyError::NotConnected { host }),
+        let mut is_apart = |node| root(&mut parts, index(node)) != first;
+        if let Some(host) = (0..self.hosts).find(|host| is_apart(Node::Host(*host))) {
+            return Err(TopologyError::NotConnected { host });
+        }
+        match (0..self.switches).find(|switch| is_apart(Node::Switch(*switch))) {
+            Some(switch) => Err(TopologyError::OutOfReach { switch }),
             None => Ok(()),
         }
     }
@@ -247,8 +257,13 @@ mod tests {
             cables: cables.iter().map(|(a, b)| cable(*a, *b)).collect(),
         };
         let star = [(Host(0), Switch(0)), (Host(1), Switch(0))];
-        assert_eq!(two(&star).check(), Ok(()));
-        assert_eq!(two(&[(Host(0), Host(1))]).check(), Ok(()));
+        assert_eq!(two(&[star[0], star[1], (Switch(0), Switch(1))]).check(), Ok(()));
+        let pair = Topology { switches: 0, ..two(&[(Host(0), Host(1))]) };
+        assert_eq!(pair.check(), Ok(()));
+        let out_of_reach = |switch| Err(TopologyError::OutOfReach { switch });
+        assert_eq!(two(&star).check(), out_of_reach(1), "a switch without a cable");
+        let island = [star[0], star[1], (Switch(1), Switch(2))];
+        assert_eq!(Topology { switches: 3, ..two(&island) }.check(), out_of_reach(1));
         let apart = [(Host(0), Switch(0)), (Host(1), Switch(1))];
         assert_eq!(two(&apart).check(), Err(TopologyError::NotConnected { host: 1 }));
         let alone = two(&star[..1]).check();

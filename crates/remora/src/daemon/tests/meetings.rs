@@ -1,8 +1,11 @@
 //! Clients that end while the connection manager waits for one of them, or while their chains run.
 
 use remora_nic::Psn;
-use remora_nic::cm::service::ServiceId;
-use remora_nic::cm::{AcceptParams, AddressScope, CmEvent, ConnId, ConnectRequest, ListenerId};
+use remora_nic::cm::message::SidrStatus;
+use remora_nic::cm::service::{PortSpace, ServiceId};
+use remora_nic::cm::{
+    AcceptParams, AddressScope, CmEvent, ConnId, ConnectRequest, ListenerId, ResolveRequest,
+};
 
 use super::crashes::Step;
 use super::notices::{event, looped};
@@ -97,6 +100,23 @@ fn is_asked_and_does_not_answer(daemon: &Daemon) {
     drop(Meeting::begin(daemon).passive);
 }
 
+/// A client that asks for a queue pair is told that nobody serves any more.
+fn is_questioned_and_does_not_answer(daemon: &Daemon) {
+    static PORT: AtomicU32 = AtomicU32::new(1);
+    let (mut active, mut passive) = (Party::of(daemon), Party::of(daemon));
+    let service = PortSpace::Udp.service_id(PORT.fetch_add(1, Ordering::Relaxed) as u16);
+    passive.card().listen(service, AddressScope::All).unwrap();
+    let remote = passive.client.address();
+    let question = ResolveRequest { remote, service, local_port: 0, told: None, private_data: &[] };
+    active.card().resolve_sidr(question).unwrap();
+    let told = passive.told();
+    assert!(matches!(told, CmEvent::SidrRequest(_)), "{told:?}");
+    drop(passive);
+    let told = active.told();
+    let CmEvent::SidrReply(reply) = told else { panic!("{told:?}") };
+    assert_eq!(reply.status, SidrStatus::Unsupported);
+}
+
 fn stops_to_listen_between(daemon: &Daemon) {
     let meeting = Meeting::begin(daemon);
     assert!(meeting.passive.card().unlisten(meeting.listener));
@@ -169,9 +189,10 @@ fn has_used_up_its_budget(daemon: &Daemon) {
     assert_eq!(client.completion(&mut queues).status, Status::Success);
 }
 
-pub(super) const STEPS: [Step; 10] = [
+pub(super) const STEPS: [Step; 11] = [
     asks_and_is_not_answered,
     is_asked_and_does_not_answer,
+    is_questioned_and_does_not_answer,
     stops_to_listen_between,
     accepts_and_goes,
     is_accepted_and_goes,

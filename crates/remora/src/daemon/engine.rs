@@ -42,6 +42,9 @@ use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 use crate::wake_pipe::Wake;
 
+/// The most memberships in multicast groups of one session, of the 1,024 groups of the card.
+pub(super) const GROUPS: usize = 128;
+
 /// The queues of all sessions.
 #[derive(Debug)]
 pub(crate) struct Engine {

@@ -4,7 +4,6 @@
 //! one looks as if it did not exist. Then the card carries the command out, and what it made is
 //! noted.
 
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use remora_nic::cm::message::RejectReason;
@@ -24,7 +23,7 @@ use remora_nic::{
     MemoryFault, MwType, Path, Pd, QpInfo, QpInit, RegMrError, Xrcd,
 };
 
-use super::engine::Engine;
+use super::engine::{Engine, GROUPS};
 use super::lent::ADDRESSES;
 use super::objects::{Ask, window};
 use super::record::Entry;
@@ -35,9 +34,6 @@ use crate::message::{Object, RingPlace};
 use crate::multicast::JoinError;
 use crate::shared::arena::DATA;
 use crate::shared::completions::{DEPTH_MAX, depth_for};
-
-/// The most memberships in multicast groups of one session, of the 1,024 groups of the card.
-const GROUPS: usize = 128;
 
 /// The card, for one session.
 pub(crate) struct Guarded<'a> {
@@ -70,7 +66,7 @@ impl<'a> Guarded<'a> {
         !self.has(Object::Qp(qpn)) && self.engine().objects.owner(Object::Qp(qpn)).is_some()
     }
 
-    fn groups(&mut self) -> &mut BTreeSet<(u32, IpAddr)> {
+    fn groups(&mut self) -> &mut std::collections::BTreeSet<(u32, IpAddr)> {
         let session = self.session;
         &mut self.engine().session(session).expect("found when the view was made").groups
     }
@@ -358,8 +354,7 @@ impl Commands for Guarded<'_> {
             return Err(McastError::UnknownQp.into());
         }
         // A group is a socket of the daemon's, and the card has room for some.
-        let groups = self.groups().len();
-        if groups >= GROUPS {
+        if self.groups().len() >= GROUPS {
             return Err(McastError::Full { limit: GROUPS }.into());
         }
         self.driver.attach_mcast(qpn, group)?;

@@ -546,8 +546,8 @@ mod tests {
         let bytes = greeting(&hello);
         assert_eq!(parse_greeting(&bytes), Ok(hello));
         let mut newer = bytes.clone();
-        newer[4] = 9;
-        let other = Err(MessageError::Version { client: 9, daemon: VERSION });
+        newer[4] += 1;
+        let other = Err(MessageError::Version { client: VERSION + 1, daemon: VERSION });
         assert_eq!(parse_greeting(&newer[..6]), other);
         assert_eq!(
             parse_answer_to_greeting(&of_other_version()),

@@ -58,14 +58,11 @@ fn options_of_set() {
     client.ask("SET k v XX XX\r\n", "+OK\r\n");
     client.ask("GETEX k PERSIST PERSIST\r\n", "$1\r\nv\r\n");
     let beyond = 1u64 << 48;
-    for (last, answer) in [(beyond - 1, ":1\r\n"), (beyond, ""), (i64::MAX as u64, "")] {
-        let invalid = "-ERR invalid expire time in 'pexpireat' command\r\n";
-        let answer = if answer.is_empty() { invalid } else { answer };
-        client.ask(format!("PEXPIREAT k {last}\r\n"), answer);
+    // Redis' own suite has a time as late as this one.
+    for end in [beyond - 1, beyond, 9_223_372_036_854_770_000] {
+        client.ask(format!("PEXPIREAT k {end}\r\n"), ":1\r\n");
+        client.ask("PEXPIRETIME k\r\n", format!(":{}\r\n", beyond - 1));
     }
-    client.ask("PEXPIRETIME k\r\n", format!(":{}\r\n", beyond - 1));
-    let invalid = "-ERR invalid expire time in 'set' command\r\n";
-    client.ask(format!("SET k v PXAT {beyond}\r\n"), invalid);
     client.ask("SET k v EX\r\n", "-ERR syntax error\r\n");
     client.ask("SET k v PXAT 1\r\n", "+OK\r\n");
     client.ask("GET k\r\n", "$-1\r\n");

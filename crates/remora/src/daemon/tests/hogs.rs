@@ -127,6 +127,7 @@ fn a_session_joins_no_more_multicast_groups_than_its_share() {
     assert_eq!(joined, 128, "{error}");
     card.detach_mcast(qpn, group(0)).unwrap();
     card.attach_mcast(qpn, group(0)).unwrap();
+    card.detach_all(qpn);
     card.destroy_qp(qpn).unwrap();
     let qpn = card.create_qp(ud).unwrap().qpn;
     card.attach_mcast(qpn, group(1)).unwrap();

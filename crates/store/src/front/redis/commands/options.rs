@@ -3,7 +3,6 @@
 use crate::front::keyspace::Seen;
 use crate::front::redis::command::{Call, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
-use crate::item::EXPIRY_MAX;
 
 /// The end that an option asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +21,9 @@ pub(crate) fn invalid_expire(command: &str) -> Wrong {
 }
 
 /// A time as `EX`, `PX`, `EXAT` and `PXAT` give it, as ms of Unix time: `unit` is 1000 for seconds;
-/// `from` is added to a time that is relative. None if it is beyond what the store keeps.
+/// `from` is added to a time that is relative. None if it is beyond what a time can be.
 pub(crate) fn time(number: i64, unit: i64, from: u64) -> Option<i64> {
-    let at = number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)?;
-    (at <= EXPIRY_MAX as i64).then_some(at)
+    number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)
 }
 
 /// Reads `EX`, `PX`, `EXAT` or `PXAT` at `index` with its number; None if the option is another.

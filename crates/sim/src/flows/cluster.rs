@@ -85,14 +85,12 @@ pub enum ClusterError {
     Thread(String),
     /// Ports wait for each other in a circle: the network stands still for ever.
     #[error(
-        "flow control has come to a deadlock in the first {within_ms} ms, with {left} flows that \
-        are not done: each of these links is paused by the next: {links}"
+        "flow control has come to a deadlock, with {left} flows that are not done: each of these \
+        links is paused by the next: {links}"
     )]
     Deadlock {
         /// The links.
         links: String,
-        /// The milliseconds of simulated time in which it was found.
-        within_ms: u64,
         /// How many flows have neither ended nor failed.
         left: u64,
     },

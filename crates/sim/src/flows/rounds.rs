@@ -171,9 +171,8 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         {
             let names: Vec<String> = links.iter().map(|link| net.describe(*link)).collect();
             // All threads have told of their last windows, and wait for the next barrier.
-            let within_ms = shared.watch.at() / MS + 1;
             let left = (shared.flows.len() as u64).saturating_sub(shared.watch.ended());
-            let error = ClusterError::Deadlock { links: names.join(", "), within_ms, left };
+            let error = ClusterError::Deadlock { links: names.join(", "), left };
             locked(&shared.failed).get_or_insert(error);
         }
         self.suspects = circle;

@@ -75,7 +75,7 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         b"touch" => touch(call, rest),
         b"quit" => return Taken::Close,
         // A browser that a page has sent here: its next lines could be commands.
-        _ if is_browser(name, rest.clone().next().unwrap_or_default()) => {
+        _ if is_browser(name, rest.clone()) => {
             call.turn.counts.protocol_errors.add(1);
             return Taken::Close;
         }
@@ -85,10 +85,12 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
 }
 
 /// Whether a line is of HTTP. (A person who writes `GET key` in capitals gets an error.)
-fn is_browser(name: &[u8], what: &[u8]) -> bool {
+fn is_browser<'a>(name: &[u8], mut rest: impl Iterator<Item = &'a [u8]>) -> bool {
+    let is_place =
+        |word: &[u8]| [&b"/"[..], b"http", b"HTTP/"].iter().any(|it| word.starts_with(it));
     match name {
         b"POST" | b"Host:" => true,
-        b"GET" | b"PUT" | b"DELETE" => what.starts_with(b"/") || what.starts_with(b"http"),
+        b"GET" | b"PUT" | b"DELETE" => rest.any(is_place),
         _ => false,
     }
 }

@@ -35,13 +35,14 @@ mod world;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use remora::environment::LOG_VARIABLE;
 use remora_cli::device::DeviceArgs;
 use remora_cli::node::serve::Serve;
 use remora_cli::{failure, output, stop, thread};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use verbs::environment::{LOG_VARIABLE, is_level};
+use verbs::environment::is_level;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.
 #[derive(Debug, Parser)]

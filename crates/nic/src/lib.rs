@@ -10,9 +10,9 @@
 //! 4. `card` and `env`: what all queue pairs share, and how it is lent to one of them; `scheduler`:
 //!    which of them has the next turn; [`service_level`]: which go before others; `client_shares`,
 //!    `client_rates` and `rate`: how several programs share the card, and what they are held to;
-//!    `timers`: the queue pairs' timers, and the codes of the ACK and RNR time-outs; `multi_queue`:
-//!    their outstanding messages; `staging`: room for payload. `table` and `handles`: the card's
-//!    objects, and what names them; `numbered`: those that peers know by a number.
+//!    `timers`: the queue pairs' timers; `multi_queue`: their outstanding messages; `staging`: room
+//!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`: those
+//!    that peers know by a number.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder. `congestion`: the
 //!    names of the policies of congestion control.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.

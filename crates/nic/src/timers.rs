@@ -1,7 +1,7 @@
-//! Timers of queue pairs, and the transport's two codings of durations: the local ACK timeout and
-//! the RNR timer.
+//! Timers of queue pairs.
 //!
-//! What a queue pair does when its timer has run out is in `qp/completer.rs`.
+//! How long a queue pair waits is in `qp/retry.rs`, and what it does when its timer has run out in
+//! `qp/completer.rs`.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -97,53 +97,6 @@ pub(crate) fn nanos(duration: Duration) -> u64 {
     seconds.saturating_add(duration.subsec_nanos().into())
 }
 
-/// The local ACK timeout in nanoseconds: 4.096 µs · 2^`code`; code 0 means that there is none.
-#[inline]
-pub(crate) fn ack_timeout_ns(code: u8) -> Option<u64> {
-    (code != 0).then(|| 4096 << code.min(31))
-}
-
-/// The wait for an acknowledge after `vain` retries in a row without an answer, if one without such
-/// retries is `wait_ns`: in nanoseconds. A requester may
-/// wait for one to four times the local ACK timeout (InfiniBand volume 1, chapter 9, Transport
-/// Layer). After two retries, which a loss may take, more and more of that is used, so that a busy
-/// peer is not given up early. Waits of a second are long enough as they are.
-#[inline]
-pub(crate) fn wait_again_ns(wait_ns: u64, vain: u8) -> u64 {
-    const LONG_NS: u64 = 1_000_000_000;
-    wait_ns.saturating_mul(1 << vain.saturating_sub(2).min(2)).min(wait_ns.max(LONG_NS))
-}
-
-/// As [`wait_again_ns`], for queue pair `qpn`: between once and one and a half times that, or half
-/// and once where it is the longest wait. Queue pairs that have lost their packets at one moment,
-/// in a queue that all have filled, would fill it again and again if they waited equally long.
-#[inline]
-pub(crate) fn wait_apart_ns(wait_ns: u64, vain: u8, qpn: u32) -> u64 {
-    let whole = wait_again_ns(wait_ns, vain);
-    if vain == 0 {
-        return whole;
-    }
-    // A number of 8 bits that differs from queue pair to queue pair, and from time to time.
-    let drawn = (qpn ^ u32::from(vain) << 24).wrapping_mul(0x9E37_79B1) >> 24;
-    let apart = (whole >> 9).saturating_mul(drawn.into());
-    let later = whole.saturating_add(apart);
-    if later <= wait_ns.saturating_mul(4) { later } else { whole - apart }
-}
-
-/// The RNR retry count that means "without limit" (InfiniBand volume 1, chapter 9, Transport
-/// Layer).
-pub(crate) const RNR_FOR_EVER: u8 = 7;
-
-/// The wait that an RNR NAK's 5-bit timer code asks for (InfiniBand volume 1, chapter 9, Transport
-/// Layer; soft-RoCE's `rnrnak_usec`).
-pub fn rnr_delay(code: u8) -> Duration {
-    const HUNDREDTHS_OF_MS: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    Duration::from_micros(u64::from(HUNDREDTHS_OF_MS[usize::from(code & 31)]) * 10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,25 +126,5 @@ mod tests {
         assert!(timers.expire(&mut timer, qpn, at, Time(10)));
         let (at, qpn) = timers.pop(Time(1000)).unwrap();
         assert!(!timers.expire(&mut timer, qpn, at, Time(1000)), "the old entry is void");
-    }
-
-    #[test]
-    fn durations_are_those_of_the_specification() {
-        assert_eq!(ack_timeout_ns(0), None);
-        assert_eq!(ack_timeout_ns(14), Some(67_108_864));
-        let ms = |ms: u64| ms * 1_000_000;
-        let waits = |wait| [2, 3, 4, 7].map(|vain| wait_again_ns(ms(wait), vain));
-        assert_eq!(waits(67), [67, 134, 268, 268].map(ms));
-        assert_eq!(waits(400), [400, 800, 1000, 1000].map(ms));
-        assert_eq!(waits(4300), [4300; 4].map(ms));
-        for (vain, least, most) in [(0, 64, 64), (1, 64, 96), (3, 128, 192), (4, 128, 256)] {
-            let waits: Vec<u64> = (0..100).map(|qpn| wait_apart_ns(ms(64), vain, qpn)).collect();
-            assert!(waits.iter().all(|wait| (ms(least)..=ms(most)).contains(wait)), "{waits:?}");
-            let differ: std::collections::BTreeSet<_> = waits.iter().collect();
-            assert!(differ.len() > 50 || vain == 0, "{waits:?}");
-        }
-        assert_eq!(rnr_delay(0), Duration::from_micros(655_360));
-        assert_eq!(rnr_delay(12), Duration::from_micros(640));
-        assert_eq!(rnr_delay(31), Duration::from_micros(491_520));
     }
 }

@@ -1,13 +1,21 @@
 //! Variables of the environment whose text a reader understands or refuses.
+//!
+//! What a variable means is beside what it sets: the constants `…_VARIABLE` of this crate. Here are
+//! those of the verbs library, which the command sets. `docs/verbs.md` lists all of them.
 
 use std::env;
 use std::ffi::OsString;
+
+/// The address of a verbs program's card, or the addresses of several.
+pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
+/// The level and the file of the verbs library's log.
+pub const LOG_VARIABLE: &str = "REMORA_LOG";
 
 /// What a variable says; nothing if it is not set.
 ///
 /// Bytes that are no UTF-8 become `U+FFFD`, which no word has: who reads the text refuses it, and
 /// shows it, as any other bad word.
-pub(crate) fn text(variable: &str) -> String {
+pub fn text(variable: &str) -> String {
     env::var_os(variable).map_or_else(String::new, as_text)
 }
 

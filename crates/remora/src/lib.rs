@@ -117,7 +117,7 @@ mod door;
 mod driver;
 pub mod egress;
 mod either;
-mod environment;
+pub mod environment;
 pub mod event;
 mod event_loop;
 mod event_queue;

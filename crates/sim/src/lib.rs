@@ -26,8 +26,8 @@
 //!    that stop at any step. `stores`: stores that crash, and their clients. `objects`: what both
 //!    leave on a card. [`check`]: its judges.
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
-//! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files.
-//!    [`experiment`]: all of it from a world file.
+//! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files of
+//!    other simulators. [`experiment`]: all of it from a world file. `units`: numbers with units.
 #![forbid(unsafe_code)]
 
 pub mod card_cache;
@@ -61,6 +61,7 @@ pub mod shared_memory;
 mod stage;
 mod stores;
 mod traffic;
+mod units;
 pub mod world;
 
 /// The Rust of docs/worlds.md is run by the tests.

@@ -1,17 +1,14 @@
 //! The cards of this process: opened when the program first asks for devices, finished at exit.
 
-use std::env;
 use std::sync::OnceLock;
 
+use remora::environment::{self, ADDR_VARIABLE};
 use remora::socket::BindError;
 use remora::{Device, DeviceOptions, OpenError};
 
 use crate::card::ListedCard;
 use crate::process::{self, Process};
 use crate::{farewell, sysfs};
-
-/// The environment variable that names the addresses of the cards.
-pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
 
 impl Process {
     /// The cards, opened if this is the first call.
@@ -38,7 +35,7 @@ fn finish() {
 /// Opens the cards that the environment names. A card that cannot be opened is left out: the
 /// program sees a machine without that device, and the log tells its user why.
 fn open_cards() -> Vec<ListedCard> {
-    let wanted = env::var(ADDR_VARIABLE).unwrap_or_default();
+    let wanted = environment::text(ADDR_VARIABLE);
     let mut cards: Vec<ListedCard> = Vec::new();
     for bind in wanted.split(',').map(str::trim) {
         let is_named = !matches!(bind, "" | "auto");

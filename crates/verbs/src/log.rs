@@ -10,18 +10,15 @@
 //!
 //! `%p` in a path becomes the process id.
 
-use std::env;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use remora::environment::{self, LOG_VARIABLE};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
-
-/// The environment variable.
-pub const LOG_VARIABLE: &str = "REMORA_LOG";
 
 static STARTED: AtomicBool = AtomicBool::new(false);
 
@@ -30,7 +27,7 @@ pub(crate) fn start() {
     if STARTED.swap(true, Ordering::Relaxed) {
         return;
     }
-    let value = env::var(LOG_VARIABLE).unwrap_or_default();
+    let value = environment::text(LOG_VARIABLE);
     let (filter, path) = parse(&value);
     let output = match path.map(|path| path.replace("%p", &std::process::id().to_string())) {
         None => Output(None),

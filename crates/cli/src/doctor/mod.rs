@@ -22,10 +22,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use comfy_table::{Cell, ContentArrangement};
+use remora::environment::ADDR_VARIABLE;
 use serde::Serialize;
 
 use crate::output;
-use crate::verbs::environment::ADDR_VARIABLE;
 use check::{Check, Status};
 
 /// `remora doctor`.

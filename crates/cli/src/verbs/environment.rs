@@ -6,16 +6,13 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
+use remora::environment::{ADDR_VARIABLE, LOG_VARIABLE};
 use remora::impair::{IMPAIR_VARIABLE, Impairments};
 use remora::interface::Interface;
 use remora::message::{ANEW_VARIABLE, KEEP_VARIABLE, Kept};
 
 use super::libraries::{Libraries, put_first};
 
-/// The address of a program's card, or the addresses of several.
-pub(crate) const ADDR_VARIABLE: &str = "REMORA_ADDR";
-/// The level and the file of the library's log.
-pub(crate) const LOG_VARIABLE: &str = "REMORA_LOG";
 /// The folders searched first for libraries.
 pub(crate) const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// The libraries loaded before all others.

@@ -1,4 +1,4 @@
-//! Lines over time or size, as SVG that a page can hold.
+//! Lines over time or size, as SVG that a page can hold. (`page` says what is drawn.)
 
 use anyhow::{Result, anyhow};
 use plotters::prelude::*;

@@ -1,5 +1,6 @@
 //! The completer: what answers from the peer, and their absence, do to outstanding requests:
-//! completions, and retransmission behind a NAK or a time-out, with its counts of retries.
+//! completions, and retransmission behind a NAK or a time-out. [`super::refusal`] has the status
+//! that each NAK ends a request with, [`super::retry`] the waits and the counts of retries.
 //!
 //! Every answer acknowledges all requests before its PSN. An answer that passes a READ or atomic
 //! without its response shows that the response was lost: an implied NAK, and the requester goes
@@ -11,6 +12,7 @@
 
 use super::refusal::status_of;
 use super::requester::{READ_PIECE, Recovery};
+use super::retry::rnr_delay;
 use super::{Qp, State};
 use crate::card::Unsettled;
 use crate::env::Env;
@@ -22,7 +24,6 @@ use crate::queue::element::Element;
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::scatter;
 use crate::queue::{Completion, Opcode, SendFlags, Status, WorkKind};
-use crate::timers::{RNR_FOR_EVER, rnr_delay};
 use crate::wire::{Nak, Op, Operation, Packet, Syndrome};
 
 impl Qp {
@@ -136,21 +137,11 @@ impl Qp {
     }
 
     fn wait_for_receiver(&mut self, env: &mut Env<'_>, psn: Psn, timer: u8) {
-        if self.tx.rnr_retries_left == self.rnr_retry {
-            self.cold.trouble_since = env.now;
+        if !self.rnr_retry_or_give_up(env, psn) {
+            return;
         }
-        // The request ends when the peer has said "not ready" once more than there are retries.
-        if self.tx.rnr_retries_left == 0 {
-            let elapsed = env.now.since(self.cold.trouble_since);
-            let cause = Cause::RnrRetriesExhausted { retries: self.rnr_retry, elapsed };
-            return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
-        }
-        if self.rnr_retry != RNR_FOR_EVER {
-            self.tx.rnr_retries_left -= 1;
-        }
-        // The peer answers, so that nothing is wrong with the path to it. Besides, its sequence
-        // NAKs for packets behind `psn` may arrive after the wait, where they look like a loss.
-        self.tx.retries_left = self.retry_cnt;
+        // The peer's sequence NAKs for packets behind `psn` may arrive after the wait, where they
+        // look like a loss.
         self.go_back(env, psn);
         self.tx.recovery = Recovery::RnrWait;
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now + rnr_delay(timer));

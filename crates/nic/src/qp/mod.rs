@@ -45,11 +45,11 @@ mod window;
 mod xrc;
 
 pub use crate::congestion::Congestion;
-pub use crate::timers::rnr_delay;
 pub use congestion::{CNP_INTERVAL, Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
+pub use retry::rnr_delay;
 pub use state::{ModifyQpError, Mtu, QpAttr, State};
 pub use window::Window;
 

@@ -9,6 +9,7 @@
 
 use super::limits::OverLimit;
 use super::refusal::Failure;
+use super::retry;
 use super::window::Window;
 use super::{Qp, State};
 use crate::card::{Card, Unsettled};
@@ -25,7 +26,6 @@ use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
 use crate::scheduler::Budget;
-use crate::timers;
 use crate::timers::Timer;
 use crate::transmit::{Ecn, Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
@@ -443,7 +443,7 @@ impl Qp {
 
     /// Starts the timeout for an acknowledge anew.
     pub(crate) fn arm_timer(&mut self, env: &mut Env<'_>) {
-        let Some(wait) = timers::ack_timeout_ns(self.timeout) else {
+        let Some(wait) = retry::ack_timeout_ns(self.timeout) else {
             return self.tx.timer.disarm();
         };
         // Each message that is sent comes here, and arithmetic of durations takes divisions.
@@ -451,11 +451,11 @@ impl Qp {
         env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
     }
 
-    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`timers::wait_apart_ns`].
+    /// As [`Qp::arm_timer`], after one wait or more was in vain: see [`retry::wait_apart_ns`].
     pub(crate) fn arm_timer_again(&mut self, env: &mut Env<'_>) {
         let vain = self.retry_cnt.saturating_sub(self.tx.retries_left);
-        if let Some(wait) = timers::ack_timeout_ns(self.timeout) {
-            let wait = timers::wait_apart_ns(wait.max(env.card.least_wait_ns()), vain, self.qpn);
+        if let Some(wait) = retry::ack_timeout_ns(self.timeout) {
+            let wait = retry::wait_apart_ns(wait.max(env.card.least_wait_ns()), vain, self.qpn);
             env.card.timers.arm(&mut self.tx.timer, self.qpn, env.now.plus_ns(wait));
         }
     }

@@ -1,4 +1,5 @@
-//! Completions, and the completion queues that they wait in.
+//! Completions, the completion queues that they wait in, and when the owner of a queue is notified
+//! (armed for the next entry or the next solicited one, and moderated).
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -121,6 +122,12 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Is its owner notified who waits for solicited completions only? An error counts as one.
+    #[inline]
+    pub fn is_solicited(&self) -> bool {
+        self.flags.contains(CompletionFlags::SOLICITED) || self.status != Status::Success
+    }
+
     /// This completion if the request succeeded; otherwise an error that can be returned.
     ///
     /// # Errors
@@ -413,11 +420,9 @@ impl CompletionQueue {
             return if first { Pushed::Overflow } else { Pushed::Lost };
         }
         self.ring.push_back(entry);
-        let solicited =
-            entry.flags.contains(CompletionFlags::SOLICITED) || entry.status != Status::Success;
         let wanted = match self.armed {
             Armed::No => false,
-            Armed::Solicited => solicited,
+            Armed::Solicited => entry.is_solicited(),
             Armed::Next => true,
         };
         if !wanted {

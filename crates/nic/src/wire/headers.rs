@@ -267,7 +267,7 @@ pub enum Syndrome {
     },
     /// Receiver not ready: wait as long as the timer code says.
     Rnr {
-        /// Index into the RNR timer table, 5 bits: see `timers::rnr_delay`.
+        /// Index into the RNR timer table, 5 bits: see `qp::rnr_delay`.
         timer: u8,
     },
     /// Negative.

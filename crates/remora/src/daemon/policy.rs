@@ -1,4 +1,5 @@
-//! Who may attach, and what they may use: a file in TOML. `objects` refuses what is beyond it.
+//! Who may attach, and what they may use: a file in TOML. `answers` refuses clients and sessions,
+//! `objects` what is beyond a session's quotas.
 //!
 //! ```toml
 //! sessions = 1024           # of all users together

@@ -1,4 +1,5 @@
-//! The daemon: accepts clients, answers their requests, and ends their sessions.
+//! The daemon: accepts clients, answers their requests, and ends their sessions; all of them when
+//! it is ended itself.
 //!
 //! One thread does so, and never waits for a client: a client that does not read its answers is
 //! dropped, and of each client's requests some are answered at a time. What takes time, the end of

@@ -162,6 +162,11 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 }
 
 fn capture_from_environment() -> Option<PathBuf> {
-    let name = env::var(PCAP_VARIABLE).ok().filter(|name| !name.is_empty())?;
-    Some(name.replace("%p", &std::process::id().to_string()).into())
+    let name = env::var_os(PCAP_VARIABLE).filter(|name| !name.is_empty())?;
+    // A path of other bytes is taken as it is.
+    Some(
+        name.to_str()
+            .map(|name| name.replace("%p", &std::process::id().to_string()).into())
+            .unwrap_or_else(|| name.into()),
+    )
 }

@@ -13,6 +13,7 @@ use super::path::calls::{ByFile, ProcessVm};
 use super::path::courier;
 use super::path::{Application, Kind, Mapping, Path, Through};
 use super::service::Service;
+use crate::environment;
 use crate::memory::Buffer;
 
 /// The environment variable that forces a path by name, for every process.
@@ -177,11 +178,11 @@ pub fn chosen(forced: Option<Kind>) -> Result<Kind, NoPath> {
 /// # Errors
 /// The environment names no path.
 pub fn or_environment(forced: Option<Kind>) -> Result<Option<Kind>, NoPath> {
-    let named = || std::env::var(PATH_VARIABLE).ok().filter(|name| !name.is_empty());
-    Ok(match (forced, named()) {
-        (None, Some(name)) => Some(name.parse()?),
-        (forced, _) => forced,
-    })
+    let name = environment::text(PATH_VARIABLE);
+    if forced.is_some() || name.is_empty() {
+        return Ok(forced);
+    }
+    Ok(Some(name.parse()?))
 }
 
 /// The path that is forced, if it is possible; or else the one whose times, each as a multiple of

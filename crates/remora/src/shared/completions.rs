@@ -166,11 +166,9 @@ impl CompletionProducer {
         let sequence = self.place.sequence(self.produced);
         self.produced = self.produced.wrapping_add(1);
         sequence.store(self.produced, Ordering::Release);
-        let failed = entry.status != Status::Success;
-        let solicited = failed || entry.flags.contains(CompletionFlags::SOLICITED);
         self.news.all += 1;
-        self.news.solicited += u32::from(solicited);
-        self.news.failed |= failed;
+        self.news.solicited += u32::from(entry.is_solicited());
+        self.news.failed |= entry.status != Status::Success;
     }
 
     /// Is the client to be notified of the entries that were written? Call it behind the last one.

@@ -1,5 +1,5 @@
 //! A section of a world file: each value is asked for by its name, and what nobody has asked for is
-//! a mistake.
+//! a mistake. [`units`] reads numbers with units, and has the words for what they look like.
 
 use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
@@ -8,8 +8,9 @@ use core::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::format::{FormatError, units};
+use crate::format::FormatError;
 use crate::net::{LineRate, Node, Ps};
+use crate::units;
 
 /// Reads a file that a world names; the error says in words why it cannot.
 pub type Files<'a> = &'a dyn Fn(&str) -> Result<String, String>;

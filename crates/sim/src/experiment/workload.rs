@@ -155,7 +155,7 @@ fn sizes(section: &mut Section<'_>, files: Files<'_>) -> Result<Sizes, Mistake> 
     if let Some(sizes) = Sizes::named(&name) {
         return Ok(sizes);
     }
-    if let Some(bytes) = crate::format::bytes(&name)
+    if let Some(bytes) = crate::units::bytes(&name)
         && (1..=Flow::LONGEST).contains(&bytes)
     {
         return Ok(Sizes::fixed(bytes));

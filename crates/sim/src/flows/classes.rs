@@ -1,7 +1,7 @@
 //! Completion times and slowdowns by size, as papers show them: the flows in order of size, in
 //! groups of as many each.
 
-use super::report::Report;
+use super::report::{Report, rank};
 use crate::net::Ps;
 
 /// The flows of one range of sizes that have ended.
@@ -26,11 +26,7 @@ pub struct SizeClass {
 /// The parts of flows of [`SizeClass::times`] and [`SizeClass::slowdowns`].
 pub const PARTS: [f64; 3] = [0.5, 0.95, 0.99];
 
-/// The smallest value that this part of the sorted values does not exceed.
-fn rank<T: Copy>(sorted: &[T], part: f64) -> T {
-    let rank = (part * sorted.len() as f64).ceil() as usize;
-    sorted[rank.clamp(1, sorted.len()) - 1]
-}
+const SOME: &str = "a class has flows";
 
 impl Report {
     /// The flows that have ended in at most `groups` groups by size. Flows of one size are in one
@@ -70,9 +66,9 @@ impl SizeClass {
             most: flows[flows.len() - 1].0,
             flows: flows.len(),
             mean: times.iter().map(|time| *time as f64).sum::<f64>() / n,
-            times: PARTS.map(|part| rank(&times, part)),
+            times: PARTS.map(|part| rank(&times, part).expect(SOME)),
             mean_slowdown: slowdowns.iter().sum::<f64>() / n,
-            slowdowns: PARTS.map(|part| rank(&slowdowns, part)),
+            slowdowns: PARTS.map(|part| rank(&slowdowns, part).expect(SOME)),
         }
     }
 }

@@ -222,9 +222,14 @@ impl Report {
     pub fn percentile(&self, part: f64) -> Option<Ps> {
         let mut times: Vec<Ps> = self.messages().filter_map(|(flow, _)| flow.time()).collect();
         times.sort_unstable();
-        let rank = (part * times.len() as f64).ceil() as usize;
-        times.get(rank.clamp(1, times.len().max(1)) - 1).copied()
+        rank(&times, part)
     }
+}
+
+/// The smallest value that this part of the sorted values does not exceed; `None` of no values.
+pub(super) fn rank<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
+    let rank = (part * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {

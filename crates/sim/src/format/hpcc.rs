@@ -11,12 +11,12 @@
 use core::fmt::Write;
 use std::collections::BTreeMap;
 
-use super::units;
 use super::words::{FormatError, Words, short};
 use crate::flows::{Flow, Report};
 use crate::net::time::NS;
 use crate::net::topology::MOST;
 use crate::net::{Cable, LineRate, Node, Ps, Topology};
+use crate::units;
 
 /// A topology, and what its file says besides.
 #[derive(Clone, PartialEq, Debug)]

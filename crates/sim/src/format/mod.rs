@@ -3,7 +3,7 @@
 //! - [`hpcc`]: the topologies, flows and completion times of HPCC's simulator, and of those that
 //!   are built on it. [`hpcc_out`]: what its analyses read.
 //! - [`htsim`]: fat trees, and connections with triggers. [`goal`]: schedules of ranks.
-//! - `units`: numbers with units. `words`: words with their lines. `order`: what comes first.
+//! - `words`: words with their lines. `order`: what comes first.
 //!
 //! Whatever a file has, reading it ends with a result or with an error that names the line.
 
@@ -12,8 +12,6 @@ pub mod hpcc;
 pub mod hpcc_out;
 pub mod htsim;
 mod order;
-pub(crate) mod units;
 mod words;
 
-pub(crate) use units::bytes;
 pub use words::FormatError;

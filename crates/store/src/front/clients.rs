@@ -1,10 +1,13 @@
-//! Who is connected, as every thread may ask.
+//! Who is connected, as every thread may ask, and how many may be. (`worker` tells the one too many.)
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::stats::Way;
+
+/// How many clients may be connected at once, unless told otherwise.
+pub(crate) const CLIENTS_MAX: u64 = 10_000;
 
 /// What a client has said of itself.
 #[derive(Clone, Debug, Default)]

@@ -12,6 +12,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use thiserror::Error;
 
+use crate::front::clients::CLIENTS_MAX;
 use crate::front::keyspace::{Keeper, Keyspace};
 use crate::front::worker::{Listener, Worker};
 use crate::front::world::{FIRST, MEMCACHED, World};
@@ -58,7 +59,7 @@ impl Default for Options {
             threads: 1,
             password: None,
             is_shared: false,
-            max_clients: 10_000,
+            max_clients: CLIENTS_MAX,
             stats: Arc::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use crate::front::clients::Clients;
+use crate::front::clients::{CLIENTS_MAX, Clients};
 use crate::front::keyspace::{Keeper, Keyspace, LetGo, Refused, TablespaceId};
 use crate::front::memcached::Leases;
 use crate::stats::{Counts, Stats};
@@ -50,7 +50,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            max_clients: 10_000.into(),
+            max_clients: AtomicU64::new(CLIENTS_MAX),
             idle_s: 0.into(),
             bulk_bytes: (16 << 20).into(),
             request_bytes: (64 << 20).into(),

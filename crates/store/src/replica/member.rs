@@ -1,4 +1,5 @@
-//! A node's part in a group: what primary and backups have in common.
+//! A node's part in a group: what primary and backups have in common, and when a backup whose
+//! primary is silent proposes itself (failover).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash, Hasher};

@@ -1,7 +1,8 @@
 //! DCQCN: a rate that notifications cut, and that time and bytes raise again (SIGCOMM 2015).
 //!
 //! The rate paces turns. A rate changes only when somebody looks: what has been due since then is
-//! made up for, so a queue pair needs no timer but the one that wakes it.
+//! made up for, so a queue pair needs no timer but the one that wakes it. When notifications are
+//! sent is in [`super::notification`].
 
 use core::time::Duration;
 

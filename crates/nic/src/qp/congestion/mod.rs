@@ -1,8 +1,8 @@
 //! Congestion: the signs of it, and the policies that act on them.
 //!
-//! Marks are those of IP's explicit congestion notification (RFC 3168); the notification packet
-//! (CNP) is RoCE v2's (InfiniBand annex A17). A receiver sends CNPs whatever its peer's policy is;
-//! in the lossy dialect acknowledges count marks instead.
+//! Marks are those of IP's explicit congestion notification (RFC 3168). A receiver tells its peer
+//! of them by notification packets ([`notification`]); in the lossy dialect acknowledges count
+//! marks instead.
 //!
 //! [`super::window`] has the policies that need nothing but the window in the hot state. The others
 //! have their state in the cold part ([`Control`]), and the hot part says so by one bit
@@ -10,13 +10,14 @@
 
 mod dcqcn;
 mod dctcp;
+mod notification;
 mod swift;
 
 use core::time::Duration;
 
+use super::Qp;
 use super::requester::Recovery;
 use super::window::Window;
-use super::{Qp, State};
 use crate::card::Card;
 use crate::chain::Mode;
 use crate::congestion::Congestion;
@@ -26,14 +27,10 @@ use crate::scheduler::Budget;
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::transmit::TransmitBatch;
-use crate::wire::opcode::Follows;
-use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
 pub use dcqcn::Dcqcn;
 pub use dctcp::Dctcp;
+pub use notification::CNP_INTERVAL;
 use swift::Swift;
-
-/// The least time between two congestion notifications of a queue pair.
-pub const CNP_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The state of a policy that has some.
 #[derive(Debug)]
@@ -154,49 +151,6 @@ impl Qp {
             Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(now),
             Some(Control::Swift(swift)) => swift.silent(window),
             Some(Control::Dctcp(_)) | None => window.restart(),
-        }
-    }
-}
-
-/// Notifications.
-impl Qp {
-    /// Notes that a packet arrived marked: its sender is notified, at most once every
-    /// [`CNP_INTERVAL`].
-    pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
-        env.card.counters.rx_ecn_marked += 1;
-        // Further marks within the interval tell the sender nothing new.
-        if self.state != State::Error && env.now >= self.cold.next_cnp {
-            self.cold.next_cnp = env.now + CNP_INTERVAL;
-            self.rx.cnp_owed = true;
-            self.schedule(env.card);
-        }
-    }
-
-    /// Sends the congestion notification that is owed.
-    #[inline(never)]
-    pub(crate) fn send_cnp(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) {
-        self.rx.cnp_owed = false;
-        let op = Op::of(Transport::Rc, Operation::Cnp, Position::Only, Follows::empty());
-        let bth = Bth { becn: true, dest_qp: self.dest_qp, ..Bth::ours() };
-        batch.push_owned(self.path, &[0; 16], |out| {
-            Packet::emit_headers(&bth, op, &Extensions::default(), out)
-        });
-        env.card.counters.tx_packets += 1;
-        env.card.counters.tx_cnps += 1;
-    }
-
-    /// A congestion notification has come. It needs no place in the order of PSNs, and is never
-    /// answered.
-    pub(crate) fn handle_cnp(&mut self, env: &mut Env<'_>) {
-        env.card.counters.rx_cnps += 1;
-        let high = self.tx.high;
-        let window = &mut self.tx.window;
-        match self.cold.control.as_deref_mut() {
-            Some(Control::Dctcp(dctcp)) => dctcp.notified(window, high),
-            Some(Control::Dcqcn(dcqcn)) => dcqcn.notified(env.now),
-            // Delays say by how much.
-            Some(Control::Swift(_)) => {}
-            None => window.shrink(high),
         }
     }
 }

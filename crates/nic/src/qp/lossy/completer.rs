@@ -15,12 +15,13 @@ use crate::incident::{Cause, LossSign};
 use crate::psn::Psn;
 use crate::qp::refusal::status_of;
 use crate::qp::requester::Recovery;
+use crate::qp::retry::{ack_timeout_ns, rnr_delay, wait_apart_ns};
 use crate::qp::window::Window;
 use crate::qp::{Qp, State};
-use crate::queue::{Opcode, Status};
+use crate::queue::Opcode;
 use crate::silence::PATIENCE;
 use crate::time::Time;
-use crate::timers::{RNR_FOR_EVER, ack_timeout_ns, nanos, rnr_delay, wait_apart_ns};
+use crate::timers::nanos;
 use crate::wire::{Packet, Sack, Syndrome};
 
 /// The wait for a first sign of life before any round trip is known.
@@ -266,19 +267,9 @@ impl Qp {
         if self.tx.recovery == Recovery::RnrWait || psn != self.tx.una || sent == 0 {
             return;
         }
-        if self.tx.rnr_retries_left == self.rnr_retry {
-            self.cold.trouble_since = env.now;
+        if !self.rnr_retry_or_give_up(env, psn) {
+            return;
         }
-        if self.tx.rnr_retries_left == 0 {
-            let elapsed = env.now.since(self.cold.trouble_since);
-            let cause = Cause::RnrRetriesExhausted { retries: self.rnr_retry, elapsed };
-            return self.fail_front_for(env, Status::RnrRetryExceeded, cause, (None, psn));
-        }
-        if self.rnr_retry != RNR_FOR_EVER {
-            self.tx.rnr_retries_left -= 1;
-        }
-        // The peer answers, so that nothing is wrong with the path to it.
-        self.tx.retries_left = self.retry_cnt;
         self.tx.recovery = Recovery::RnrWait;
         let now = env.now;
         let lossy = self.lossy_mut();

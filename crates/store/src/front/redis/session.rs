@@ -246,7 +246,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     if !command.is_about_keys() {
         return (command.run)(call);
     }
-    let done = if call.turn.world.is_plain() {
+    let done = if call.turn.world.is_plain() && !command.has(ALONE) {
         (command.run)(call)
     } else {
         let what = What { writes: command.has(WRITE), alone: command.has(ALONE) };

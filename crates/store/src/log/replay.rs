@@ -179,8 +179,9 @@ pub fn replay<D: Disk>(
         };
         segment.replay(&mut replayed, &mut unfinished, visit)?;
     }
-    if let Some((records, before, torn)) = unfinished.left() {
-        (replayed.last, replayed.torn) = (before, Some(torn));
+    if let Some((records, before, file, offset)) = unfinished.left() {
+        let reason = "the transaction that begins there has no end";
+        (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
         replayed.records -= records;
     }
     if replayed.last.counter() < from.counter() {

@@ -1,13 +1,13 @@
 //! The records of a transaction whose last one is not read yet.
 
-use super::{Fields, Position, Torn};
+use super::{Fields, Position};
 
 /// What a log that is read back has of a transaction, if it is amid one.
 #[derive(Default)]
 pub(super) struct Unfinished {
     records: Vec<Kept>,
-    /// The record before the first one, and where that is.
-    begun: Option<(Position, Torn)>,
+    /// The record before the first one, and in which file and where in it that is.
+    begun: Option<(Position, String, u64)>,
 }
 
 struct Kept {
@@ -20,8 +20,7 @@ struct Kept {
 impl Unfinished {
     /// A record at `offset` of `file`, which comes after `last`, is of a transaction that goes on.
     pub(super) fn go_on(&mut self, last: Position, file: &str, offset: u64) {
-        let reason = "the transaction that begins there has no end";
-        self.begun.get_or_insert_with(|| (last, Torn { file: file.to_owned(), offset, reason }));
+        self.begun.get_or_insert_with(|| (last, file.to_owned(), offset));
     }
 
     /// Keeps such a record.
@@ -49,8 +48,9 @@ impl Unfinished {
     }
 
     /// How many records are kept of a transaction that has no end, after which record it begins,
-    /// and where.
-    pub(super) fn left(self) -> Option<(u64, Position, Torn)> {
-        self.begun.map(|(before, torn)| (self.records.len() as u64, before, torn))
+    /// and in which file and where in it.
+    pub(super) fn left(self) -> Option<(u64, Position, String, u64)> {
+        let records = self.records.len() as u64;
+        self.begun.map(|(before, file, offset)| (records, before, file, offset))
     }
 }

@@ -25,6 +25,7 @@ use crate::front::served::Served;
 use crate::front::server::{self, ServeError, Server};
 use crate::journal::{Journal, Unlogged};
 use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
+use crate::memory::Memory;
 use crate::snapshot::Snapshots;
 use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
@@ -230,11 +231,26 @@ fn make_tablespaces<J: Journal>(
     if !is_named && store.tablespace(FIRST).is_none() {
         store.create_tablespace(&first)?;
     }
+    are_as_asked(store, &options.tablespaces)?;
     for space in &options.tablespaces {
-        match store.tablespaces().into_iter().find(|there| there.options.name == space.name) {
-            None => _ = store.create_tablespace(space)?,
-            Some(there) => is_as_asked(&there.options, space)?,
+        if store.tablespace(&space.name).is_none() {
+            store.create_tablespace(space)?;
         }
+    }
+    Ok(())
+}
+
+/// Whether those of the tablespaces that a store has already have what is asked for.
+///
+/// # Errors
+/// [`ServiceError::OtherOptions`], of the first that has not.
+pub fn are_as_asked<M: Memory, J: Journal>(
+    store: &Store<M, J>,
+    asked: &[TablespaceOptions],
+) -> Result<(), ServiceError> {
+    for there in store.tablespaces() {
+        let of_name = asked.iter().find(|asked| asked.name == there.options.name);
+        of_name.map_or(Ok(()), |asked| is_as_asked(&there.options, asked))?;
     }
     Ok(())
 }

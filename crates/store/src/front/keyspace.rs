@@ -252,6 +252,11 @@ pub trait Keeper: Send + Sync + Debug {
     /// What `INFO persistence` shows, as names and values.
     fn entries(&self) -> Vec<(&'static str, String)>;
 
+    /// Runs `act`, all of whose changes are there after a crash, or none.
+    fn together(&self, act: &mut dyn FnMut()) {
+        act();
+    }
+
     /// What an answer about keys as they are now has to wait for, as a version. 0: for nothing.
     fn seen(&self) -> u64 {
         0

@@ -218,16 +218,16 @@ impl World {
         self.gate.is_none() && !self.is_clustered
     }
 
-    /// Runs `act` while no other thread's command runs, if `alone`; otherwise while none that
-    /// wants to be alone does.
-    pub(crate) fn enter<T>(&self, alone: bool, act: impl FnOnce() -> T) -> T {
-        let Some(gate) = &self.gate else { return act() };
+    /// Runs `act` while no other thread's command runs, and so that a crash leaves all that it
+    /// changes or nothing, if `alone`; otherwise while none that wants to be alone does.
+    pub(crate) fn enter(&self, alone: bool, mut act: impl FnMut()) {
+        let gate = self.gate.as_ref();
         if alone {
-            let _gate = gate.write().unwrap_or_else(PoisonError::into_inner);
-            return act();
+            let _gate = gate.map(|gate| gate.write().unwrap_or_else(PoisonError::into_inner));
+            return self.keeper.together(&mut act);
         }
-        let _gate = gate.read().unwrap_or_else(PoisonError::into_inner);
-        act()
+        let _gate = gate.map(|gate| gate.read().unwrap_or_else(PoisonError::into_inner));
+        act();
     }
 
     /// Takes `more` bytes of what all connections may make the server keep, and gives `less` back.
@@ -308,19 +308,19 @@ impl Turn {
     #[cold]
     fn flush(&mut self, at: i64) {
         let world = self.world.clone();
-        let flushed = world.enter(true, || {
+        let mut flushed = Ok(0);
+        world.enter(true, || {
             if world.flush_at.load(Relaxed) != at {
-                return Ok(0);
+                return;
             }
             // A node that is not its group's primary has no keys of its own to flush.
-            let flushed = match world.keeper.is_elsewhere() {
+            flushed = match world.keeper.is_elsewhere() {
                 true => Ok(0),
                 false => world.memcached().and_then(|ts| world.keyspace.flush(ts, self.now)),
             };
             // It is not tried again, even if it failed: that would remove what comes until then.
             // (A client may have asked for another one meanwhile.)
             let _ = world.flush_at.compare_exchange(at, -1, Release, Relaxed);
-            flushed
         });
         match flushed {
             Ok(version) => self.version = self.version.max(version),

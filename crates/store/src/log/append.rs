@@ -101,6 +101,10 @@ struct State {
     waiting: Batch,
     waiting_first: Position,
     waiting_records: usize,
+    /// How many transactions are under way, and whether one goes on behind the last record: then
+    /// what waits is not written, so that a transaction is never in two groups.
+    together: usize,
+    goes_on: bool,
     /// What the committer does before it takes those: cuts, and what was appended before them.
     sealed: VecDeque<Work>,
     /// How many cuts there have been.
@@ -140,16 +144,16 @@ pub(crate) enum Wake {
 
 impl State {
     fn has(&self, wake: Wake, durable: Position) -> bool {
-        let urgent = self.hurry > durable || !self.sealed.is_empty();
+        let is_cut = !self.sealed.is_empty();
         match wake {
-            Wake::Any => urgent || self.waiting_records > 0,
-            Wake::Haste => urgent,
-            Wake::Crowd { records, waiters } => {
-                let is_cut = !self.sealed.is_empty();
-                let is_crowd = (1..=self.waiters).contains(&waiters);
-                is_cut || is_crowd || self.waiting_records >= records
-            }
             Wake::Nothing => false,
+            _ if is_cut => true,
+            _ if self.goes_on => false,
+            Wake::Any => self.hurry > durable || self.waiting_records > 0,
+            Wake::Haste => self.hurry > durable,
+            Wake::Crowd { records, waiters } => {
+                (1..=self.waiters).contains(&waiters) || self.waiting_records >= records
+            }
         }
     }
 }
@@ -239,6 +243,8 @@ impl Log {
             waiting: Batch::default(),
             waiting_first: Position::NONE,
             waiting_records: 0,
+            together: 0,
+            goes_on: false,
             sealed: VecDeque::new(),
             cuts: 0,
             spare: VecDeque::new(),
@@ -334,12 +340,17 @@ impl Log {
         }
         state.check(self.shared.options.behind_bytes)?;
         let position = state.last.next(state.epoch).ok_or(LogError::Exhausted)?;
+        if state.together > 0 && position.counter() == Position::MAX_COUNTER {
+            return Err(LogError::Exhausted); // The last one is for the transaction's end.
+        }
         if fields.operation == Operation::Touch {
             self.shared.touched.store(position.number(), Ordering::Release);
         }
         if fields.operation == Operation::Flush {
             state.flushes.insert(fields.tablespace, position);
         }
+        let fields = &Fields { goes_on: state.together > 0, ..*fields };
+        state.goes_on = fields.goes_on;
         self.add(&mut state, position, fields.length(), |waiting| {
             if contents.is_empty() {
                 fields.encode(position, sum, &mut waiting.short);
@@ -375,6 +386,30 @@ impl Log {
         Ok(())
     }
 
+    /// After a crash, all changes that are logged while `act` runs are there, or none: they are one
+    /// transaction, with what others log meanwhile. It is to be short, and must not wait for the
+    /// log, which writes nothing until then.
+    pub fn together<T>(&self, act: impl FnOnce() -> T) -> T {
+        self.lock().together += 1;
+        let _together = Together(self);
+        act()
+    }
+
+    /// Ends a transaction; the last one that is under way says in the log that all are whole.
+    fn end_together(&self) {
+        let mut state = self.lock();
+        state.together -= 1;
+        if state.together > 0 || !std::mem::take(&mut state.goes_on) {
+            return;
+        }
+        let done = Fields::of(Operation::Done);
+        let sum = done.checksum_contents(self.shared.options.salt);
+        let Some(position) = state.last.next(state.epoch) else { return };
+        self.add(&mut state, position, done.length(), |waiting| {
+            done.encode(position, sum, &mut waiting.short);
+        });
+    }
+
     /// Puts a record of so many bytes behind those that wait.
     fn add(
         &self,
@@ -408,7 +443,7 @@ impl Log {
         state.cuts += 1;
         let cut = Work::Cut(state.cuts, Cut::After(to));
         state.sealed.push_back(cut);
-        state.last = to;
+        (state.last, state.goes_on) = (to, false);
         state.hurry = state.hurry.min(to);
         self.shared.last.store(to.number(), Ordering::Release);
         for reached in [&self.shared.durable, &self.shared.written] {
@@ -620,13 +655,14 @@ impl Log {
         match state.sealed.front() {
             Some(Work::Cut(number, cut)) => Some(Work::Cut(*number, *cut)),
             Some(Work::Write(_)) => state.sealed.pop_front(),
+            None if state.goes_on => None,
             None => state.take_waiting().map(Work::Write),
         }
     }
 
     pub(crate) fn has_work(&self) -> bool {
         let state = self.lock();
-        !state.sealed.is_empty() || state.waiting_records > 0
+        !state.sealed.is_empty() || state.waiting_records > 0 && !state.goes_on
     }
 
     /// The cut of this number is made: the disk takes what comes.
@@ -730,6 +766,15 @@ impl Log {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         unpoisoned(self.shared.state.lock())
+    }
+}
+
+/// A transaction that is under way; it ends even if what it runs panics.
+struct Together<'a>(&'a Log);
+
+impl Drop for Together<'_> {
+    fn drop(&mut self) {
+        self.0.end_together();
     }
 }
 

@@ -45,6 +45,7 @@ pub(crate) fn fields<'a>(record: &Record<'a>, bytes: &'a mut [u8; OPTIONS]) -> F
     match *record {
         Record::Put { tablespace, key, stored, codec, flags, expires_ms } => Fields {
             operation: Operation::Put,
+            goes_on: false,
             codec: codec.to_u16(),
             tablespace: tablespace.0,
             flags,
@@ -160,7 +161,8 @@ pub(crate) fn with_record<T>(
         | Operation::End
         | Operation::Epoch
         | Operation::Request
-        | Operation::Node => Err("it is a mark, and not a change".to_owned()),
+        | Operation::Node
+        | Operation::Done => Err("it is a mark, and not a change".to_owned()),
     }
 }
 

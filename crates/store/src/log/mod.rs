@@ -4,7 +4,8 @@
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
 //!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`).
-//! - [`replay`] reads the log back; [`open_log`] goes on from there (`reopen`).
+//! - [`replay`] reads the log back, whole transactions only (`unfinished`); [`open_log`] goes on
+//!   from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
 
@@ -21,6 +22,7 @@ mod replay;
 mod segment;
 mod thread;
 mod trim;
+mod unfinished;
 
 #[cfg(test)]
 mod tests;

@@ -22,6 +22,9 @@ pub const MAX_VALUE: usize = (16 << 20) + (64 << 10);
 /// The longest record in bytes.
 pub const MAX_RECORD: usize = HEADER + MAX_KEY + MAX_VALUE + ALIGN;
 
+/// What a record's operation has besides, if a transaction goes on with the next record.
+const GOES_ON: u8 = 0x80;
+
 /// Contents up to this many bytes are put together before they are summed: to sum a few bytes costs
 /// as much as to sum a hundred.
 const TOGETHER: usize = 512;
@@ -55,6 +58,8 @@ pub enum Operation {
     /// No change, in the snapshot of a group's node only: what the node knows as of the snapshot,
     /// in one record or several.
     Node = 11,
+    /// No change: the transaction ends whose records go on until here.
+    Done = 12,
 }
 
 impl Operation {
@@ -71,6 +76,7 @@ impl Operation {
             9 => Operation::Epoch,
             10 => Operation::Request,
             11 => Operation::Node,
+            12 => Operation::Done,
             _ => return None,
         })
     }
@@ -81,6 +87,8 @@ impl Operation {
 pub struct Fields<'a> {
     /// What it does.
     pub operation: Operation,
+    /// Whether a transaction goes on with the next record: this one counts only with that.
+    pub goes_on: bool,
     /// How the value is stored: the number of a codec.
     pub codec: u16,
     /// In which tablespace.
@@ -112,7 +120,16 @@ impl<'a> Fields<'a> {
     /// A record of this operation in which everything else is zero.
     #[must_use]
     pub fn of(operation: Operation) -> Fields<'static> {
-        Fields { operation, codec: 0, tablespace: 0, flags: 0, expires_ms: 0, key: &[], value: &[] }
+        Fields {
+            operation,
+            goes_on: false,
+            codec: 0,
+            tablespace: 0,
+            flags: 0,
+            expires_ms: 0,
+            key: &[],
+            value: &[],
+        }
     }
 
     /// The mark that says how far the log is known to be on the disk.
@@ -170,7 +187,7 @@ impl<'a> Fields<'a> {
         header[8..16].copy_from_slice(&position.number().to_le_bytes());
         header[16..20].copy_from_slice(&(self.value.len() as u32).to_le_bytes());
         header[20..23].copy_from_slice(&(self.key.len() as u32).to_le_bytes()[..3]);
-        header[23] = self.operation as u8;
+        header[23] = self.operation as u8 | if self.goes_on { GOES_ON } else { 0 };
         header[24..26].copy_from_slice(&self.codec.to_le_bytes());
         header[26..28].copy_from_slice(&self.tablespace.to_le_bytes());
         header[28..32].copy_from_slice(&self.flags.to_le_bytes());
@@ -203,10 +220,12 @@ impl<'a> Fields<'a> {
         if finish(digest.get_state(), header) != number_64(header, 0) {
             return Err(NoRecord::Damaged("its checksum is wrong"));
         }
-        let operation = Operation::from_number(header[23]).ok_or(NoRecord::Unknown(header[23]))?;
+        let number = header[23] & !GOES_ON;
+        let operation = Operation::from_number(number).ok_or(NoRecord::Unknown(number))?;
         let (key, rest) = record[HEADER..].split_at(key_length);
         let fields = Fields {
             operation,
+            goes_on: header[23] & GOES_ON != 0,
             codec: u16::from_le_bytes([header[24], header[25]]),
             tablespace: u16::from_le_bytes([header[26], header[27]]),
             flags: number_32(header, 28) as u32,
@@ -303,6 +322,7 @@ mod tests {
     fn put() -> Fields<'static> {
         Fields {
             operation: Operation::Put,
+            goes_on: false,
             codec: 1,
             tablespace: 0x0203,
             flags: 0x0405_0607,
@@ -377,11 +397,12 @@ mod tests {
         fn records_come_back(
             key in proptest::collection::vec(any::<u8>(), 0..300),
             value in proptest::collection::vec(any::<u8>(), 0..1000),
-            codec: u16, tablespace: u16, flags: u32, expires_ms: u64, number: u64, salt: u64,
+            goes_on: bool, codec: u16, tablespace: u16, flags: u32, expires_ms: u64, number: u64,
+            salt: u64,
         ) {
             let operation = Operation::Put;
             let fields = Fields {
-                operation, codec, tablespace, flags, expires_ms, key: &key, value: &value,
+                operation, goes_on, codec, tablespace, flags, expires_ms, key: &key, value: &value,
             };
             let mut bytes = vec![];
             let position = Position::from_number(number);

@@ -204,7 +204,7 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
             _ if self.gone.contains(&fields.tablespace) => return Ok(()),
             Operation::Put | Operation::Touch | Operation::Delete => {}
             Operation::Flush if !known() => return Ok(()),
-            Operation::Epoch | Operation::Request => return Ok(()),
+            Operation::Epoch | Operation::Request | Operation::Done => return Ok(()),
             Operation::Node => {
                 return Err("the directory is a group's node's: serve it with --cluster".to_owned());
             }
@@ -289,7 +289,8 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
             | Operation::End
             | Operation::Epoch
             | Operation::Request
-            | Operation::Node => {}
+            | Operation::Node
+            | Operation::Done => {}
         }
         false
     }

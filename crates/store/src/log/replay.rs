@@ -8,10 +8,15 @@
 //! it that says it was on the disk, it is a *torn tail*: a crash came while it was written, nobody
 //! was told of it, and the log ends before it. Anywhere else it is *corruption*, and reading stops
 //! with an error: to go on would be to lose, in silence, what was acknowledged.
+//!
+//! A transaction's records are given to the caller when its last one is read. Where the log ends
+//! amid one, it ends before it: a transaction is written in one group, so nobody was told of
+//! anything that is behind its beginning.
 
 use std::io;
 
 use super::segment::{LOG_MAGIC, Next, NoSegment, Reader, segment_first, segment_name};
+use super::unfinished::Unfinished;
 use super::{Fields, Operation, Position};
 use crate::disk::Disk;
 
@@ -163,6 +168,7 @@ pub fn replay<D: Disk>(
         };
     };
     let mut replayed = Replayed::default();
+    let mut unfinished = Unfinished::default();
     for (index, first) in segments.iter().enumerate().skip(begin) {
         let mut segment = OneSegment {
             disk,
@@ -171,7 +177,12 @@ pub fn replay<D: Disk>(
             limit: segments.get(index + 1).copied(),
             from,
         };
-        segment.replay(&mut replayed, visit)?;
+        segment.replay(&mut replayed, &mut unfinished, visit)?;
+    }
+    if let Some((records, before, file, offset)) = unfinished.left() {
+        let reason = "the transaction that begins there has no end";
+        (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
+        replayed.records -= records;
     }
     if replayed.last.counter() < from.counter() {
         let (place, last) = (disk.place(), replayed.last);
@@ -210,6 +221,7 @@ impl<D: Disk> OneSegment<'_, D> {
     fn replay(
         &mut self,
         replayed: &mut Replayed,
+        unfinished: &mut Unfinished,
         visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
     ) -> Result<(), ReplayError> {
         let mut reader = self.open(replayed)?;
@@ -231,11 +243,20 @@ impl<D: Disk> OneSegment<'_, D> {
                     return self.end(&mut reader, replayed, at, Some(reason));
                 }
                 Next::Record(position, fields) => {
-                    if position.counter() > self.from.counter() {
-                        visit(position, &fields)
-                            .map_err(|reason| self.refused(position, reason))?;
-                        replayed.records += 1;
+                    let is_new = position.counter() > self.from.counter();
+                    if fields.goes_on {
+                        unfinished.go_on(replayed.last, &self.file, at);
+                        if is_new {
+                            unfinished.keep(position, &fields);
+                        }
+                    } else {
+                        unfinished.end(visit).map_err(|refused| self.refused(refused))?;
+                        if is_new {
+                            visit(position, &fields)
+                                .map_err(|reason| self.refused((position, reason)))?;
+                        }
                     }
+                    replayed.records += u64::from(is_new);
                     replayed.bytes += fields.length() as u64;
                     replayed.last = position;
                 }
@@ -306,7 +327,7 @@ impl<D: Disk> OneSegment<'_, D> {
         ReplayError::NoSegment { place: self.disk.place(), file: self.file.clone(), reason }
     }
 
-    fn refused(&self, position: Position, reason: String) -> ReplayError {
+    fn refused(&self, (position, reason): (Position, String)) -> ReplayError {
         let (place, file) = (self.disk.place(), self.file.clone());
         ReplayError::Apply { place, file, position, reason }
     }

@@ -760,7 +760,7 @@ pub fn apply<M: Memory, J: Journal>(
     fields: &Fields<'_>,
 ) -> Result<(), String> {
     match fields.operation {
-        Operation::Epoch | Operation::Request => Ok(()),
+        Operation::Epoch | Operation::Request | Operation::Done => Ok(()),
         _ => with_record(fields, |record| {
             store.replay(position.number(), record).map_err(|error| error.to_string())
         }),

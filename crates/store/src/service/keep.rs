@@ -156,6 +156,10 @@ where
         self.log().wait(Position::from_number(version)).map_err(|error| error.to_string())
     }
 
+    fn together(&self, act: &mut dyn FnMut()) {
+        self.log().together(act);
+    }
+
     fn seen(&self) -> u64 {
         self.unsynced(None)
     }

@@ -35,6 +35,26 @@ fn requests_in_pieces_and_in_heaps() {
     client.expect(answers);
 }
 
+/// What `redis-server` was found to answer where this server answered otherwise.
+#[test]
+fn odd_requests_are_answered_as_redis_does() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("WATCH k\r\nMULTI\r\nSET k 1\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n");
+    let discarded = "-EXECABORT Transaction discarded because of: wrong number of arguments for \
+                     'exec' command\r\n";
+    client.ask("EXEC now\r\n", discarded);
+    client.ask("EXEC\r\nGET k\r\n", "-ERR EXEC without MULTI\r\n$-1\r\n");
+    client.ask("EXEC now\r\n", "-ERR wrong number of arguments for 'exec' command\r\n");
+    client.ask("WAIT -1 0\r\nWAIT 0 -1\r\n", ":0\r\n-ERR timeout is negative\r\n");
+    client.ask("WAIT 0 x\r\n", "-ERR timeout is not an integer or out of range\r\n");
+    client.ask("ASKING\r\n", "-ERR This instance has cluster support disabled\r\n");
+    client.ask("COMMAND INFO nope\r\nFUNCTION LIST\r\n", "*1\r\n$-1\r\n*0\r\n");
+    client.ask("INCRBYFLOAT f 1e17\r\n", "$18\r\n100000000000000000\r\n");
+    client.ask("INCRBYFLOAT f 1.0e+0\r\n", "$18\r\n100000000000000001\r\n");
+    client.ask("INCRBYFLOAT f 1e400\r\n", "-ERR increment would produce NaN or Infinity\r\n");
+}
+
 #[test]
 fn options_of_set() {
     let server = serve(&options());

@@ -16,7 +16,7 @@ use remora_cluster::{
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::service::{FIRST, Places, ServiceOptions};
+use remora_store::service::{FIRST, Places, ServiceOptions, are_as_asked};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
@@ -122,13 +122,14 @@ impl Member {
             store: Some(ways.address()),
             memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
         });
-        let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
-        let spaces = iter::once(first).chain(options.tablespaces.iter().cloned()).collect();
+        let spaces = spaces(options);
         let etcd = Box::new(etcd);
         let node = match kept {
             Some(kept) => Node::resume(store, kept, spaces, etcd)?,
             None => Node::start(store, spaces, etcd)?,
         };
+        // (What others of the group have is there later: it stays as it is.)
+        are_as_asked(node.store(), &options.tablespaces)?;
         let password = options.fronts.password.clone();
         let mover = Mover::start(slots.clone(), Box::new(map), password)?;
         Ok(Member { fronts, ways, node, slots, terms, _mover: mover })
@@ -257,4 +258,12 @@ fn reachable(fronts: &[SocketAddr], card: IpAddr, option: &str) -> Option<Socket
         );
     }
     Some(front)
+}
+
+/// The tablespaces that the group is to have.
+fn spaces(options: &ServiceOptions) -> Vec<TablespaceOptions> {
+    let first = TablespaceOptions { name: FIRST.to_owned(), ..options.defaults.clone() };
+    let is_named = options.tablespaces.iter().any(|space| space.name == FIRST);
+    let first = iter::once(first).filter(|_| !is_named);
+    first.chain(options.tablespaces.iter().cloned()).collect()
 }

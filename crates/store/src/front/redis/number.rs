@@ -67,24 +67,38 @@ fn parse(text: &[u8]) -> Option<Number> {
     (!float.is_nan()).then_some(Number::Float(float))
 }
 
-/// A decimal number of up to 17 digits behind the point, without an exponent.
+/// A decimal number, with an exponent or without one, rounded to 17 digits behind the point. None
+/// if it is none, or too large.
 fn parse_exact(text: &str) -> Option<i128> {
-    let (negative, digits) = match text.strip_prefix('-') {
+    let (number, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (negative, digits) = match number.strip_prefix('-') {
         Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
+        None => (false, number.strip_prefix('+').unwrap_or(number)),
     };
     let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
-    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    if whole.is_empty() && part.is_empty() || !all_digits(whole) || !all_digits(part) {
+    let all = [whole, part].concat();
+    if all.is_empty() || !all.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    if whole.len() > 20 || part.len() > DIGITS as usize {
-        return None;
-    }
-    let read = |text: &str| if text.is_empty() { Some(0) } else { text.parse::<i128>().ok() };
-    let units = read(whole)?.checked_mul(ONE)?;
-    let units = units.checked_add(read(part)? * 10i128.pow(DIGITS - part.len() as u32))?;
+    let all: i128 = all.parse().ok()?;
+    let part = i32::try_from(part.len()).ok()?;
+    let shift = DIGITS as i32 - part.checked_sub(exponent.parse().ok()?)?;
+    let power = 10i128.checked_pow(shift.unsigned_abs());
+    let units = match power {
+        _ if all == 0 => 0,
+        Some(power) if shift >= 0 => all.checked_mul(power)?,
+        Some(power) => round(all, power),
+        None if shift >= 0 => return None,
+        None => 0,
+    };
     Some(if negative { -units } else { units })
+}
+
+/// Divides, to the nearest whole number; from the middle, to the even one.
+fn round(units: i128, by: i128) -> i128 {
+    let (whole, rest) = (units / by, units % by);
+    let up = rest > by - rest || rest == by - rest && whole % 2 == 1;
+    whole + i128::from(up)
 }
 
 #[cfg(test)]
@@ -102,6 +116,16 @@ mod tests {
             ("1e3", "1", "1001"),
             ("-0.5", "-0.5", "-1"),
             ("5.0e3", "2.0e2", "5200"),
+            ("1e17", "1", "100000000000000001"),
+            ("1E+20", "1e-17", "100000000000000000000.00000000000000001"),
+            ("-1", "1e-17", "-0.99999999999999999"),
+            ("5.5036e-13", "0", "0.00000000000055036"),
+            ("1e-18", "2", "2"),
+            ("0.000000000000000005", "0", "0"),
+            ("0.000000000000000015", "0", "0.00000000000000002"),
+            ("-0.0000000000000000151", "0", "-0.00000000000000002"),
+            ("1e-400", "0e400", "0"),
+            ("3e-99999", "1.50", "1.5"),
         ];
         for (a, b, sum) in cases {
             let Sum::Is(found) = add(a.as_bytes(), b.as_bytes()) else { panic!("{a} + {b}") };
@@ -111,7 +135,10 @@ mod tests {
 
     #[test]
     fn what_is_no_number() {
-        for text in ["", ".", "a", " 1", "1 ", "1a", "nan", "--1"] {
+        for text in [
+            "", ".", "e1", "1e", "1e1e1", "1e0.5", ".e1", "1_0", "a", " 1", "1 ", "1a", "nan",
+            "--1",
+        ] {
             assert!(matches!(add(text.as_bytes(), b"1"), Sum::NoNumber), "{text:?}");
         }
         assert!(matches!(add(b"1e308", b"1.7e308"), Sum::Infinite));

@@ -106,8 +106,7 @@ pub(super) fn run<'k>(
     let mut done = Ok(());
     world.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else {
-            done = world.enter(what.alone, || run(call));
-            return;
+            return world.enter(what.alone, || done = run(call));
         };
         let slot = keys.clone().next().map(slot_of);
         if slot.is_some() && slot == call.state.put_off {
@@ -116,7 +115,7 @@ pub(super) fn run<'k>(
         }
         // Where absence decides, nobody may change it, nor may time go back.
         let is_giving = slot.is_some_and(|slot| shard.is_giving(slot));
-        done = world.enter(what.alone || is_giving, || {
+        world.enter(what.alone || is_giving, || {
             if is_giving {
                 call.turn.now = call.turn.now.max(unix_ms());
             }
@@ -124,7 +123,7 @@ pub(super) fn run<'k>(
             let is_here = |key: &[u8]| {
                 space.is_some_and(|space| world.keyspace.look(space, key, now).is_some())
             };
-            match shard.judge(keys.clone(), wanted, is_here) {
+            done = match shard.judge(keys.clone(), wanted, is_here) {
                 Verdict::Here => run_here(call, &mut run),
                 Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
                 Verdict::Moved(slot) => Err(moved(&world, slot)),
@@ -139,7 +138,7 @@ pub(super) fn run<'k>(
                 Verdict::Crosses => {
                     Err(Wrong::Is("CROSSSLOT Keys in request don't hash to the same slot"))
                 }
-            }
+            };
         });
     });
     done

@@ -212,8 +212,14 @@ fn refuse(call: &mut Call<'_>, done: Done) -> Done {
 /// Checks that the command may be carried out, and does so or puts it aside.
 fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done {
     if !command.takes(call.len()) {
-        let text = format!("ERR wrong number of arguments for '{}' command", command.name);
-        return refuse(call, Err(Wrong::says(text)));
+        let text = format!("wrong number of arguments for '{}' command", command.name);
+        if command.name == "exec" && call.state.transaction.take().is_some() {
+            call.state.watched.clear();
+            call.state.publish();
+            let text = format!("EXECABORT Transaction discarded because of: {text}");
+            return Err(Wrong::says(text));
+        }
+        return refuse(call, Err(Wrong::says(format!("ERR {text}"))));
     }
     if !call.state.is_known && !command.has(STRANGER) {
         return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
@@ -246,7 +252,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     if !command.is_about_keys() {
         return (command.run)(call);
     }
-    let done = if call.turn.world.is_plain() {
+    let done = if call.turn.world.is_plain() && !command.has(ALONE) {
         (command.run)(call)
     } else {
         let what = What { writes: command.has(WRITE), alone: command.has(ALONE) };

@@ -59,6 +59,9 @@ pub(crate) fn select(call: &mut Call<'_>) -> Done {
 
 /// `ASKING`: the group that a slot's keys come from has sent the next command here.
 pub(crate) fn asking(call: &mut Call<'_>) -> Done {
+    if !call.turn.world.is_clustered {
+        return Err(Wrong::Is("ERR This instance has cluster support disabled"));
+    }
     // This one, and the next.
     call.state.asks = 2;
     call.reply.ok();

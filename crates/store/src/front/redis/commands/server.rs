@@ -56,8 +56,12 @@ pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `FUNCTION FLUSH`: there are no functions, so none are left. All else is not offered.
+/// `FUNCTION FLUSH | LIST`: there are no functions, so none are left. All else is not offered.
 pub(crate) fn function(call: &mut Call<'_>) -> Done {
+    if call.is(1, "list") && call.len() == 2 {
+        call.reply.array(0);
+        return Ok(());
+    }
     if !call.is(1, "flush") {
         return call.no_subcommand();
     }
@@ -70,10 +74,12 @@ pub(crate) fn function(call: &mut Call<'_>) -> Done {
 
 /// `WAIT replicas timeout`: there are no replicas that could have what was written.
 pub(crate) fn wait(call: &mut Call<'_>) -> Done {
-    if call.integer(1)? < 0 || call.integer(2)? < 0 {
-        return Err(Wrong::Is("ERR timeout is negative"));
+    call.integer(1)?;
+    match decimal(call.at(2)) {
+        None => return Err(Wrong::Is("ERR timeout is not an integer or out of range")),
+        Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
+        Some(0..) => call.reply.integer(0),
     }
-    call.reply.integer(0);
     Ok(())
 }
 
@@ -195,7 +201,7 @@ pub(crate) fn command(call: &mut Call<'_>) -> Done {
             for command in asked {
                 match command {
                     Some(command) => describe(call, command),
-                    None => call.reply.null_array(),
+                    None => call.reply.null(),
                 }
             }
         }

@@ -11,7 +11,7 @@ use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Cable, Change, Net, NetOptions, Topology, TopologyError};
+use crate::net::{Atlas, Cable, Change, Net, NetOptions, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -166,12 +166,12 @@ impl Cluster {
         IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
     }
 
-    /// The configuration of a host's card.
-    pub(super) fn card(&self, host: u32) -> Config {
+    /// The configuration of a host's card, where [`Cluster::host_bits`] are so many.
+    pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;
         config.translation_entries = 1 << 24;
-        if let bits @ 1.. = self.host_bits() {
+        if bits > 0 {
             config.link_bits_per_second = bits;
         }
         if let How::Card { config: change, .. } = self.transport.how {
@@ -187,5 +187,10 @@ impl Cluster {
     /// If the topology cannot be built.
     pub fn build(&self) -> Result<Net, TopologyError> {
         Net::new(&self.topology, &self.net)
+    }
+
+    /// As [`Cluster::build`]; all that have this atlas find paths once.
+    pub(super) fn build_part(&self, atlas: &Atlas) -> Result<Net, TopologyError> {
+        Net::with_atlas(&self.topology, &self.net, atlas)
     }
 }

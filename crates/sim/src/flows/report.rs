@@ -13,7 +13,7 @@ use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, Ps, US};
-use crate::net::{Net, NetTally};
+use crate::net::{Atlas, Net, NetTally};
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
@@ -148,9 +148,9 @@ impl Report {
     }
 
     /// Finds how long each flow would take alone.
-    pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
+    pub(super) fn with_ideals(mut self, cluster: &Cluster, atlas: &Atlas) -> Report {
         let headers = Headers::of(cluster.transport.how);
-        if let Ok(mut net) = cluster.build() {
+        if let Ok(mut net) = cluster.build_part(atlas) {
             let all = self.lengths.iter().zip(&self.verbs);
             for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();

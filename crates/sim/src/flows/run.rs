@@ -15,6 +15,7 @@ use super::rounds::Rounds;
 use super::shared::Shared;
 use super::transport::How;
 use super::watch::Watch;
+use crate::net::Atlas;
 
 impl Cluster {
     /// Runs flows until all have ended.
@@ -45,6 +46,7 @@ impl Cluster {
             flows,
             awaited: awaited(flows),
             division: &division,
+            atlas: Atlas::default(),
             ends: Mutex::new(vec![Default::default(); flows.len()]),
             barrier: Barrier::new(threads),
             mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
@@ -80,7 +82,7 @@ impl Cluster {
         let failed = shared.failed.lock().map(|mut failed| failed.take());
         match failed.ok().flatten() {
             Some(error) => Err(error),
-            None => report.stop(self.until).with_ideals(self).whole(),
+            None => report.stop(self.until).with_ideals(self, &shared.atlas).whole(),
         }
     }
 }

@@ -7,8 +7,8 @@ use super::cluster::{Cluster, ClusterError};
 use super::division::Division;
 use super::flow::Flow;
 use super::watch::Watch;
-use crate::net::Parcel;
 use crate::net::deadlock::Waits;
+use crate::net::{Atlas, Parcel};
 
 /// What the two ends of a flow must know of each other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +26,8 @@ pub(super) struct Shared<'a> {
     /// By flow: does another wait for it at its target?
     pub(super) awaited: Vec<bool>,
     pub(super) division: &'a Division,
+    /// The paths of the network, which all parts share.
+    pub(super) atlas: Atlas,
     /// By flow, where cards carry them.
     pub(super) ends: Mutex<Vec<Ends>>,
     pub(super) barrier: Barrier,

@@ -47,8 +47,9 @@ pub(super) fn read(mut section: Section<'_>, files: Files<'_>) -> Result<HpccTop
         }
         "cables" => {
             let (topology, places) = cables(&mut section)?;
-            check(&section, &topology, &places)?;
-            topology
+            check(&section, &topology.topology, &places)?;
+            section.end()?;
+            return Ok(topology);
         }
         "hpcc" | "htsim" => return from_file(section, &shape, files),
         _ => {
@@ -212,14 +213,14 @@ fn fat_tree(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     Ok(tree.topology())
 }
 
-/// The topology, and where its cables are in the file.
-fn cables(section: &mut Section<'_>) -> Result<(Topology, Vec<Range<usize>>), Mistake> {
+/// The topology with what its cables lose, and where they are in the file.
+fn cables(section: &mut Section<'_>) -> Result<(HpccTopology, Vec<Range<usize>>), Mistake> {
     let hosts = count(section, "hosts")?;
     let switches = section.number("switches", 0..=u32::MAX)?.unwrap_or(0);
     let list = section.sections("cable")?;
     room(section, hosts.into(), [0, switches.into()], list.len() as u64)?;
     let mut topology = Topology { hosts, switches, cables: Vec::new() };
-    let mut places = Vec::new();
+    let (mut places, mut losses) = (Vec::new(), Vec::new());
     for mut cable in list {
         let found = cable.cable("ends")?;
         let ([a, b], at) = cable.need("ends", found)?;
@@ -234,9 +235,12 @@ fn cables(section: &mut Section<'_>) -> Result<(Topology, Vec<Range<usize>>), Mi
             }
         }
         let (rate, delay) = (rate(&mut cable, "rate")?, delay(&mut cable)?);
+        if let Some(loss) = cable.number("loss", 0.0..=1.0)? {
+            losses.push((topology.cables.len(), loss));
+        }
         topology.cables.push(Cable { a, b, rate, delay });
         places.push(at);
         cable.end()?;
     }
-    Ok((topology, places))
+    Ok((HpccTopology { losses, ..HpccTopology::of(topology) }, places))
 }

@@ -83,17 +83,6 @@ pub enum ClusterError {
         container's), raise it, or take one thread"
     )]
     Thread(String),
-    /// Ports wait for each other in a circle: the network stands still for ever.
-    #[error(
-        "flow control has come to a deadlock, with {left} flows that are not done: each of these \
-        links is paused by the next: {links}"
-    )]
-    Deadlock {
-        /// The links.
-        links: String,
-        /// How many flows have neither ended nor failed.
-        left: u64,
-    },
     /// A flow has ended, but its bytes are not where they belong.
     #[error("flow {flow} is complete at its sender, but {missing} of its bytes have not arrived")]
     Missing {

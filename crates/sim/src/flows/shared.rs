@@ -6,6 +6,7 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use super::cluster::{Cluster, ClusterError};
 use super::division::Division;
 use super::flow::Flow;
+use super::report::Deadlock;
 use super::watch::Watch;
 use crate::net::deadlock::Waits;
 use crate::net::{Atlas, Parcel};
@@ -36,6 +37,7 @@ pub(super) struct Shared<'a> {
     /// By thread: when something happens next.
     pub(super) nexts: Vec<AtomicU64>,
     pub(super) failed: Mutex<Option<ClusterError>>,
+    pub(super) deadlock: Mutex<Option<Deadlock>>,
     /// In a look for deadlocks: what all parts have to say.
     pub(super) paused: Mutex<Vec<(u32, u8)>>,
     pub(super) waits: Mutex<Waits>,

@@ -397,6 +397,9 @@ fn the_bench_of_worlds_writes_figures() {
     assert!(output.status.success(), "{}", told(&output));
     let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let page = fs::read_to_string(page).unwrap();
+    for figure in ["fig2", "fig2b", "fig2b_misses", "fig2_simulated"] {
+        assert!(page.contains(&format!("id=\"{figure}\"")), "{figure}");
+    }
     for figure in ["fig12a", "fig12b", "fig12c"] {
         let of = |row: &&Value| row["name"].as_str().unwrap().starts_with(figure);
         let of: Vec<&Value> = rows.iter().filter(of).collect();

@@ -117,7 +117,8 @@ pub fn worlds() -> Vec<Seed> {
             "cables",
             "[topology]\nshape=\"cables\"\nhosts=2\nswitches=1\n[[topology.cable]]\n\
              ends=[\"host 0\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\n[[topology.cable]]\n\
-             ends=[\"host 1\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\nloss=0.5\n[[workload]]\n\
+             ends=[\"host 1\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\nloss=0.5\n\
+             [[workload]]\n\
              kind=\"flows\"\n[[workload.flow]]\nfrom=0\nto=1\nbytes=1\n",
         ),
         seed("dumbbell", "[topology]\nshape=\"dumbbell\"\nside=2\nhost-rate=\"1Gbps\"\n"),

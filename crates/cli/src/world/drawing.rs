@@ -31,7 +31,7 @@ pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) ->
     let mut svg =
         format!("<svg role=\"img\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">");
     for (Cable { a, b, rate, .. }, busy) in topology.cables.iter().zip(&busy) {
-        let ((x1, y1), (x2, y2)) = (places[a], places[b]);
+        let way = way(&places, places[a], places[b]);
         let (width, colour) = if stuck.contains(&(*a, *b)) || stuck.contains(&(*b, *a)) {
             (4.0, "#000".to_owned())
         } else {
@@ -39,8 +39,8 @@ pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) ->
         };
         write!(
             svg,
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\" \
-             stroke-width=\"{width:.1}\"><title>{a} – {b}: {:.0} % busy</title></line>",
+            "<path d=\"{way}\" fill=\"none\" stroke=\"{colour}\" \
+             stroke-width=\"{width:.1}\"><title>{a} – {b}: {:.0} % busy</title></path>",
             busy * 100.0
         )?;
     }
@@ -50,6 +50,16 @@ pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) ->
     }
     svg.push_str("</svg>");
     Ok(svg + &legend())
+}
+
+/// A cable's line: straight, or, if other nodes stand between its ends in their row, a bow.
+fn way(places: &BTreeMap<Node, (f64, f64)>, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
+    let is_between = |(x, y): &(f64, f64)| *y == y1 && x1.min(x2) < *x && *x < x1.max(x2);
+    let (x, y) = ((x1 + x2) / 2.0, y1 + STEP * 0.6);
+    match y1 == y2 && places.values().any(is_between) {
+        true => format!("M{x1:.1} {y1:.1} Q{x:.1} {y:.1} {x2:.1} {y2:.1}"),
+        false => format!("M{x1:.1} {y1:.1} L{x2:.1} {y2:.1}"),
+    }
 }
 
 /// A host or a switch; where there is room, with its name.

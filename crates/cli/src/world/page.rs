@@ -41,10 +41,13 @@ pub(super) fn render(
         over_time(&mut page, experiment, record, end)?;
     }
     by_size(&mut page, outcome)?;
-    let about = "Slowdown: the completion time as a multiple of what the flow would take alone.";
-    let cdf = slowdowns(report);
-    let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
-    section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
+    if !outcome.classes.is_empty() {
+        let about =
+            "Slowdown: the completion time as a multiple of what the flow would take alone.";
+        let cdf = slowdowns(report);
+        let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
+        section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
+    }
     if !outcome.stages.is_empty() {
         let (headings, rows) = outcome.stage_table();
         let about = "How long packets waited for ports, by where in the network: waits of all \

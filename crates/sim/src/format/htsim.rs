@@ -408,7 +408,7 @@ impl Matrix {
     }
 
     /// By trigger: what makes it fire. A connection both of whose ends do that fires a barrier
-    /// twice. If the barrier needs all ends, the later one of the two, the sender's, is what counts.
+    /// twice. If the barrier needs all ends, the later of the two, the sender's, is what counts.
     fn firing(&self) -> Result<BTreeMap<u32, Firing>, FormatError> {
         let mut firing: BTreeMap<u32, Firing> = BTreeMap::new();
         for (i, Connection { line, done, .. }) in (0u32..).zip(&self.connections) {

@@ -1,9 +1,11 @@
 //! World files, and the files of other simulators. Any text is either refused with the place of its
-//! mistake, or is a world whose flows fit its network.
+//! mistake, or is a world whose flows fit its network, and which can be run.
 
 use remora_sim::experiment::{Experiment, Overrides};
-use remora_sim::flows::{Flow, Sizes};
+use remora_sim::flows::{Cluster, ClusterError, Flow, Sizes};
 use remora_sim::format::{goal, hpcc, htsim};
+use remora_sim::net::time::{MS, US};
+use remora_sim::net::{LineRate, Star, Topology};
 
 use crate::seeds::Seed;
 
@@ -21,11 +23,30 @@ pub fn world(data: &[u8]) {
         Ok(Experiment { cluster, flows, .. }) => {
             assert_eq!(cluster.topology.check(), Ok(()));
             assert_eq!(Flow::check(&flows.flows, cluster.topology.hosts), Ok(()));
+            run_some(cluster, &flows.flows);
         }
         Err(mistake) => {
             assert!(mistake.at.start <= mistake.at.end && mistake.at.end <= text.len());
             assert!(!mistake.message.is_empty() && !mistake.help.is_empty(), "{mistake:?}");
         }
+    }
+}
+
+/// Runs a world for a while, if it is a small one.
+///
+/// # Panics
+/// If bytes are missing from a flow that has ended.
+fn run_some(mut cluster: Cluster, flows: &[Flow]) {
+    const NODES: u32 = 64;
+    const BYTES: u64 = 1 << 16;
+    let Topology { hosts, switches, .. } = cluster.topology;
+    let bytes = flows.iter().map(|flow| flow.bytes).fold(0, u64::saturating_add);
+    if hosts.max(switches) > NODES || flows.len() > 64 || bytes > BYTES {
+        return;
+    }
+    cluster.until = cluster.until.min(MS);
+    if let Err(error @ ClusterError::Missing { .. }) = cluster.run(flows) {
+        panic!("{error}");
     }
 }
 
@@ -36,22 +57,29 @@ pub fn world(data: &[u8]) {
 pub fn trace(data: &[u8]) {
     const HOSTS: u32 = 16;
     let text = String::from_utf8_lossy(data);
-    let check = |flows: &[Flow], hosts| assert_eq!(Flow::check(flows, hosts), Ok(()));
+    let star = Star { hosts: HOSTS, rate: LineRate::gigabits(100), delay: US }.topology();
+    let run = |flows: &[Flow], topology: &Topology| {
+        assert_eq!(Flow::check(flows, topology.hosts), Ok(()));
+        if topology.check().is_ok() {
+            run_some(Cluster::new(topology.clone()), flows);
+        }
+    };
     if let Ok(of) = hpcc::read_topology(&text) {
         let whole = of.topology.check();
         assert!(hpcc::read_topology(&of.write()).is_ok(), "{whole:?}");
+        run(&[], &of.topology);
     }
     if let Ok(topology) = htsim::read_topology(&text) {
         let of = hpcc::HpccTopology::of(topology);
         if let Ok(flows) = hpcc::read_flows(&text, &of) {
-            check(&flows.flows, of.topology.hosts);
+            run(&flows.flows, &of.topology);
         }
     }
     if let Ok(flows) = htsim::read_matrix(&text, HOSTS) {
-        check(&flows, HOSTS);
+        run(&flows, &star);
     }
     if let Ok(flows) = goal::read(&text, HOSTS) {
-        check(&flows, HOSTS);
+        run(&flows, &star);
     }
     if let Ok(sizes) = Sizes::parse(&text) {
         assert!(sizes.mean() <= sizes.longest() as f64 * (1.0 + 1e-9));
@@ -89,7 +117,8 @@ pub fn worlds() -> Vec<Seed> {
             "cables",
             "[topology]\nshape=\"cables\"\nhosts=2\nswitches=1\n[[topology.cable]]\n\
              ends=[\"host 0\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\n[[topology.cable]]\n\
-             ends=[\"host 1\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\n[[workload]]\n\
+             ends=[\"host 1\",\"switch 0\"]\nrate=\"1Gbps\"\ndelay=\"1us\"\nloss=0.5\n\
+             [[workload]]\n\
              kind=\"flows\"\n[[workload.flow]]\nfrom=0\nto=1\nbytes=1\n",
         ),
         seed("dumbbell", "[topology]\nshape=\"dumbbell\"\nside=2\nhost-rate=\"1Gbps\"\n"),

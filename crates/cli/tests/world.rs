@@ -130,6 +130,147 @@ fn flows_that_fail_have_a_status_of_their_own() {
     assert!(String::from_utf8_lossy(&world(&["run", "--help"]).stdout).contains("3 if flows"));
 }
 
+/// A ring of switches whose ways wait for each other: figures and page are of the time until then.
+#[test]
+fn a_deadlock_has_its_figures_and_its_page() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let cable = |a: String, b: String| {
+        let rest = "rate = \"100Gbps\"\ndelay = \"1us\"\n";
+        format!("[[topology.cable]]\nends = [\"{a}\", \"{b}\"]\n{rest}")
+    };
+    let hosts = (0..8).map(|h| cable(format!("host {h}"), format!("switch {}", h / 2)));
+    let ring = (0..4).map(|s| cable(format!("switch {s}"), format!("switch {}", (s + 1) % 4)));
+    let flow = |src: u32| {
+        format!("[[workload.flow]]\nfrom = {src}\nto = {}\nbytes = 2000000\n", (src + 4) % 8)
+    };
+    let flows: String = (0..64).map(|i| flow(i % 8)).collect();
+    let text = format!(
+        "[topology]\nshape = \"cables\"\nhosts = 8\nswitches = 4\n{}{}[switch]\nbuffer = 60000\n\
+         pfc = true\n[host]\nwindow = 4096\n[[workload]]\nkind = \"flows\"\n{flows}",
+        hosts.collect::<String>(),
+        ring.collect::<String>()
+    );
+    fs::write(at("ring.toml"), text).unwrap();
+    let output =
+        world(&["run", &at("ring.toml"), "--json", &at("out.json"), "--page", &at("out.html")]);
+    assert_eq!(output.status.code(), Some(3), "{}", told(&output));
+    let words = told(&output);
+    assert!(
+        words.contains("come to a deadlock") && words.contains("switch 3 to switch 0"),
+        "{words}"
+    );
+    let figures: Value =
+        serde_json::from_str(&fs::read_to_string(at("out.json")).unwrap()).unwrap();
+    let stuck = &figures["deadlock"];
+    assert_eq!(stuck["links"].as_array().unwrap().len(), 4, "{stuck}");
+    assert_eq!(stuck["found_us"], figures["stopped_us"]);
+    let (done, left) = (figures["done"].as_u64(), stuck["flows_left"].as_u64());
+    assert_eq!(done.unwrap() + left.unwrap(), 64);
+    assert!(figures["packets"]["pauses"].as_u64() > Some(0));
+    let page = fs::read_to_string(at("out.html")).unwrap();
+    for part in
+        ["Deadlock of flow control", "<td>switch 3 to switch 0", "stroke=\"#000\"", "Queues"]
+    {
+        assert!(page.contains(part), "{part}");
+    }
+}
+
+/// The arithmetic of HPCC's `analysis/fct_analysis.py`, in words of its own: by size, in rows of as
+/// many flows each, the largest flow left out, what the slowdowns of a row do not exceed.
+const ANALYSIS: &str = "
+import sys
+
+found = []
+for line in open(sys.argv[1]):
+    source, target, from_port, to_port, size, start, took, alone = line.split()
+    int(source, 16), int(target, 16), int(from_port)
+    if int(to_port) == 100 and int(start) + int(took) < 3_000_000_000:
+        found.append((int(size), max(1.0, int(took) / int(alone))))
+found = sorted(found)[:-1]
+for part in range(20):
+    row = found[part * len(found) // 20:(part + 1) * len(found) // 20]
+    slow = sorted(slowdown for _, slowdown in row)
+    at = [slow[int(len(slow) * share)] for share in (0.5, 0.95, 0.99)]
+    print(row[-1][0], *('%.3f' % value for value in at))
+";
+
+/// What HPCC's simulator would write, its scripts can read: the columns that `third.cc` prints.
+#[test]
+fn hpccs_analysis_reads_what_is_exported() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let text = "[topology]\nshape = \"star\"\nhosts = 16\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [switch]\npfc = true\nbuffer = \"300KB\"\n[[workload]]\nkind = \"poisson\"\n\
+        sizes = \"web-search\"\nload = 0.7\nspan = \"1ms\"\n";
+    fs::write(at("w.toml"), text).unwrap();
+    let [fct, pfc, qlen, json] = ["fct.txt", "pfc.txt", "qlen.txt", "out.json"].map(at);
+    let output = world(&["export", &at("w.toml"), "--fct", &fct, "--pfc", &pfc, "--qlen", &qlen]);
+    assert!(output.status.success(), "{}", told(&output));
+    assert!(world(&["run", &at("w.toml"), "--json", &json]).status.success());
+    let figures: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let words = |path: &str| -> Vec<Vec<String>> {
+        let text = fs::read_to_string(path).unwrap();
+        text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()
+    };
+    let number = |word: &String| word.parse::<u64>().unwrap();
+    // Source and target, ports, bytes, start, time, time alone.
+    let flows = words(&fct);
+    assert_eq!(flows.len() as u64, figures["flows"].as_u64().unwrap());
+    let mut found: Vec<(u64, f64)> = Vec::new();
+    for flow in &flows {
+        let [source, target, _, to, rest @ ..] = &flow[..] else { panic!("{flow:?}") };
+        for address in [source, target] {
+            // 11.0.N.1 is node N.
+            assert_eq!((address.len(), &address[..4], &address[6..]), (8, "0b00", "01"));
+            assert!(u32::from_str_radix(&address[4..6], 16).unwrap() < 16);
+        }
+        assert_eq!(to, "100", "the port of the flows that are not an incast's");
+        let [size, _, took, alone] = [0, 1, 2, 3].map(|i| number(&rest[i]));
+        found.push((size, (took as f64 / alone as f64).max(1.0)));
+    }
+    let mean = found.iter().map(|flow| flow.1).sum::<f64>() / found.len() as f64;
+    let exact = figures["mean_slowdown"].as_f64().unwrap();
+    assert!((mean / exact - 1.0).abs() < 0.01, "{mean} and {exact}");
+    // A time, a node, whether it is a switch, a port from 1 on, and whether it is paused.
+    let pauses = words(&pfc);
+    assert!(!pauses.is_empty());
+    for pause in &pauses {
+        let [_, node, is_switch, port, is_paused] = [0, 1, 2, 3, 4].map(|i| number(&pause[i]));
+        assert!(pause.len() == 5 && node <= 16 && port >= 1, "{pause:?}");
+        assert_eq!((is_switch, is_paused & !1), (u64::from(node == 16), 0), "{pause:?}");
+    }
+    // A time; then for each port of the switch how often its queue had so many kilobytes.
+    let queues = words(&qlen);
+    assert_eq!((queues[0][0].as_str(), queues[0].len(), queues.len()), ("time:", 2, 17));
+    let samples = number(&queues[0][1]) / 1000;
+    for (port, queue) in (1..).zip(&queues[1..]) {
+        assert_eq!((number(&queue[0]), number(&queue[1])), (16, port));
+        assert_eq!(queue[2..].iter().map(number).sum::<u64>(), samples, "{queue:?}");
+    }
+    let Ok(python) = Command::new("python3").args(["-c", ANALYSIS, &fct]).output() else {
+        return;
+    };
+    assert!(python.status.success(), "{}", told(&python));
+    let analysed = String::from_utf8(python.stdout).unwrap();
+    assert_eq!(analysed.trim_end(), rows(found).join("\n"));
+}
+
+/// The rows that [`ANALYSIS`] prints.
+fn rows(mut found: Vec<(u64, f64)>) -> Vec<String> {
+    found.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    found.pop();
+    let n = found.len();
+    let row = |part: usize| {
+        let row = &found[part * n / 20..(part + 1) * n / 20];
+        let mut slow: Vec<f64> = row.iter().map(|flow| flow.1).collect();
+        slow.sort_by(f64::total_cmp);
+        let at = |share: f64| slow[(slow.len() as f64 * share) as usize];
+        format!("{} {:.3} {:.3} {:.3}", row[row.len() - 1].0, at(0.5), at(0.95), at(0.99))
+    };
+    (0..20).map(row).collect()
+}
+
 #[test]
 fn a_mistake_is_shown_in_its_line() {
     let folder = Folder::new();
@@ -256,6 +397,9 @@ fn the_bench_of_worlds_writes_figures() {
     assert!(output.status.success(), "{}", told(&output));
     let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let page = fs::read_to_string(page).unwrap();
+    for figure in ["fig2", "fig2b", "fig2b_misses", "fig2_simulated"] {
+        assert!(page.contains(&format!("id=\"{figure}\"")), "{figure}");
+    }
     for figure in ["fig12a", "fig12b", "fig12c"] {
         let of = |row: &&Value| row["name"].as_str().unwrap().starts_with(figure);
         let of: Vec<&Value> = rows.iter().filter(of).collect();

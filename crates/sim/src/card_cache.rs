@@ -81,6 +81,15 @@ impl CachingCard {
         bus.min(line) * bytes as f64 * 8.0
     }
 
+    /// What misses come to where SENDs of `bytes` move so many bits of payload per second: misses
+    /// per second, and the bits per second that they move over the bus, in both directions.
+    pub fn traffic(&self, queue_pairs: u64, bytes: u64, payload: f64) -> (f64, f64) {
+        let misses = payload / (bytes as f64 * 8.0) * self.misses(queue_pairs);
+        let context = self.context_bytes;
+        let each = self.bus.completion(context) + READ_REQUEST + self.bus.write(context);
+        (misses, misses * each as f64 * 8.0)
+    }
+
     /// The same if besides the card waits for misses, one after the other.
     pub fn by_latency(&self, queue_pairs: u64, bytes: u64) -> f64 {
         let waits = self.misses(queue_pairs) * self.round_trip.as_secs_f64();
@@ -99,6 +108,24 @@ mod tests {
         assert!(EVERYTHING.misses(256) > 0.3 && EVERYTHING.misses(16_384) > 0.98);
         assert!(CONTEXTS.misses(16_384) > 0.6);
         assert_eq!(NOTHING.misses(1 << 20), 0.0);
+    }
+
+    /// The paper sees PCIe's extra traffic and misses rise after 256 queue pairs (§2.2, Fig. 2b).
+    #[test]
+    fn misses_move_bytes_only_beyond_the_knee() {
+        let at = |queue_pairs| {
+            let rate = EVERYTHING.by_latency(queue_pairs, 512);
+            EVERYTHING.traffic(queue_pairs, 512, rate)
+        };
+        assert_eq!(at(128), (0.0, 0.0));
+        let (few, many) = (at(256), at(16_384));
+        assert!(few.0 > 0.0 && many.0 >= few.0 && many.1 >= few.1, "{few:?} {many:?}");
+        // One miss in a round trip, and each moves the context twice.
+        assert!((many.0 * 1.1e-6 - 1.0).abs() < 1e-9, "{many:?}");
+        assert!(many.1 > many.0 * 2.0 * 375.0 * 8.0, "{many:?}");
+        // By bandwidth, contexts fill what the messages leave of the bus.
+        let rate = EVERYTHING.by_bandwidth(16_384, 512);
+        assert!(EVERYTHING.traffic(16_384, 512, rate).1 > many.1);
     }
 
     /// The paper measures 52 Gb/s at 16,384 queue pairs (§2.2): between the two bounds.

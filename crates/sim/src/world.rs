@@ -5,6 +5,7 @@
 //! hosts and in one of thousands.
 
 use core::cmp::Reverse;
+use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BinaryHeap;
 
@@ -17,10 +18,8 @@ use crate::hollow::HOLLOW;
 use crate::host::Addresses;
 use crate::link_faults::{LinkOptions, Network, OUTER_BYTES};
 use crate::net::time::{NEVER, US, from_card, span, to_card};
-use crate::net::topology::TopologyError;
 use crate::net::{
     BufferOptions, Cargo, Happening, Head, LineRate, Net, NetOptions, Packet, Part, Ps, Star,
-    Topology,
 };
 use crate::packet::{Wire, seal};
 use crate::stage::Stage;
@@ -99,18 +98,10 @@ impl World {
         World::with(seed, link, None)
     }
 
-    /// A world on a network, whose hosts are still to be added, as many as the topology has.
-    ///
-    /// # Errors
-    /// If the topology cannot be built.
-    pub fn on(
-        topology: &Topology,
-        options: &NetOptions,
-        driver: DriverOptions,
-    ) -> Result<World, TopologyError> {
-        let net = Net::new(topology, options)?;
+    /// A world on a network, whose hosts are still to be added, as many as it has.
+    pub fn on(net: Net, seed: u64, driver: DriverOptions) -> World {
         let link = LinkOptions { jitter: Duration::ZERO, ..LinkOptions::default() };
-        Ok(World { driver, ..World::with(options.seed, link, Some(net)) })
+        World { driver, ..World::with(seed, link, Some(net)) }
     }
 
     fn with(seed: u64, link: LinkOptions, mut net: Option<Net>) -> World {
@@ -160,23 +151,20 @@ impl World {
         self.hosts.push(Host::new(address, nic))
     }
 
-    /// Notes the next host's address in a world on a given network. The card's seed depends on
-    /// nothing but the world's and its index. The host itself is made only if `is_here`.
-    /// Its hardware takes the time that `profile` says.
-    pub(crate) fn place_host(
-        &mut self,
-        index: u64,
-        (config, profile): (Config, Option<Profile>),
-        is_here: bool,
-    ) {
-        self.addresses.push(config.address);
+    /// Notes the next host's address in a world on a given network, whose hardware takes the time
+    /// that `profile` says.
+    pub(crate) fn note_host(&mut self, address: IpAddr, profile: Option<Profile>) {
+        self.addresses.push(address);
         self.has_hardware |= profile.is_some();
-        if is_here {
-            let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
-            let mut host = Host::new(config.address, Nic::new(config, seed));
-            host.hardware = profile.map(|profile| Box::new(Stage::new(profile)));
-            self.hosts.push(host);
-        }
+    }
+
+    /// Makes the host with this index, which is noted. Its card's seed depends on nothing but the
+    /// world's and its index.
+    pub(crate) fn place_host(&mut self, index: u64, config: Config, profile: Option<Profile>) {
+        let seed = Dice::new(mix(self.seed ^ mix(index))).seed();
+        let mut host = Host::new(config.address, Nic::new(config, seed));
+        host.hardware = profile.map(|profile| Box::new(Stage::new(profile)));
+        self.hosts.push(host);
     }
 
     /// Has the network of a world without a given one be made anew, for one more host.

@@ -98,6 +98,11 @@ fn table(outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
     ];
     let mut rows = vec![row("transport", outcomes, |o| o.transport.to_owned())];
     rows.push(row("flows done", outcomes, |o| format!("{} of {}", o.done, o.flows)));
+    if outcomes.iter().any(|outcome| outcome.deadlock.is_some()) {
+        rows.push(row("deadlock at", outcomes, |o| {
+            o.deadlock.as_ref().map_or("–".into(), |stuck| format!("{:.2}", stuck.found_us))
+        }));
+    }
     for (name, figure) in &figures {
         let first = figure(&outcomes[0]);
         rows.push(row(name, outcomes, |outcome| match (figure(outcome), first) {

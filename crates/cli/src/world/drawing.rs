@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use remora_sim::experiment::Experiment;
-use remora_sim::flows::Record;
+use remora_sim::flows::{Record, Report};
 use remora_sim::net::{Cable, LineRate, Node, Ps, Topology};
 
 use super::stages::tiers;
@@ -16,9 +16,9 @@ const STEP: f64 = 130.0;
 /// The most cables that are drawn one by one.
 const MOST: usize = 6000;
 
-/// The drawing, in SVG. `end` is when the run stopped: cables are coloured by their share of it in
-/// use.
-pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<String> {
+/// The drawing, in SVG. Cables are coloured by their share of the run in use; those of a deadlock
+/// are black.
+pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) -> Result<String> {
     let topology = &experiment.cluster.topology;
     if topology.cables.len() > MOST {
         let cables = topology.cables.len();
@@ -26,17 +26,21 @@ pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<
     }
     let places = places(topology);
     let height = places.values().map(|place| place.1).fold(0.0, f64::max) + 44.0;
-    let busy = busy(experiment, record, end);
+    let busy = busy(experiment, record, report.stopped);
+    let stuck = report.deadlock.as_ref().map_or(&[][..], |deadlock| &deadlock.links);
     let mut svg =
         format!("<svg role=\"img\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">");
     for (Cable { a, b, rate, .. }, busy) in topology.cables.iter().zip(&busy) {
-        let ((x1, y1), (x2, y2)) = (places[a], places[b]);
-        let width = thickness(*rate) * if *busy > 0.0 { 1.0 } else { 0.6 };
+        let way = way(&places, places[a], places[b]);
+        let (width, colour) = if stuck.contains(&(*a, *b)) || stuck.contains(&(*b, *a)) {
+            (4.0, "#000".to_owned())
+        } else {
+            (thickness(*rate) * if *busy > 0.0 { 1.0 } else { 0.6 }, colour(*busy))
+        };
         write!(
             svg,
-            "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{}\" \
-             stroke-width=\"{width:.1}\"><title>{a} – {b}: {:.0} % busy</title></line>",
-            colour(*busy),
+            "<path d=\"{way}\" fill=\"none\" stroke=\"{colour}\" \
+             stroke-width=\"{width:.1}\"><title>{a} – {b}: {:.0} % busy</title></path>",
             busy * 100.0
         )?;
     }
@@ -46,6 +50,16 @@ pub(super) fn draw(experiment: &Experiment, record: &Record, end: Ps) -> Result<
     }
     svg.push_str("</svg>");
     Ok(svg + &legend())
+}
+
+/// A cable's line: straight, or, if other nodes stand between its ends in their row, a bow.
+fn way(places: &BTreeMap<Node, (f64, f64)>, (x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> String {
+    let is_between = |(x, y): &(f64, f64)| *y == y1 && x1.min(x2) < *x && *x < x1.max(x2);
+    let (x, y) = ((x1 + x2) / 2.0, y1 + STEP * 0.6);
+    match y1 == y2 && places.values().any(is_between) {
+        true => format!("M{x1:.1} {y1:.1} Q{x:.1} {y:.1} {x2:.1} {y2:.1}"),
+        false => format!("M{x1:.1} {y1:.1} L{x2:.1} {y2:.1}"),
+    }
 }
 
 /// A host or a switch; where there is room, with its name.

@@ -147,7 +147,8 @@ pub(super) fn simulate(experiment: &Experiment) -> Result<Report> {
 /// What the help of commands that run worlds says of their exit statuses.
 pub(super) const STATUSES: &str = "\
 The exit status is 0 if all flows have ended, or were under way at the end that the file sets \
-(`until`); 3 if flows have failed, or never end; 1 if a world could not be run.";
+(`until`); 3 if flows have failed, or never end (as in a deadlock of flow control); 1 if a world \
+could not be run.";
 /// The status of a command whose worlds ran, but not all of whose flows came to an end.
 const UNFINISHED: u8 = 3;
 
@@ -156,10 +157,14 @@ pub(super) fn status<'a>(ran: impl IntoIterator<Item = (&'a Experiment, &'a Repo
     let mut status = ExitCode::SUCCESS;
     for (experiment, report) in ran {
         let (flows, done, failed) = (report.flows.len(), report.done(), report.failed());
-        // Those that wait for one that has failed.
-        let never = if experiment.cluster.until == NEVER { flows - done - failed } else { 0 };
-        if failed + never > 0 {
-            let name = printable(&experiment.name);
+        // Those that wait for one that has failed, or stand still.
+        let is_whole = experiment.cluster.until == NEVER || report.deadlock.is_some();
+        let never = if is_whole { flows - done - failed } else { 0 };
+        let name = printable(&experiment.name);
+        if let Some(deadlock) = &report.deadlock {
+            eprintln!("remora: \"{name}\": {deadlock}");
+            status = ExitCode::from(UNFINISHED);
+        } else if failed + never > 0 {
             eprintln!(
                 "remora: \"{name}\": of {flows} flows {failed} have failed, {never} never end"
             );

@@ -27,17 +27,27 @@ pub(super) fn render(
     let mut page = head(&outcome.name, &experiment.about)?;
     table_section(&mut page, "Figures", "", &["figure", "value"], &outcome.rows())?;
     let end = report.stopped;
+    if let Some(stuck) = &outcome.deadlock {
+        let about = "Packets that came by each of these links wait at a port that is paused, and \
+                     the room they take is what the port before waits for. In the topology below \
+                     these cables are black.";
+        let (headings, rows) = stuck.table();
+        table_section(&mut page, "Deadlock of flow control", about, &headings, &rows)?;
+    }
     if let Some(record) = &report.record {
         let about = "Hosts below, switches above. A cable’s colour says what share of the run \
                      its busier direction was in use; its width, the rate.";
-        section(&mut page, "Topology", about, &drawing::draw(experiment, record, end)?)?;
+        section(&mut page, "Topology", about, &drawing::draw(experiment, report, record)?)?;
         over_time(&mut page, experiment, record, end)?;
     }
     by_size(&mut page, outcome)?;
-    let about = "Slowdown: the completion time as a multiple of what the flow would take alone.";
-    let cdf = slowdowns(report);
-    let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
-    section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
+    if !outcome.classes.is_empty() {
+        let about =
+            "Slowdown: the completion time as a multiple of what the flow would take alone.";
+        let cdf = slowdowns(report);
+        let plot = plot("slowdown", "share of flows, %", [true, false], false, vec![cdf]);
+        section(&mut page, "Slowdowns of all flows", about, &plot.draw()?)?;
+    }
     if !outcome.stages.is_empty() {
         let (headings, rows) = outcome.stage_table();
         let about = "How long packets waited for ports, by where in the network: waits of all \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use remora::printable;
 use remora_sim::experiment::Experiment;
-use remora_sim::flows::{Report, SizeClass};
+use remora_sim::flows::{Deadlock, Report, SizeClass};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
 use serde::Serialize;
@@ -56,6 +56,15 @@ pub(super) struct Packets {
     pub(super) sent_again: u64,
 }
 
+/// A deadlock of flow control.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Stuck {
+    pub(super) found_us: f64,
+    pub(super) flows_left: usize,
+    /// Each link's port is paused by the next link, the last one's by the first.
+    pub(super) links: Vec<String>,
+}
+
 /// All figures of a run.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
@@ -75,8 +84,9 @@ pub(super) struct Outcome {
     pub(super) times_us: Option<Times>,
     pub(super) mean_slowdown: f64,
     pub(super) p99_slowdown: f64,
-    /// When the run stopped: with the last flow, or at the end that the file sets.
+    /// When the run stopped: with the last flow, at the end that the file sets, or in a deadlock.
     pub(super) stopped_us: f64,
+    pub(super) deadlock: Option<Stuck>,
     /// The bytes of flows that have ended, by the time until the run stopped, a host.
     pub(super) gigabits_per_host: f64,
     pub(super) packets: Packets,
@@ -108,6 +118,20 @@ impl Class {
             p95_slowdown,
             p99_slowdown,
         }
+    }
+}
+
+impl Stuck {
+    fn of(deadlock: &Deadlock) -> Stuck {
+        let links = deadlock.links.iter().map(|(from, to)| format!("{from} to {to}"));
+        Stuck { found_us: us(deadlock.at), flows_left: deadlock.left, links: links.collect() }
+    }
+
+    /// The headings and cells of the table of links.
+    pub(super) fn table(&self) -> ([&'static str; 2], Vec<[String; 2]>) {
+        let nexts = self.links.iter().cycle().skip(1);
+        let rows = self.links.iter().zip(nexts).map(|(link, next)| [link.clone(), next.clone()]);
+        (["link", "waits for"], rows.collect())
     }
 }
 
@@ -143,6 +167,7 @@ impl Outcome {
             failed: report.failed(),
             end_us: us(report.end()),
             stopped_us: us(end),
+            deadlock: report.deadlock.as_ref().map(Stuck::of),
             times_us: percentile(0.5).map(times),
             mean_slowdown: report.mean_slowdown(),
             p99_slowdown: report.classes(1).first().map_or(0.0, |class| class.slowdowns[2]),
@@ -204,6 +229,12 @@ impl Outcome {
         let goodput =
             format!("{:.2} Gb/s a host until {:.1} µs", self.gigabits_per_host, self.stopped_us);
         rows.push(["goodput".into(), goodput]);
+        if let Some(Stuck { found_us, flows_left, links }) = &self.deadlock {
+            let links = counted(links.len() as u64, "link");
+            let what = format!("{links} wait for each other at {found_us:.1} µs");
+            rows.push(["deadlock".into(), what]);
+            rows.push(["".into(), format!("{} never end", counted(*flows_left as u64, "flow"))]);
+        }
         let counts = [
             ("packets sent", p.sent),
             ("packets delivered", p.delivered),
@@ -275,11 +306,13 @@ impl Outcome {
         let mut table = output::table(["figure", "value"]);
         self.rows().into_iter().for_each(|row| _ = table.add_row(row));
         println!("{table}");
-        let (headings, rows) = self.class_table();
-        let mut table = output::table(headings);
-        rows.into_iter().for_each(|row| _ = table.add_row(row));
-        output::align_right(&mut table, 0..8);
-        println!("\ncompletion and slowdown by size (as many flows in each row)\n{table}");
+        if !self.classes.is_empty() {
+            let (headings, rows) = self.class_table();
+            let mut table = output::table(headings);
+            rows.into_iter().for_each(|row| _ = table.add_row(row));
+            output::align_right(&mut table, 0..8);
+            println!("\ncompletion and slowdown by size (as many flows in each row)\n{table}");
+        }
         if !self.stages.is_empty() {
             let (headings, rows) = self.stage_table();
             let mut table = output::table(headings);

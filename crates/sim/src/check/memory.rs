@@ -186,14 +186,30 @@ impl MemoryModel {
         bytes: &[u8],
         memory: &SimMemory,
     ) -> Result<(), Violation> {
-        let mut new = bytes.iter();
-        for at in places.iter().flat_map(range) {
-            let (found, old, new) = (memory.bytes()[at], self.expected[at], new.next());
-            demand(found == old || new == Some(&found), CHECKER, || {
+        let mut left = bytes;
+        for place in places {
+            let (found, old) = (&memory.bytes()[range(place)], &self.expected[range(place)]);
+            let new;
+            (new, left) = left.split_at(left.len().min(found.len()));
+            if found == old || found == new {
+                continue;
+            }
+            // Without an end at the first wrong byte, the compiler takes many at once.
+            let sent = found.iter().zip(old).zip(new);
+            let is_right = sent.fold(true, |all, ((f, o), n)| all & ((f == o) | (f == n)))
+                && found[new.len()..] == old[new.len()..];
+            demand(is_right, CHECKER, || {
+                let is_wrong =
+                    |at: &usize| found[*at] != old[*at] && Some(&found[*at]) != new.get(*at);
+                let at = (0..found.len()).find(is_wrong).unwrap_or(0);
                 format!(
-                    "host {}: the byte at bus address {at:#x} is {found:#04x}, neither \
-                     {old:#04x} as before nor {new:x?} as sent",
-                    self.host
+                    "host {}: the byte at bus address {:#x} is {:#04x}, neither {:#04x} as before \
+                     nor {:x?} as sent",
+                    self.host,
+                    place.start + at as u64,
+                    found[at],
+                    old[at],
+                    new.get(at)
                 )
             })?;
         }
@@ -250,6 +266,13 @@ mod tests {
         model.begins(1, vec![40..42, 10..12], Rc::from([1, 2, 3, 4]));
         memory.slice_mut(40, 2).copy_from_slice(&[1, 2]);
         assert_eq!(model.check(&memory), Ok(()), "half done");
+        // Neither old nor new: within the message, or in a place behind a part that is right.
+        for (at, byte) in [(40, 2), (11, 3)] {
+            let mut other = memory.clone();
+            other.slice_mut(at, 1)[0] = byte;
+            let what = model.check(&other).unwrap_err().what;
+            assert!(what.contains(&format!("{at:#x} is {byte:#04x}, neither")), "{what}");
+        }
         assert!(model.clone().done(1, &memory).is_err());
         memory.slice_mut(10, 2).copy_from_slice(&[3, 4]);
         assert_eq!(model.done(1, &memory), Ok(()));

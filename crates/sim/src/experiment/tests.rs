@@ -174,6 +174,14 @@ fn what_takes_too_much_memory_is_refused_before_it_is_built() {
     let message = |from: &str, to: &str| parse(&WORLD.replace(from, to)).unwrap_err().message;
     let hosts = message("hosts-per-leaf = 4", "hosts-per-leaf = 4000000000");
     assert!(hosts.starts_with("8000000000 hosts") && hosts.contains("GiB"), "{hosts}");
+    // Each part of a large network has tables of all its cables.
+    let spines = "hosts-per-leaf = 16\nleaves = 500\nspines = 4000";
+    let tables = "shape = \"leaf-spine\"\nhost-rate = \"1Gbps\"\nfabric-rate = \"1Gbps\"\n\
+        delay = \"1us\"\n";
+    let load = "[[workload]]\nkind = \"permutation\"\nbytes = 1\n";
+    let wide = parse(&format!("[topology]\n{tables}{spines}\n{load}")).unwrap_err().message;
+    assert!(wide.starts_with("8000 hosts, 4500 switches and 2008000 cables"), "{wide}");
+    assert!(wide.contains("about 37.5 GiB"), "{wide}");
     let flows = message("bytes = \"64KB\"", "bytes = \"64KB\"\ntimes = 1000000");
     assert!(flows.contains("8000000 flows need about 19 GiB"), "{flows}");
     let flows = message("span = \"200us\"", "span = \"1000s\"");
@@ -211,8 +219,16 @@ fn topologies_that_do_not_hold_together_are_refused() {
     let mistake = parse(&island).unwrap_err();
     assert_eq!(mistake.message, "no host has a path to switch 1");
     assert_eq!(&island[mistake.at], "[\"switch 1\",\"switch 2\"]");
-    let whole = message(&[a, b, cable("switch 0", "switch 1")]).unwrap();
-    assert_eq!(whole.flows.flows, [Flow::new(0, 1, 1, 0)]);
+    let whole = [a, b, cable("switch 0", "switch 1")];
+    assert_eq!(message(&whole).unwrap().flows.flows, [Flow::new(0, 1, 1, 0)]);
+    // A cable that loses packets does so from the start on, in both directions.
+    let lossy = |loss: &str| parse(&world(&format!("{}loss={loss}\n", whole.concat())));
+    let of = lossy("0.25").unwrap();
+    let loss = |link| (0, Change::Loss { link, probability: 0.25 });
+    let links = of.cluster.topology.links_of_cables()[2];
+    assert_eq!(of.cluster.changes, links.map(loss));
+    assert!(of.topology.write().ends_with(" 0.25\n"), "and in HPCC's file");
+    assert!(lossy("1.5").is_err());
 }
 
 /// Files of other simulators, and where their mistakes are told.

@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::section::{Files, Mistake, Section, in_file};
+use crate::flows::Cluster;
 use crate::format::hpcc::{self, HpccTopology};
 use crate::format::htsim;
 use crate::net::{
@@ -15,10 +16,14 @@ const HOSTS: u64 = 1 << 16;
 const SWITCHES: u64 = 1 << 16;
 /// The most cables.
 const CABLES: u64 = 1 << 21;
-/// The most entries of the switches' tables: by switch and switch with hosts.
-const ROUTES: u64 = 1 << 25;
+/// The most memory of a network without its flows, in bytes.
+const MEMORY: u64 = 16 << 30;
 /// What a card takes of memory, in bytes, before it has a connection.
 const CARD: u64 = 14_000;
+/// What a cable takes in each part that the network is simulated in.
+const CABLE: u64 = 500;
+/// An entry of the switches' tables: there is one for each switch and each switch with hosts.
+const ROUTE: u64 = 4;
 
 /// The shapes, for an error.
 const SHAPES: &str = "`star`, `dumbbell`, `leaf-spine`, `fat-tree`, `srnic`, `cables`, `hpcc` or \
@@ -42,8 +47,9 @@ pub(super) fn read(mut section: Section<'_>, files: Files<'_>) -> Result<HpccTop
         }
         "cables" => {
             let (topology, places) = cables(&mut section)?;
-            check(&section, &topology, &places)?;
-            topology
+            check(&section, &topology.topology, &places)?;
+            section.end()?;
+            return Ok(topology);
         }
         "hpcc" | "htsim" => return from_file(section, &shape, files),
         _ => {
@@ -75,18 +81,29 @@ fn from_file(
     Ok(read)
 }
 
-/// Refuses what would take more memory than machines have, before it is built.
-fn room(section: &Section<'_>, hosts: u64, switches: u64, cables: u64) -> Result<(), Mistake> {
-    if hosts <= HOSTS && switches <= SWITCHES && cables <= CABLES {
+/// Refuses what would take more memory than machines have, before it is built. `edges` are the
+/// switches with hosts, as far as they are known.
+fn room(
+    section: &Section<'_>,
+    hosts: u64,
+    [edges, switches]: [u64; 2],
+    cables: u64,
+) -> Result<(), Mistake> {
+    let of_cables = cables.saturating_mul(CABLE * Cluster::most_parts(hosts));
+    let of_routes = edges.saturating_mul(switches).saturating_mul(ROUTE);
+    let bytes = hosts.saturating_mul(CARD).saturating_add(of_cables).saturating_add(of_routes);
+    if hosts <= HOSTS && switches <= SWITCHES && cables <= CABLES && bytes <= MEMORY {
         return Ok(());
     }
-    let bytes = hosts.saturating_mul(CARD).saturating_add(cables.saturating_mul(500));
     let gib = bytes as f64 / f64::from(1 << 30);
     let message = format!(
         "{hosts} hosts, {switches} switches and {cables} cables are too many: they need about \
          {gib:.1} GiB of memory"
     );
-    let help = format!("the most are {HOSTS} hosts, {SWITCHES} switches and {CABLES} cables");
+    let help = format!(
+        "the most are {HOSTS} hosts, {SWITCHES} switches, {CABLES} cables and {} GiB",
+        MEMORY >> 30
+    );
     Err(section.mistake(message, help))
 }
 
@@ -98,7 +115,8 @@ fn check(
     places: &[Range<usize>],
 ) -> Result<(), Mistake> {
     let Topology { hosts, switches, ref cables } = *topology;
-    room(section, hosts.into(), switches.into(), cables.len() as u64)?;
+    let count = cables.len() as u64;
+    room(section, hosts.into(), [0, switches.into()], count)?;
     topology.check().map_err(|error| {
         let of_node = |node| cables.iter().rposition(|c| [c.a, c.b].contains(&node));
         let of = |host: u32| of_node(Node::Host(host));
@@ -131,12 +149,7 @@ fn check(
     }
     edges.sort_unstable();
     edges.dedup();
-    let entries = edges.len() as u64 * u64::from(switches);
-    if entries > ROUTES {
-        let message = format!("the switches' tables need {} MiB of memory", entries >> 18);
-        return Err(section.mistake(message, "take fewer switches"));
-    }
-    Ok(())
+    room(section, hosts.into(), [edges.len() as u64, switches.into()], count)
 }
 
 fn rate(section: &mut Section<'_>, key: &'static str) -> Result<LineRate, Mistake> {
@@ -156,14 +169,14 @@ fn count(section: &mut Section<'_>, key: &'static str) -> Result<u32, Mistake> {
 
 fn star(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     let hosts = count(section, "hosts")?;
-    room(section, hosts.into(), 1, hosts.into())?;
+    room(section, hosts.into(), [1, 1], hosts.into())?;
     Ok(Star { hosts, rate: rate(section, "rate")?, delay: delay(section)? }.topology())
 }
 
 fn dumbbell(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     let side = count(section, "side")?;
     let hosts = 2 * u64::from(side);
-    room(section, hosts, 2, hosts + 1)?;
+    room(section, hosts, [2, 2], hosts + 1)?;
     let (host_rate, middle_rate) = (rate(section, "host-rate")?, rate(section, "middle-rate")?);
     Ok(Dumbbell { side, host_rate, middle_rate, delay: delay(section)? }.topology())
 }
@@ -178,7 +191,8 @@ fn leaf_spine(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     let hosts_per_leaf = count(section, "hosts-per-leaf")?;
     let hosts = product(&[leaves, hosts_per_leaf]);
     let cables = hosts.saturating_add(product(&[leaves, spines]));
-    room(section, hosts, u64::from(leaves) + u64::from(spines), cables)?;
+    let switches = u64::from(leaves) + u64::from(spines);
+    room(section, hosts, [leaves.into(), switches], cables)?;
     let (host_rate, fabric_rate) = (rate(section, "host-rate")?, rate(section, "fabric-rate")?);
     let delay = delay(section)?;
     Ok(LeafSpine { leaves, spines, hosts_per_leaf, host_rate, fabric_rate, delay }.topology())
@@ -192,21 +206,21 @@ fn fat_tree(section: &mut Section<'_>) -> Result<Topology, Mistake> {
     let sum = |terms: [u64; 3]| terms.into_iter().fold(0u64, u64::saturating_add);
     let switches = sum([product(&[pods, tors]), product(&[pods, aggs]), product(&[aggs, cores])]);
     let cables = sum([hosts, product(&[pods, tors, aggs]), product(&[pods, aggs, cores])]);
-    room(section, hosts, switches, cables)?;
+    room(section, hosts, [product(&[pods, tors]), switches], cables)?;
     let (host_rate, fabric_rate) = (rate(section, "host-rate")?, rate(section, "fabric-rate")?);
     let delay = delay(section)?;
     let tree = FatTree { pods, tors, aggs, cores, hosts_per_tor, host_rate, fabric_rate, delay };
     Ok(tree.topology())
 }
 
-/// The topology, and where its cables are in the file.
-fn cables(section: &mut Section<'_>) -> Result<(Topology, Vec<Range<usize>>), Mistake> {
+/// The topology with what its cables lose, and where they are in the file.
+fn cables(section: &mut Section<'_>) -> Result<(HpccTopology, Vec<Range<usize>>), Mistake> {
     let hosts = count(section, "hosts")?;
     let switches = section.number("switches", 0..=u32::MAX)?.unwrap_or(0);
     let list = section.sections("cable")?;
-    room(section, hosts.into(), switches.into(), list.len() as u64)?;
+    room(section, hosts.into(), [0, switches.into()], list.len() as u64)?;
     let mut topology = Topology { hosts, switches, cables: Vec::new() };
-    let mut places = Vec::new();
+    let (mut places, mut losses) = (Vec::new(), Vec::new());
     for mut cable in list {
         let found = cable.cable("ends")?;
         let ([a, b], at) = cable.need("ends", found)?;
@@ -221,9 +235,12 @@ fn cables(section: &mut Section<'_>) -> Result<(Topology, Vec<Range<usize>>), Mi
             }
         }
         let (rate, delay) = (rate(&mut cable, "rate")?, delay(&mut cable)?);
+        if let Some(loss) = cable.number("loss", 0.0..=1.0)? {
+            losses.push((topology.cables.len(), loss));
+        }
         topology.cables.push(Cable { a, b, rate, delay });
         places.push(at);
         cable.end()?;
     }
-    Ok((topology, places))
+    Ok((HpccTopology { losses, ..HpccTopology::of(topology) }, places))
 }

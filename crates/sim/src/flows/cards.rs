@@ -87,16 +87,20 @@ pub(super) struct Cards<'a> {
 impl<'a> Carrier<'a> for Cards<'a> {
     fn new(shared: &'a Shared<'a>, own: u8) -> Result<Cards<'a>, ClusterError> {
         let Shared { cluster, flows, division, .. } = *shared;
-        let mut world = World::on(&cluster.topology, &cluster.net, DriverOptions::HARDWARE)?;
+        let net = cluster.build_part(&shared.atlas)?;
+        let mut world = World::on(net, cluster.net.seed, DriverOptions::HARDWARE);
         let (first, last) = division.hosts(own);
         if division.parts() > 1 {
             let part = division.part(own);
             world.set_part(first as usize, part);
         }
+        let bits = cluster.host_bits();
         for host in 0..cluster.topology.hosts {
-            let is_here = (first..last).contains(&host);
             let profile = cluster.hardware.get(host as usize).copied().flatten();
-            world.place_host(u64::from(host), (cluster.card(host), profile), is_here);
+            world.note_host(Cluster::address(host), profile);
+            if (first..last).contains(&host) {
+                world.place_host(u64::from(host), cluster.card(host, bits), profile);
+            }
         }
         let mut cards = Cards {
             shared,

@@ -11,7 +11,7 @@ use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
 use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Cable, Change, Net, NetOptions, Topology, TopologyError};
+use crate::net::{Atlas, Cable, Change, Net, NetOptions, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -83,17 +83,6 @@ pub enum ClusterError {
         container's), raise it, or take one thread"
     )]
     Thread(String),
-    /// Ports wait for each other in a circle: the network stands still for ever.
-    #[error(
-        "flow control has come to a deadlock, with {left} flows that are not done: each of these \
-        links is paused by the next: {links}"
-    )]
-    Deadlock {
-        /// The links.
-        links: String,
-        /// How many flows have neither ended nor failed.
-        left: u64,
-    },
     /// A flow has ended, but its bytes are not where they belong.
     #[error("flow {flow} is complete at its sender, but {missing} of its bytes have not arrived")]
     Missing {
@@ -166,12 +155,12 @@ impl Cluster {
         IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
     }
 
-    /// The configuration of a host's card.
-    pub(super) fn card(&self, host: u32) -> Config {
+    /// The configuration of a host's card, where [`Cluster::host_bits`] are so many.
+    pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;
         config.translation_entries = 1 << 24;
-        if let bits @ 1.. = self.host_bits() {
+        if bits > 0 {
             config.link_bits_per_second = bits;
         }
         if let How::Card { config: change, .. } = self.transport.how {
@@ -187,5 +176,10 @@ impl Cluster {
     /// If the topology cannot be built.
     pub fn build(&self) -> Result<Net, TopologyError> {
         Net::new(&self.topology, &self.net)
+    }
+
+    /// As [`Cluster::build`]; all that have this atlas find paths once.
+    pub(super) fn build_part(&self, atlas: &Atlas) -> Result<Net, TopologyError> {
+        Net::with_atlas(&self.topology, &self.net, atlas)
     }
 }

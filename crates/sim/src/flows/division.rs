@@ -87,6 +87,14 @@ impl Division {
 }
 
 impl Cluster {
+    /// The most parts of the usual size that so many hosts are divided into.
+    pub(crate) fn most_parts(hosts: u64) -> u64 {
+        match hosts / u64::from(Cluster::LOT) {
+            0 | 1 => 2,
+            lots => lots.min(MOST.into()) + MOST_FABRIC as u64,
+        }
+    }
+
     /// The parts for the threads that the cluster has, each of about [`Cluster::lot`] hosts.
     ///
     /// # Errors

@@ -63,7 +63,7 @@ pub use cluster::{Cluster, ClusterError, Content};
 pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
 pub use flow::{Flow, FlowError, Hears, Verb};
 pub use record::{Record, RecordOptions};
-pub use report::{Completion, Report};
+pub use report::{Completion, Deadlock, Report};
 pub use sizes::{Sizes, SizesError};
 pub use stores::StoreLoad;
 pub use transport::{How, Published, TRANSPORTS, Transport};

@@ -4,6 +4,7 @@ use core::fmt;
 
 use remora_nic::queue::Status;
 use remora_nic::wire::Dialect;
+use thiserror::Error;
 
 use super::cluster::{Cluster, ClusterError};
 use super::flow::{Flow, Verb};
@@ -13,7 +14,7 @@ use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, Ps, US};
-use crate::net::{Net, NetTally};
+use crate::net::{Atlas, Net, NetTally, Node};
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
@@ -69,6 +70,26 @@ impl Completion {
     }
 }
 
+/// Ports that wait for each other in a circle: the network stands still for ever.
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
+#[error(
+    "flow control had come to a deadlock at {:.0} µs, with {left} flows that are not done: each of \
+     these links is paused by the next: {}", *at as f64 / US as f64, names(links)
+)]
+pub struct Deadlock {
+    /// When it was found, in picoseconds from the start of the run.
+    pub at: Ps,
+    /// The ends of each link. Its port is paused by the next, the last one's by the first.
+    pub links: Vec<(Node, Node)>,
+    /// How many flows have neither ended nor failed.
+    pub left: usize,
+}
+
+/// Links for people.
+fn names(links: &[(Node, Node)]) -> String {
+    links.iter().map(|(from, to)| format!("{from} to {to}")).collect::<Vec<_>>().join(", ")
+}
+
 /// What a run has come to.
 #[derive(Clone, Debug)]
 pub struct Report {
@@ -84,11 +105,13 @@ pub struct Report {
     pub retransmitted: u64,
     /// What was recorded, if the cluster asked for it.
     pub record: Option<Record>,
+    /// Why the network stood still at the end, if it did: no flow goes on any more.
+    pub deadlock: Option<Deadlock>,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
     /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
-    /// under way then, and otherwise when the last flow had ended or failed. Timers that ring
-    /// later for nothing do not count.
+    /// under way then, when a deadlock was found, and otherwise when the last flow had ended or
+    /// failed. Timers that ring later for nothing do not count.
     pub stopped: Ps,
     lengths: Vec<(u32, u32, u64)>,
     verbs: Vec<Verb>,
@@ -98,7 +121,10 @@ impl PartialEq for Report {
     /// How long the machine took is no part of what a run has come to.
     fn eq(&self, other: &Report) -> bool {
         let all = |r: &Report| (r.tally, r.in_flight, r.trace, r.retransmitted);
-        all(self) == all(other) && self.flows == other.flows && self.lengths == other.lengths
+        all(self) == all(other)
+            && self.flows == other.flows
+            && self.lengths == other.lengths
+            && self.deadlock == other.deadlock
     }
 }
 
@@ -111,6 +137,7 @@ impl Report {
             trace: Trace::default(),
             retransmitted: 0,
             record: None,
+            deadlock: None,
             run_seconds: 0.0,
             stopped: 0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
@@ -136,9 +163,12 @@ impl Report {
     }
 
     /// Once all parts are added: when the run stopped, which is the end of what was recorded.
-    pub(super) fn stop(mut self, until: Ps) -> Report {
-        let are_over = self.done() + self.failed() == self.flows.len();
-        if !are_over && until < NEVER {
+    pub(super) fn stop(mut self, until: Ps, deadlock: Option<Deadlock>) -> Report {
+        let left = self.flows.len() - self.done() - self.failed();
+        self.deadlock = deadlock.map(|deadlock| Deadlock { left, ..deadlock });
+        if let Some(deadlock) = &self.deadlock {
+            self.stopped = deadlock.at.min(until);
+        } else if left > 0 && until < NEVER {
             self.stopped = until;
         }
         if let Some(record) = &mut self.record {
@@ -148,9 +178,9 @@ impl Report {
     }
 
     /// Finds how long each flow would take alone.
-    pub(super) fn with_ideals(mut self, cluster: &Cluster) -> Report {
+    pub(super) fn with_ideals(mut self, cluster: &Cluster, atlas: &Atlas) -> Report {
         let headers = Headers::of(cluster.transport.how);
-        if let Ok(mut net) = cluster.build() {
+        if let Ok(mut net) = cluster.build_part(atlas) {
             let all = self.lengths.iter().zip(&self.verbs);
             for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();
@@ -345,7 +375,7 @@ mod tests {
             let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
             let (ended, failed) = (vec![(0, 5)], failed.to_vec());
             report.add(Part { ended, failed, last_over: 7, ..Part::default() });
-            report.stop(until).stopped
+            report.stop(until, None).stopped
         };
         assert_eq!(stopped(&[], 100), 100, "a flow is under way");
         assert_eq!(stopped(&[], NEVER), 7, "a flow never ends");

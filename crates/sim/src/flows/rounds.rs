@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::carrier::Carrier;
 use super::cluster::ClusterError;
-use super::report::Part as Outcome;
+use super::report::{Deadlock, Part as Outcome};
 use super::share::Share;
 use super::shared::{Shared, locked};
 use crate::net::deadlock::circle;
@@ -73,16 +73,12 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         let until = self.start.saturating_add(shared.cluster.until);
         let window = shared.division.window().min(WINDOW);
         let has_pauses = shared.cluster.net.pfc.is_some();
-        let mut told = 0;
+        let mut told = (0, 0);
         loop {
             shared.nexts[self.thread].store(self.next_at(until), Ordering::Release);
             shared.barrier.wait();
             let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
             let next = nexts.min().unwrap_or(NEVER);
-            // Nobody changes what is read here before all have come to the round's next barrier.
-            if locked(&shared.failed).is_some() {
-                return;
-            }
             if next != NEVER {
                 let before = next.min(until.saturating_add(1));
                 self.shares.iter_mut().for_each(|share| share.sample_before(before));
@@ -90,17 +86,21 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
             if next > until {
                 return self.sample_last();
             }
-            if has_pauses && next >= self.next_look {
-                self.next_look = next.saturating_add(LOOK);
-                self.look_for_deadlocks(next);
-            }
-            if next == NEVER {
+            if has_pauses && next >= self.next_look && self.finds_deadlock(next) || next == NEVER {
                 return self.sample_last();
             }
-            self.run_until(next.saturating_add(window - 1).min(until), until);
+            let mut end = next.saturating_add(window - 1).min(until);
+            if has_pauses {
+                // A look is of a moment, however the cluster is divided.
+                end = end.min(self.next_look - 1);
+            }
+            self.run_until(end, until);
             let ended: usize = self.shares.iter().map(|share| share.outcome.over()).sum();
-            shared.watch.tell(next - self.start, (ended - told) as u64);
-            told = ended;
+            let nets = self.shares.iter_mut().map(|share| share.carrier.net());
+            let delivered: u64 = nets.map(|net| net.tally.delivered_bytes).sum();
+            let more = ((ended - told.0) as u64, delivered - told.1);
+            shared.watch.tell(next - self.start, more.0, more.1);
+            told = (ended, delivered);
         }
     }
 
@@ -150,9 +150,13 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
 
     /// A circle of paused ports that is there in two looks in a row, or when nothing else will
     /// happen, is a deadlock. Where a port is paused is known at its part; what it waits for, at
-    /// that of the next switch.
-    fn look_for_deadlocks(&mut self, now: Ps) {
+    /// that of the next switch. `next` is when something happens next.
+    fn finds_deadlock(&mut self, next: Ps) -> bool {
         let shared = self.shared;
+        let at = self.next_look - self.start;
+        if next < NEVER {
+            self.next_look += LOOK * (1 + (next - self.next_look) / LOOK);
+        }
         let nets: Vec<_> = self.shares.iter_mut().map(|share| share.carrier.net()).collect();
         nets.iter().for_each(|net| locked(&shared.paused).extend(net.paused()));
         shared.barrier.wait();
@@ -165,16 +169,18 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         locked(&shared.paused).clear();
         locked(&shared.waits).clear();
         shared.barrier.wait();
-        circle.iter_mut().for_each(|circle| circle.sort_unstable());
-        if let (Some(links), Some(net)) = (&circle, nets.first())
-            && (circle == self.suspects || now == NEVER)
-        {
-            let names: Vec<String> = links.iter().map(|link| net.describe(*link)).collect();
-            // All threads have told of their last windows, and wait for the next barrier.
-            let left = (shared.flows.len() as u64).saturating_sub(shared.watch.ended());
-            let error = ClusterError::Deadlock { links: names.join(", "), left };
-            locked(&shared.failed).get_or_insert(error);
+        if let Some(circle) = &mut circle {
+            // Each waits for the next; the one that is named first is always the same.
+            let least = (0..circle.len()).min_by_key(|i| circle[*i]).unwrap_or(0);
+            circle.rotate_left(least);
+        }
+        let is_dead = circle.is_some() && (circle == self.suspects || next == NEVER);
+        if let (true, Some(links), Some(net)) = (is_dead, &circle, nets.first()) {
+            let ends = |link: &u32| (net.link(*link).from, net.link(*link).to);
+            let links = links.iter().map(ends).collect();
+            locked(&shared.deadlock).get_or_insert(Deadlock { at, links, left: 0 });
         }
         self.suspects = circle;
+        is_dead
     }
 }

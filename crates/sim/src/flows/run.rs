@@ -12,16 +12,18 @@ use super::flow::{Flow, Hears};
 use super::published::Models;
 use super::report::Report;
 use super::rounds::Rounds;
-use super::shared::Shared;
+use super::shared::{Shared, locked};
 use super::transport::How;
 use super::watch::Watch;
+use crate::net::Atlas;
 
 impl Cluster {
     /// Runs flows until all have ended.
     ///
     /// # Errors
-    /// If the topology or a flow is wrong, a thread cannot be started, the network has come to a
-    /// deadlock, or a card has completed a flow whose bytes are not all in their places.
+    /// If the topology or a flow is wrong, a thread cannot be started, or a card has completed a
+    /// flow whose bytes are not all in their places. A network that comes to a deadlock is none:
+    /// see [`Report::deadlock`].
     pub fn run(&self, flows: &[Flow]) -> Result<Report, ClusterError> {
         self.run_watched(flows, &Watch::default())
     }
@@ -45,11 +47,13 @@ impl Cluster {
             flows,
             awaited: awaited(flows),
             division: &division,
+            atlas: Atlas::default(),
             ends: Mutex::new(vec![Default::default(); flows.len()]),
             barrier: Barrier::new(threads),
             mail: (0..parts).map(|_| Mutex::new(Vec::new())).collect(),
             nexts: (0..threads).map(|_| AtomicU64::new(0)).collect(),
             failed: Mutex::new(None),
+            deadlock: Mutex::default(),
             paused: Mutex::default(),
             waits: Mutex::default(),
             sampled: AtomicU64::new(0),
@@ -77,11 +81,11 @@ impl Cluster {
             Ok(())
         })
         .map_err(|error: std::io::Error| ClusterError::Thread(error.to_string()))?;
-        let failed = shared.failed.lock().map(|mut failed| failed.take());
-        match failed.ok().flatten() {
-            Some(error) => Err(error),
-            None => report.stop(self.until).with_ideals(self).whole(),
+        if let Some(error) = locked(&shared.failed).take() {
+            return Err(error);
         }
+        let deadlock = locked(&shared.deadlock).take();
+        report.stop(self.until, deadlock).with_ideals(self, &shared.atlas).whole()
     }
 }
 

@@ -6,9 +6,10 @@ use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 use super::cluster::{Cluster, ClusterError};
 use super::division::Division;
 use super::flow::Flow;
+use super::report::Deadlock;
 use super::watch::Watch;
-use crate::net::Parcel;
 use crate::net::deadlock::Waits;
+use crate::net::{Atlas, Parcel};
 
 /// What the two ends of a flow must know of each other.
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,6 +27,8 @@ pub(super) struct Shared<'a> {
     /// By flow: does another wait for it at its target?
     pub(super) awaited: Vec<bool>,
     pub(super) division: &'a Division,
+    /// The paths of the network, which all parts share.
+    pub(super) atlas: Atlas,
     /// By flow, where cards carry them.
     pub(super) ends: Mutex<Vec<Ends>>,
     pub(super) barrier: Barrier,
@@ -34,6 +37,7 @@ pub(super) struct Shared<'a> {
     /// By thread: when something happens next.
     pub(super) nexts: Vec<AtomicU64>,
     pub(super) failed: Mutex<Option<ClusterError>>,
+    pub(super) deadlock: Mutex<Option<Deadlock>>,
     /// In a look for deadlocks: what all parts have to say.
     pub(super) paused: Mutex<Vec<(u32, u8)>>,
     pub(super) waits: Mutex<Waits>,

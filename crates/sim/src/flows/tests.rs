@@ -311,13 +311,25 @@ fn a_deadlock_is_found_and_explained() {
     let flows: Vec<Flow> = (0..8)
         .flat_map(|src| (0..8).map(move |_| Flow::new(src, (src + 4) % 8, 2_000_000, 0)))
         .collect();
-    let error = cluster.run(&flows).unwrap_err();
-    assert!(error.to_string().contains("switch 0 to switch 3"), "{error}");
-    let ClusterError::Deadlock { left: 1..=64, .. } = error else { panic!("{error:?}") };
+    let record = Some(RecordOptions { every: 100 * US, captures: Vec::new() });
+    cluster.record = record;
+    let report = cluster.run(&flows).unwrap();
+    let deadlock = report.deadlock.clone().unwrap();
+    assert!(deadlock.to_string().contains("switch 0 to switch 3"), "{deadlock}");
+    assert_eq!(deadlock.left, 64 - report.done());
+    let nexts = deadlock.links.iter().cycle().skip(1);
+    for ((_, to), (from, _)) in deadlock.links.iter().zip(nexts) {
+        assert_eq!(to, from, "each is paused by the next: {deadlock}");
+    }
+    // What was recorded up to then is there, and pauses last to the end.
+    assert_eq!(report.stopped, deadlock.at);
+    let recorded = report.record.as_ref().unwrap();
+    assert_eq!(recorded.samples, deadlock.at / (100 * US));
+    assert!(recorded.paused(deadlock.at).iter().any(|paused| *paused > deadlock.at / 2));
     // The circle has links of all parts.
     for (threads, lot) in [(2, 8), (1, 2), (2, 2)] {
         (cluster.threads, cluster.lot) = (threads, lot);
-        assert_eq!(cluster.run(&flows).unwrap_err(), error);
+        assert!(cluster.run(&flows).unwrap() == report, "{threads} threads, lots of {lot}");
     }
 }
 
@@ -338,8 +350,12 @@ fn what_cannot_be_run_is_refused() {
 #[test]
 fn a_run_can_end_early() {
     let flows = [Flow::new(0, 1, 1 << 30, 0), Flow::new(1, 0, 1, 3 * MS)];
-    let report = Cluster { until: MS, ..star(2) }.run(&flows).unwrap();
+    let watch = Watch::default();
+    let report = Cluster { until: MS, ..star(2) }.run_watched(&flows, &watch).unwrap();
     assert_eq!((report.done(), report.flows[1].began), (0, None));
+    // A flow is seen to come on before it ends.
+    assert_eq!(watch.ended(), 0);
+    assert_eq!(watch.delivered(), report.tally.delivered_bytes);
     assert_eq!((report.stopped, report.end()), (MS, 0));
     assert!(report.flows[0].arrived > 1 << 23);
 }

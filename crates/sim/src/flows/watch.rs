@@ -9,6 +9,7 @@ use crate::net::Ps;
 pub struct Watch {
     at: AtomicU64,
     ended: AtomicU64,
+    delivered: AtomicU64,
 }
 
 impl Watch {
@@ -22,8 +23,14 @@ impl Watch {
         self.ended.load(Ordering::Relaxed)
     }
 
-    pub(super) fn tell(&self, at: Ps, ended: u64) {
+    /// Bytes that have reached hosts, with all headers, what was sent again and acknowledges.
+    pub fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn tell(&self, at: Ps, ended: u64, delivered: u64) {
         self.at.fetch_max(at, Ordering::Relaxed);
         self.ended.fetch_add(ended, Ordering::Relaxed);
+        self.delivered.fetch_add(delivered, Ordering::Relaxed);
     }
 }

@@ -10,7 +10,7 @@
 //! A connection that a trigger starts waits for others. One that its host receives is waited for
 //! until it has arrived, one that it sends until it is acknowledged, whichever `…_done_trigger` the
 //! file has. If some do neither, the host hears of all of them at once, at that end which the file
-//! has.
+//! has. A connection may fire one trigger at both its ends, if that is a barrier of all ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -196,7 +196,20 @@ struct Connection {
     line: usize,
     flow: Flow,
     trigger: Option<u32>,
-    done: Vec<(u32, Hears)>,
+    /// The triggers that it makes fire: when it has arrived, and when it is acknowledged.
+    done: BTreeMap<Hears, u32>,
+}
+
+/// What makes a trigger fire.
+#[derive(Debug, Default)]
+struct Firing {
+    /// The connections, in the file's order.
+    connections: Vec<u32>,
+    /// Which of their ends.
+    ends: BTreeSet<Hears>,
+    /// How many do it at both ends, and the line of the last such.
+    twice: u32,
+    twice_at: usize,
 }
 
 /// What a matrix's file has.
@@ -309,7 +322,7 @@ impl Matrix {
         let wrong = |what: &str| FormatError::new(line, what);
         let (src, dst) = words[0].split_once("->").ok_or_else(|| wrong("no src->dst"))?;
         let (src, dst) = (number(line, "src", src)?, number(line, "dst", dst)?);
-        let (mut start, mut size, mut trigger, mut done) = (None, None, None, Vec::new());
+        let (mut start, mut size, mut trigger, mut done) = (None, None, None, BTreeMap::new());
         for pair in words[1..].chunks(2) {
             let [key, value] = *pair else {
                 return Err(wrong(&format!("\"{}\" has no value", short(pair[0]))));
@@ -318,13 +331,16 @@ impl Matrix {
                 "start" => start = Some(number::<f64>(line, key, value)?),
                 "size" => size = Some(number::<u64>(line, key, value)?),
                 "trigger" => trigger = Some(number::<u32>(line, key, value)?),
-                "send_done_trigger" => done.push((number(line, key, value)?, Hears::Ends)),
-                "recv_done_trigger" => done.push((number(line, key, value)?, Hears::Arrivals)),
+                "send_done_trigger" => _ = done.insert(Hears::Ends, number(line, key, value)?),
+                "recv_done_trigger" => _ = done.insert(Hears::Arrivals, number(line, key, value)?),
                 // A name, and a class: there is one class of connections here.
                 "id" | "prio" => _ = number::<u64>(line, key, value)?,
                 _ => return Err(wrong(&format!("a connection has no \"{}\"", short(key)))),
             }
         }
+        // As in htsim, 0 is no trigger.
+        done.retain(|_, trigger| *trigger > 0);
+        let trigger = trigger.filter(|trigger| *trigger > 0);
         let start = match (start, trigger) {
             (Some(start), None) if (0.0..=Flow::LATEST as f64).contains(&start) => start as Ps,
             (None, Some(_)) => 0,
@@ -347,15 +363,9 @@ impl Matrix {
 
     /// The flows, each behind those that it waits for.
     fn flows(mut self) -> Result<Vec<Flow>, FormatError> {
-        // By trigger: the connections whose end makes it fire, and how many it has started.
-        let mut fired_by: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        let mut ends: BTreeMap<u32, BTreeSet<Hears>> = BTreeMap::new();
-        for (i, connection) in (0u32..).zip(&self.connections) {
-            for (trigger, end) in &connection.done {
-                fired_by.entry(*trigger).or_default().push(i);
-                ends.entry(*trigger).or_default().insert(*end);
-            }
-        }
+        let firing = self.firing()?;
+        let none = Firing::default();
+        // By trigger: how many it has started.
         let mut started: BTreeMap<u32, u32> = BTreeMap::new();
         let mut entries = 0;
         for i in 0..self.connections.len() {
@@ -365,12 +375,12 @@ impl Matrix {
                 .triggers
                 .get(&id)
                 .ok_or_else(|| wrong(format!("there is no line for trigger {id}")))?;
-            let fires = *fires;
-            let mut after = fired_by.get(&id).cloned().unwrap_or_default();
+            let by = firing.get(&id).unwrap_or(&none);
+            let mut after = by.connections.clone();
             let before = started.entry(id).or_insert(0);
-            let needs = match fires {
+            let needs = match *fires {
                 Fires::Once => 1,
-                Fires::At(count) => count,
+                Fires::At(count) => count.saturating_sub(by.twice),
                 Fires::Always => {
                     // Before it starts, only those before it have been started.
                     let all = &self.connections;
@@ -379,7 +389,6 @@ impl Matrix {
                 }
             };
             *before += 1;
-            after.dedup();
             entries += after.len();
             if entries > 4 * Flow::MOST {
                 return Err(wrong("triggers join too many connections".into()));
@@ -391,27 +400,57 @@ impl Matrix {
                 );
                 return Err(wrong(what));
             }
-            let hears = self.hears(i, &after, ends.get(&id))?;
+            let hears = self.hears(i, &after, by)?;
             self.connections[i].flow.hears = hears;
             (self.connections[i].flow.after, self.connections[i].flow.needs) = (after, Some(needs));
         }
         self.in_order()
     }
 
-    /// What a connection's host hears of those that fire its trigger, at these ends: nothing that
-    /// it must be told, if it takes part in all of them.
-    fn hears(
-        &self,
-        i: usize,
-        after: &[u32],
-        ends: Option<&BTreeSet<Hears>>,
-    ) -> Result<Option<Hears>, FormatError> {
+    /// By trigger: what makes it fire. A connection both of whose ends do that fires a barrier
+    /// twice. If the barrier needs all ends, the later of the two, the sender's, is what counts.
+    fn firing(&self) -> Result<BTreeMap<u32, Firing>, FormatError> {
+        let mut firing: BTreeMap<u32, Firing> = BTreeMap::new();
+        for (i, Connection { line, done, .. }) in (0u32..).zip(&self.connections) {
+            let wrong = |what: String| FormatError::new(*line, what);
+            for (end, id) in done.iter().rev() {
+                if !self.triggers.contains_key(id) {
+                    return Err(wrong(format!("there is no line for trigger {id}")));
+                }
+                let by = firing.entry(*id).or_default();
+                if by.connections.last() == Some(&i) {
+                    (by.twice, by.twice_at) = (by.twice + 1, *line);
+                } else {
+                    by.connections.push(i);
+                    by.ends.insert(*end);
+                }
+            }
+        }
+        for (id, by) in firing.iter().filter(|(_, by)| by.twice > 0) {
+            let ends = by.connections.len() as u32 + by.twice;
+            if self.triggers.get(id).is_none_or(|(_, fires)| *fires != Fires::At(ends)) {
+                let what = format!(
+                    "it fires trigger {id} at both its ends: then the trigger is a barrier that \
+                     counts all ends, {ends}"
+                );
+                return Err(FormatError::new(by.twice_at, what));
+            }
+        }
+        Ok(firing)
+    }
+
+    /// What a connection's host hears of those that fire its trigger: nothing that it must be told,
+    /// if it takes part in all of them.
+    fn hears(&self, i: usize, after: &[u32], by: &Firing) -> Result<Option<Hears>, FormatError> {
+        if by.twice > 0 && by.ends.len() == 1 {
+            return Ok(Some(Hears::Ends));
+        }
         let Connection { line, flow: Flow { src, .. }, .. } = &self.connections[i];
         let elsewhere = after.iter().map(|other| &self.connections[*other as usize]);
         let mut elsewhere = elsewhere.filter(|c| c.flow.src != *src && c.flow.dst != *src);
         let Some(other) = elsewhere.next() else { return Ok(None) };
-        let ends: Vec<Hears> = ends.into_iter().flatten().copied().collect();
-        let [end] = *ends else {
+        let mut ends = by.ends.iter();
+        let (Some(end), None) = (ends.next(), ends.next()) else {
             let what = format!(
                 "it waits for the connection of line {}, which does not touch host {src}: then all \
                  that fire its trigger have a send_done_trigger, or all a recv_done_trigger",
@@ -419,7 +458,7 @@ impl Matrix {
             );
             return Err(FormatError::new(*line, what));
         };
-        Ok(Some(end))
+        Ok(Some(*end))
     }
 
     fn in_order(self) -> Result<Vec<Flow>, FormatError> {
@@ -499,6 +538,37 @@ mod tests {
         // Both start when the later of two has arrived.
         assert_eq!(began(2, 3), began(2, 0));
         assert!(began(3, 2) == 5 * US && began(2, 3) > 7 * US);
+    }
+
+    /// htsim's source and sink each make their trigger fire.
+    #[test]
+    fn a_connection_can_fire_a_trigger_at_both_ends() {
+        let text = |count| {
+            format!(
+                "0->1 start 0 size 9000 send_done_trigger 1 recv_done_trigger 1\n\
+                 1->2 trigger 1 size 500\ntrigger id 1 barrier count {count}\n"
+            )
+        };
+        let flows = read_matrix(&text(2), 32).unwrap();
+        assert_eq!((flows[1].after.clone(), flows[1].needs), (vec![0], Some(1)));
+        let report = Cluster::new(read_topology(TOPO).unwrap()).run(&flows).unwrap();
+        // The second activation is the sender's, by a way back later than the receiver's.
+        assert_eq!(report.flows[1].began, report.flows[0].ended);
+        for wrong in [text(1), text(3), text(2).replace("barrier", "oneshot")] {
+            let error = read_matrix(&wrong, 32).unwrap_err().to_string();
+            assert!(error.starts_with("line 1: it fires trigger 1 at both its ends"), "{error}");
+        }
+        // Two triggers are two; 0 is none; of one key said twice, the last counts.
+        let two = "0->1 start 0 size 9000 send_done_trigger 9 send_done_trigger 1 \
+            recv_done_trigger 2\n0->2 trigger 1 size 5\n1->3 trigger 2 size 5 \
+            recv_done_trigger 0\ntrigger id 1 oneshot\ntrigger id 2 oneshot\n";
+        let report = Cluster::new(read_topology(TOPO).unwrap());
+        let report = report.run(&read_matrix(two, 32).unwrap()).unwrap();
+        assert_eq!(report.flows[1].began, report.flows[0].ended);
+        assert!(report.flows[2].began < report.flows[1].began);
+        let nowhere = "0->1 start 0 size 1 send_done_trigger 7";
+        let error = read_matrix(nowhere, 32).unwrap_err().to_string();
+        assert_eq!(error, "line 1: there is no line for trigger 7");
     }
 
     #[test]

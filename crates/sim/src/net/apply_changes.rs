@@ -38,7 +38,7 @@ impl Net {
             }
             Change::Reroute => {
                 let (links, changes) = (&self.changes.links, &self.changes);
-                self.routes.learn(links, |link| !changes.is_down(link));
+                self.routes.learn(links, |link| changes.is_down(link));
             }
         }
     }

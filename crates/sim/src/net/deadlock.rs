@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::engine::Net;
 use super::pfc::CLASSES;
-use super::topology::Link;
 
 /// By link: those whose ports it waits for.
 pub type Waits = BTreeMap<u32, Vec<u32>>;
@@ -80,11 +79,5 @@ impl Net {
             }
         }
         nexts
-    }
-
-    /// The ends of a link, for people.
-    pub fn describe(&self, link: u32) -> String {
-        let Link { from, to, .. } = self.link(link);
-        format!("{from} to {to}")
     }
 }

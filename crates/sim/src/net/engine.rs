@@ -19,6 +19,7 @@ use super::changes::Changes;
 use super::marking::{Marking, marks};
 use super::notes::Notes;
 use super::packets::{Cargo, Kind, Packet, Packets};
+use super::paths::Atlas;
 use super::pfc::{Entry, Ingress, PfcOptions};
 use super::port::{Flags, Leaving, NONE, Port, Queues, Usage};
 use super::routes::{NOWHERE, Routes, Routing};
@@ -176,7 +177,19 @@ pub struct Net {
 
 impl Net {
     /// A network at rest.
+    ///
+    /// # Errors
+    /// If the topology cannot be built.
     pub fn new(topology: &Topology, options: &NetOptions) -> Result<Net, TopologyError> {
+        Net::with_atlas(topology, options, &Atlas::default())
+    }
+
+    /// As [`Net::new`]. Networks of one topology that have an atlas in common find paths once.
+    pub(crate) fn with_atlas(
+        topology: &Topology,
+        options: &NetOptions,
+        atlas: &Atlas,
+    ) -> Result<Net, TopologyError> {
         topology.check()?;
         let links = topology.links();
         let (hosts, switches) = (topology.hosts, topology.switches);
@@ -204,7 +217,7 @@ impl Net {
             ingress: links[..none].iter().map(|link| Ingress::new(headroom(link))).collect(),
             buffers: vec![Buffer::new(options.buffer); switches as usize],
             of_switch,
-            routes: Routes::new(&links, (hosts, switches), options.routing, options.seed),
+            routes: Routes::new(&links, (hosts, switches), (options.routing, options.seed), atlas),
             changes: Changes::new(links, switches, options.seed),
             pfc: options.pfc,
             part: None,

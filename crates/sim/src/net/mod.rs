@@ -1,7 +1,8 @@
 //! The network: hosts' ports, links and switches, with packets of any kind on them.
 //!
 //! - [`time`]: picoseconds and rates. [`wheel`]: the queue of events.
-//! - [`topology`]: hosts, switches and cables; [`shapes`]: the usual ones. [`routes`]: the paths.
+//! - [`topology`]: hosts, switches and cables; [`shapes`]: the usual ones. `paths`: all
+//!   shortest ones. [`routes`]: which a packet takes.
 //! - [`packets`]: what is on its way. `port`: the sending end of a link. [`buffer`], [`marking`],
 //!   [`pfc`]: when a switch drops, marks (ECN), pauses.
 //! - [`engine`]: [`Net`], which moves packets. [`changes`], `apply_changes`: what fails.
@@ -19,6 +20,7 @@ pub mod engine;
 pub mod marking;
 pub mod notes;
 pub mod packets;
+mod paths;
 pub mod pfc;
 mod port;
 mod record;
@@ -36,6 +38,7 @@ pub use engine::{Happening, Net, NetOptions, NetTally, Parcel, Part};
 pub use marking::Marking;
 pub use notes::{Notes, PacketNote, PauseNote};
 pub use packets::{Cargo, Head, Packet};
+pub(crate) use paths::Atlas;
 pub use pfc::PfcOptions;
 pub use port::Usage;
 pub use routes::Routing;

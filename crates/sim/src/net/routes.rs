@@ -1,7 +1,8 @@
 //! Routes: by which links a switch reaches a host, and which of them a packet takes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use super::paths::{Atlas, Paths};
 use super::time::{Ps, US};
 use super::topology::{Link, Node};
 use crate::dice::{Mix, mix};
@@ -55,13 +56,9 @@ pub(super) struct Routes {
     edges: Vec<Node>,
     /// By host: the link to it.
     down: Vec<u32>,
-    /// By host: the place of its edge switch among those that have hosts.
-    ranks: Vec<u32>,
-    switches: usize,
-    /// By an edge switch's rank and switch: a span of `members`.
-    table: Vec<u32>,
-    spans: Vec<(u32, u32)>,
-    members: Vec<u32>,
+    switches: u32,
+    atlas: Atlas,
+    paths: Arc<Paths>,
     choosers: Vec<Chooser>,
 }
 
@@ -69,11 +66,12 @@ pub(super) struct Routes {
 pub(super) const NOWHERE: u32 = u32::MAX;
 
 impl Routes {
+    /// Those over all links; other parts of the network have the same `atlas`.
     pub(super) fn new(
         links: &[Link],
         (hosts, switches): (u32, u32),
-        routing: Routing,
-        seed: u64,
+        (routing, seed): (Routing, u64),
+        atlas: &Atlas,
     ) -> Routes {
         let edges = links[..hosts as usize].iter().map(|link| link.to).collect();
         let down = links[..hosts as usize].iter().map(|link| link.back).collect();
@@ -86,61 +84,17 @@ impl Routes {
             Chooser { salt, random: Mix::new(salt), flowlets }
         };
         let choosers = (0..switches).map(chooser).collect();
-        let ranks = Vec::new();
-        let mut routes = Routes {
-            routing,
-            edges,
-            down,
-            ranks,
-            switches: switches as usize,
-            table: Vec::new(),
-            spans: Vec::new(),
-            members: Vec::new(),
-            choosers,
-        };
-        routes.learn(links, |_| true);
-        routes
+        let (atlas, paths) = (atlas.clone(), atlas.paths(links, (hosts, switches), Vec::new()));
+        Routes { routing, edges, down, switches, atlas, paths, choosers }
     }
 
-    /// Finds all shortest paths over the links that work.
-    pub(super) fn learn(&mut self, links: &[Link], works: impl Fn(u32) -> bool) {
-        let mut out: Vec<Vec<(u32, u32)>> = vec![Vec::new(); self.switches];
-        for (i, link) in (0u32..).zip(links) {
-            if let (Node::Switch(from), Node::Switch(to)) = (link.from, link.to)
-                && works(i)
-            {
-                out[from as usize].push((i, to));
-            }
-        }
-        let mut into: Vec<Vec<u32>> = vec![Vec::new(); self.switches];
-        for (from, links) in (0u32..).zip(&out) {
-            links.iter().for_each(|(_, to)| into[*to as usize].push(from));
-        }
-        (self.spans, self.members) = (vec![(0, 0)], Vec::new());
-        let mut known = BTreeMap::new();
-        let mut edges: Vec<u32> = self.edges.iter().filter_map(Node::switch).collect();
-        edges.sort_unstable();
-        edges.dedup();
-        let rank = |node: &Node| node.switch().map_or(0, |s| edges.partition_point(|e| *e < s));
-        self.ranks = self.edges.iter().map(|node| rank(node) as u32).collect();
-        self.table = vec![0; edges.len() * self.switches];
-        for (rank, edge) in edges.into_iter().enumerate() {
-            let far = distances(&into, edge);
-            for (switch, links) in out.iter().enumerate() {
-                let nearer = |to: u32| far[to as usize] + 1 == far[switch];
-                let group: Vec<u32> =
-                    links.iter().filter(|(_, to)| nearer(*to)).map(|(link, _)| *link).collect();
-                if far[switch] == UNREACHED || group.is_empty() {
-                    continue;
-                }
-                let span = *known.entry(group).or_insert_with_key(|group| {
-                    self.spans.push((self.members.len() as u32, group.len() as u32));
-                    self.members.extend(group);
-                    self.spans.len() as u32 - 1
-                });
-                self.table[rank * self.switches + switch] = span;
-            }
-        }
+    /// Takes all shortest paths without the links that are down.
+    pub(super) fn learn(&mut self, links: &[Link], is_down: impl Fn(u32) -> bool) {
+        let down = (0..links.len() as u32).filter(|link| is_down(*link)).collect();
+        // Unless another part needs the old ones, they go before the new ones are there.
+        self.paths = Arc::default();
+        let size = (self.edges.len() as u32, self.switches);
+        self.paths = self.atlas.paths(links, size, down);
     }
 
     /// The link by which `switch` sends a packet of this flow to `host`; [`NOWHERE`] if there is no
@@ -151,15 +105,12 @@ impl Routes {
         if edge == switch {
             return self.down[host as usize];
         }
-        let rank = self.ranks[host as usize] as usize;
-        let span = self.table[rank * self.switches + switch as usize];
-        let (start, len) = self.spans[span as usize];
-        match len {
-            0 => NOWHERE,
-            1 => self.members[start as usize],
-            _ => {
-                let chosen = start + self.choose(now, switch, flow, len);
-                self.members[chosen as usize]
+        match *self.paths.between(switch, host) {
+            [] => NOWHERE,
+            [only] => only,
+            ref several => {
+                let chooser = &mut self.choosers[switch as usize];
+                several[chooser.choose(self.routing, now, flow, several.len() as u64)]
             }
         }
     }
@@ -171,55 +122,42 @@ impl Routes {
         if edge == switch {
             return self.down[host as usize];
         }
-        let rank = self.ranks[host as usize] as usize;
-        let (start, len) = self.spans[self.table[rank * self.switches + switch as usize] as usize];
+        let links = self.paths.between(switch, host);
         let hash = mix(self.choosers[switch as usize].salt ^ u64::from(flow));
-        let chosen = start + (((hash >> 32) * u64::from(len)) >> 32) as u32;
-        self.members.get(chosen as usize).copied().unwrap_or(NOWHERE)
+        links.get(one_of(hash, links.len() as u64)).copied().unwrap_or(NOWHERE)
     }
+}
 
+impl Chooser {
     /// One of `len` paths.
     #[inline]
-    fn choose(&mut self, now: Ps, switch: u32, flow: u32, len: u32) -> u32 {
-        let chooser = &mut self.choosers[switch as usize];
-        let hash = mix(chooser.salt ^ u64::from(flow));
-        let one_of = |random: u64| (((random >> 32) * u64::from(len)) >> 32) as u32;
-        match self.routing {
-            Routing::Ecmp => one_of(hash),
-            Routing::Spray => one_of(chooser.random.number()),
+    fn choose(&mut self, routing: Routing, now: Ps, flow: u32, len: u64) -> usize {
+        let hash = mix(self.salt ^ u64::from(flow));
+        match routing {
+            Routing::Ecmp => one_of(hash, len),
+            Routing::Spray => one_of(self.random.number(), len),
             Routing::Flowlet { gap_ps } => {
-                let flowlet = &mut chooser.flowlets[hash as usize % FLOWLETS];
+                let flowlet = &mut self.flowlets[hash as usize % FLOWLETS];
                 if now.saturating_sub(flowlet.last) > gap_ps || flowlet.last == 0 {
-                    flowlet.choice = chooser.random.number() as u32;
+                    flowlet.choice = self.random.number() as u32;
                 }
                 flowlet.last = now;
-                one_of(u64::from(flowlet.choice) << 32)
+                one_of(u64::from(flowlet.choice) << 32, len)
             }
         }
     }
 }
 
-/// The distance of a switch that cannot be reached.
-const UNREACHED: u32 = u32::MAX - 1;
-
-/// By switch: how many links it is away from `edge`.
-fn distances(into: &[Vec<u32>], edge: u32) -> Vec<u32> {
-    let mut far = vec![UNREACHED; into.len()];
-    far[edge as usize] = 0;
-    let mut line = VecDeque::from([edge]);
-    while let Some(at) = line.pop_front() {
-        for from in &into[at as usize] {
-            if far[*from as usize] == UNREACHED {
-                far[*from as usize] = far[at as usize] + 1;
-                line.push_back(*from);
-            }
-        }
-    }
-    far
+/// One of `len`, by the upper half of a random number.
+#[inline]
+fn one_of(random: u64, len: u64) -> usize {
+    (((random >> 32) * len) >> 32) as usize
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::net::shapes::FatTree;
     use crate::net::time::LineRate;
@@ -255,7 +193,7 @@ mod tests {
     fn every_pair_is_joined_by_a_shortest_path() {
         let (topology, links) = (tree(), tree().links());
         let size = (topology.hosts, topology.switches);
-        let mut routes = Routes::new(&links, size, Routing::Ecmp, 1);
+        let mut routes = Routes::new(&links, size, (Routing::Ecmp, 1), &Atlas::default());
         for (src, dst) in (0..16).flat_map(|a| (0..16).map(move |b| (a, b))) {
             let hops = match (src / 2 == dst / 2, src / 4 == dst / 4) {
                 (true, _) => 2,
@@ -273,7 +211,7 @@ mod tests {
         let (topology, links) = (tree(), tree().links());
         let size = (topology.hosts, topology.switches);
         for routing in [Routing::Ecmp, Routing::Spray, Routing::FLOWLETS] {
-            let mut routes = Routes::new(&links, size, routing, 2);
+            let mut routes = Routes::new(&links, size, (routing, 2), &Atlas::default());
             let mut used = BTreeMap::new();
             for flow in 0..4000 {
                 *used.entry(way(&mut routes, &links, (0, 15, flow))).or_insert(0) += 1;
@@ -287,13 +225,13 @@ mod tests {
     fn failed_links_are_avoided() {
         let (topology, links) = (tree(), tree().links());
         let size = (topology.hosts, topology.switches);
-        let mut routes = Routes::new(&links, size, Routing::Spray, 3);
+        let mut routes = Routes::new(&links, size, (Routing::Spray, 3), &Atlas::default());
         let failed = way(&mut routes, &links, (0, 15, 0))[1];
-        routes.learn(&links, |link| link != failed && link != links[failed as usize].back);
+        routes.learn(&links, |link| link == failed || link == links[failed as usize].back);
         for flow in 0..100 {
             assert!(!way(&mut routes, &links, (0, 15, flow)).contains(&failed));
         }
-        routes.learn(&links, |_| false);
+        routes.learn(&links, |_| true);
         assert_eq!(routes.next(1, 0, 15, 0), NOWHERE);
         assert_ne!(routes.next(1, 0, 1, 0), NOWHERE, "a host of the same switch");
     }

@@ -79,9 +79,8 @@ impl Scale {
             rows.push(measure(case, runs)?);
         }
         show(&rows);
-        if is_wanted("fig2") {
-            figures.push(caches::figure());
-        }
+        let of_caches = caches::FIGURES.into_iter().filter(|(id, _)| is_wanted(id));
+        figures.extend(of_caches.map(|(_, draw)| draw()));
         if is_wanted("fig9") {
             figures.push(figures::by_queue_pairs(runs.div_ceil(2), seconds)?);
         }

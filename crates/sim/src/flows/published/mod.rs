@@ -15,7 +15,7 @@ use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::carrier::{Carrier, News, Turn};
-use super::cluster::{Cluster, ClusterError};
+use super::cluster::ClusterError;
 use super::flow::Flow;
 use super::report::Part as Outcome;
 use super::shared::Shared;
@@ -96,7 +96,7 @@ impl<'a> Carrier<'a> for Models<'a> {
         let How::Published(scheme) = cluster.transport.how else {
             unreachable!("the caller has looked what carries the flows")
         };
-        let mut net = cluster.build()?;
+        let mut net = cluster.build_part(&shared.atlas)?;
         net.advance(START);
         if division.parts() > 1 {
             net.set_part(division.part(own));
@@ -106,7 +106,7 @@ impl<'a> Carrier<'a> for Models<'a> {
         Ok(Models {
             shared,
             scheme,
-            limits: limits(cluster, flows, scheme)?,
+            limits: limits(shared, scheme)?,
             software: scheme.recovery().control_queue.map(span),
             net,
             first,
@@ -190,11 +190,12 @@ impl<'a> Carrier<'a> for Models<'a> {
 
 /// The limits of all flows. IRN has no more packets outstanding than the longest way of a flow
 /// holds (its §3.2: BDP-FC).
-fn limits(cluster: &Cluster, flows: &[Flow], scheme: Published) -> Result<Limits, ClusterError> {
+fn limits(shared: &Shared<'_>, scheme: Published) -> Result<Limits, ClusterError> {
+    let Shared { cluster, flows, .. } = *shared;
     let (mtu, bits) = (cluster.mtu.bytes(), cluster.host_bits());
     let mut packets = cluster.window_packets;
     if scheme == Published::Irn {
-        let mut idle = cluster.build()?;
+        let mut idle = cluster.build_part(&shared.atlas)?;
         let longest = flows.iter().map(|flow| product(&mut idle, flow, mtu.into())).max();
         packets = packets.min(longest.unwrap_or(1).try_into().unwrap_or(u16::MAX)).max(1);
     }

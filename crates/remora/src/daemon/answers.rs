@@ -229,10 +229,13 @@ impl Server {
         pid: i32,
         keep: Keep,
     ) -> Result<(), Refusal> {
+        // Who got in beside the former client does not do so beside this one.
+        let share = new_token()?;
         let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
         // The former client may still look at its pipe, and would take wake-ups from this one.
         let wake = Wake::new().map_err(no_descriptors)?;
         let old = held.take_over(client, pid);
+        held.share = share;
         held.keep = self.policy.rule(held.uid).keep(keep);
         let (slot, epoch) = (held.slot, held.epoch);
         self.device.live.command_own(|driver| {

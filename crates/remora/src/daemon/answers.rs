@@ -18,7 +18,7 @@ use super::objects::Ask;
 use super::policy::Rule;
 use super::running::client_of;
 use super::server::Server;
-use super::session_queues::SessionQueues;
+use super::session_queues::{SessionQueues, User};
 use super::sessions::Session;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
@@ -170,7 +170,7 @@ impl Server {
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             let slot = engine.attach(arena, file, events, rule.quotas);
-            Some(slot.inspect(|slot| share(driver, *slot, &rule)))
+            Some(slot.inspect(|slot| share(driver, *slot, (uid, &rule))))
         });
         let slot = match attached {
             Some(Ok(slot)) => slot,
@@ -602,6 +602,10 @@ fn room_for_loan(
     if has_few_descriptors && loan != Loan::Sealed {
         return Err("the daemon keeps its last descriptors for other clients: lend memory files, \
                     or give the daemon a higher limit (ulimit -n)"
+    let (of_user, most) = engine.loans_of_user(slot);
+    if of_user >= most {
+        return Err(format!("all {most} loans of memory of the session’s user are used up"));
+    }
             .into());
     }
     Ok(())
@@ -667,7 +671,10 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
 }
 
 /// Gives a session its share of the card, and holds it to its rates.
-pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
+pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
+    if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
+        of.user = User { uid, loans: rule.loans, groups: rule.groups };
+    }
     let (client, now) = (client_of(slot), driver.now());
     driver.nic.set_client_weight(client, rule.weight);
     if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {

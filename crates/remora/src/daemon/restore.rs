@@ -244,7 +244,7 @@ fn attach(driver: &mut Own, file: OwnedFd, head: &Head, rule: &Rule) -> Result<u
     let events = events().map_err(|error| error.to_string())?;
     let slot =
         engine.attach(arena, file, events, rule.quotas).map_err(|error| error.to_string())?;
-    share(driver, slot, rule);
+    share(driver, slot, (head.uid, rule));
     Ok(slot)
 }
 

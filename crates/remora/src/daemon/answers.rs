@@ -367,6 +367,15 @@ impl Server {
         act: impl FnOnce(&mut Own, u16) -> R,
     ) -> Option<R> {
         let session = self.held(client)?;
+        self.with_session(session, act)
+    }
+
+    /// Commands the card, for a session; `None` if it has ended.
+    pub(super) fn with_session<R>(
+        &mut self,
+        session: u32,
+        act: impl FnOnce(&mut Own, u16) -> R,
+    ) -> Option<R> {
         let slot = self.sessions.get(&session)?.slot;
         Some(self.device.live.command_own(|driver| act(driver, slot)))
     }
@@ -593,6 +602,10 @@ fn room_for_loan(
     if let Err(limit) = engine.admits(slot, Ask::Lent(0)) {
         return Err(format!("the session’s quota of {limit} loans of memory is used up"));
     }
+    let (of_user, most) = engine.loans_of_user(slot);
+    if of_user >= most {
+        return Err(format!("all {most} loans of memory of the session’s user are used up"));
+    }
     if engine.loans() >= LOANS_MAX {
         return Err(format!(
             "all sessions together lend {LOANS_MAX} pieces of memory, which is all that the \
@@ -602,10 +615,6 @@ fn room_for_loan(
     if has_few_descriptors && loan != Loan::Sealed {
         return Err("the daemon keeps its last descriptors for other clients: lend memory files, \
                     or give the daemon a higher limit (ulimit -n)"
-    let (of_user, most) = engine.loans_of_user(slot);
-    if of_user >= most {
-        return Err(format!("all {most} loans of memory of the session’s user are used up"));
-    }
             .into());
     }
     Ok(())

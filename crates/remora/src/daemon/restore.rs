@@ -5,7 +5,8 @@
 //! All that is written down before the client has its answer, so that a daemon may be killed at any
 //! moment. Kernels run again, too (`kept_kernels`). What cannot be made again is gone: queue pairs,
 //! whose peers have seen their connection end, completion queues, windows, and regions in memory
-//! that was reached by system calls in the client's process. A restored session waits for its client, as one that is kept.
+//! that was reached by system calls in the client's process. A restored session waits for its
+//! client, as one that is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -365,10 +365,10 @@ fn of_two_that_take_a_session_over_one_has_it() {
     daemon.wait_until_empty();
 }
 
-/// The children of a process that has lost its session, and those that it has passed its device to,
+/// The children of a process that has lost its session, and those to which it has passed its device,
 /// get in no more.
 #[test]
-fn whoever_might_join_the_former_holder_does_not_join_the_next() {
+fn guests_of_the_former_holder_do_not_join_the_next() {
     let daemon = Daemon::start();
     let hello = Hello { name: Some("one".into()), keep: Keep::Forever, ..Hello::default() };
     let first = Client::attach(&daemon, &hello).unwrap();

@@ -365,8 +365,8 @@ fn of_two_that_take_a_session_over_one_has_it() {
     daemon.wait_until_empty();
 }
 
-/// The children of a process that has lost its session, and those to which it has passed its device,
-/// get in no more.
+/// The children of a process that has lost its session get in no more, and neither do those to
+/// which it has passed its device.
 #[test]
 fn guests_of_the_former_holder_do_not_join_the_next() {
     let daemon = Daemon::start();

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
+use support::xdma::{self, Xdma};
 use support::{Folder, command, fail, pattern, run, succeed};
 
 /// `remora dma files` at work, until it is dropped.
@@ -199,14 +200,15 @@ fn dd_and_fio_reach_the_card() {
     ]);
     assert!(fs::read(&back).unwrap() == pattern(1 << 20));
 
-    let fio = Command::new("fio")
-        .args(["--name=card", "--rw=randwrite", "--bs=16k", "--size=32M", "--verify=crc32c"])
-        .args([format!("--filename={h2c}"), format!("--aux-path={}", card.folder.display())])
-        .stdout(Stdio::null())
-        .status();
-    match fio {
-        Ok(done) => assert!(done.success()),
-        Err(error) => eprintln!("fio is left out: {error}; ./ci.sh setup installs it"),
-    }
+    xdma::fio("randwrite", "32M", &["--verify=crc32c"], (&h2c, &card.folder));
     drop(card);
+}
+
+#[test]
+fn xilinxs_tools_reach_the_card() {
+    let folder = Folder::new();
+    let Some(tools) = Xdma::build(&folder) else { return };
+    let card = Card::start(&folder, &["--far", "64M", "--channels", "3"]);
+    xdma::run_test(&tools, &card.folder, &folder, 3);
+    card.stop();
 }

@@ -4,12 +4,13 @@
 mod support;
 
 use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use support::mount::{Mounted, can_mount};
 use support::nic::Daemon;
+use support::xdma::{self, Xdma};
 use support::{Folder, pattern, until};
 
 #[test]
@@ -131,41 +132,21 @@ fn dd_and_fio_move_bytes_by_the_engine() {
     assert!(fs::read(&back).unwrap() == pattern(1 << 20));
 
     for (file, rw) in [(&h2c, "randwrite"), (&c2h, "randread")] {
-        let aux = format!("--aux-path={}", folder.path("").display());
-        let fio = Command::new("fio")
-            .args(["--name=card", &format!("--rw={rw}"), "--bs=16k", "--size=16M"])
-            .args([format!("--filename={file}"), aux])
-            .stdout(Stdio::null())
-            .status();
-        match fio {
-            Ok(done) => assert!(done.success(), "{rw}"),
-            Err(error) => eprintln!("fio is left out: {error}; ./ci.sh setup installs it"),
-        }
+        xdma::fio(rw, "16M", &[], (file, &folder.path("")));
     }
     mounted.stop();
 }
 
-/// What Xilinx's `dma_to_device` and `dma_from_device` do, call by call: open for reading and
-/// writing, seek to the address, move blocks of a size, again and again.
 #[test]
-fn programs_seek_and_move_blocks() {
+fn xilinxs_tools_move_bytes_by_the_engine() {
     if !can_mount() {
         return;
     }
     let folder = Folder::new();
-    let mounted = Mounted::start(&folder, &["--far", "64M"], None);
-    let block = pattern(8192);
-    let mut to = mounted.open("xdma0_h2c_0");
-    let mut from = mounted.open("xdma0_c2h_0");
-    for round in 0..50_u64 {
-        let address = 4096 * round + round;
-        assert_eq!(to.seek(SeekFrom::Start(address)).unwrap(), address);
-        assert_eq!(to.write(&block).unwrap(), block.len());
-        assert_eq!(from.seek(SeekFrom::Start(address)).unwrap(), address);
-        let mut back = vec![0; block.len()];
-        assert_eq!(from.read(&mut back).unwrap(), back.len());
-        assert!(back == block, "round {round}");
-    }
-    drop((to, from));
+    let Some(tools) = Xdma::build(&folder) else { return };
+    let mounted = Mounted::start(&folder, &["--far", "64M", "--channels", "2"], None);
+    xdma::run_test(&tools, &mounted.dir, &folder, 2);
+    let (file, back) = (mounted.dir.join("xdma0_c2h_1"), folder.path("back"));
+    tools.moves("flush", &file, (0, 1024, 0), &back);
     mounted.stop();
 }

@@ -13,7 +13,7 @@ use crate::commands::words::*;
 use crate::commands::*;
 use crate::driver::Own;
 use crate::kernel::Executor;
-use crate::memory::{Buffer, FilesFull};
+use crate::memory::{Buffer, FileError};
 use crate::news::{Concerned, News};
 
 /// A device's driver.
@@ -213,7 +213,7 @@ impl Driver {
     }
 
     /// Makes a file reachable for the card, to be registered.
-    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FilesFull> {
+    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FileError> {
         match self {
             Driver::Own(own) => own.add_file(file),
             Driver::Attached(attached) => attached.add_file(file),

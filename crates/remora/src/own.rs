@@ -25,7 +25,7 @@ use remora_nic::{
 
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
 use crate::driver::Own;
-use crate::memory::{Buffer, CHECKED, FilesFull};
+use crate::memory::{Buffer, CHECKED, FileError};
 use crate::multicast::refusal::JoinError;
 use crate::news::{Concerned, News};
 use crate::rings::RingsOf;
@@ -134,8 +134,8 @@ impl Own {
     }
 
     /// Makes a file reachable for the card, to be registered.
-    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FilesFull> {
-        self.memory.add_file(file).map(Place::File)
+    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FileError> {
+        Ok(Place::File(self.memory.add_file(file)?))
     }
 
     /// Ends what [`Own::add_file`] began.

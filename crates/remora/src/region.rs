@@ -13,7 +13,7 @@ use crate::attach::AdoptedRegion;
 use crate::commands::{Bytes, Commands, Place};
 use crate::either::Driver;
 use crate::live::Live;
-use crate::memory::{AllocError, Buffer, BufferError, FilesFull};
+use crate::memory::{AllocError, Buffer, BufferError, FileError};
 use crate::message::Object;
 
 /// A protection domain: its queue pairs and regions work with each other, and with no others.
@@ -77,9 +77,9 @@ pub enum RegisterError {
     /// There is no memory for the buffer.
     #[error(transparent)]
     Alloc(#[from] AllocError),
-    /// No more files can be served.
+    /// The file cannot be served.
     #[error(transparent)]
-    Files(#[from] FilesFull),
+    Files(#[from] FileError),
     /// The file's length cannot be read.
     #[error("cannot read the length of the file to serve: {0}")]
     Length(std::io::Error),

@@ -1,17 +1,21 @@
 //! A daemon that is killed at any moment, again and again, while its clients work: each request
 //! completes once, all that waits ends with a reason, and the next daemon at the same place serves
-//! the same clients. Nothing of the former one stays with them.
+//! the same clients. Nothing of the former one stays with them. The same where clients attach,
+//! register memory and make queues meanwhile.
 
 mod daemon;
 
 use std::collections::VecDeque;
+use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::process::{DaemonProcess, Held};
 use remora::ConnectFailure;
+use remora::memory::Buffer;
 use remora::nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status,
 };
@@ -215,6 +219,91 @@ fn meets(server: &Device, client: &Device, done: &AtomicU64) {
             }
         });
     });
+}
+
+/// A step of a program that sets itself up: what it has made, or why it has not.
+fn made<T, E: std::fmt::Display>(step: Result<T, E>, steps: &AtomicU64) -> Result<T, String> {
+    steps.fetch_add(1, Ordering::Relaxed);
+    step.map_err(|error| error.to_string())
+}
+
+/// Attaches, registers memory of each kind, and makes queues of each kind.
+fn sets_up(socket: &Path, steps: &AtomicU64) -> Result<(), String> {
+    let device = made(DeviceOptions::new().attach(socket).open(), steps)?;
+    let domain = made(device.alloc_pd(), steps)?;
+    let _shared = made(domain.alloc(8192, Access::all()), steps)?;
+    let _own = made(domain.register(Buffer::new(4096).unwrap(), Access::all()), steps)?;
+    let _card = made(domain.alloc_device_memory(64, Access::all()), steps)?;
+    let mut file = tempfile();
+    file.write_all(&[7; 4096]).unwrap();
+    let _file = made(domain.register_file(file, Access::all()), steps)?;
+    let cq = made(device.create_cq(64), steps)?;
+    let srq = made(domain.create_srq(16, 1), steps)?;
+    let with_srq = QueuePairOptions::rc(&cq).srq(&srq);
+    let (a, b) = (made(domain.create_qp(&QueuePairOptions::rc(&cq)), steps)?, with_srq);
+    let b = made(domain.create_qp(&b), steps)?;
+    let params = ConnectionParams::new(device.info().mtu);
+    made(a.connect(b.local(), &params), steps)?;
+    // (Others may listen at the same time, each at another port.)
+    static PORTS: AtomicU16 = AtomicU16::new(1);
+    let port = PORTS.fetch_add(1, Ordering::Relaxed).max(1);
+    let _listener = made(device.listen(port), steps)?;
+    Ok(())
+}
+
+/// A file without a name.
+fn tempfile() -> std::fs::File {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("remora-killed-{}-{number}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let options = std::fs::File::options().read(true).write(true).create_new(true).clone();
+    let file = options.open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+/// Sets up again and again, until the daemon is gone; returns the reason that was given.
+fn sets_up_until_refused(socket: &Path, steps: &AtomicU64) -> String {
+    let until = Instant::now() + LONG;
+    while Instant::now() < until {
+        if let Err(reason) = sets_up(socket, steps) {
+            return reason;
+        }
+    }
+    panic!("the daemon is not killed");
+}
+
+#[test]
+fn clients_that_set_themselves_up_while_their_daemon_is_killed_learn_why_and_attach_again() {
+    let mut daemon = DaemonProcess::start("killed-early");
+    let mut random = Random(0x5EED_1601);
+    sets_up(&daemon.socket, &AtomicU64::new(0)).unwrap();
+    let before = Held::by("self");
+    for round in 0..2 * ROUNDS {
+        let steps = AtomicU64::new(0);
+        let (moment, spins) = (random.below(150), random.below(200_000));
+        let socket = daemon.socket.clone();
+        let reasons: Vec<String> = thread::scope(|scope| {
+            let client = || scope.spawn(|| sets_up_until_refused(&socket, &steps));
+            let clients = [client(), client(), client()];
+            let until = Instant::now() + LONG;
+            while steps.load(Ordering::Relaxed) < moment {
+                assert!(Instant::now() < until, "round {round}: the clients do not go on");
+                thread::yield_now();
+            }
+            (0..spins).for_each(|_| std::hint::spin_loop());
+            daemon.kill();
+            clients.map(|client| client.join().unwrap()).into()
+        });
+        for reason in reasons {
+            let words = ["attach again", "`remora nic` running", "does not answer"];
+            assert!(words.iter().any(|words| reason.contains(words)), "round {round}: {reason}");
+        }
+        before.wait_until_no_more("self");
+        daemon.again();
+        sets_up(&daemon.socket, &AtomicU64::new(0)).unwrap();
+    }
 }
 
 /// One daemon, its clients, and its end after so many steps of theirs.

@@ -6,6 +6,7 @@ mod daemon;
 mod skips;
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use daemon::Daemon;
 use daemon::program::{Program, heard, read, written};
+use remora::memory::Buffer;
 use remora::message::{
     Answer, Hello, Keep, Loan, MessageSocket, Object, Request, SOCKET_VARIABLE, decode, encode,
     greeting,
@@ -197,6 +199,57 @@ fn a_connection_that_has_outlived_its_process_lends_no_memory() {
         assert!(Instant::now() < until, "the session does not end with its connection");
         thread::yield_now();
     }
+}
+
+/// What is open in a process, by its descriptors.
+fn open_files(pid: &str) -> Vec<String> {
+    let folder = std::fs::read_dir(Path::new("/proc").join(pid).join("fd")).unwrap();
+    let links = folder.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok());
+    let mut links: Vec<String> = links.map(|link| link.to_string_lossy().into_owned()).collect();
+    // (The folder itself is open while it is read.)
+    links.retain(|link| !link.contains("/fd"));
+    links.sort();
+    links
+}
+
+/// Uses a card, and then becomes another program, which waits.
+#[test]
+#[ignore = "a program for other tests"]
+fn become_another_program() {
+    let before = open_files("self");
+    let device = DeviceOptions::new().open().unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let memory = domain.alloc(4096, Access::all()).unwrap();
+    let own = domain.register(Buffer::new(4096).unwrap(), Access::all()).unwrap();
+    let cq = device.create_cq(16).unwrap();
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    qp.loop_back(&qp, Access::all()).unwrap();
+    assert!(open_files("self").len() > before.len());
+    println!("says {}", before.join(" | "));
+    heard();
+    let failed = Command::new("sh").args(["-c", "echo says another; read line"]).exec();
+    drop((memory, own));
+    panic!("no other program: {failed}");
+}
+
+/// Nothing of the session is in the program that takes the place of its own, and it ends at once.
+#[test]
+fn a_session_ends_when_its_process_runs_another_program() {
+    let daemon = Daemon::start();
+    let mut program = Program::start("become_another_program", &daemon.socket, "");
+    let before = program.says();
+    let sessions = || daemon.observer().status().unwrap().sessions;
+    assert_eq!(sessions().len(), 1);
+    program.hears("");
+    assert_eq!(program.says(), "another");
+    let open = open_files(&program.child.id().to_string());
+    assert_eq!(open.join(" | "), before, "the other program has descriptors of the session");
+    let until = Instant::now() + LONG;
+    while !sessions().is_empty() {
+        assert!(Instant::now() < until, "the session goes on: {:?}", sessions());
+        thread::yield_now();
+    }
+    assert!(program.child.try_wait().unwrap().is_none(), "it was the session that ended");
 }
 
 #[test]

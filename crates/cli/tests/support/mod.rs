@@ -21,6 +21,7 @@ pub(crate) mod nodes;
 #[path = "../../../remora/tests/support/skips.rs"]
 pub(crate) mod skips;
 pub(crate) mod verbs;
+pub(crate) mod xdma;
 
 /// How long anything may take. Only a hang takes that long: nothing is concluded from time.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

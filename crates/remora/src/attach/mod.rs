@@ -60,7 +60,7 @@ use crate::by_number::ByNumber;
 use crate::commands::{Commands, Place};
 use crate::driver::Clock;
 use crate::fabric::FabricChoice;
-use crate::memory::{Buffer, FilesFull, memfd};
+use crate::memory::{Buffer, FileError, memfd};
 use crate::message::{Join, KernelAnswer, KernelRequest, Loan, Object, Ticket, decode};
 use crate::news::{Concerned, News};
 use crate::shared::{Arena, CompletionConsumer, EventConsumer};
@@ -488,9 +488,12 @@ impl Attached {
     }
 
     /// Makes a file reachable for the card, to be registered.
-    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FilesFull> {
-        let number = self.session.lend(Loan::File, Some(file.as_fd())).ok_or(FilesFull)?;
-        Ok(Place::Lent { number, offset: 0 })
+    pub(crate) fn add_file(&mut self, file: File) -> Result<Place, FileError> {
+        match self.session.lend(Loan::File, Some(file.as_fd())) {
+            Some(number) => Ok(Place::Lent { number, offset: 0 }),
+            None if self.session.over().is_some() => Err(FileError::Gone),
+            None => Err(FileError::Refused),
+        }
     }
 
     /// Ends what [`Attached::add_file`] began.

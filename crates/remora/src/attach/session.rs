@@ -115,8 +115,9 @@ impl Begun {
     /// The card's settings and limits.
     pub(crate) fn config(&mut self) -> Result<Config, AttachError> {
         let config = self.session.call(&Command::ConfigNow {});
-        let over = || self.session.over().unwrap_or("it does not tell its limits").to_owned();
-        config.ok_or_else(|| AttachError::Refused(over()))
+        let reason = || self.session.over().unwrap_or("it does not tell its limits").to_owned();
+        let path = &self.path;
+        config.ok_or_else(|| AttachError::Greeting { path: path.clone(), reason: reason() })
     }
 
     /// Asks the daemon at `path`, a socket or the folder of a device, for a session.

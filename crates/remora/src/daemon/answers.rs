@@ -18,7 +18,7 @@ use super::objects::Ask;
 use super::policy::Rule;
 use super::running::client_of;
 use super::server::Server;
-use super::session_queues::SessionQueues;
+use super::session_queues::{SessionQueues, User};
 use super::sessions::Session;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
@@ -170,7 +170,7 @@ impl Server {
         let attached = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
             let slot = engine.attach(arena, file, events, rule.quotas);
-            Some(slot.inspect(|slot| share(driver, *slot, &rule)))
+            Some(slot.inspect(|slot| share(driver, *slot, (uid, &rule))))
         });
         let slot = match attached {
             Some(Ok(slot)) => slot,
@@ -229,10 +229,13 @@ impl Server {
         pid: i32,
         keep: Keep,
     ) -> Result<(), Refusal> {
+        // Who got in beside the former client does not do so beside this one.
+        let share = new_token()?;
         let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
         // The former client may still look at its pipe, and would take wake-ups from this one.
         let wake = Wake::new().map_err(no_descriptors)?;
         let old = held.take_over(client, pid);
+        held.share = share;
         held.keep = self.policy.rule(held.uid).keep(keep);
         let (slot, epoch) = (held.slot, held.epoch);
         self.device.live.command_own(|driver| {
@@ -364,6 +367,15 @@ impl Server {
         act: impl FnOnce(&mut Own, u16) -> R,
     ) -> Option<R> {
         let session = self.held(client)?;
+        self.with_session(session, act)
+    }
+
+    /// Commands the card, for a session; `None` if it has ended.
+    pub(super) fn with_session<R>(
+        &mut self,
+        session: u32,
+        act: impl FnOnce(&mut Own, u16) -> R,
+    ) -> Option<R> {
         let slot = self.sessions.get(&session)?.slot;
         Some(self.device.live.command_own(|driver| act(driver, slot)))
     }
@@ -590,6 +602,10 @@ fn room_for_loan(
     if let Err(limit) = engine.admits(slot, Ask::Lent(0)) {
         return Err(format!("the session’s quota of {limit} loans of memory is used up"));
     }
+    let (of_user, most) = engine.loans_of_user(slot);
+    if of_user >= most {
+        return Err(format!("all {most} loans of memory of the session’s user are used up"));
+    }
     if engine.loans() >= LOANS_MAX {
         return Err(format!(
             "all sessions together lend {LOANS_MAX} pieces of memory, which is all that the \
@@ -664,7 +680,10 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
 }
 
 /// Gives a session its share of the card, and holds it to its rates.
-pub(super) fn share(driver: &mut Own, slot: u16, rule: &Rule) {
+pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
+    if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
+        of.user = User { uid, loans: rule.loans, groups: rule.groups };
+    }
     let (client, now) = (client_of(slot), driver.now());
     driver.nic.set_client_weight(client, rule.weight);
     if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {

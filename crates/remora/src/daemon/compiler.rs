@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use super::fd_store::Part;
 use crate::event::Event;
 use crate::kernel::{Program, Tap};
 use crate::message::KernelRequest;
@@ -18,9 +19,18 @@ pub(super) enum Built {
     Tap(Box<dyn Tap>),
 }
 
-/// A module to be compiled, for a request of a client.
+/// Whom a module is compiled for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Customer {
+    /// A client, which waits for its answer.
+    Client(u32),
+    /// A session that another daemon has left, with this part in the store.
+    Restored(u32, Part),
+}
+
+/// A module to be compiled, for a request.
 pub(super) struct Job {
-    pub(super) client: u32,
+    pub(super) customer: Customer,
     pub(super) request: KernelRequest,
     pub(super) module: Vec<u8>,
 }
@@ -29,6 +39,8 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) struct Compiler {
     pub(super) waiting: VecDeque<Job>,
+    /// What another daemon has left, for which nobody waits: it comes last.
+    pub(super) left: VecDeque<Job>,
     pub(super) is_busy: bool,
     sender: Sender<(Job, Result<Built, Refusal>)>,
     pub(super) done: Receiver<(Job, Result<Built, Refusal>)>,
@@ -38,7 +50,7 @@ pub(super) struct Compiler {
 
 impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Job").field("client", &self.client).finish_non_exhaustive()
+        f.debug_struct("Job").field("customer", &self.customer).finish_non_exhaustive()
     }
 }
 
@@ -46,13 +58,15 @@ impl Compiler {
     pub(super) fn new() -> io::Result<Compiler> {
         let (sender, done) = mpsc::channel();
         let event = Arc::new(Event::new()?);
-        Ok(Compiler { waiting: VecDeque::new(), is_busy: false, sender, done, event })
+        let (waiting, left) = (VecDeque::new(), VecDeque::new());
+        Ok(Compiler { waiting, left, is_busy: false, sender, done, event })
     }
 
     /// Begins with the next job, if none is under way.
     pub(super) fn go_on(&mut self) {
         while !self.is_busy {
-            let Some(job) = self.waiting.pop_front() else { return };
+            let next = self.waiting.pop_front().or_else(|| self.left.pop_front());
+            let Some(job) = next else { return };
             let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
             let run = move || {
                 let built = build(&job.request, &job.module);

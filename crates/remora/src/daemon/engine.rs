@@ -28,7 +28,7 @@ use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
-    Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, Work,
+    Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
     ring as ring_doorbell,
 };
 use crate::by_number::ByNumber;
@@ -42,8 +42,10 @@ use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 use crate::wake_pipe::Wake;
 
-/// The most memberships in multicast groups of one session, of the 1,024 groups of the card.
-pub(super) const GROUPS: usize = 128;
+/// The most memberships in multicast groups of one session, of the card's [`ALL_GROUPS`].
+const GROUPS: usize = 128;
+/// The groups of the card.
+pub(super) const ALL_GROUPS: u32 = 1024;
 
 /// The queues of all sessions.
 #[derive(Debug)]
@@ -129,6 +131,7 @@ impl Engine {
             shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
+            user: User::default(),
             usage: Usage::default(),
             held: Vec::new(),
             lent: BTreeMap::new(),
@@ -529,6 +532,29 @@ impl Engine {
         }
         self.own(session, Object::Lent(number), (amount, None));
         number
+    }
+
+    /// Pieces of memory that all sessions of a session's user lend, and the most that they may.
+    pub(crate) fn loans_of_user(&self, session: u16) -> (usize, usize) {
+        let (user, mine) = self.of_user(session);
+        (mine.map(|of| of.lent.len()).sum(), user.loans as usize)
+    }
+
+    /// May a session join another multicast group? Otherwise returns the limit.
+    pub(crate) fn room_for_group(&self, session: u16) -> Result<(), usize> {
+        let of = self.sessions.get(usize::from(session)).and_then(Option::as_ref);
+        let (user, mine) = self.of_user(session);
+        let most = user.groups as usize;
+        if of.is_none_or(|of| of.groups.len() >= GROUPS) {
+            return Err(GROUPS);
+        }
+        if mine.map(|of| of.groups.len()).sum::<usize>() >= most { Err(most) } else { Ok(()) }
+    }
+
+    fn of_user(&self, session: u16) -> (User, impl Iterator<Item = &SessionQueues>) {
+        let of = self.sessions.get(usize::from(session)).and_then(Option::as_ref);
+        let user = of.map_or_else(User::default, |of| of.user);
+        (user, self.sessions.iter().flatten().filter(move |of| of.user.uid == user.uid))
     }
 
     /// Pieces of memory that all sessions lend.

@@ -40,6 +40,8 @@ pub(crate) enum Part {
     Record,
     /// Memory that a session lends, by its number.
     Lent(u32),
+    /// The kernel of an op-code, by its version. (The last of the parts: see `restore`.)
+    Kernel(u64, u64),
 }
 
 /// Whose a stored descriptor is.
@@ -57,6 +59,9 @@ pub(crate) fn name(stored: Stored) -> String {
         Stored::Session(session, Part::Arena) => format!("{PREFIX}.{session}.arena"),
         Stored::Session(session, Part::Record) => format!("{PREFIX}.{session}.record"),
         Stored::Session(session, Part::Lent(number)) => format!("{PREFIX}.{session}.lent.{number}"),
+        Stored::Session(session, Part::Kernel(opcode, version)) => {
+            format!("{PREFIX}.{session}.kernel.{opcode}.{version}")
+        }
         Stored::User(uid) => format!("{PREFIX}.user.{uid}"),
     }
 }
@@ -69,6 +74,9 @@ pub(crate) fn parse(name: &str) -> Option<Stored> {
         [PREFIX, session, "arena"] => (session, Part::Arena),
         [PREFIX, session, "record"] => (session, Part::Record),
         [PREFIX, session, "lent", number] => (session, Part::Lent(number.parse().ok()?)),
+        [PREFIX, session, "kernel", opcode, version] => {
+            (session, Part::Kernel(opcode.parse().ok()?, version.parse().ok()?))
+        }
         _ => return None,
     };
     Some(Stored::Session(session.parse().ok()?, part))
@@ -146,7 +154,8 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_were_written() {
-        for part in [Part::Arena, Part::Record, Part::Lent(0), Part::Lent(u32::MAX)] {
+        let kernel = Part::Kernel(u64::MAX, u64::MAX);
+        for part in [Part::Arena, Part::Record, Part::Lent(0), Part::Lent(u32::MAX), kernel] {
             let stored = Stored::Session(7, part);
             assert_eq!(parse(&name(stored)), Some(stored));
         }
@@ -155,6 +164,8 @@ mod tests {
         for other in others.into_iter().chain([
             "remora.1.arena.2",
             "remora.1.lent.2.3",
+            "remora.1.kernel.2",
+            "remora.1.kernel.2.3.4",
             "remora.user",
             "remora.user.x",
             "remora.user.1.arena",

@@ -23,7 +23,7 @@ use remora_nic::{
     MemoryFault, MwType, Path, Pd, QpInfo, QpInit, RegMrError, Xrcd,
 };
 
-use super::engine::{Engine, GROUPS};
+use super::engine::Engine;
 use super::lent::ADDRESSES;
 use super::objects::{Ask, window};
 use super::record::Entry;
@@ -354,9 +354,9 @@ impl Commands for Guarded<'_> {
             return Err(McastError::UnknownQp.into());
         }
         // A group is a socket of the daemon's, and the card has room for some.
-        if self.groups().len() >= GROUPS {
-            return Err(McastError::Full { limit: GROUPS }.into());
-        }
+        let session = self.session;
+        let room = self.engine().room_for_group(session);
+        room.map_err(|limit| McastError::Full { limit })?;
         self.driver.attach_mcast(qpn, group)?;
         self.groups().insert((qpn, group));
         Ok(())

@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
 
-use super::compiler::{Built, Job};
+use super::answers::NO_SESSION;
+use super::compiler::{Built, Customer, Job};
 use super::ending::remove_tap;
 use super::objects::Ask;
 use super::running::client_of;
@@ -25,11 +26,13 @@ use crate::message::{
 };
 
 /// The longest module, in bytes.
-const MODULE_MAX: u64 = 1 << 20;
+pub(super) const MODULE_MAX: u64 = 1 << 20;
 /// Kernels in one answer.
 const PAGE: usize = 16;
 
 type Refusal = String;
+/// What becomes of a request.
+type KernelDone = Result<KernelAnswer, Refusal>;
 
 impl Server {
     /// Carries a request out; `None` if its answer comes later.
@@ -38,7 +41,7 @@ impl Server {
         client: u32,
         request: KernelRequest,
         with: Vec<OwnedFd>,
-    ) -> Option<Result<KernelAnswer, Refusal>> {
+    ) -> Option<KernelDone> {
         let code = match &request {
             KernelRequest::Deploy { code, name, grants, .. } => {
                 if name.len() > KERNEL_NAME_MAX || grants.len() > GRANTS_MAX {
@@ -55,21 +58,26 @@ impl Server {
             }
             _ => {
                 let done = self.with(client, |driver, slot| ask(driver, slot, &request));
-                return Some(done.ok_or_else(|| "the client has no session".into()));
+                if let (KernelRequest::Undeploy(opcode), Some(session)) =
+                    (&request, self.held(client))
+                {
+                    self.unstore_kernel(session, *opcode);
+                }
+                return Some(done.ok_or_else(|| NO_SESSION.into()));
             }
         };
         match code {
             Code::Builtin(name) => {
-                let built = match self.builtin(client, name, &request) {
-                    Ok(built) => built,
-                    Err(refusal) => return Some(Err(refusal)),
+                let Some(session) = self.held(client) else {
+                    return Some(Err(NO_SESSION.into()));
                 };
-                let done = self.with(client, |driver, slot| install(driver, slot, &request, built));
-                Some(done.ok_or_else(|| "the client has no session".into()))
+                let built = self.builtin(session, name, &request);
+                Some(built.and_then(|built| self.run_for(session, (&request, &[]), built)))
             }
             Code::Module { .. } => match module_bytes(with) {
                 Ok(module) => {
-                    self.compiler.waiting.push_back(Job { client, request, module });
+                    let customer = Customer::Client(client);
+                    self.compiler.waiting.push_back(Job { customer, request, module });
                     self.pause(client);
                     self.compiler.go_on();
                     None
@@ -79,17 +87,31 @@ impl Server {
         }
     }
 
-    /// A built-in kernel. Those of a session share what they keep.
-    fn builtin(
+    /// Has code of a client run; it outlives the daemon from then on, if the session does.
+    fn run_for(
         &mut self,
-        client: u32,
+        session: u32,
+        (request, module): (&KernelRequest, &[u8]),
+        built: Built,
+    ) -> KernelDone {
+        let act = |driver: &mut Own, slot| install(driver, slot, request, built);
+        let answer = self.with_session(session, act).ok_or(NO_SESSION)?;
+        if answer == KernelAnswer::Done {
+            self.store_kernel(session, request, module);
+        }
+        Ok(answer)
+    }
+
+    /// A built-in kernel. Those of a session share what they keep.
+    pub(super) fn builtin(
+        &mut self,
+        session: u32,
         name: &str,
         request: &KernelRequest,
     ) -> Result<Built, Refusal> {
         let kind = Kind::named(name);
         let kind = kind.ok_or_else(|| format!("there is no built-in kernel {name}"))?;
-        let session = self.held(client).and_then(|session| self.sessions.get_mut(&session));
-        let held = session.ok_or("the client has no session")?;
+        let held = self.sessions.get_mut(&session).ok_or(NO_SESSION)?;
         let shared = held.builtin.get_or_insert_with(Builtin::new);
         match request {
             KernelRequest::Bind { .. } => {
@@ -105,11 +127,19 @@ impl Server {
         self.compiler.event.drain().ok();
         while let Ok((job, built)) = self.compiler.done.try_recv() {
             self.compiler.is_busy = false;
-            let Job { client, request, .. } = job;
-            let done = self.with(client, |driver, slot| {
-                built.map(|built| install(driver, slot, &request, built))
-            });
-            self.go_on_with(client, done.unwrap_or_else(|| Err("the session has ended".into())));
+            let Job { customer, request, module } = job;
+            match customer {
+                Customer::Client(client) => {
+                    let session = self.held(client).ok_or_else(|| "the session has ended".into());
+                    let done = session.and_then(|session| {
+                        built.and_then(|built| self.run_for(session, (&request, &module), built))
+                    });
+                    self.go_on_with(client, done);
+                }
+                Customer::Restored(session, part) => {
+                    self.run_restored((session, part), &request, built);
+                }
+            }
         }
         self.compiler.go_on();
     }
@@ -133,7 +163,12 @@ fn grants(list: &[(u32, bool)]) -> Vec<Grant> {
 }
 
 /// Has code run.
-fn install(driver: &mut Own, slot: u16, request: &KernelRequest, built: Built) -> KernelAnswer {
+pub(super) fn install(
+    driver: &mut Own,
+    slot: u16,
+    request: &KernelRequest,
+    built: Built,
+) -> KernelAnswer {
     match (request, built) {
         (
             KernelRequest::Deploy { opcode, replace, name, budget, grants: list, .. },

@@ -9,7 +9,7 @@
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
-//!   (`compiler`);
+//!   (`compiler`); `kept_kernels` has those of kept sessions outlive the daemon;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `descriptors` looks at what comes with their messages; `answers`
 //!   answers their requests, and `ending` destroys what a session has left; `descriptions` tell a
@@ -41,6 +41,7 @@ mod hostile;
 mod hostile_machine;
 mod ivshmem;
 mod join;
+mod kept_kernels;
 mod kernels;
 mod lent;
 mod machines;

@@ -10,6 +10,8 @@
 //! [users.alice]             # by name, or by number: [users.1000]
 //! attach = true
 //! sessions = 16
+//! loans = 4096              # pieces of memory that all its sessions lend together
+//! groups = 256              # memberships in multicast groups, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
 //!
@@ -31,6 +33,8 @@ use thiserror::Error;
 
 use remora_nic::{Rate, RateLimits};
 
+use super::engine::ALL_GROUPS;
+use super::lent::LOANS_MAX;
 use crate::dma::Sizes;
 use crate::message::{Keep, Quotas};
 
@@ -51,6 +55,10 @@ pub(crate) struct Rule {
     pub(crate) attach: bool,
     /// The most sessions at a time.
     pub(crate) sessions: u32,
+    /// The most pieces of memory that all of the user's sessions lend together.
+    pub(crate) loans: u32,
+    /// The most memberships in multicast groups of all of them.
+    pub(crate) groups: u32,
     /// The longest time for which a session is kept; `None`: without limit.
     pub(crate) keep_seconds: Option<u32>,
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
@@ -68,6 +76,9 @@ pub(crate) struct Rule {
 const SESSIONS: u32 = 1024;
 /// The most of one user, who leaves some to others.
 const SESSIONS_OF_A_USER: u32 = 256;
+/// The same of loans and groups, where there are several users.
+const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
+const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
 
 /// Why a policy cannot be read.
 #[derive(Debug, Error)]
@@ -120,6 +131,8 @@ struct Document {
 struct Entry {
     attach: Option<bool>,
     sessions: Option<u32>,
+    loans: Option<u32>,
+    groups: Option<u32>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
     weight: Option<u16>,
@@ -179,7 +192,7 @@ struct CardMemoryEntry {
 impl Default for Policy {
     fn default() -> Policy {
         let own = rustix::process::geteuid().as_raw();
-        let all = Rule::new(true);
+        let all = Rule { loans: LOANS_MAX as u32, groups: ALL_GROUPS, ..Rule::new(true) };
         Policy {
             sessions: SESSIONS,
             others: Rule::new(false),
@@ -194,6 +207,8 @@ impl Rule {
         Rule {
             attach,
             sessions: SESSIONS_OF_A_USER,
+            loans: LOANS_OF_A_USER,
+            groups: GROUPS_OF_A_USER,
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
@@ -210,6 +225,8 @@ impl Rule {
         Rule {
             attach: entry.attach.unwrap_or(attach),
             sessions: entry.sessions.unwrap_or(SESSIONS_OF_A_USER),
+            loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
+            groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
             rates: entry.rates.limits(),
@@ -261,8 +278,8 @@ impl Policy {
         let mut policy = Policy {
             sessions: document.sessions.unwrap_or(SESSIONS),
             others: Rule::of(&document.others, false),
+            users: Policy::default().users.keys().map(|uid| (*uid, Rule::new(true))).collect(),
             shares: true,
-            ..Policy::default()
         };
         let rules = document.users.iter().map(|(name, entry)| (name.as_str(), entry));
         for (name, entry) in rules.chain([("others", &document.others)]) {
@@ -321,6 +338,10 @@ mod tests {
         assert!(!policy.rule(own + 4711).attach);
         assert!(!policy.shares());
         assert!(policy.rule(own).sessions < policy.sessions(), "one user leaves some to others");
+        let shared = parse("").unwrap();
+        let most = |policy: &Policy| (policy.rule(own).loans, policy.rule(own).groups);
+        assert_eq!(most(&policy), (LOANS_MAX as u32, ALL_GROUPS), "there is nobody else");
+        assert_eq!(most(&shared), (LOANS_MAX as u32 / 2, ALL_GROUPS / 2));
     }
 
     #[test]
@@ -330,6 +351,7 @@ mod tests {
             [others]
             attach = true
             sessions = 1
+            loans = 10
             [users.root]
             lend_process_memory = true
             [users.4711]
@@ -348,6 +370,7 @@ mod tests {
         let policy = parse(text).unwrap();
         assert!(policy.shares());
         assert_eq!((policy.sessions(), policy.rule(9999).sessions), (5, 1));
+        assert_eq!((policy.rule(9999).loans, policy.rule(4712).groups), (10, GROUPS_OF_A_USER));
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
         let rule = policy.rule(4712);

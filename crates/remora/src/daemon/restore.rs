@@ -3,9 +3,10 @@
 //! memory that the programs of a user have together.
 //!
 //! All that is written down before the client has its answer, so that a daemon may be killed at any
-//! moment. What cannot be made again is gone: queue pairs, whose peers have seen their connection
-//! end, completion queues, windows, and regions in memory that was reached by system calls in the
-//! client's process. A restored session waits for its client, as one that is kept.
+//! moment. Kernels run again, too (`kept_kernels`). What cannot be made again is gone: queue pairs,
+//! whose peers have seen their connection end, completion queues, windows, and regions in memory
+//! that was reached by system calls in the client's process. A restored session waits for its
+//! client, as one that is kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +41,7 @@ pub struct Restored {
 }
 
 /// The descriptors of one session.
-type Parts = BTreeMap<Part, OwnedFd>;
+pub(super) type Parts = BTreeMap<Part, OwnedFd>;
 
 /// Why a session is lost.
 type Refusal = String;
@@ -100,6 +101,7 @@ impl Server {
         let arena = parts.remove(&Part::Arena).ok_or("it has no arena")?;
         let (mut record, head, entries) =
             Record::open(record).map_err(|error| error.to_string())?;
+        let kernels = parts.split_off(&Part::Kernel(0, 0));
         let rule = *self.policy.rule(head.uid);
         if !rule.attach {
             return Err(format!("user {} may not attach any more", head.uid));
@@ -146,6 +148,7 @@ impl Server {
         held.leave(Instant::now());
         tracing::info!(session, name = held.name, regions, "a session is restored");
         self.sessions.insert(number, held);
+        self.restore_kernels(number, kernels);
         self.device.live.background.wake();
         Ok(regions as u32)
     }
@@ -211,7 +214,7 @@ impl Server {
         });
     }
 
-    fn put(&mut self, session: u32, part: Part, file: BorrowedFd<'_>) {
+    pub(super) fn put(&mut self, session: u32, part: Part, file: BorrowedFd<'_>) {
         if let Some(held) = self.sessions.get_mut(&session) {
             held.stored.insert(part);
         }
@@ -244,7 +247,7 @@ fn attach(driver: &mut Own, file: OwnedFd, head: &Head, rule: &Rule) -> Result<u
     let events = events().map_err(|error| error.to_string())?;
     let slot =
         engine.attach(arena, file, events, rule.quotas).map_err(|error| error.to_string())?;
-    share(driver, slot, rule);
+    share(driver, slot, (head.uid, rule));
     Ok(slot)
 }
 

@@ -81,6 +81,7 @@ pub(crate) struct SessionQueues {
     pub(super) shared_receives: Vec<u32>,
     pub(crate) counters: SessionCounters,
     pub(crate) quotas: Quotas,
+    pub(crate) user: User,
     pub(crate) usage: Usage,
     /// Completion queues that hold notifications back, and until when, in no order.
     pub(super) held: Vec<(Time, u32)>,
@@ -106,6 +107,14 @@ pub(crate) struct SessionQueues {
     /// The session is being ended: its pages stay as they are, for a client that looks what became
     /// of its requests, and go with the arena.
     pub(crate) ends: bool,
+}
+
+/// Whose a session is, and what all sessions of that user have together at most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) loans: u32,
+    pub(crate) groups: u32,
 }
 
 /// What has happened in a session.

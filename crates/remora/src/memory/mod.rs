@@ -70,6 +70,20 @@ enum Source {
 #[error("cannot serve another file: {FILES_MAX} are served already; deregister one of them")]
 pub struct FilesFull;
 
+/// The card does not serve a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+pub enum FileError {
+    /// It serves as many as it can.
+    #[error(transparent)]
+    Full(#[from] FilesFull),
+    /// The card is another process's, which refuses: quotas, or a file of a foreign kind.
+    #[error("the process that has the card refuses to serve the file: the log has its reason")]
+    Refused,
+    /// The card is another process's, and that process has ended.
+    #[error("the process that has the card has ended: attach again")]
+    Gone,
+}
+
 impl HostMemory {
     /// # Safety
     /// The caller promises this of each virtual address that is passed to the methods of

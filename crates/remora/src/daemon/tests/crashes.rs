@@ -364,3 +364,27 @@ fn of_two_that_take_a_session_over_one_has_it() {
     assert_eq!(daemon.observer().refusal(&Request::Evict("one"), &[]), None);
     daemon.wait_until_empty();
 }
+
+/// The children of a process that has lost its session get in no more, and neither do those to
+/// which it has passed its device.
+#[test]
+fn guests_of_the_former_holder_do_not_join_the_next() {
+    let daemon = Daemon::start();
+    let hello = Hello { name: Some("one".into()), keep: Keep::Forever, ..Hello::default() };
+    let first = Client::attach(&daemon, &hello).unwrap();
+    let joins = |of: &Client| {
+        let Welcome { session, share: token, .. } = of.welcome;
+        let join = Some(crate::message::Join { session, token });
+        Client::attach(&daemon, &Hello { join, ..Hello::default() })
+    };
+    let guest = joins(&first).unwrap();
+    let again = Hello { token: Some(first.welcome.token), ..hello };
+    let next = Client::attach(&daemon, &again).unwrap();
+    for former in [&first, &guest] {
+        assert!(former.asker.farewell().contains("taken the session over"));
+        assert!(joins(former).is_err(), "a token of the former holder's");
+    }
+    joins(&next).unwrap().card().alloc_pd().unwrap();
+    assert_eq!(daemon.observer().refusal(&Request::Evict("one"), &[]), None);
+    daemon.wait_until_empty();
+}

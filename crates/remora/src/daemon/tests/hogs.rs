@@ -11,7 +11,7 @@ fn daemon_with(rule: &str) -> Daemon {
     let own = rustix::process::geteuid().as_raw();
     let name = format!("remora-hogs-{}-{number}.toml", std::process::id());
     let file = std::env::temp_dir().join(name);
-    std::fs::write(&file, format!("[users.{own}.quotas]\n{rule}")).unwrap();
+    std::fs::write(&file, format!("[users.{own}]\n{rule}")).unwrap();
     let policy = Policy::read(&file).unwrap();
     std::fs::remove_file(file).unwrap();
     Daemon::with(policy)
@@ -34,7 +34,7 @@ fn loans(daemon: &Daemon) -> u32 {
 
 #[test]
 fn a_session_lends_no_more_than_its_quota() {
-    let daemon = daemon_with("loans = 5");
+    let daemon = daemon_with("quotas.loans = 5");
     let (hog, (file, _)) = (daemon.client(), sealed(4096));
     let (lent, reason) = lend_all(&hog, Loan::Sealed, &[file.as_fd()]);
     assert_eq!((lent, loans(&daemon)), (5, 5));
@@ -45,10 +45,40 @@ fn a_session_lends_no_more_than_its_quota() {
     daemon.wait_until_empty();
 }
 
+#[test]
+fn the_sessions_of_a_user_lend_and_join_no_more_together_than_the_users_share() {
+    let daemon = daemon_with("loans = 7\ngroups = 3\nquotas.loans = 5");
+    let (one, two, (file, _)) = (daemon.client(), daemon.client(), sealed(4096));
+    assert_eq!(lend_all(&one, Loan::Sealed, &[file.as_fd()]).0, 5);
+    let (lent, reason) = lend_all(&two, Loan::Sealed, &[file.as_fd()]);
+    assert!(lent == 2 && reason.contains("all 7 loans"), "{lent}: {reason}");
+    let members = [&one, &two].map(|client| {
+        let mut card = client.card();
+        let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(16).unwrap());
+        card.create_qp(QpInit { transport: Transport::Ud, ..init(pd, cq) }).unwrap().qpn
+    });
+    let joins = |(client, qpn): (&Client, u32), n| {
+        client.card().attach_mcast(qpn, IpAddr::from([239, 78, 0, n])).is_ok()
+    };
+    assert!(joins((&one, members[0]), 1) && joins((&one, members[0]), 2));
+    assert!(joins((&two, members[1]), 1) && !joins((&two, members[1]), 2));
+    // What one session gives up, the other may have.
+    drop(one);
+    while daemon.observer().status()[0].sessions.len() > 1 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    while !joins((&two, members[1]), 2) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(lend_all(&two, Loan::Sealed, &[file.as_fd()]).0, 3);
+    drop(two);
+    daemon.wait_until_empty();
+}
+
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.
 #[test]
 fn all_loans_together_leave_the_daemon_mappings() {
-    let daemon = daemon_with("loans = 100000");
+    let daemon = daemon_with("loans = 100000\nquotas.loans = 100000");
     let (hog, (file, _)) = (daemon.client(), sealed(4096));
     let (lent, reason) = lend_all(&hog, Loan::Sealed, &[file.as_fd()]);
     assert_eq!(lent, LOANS_MAX);

@@ -253,6 +253,129 @@ fn a_session_outlives_many_daemons_and_changes_in_between() {
     daemon.wait_until_empty();
 }
 
+/// Answers with what it was called with.
+#[cfg(feature = "wasm")]
+fn echo() -> crate::kernel::wasm::Module {
+    let text = r#"(module
+        (import "remora" "params" (func $params (param i32 i32) (result i32)))
+        (import "remora" "output" (func $output (param i32 i32) (result i32)))
+        (memory (export "memory") 1)
+        (func (export "kernel") (result i32)
+            (drop (call $params (i32.const 0) (i32.const 64)))
+            (call $output (i32.const 0) (i32.const 5))))"#;
+    crate::kernel::wasm::Module::load(&wat::parse_str(text).unwrap()).unwrap()
+}
+
+/// Has the kernel of op-code 17 answer, by a new connection.
+#[cfg(feature = "wasm")]
+fn echoes(server: &Device) {
+    let device = DeviceOptions::new().embedded().open().unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let mine = domain.create_qp(&crate::QueuePairOptions::rc(&cq)).unwrap();
+    let theirs = server.alloc_pd().unwrap();
+    let theirs = theirs.create_qp(&crate::QueuePairOptions::new()).unwrap();
+    let params = crate::ConnectionParams::new(device.info().mtu).kernels(true);
+    mine.connect(theirs.local(), &params).unwrap();
+    theirs.connect(mine.local(), &params).unwrap();
+    let mut client = crate::kernel::KernelClient::new(&domain, &mine, &cq, 8, 1 << 16).unwrap();
+    let mut out = Vec::new();
+    client.call(17, b"hello", &mut out).unwrap();
+    assert_eq!(out, b"hello");
+}
+
+#[cfg(feature = "wasm")]
+#[test]
+fn kernels_outlive_the_daemon() {
+    use crate::kernel::Deployment;
+    use crate::kernel::builtin::{Builtin, Kind};
+    let manager = Manager::start("kernels");
+    let (mut daemon, _) = manager.daemon();
+    let open = |daemon: &Daemon| DeviceOptions::new().attach(&daemon.path);
+    let mut device = open(&daemon).keep("store", Keep::Forever).open().unwrap();
+    let (module, named) = (echo(), |name: &str| Deployment::new(name, []));
+    device.load_kernel(17, named("echo"), &module).unwrap();
+    let get =
+        |device: &Device, op| device.deploy_kind(op, named("get"), Kind::Get, &Builtin::new());
+    get(&device, 18).unwrap();
+    get(&device, 19).unwrap();
+    device.undeploy(19).unwrap();
+    assert!(get(&device, 18).is_err(), "the op-code is taken");
+    for round in 0..2 {
+        let ticket = device.ticket().unwrap();
+        drop((device, daemon));
+        let restored;
+        (daemon, restored) = manager.daemon();
+        assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
+        device = open(&daemon).take_over(ticket, Keep::Forever).open().unwrap();
+        let kernels = || device.kernels().into_iter().map(|kernel| (kernel.opcode, kernel.name));
+        // A module is compiled meanwhile.
+        while kernels().len() < 2 {
+            std::thread::yield_now();
+        }
+        let names = [(17, "echo".to_owned()), (18, "get".to_owned())];
+        assert!(kernels().eq(names), "round {round}: {:?}", device.kernels());
+        echoes(&device);
+    }
+    device.undeploy(17).unwrap();
+    assert_eq!(
+        manager.of_sessions(),
+        ["remora.1.arena", "remora.1.kernel.18.0", "remora.1.record"]
+    );
+    // (The process may have another device of this name.)
+    let name = device.ticket().unwrap().name;
+    assert_eq!(daemon.observer().refusal(&Request::Evict(&name), &[]), None);
+    assert_eq!(manager.of_sessions(), [""; 0]);
+}
+
+/// Each wrong one is left out, and the session is there all the same.
+#[test]
+fn kernels_that_cannot_run_again_are_forgotten() {
+    use crate::message::{Code, KernelRequest};
+    let manager = Manager::start("wrong-kernels");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let deploy = |opcode, replace, name: &str| {
+        let (name, budget, grants) = (name.to_owned(), 1000, vec![]);
+        let code = Code::Builtin(name.clone());
+        KernelRequest::Deploy { opcode, replace, name, budget, grants, code }
+    };
+    let asked = |request| client.asker.refusal(&Request::Kernel(request), &[]);
+    assert_eq!(asked(deploy(1, false, "get")), None);
+    assert_eq!(asked(deploy(1, true, "get")), None);
+    assert_eq!(asked(deploy(2, false, "get")), None);
+    drop(daemon);
+    let mut left = manager.pass();
+    let mut add = |name: &str, file: OwnedFd| {
+        manager.kept.lock().unwrap().insert(name.into(), file.try_clone().unwrap());
+        left.push((name.into(), file));
+    };
+    let file = |bytes: &[u8]| crate::memory::memfd::constant("kernel", bytes).unwrap();
+    let described = |request: KernelRequest| file(&encode(&(request, b"no module".to_vec())));
+    // A daemon was killed that had stored a kernel's successor.
+    add("remora.1.kernel.2.1", described(deploy(2, false, "get")));
+    add("remora.1.kernel.3.0", described(deploy(3, false, "no such kernel")));
+    add("remora.1.kernel.4.0", file(b"nonsense"));
+    add("remora.1.kernel.5.0", sealed(4096).0);
+    add("remora.1.kernel.6.0", std::io::pipe().unwrap().0.into());
+    add("remora.1.kernel.7.0", described(KernelRequest::Undeploy(1)));
+    let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
+    assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
+    let rest =
+        ["arena", "kernel.1.1", "kernel.2.1", "record"].map(|part| format!("remora.1.{part}"));
+    while manager.of_sessions() != rest {
+        std::thread::yield_now();
+    }
+    let again = Hello { token: Some(client.welcome.token), ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    let listed =
+        next.asker.ask(&Request::Kernel(KernelRequest::List(0)), &[], |answer| match answer {
+            Answer::Kernel(crate::message::KernelAnswer::List { kernels, .. }) => kernels,
+            other => panic!("{other:?}"),
+        });
+    assert_eq!(listed.iter().map(|row| row.opcode).collect::<Vec<_>>(), [1, 2]);
+}
+
 #[test]
 fn what_the_store_has_wrong_is_left_out() {
     let manager = Manager::start("wrong");

@@ -56,7 +56,8 @@ impl Service for etcd::member::Etcd {
         use remora_cluster::etcd::{Etcd, EtcdOptions};
         let group = self.group("contract/a");
         let lease = Duration::from_secs(60);
-        let options = EtcdOptions { group, lease, size: 3, ring_bytes: 1 << 16 };
+        let options =
+            EtcdOptions { group, lease, size: 3, ring_bytes: 1 << 16, origin: Origin::New };
         let (way, _) = Etcd::connect(&options, me).unwrap();
         Box::new(way.announce(address))
     }

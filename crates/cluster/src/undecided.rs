@@ -1,5 +1,5 @@
 //! Changes that the primary has ordered and that no majority holds yet: which keys they are about,
-//! so that answers about other keys do not wait for them; and whether anybody still decides on them.
+//! so that answers about other keys do not wait for them; and whether anybody decides on them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};

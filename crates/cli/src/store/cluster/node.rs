@@ -80,8 +80,8 @@ impl Member {
         args: &NodeArgs,
         options: &ServiceOptions,
     ) -> Result<Member> {
-        let kept = options.keep.as_ref().map(|keep| Kept::open(&keep.directory, keep.fsync));
-        let kept = kept.transpose()?;
+        let keep = options.keep.as_ref();
+        let kept = keep.map(|keep| Kept::open(&keep.directory, keep.fsync)).transpose()?;
         // Without a directory, it is another node in its next life.
         let me = match kept.as_ref().and_then(Kept::node) {
             Some(node) => node,
@@ -94,17 +94,7 @@ impl Member {
         let origin = origin(kept.as_ref().and_then(Kept::salt), args.restore)?;
         let (etcd, terms) =
             Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes, origin }, me)?;
-        let own = GroupOptions {
-            me,
-            port: nodes_port(options.door.port)?,
-            ring_bytes: terms.ring_bytes,
-            salt: terms.salt,
-            token: terms.token,
-            lease: terms.lease,
-            drift_ppm: DRIFT_PPM,
-            patience: terms.lease,
-        };
-        let group = Group::new(device, own)?;
+        let group = Group::new(device, group_options(me, nodes_port(options.door.port)?, &terms))?;
         let own = store::Options::new(options.limit, options.seed);
         let places = Places::new(device, options.limit, own.memory_len())?;
         let store = Arc::new(Store::new(places.region, GroupLog(group.clone()), own)?);
@@ -221,6 +211,20 @@ impl Member {
             std::thread::sleep(LOOK);
         }
         Ok(())
+    }
+}
+
+/// How a node takes part in a group that has agreed on these terms.
+fn group_options(me: NodeId, port: u16, terms: &Terms) -> GroupOptions {
+    GroupOptions {
+        me,
+        port,
+        ring_bytes: terms.ring_bytes,
+        salt: terms.salt,
+        token: terms.token,
+        lease: terms.lease,
+        drift_ppm: DRIFT_PPM,
+        patience: terms.lease,
     }
 }
 

@@ -53,7 +53,7 @@ impl Service for InProcess {
 #[cfg(feature = "etcd")]
 impl Service for etcd::member::Etcd {
     fn way(&self, me: NodeId, address: Address) -> Box<dyn Coordinator> {
-        use remora_cluster::etcd::{Etcd, EtcdOptions};
+        use remora_cluster::etcd::{Etcd, EtcdOptions, Origin};
         let group = self.group("contract/a");
         let lease = Duration::from_secs(60);
         let options =

@@ -1,4 +1,5 @@
-//! A group whose nodes keep their logs on disks: `remora store serve --cluster … --dir …`.
+//! A group whose nodes keep their logs on disks: `remora store serve --cluster … --dir …`. What it
+//! does where disks are damaged or full, where nobody has a lease, and where etcd forgets it.
 #![cfg(feature = "cluster")]
 
 #[path = "../../cluster/tests/etcd/member.rs"]
@@ -29,16 +30,22 @@ struct Trial {
     etcd: Etcd,
     written: u32,
     folder: Folder,
+    /// In seconds.
+    lease: &'static str,
 }
 
 impl Trial {
     fn start() -> Trial {
+        Trial::start_with("1")
+    }
+
+    fn start_with(lease: &'static str) -> Trial {
         let folder = Folder::new();
         let folders: Vec<_> = (0..3).map(|node| folder.path(&format!("node-{node}"))).collect();
         folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
         let etcd = Etcd::start_alone();
         let nodes = vec![None, None, None];
-        let mut trial = Trial { nodes, folders, etcd, written: 0, folder };
+        let mut trial = Trial { nodes, folders, etcd, written: 0, folder, lease };
         (0..3).for_each(|node| trial.resume(node));
         trial
     }
@@ -52,7 +59,7 @@ impl Trial {
         let mut command = Command::new("env");
         command.args(["--ignore-signal=XFSZ", env!("CARGO_BIN_EXE_remora"), "store", "serve"]);
         command.args(["--json", "--until-eof", "--memory", "64M", "--ring", "64K"]);
-        command.args(["--redis", "127.0.0.1:0", "--cluster", CLUSTER, "--lease", "1"]);
+        command.args(["--redis", "127.0.0.1:0", "--cluster", CLUSTER, "--lease", self.lease]);
         command.args(["--etcd", &self.etcd.endpoints[0], "--fsync", "always", "--dir"]);
         command.arg(folder);
         command
@@ -282,6 +289,53 @@ fn no_majority_has_room(trial: &mut Trial, primary: usize) {
     compare(&trial.nodes);
 }
 
+/// The primary's disk is well, and no other. Changes are refused in words; nobody waits any more
+/// for what is decided, or for what is no key's.
+#[test]
+fn where_the_backups_disks_are_full_the_primary_answers_what_is_decided() {
+    if !can_run() {
+        return;
+    }
+    // (Who loses the lease now, on a busy machine, does not serve again before there is room.)
+    let mut trial = Trial::start_with("8");
+    let primary = trial.write(10);
+    (0..3).for_each(|node| trial.settle(node, primary));
+    let full = [(primary + 1) % 3, (primary + 2) % 3];
+    full.iter().for_each(|node| trial.limit(*node, "100"));
+    let ask = |what: &str| redis(trial.node(primary).front(), what).join(" ");
+    let said = ask("SET unsure 1");
+    assert!(said.starts_with("-MISCONF") && said.contains("no majority"), "{said}");
+    let said = ask("SET refused 1");
+    assert!(said.contains("can only be read") && said.contains("no majority"), "{said}");
+    trial.check();
+    assert_eq!(ask("PING"), "+PONG");
+    assert!(ask("GET unsure").contains("no majority"), "nobody knows whether it stays");
+    assert_eq!(ask("GET refused"), "$-1", "that one has not happened");
+    let etcd = &trial.etcd.endpoints[0];
+    until("the status has both disks", || {
+        let ask = ["store", "cluster", "status", CLUSTER, "--etcd", etcd];
+        let told = support::succeed(ask);
+        let status = support::succeed([&ask[..], &["--json"]].concat());
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let takes_nothing = |node: &serde_json::Value| {
+            let disk = node["disk"].as_str().unwrap_or_default();
+            disk.contains("cannot write the log")
+        };
+        told.contains("No majority confirms")
+            && told.contains("make room at")
+            && status["nodes"].as_array().unwrap().iter().filter(|it| takes_nothing(it)).count()
+                == 2
+    });
+    for node in full {
+        assert_eq!(trial.node(node).info("aof_last_write_status").as_deref(), Some("err"));
+        assert_ne!(trial.node(node).info("cluster_disk").as_deref(), Some("ok"));
+    }
+    full.iter().for_each(|node| trial.limit(*node, "unlimited"));
+    trial.write(10);
+    trial.check();
+    compare(&trial.nodes);
+}
+
 /// A backup whose disk is slow is waited for by nobody while others have what is acknowledged, and
 /// has all of it at last; it is waited for where there is no other.
 #[test]
@@ -345,6 +399,87 @@ fn what_two_nodes_have_outlives_them() {
     trial.resume(primary);
     trial.write(5);
     trial.check();
+    compare(&trial.nodes);
+}
+
+/// etcd loses all that it had. Nobody begins the group anew by mistake; from its directories it
+/// begins again, with all that was acknowledged and the nodes that it had.
+#[test]
+fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    trial.write(30);
+    let members = trial.members();
+    (0..3).for_each(|node| trial.kill(node));
+    trial.etcd.forget();
+    trial.etcd.wait();
+    let refused = trial.command(0).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("--restore"), "{told}");
+    let folder = trial.folder.path("new");
+    fs::create_dir(&folder).unwrap();
+    let restoring = |mut command: Command| {
+        command.arg("--restore");
+        command
+    };
+    let refused = restoring(trial.command_in(&folder)).output().unwrap();
+    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && told.contains("this one has no node"), "{told}");
+    // Nodes that have nothing of it do not begin it, however many there are.
+    trial.nodes[0] = Some(Process::start(restoring(trial.command(0))));
+    let strangers: Vec<_> = (0..2)
+        .map(|number| {
+            let folder = trial.folder.path(&format!("stranger-{number}"));
+            fs::create_dir(&folder).unwrap();
+            Process::start(trial.command_in(&folder))
+        })
+        .collect();
+    let etcd = &trial.etcd.endpoints[0];
+    until("etcd knows all three", || {
+        let told =
+            support::succeed(["store", "cluster", "status", CLUSTER, "--etcd", etcd, "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&told).unwrap();
+        assert!(status["epoch"].is_null(), "{status}");
+        status["nodes"].as_array().unwrap().len() == 3
+    });
+    drop(strangers);
+    // (Whose etcd has the group again needs no word.)
+    trial.resume(1);
+    trial.nodes[2] = Some(Process::start(restoring(trial.command(2))));
+    trial.check();
+    trial.write(5);
+    assert_eq!(trial.members(), members, "they are the nodes that they were");
+    until("the map is there again", || {
+        let slots = redis(trial.node(0).front(), "CLUSTER SLOTS").join(" ");
+        slots.contains(":0 :16383")
+    });
+    trial.check();
+    compare(&trial.nodes);
+}
+
+/// A primary that etcd does not hear loses its lease. It answers no key, and says what it lacks.
+#[test]
+fn a_primary_that_lacks_the_lease_answers_nothing_and_says_so() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start_with("4");
+    let lacks =
+        |node: &Process| node.info("cluster_standing").as_deref() == Some("lacks the lease");
+    let primary = trial.write(5);
+    trial.etcd.signal(Signal::STOP);
+    until("the primary lacks the lease", || lacks(trial.node(primary)));
+    for ask in ["GET key0", "SET late 1"] {
+        let said = redis(trial.node(primary).front(), ask).join(" ");
+        assert!(said.starts_with("-CLUSTERDOWN"), "{ask}: {said}");
+    }
+    assert_eq!(trial.node(primary).info("cluster_has_lease").as_deref(), Some("0"));
+    assert_ne!(trial.node(primary).info("cluster_service").as_deref(), Some("ok"));
+    trial.etcd.signal(Signal::CONT);
+    trial.check();
+    trial.write(5);
     compare(&trial.nodes);
 }
 

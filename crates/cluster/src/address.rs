@@ -17,12 +17,18 @@ pub struct Address {
     /// Where memcached's clients reach it, if they do.
     #[serde(default)]
     pub memcached: Option<SocketAddr>,
+    /// The most bytes that its store may take, if it says so.
+    #[serde(default)]
+    pub memory: Option<u64>,
+    /// The epoch of the last change that it brings along, where it comes with a directory.
+    #[serde(default)]
+    pub epoch: Option<u32>,
 }
 
 impl Address {
     /// That of a node without clients.
     #[must_use]
     pub const fn new(card: SocketAddr) -> Address {
-        Address { card, redis: None, store: None, memcached: None }
+        Address { card, redis: None, store: None, memcached: None, memory: None, epoch: None }
     }
 }

@@ -36,6 +36,9 @@ pub(crate) struct Agreed {
     pub(crate) token: [u8; 16],
     pub(crate) ring_bytes: u64,
     pub(crate) lease_ms: u64,
+    /// The group has begun before: only nodes that have a part of its log can begin it again.
+    #[serde(default)]
+    pub(crate) is_restored: bool,
 }
 
 /// A group's entry as it is written.
@@ -208,6 +211,7 @@ mod tests {
                 token: [1; 16],
                 ring_bytes: ring,
                 lease_ms: lease,
+                is_restored: false,
             };
             Agreed::read(&serde_json::to_vec(&own).unwrap()).is_some()
         };

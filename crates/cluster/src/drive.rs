@@ -10,7 +10,7 @@ use remora::threads::without_signals;
 use remora::{CompletionChannel, CompletionQueue};
 use remora_store::log::{Fields, Position};
 use remora_store::memory::Memory;
-use remora_store::replica::{NodeId, Replica, apply};
+use remora_store::replica::{Mark, NodeId, Replica, apply};
 use remora_store::store::Store;
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::region::Region;
@@ -126,14 +126,26 @@ impl<M: Memory + 'static> Drive<M> {
             if batch.records.is_empty() {
                 return Ok(state);
             }
-            state.applying_from = Some(before);
-            drop(state);
-            for (position, fields) in batch.iter() {
-                apply(&self.store, position, &fields)?;
-            }
-            state = self.group.lock();
-            state.applying_from = None;
+            state = self.change_store(state, before, || {
+                batch.iter().try_for_each(|(at, fields)| apply(&self.store, at, &fields))
+            })?;
         }
+    }
+
+    /// Changes the store to what the replica says is carried out, without the lock. Until that is
+    /// done, others are told that it is where it was before.
+    fn change_store<'g>(
+        &'g self,
+        mut state: Locked<'g>,
+        before: Mark,
+        change: impl FnOnce() -> Result<(), String>,
+    ) -> Result<Locked<'g>, String> {
+        state.applying_from = Some(before);
+        drop(state);
+        change()?;
+        let mut state = self.group.lock();
+        state.applying_from = None;
+        Ok(state)
     }
 
     /// A copy is complete: it stands in the place of what the store has, if it was asked for.
@@ -188,14 +200,10 @@ impl<M: Memory + 'static> Drive<M> {
         }
         *lineage += 1;
         state.flushes.clear();
-        state.applying_from = Some(before);
         // (Not before the disk's part begins anew: it would count as kept what is no more.)
         state.carry_out(group);
-        drop((lineage, state));
-        replace(&self.store, &records, group.options.salt)?;
-        let mut state = group.lock();
-        state.applying_from = None;
-        Ok(state)
+        drop(lineage);
+        self.change_store(state, before, || replace(&self.store, &records, group.options.salt))
     }
 
     /// Begins the copies that are wanted: the store has now all that the log has.

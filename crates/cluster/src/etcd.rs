@@ -42,7 +42,16 @@ const PRESENT_EVERY: Duration = Duration::from_millis(1000);
 const TRIES: usize = 2;
 /// What is said when etcd no longer has what it had. Nothing tells what else it has forgotten.
 const GONE: &str = "the group’s entry is gone, so etcd has lost its data: restore it from a backup \
-                    of etcd, or end all nodes and start them anew, with empty directories";
+                    of etcd, or end all nodes, and begin again from their directories \
+                    (--restore), or with empty ones";
+
+/// What a node with a directory is told where etcd knows nothing of its group.
+const LOST: &str = "etcd knows nothing of the group that the directory is of: is that its etcd, \
+                    and are the names right? If etcd has lost its data, restore a backup of it, or \
+                    begin the group again from the directories of most of its nodes: start each \
+                    with --restore";
+/// So many epochs may have begun of which no directory tells that a group begins again from.
+const EPOCHS_LOST: u32 = 1000;
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone)]
@@ -103,6 +112,19 @@ pub struct EtcdOptions {
     pub size: u8,
     /// The ring's bytes, for the node that comes first.
     pub ring_bytes: u64,
+    /// What the node has of the group.
+    pub origin: Origin,
+}
+
+/// What a node has of its group when it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// Nothing: it may be the first one of a new group.
+    New,
+    /// A directory, of a group with this salt. etcd has to know the group.
+    Directory(u64),
+    /// The same; if etcd knows nothing of the group, it begins again from its nodes' directories.
+    Restores(u64),
 }
 
 /// What a node needs to know of its group, as etcd has it: see
@@ -171,6 +193,8 @@ struct Inner {
     changes: Vec<EpochChange>,
     /// The group has begun, as this node has seen.
     was_founded: bool,
+    /// Only nodes that have a part of its log can begin it.
+    is_restored: bool,
     nodes: BTreeMap<NodeId, Address>,
     news: VecDeque<News>,
 }
@@ -318,10 +342,12 @@ impl Etcd {
                 latest: None,
                 changes: Vec::new(),
                 was_founded: false,
+                is_restored: false,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
             };
             let agreed = inner.agree(options).await?;
+            inner.is_restored = agreed.is_restored;
             // So that a member of etcd's that hangs does not cost the lease.
             inner.patience = PATIENCE.min(Duration::from_millis(agreed.lease_ms) / 2);
             Ok((inner, agreed))
@@ -398,23 +424,35 @@ impl Inner {
 
     /// What all nodes agree on; drawn if nobody has been here.
     async fn agree(&mut self, options: &EtcdOptions) -> Answer<Agreed> {
-        let EtcdOptions { ring_bytes, lease, size, .. } = *options;
+        if !matches!(options.origin, Origin::Directory(_)) {
+            self.draw(options).await?;
+        }
+        let there = self.client.get(self.key("group"), None).await?;
+        let refused = etcd_client::Error::WatchError;
+        let Some(written) = there.kvs().first() else { return Err(refused(LOST.to_owned())) };
+        Agreed::understand(written.value()).map_err(refused)
+    }
+
+    /// Draws what all nodes agree on, unless that is there.
+    async fn draw(&mut self, options: &EtcdOptions) -> Answer<()> {
+        let EtcdOptions { ring_bytes, lease, size, origin, .. } = *options;
         let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(|error| etcd_client::Error::IoError(error.into()))?;
         let (salt, token) = random.split_first_chunk().expect("24 bytes");
-        let (salt, lease_ms) = (u64::from_le_bytes(*salt), lease.as_millis().max(1) as u64);
-        let mut own = Agreed { version: VERSION, salt, token: [0; 16], ring_bytes, lease_ms };
-        own.token.copy_from_slice(token);
+        let (salt, is_restored) = match origin {
+            Origin::New => (u64::from_le_bytes(*salt), false),
+            Origin::Directory(salt) | Origin::Restores(salt) => (salt, true),
+        };
+        let token = token.try_into().expect("16 bytes");
+        let lease_ms = lease.as_millis().max(1) as u64;
+        let own = Agreed { version: VERSION, salt, token, ring_bytes, lease_ms, is_restored };
         let key = self.key("group");
         let value = serde_json::to_vec(&own).expect("numbers");
         let is_new = Compare::create_revision(key.clone(), CompareOp::Equal, 0);
-        let put = TxnOp::put(key.clone(), value, None);
+        let put = TxnOp::put(key, value, None);
         let put_size = TxnOp::put(self.key(SIZE), size.to_string(), None);
-        self.client.txn(Txn::new().when([is_new]).and_then([put, put_size])).await?;
-        let there = self.client.get(key, None).await?;
-        let written = there.kvs().first().map(|pair| pair.value()).unwrap_or_default();
-        Agreed::understand(written).map_err(etcd_client::Error::WatchError)
+        self.client.txn(Txn::new().when([is_new]).and_then([put, put_size])).await.map(drop)
     }
 
     /// Tells etcd that this node is there, and where, when it is time to.
@@ -618,17 +656,28 @@ impl Inner {
     }
 
     /// A new group's first configuration is made by the node with the lowest number, when all are
-    /// there; by none that has seen the group before, since etcd has then lost what it had.
+    /// there; by none that has seen the group before, since etcd has then lost what it had. A group
+    /// that begins again does so in an epoch that is later than all that its nodes have heard of.
     async fn found(&mut self) -> Answer<()> {
-        let is_first = self.nodes.first_key_value().is_some_and(|(node, _)| *node == self.me);
-        if self.was_founded || !is_first || self.nodes.len() < self.size {
+        let counts = |address: &Address| !self.is_restored || address.epoch.is_some();
+        let there: Vec<_> = self.nodes.iter().filter(|(_, address)| counts(address)).collect();
+        let is_first = there.first().is_some_and(|(node, _)| **node == self.me);
+        if self.was_founded || !is_first || there.len() < self.size {
             return Ok(());
         }
-        let members = self.nodes.keys().copied().take(self.size).collect();
-        match Configuration::first(self.me, members) {
-            Ok(first) => self.propose(first, 0).await,
-            Err(error) => Err(etcd_client::Error::InvalidArgs(error.to_string())),
+        let members = there.iter().map(|(node, _)| **node).take(self.size).collect();
+        let before = there.iter().filter_map(|(_, address)| address.epoch).max();
+        let invalid = |error: String| etcd_client::Error::InvalidArgs(error);
+        let mut first =
+            Configuration::first(self.me, members).map_err(|error| invalid(error.to_string()))?;
+        first.epoch += before.map_or(0, |epoch| epoch.saturating_add(EPOCHS_LOST));
+        if !first.is_sound() {
+            return Err(invalid(format!("epoch {} is beyond the last one", first.epoch)));
         }
+        if self.replace(0, Entry { configuration: first, revision: 0, is_free: false }).await? {
+            self.tell();
+        }
+        Ok(())
     }
 
     /// Puts the entry in its own place, and so gives it another revision.

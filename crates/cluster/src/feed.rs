@@ -32,8 +32,8 @@ pub enum KeepError {
     Alone(String),
     /// It has a node of another group.
     #[error(
-        "{0} has a node of another group, or of one whose entries in etcd were deleted since: name \
-         the directory of a node of this group, or an empty one for a new node"
+        "{0} has a node of another group, or of one that was begun anew in etcd since: name the \
+         directory of a node of this group, or an empty one for a new node"
     )]
     OtherGroup(String),
     /// Nothing can be written there.

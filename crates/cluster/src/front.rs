@@ -14,7 +14,7 @@ use remora_store::replica::{Counters, NodeId, Standing};
 
 use crate::group::{Group, Status};
 use crate::map::{Atlas, GroupView, Owner, SlotMap};
-use crate::slots::{Slots, load};
+use crate::slots::{OF_SLOTS, Slots, load};
 
 /// A group, as the fronts' keeper.
 #[derive(Clone, Debug)]
@@ -90,6 +90,11 @@ impl Keeper for GroupKeeper {
             ("cluster_applied_bytes", status.applied.offset.to_string()),
             ("cluster_broken_links", status.broken.to_string()),
             ("cluster_refusal", status.last_refusal.unwrap_or_else(|| "none".to_owned())),
+            ("cluster_disk", status.disk.unwrap_or_else(|| "ok".to_owned())),
+            (
+                "cluster_majority",
+                if status.is_stalled { "does not confirm" } else { "ok" }.to_owned(),
+            ),
             ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
         ];
         entries.extend(counted(&status.counters));
@@ -104,6 +109,13 @@ impl Keeper for GroupKeeper {
 
     fn seen(&self) -> u64 {
         self.0.lock().replica.last().position.number()
+    }
+
+    /// (What the slots' owner is decides which group answers.)
+    fn seen_of(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+        let state = self.0.lock();
+        let keys = keys.chain(OF_SLOTS);
+        state.undecided.until(keys, state.replica.committed()).number()
     }
 
     fn is_clustered(&self) -> bool {
@@ -212,6 +224,10 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
 
     fn seen(&self) -> u64 {
         self.keeper.seen()
+    }
+
+    fn seen_of(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+        self.keeper.seen_of(keys)
     }
 
     fn is_clustered(&self) -> bool {

@@ -37,6 +37,7 @@ use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
 use crate::link::{Done, Link, LinkId};
 use crate::refusals::{Peer, Refusals};
+use crate::undecided::Undecided;
 use crate::wire::Frame;
 
 /// How long the lock is left alone while the store is changed.
@@ -167,6 +168,10 @@ pub struct Status {
     pub counters: Counters,
     /// Links that broke.
     pub broken: u64,
+    /// Why its disk takes nothing, if it keeps the log there and that is so.
+    pub disk: Option<String>,
+    /// Whether it serves, and no majority has confirmed a change for the patience.
+    pub is_stalled: bool,
     /// Why a node was last not let in, or not reached.
     pub last_refusal: Option<String>,
     /// Since when the configuration service has not answered, and why.
@@ -213,6 +218,8 @@ pub(crate) struct State {
     pub(crate) flushes: BTreeMap<u16, Position>,
     /// The last change of an expiry that this node has ordered: the item's version does not tell.
     pub(crate) touched: Position,
+    /// What this node has ordered and no majority holds yet.
+    pub(crate) undecided: Undecided,
     /// The end of the log when what was to go to other nodes was last posted.
     pub(crate) posted_to: u64,
     /// What goes to the disk, where the node keeps anything there.
@@ -299,6 +306,7 @@ impl Group {
             unbroken_from: 0,
             flushes: BTreeMap::new(),
             touched: Position::NONE,
+            undecided: Undecided::default(),
             disk: None,
             applying_from: None,
             repeating: None,
@@ -410,13 +418,15 @@ impl Group {
         self.stop();
     }
 
-    /// Waits until a majority holds the change at a position, with all before it.
+    /// Waits until a majority holds the change at a position, with all before it. Once somebody has
+    /// waited in vain, the next ones do not wait until something is committed.
     ///
     /// # Errors
     /// See [`Doubt`].
     pub fn wait(&self, position: Position) -> Result<(), Doubt> {
         let (mut state, start) = (self.lock(), Instant::now());
         state.carry_out(self);
+        let before = state.replica.committed();
         loop {
             match state.replica.fate(position) {
                 Fate::Committed => return Ok(()),
@@ -427,7 +437,10 @@ impl Group {
                 return Err(Doubt::Failed(reason.clone()));
             }
             let left = self.options.patience.saturating_sub(start.elapsed());
-            if left.is_zero() {
+            if left.is_zero() && state.replica.committed() == before {
+                state.undecided.stall(before);
+            }
+            if left.is_zero() || state.is_stalled() {
                 return Err(Doubt::Late(self.options.patience));
             }
             state = self.sleep(state, left);
@@ -532,6 +545,8 @@ impl Group {
             addresses: state.addresses.clone(),
             counters: *replica.counters(),
             broken: state.broken,
+            disk: state.refusal().map(str::to_owned),
+            is_stalled: state.check().is_ok() && state.is_stalled(),
             last_refusal: state.refusals.last().map(str::to_owned),
             service: state.service.clone(),
         }
@@ -654,6 +669,11 @@ impl State {
         let link = self.links.remove(&node);
         link.iter().for_each(Link::fence);
         link.is_some()
+    }
+
+    /// Whether no majority has confirmed anything for the patience, though something waits for one.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.undecided.is_stalled(self.replica.last().position, self.replica.committed())
     }
 
     /// Why the disk takes nothing, if that is so.

@@ -39,6 +39,13 @@ impl GroupLog {
                 "the group can only be read at the moment: {reason}"
             )));
         }
+        if state.is_stalled() {
+            return Err(JournalError::Failed(format!(
+                "the group can only be read at the moment: no majority has confirmed a change for \
+                 {:?}; `remora store cluster status` says why of each node",
+                group.options.patience
+            )));
+        }
         let appended =
             with_fields(record, |fields| append(&mut state.replica, &group.region, fields));
         let position = appended.map_err(|error: AppendError| match error {
@@ -55,6 +62,14 @@ impl GroupLog {
             Record::Touch { .. } => state.touched = position,
             _ => {}
         }
+        let key = match record {
+            Record::Put { key, .. } | Record::Touch { key, .. } | Record::Delete { key, .. } => {
+                Some(*key)
+            }
+            Record::Create { .. } | Record::Drop { .. } | Record::Flush { .. } => None,
+        };
+        let committed = state.replica.committed();
+        state.undecided.note(position, key, committed);
         state.carry_out_soon(group);
         Ok(position.number())
     }

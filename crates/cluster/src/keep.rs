@@ -77,8 +77,17 @@ impl Kept {
         self.head.as_ref().map(|head| head.node)
     }
 
+    /// The salt of the group that it is of, unless it is empty.
+    #[must_use]
+    pub fn salt(&self) -> Option<u64> {
+        self.head.as_ref().map(|head| head.salt)
+    }
+
     /// Reads back what the directory has, into a store in which nothing is and its group.
-    pub(crate) fn read_back<M: Memory + 'static>(
+    ///
+    /// # Errors
+    /// See [`KeepError`].
+    pub fn read_back<M: Memory + 'static>(
         self,
         store: &Arc<Store<M, GroupLog>>,
     ) -> Result<Keeping, KeepError> {
@@ -293,8 +302,17 @@ impl<M: Memory + 'static> Saves for Saver<M> {
 }
 
 /// What a node does for its directory. The log's writer ends after all that give it something.
-pub(crate) struct Keeping {
+#[derive(Debug)]
+pub struct Keeping {
     pub(crate) saver: Arc<dyn Saves>,
     pub(crate) writer: CommitThread,
     pub(crate) recovery: Recovery,
+}
+
+impl Keeping {
+    /// The epoch of the last change that was read back, if there was one.
+    #[must_use]
+    pub fn last_epoch(&self) -> Option<u32> {
+        Some(self.recovery.log.last.epoch()).filter(|epoch| *epoch > 0)
+    }
 }

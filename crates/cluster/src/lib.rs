@@ -5,7 +5,7 @@
 //! who is primary is elsewhere, behind a [`Coordinator`]: etcd, or [`InProcess`] for trials.
 //!
 //! - `group`: what a node's threads share; `outputs`: does what its replica wants. `journal`: what
-//!   its store's changes go through.
+//!   its store's changes go through; `undecided`: those of them that a majority does not hold yet.
 //! - `link`: a queue pair to another node, and what is posted on it. `wire`: what nodes say.
 //! - `door`: lets other nodes in, and calls them; `refusals`: what it says of whom it cannot.
 //! - `drive`: hears them, and applies the log.
@@ -59,6 +59,7 @@ mod outputs;
 mod refusals;
 mod session;
 mod slots;
+mod undecided;
 mod ways;
 mod wire;
 
@@ -72,7 +73,7 @@ pub use group::{Doubt, Group, GroupOptions, NotServing, StartError, Status};
 pub use history::{Cause, EpochChange};
 pub use in_process::{InProcess, InProcessMap};
 pub use journal::GroupLog;
-pub use keep::Kept;
+pub use keep::{Keeping, Kept};
 pub use map::{Atlas, GroupView, MapService, MoveError, Owner, Seen, SlotMap};
 pub use mover::Mover;
 pub use node::Node;

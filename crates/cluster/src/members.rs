@@ -21,14 +21,16 @@ impl Group {
     /// One step towards `size` members that all hold a lease, if this node serves: where one is
     /// missing or lost, a node that is there and has no vote is brought up; once it is a member,
     /// the lost one is none any more. Where there are too many, one's vote goes, a lost one's
-    /// first. To be called again and again, on every node.
-    pub fn tend(&self, size: usize) {
+    /// first. A node whose store cannot have what this one has, `held_bytes`, is left out. To be
+    /// called again and again, on every node.
+    pub(crate) fn tend(&self, size: usize, held_bytes: u64) {
         let mut state = self.lock();
         if state.check().is_err() {
             return;
         }
         let configuration = state.replica.configuration().filter(|latest| latest.is_established());
-        let step = configuration.and_then(|latest| next_step(latest, &state.addresses, size));
+        let step =
+            configuration.and_then(|latest| next_step(latest, &state.addresses, size, held_bytes));
         let Some(step) = step else { return };
         let asked = match step {
             Step::Join(node) => state.replica.join(node),
@@ -38,6 +40,15 @@ impl Group {
             tracing::info!("the members stay as they are for now: {reason}");
         }
         state.carry_out(self);
+    }
+
+    /// The most bytes that the stores of all may take that have what this node logs, as far as they
+    /// say so. `None` if this node does not serve.
+    pub(crate) fn least_memory(&self) -> Option<u64> {
+        let state = self.lock();
+        state.check().ok()?;
+        let all = state.replica.peers().map(|(node, _)| node).chain([state.replica.me()]);
+        all.filter_map(|node| state.addresses.get(&node)?.memory).min()
     }
 
     /// What this node knows of itself and, as the primary, of the others that are there: one that
@@ -58,6 +69,7 @@ fn next_step(
     latest: &Configuration,
     there: &BTreeMap<NodeId, Address>,
     size: usize,
+    held_bytes: u64,
 ) -> Option<Step> {
     let members = &latest.members;
     let others = || members.iter().filter(|node| **node != latest.primary).copied();
@@ -68,7 +80,9 @@ fn next_step(
     if members.len() == size && lost.is_none() {
         return None;
     }
-    there.keys().find(|node| !members.contains(node)).copied().map(Step::Join)
+    let has_room = |address: &Address| address.memory.is_none_or(|bytes| bytes >= held_bytes);
+    let mut others = there.iter().filter(|(node, _)| !members.contains(node));
+    others.find(|(_, address)| has_room(address)).map(|(node, _)| Step::Join(*node))
 }
 
 #[cfg(test)]
@@ -83,7 +97,7 @@ mod tests {
             let members = members.iter().copied().map(node).collect();
             let latest = Configuration::first(node(1), members).unwrap();
             let there = there.iter().map(|number| (node(*number), address)).collect();
-            next_step(&latest, &there, 3)
+            next_step(&latest, &there, 3, 100)
         };
         assert_eq!(step(&[1, 2, 3], &[1, 2, 3, 4]), None);
         assert_eq!(step(&[1, 2, 3], &[1, 2]), None, "there is nobody to come");
@@ -93,5 +107,18 @@ mod tests {
         assert_eq!(step(&[1, 2, 3, 4], &[1, 2, 4]), Some(Step::Leave(node(3))), "a lost one first");
         assert_eq!(step(&[1, 2], &[1, 2, 3]), Some(Step::Join(node(3))));
         assert_eq!(step(&[1, 2, 3], &[2, 3]), None, "the primary is there: it asks");
+    }
+
+    #[test]
+    fn a_node_that_cannot_have_what_the_group_has_does_not_come() {
+        let address = |memory| Address {
+            memory: Some(memory),
+            ..Address::new(([127, 0, 0, 1], 7490).into())
+        };
+        let latest = Configuration::first(NodeId(1), vec![NodeId(1), NodeId(2)]).unwrap();
+        let there = [(1, 200), (2, 200), (3, 99), (4, 100)];
+        let there = there.map(|(node, memory)| (NodeId(node), address(memory))).into();
+        assert_eq!(next_step(&latest, &there, 3, 100), Some(Step::Join(NodeId(4))));
+        assert_eq!(next_step(&latest, &there, 3, 101), None);
     }
 }

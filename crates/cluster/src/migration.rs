@@ -104,17 +104,21 @@ impl<H: Hands> Migration<H> {
         let atlas = self.hands.look().await?;
         let Some(epoch) = self.hands.serves_in() else { return Ok(()) };
         self.epoch = epoch;
-        match (&atlas.slots, self.hands.shard().holdings) {
-            (None, None) => self.claim().await,
-            (None, Some(_)) => Err("the cluster’s map is gone from the service".to_owned()),
-            (Some(map), None) => self.begin(map).await,
-            (Some(_), Some(_)) => {
-                for to in self.targets(&atlas) {
-                    self.go_on(&atlas, &to).await?;
-                }
-                Ok(())
-            }
+        let Some(held) = self.hands.shard().holdings else {
+            return match &atlas.slots {
+                None => self.claim().await,
+                Some(map) => self.begin(map).await,
+            };
+        };
+        if let Some(whole) = completed(atlas.slots.as_ref(), &held, self.hands.name()) {
+            // The service has lost what it said of these slots, and the group's log has not.
+            self.settle().await?;
+            return self.hands.replace(atlas.revision, &whole).await.map(drop);
         }
+        for to in self.targets(&atlas) {
+            self.go_on(&atlas, &to).await?;
+        }
+        Ok(())
     }
 
     /// The first group of a cluster has all slots.
@@ -283,6 +287,28 @@ impl<H: Hands> Migration<H> {
         self.hands.look().await?;
         if is_told { Ok(()) } else { Err("the map has changed meanwhile".to_owned()) }
     }
+}
+
+/// The map with the slots that the group of this name has, where it names no group: none, if it
+/// lacks nothing. A slot that is on its way is with the group that gives it.
+fn completed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<SlotMap> {
+    let mut whole = map.cloned().unwrap_or_default();
+    for (range, part) in held.iter() {
+        let to = match part {
+            Part::Owned => None,
+            Part::Giving { to } | Part::Given { to } => Some(to.clone()),
+            Part::Taking { .. } => continue,
+        };
+        let mut missing = Runs::default();
+        missing.set(range, Some(&()));
+        map.iter().flat_map(|map| map.iter()).for_each(|(known, _)| missing.set(known, None));
+        for (range, ()) in missing.iter() {
+            let to = to.clone();
+            whole.set(range, Some(&Owner { group: name.to_owned(), to }));
+        }
+    }
+    let has_grown = whole.iter().count() > 0 && map != Some(&whole);
+    has_grown.then_some(whole)
 }
 
 /// What a group is for its slots after another one has asked for this; the map says that slots are

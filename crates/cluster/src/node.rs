@@ -16,7 +16,7 @@ use crate::door::Door;
 use crate::drive::Drive;
 use crate::group::{Group, LINKS_MAX, StartError};
 use crate::journal::GroupLog;
-use crate::keep::{Keeping, Kept};
+use crate::keep::Keeping;
 use crate::link;
 
 /// How often the length of the log is looked at.
@@ -53,18 +53,17 @@ impl<M: Memory + 'static> Node<M> {
         Node::start_with(store, None, spaces, coordinator)
     }
 
-    /// Goes on as the node that a directory is of, or begins as a new one that keeps everything in
-    /// it: otherwise as [`Node::start`].
+    /// Goes on as the node that a directory is of, which was read back into the store, or begins as
+    /// a new one that keeps everything in it: otherwise as [`Node::start`].
     ///
     /// # Errors
     /// See [`StartError`].
     pub fn resume(
         store: Arc<Store<M, GroupLog>>,
-        kept: Kept,
+        keeping: Keeping,
         spaces: Vec<TablespaceOptions>,
         coordinator: Box<dyn Coordinator>,
     ) -> Result<Node<M>, StartError> {
-        let keeping = kept.read_back(&store)?;
         Node::start_with(store, Some(keeping), spaces, coordinator)
     }
 
@@ -140,6 +139,13 @@ impl<M: Memory + 'static> Node<M> {
     #[must_use]
     pub fn store(&self) -> &Arc<Store<M, GroupLog>> {
         &self.store
+    }
+
+    /// Sees to it that the group has `size` members, and that it takes no more than each of them
+    /// has memory for. To be called again and again, on every node.
+    pub fn tend(&self, size: usize) {
+        self.group.tend(size, self.store.used_bytes());
+        self.store.set_limit(self.group.least_memory().unwrap_or(u64::MAX));
     }
 
     /// Waits until a majority holds the change of this version.

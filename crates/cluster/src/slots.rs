@@ -28,6 +28,8 @@ const SPACE: &str = "cluster";
 /// Its items.
 const HOLDINGS: &[u8] = b"holdings";
 const TRANSIT: &[u8] = b"transit";
+/// The keys of all that decides which group answers.
+pub(crate) const OF_SLOTS: [&[u8]; 2] = [HOLDINGS, TRANSIT];
 
 /// A node's part in the slots of its group.
 pub struct Slots<M: Memory> {

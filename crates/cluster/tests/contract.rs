@@ -53,10 +53,11 @@ impl Service for InProcess {
 #[cfg(feature = "etcd")]
 impl Service for etcd::member::Etcd {
     fn way(&self, me: NodeId, address: Address) -> Box<dyn Coordinator> {
-        use remora_cluster::etcd::{Etcd, EtcdOptions};
+        use remora_cluster::etcd::{Etcd, EtcdOptions, Origin};
         let group = self.group("contract/a");
         let lease = Duration::from_secs(60);
-        let options = EtcdOptions { group, lease, size: 3, ring_bytes: 1 << 16 };
+        let options =
+            EtcdOptions { group, lease, size: 3, ring_bytes: 1 << 16, origin: Origin::New };
         let (way, _) = Etcd::connect(&options, me).unwrap();
         Box::new(way.announce(address))
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use etcd::member::{Etcd, ask_for_passwords};
 use remora::Device;
-use remora_cluster::etcd::{Etcd as Way, EtcdGroup, EtcdOptions, overview};
+use remora_cluster::etcd::{Etcd as Way, EtcdGroup, EtcdOptions, Origin, overview};
 use remora_cluster::{
     Address, EtcdMap, Group, GroupLog, GroupOptions, MapService, Node, NodeId, SlotMap,
 };
@@ -39,7 +39,7 @@ fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
 /// A group of this node alone.
 fn start(group: EtcdGroup) -> Node<Heap> {
     let (me, lease) = (NodeId(7), Duration::from_millis(500));
-    let options = EtcdOptions { group, lease, size: 1, ring_bytes: 1 << 16 };
+    let options = EtcdOptions { group, lease, size: 1, ring_bytes: 1 << 16, origin: Origin::New };
     let (way, terms) = Way::connect(&options, me).unwrap();
     let options = GroupOptions {
         me,

@@ -82,13 +82,19 @@ impl Trial {
     }
 
     fn start(&mut self, name: NodeId, ring_bytes: u64) {
+        self.start_sized(name, ring_bytes, LIMIT);
+    }
+
+    /// Starts a node whose store may take so many bytes.
+    fn start_sized(&mut self, name: NodeId, ring_bytes: u64, limit: u64) {
         let device = Device::open().unwrap();
         let group = Group::new(&device, options(name, ring_bytes, self.times)).unwrap();
-        let own = Options::new(LIMIT, 7);
+        let own = Options::new(limit, 7);
         let log = GroupLog(group.clone());
         let pace = self.paces.entry(name).or_default();
         let store = Arc::new(Store::new(Paced::new(own.memory_len(), pace), log, own).unwrap());
-        let coordinator = self.service.coordinator(name, place(&group));
+        let place = Address { memory: Some(limit), ..place(&group) };
+        let coordinator = self.service.coordinator(name, place);
         let spaces = vec![TablespaceOptions::new("db0")];
         self.nodes.insert(name, Node::start(store, spaces, coordinator).unwrap());
     }
@@ -430,7 +436,7 @@ fn the_members_are_tended_to() {
     let new = NodeId(4);
     trial.start(new, 1 << 16);
     until("the new node has the lost one's place", || {
-        trial.nodes.values().for_each(|node| node.group().tend(3));
+        trial.nodes.values().for_each(|node| node.tend(3));
         let latest = trial.primary().group().status().configuration?;
         let is_replaced = latest.members.contains(&new) && !latest.members.contains(&lost);
         (is_replaced && latest.members.len() == 3 && latest.is_established()).then_some(())
@@ -442,6 +448,43 @@ fn the_members_are_tended_to() {
 }
 
 /// How a node of a version to come would greet, both ways.
+/// One of the members has less memory than the others. The group takes as much as that one has, and
+/// all go on; when it has gone and its place is another's, the group takes more.
+#[test]
+fn a_group_takes_no_more_than_its_smallest_member() {
+    const LEAST: u64 = LIMIT / 4;
+    let mut trial = Trial::of_nobody(3, QUICK);
+    trial.start(NodeId(1), 1 << 16);
+    trial.start(NodeId(2), 1 << 16);
+    trial.start_sized(NodeId(3), 1 << 16, LEAST);
+    let value = "x".repeat(8000);
+    let mut number = 0;
+    until("the group takes nothing more", || {
+        trial.nodes.values().for_each(|node| node.tend(3));
+        let primary = trial.primary();
+        match put(primary, &number.to_string(), &value) {
+            Ok(version) => number += u32::from(primary.wait(version).is_ok()),
+            Err(UpdateError::Memory { limit: LEAST, .. }) => return Some(()),
+            Err(_) => {}
+        }
+        None
+    });
+    trial.settle();
+    let held = contents(trial.primary());
+    assert!(held.len() > 100);
+    for node in trial.nodes.values() {
+        assert_eq!(contents(node), held, "{}", node.group().status().me);
+    }
+    if trial.primary().group().status().me != NodeId(3) {
+        trial.nodes.remove(&NodeId(3));
+        trial.start(NodeId(4), 1 << 16);
+        until("the group takes more", || {
+            trial.nodes.values().for_each(|node| node.tend(3));
+            put(trial.primary(), "more", &value).ok()
+        });
+    }
+}
+
 fn greeting() -> [u8; 56] {
     let mut bytes = [0; 56];
     bytes[..4].copy_from_slice(b"RMg3");

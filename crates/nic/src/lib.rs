@@ -11,8 +11,8 @@
 //!    which of them has the next turn; [`service_level`]: which go before others; `client_shares`,
 //!    `client_rates` and `rate`: how several programs share the card, and what they are held to;
 //!    `timers`: the queue pairs' timers; `multi_queue`: their outstanding messages; `staging`: room
-//!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`: those
-//!    that peers know by a number.
+//!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`:
+//!    those that peers know by a number.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder. `congestion`: the
 //!    names of the policies of congestion control.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.

@@ -239,6 +239,12 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.usage.limit()
     }
 
+    /// Has changes take so many bytes at most from now on, and never more than [`Options::limit`].
+    /// What is replayed does not count: others have it already.
+    pub fn set_limit(&self, bytes: u64) {
+        self.usage.set_limit(bytes);
+    }
+
     /// A tablespace's blocks by size.
     pub fn classes(&self, tablespace: TablespaceId) -> Vec<ClassInfo> {
         self.blocks.infos(tablespace)

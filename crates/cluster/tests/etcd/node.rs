@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora::Device;
-use remora_cluster::etcd::{Etcd, EtcdGroup, EtcdOptions};
+use remora_cluster::etcd::{Etcd, EtcdGroup, EtcdOptions, Origin};
 use remora_cluster::{
     Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Mover, Node, NodeId, ShardKeeper,
     Slots,
@@ -33,6 +33,7 @@ pub(crate) fn options(endpoints: Vec<String>) -> EtcdOptions {
         lease: LEASE,
         size: 3,
         ring_bytes: 1 << 16,
+        origin: Origin::New,
     }
 }
 
@@ -94,7 +95,7 @@ pub(crate) fn run(endpoints: Vec<String>) {
             ["applied"] => Ok(node.group().status().applied.position.to_string()),
             ["members"] => members(node),
             ["tend"] => {
-                node.group().tend(3);
+                node.tend(3);
                 Ok("ok".to_owned())
             }
             ["redis"] => Ok(fronts.redis()[0].to_string()),

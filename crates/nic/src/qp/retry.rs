@@ -46,7 +46,8 @@ impl Qp {
     }
 
     /// Counts an RNR NAK for `psn`, or gives up: the request ends when the peer has said "not
-    /// ready" once more than there are retries. Returns whether the requester waits and tries again.
+    /// ready" once more than there are retries. Returns whether the requester waits and tries
+    /// again.
     pub(super) fn rnr_retry_or_give_up(&mut self, env: &mut Env<'_>, psn: Psn) -> bool {
         if self.tx.rnr_retries_left == self.rnr_retry {
             self.cold.trouble_since = env.now;

@@ -1,4 +1,5 @@
-//! The end of a session (the daemon's own is in `server`): everything that it has made is destroyed, in order.
+//! The end of a session (the daemon's own is in `server`): everything that it has made is
+//! destroyed, in order.
 //!
 //! The caller holds the driver's lock for some objects at a time, so that a session with many does
 //! not silence the others.

@@ -1,4 +1,5 @@
-//! Who is connected, as every thread may ask, and how many may be. (`worker` tells the one too many.)
+//! Who is connected, as every thread may ask, and how many may be. (`worker` tells the one too
+//! many.)
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};

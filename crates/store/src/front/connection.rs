@@ -82,6 +82,8 @@ pub(crate) struct Connection {
     /// Output before this is sent.
     sent: usize,
     next: Next,
+    /// Replies of this turn wait for the log.
+    pub(crate) waits: bool,
     /// The peer sends nothing more.
     is_over: bool,
     /// What it has of the memory for all connections, in bytes.
@@ -105,6 +107,7 @@ impl Connection {
             output: Vec::new(),
             sent: 0,
             next: Next::Read(1),
+            waits: false,
             is_over: false,
             held: 0,
         }

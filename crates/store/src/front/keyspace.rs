@@ -262,6 +262,11 @@ pub trait Keeper: Send + Sync + Debug {
         0
     }
 
+    /// The same for an answer about these keys alone, which was made before this is asked.
+    fn seen_of(&self, _keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
+        self.seen()
+    }
+
     /// The cluster that the store is a part of, if it is.
     fn cluster(&self) -> Option<Cluster> {
         None

@@ -284,6 +284,6 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
 
     fn bytes(&self) -> (u64, u64) {
         let items: u64 = self.store.tablespaces().iter().map(|space| space.bytes).sum();
-        (items + self.store.index_bytes(), self.limit)
+        (items + self.store.index_bytes(), self.limit.min(self.store.limit()))
     }
 }

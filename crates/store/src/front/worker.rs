@@ -150,7 +150,10 @@ impl Worker {
 
     fn carry_out(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let before = std::mem::take(&mut self.turn.version);
         connection.turn(&mut self.turn, &mut self.spares);
+        connection.waits |= self.turn.version > 0;
+        self.turn.version = self.turn.version.max(before);
         self.touched.push(slot);
     }
 
@@ -164,7 +167,8 @@ impl Worker {
                 self.turn.counts.durability_waits.add(1);
                 if let Err(reason) = keeper.wait(self.turn.since, version) {
                     for slot in &touched {
-                        if let Some(connection) = &mut self.slots[*slot] {
+                        let held = &mut self.slots[*slot];
+                        if let Some(connection) = held.as_mut().filter(|held| held.waits) {
                             connection.disown(&reason);
                         }
                     }
@@ -172,6 +176,7 @@ impl Worker {
             }
         }
         for slot in &touched {
+            self.slots[*slot].iter_mut().for_each(|connection| connection.waits = false);
             self.send(*slot);
         }
         self.touched = touched;

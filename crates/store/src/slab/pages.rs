@@ -9,19 +9,26 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct Usage {
     used: AtomicU64,
     limit: u64,
+    /// As many may be taken at the moment, at most `limit`, unless the limit is lifted.
+    ceiling: AtomicU64,
     /// How many callers of [`Usage::lifted`] there are.
     lifts: AtomicU64,
 }
 
 impl Usage {
     pub(crate) fn new(limit: u64) -> Usage {
-        Usage { used: AtomicU64::new(0), limit, lifts: AtomicU64::new(0) }
+        Usage {
+            used: AtomicU64::new(0),
+            limit,
+            ceiling: AtomicU64::new(limit),
+            lifts: AtomicU64::new(0),
+        }
     }
 
     /// Takes so many bytes, if as many are left.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let lifted = self.lifts.load(Relaxed) > 0;
-        let limit = if lifted { self.limit.saturating_mul(2) } else { self.limit };
+        let limit = if lifted { self.limit.saturating_mul(2) } else { self.limit() };
         let more = |used: u64| used.checked_add(bytes).filter(|&sum| sum <= limit);
         self.used.fetch_update(Relaxed, Relaxed, more).is_ok()
     }
@@ -43,7 +50,12 @@ impl Usage {
     }
 
     pub(crate) fn limit(&self) -> u64 {
-        self.limit
+        self.ceiling.load(Relaxed)
+    }
+
+    /// From now on so many bytes may be in use, at most as many as at first. What is in use stays.
+    pub(crate) fn set_limit(&self, bytes: u64) {
+        self.ceiling.store(bytes.min(self.limit), Relaxed);
     }
 }
 
@@ -229,5 +241,11 @@ mod tests {
         assert_eq!(usage.used(), 90);
         assert!(usage.lifted(|| usage.take(110)) && !usage.lifted(|| usage.take(1)));
         assert!(!usage.take(1));
+        usage.give(150);
+        usage.set_limit(60);
+        assert!(usage.take(10) && !usage.take(1) && usage.lifted(|| usage.take(140)));
+        usage.give(140);
+        usage.set_limit(1000);
+        assert!(usage.take(40) && !usage.take(1), "it is never more than at first");
     }
 }

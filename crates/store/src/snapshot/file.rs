@@ -52,13 +52,18 @@ impl<D: Disk> SnapshotFile<D> {
     ///
     /// # Errors
     ///
-    /// What the operating system says.
+    /// What the operating system says; or that an earlier copy has its name, and is not in its
+    /// place yet: [`adopt`] must not find another one half-way.
     pub fn create_copy(
         disk: &Arc<D>,
         covered: Position,
         now_ms: u64,
         salt: u64,
     ) -> io::Result<SnapshotFile<D>> {
+        if disk.list()?.iter().any(|name| name == COPY) {
+            let reason = "an earlier copy is not in its place yet: is the disk full?";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
+        }
         Self::create_as(COPY.to_owned(), disk, covered, now_ms, salt)
     }
 
@@ -417,6 +422,20 @@ mod tests {
             }
         }
         assert!(old > 50 && new > 10, "{old} {new}");
+    }
+
+    #[test]
+    fn a_copy_comes_after_the_one_before_has_its_place() {
+        let disk = Arc::new(Faulty::new(1));
+        let copy = |covered| SnapshotFile::create_copy(&disk, Position::new(0, covered), 5, 77);
+        let mut first = copy(3).unwrap();
+        first.complete(Position::new(0, 3)).unwrap();
+        first.name().unwrap();
+        let refused = copy(9).err().unwrap();
+        assert!(refused.to_string().contains("not in its place yet"), "{refused}");
+        adopt(&*disk).unwrap();
+        assert_eq!(read(&disk, 3).unwrap().0.covered, Position::new(0, 3));
+        assert!(copy(9).is_ok());
     }
 
     #[test]

@@ -31,6 +31,10 @@ pub(super) struct Told {
     pub(super) broken_links: u64,
     /// `ok`, or what it hears of etcd instead.
     pub(super) service: String,
+    /// `ok`, or why its disk takes nothing.
+    pub(super) disk: String,
+    /// `ok`, or that no majority confirms what it orders.
+    pub(super) majority: String,
     /// What its replica has counted, by name.
     pub(super) counters: BTreeMap<&'static str, u64>,
     /// `none`, or why another node was last not let in or not reached.
@@ -85,6 +89,14 @@ impl Told {
         Told::read(node, &text)
     }
 
+    /// What it does, and what keeps it from more.
+    pub(super) fn state(&self) -> String {
+        let Told { standing, service, disk, majority, .. } = self;
+        let reasons = [("of etcd", service), ("its disk", disk), ("a majority", majority)];
+        let reasons = reasons.into_iter().filter(|(_, reason)| *reason != "ok");
+        reasons.fold(standing.clone(), |said, (what, reason)| format!("{said}; {what}: {reason}"))
+    }
+
     fn read(node: NodeId, text: &str) -> Result<Told> {
         let entries: BTreeMap<_, _> =
             text.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
@@ -98,6 +110,8 @@ impl Told {
             serving_s: entry(&entries, "cluster_serving_s").ok(),
             broken_links: entry(&entries, "cluster_broken_links")?,
             service: entry(&entries, "cluster_service")?,
+            disk: entry(&entries, "cluster_disk")?,
+            majority: entry(&entries, "cluster_majority")?,
             counters: COUNTERS
                 .iter()
                 .map(|name| Ok((*name, entry(&entries, &format!("cluster_{name}"))?)))
@@ -159,7 +173,8 @@ mod tests {
 
     const INFO: &str = "# Persistence\r\ncluster_node:n7\r\ncluster_standing:follows\r\n\
                         cluster_epoch:3\r\ncluster_log_bytes:96\r\ncluster_applied_bytes:64\r\n\
-                        cluster_broken_links:1\r\ncluster_service:ok\r\ncluster_fenced:2\r\n\
+                        cluster_broken_links:1\r\ncluster_service:ok\r\ncluster_disk:ok\r\n\
+                        cluster_majority:ok\r\ncluster_fenced:2\r\n\
                         cluster_stale:0\r\ncluster_refused:0\r\ncluster_served:3\r\n\
                         cluster_overrun:0\r\ncluster_snapshots:1\r\ncluster_truncated:0\r\n\
                         cluster_resigned:0\r\ncluster_full:4\r\ncluster_refusal:none\r\n";
@@ -171,6 +186,9 @@ mod tests {
         assert_eq!((told.log_bytes, told.applied_bytes, told.serving_s), (96, 64, None));
         assert_eq!((told.counters["fenced"], told.counters["full"]), (2, 4));
         assert_eq!(told.moves, None);
+        assert_eq!(told.state(), "follows");
+        let full = INFO.replace("_disk:ok", "_disk:it is full");
+        assert_eq!(Told::read(NodeId(7), &full).unwrap().state(), "follows; its disk: it is full");
         let moves = "cluster_keys_moved:9\r\ncluster_keys_in_transit:2\r\ncluster_moves:ok\r\n";
         let moves = Told::read(NodeId(7), &format!("{INFO}{moves}")).unwrap().moves.unwrap();
         assert_eq!((moves.moved, moves.in_transit, moves.state.as_str()), (9, 2, "ok"));

@@ -218,6 +218,10 @@ pub(super) struct NodeArgs {
     #[arg(long, value_name = "SIZE", default_value = "65M", requires = "cluster",
           value_parser = ring_size)]
     ring: u64,
+    /// If etcd has lost its data: begin the group again from the directories of most of its nodes,
+    /// with what they have. For as many nodes as --nodes says
+    #[arg(long, requires_all = ["cluster", "dir"])]
+    restore: bool,
     #[command(flatten)]
     etcd: EtcdArgs,
 }

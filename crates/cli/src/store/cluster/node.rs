@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use remora::Device;
 use remora_cli::{output, random};
-use remora_cluster::etcd::{Etcd, EtcdOptions, Overview, Terms, overview};
+use remora_cluster::etcd::{Etcd, EtcdOptions, Origin, Terms};
 use remora_cluster::{
-    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Kept, Mover, Node, NodeId,
-    NotServing, ShardKeeper, Slots,
+    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Keeping, Kept, Mover, Node, NodeId,
+    NotServing, ShardKeeper, Slots, Status,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
@@ -70,7 +70,7 @@ pub(in crate::store) fn serve(
 ) -> Result<()> {
     let member = Member::start(device, name, args, options)?;
     member.announce(name, args, json)?;
-    member.run(name, args, stop)
+    member.run(args, stop)
 }
 
 impl Member {
@@ -80,8 +80,8 @@ impl Member {
         args: &NodeArgs,
         options: &ServiceOptions,
     ) -> Result<Member> {
-        let kept = options.keep.as_ref().map(|keep| Kept::open(&keep.directory, keep.fsync));
-        let kept = kept.transpose()?;
+        let keep = options.keep.as_ref();
+        let kept = keep.map(|keep| Kept::open(&keep.directory, keep.fsync)).transpose()?;
         // Without a directory, it is another node in its next life.
         let me = match kept.as_ref().and_then(Kept::node) {
             Some(node) => node,
@@ -91,21 +91,14 @@ impl Member {
         let own = full_name(name, &args.group);
         let (group, size, ring_bytes) = (args.etcd.group(&own)?, args.nodes, args.ring);
         let map = EtcdMap::new(&group).context("cannot keep a map of the cluster")?;
-        let (etcd, terms) = Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes }, me)?;
-        let own = GroupOptions {
-            me,
-            port: nodes_port(options.door.port)?,
-            ring_bytes: terms.ring_bytes,
-            salt: terms.salt,
-            token: terms.token,
-            lease: terms.lease,
-            drift_ppm: DRIFT_PPM,
-            patience: terms.lease,
-        };
-        let group = Group::new(device, own)?;
+        let origin = origin(kept.as_ref().and_then(Kept::salt), args.restore)?;
+        let (etcd, terms) =
+            Etcd::connect(&EtcdOptions { group, lease, size, ring_bytes, origin }, me)?;
+        let group = Group::new(device, group_options(me, nodes_port(options.door.port)?, &terms))?;
         let own = store::Options::new(options.limit, options.seed);
         let places = Places::new(device, options.limit, own.memory_len())?;
         let store = Arc::new(Store::new(places.region, GroupLog(group.clone()), own)?);
+        let keeping = kept.map(|kept| kept.read_back(&store)).transpose()?;
         let served = Served::new(store.clone(), options.limit, options.defaults.clone());
         let slots = Slots::new(group.clone(), store.clone(), &args.group);
         let keeper = Arc::new(ShardKeeper::new(slots.clone()));
@@ -121,11 +114,13 @@ impl Member {
             redis: reachable(fronts.redis(), card.ip(), "--redis"),
             store: Some(ways.address()),
             memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
+            memory: Some(store.limit()),
+            epoch: keeping.as_ref().and_then(Keeping::last_epoch),
         });
         let spaces = spaces(options);
         let etcd = Box::new(etcd);
-        let node = match kept {
-            Some(kept) => Node::resume(store, kept, spaces, etcd)?,
+        let node = match keeping {
+            Some(keeping) => Node::resume(store, keeping, spaces, etcd)?,
             None => Node::start(store, spaces, etcd)?,
         };
         // (What others of the group have is there later: it stays as it is.)
@@ -165,7 +160,7 @@ impl Member {
     }
 
     /// Keeps the house until the node is to end.
-    fn run(&self, name: &str, args: &NodeArgs, stop: &AtomicBool) -> Result<()> {
+    fn run(&self, args: &NodeArgs, stop: &AtomicBool) -> Result<()> {
         let mut turn = 0u32;
         while !stop.load(Ordering::Relaxed) && !self.fronts.is_stopping() {
             if let Err(NotServing::Failed(reason)) = self.node.group().check() {
@@ -176,12 +171,12 @@ impl Member {
             }
             self.node.store().sweep(now_ms(), HOUSE_BUCKETS);
             if turn.is_multiple_of(TEND_EVERY) {
-                self.node.group().tend(self.size(args));
+                self.node.tend(self.size(args));
             }
             turn = turn.wrapping_add(1);
             std::thread::sleep(HOUSE);
         }
-        self.wait_for_others(name, args)
+        self.wait_for_others(args)
     }
 
     /// How many members the group is to have.
@@ -194,16 +189,12 @@ impl Member {
     /// Without a directory, what this node holds goes with it. So where a majority would go, and
     /// another node is about to become a member, it stays until that one is. (A second signal ends
     /// it at once.) Where nobody comes, the user wants to end them all.
-    fn wait_for_others(&self, name: &str, args: &NodeArgs) -> Result<()> {
+    fn wait_for_others(&self, args: &NodeArgs) -> Result<()> {
         if self.node.recovery().is_some() {
             return Ok(());
         }
-        let group = args.etcd.group(&full_name(name, &args.group))?;
-        let (me, start, mut is_told) = (self.node.group().status().me, Instant::now(), false);
-        // (Without etcd, nobody takes a place.)
-        while let Ok(seen) = overview(&group)
-            && is_awaited(me, &seen, self.size(args), start.elapsed())
-        {
+        let (start, mut is_told) = (Instant::now(), false);
+        while is_awaited(&self.node.group().status(), self.size(args), start.elapsed()) {
             if !is_told {
                 eprintln!(
                     "Waits until another node has what only this one and a minority have; a \
@@ -217,21 +208,52 @@ impl Member {
                      the group may be lost"
                 );
             }
-            self.node.group().tend(self.size(args));
+            self.node.tend(self.size(args));
             std::thread::sleep(LOOK);
         }
         Ok(())
     }
 }
 
+/// How a node takes part in a group that has agreed on these terms.
+fn group_options(me: NodeId, port: u16, terms: &Terms) -> GroupOptions {
+    GroupOptions {
+        me,
+        port,
+        ring_bytes: terms.ring_bytes,
+        salt: terms.salt,
+        token: terms.token,
+        lease: terms.lease,
+        drift_ppm: DRIFT_PPM,
+        patience: terms.lease,
+    }
+}
+
+/// What a node has of its group whose directory is of a group with this salt, if it is of any.
+fn origin(salt: Option<u64>, restores: bool) -> Result<Origin> {
+    Ok(match salt {
+        Some(salt) if restores => Origin::Restores(salt),
+        Some(salt) => Origin::Directory(salt),
+        None if restores => bail!(
+            "--restore begins a group again from its nodes’ directories, and this one has no \
+             node: name one by --dir"
+        ),
+        None => Origin::New,
+    })
+}
+
 /// Whether a group of this size needs the node, and will not for long, when it has waited so long.
-fn is_awaited(me: NodeId, seen: &Overview, size: usize, waited: Duration) -> bool {
-    let Some(latest) = &seen.configuration else { return false };
+/// (While etcd does not answer, nobody takes a place.)
+fn is_awaited(node: &Status, size: usize, waited: Duration) -> bool {
+    let Status { me, addresses: there, .. } = node;
+    let Some(latest) = node.configuration.as_ref().filter(|_| node.service.is_none()) else {
+        return false;
+    };
     let members = &latest.members;
-    let stay = members.iter().filter(|node| **node != me && seen.nodes.contains_key(node)).count();
+    let stay = members.iter().filter(|node| *node != me && there.contains_key(node)).count();
     let is_majority = |count: usize| count * 2 > members.len();
-    let is_needed = members.contains(&me) && is_majority(stay + 1) && !is_majority(stay);
-    let comes = seen.nodes.keys().any(|node| !members.contains(node)) || !latest.is_established();
+    let is_needed = members.contains(me) && is_majority(stay + 1) && !is_majority(stay);
+    let comes = there.keys().any(|node| !members.contains(node)) || !latest.is_established();
     is_needed && (comes || members.len() > size || waited < GRACE)
 }
 

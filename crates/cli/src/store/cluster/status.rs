@@ -204,9 +204,47 @@ impl Look {
         };
         format!(
             "Group {name} of {cluster} in epoch {epoch}: {primary} is the primary, \
-             {serves}.{size}\n{}",
-            self.slots_in_words()
+             {serves}.{size}\n{}{}",
+            self.slots_in_words(),
+            self.troubles().into_iter().map(|advice| format!("\n{advice}")).collect::<String>()
         )
+    }
+
+    /// What somebody has to see to.
+    fn troubles(&self) -> Vec<String> {
+        let nodes = self.nodes.iter();
+        let told: Vec<_> =
+            nodes.filter_map(|(node, seen)| Some((node, seen.told.as_ref().ok()?))).collect();
+        let full: Vec<_> = told
+            .iter()
+            .filter(|(_, told)| told.disk != "ok")
+            .map(|(node, _)| node.to_string())
+            .collect();
+        let mut said = Vec::new();
+        if told.iter().any(|(_, told)| told.majority != "ok") {
+            said.push(
+                "No majority confirms changes: they are refused. What is decided can be read."
+                    .to_owned(),
+            );
+        }
+        let mut memories = self.nodes.iter().filter_map(|(node, seen)| {
+            Some((seen.address?.memory?, node)).filter(|_| self.part(*node) != "spare")
+        });
+        let least = memories.clone().min();
+        if let Some((bytes, node)) = least.filter(|least| memories.any(|other| other.0 > least.0)) {
+            said.push(format!(
+                "The group takes {} at most: {node} was started with that --memory, and others \
+                 with more.",
+                output::bytes(bytes)
+            ));
+        }
+        if !full.is_empty() {
+            said.push(format!(
+                "Disks take nothing: make room at {}, or start other nodes in their places.",
+                full.join(" and ")
+            ));
+        }
+        said
     }
 
     fn slots_in_words(&self) -> String {
@@ -276,8 +314,7 @@ impl Look {
         for (node, seen) in &self.nodes {
             let text = |at: Option<String>| at.unwrap_or_default();
             let state = match &seen.told {
-                Ok(told) if told.service == "ok" => told.standing.clone(),
-                Ok(told) => format!("{}; of etcd: {}", told.standing, told.service),
+                Ok(told) => told.state(),
                 Err(_) if seen.address.is_none() => "lost: it holds no lease".to_owned(),
                 Err(reason) => format!("unknown: {reason}"),
             };
@@ -303,6 +340,7 @@ impl Look {
                 "part": self.part(*node),
                 "has_lease": seen.address.is_some(),
                 "card": seen.address.map(|address| address.card),
+                "memory": seen.address.and_then(|address| address.memory),
                 "redis": seen.address.and_then(|address| address.redis),
                 "state": told.map(|told| &told.standing),
                 "epoch": told.map(|told| told.epoch),
@@ -313,6 +351,8 @@ impl Look {
                 "counters": told.map(|told| &told.counters),
                 "last_refusal": told.map(|told| &told.refusal).filter(|said| *said != "none"),
                 "etcd": told.map(|told| &told.service),
+                "disk": told.map(|told| &told.disk),
+                "majority": told.map(|told| &told.majority),
                 "error": seen.told.as_ref().err(),
             })
         };

@@ -259,7 +259,16 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         routing::run(call, keys, what, command.run)
     };
     // (That the log takes nothing is told at once, and not when it has taken what waits.)
-    see(call.turn, !matches!(done, Err(Wrong::Unlogged(_))));
+    if matches!(done, Err(Wrong::Unlogged(_))) {
+        return done;
+    }
+    if command.has(READ) && !command.has(WRITE) && command.keys.0 > 0 {
+        let turn = &mut *call.turn;
+        let seen = turn.world.keeper.seen_of(&mut keys_of(command, call.arguments));
+        turn.version = turn.version.max(seen);
+        return done;
+    }
+    see(call.turn, true);
     done
 }
 

@@ -48,7 +48,7 @@ impl Paths {
         let (mut known, mut far) = (BTreeMap::new(), Vec::new());
         for (edge, row) in edges.iter().zip(0..) {
             distances(&into, *edge, &mut far);
-            paths.fill(row, (&out, &far), &mut known);
+            paths.fill(row, &out, &far, &mut known);
         }
         paths
     }
@@ -57,7 +57,8 @@ impl Paths {
     fn fill(
         &mut self,
         row: usize,
-        (out, far): (&[Vec<(u32, u32)>], &[u32]),
+        out: &[Vec<(u32, u32)>],
+        far: &[u32],
         known: &mut BTreeMap<Vec<u32>, u32>,
     ) {
         let mut group = Vec::new();

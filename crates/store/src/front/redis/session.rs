@@ -212,14 +212,7 @@ fn refuse(call: &mut Call<'_>, done: Done) -> Done {
 /// Checks that the command may be carried out, and does so or puts it aside.
 fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done {
     if !command.takes(call.len()) {
-        let text = format!("wrong number of arguments for '{}' command", command.name);
-        if command.name == "exec" && call.state.transaction.take().is_some() {
-            call.state.watched.clear();
-            call.state.publish();
-            let text = format!("EXECABORT Transaction discarded because of: {text}");
-            return Err(Wrong::says(text));
-        }
-        return refuse(call, Err(Wrong::says(format!("ERR {text}"))));
+        return refuse_arity(call, command);
     }
     if !call.state.is_known && !command.has(STRANGER) {
         return refuse(call, Err(Wrong::Is("NOAUTH Authentication required.")));
@@ -270,6 +263,17 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     }
     see(call.turn, true);
     done
+}
+
+fn refuse_arity(call: &mut Call<'_>, command: &Command) -> Done {
+    let text = format!("wrong number of arguments for '{}' command", command.name);
+    if command.name == "exec" && call.state.transaction.take().is_some() {
+        call.state.watched.clear();
+        call.state.publish();
+        let text = format!("EXECABORT Transaction discarded because of: {text}");
+        return Err(Wrong::says(text));
+    }
+    refuse(call, Err(Wrong::says(format!("ERR {text}"))))
 }
 
 fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {

@@ -46,6 +46,10 @@ impl Undecided {
         keys: impl Iterator<Item = &'k [u8]>,
         committed: Position,
     ) -> Position {
+        // Usually all is decided, and then no key is looked up.
+        if self.order.back().is_none_or(|(last, _)| *last <= committed) {
+            return self.of_all.max(committed);
+        }
         let changes = keys.filter_map(|key| self.changes.get(&self.hasher.hash_one(key)).copied());
         changes.fold(self.of_all.max(committed), Position::max)
     }

@@ -226,14 +226,24 @@ impl Shard {
         &self,
         keys: impl Iterator<Item = &'k [u8]> + Clone,
         wanted: Wanted,
+        is_here: impl FnMut(&[u8]) -> bool,
+    ) -> Verdict {
+        self.judge_in(keys.clone().next().map(slot_of), keys, wanted, is_here)
+    }
+
+    /// As [`Shard::judge`], where the slot of the first key is known.
+    pub(crate) fn judge_in<'k>(
+        &self,
+        slot: Option<u16>,
+        keys: impl Iterator<Item = &'k [u8]> + Clone,
+        wanted: Wanted,
         mut is_here: impl FnMut(&[u8]) -> bool,
     ) -> Verdict {
-        let mut slots = keys.clone().map(slot_of);
-        let Some(slot) = slots.next() else {
+        let Some(slot) = slot else {
             let is_stopped = wanted.writes && !self.transit.is_empty();
             return if is_stopped { Verdict::InTransit } else { Verdict::Here };
         };
-        if slots.any(|other| other != slot) {
+        if keys.clone().skip(1).any(|key| slot_of(key) != slot) {
             return Verdict::Crosses;
         }
         match self.part(slot) {

@@ -123,7 +123,7 @@ pub(super) fn run<'k>(
             let is_here = |key: &[u8]| {
                 space.is_some_and(|space| world.keyspace.look(space, key, now).is_some())
             };
-            done = match shard.judge(keys.clone(), wanted, is_here) {
+            done = match shard.judge_in(slot, keys.clone(), wanted, is_here) {
                 Verdict::Here => run_here(call, &mut run),
                 Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
                 Verdict::Moved(slot) => Err(moved(&world, slot)),

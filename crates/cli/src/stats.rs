@@ -158,7 +158,7 @@ impl Stats {
     fn show(&self, now: &NodeStats, before: Option<&NodeStats>) {
         self.clear();
         let up = Duration::from_millis(now.uptime_ms).as_secs();
-        let others = output::counted(now.clients.saturating_sub(1), "other client");
+        let others = output::counted(now.clients.saturating_sub(1) as u64, "other client");
         println!("Node {}, up for {up} s, {others} connected", now.node);
         let elapsed = before.map(|b| now.uptime_ms.saturating_sub(b.uptime_ms) as f64 / 1000.0);
         let none = BTreeMap::new();

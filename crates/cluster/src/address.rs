@@ -20,15 +20,16 @@ pub struct Address {
     /// The most bytes that its store may take, if it says so.
     #[serde(default)]
     pub memory: Option<u64>,
-    /// The epoch of the last change that it brings along, where it comes with a directory.
+    /// The number of the position of the last change that it brings along, where it comes with a
+    /// directory.
     #[serde(default)]
-    pub epoch: Option<u32>,
+    pub last: Option<u64>,
 }
 
 impl Address {
     /// That of a node without clients.
     #[must_use]
     pub const fn new(card: SocketAddr) -> Address {
-        Address { card, redis: None, store: None, memcached: None, memory: None, epoch: None }
+        Address { card, redis: None, store: None, memcached: None, memory: None, last: None }
     }
 }

@@ -22,13 +22,14 @@ use etcd_client::{
     TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
 };
 use remora::connection::token::Token;
-use remora_store::replica::{Configuration, Entry, Event, NodeId, Request};
+use remora_store::replica::{Configuration, Entry, Event, NoConfiguration, NodeId, Request};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
+use crate::founding::first_configuration;
 use crate::history::{EpochChange, with_change};
 
 /// How long etcd may take to answer.
@@ -50,8 +51,6 @@ const LOST: &str = "etcd knows nothing of the group that the directory is of: is
                     and are the names right? If etcd has lost its data, restore a backup of it, or \
                     begin the group again from the directories of most of its nodes: start each \
                     with --restore";
-/// So many epochs may have begun of which no directory tells that a group begins again from.
-const EPOCHS_LOST: u32 = 1000;
 
 /// Where etcd is, and which group is meant.
 #[derive(Clone)]
@@ -655,25 +654,16 @@ impl Inner {
         }
     }
 
-    /// A new group's first configuration is made by the node with the lowest number, when all are
-    /// there; by none that has seen the group before, since etcd has then lost what it had. A group
-    /// that begins again does so in an epoch that is later than all that its nodes have heard of.
+    /// Makes the group's first configuration, if this node is to; but not if it has seen the group
+    /// before, since etcd has then lost what it had.
     async fn found(&mut self) -> Answer<()> {
-        let counts = |address: &Address| !self.is_restored || address.epoch.is_some();
-        let there: Vec<_> = self.nodes.iter().filter(|(_, address)| counts(address)).collect();
-        let is_first = there.first().is_some_and(|(node, _)| **node == self.me);
-        if self.was_founded || !is_first || there.len() < self.size {
+        if self.was_founded {
             return Ok(());
         }
-        let members = there.iter().map(|(node, _)| **node).take(self.size).collect();
-        let before = there.iter().filter_map(|(_, address)| address.epoch).max();
-        let invalid = |error: String| etcd_client::Error::InvalidArgs(error);
-        let mut first =
-            Configuration::first(self.me, members).map_err(|error| invalid(error.to_string()))?;
-        first.epoch += before.map_or(0, |epoch| epoch.saturating_add(EPOCHS_LOST));
-        if !first.is_sound() {
-            return Err(invalid(format!("epoch {} is beyond the last one", first.epoch)));
-        }
+        let invalid = |error: NoConfiguration| etcd_client::Error::InvalidArgs(error.to_string());
+        let first =
+            first_configuration(&self.nodes, self.size, self.is_restored).map_err(invalid)?;
+        let Some(first) = first.filter(|first| first.primary == self.me) else { return Ok(()) };
         if self.replace(0, Entry { configuration: first, revision: 0, is_free: false }).await? {
             self.tell();
         }

@@ -310,9 +310,10 @@ pub struct Keeping {
 }
 
 impl Keeping {
-    /// The epoch of the last change that was read back, if there was one.
+    /// The number of the position of the last change that was read back, if there was one.
     #[must_use]
-    pub fn last_epoch(&self) -> Option<u32> {
-        Some(self.recovery.log.last.epoch()).filter(|epoch| *epoch > 0)
+    pub fn last(&self) -> Option<u64> {
+        let last = self.recovery.log.last;
+        (last > Position::NONE).then(|| last.number())
     }
 }

@@ -22,7 +22,8 @@
 //!   `history`: how a group came to its latest configuration. (Leases are
 //!   `remora_store::replica::Lease`, as long as [`GroupOptions::lease`] says.)
 //! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `documents`: what
-//!   is written there; `in_process`: the service in this process.
+//!   is written there; `founding`: a group's first configuration. `in_process`: the service in
+//!   this process.
 //! - `hostile`: what strangers may send and write, for fuzzing.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
@@ -40,6 +41,8 @@ pub mod etcd;
 #[cfg(feature = "etcd")]
 mod etcd_map;
 mod feed;
+#[cfg(feature = "etcd")]
+mod founding;
 mod front;
 mod group;
 mod history;

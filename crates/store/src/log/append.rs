@@ -218,6 +218,10 @@ impl State {
 
     /// Whether a record can be appended.
     fn check(&mut self, behind_bytes: usize) -> Result<(), LogError> {
+        // A transaction that has begun is not refused half-way.
+        if self.goes_on && !matches!(self.mode, Mode::Closed) {
+            return Ok(());
+        }
         match &self.mode {
             Mode::Open => {}
             Mode::ReadOnly(reason) => return Err(LogError::ReadOnly(Arc::clone(reason))),
@@ -662,7 +666,7 @@ impl Log {
 
     pub(crate) fn has_work(&self) -> bool {
         let state = self.lock();
-        !state.sealed.is_empty() || state.waiting_records > 0 && !state.goes_on
+        !state.sealed.is_empty() || state.waiting_records > 0
     }
 
     /// The cut of this number is made: the disk takes what comes.

@@ -96,6 +96,7 @@ impl<D: Disk> Committer<D> {
     pub fn finish(&mut self, now_ms: u64) -> Turn {
         self.retry_ms = self.retry_ms.map(|at| at.min(now_ms));
         let mut turn = self.turn_with(now_ms, true);
+        // (A transaction that has begun ends first. It is short, and waits for nothing.)
         while self.log.has_work() && !matches!(turn, Turn::Refused(_)) {
             turn = self.turn_with(now_ms, true);
         }

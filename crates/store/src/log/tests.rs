@@ -465,6 +465,45 @@ fn changes_are_refused_while_the_disk_does_not_keep_up() {
 }
 
 #[test]
+fn a_transaction_that_has_begun_is_not_refused_half_way() {
+    let behind_bytes = 200;
+    let mut world = World::new(Faulty::new(1), Options { behind_bytes, ..options(Fsync::No) });
+    let log = world.log.clone();
+    let last = log.together(|| {
+        for _ in 0..10 {
+            log.append(&put(&[1; 100])).unwrap();
+            assert_eq!(world.turn(), Turn::Idle, "nothing is written before all is there");
+        }
+        log.append(&put(b"last")).unwrap()
+    });
+    assert_eq!(log.last().counter(), last.counter() + 1, "its end has a record");
+    assert!(matches!(log.append(&put(b"x")), Err(LogError::Behind { .. })));
+    world.committer.finish(1);
+    let (read, _) = values(&world.disk, Position::NONE).unwrap();
+    assert_eq!(read.iter().filter(|value| !value.is_empty()).count(), 11);
+}
+
+#[test]
+fn a_log_closes_behind_a_transaction_that_is_under_way() {
+    let World { disk, log, committer, .. } = World::new(Faulty::new(1), options(Fsync::No));
+    let thread = CommitThread::start(committer).unwrap();
+    let closes = log.together(|| {
+        log.append(&put(b"first")).unwrap();
+        let closes = std::thread::spawn(move || drop(thread));
+        while !log.is_closing() {
+            std::thread::yield_now();
+        }
+        log.append(&put(b"second")).unwrap();
+        closes
+    });
+    closes.join().unwrap();
+    assert_eq!(log.append(&put(b"late")), Err(LogError::Closed));
+    let (read, _) = values(&disk, Position::NONE).unwrap();
+    let read: Vec<_> = read.into_iter().filter(|value| !value.is_empty()).collect();
+    assert_eq!(read, [b"first".to_vec(), b"second".to_vec()]);
+}
+
+#[test]
 fn segments_before_a_snapshot_are_removed_and_no_others() {
     let world = written(Fsync::No);
     for position in 0..=12 {

@@ -115,7 +115,7 @@ impl Member {
             store: Some(ways.address()),
             memcached: reachable(fronts.memcached(), card.ip(), "--memcached"),
             memory: Some(store.limit()),
-            epoch: keeping.as_ref().and_then(Keeping::last_epoch),
+            last: keeping.as_ref().and_then(Keeping::last),
         });
         let spaces = spaces(options);
         let etcd = Box::new(etcd);

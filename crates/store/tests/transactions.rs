@@ -173,7 +173,7 @@ fn nothing_is_written_amid_a_transaction() {
         std::thread::scope(|scope| {
             scope.spawn(|| log.append(&put(&[1; 8])).unwrap());
         });
-        committer.finish(1);
+        committer.turn(1);
         assert_eq!(log.durable(), Position::NONE);
     });
     committer.turn(2);

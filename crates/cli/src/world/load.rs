@@ -157,9 +157,8 @@ pub(super) fn status<'a>(ran: impl IntoIterator<Item = (&'a Experiment, &'a Repo
     let mut status = ExitCode::SUCCESS;
     for (experiment, report) in ran {
         let (flows, done, failed) = (report.flows.len(), report.done(), report.failed());
-        // Those that wait for one that has failed, or stand still.
-        let is_whole = experiment.cluster.until == NEVER || report.deadlock.is_some();
-        let never = if is_whole { flows - done - failed } else { 0 };
+        // Those that wait for one that has failed.
+        let never = if experiment.cluster.until == NEVER { flows - done - failed } else { 0 };
         let name = printable(&experiment.name);
         if let Some(deadlock) = &report.deadlock {
             eprintln!("remora: \"{name}\": {deadlock}");

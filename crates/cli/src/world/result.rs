@@ -233,7 +233,7 @@ impl Outcome {
             let links = counted(links.len() as u64, "link");
             let what = format!("{links} wait for each other at {found_us:.1} µs");
             rows.push(["deadlock".into(), what]);
-            rows.push(["".into(), format!("{} never end", counted(*flows_left as u64, "flow"))]);
+            rows.push(["".into(), format!("{} not done", counted(*flows_left as u64, "flow"))]);
         }
         let counts = [
             ("packets sent", p.sent),

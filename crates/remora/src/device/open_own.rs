@@ -164,9 +164,6 @@ fn window_for(socket: &Socket, mtu: Mtu) -> u16 {
 fn capture_from_environment() -> Option<PathBuf> {
     let name = env::var_os(PCAP_VARIABLE).filter(|name| !name.is_empty())?;
     // A path of other bytes is taken as it is.
-    Some(
-        name.to_str()
-            .map(|name| name.replace("%p", &std::process::id().to_string()).into())
-            .unwrap_or_else(|| name.into()),
-    )
+    let named = name.to_str().map(|name| name.replace("%p", &std::process::id().to_string()));
+    Some(named.map_or_else(|| name.into(), PathBuf::from))
 }

@@ -70,7 +70,7 @@ impl Completion {
     }
 }
 
-/// Ports that wait for each other in a circle: the network stands still for ever.
+/// Ports that wait for each other in a circle, and so for ever: the run stops when it is found.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[error(
     "flow control had come to a deadlock at {:.0} µs, with {left} flows that are not done: each of \
@@ -105,7 +105,7 @@ pub struct Report {
     pub retransmitted: u64,
     /// What was recorded, if the cluster asked for it.
     pub record: Option<Record>,
-    /// Why the network stood still at the end, if it did: no flow goes on any more.
+    /// The circle of ports for which the run stopped, if it did. Flows elsewhere may have gone on.
     pub deadlock: Option<Deadlock>,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,

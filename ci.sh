@@ -357,9 +357,14 @@ crates_built() {
 stage_features() {
     local others heavy
     # 1. What ./demo.sh has built, `cargo build --release` does not build again.
-    others=$(comm -23 <(crates_built -p remora-cli) <(crates_built))
+    others=$(comm -23 <(crates_built -p remora-demo) <(crates_built -p remora-cli))
+    others+=$(comm -23 <(crates_built -p remora-cli) <(crates_built))
     [[ -z $others ]] || fail "\`cargo build\` would build these anew after ./demo.sh:" "$others" \
         "Features of shared crates are named in the workspace's Cargo.toml, for all alike."
+
+    # The demo is there first: it does not wait for what it does not use.
+    heavy=$(crates_built -p remora-demo | grep -E '^(wasmtime|cranelift|remora-sim)' || true)
+    [[ -z $heavy ]] || fail "the demo depends on:" "$heavy"
 
     # 2. An embedder of the plain card builds no compiler of kernels, and no language of chains.
     # (With all its features, remora is part of what clippy checks.)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Rules of the code that no pattern of one line can tell; the stage tidy prints what this finds.
 
-- A thread is started by `without_signals`, or by `remora_cli::thread`, and its start may fail.
+- A thread is started by `without_signals`, or by `remora_command::thread`, and its start may fail.
 - A function has at most 60 lines.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
 - A file whose `//!` names at least half of its modules, in backticks, names all of them.
@@ -11,7 +11,7 @@ import sys
 
 from circles import COMMENT_OR_TEXT, ROOT, Crate, without_tests
 
-# (`remora_cli::thread` takes a name first, or behind a scope.)
+# (`remora_command::thread` takes a name first, or behind a scope.)
 START = re.compile(
     r'(?<!crate::)(?:\bthread::|\.)spawn(?:_scoped)?\(\s*(?!["\s)]|\w+,\s*["&])')
 BEFORE = 120  # characters before a start that must hold `without_signals`

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use remora_nic::kernel::{KernelIo, Kernels as _, Passing};
 use remora_offload::kernel::builtin::{self, opcode};
-use remora_offload::kernel::wasm::Module;
 use remora_offload::kernel::{AsyncProgram, Deployment, Executor, ExecutorLimits, Grant, Program};
+use remora_wasm::Module;
 
 use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};

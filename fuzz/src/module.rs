@@ -3,7 +3,7 @@
 use remora_nic::Counters;
 use remora_nic::kernel::{Header, Notify};
 use remora_nic::queue::Remote;
-use remora_offload::kernel::wasm::{Module, ModuleLimits};
+use remora_wasm::{Module, ModuleLimits};
 
 use crate::arena::{Arena, OPEN};
 use crate::seeds::Seed;

@@ -13,12 +13,12 @@ use remora::connection::token::Token;
 use remora::kernel::builtin::Kind;
 use remora::kernel::{CallFailure, CallStatus};
 use remora::nic::Access;
-use remora_cli::node::KERNELS_DOCUMENT;
-use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::client::RemoteRegion;
-use remora_cli::node::kernel_permit;
-use remora_cli::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
-use remora_cli::size::parse_size;
+use remora_command::node::KERNELS_DOCUMENT;
+use remora_command::node::address::{NodeAddress, RegionAddress};
+use remora_command::node::client::RemoteRegion;
+use remora_command::node::kernel_permit;
+use remora_command::node::kernels::{self, GrantRow, KernelRow, Request, TapRow, manage};
+use remora_command::size::parse_size;
 use serde::Serialize;
 use serde_json::json;
 

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_cli::node::REGIONS_DOCUMENT;
-use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::server::RegionInfo;
-use remora_cli::node::transfer::Transfer;
-use remora_cli::size::parse_size;
+use remora_command::node::REGIONS_DOCUMENT;
+use remora_command::node::address::{NodeAddress, RegionAddress};
+use remora_command::node::server::RegionInfo;
+use remora_command::node::transfer::Transfer;
+use remora_command::size::parse_size;
 
 use crate::remote::RemoteArgs;
 use crate::sink::Sink;

@@ -8,8 +8,8 @@ use remora::Device;
 use remora::connection::token::Token;
 use remora::interface::route_to;
 use remora::nic::wire::ROCE_PORT;
-use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::client::{CONNECT_PATIENCE, RemoteRegion};
+use remora_command::node::address::{NodeAddress, RegionAddress};
+use remora_command::node::client::{CONNECT_PATIENCE, RemoteRegion};
 
 use crate::DeviceArgs;
 

@@ -7,7 +7,7 @@ use std::panic::{self, AssertUnwindSafe};
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use remora_cli::random;
+use remora_command::random;
 use remora_sim::{Options, groups};
 use serde_json::json;
 

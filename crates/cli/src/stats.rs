@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::Args;
 use remora::Device;
-use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::client::{OpenRegionError, RemoteRegion};
-use remora_cli::node::server::NodeStats;
-use remora_cli::node::{DEFAULT_PORT, STATS_DOCUMENT};
+use remora_command::node::address::{NodeAddress, RegionAddress};
+use remora_command::node::client::{OpenRegionError, RemoteRegion};
+use remora_command::node::server::NodeStats;
+use remora_command::node::{DEFAULT_PORT, STATS_DOCUMENT};
 use remora_store::way::door::PORT;
 
 use crate::remote::RemoteArgs;

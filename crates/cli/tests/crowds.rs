@@ -24,9 +24,9 @@ use remora::nic::wire::ip::Flow;
 use remora::nic::wire::{
     Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, ROCE_PORT, Transport,
 };
-use remora_cli::node::address::{NodeAddress, RegionAddress};
-use remora_cli::node::client::{OpenRegionError, RemoteRegion};
-use remora_cli::node::protocol::Request;
+use remora_command::node::address::{NodeAddress, RegionAddress};
+use remora_command::node::client::{OpenRegionError, RemoteRegion};
+use remora_command::node::protocol::Request;
 use serde_json::Value;
 use support::{Folder, Node, PATIENCE, address, succeed, until};
 

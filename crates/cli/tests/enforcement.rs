@@ -7,10 +7,10 @@ use std::time::Duration;
 use remora::Device;
 use remora::nic::Access;
 use remora::nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Status};
-use remora_cli::node::address::RegionAddress;
-use remora_cli::node::client::RemoteRegion;
-use remora_cli::node::server::Node;
-use remora_cli::node::start::NodeOptions;
+use remora_command::node::address::RegionAddress;
+use remora_command::node::client::RemoteRegion;
+use remora_command::node::server::Node;
+use remora_command::node::start::NodeOptions;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use remora::nic::Access;
 use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
-use remora_cli::node::document;
-use remora_cli::node::protocol::Reply;
-use remora_cli::node::{DEFAULT_PORT, KERNELS_DOCUMENT};
+use remora_command::node::document;
+use remora_command::node::protocol::Reply;
+use remora_command::node::{DEFAULT_PORT, KERNELS_DOCUMENT};
 use serde_json::{Value, json};
 use support::{fail, succeed};
 

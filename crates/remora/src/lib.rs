@@ -52,7 +52,6 @@
 //! | `chain-text` | chains from their text form, and mistakes in it shown as a compiler would |
 //! | `serde` | [`Remote`] can be serialized |
 //! | `tokio` | completion channels and asynchronous events in tokio's reactor (futures need none) |
-//! | `wasm` | kernels that are loaded at run time, as WebAssembly, over wasmtime |
 //!
 //! # Where things are
 //! - The device: [`device`] opens and queries it, `takeover` goes on with another process's

@@ -110,33 +110,3 @@ fn streams_pass_through_built_in_kernels() {
     let none = b.device.bind_builtin(to, vec![], Kind::Get, &Builtin::new());
     assert_eq!(none.err(), Some(BindError::Elsewhere));
 }
-
-#[cfg(feature = "wasm")]
-#[test]
-fn modules_are_compiled_by_the_daemon_and_run_there() {
-    use remora::kernel::wasm::Module;
-    let text = r#"(module
-        (import "remora" "params" (func $params (param i32 i32) (result i32)))
-        (import "remora" "output" (func $output (param i32 i32) (result i32)))
-        (memory (export "memory") 1)
-        (func (export "kernel") (result i32)
-            (drop (call $params (i32.const 0) (i32.const 64)))
-            (call $output (i32.const 0) (i32.const 5)))
-        (func (export "tap") (result i32) (i32.const 0)))"#;
-    let module = Module::load(&wat::parse_str(text).unwrap()).unwrap();
-    let daemon = Daemon::start();
-    let (a, b) = (end(), end_on(daemon.attach()));
-    let mut client = connect(&a, &b);
-    b.device.load_kernel(17, Deployment::new("echo", []), &module).unwrap();
-    let mut out = Vec::new();
-    client.call(17, b"hello", &mut out).unwrap();
-    assert_eq!(out, b"hello");
-    let to = Bound::Receive(b.qp.qpn());
-    let binding = b.device.bind_module(to, vec![b.memory.grant_read()], &module, 1000).unwrap();
-    write(&a, &b, b"seen");
-    assert_eq!(binding.info().payloads, 1);
-    // While a module is compiled, others are served; and what nobody waits for is forgotten.
-    let other = daemon.attach();
-    other.load_kernel(17, Deployment::new("echo", []), &module).unwrap();
-    assert_eq!(other.kernels().len(), 1);
-}

@@ -34,7 +34,7 @@ impl Daemon {
         let policy = Policy::read(&file).unwrap();
         let socket = cm::links().join(format!("shared-{number}.sock"));
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), policy };
+        let options = ServerOptions { socket: Some(socket.clone()), policy, loader: None };
         let mut server = Server::new(device.clone(), options).unwrap();
         let stop = Arc::new(Event::new().unwrap());
         let stops = stop.clone();

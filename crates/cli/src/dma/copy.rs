@@ -15,7 +15,7 @@ use remora::dma::Kind as MemoryKind;
 use remora::dma::choose::{Bench, chosen, open};
 use remora::dma::path::{Application, Kind, Path};
 use remora::memory::Buffer;
-use remora_cli::size::parse_size;
+use remora_command::size::parse_size;
 use serde::Serialize;
 
 use super::daemon::{self, DaemonArgs};

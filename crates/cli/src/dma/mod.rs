@@ -20,7 +20,7 @@ mod registers;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use remora::dma::Sizes;
-use remora_cli::size::parse_size;
+use remora_command::size::parse_size;
 
 /// `remora dma`.
 #[derive(Debug, Args)]

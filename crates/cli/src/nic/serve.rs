@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use remora::daemon::{FdStore, Policy, Restored, Server, ServerOptions, is_stored};
-use remora_cli::device::DeviceArgs;
-use remora_cli::{output, stop};
+use remora::kernel::Loader;
+use remora_command::device::DeviceArgs;
+use remora_command::{output, stop};
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use serde_json::json;
 
@@ -51,12 +52,11 @@ impl Serve {
         };
         let device = self.device.options().embedded().open()?;
         let Passed { listener, stored } = passed()?;
+        let (socket, loader) = (self.socket.clone(), Some(remora_wasm::load as Loader));
+        let options = ServerOptions { socket, policy, loader };
         let mut server = match listener {
-            Some(listener) => Server::on(device.clone(), listener, policy)?,
-            None => {
-                let options = ServerOptions { socket: self.socket.clone(), policy };
-                Server::new(device.clone(), options)?
-            }
+            Some(listener) => Server::on(device.clone(), listener, options)?,
+            None => Server::new(device.clone(), options)?,
         };
         self.machine.iter().try_for_each(|path| server.serve_machine(path.clone()))?;
         let store = FdStore::from_environment().context("cannot tell the service manager")?;

@@ -10,7 +10,7 @@ use remora::daemon::Observer;
 use remora::daemon::Status as Served;
 use remora::message::{DmaClientStatus, Keep, Loan, RegionStatus, SessionStatus};
 use remora::nic::Rate;
-use remora_cli::{output, stop};
+use remora_command::{output, stop};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 

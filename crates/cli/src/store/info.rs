@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
-use remora_cli::node::address::NodeAddress;
+use remora_command::node::address::NodeAddress;
 use remora_store::client::StoreClient;
 use remora_store::stats::Slow;
 use remora_store::way::connect::ClientOptions;

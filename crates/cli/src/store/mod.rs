@@ -23,7 +23,7 @@ use std::path::Path;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand};
 use remora::{Device, wait_for};
-use remora_cli::node::address::{AddressError, NodeAddress};
+use remora_command::node::address::{AddressError, NodeAddress};
 use remora_store::client::{AsyncStoreClient, StoreClient};
 use remora_store::select::schema::Schema;
 use remora_store::way::connect::ClientOptions;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use remora_cli::size::parse_size;
+use remora_command::size::parse_size;
 use remora_store::client::StoreClient;
 use remora_store::codec::Codec;
 use remora_store::tablespace::{Eviction, TablespaceOptions};

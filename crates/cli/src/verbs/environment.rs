@@ -10,6 +10,7 @@ use remora::environment::{ADDR_VARIABLE, LOG_VARIABLE};
 use remora::impair::{IMPAIR_VARIABLE, Impairments};
 use remora::interface::Interface;
 use remora::message::{ANEW_VARIABLE, KEEP_VARIABLE, Kept};
+use remora_command::log::is_level;
 
 use super::libraries::{Libraries, put_first};
 
@@ -128,24 +129,9 @@ fn log_value(file: &Path) -> Result<OsString> {
     Ok(value)
 }
 
-/// Is this value of `REMORA_LOG` a level, or a filter of levels, rather than a file?
-pub(crate) fn is_level(value: &str) -> bool {
-    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    value.split(',').all(|part| {
-        let level = part.rsplit_once('=').map_or(part, |(_, level)| level);
-        LEVELS.contains(&level.to_ascii_lowercase().as_str())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn levels_are_distinguished_from_files() {
-        assert!(is_level("debug") && is_level("WARN") && is_level("remora_nic=trace,info"));
-        assert!(!is_level("") && !is_level("run.log") && !is_level("debug:run.log"));
-    }
 
     #[test]
     fn every_part_of_an_address_list_is_checked() {

@@ -343,58 +343,8 @@ impl Context {
     }
 }
 
-/// The context of the invocation that is being polled, and the steps that it has left. For
-/// programs whose futures outlive an invocation.
-#[cfg(feature = "wasm")]
-pub(super) fn current() -> impl Future<Output = Result<(Context, u64), CallStatus>> {
-    leaf(|turn| Ok(Poll::Ready((Context::of(turn.invocation), turn.invocation.left))))
-}
-
-/// Pays for work on `len` bytes that are not registered memory.
-#[cfg(feature = "wasm")]
-pub(super) fn charge(len: usize) -> impl Future<Output = Result<(), CallStatus>> {
-    leaf(move |turn| Ok(if turn.spend(len)? { Poll::Ready(()) } else { Poll::Pending }))
-}
-
-/// Ends the turn of an invocation that waits for nothing.
-#[cfg(feature = "wasm")]
-pub(super) fn end_turn(cx: &task::Context<'_>) {
-    with_turn(cx, |turn| {
-        if turn.invocation.wait == Wait::Turn {
-            turn.steps = 0;
-        }
-    });
-}
-
-/// Begins a trial of an invocation, if everything it may read is there already. Until something
-/// turns out to be pending, its effects can be undone, since none has left the card. Returns the
-/// context of the invocation, and the steps that it has left.
-#[cfg(feature = "wasm")]
-pub(super) fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
-    with_turn(cx, |turn| {
-        let payload = turn.chunk.is_some() || !turn.invocation.staged.is_empty();
-        if turn.timing.is_some() || payload || !turn.invocation.ended {
-            return None;
-        }
-        turn.invocation.trial = true;
-        Some((Context::of(turn.invocation), turn.invocation.left))
-    })?
-}
-
-/// Ends a trial. With `undo`, the invocation's results are discarded and it has that many steps
-/// left.
-#[cfg(feature = "wasm")]
-pub(super) fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
-    with_turn(cx, |turn| {
-        turn.invocation.trial = false;
-        if let Some(left) = undo {
-            turn.undo(left);
-        }
-    });
-}
-
 /// A future of one step that needs the card.
-fn leaf<R>(
+pub(super) fn leaf<R>(
     mut step: impl FnMut(&mut Turn<'_, '_>) -> Result<Poll<R>, CallStatus>,
 ) -> impl Future<Output = Result<R, CallStatus>> {
     poll_fn(move |cx| match with_turn(cx, &mut step) {
@@ -442,7 +392,10 @@ pub(super) fn poll_with<'a, 'b, R>(
 }
 
 /// Calls `act` with the turn that the waker leads to; `None` if the waker leads to no turn.
-fn with_turn<R>(cx: &task::Context<'_>, act: impl FnOnce(&mut Turn<'_, '_>) -> R) -> Option<R> {
+pub(super) fn with_turn<R>(
+    cx: &task::Context<'_>,
+    act: impl FnOnce(&mut Turn<'_, '_>) -> R,
+) -> Option<R> {
     let waker = cx.waker();
     if !core::ptr::eq(waker.vtable(), &LENT) {
         return None;

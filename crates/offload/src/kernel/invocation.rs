@@ -9,13 +9,13 @@ use super::CallStatus;
 
 /// Bytes of results that are sent as one WRITE: large enough to be efficient, small enough to
 /// share the queue pair.
-pub(super) const CHUNK: usize = 64 << 10;
+pub const CHUNK: usize = 64 << 10;
 /// The most messages of one invocation in flight.
 pub(super) const SENDS: u32 = 8;
 /// The most bytes of payload that wait for a busy kernel.
 pub(super) const STAGE: usize = 64 << 10;
 /// The most bytes of an object that the card keeps whole.
-pub(super) const OBJECT_MAX: usize = 1 << 20;
+pub const OBJECT_MAX: usize = 1 << 20;
 
 /// What an invocation waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -30,8 +30,8 @@
 //! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `invocation`: what is
 //!   kept of a call; `turn`: what a poll is lent, and pays for each step of its budget; `timing`:
 //!   what memory takes in a simulation.
-//! - [`builtin`]: the kernels of the paper; `wasm` (with the feature of that name): kernels that
-//!   are loaded at run time.
+//! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
+//!   ([`Loadable`]); [`hosting`]: what their host needs.
 
 pub mod builtin;
 mod context;
@@ -39,20 +39,21 @@ mod deploy;
 mod executor;
 mod fallback;
 mod grant;
+pub mod hosting;
 mod invocation;
+mod loadable;
 mod port;
 mod scatter;
 mod tap;
 mod timing;
 mod turn;
-#[cfg(feature = "wasm")]
-pub mod wasm;
 
 pub use context::Context;
 pub use deploy::{AsyncProgram, DeployError, Deployment, KernelInfo, Program};
 pub use executor::{Executor, ExecutorLimits};
 pub use fallback::FallbackCall;
 pub use grant::Grant;
+pub use loadable::{LoadRefusal, Loadable, Loader, ModuleLimits, no_loader};
 pub use port::Port;
 pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};

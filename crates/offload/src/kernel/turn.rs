@@ -113,7 +113,6 @@ impl Turn<'_, '_> {
     }
 
     /// Discards all results of a trial, and sets the budget back to `left` steps.
-    #[cfg(feature = "wasm")]
     pub(super) fn undo(&mut self, left: u64) {
         if let Some(out) = self.invocation.out.take() {
             self.buffers.put(out.shareable());

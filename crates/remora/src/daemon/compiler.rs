@@ -7,8 +7,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::fd_store::Part;
 use crate::event::Event;
-use crate::kernel::{Program, Tap};
-use crate::message::KernelRequest;
+use crate::kernel::{Loader, ModuleLimits, Program, Tap};
+use crate::message::{Code, KernelRequest};
 use crate::threads::without_signals;
 
 type Refusal = String;
@@ -38,6 +38,7 @@ pub(super) struct Job {
 /// The thread that compiles.
 #[derive(Debug)]
 pub(super) struct Compiler {
+    loader: Loader,
     pub(super) waiting: VecDeque<Job>,
     /// What another daemon has left, for which nobody waits: it comes last.
     pub(super) left: VecDeque<Job>,
@@ -55,11 +56,11 @@ impl std::fmt::Debug for Job {
 }
 
 impl Compiler {
-    pub(super) fn new() -> io::Result<Compiler> {
+    pub(super) fn new(loader: Loader) -> io::Result<Compiler> {
         let (sender, done) = mpsc::channel();
         let event = Arc::new(Event::new()?);
         let (waiting, left) = (VecDeque::new(), VecDeque::new());
-        Ok(Compiler { waiting, left, is_busy: false, sender, done, event })
+        Ok(Compiler { loader, waiting, left, is_busy: false, sender, done, event })
     }
 
     /// Begins with the next job, if none is under way.
@@ -68,8 +69,9 @@ impl Compiler {
             let next = self.waiting.pop_front().or_else(|| self.left.pop_front());
             let Some(job) = next else { return };
             let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
+            let loader = self.loader;
             let run = move || {
-                let built = build(&job.request, &job.module);
+                let built = build(loader, &job.request, &job.module);
                 sender.send((job, built)).ok();
                 crate::event::wake(&event);
             };
@@ -84,37 +86,26 @@ impl Compiler {
 }
 
 /// Compiles a module.
-#[cfg(feature = "wasm")]
-fn build(request: &KernelRequest, module: &[u8]) -> Result<Built, Refusal> {
-    use crate::kernel::wasm::{Module, ModuleLimits};
-    use crate::message::Code;
-    let limits = |code: &Code| match *code {
-        Code::Module { memory, table, instances } => {
-            let usual = ModuleLimits::default();
-            let at_most = |wish: u64, most: usize| usize::try_from(wish).unwrap_or(most).min(most);
-            Some(ModuleLimits {
-                memory: at_most(memory, 16 << 20),
-                table: at_most(table, usual.table),
-                instances: at_most(instances, usual.instances),
-            })
-        }
-        Code::Builtin(_) => None,
-    };
-    let load = |code| {
-        let limits = limits(code).ok_or_else(|| "this is no module".to_owned())?;
-        Module::load_with(module, limits).map_err(|error| error.to_string())
+fn build(loader: Loader, request: &KernelRequest, module: &[u8]) -> Result<Built, Refusal> {
+    let load = |code: &Code| {
+        let Code::Module { memory, table, instances } = *code else {
+            return Err("this is no module".to_owned());
+        };
+        let usual = ModuleLimits::default();
+        let at_most = |wish: u64, most: usize| usize::try_from(wish).unwrap_or(most).min(most);
+        let limits = ModuleLimits {
+            memory: at_most(memory, ModuleLimits::MEMORY_MAX),
+            table: at_most(table, usual.table),
+            instances: at_most(instances, usual.instances),
+        };
+        loader(module, limits).map_err(|error| error.to_string())
     };
     match request {
-        KernelRequest::Deploy { code, .. } => Ok(Built::Program(Box::new(load(code)?.program()))),
+        KernelRequest::Deploy { code, .. } => Ok(Built::Program(load(code)?.program())),
         KernelRequest::Bind { code, budget, .. } => {
             let tap = load(code)?.tap(*budget).map_err(|error| error.to_string())?;
-            Ok(Built::Tap(Box::new(tap)))
+            Ok(Built::Tap(tap))
         }
         _ => Err("this request has no module".into()),
     }
-}
-
-#[cfg(not(feature = "wasm"))]
-fn build(_: &KernelRequest, _: &[u8]) -> Result<Built, Refusal> {
-    Err("the daemon was built without kernels that are loaded".into())
 }

@@ -8,8 +8,7 @@ use std::sync::atomic::Ordering;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::ivshmem::{Machine, MachineDevice, Qemu};
-use super::policy::Policy;
-use super::server::Server;
+use super::server::{Server, ServerOptions};
 use crate::device::DeviceOptions;
 use crate::memory::Buffer;
 use crate::message::{Hello, Request, encode, greeting};
@@ -25,7 +24,7 @@ const STEPS: usize = 64;
 /// If the daemon breaks a promise; if the system has no memory, descriptors or threads.
 pub fn hostile_machine(data: &[u8]) {
     let device = DeviceOptions::new().embedded().open().expect("a card");
-    let server = Server::serve(device, pair().0, None, Policy::default());
+    let server = Server::serve(device, pair().0, ServerOptions::default());
     let mut server = server.expect("a new card serves nobody else");
     let uid = rustix::process::geteuid().as_raw();
     let made = MachineDevice::new(uid, 0).expect("memory for a device");

@@ -29,6 +29,7 @@ use super::ivshmem::{MACHINES, Machine};
 use super::policy::Policy;
 use super::sessions::Session;
 use crate::device::Device;
+use crate::kernel::{Loader, no_loader};
 use crate::message::{Answer, MessageSocket, encode};
 
 /// Connections that wait to be accepted.
@@ -58,6 +59,8 @@ pub struct ServerOptions {
     pub socket: Option<PathBuf>,
     /// Who may attach.
     pub policy: Policy,
+    /// Compiles the modules of clients. `None`: they are refused.
+    pub loader: Option<Loader>,
 }
 
 /// Why a card cannot be served.
@@ -124,30 +127,35 @@ impl Server {
             None => crate::message::user_socket().ok_or(ServeError::NoPlace)?,
         };
         let listener = listen(&path, SocketType::SEQPACKET, mode(&options.policy))?;
-        Server::serve(device, listener, Some(path), options.policy)
+        let options = ServerOptions { socket: Some(path), ..options };
+        Server::serve(device, listener, options)
     }
 
     /// As [`Server::new`], on a socket that the system has made and passed to this process (systemd
-    /// does so).
+    /// does so), instead of one at `options.socket`.
     ///
     /// # Errors
     /// See [`ServeError`].
-    pub fn on(device: Device, listener: OwnedFd, policy: Policy) -> Result<Server, ServeError> {
+    pub fn on(
+        device: Device,
+        listener: OwnedFd,
+        options: ServerOptions,
+    ) -> Result<Server, ServeError> {
         let kind = rustix::net::sockopt::socket_type(&listener).map_err(|_| ServeError::Passed)?;
         let listens = rustix::net::sockopt::socket_acceptconn(&listener) == Ok(true);
         if kind != SocketType::SEQPACKET || !listens {
             return Err(ServeError::Passed);
         }
         rustix::io::ioctl_fionbio(&listener, true).map_err(io::Error::from)?;
-        Server::serve(device, listener, None, policy)
+        Server::serve(device, listener, ServerOptions { socket: None, ..options })
     }
 
     pub(super) fn serve(
         device: Device,
         listener: OwnedFd,
-        path: Option<PathBuf>,
-        policy: Policy,
+        options: ServerOptions,
     ) -> Result<Server, ServeError> {
+        let ServerOptions { socket: path, policy, loader } = options;
         let engine = Engine::new()?;
         let doorbells = engine.doorbells().try_clone_to_owned()?;
         if device.live.doorbells.set(doorbells).is_err() {
@@ -157,7 +165,7 @@ impl Server {
         device.live.background.wake();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io::Error::from)?;
         watch(&poll, listener.as_fd(), LISTENER)?;
-        let compiler = Compiler::new()?;
+        let compiler = Compiler::new(loader.unwrap_or(no_loader))?;
         watch(&poll, compiler.event.as_fd(), COMPILED)?;
         let looks = Looks::new()?;
         watch(&poll, looks.event.as_fd(), LOOKED)?;

@@ -30,6 +30,8 @@ use crate::{Device, DeviceOptions};
 
 mod changing;
 mod crashes;
+#[path = "../../tests/support/echo.rs"]
+mod echo;
 mod hogs;
 mod meetings;
 mod notices;
@@ -64,7 +66,8 @@ impl Daemon {
         let name = format!("remora-daemon-{}-{number}.sock", std::process::id());
         let path = std::env::temp_dir().join(name);
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(path.clone()), policy };
+        let options =
+            ServerOptions { socket: Some(path.clone()), policy, loader: Some(echo::load) };
         let mut server = Server::new(device.clone(), options).unwrap();
         let restored = store.map(|(store, left)| server.restore(store, left)).unwrap_or_default();
         let stop = Arc::new(Event::new().unwrap());

@@ -4,7 +4,7 @@ use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
 
 use super::builtin::Kind;
-use super::{CallStatus, DeployError, Deployment, Grant, KernelInfo, TapInfo};
+use super::{CallStatus, DeployError, Deployment, Grant, KernelInfo, Loadable, TapInfo};
 use crate::attach::Attached;
 use crate::message::{Code, KernelAnswer, KernelRequest, KernelRow};
 
@@ -17,8 +17,7 @@ pub(super) fn builtin(kind: Kind) -> Sent<'static> {
 }
 
 /// A module.
-#[cfg(feature = "wasm")]
-pub(super) fn module(module: &super::wasm::Module) -> Sent<'_> {
+pub(super) fn module(module: &dyn Loadable) -> Sent<'_> {
     let limits = module.limits();
     let code = Code::Module {
         memory: limits.memory as u64,

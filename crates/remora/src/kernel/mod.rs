@@ -30,11 +30,10 @@ pub use client::{BegunCall, KernelClient};
 pub use failure::CallFailure;
 pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;
-#[cfg(feature = "wasm")]
-pub use remora_offload::kernel::wasm;
 pub use remora_offload::kernel::{
     AsyncProgram, CallStatus, Context, DeployError, Deployment, Executor, ExecutorLimits,
-    FallbackCall, Grant, Header, KernelInfo, Notify, Program, StatusWord, Tap, TapInfo,
+    FallbackCall, Grant, Header, KernelInfo, LoadRefusal, Loadable, Loader, ModuleLimits, Notify,
+    Program, StatusWord, Tap, TapInfo, no_loader,
 };
 
 use std::sync::Arc;
@@ -110,26 +109,25 @@ impl Device {
         result
     }
 
-    /// Deploys a kernel that was loaded as WebAssembly. (To replace another kernel by it, hand
-    /// [`wasm::Module::program`] to [`Device::replace_kernel`].) On a card of another process it
-    /// answers calls that come by this device's queue pairs; that process compiles the module
-    /// again.
+    /// Deploys a kernel that was loaded, by the crate `remora-wasm` for one. (To replace another
+    /// kernel by it, hand [`Loadable::program`] to [`Device::replace_kernel`].) On a card of
+    /// another process it answers calls that come by this device's queue pairs; that process
+    /// compiles the module again.
     ///
     /// # Errors
     /// The op-code is taken, or the card has no room.
-    #[cfg(feature = "wasm")]
     pub fn load_kernel(
         &self,
         opcode: u64,
         deployment: Deployment,
-        module: &wasm::Module,
+        module: &dyn Loadable,
     ) -> Result<(), DeployError> {
         match &mut *self.live.lock() {
             Driver::Attached(card) => {
                 elsewhere::deploy(card, opcode, false, deployment, elsewhere::module(module))
             }
             Driver::Own(own) => {
-                let program = Box::new(module.program());
+                let program = module.program();
                 own.kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
             }
         }
@@ -228,12 +226,11 @@ impl Device {
     ///
     /// # Errors
     /// See [`BindError`]; [`BindError::Elsewhere`], too, if no instance of the module can be made.
-    #[cfg(feature = "wasm")]
     pub fn bind_module(
         &self,
         to: Bound,
         grants: Vec<Grant>,
-        module: &wasm::Module,
+        module: &dyn Loadable,
         budget: u64,
     ) -> Result<Binding, BindError> {
         if let Driver::Attached(card) = &mut *self.live.lock() {
@@ -244,7 +241,7 @@ impl Device {
             tracing::warn!(%error, "a module cannot be bound");
             BindError::Elsewhere
         })?;
-        self.bind_kernel(to, grants, Box::new(tap))
+        self.bind_kernel(to, grants, tap)
     }
 
     /// Binds the built-in kernel `kind` to a stream of WRITEs, on a card of this process or of

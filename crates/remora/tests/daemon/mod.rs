@@ -31,6 +31,11 @@ impl Daemon {
     }
 
     pub(crate) fn with(policy: Policy) -> Daemon {
+        Daemon::serving(ServerOptions { policy, ..ServerOptions::default() })
+    }
+
+    /// With options other than where it listens.
+    pub(crate) fn serving(options: ServerOptions) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("remora-daemon-{}-{number}", std::process::id());
@@ -38,7 +43,7 @@ impl Daemon {
         std::fs::create_dir(&folder).unwrap();
         let socket = folder.join("nic.sock");
         let device = DeviceOptions::new().embedded().open().unwrap();
-        let options = ServerOptions { socket: Some(socket.clone()), policy };
+        let options = ServerOptions { socket: Some(socket.clone()), ..options };
         let mut server = Server::new(device, options).unwrap();
         server.serve_machine(folder.join(MACHINE)).unwrap();
         let stop = Arc::new(Event::new().unwrap());

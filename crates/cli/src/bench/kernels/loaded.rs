@@ -5,8 +5,8 @@ use std::task::{self, Poll};
 use std::time::Instant;
 
 use anyhow::Result;
-use remora::kernel::wasm::Module;
 use remora::kernel::{CallStatus, Context, Deployment, Grant, Header, Program};
+use remora_wasm::Module;
 
 use super::super::figure::median_us;
 use super::super::row::{Case, Run, Target};

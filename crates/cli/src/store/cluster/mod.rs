@@ -27,8 +27,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, Subcommand};
-use remora_cli::node::protocol::is_name;
-use remora_cli::size::parse_size;
+use remora_command::node::protocol::is_name;
+use remora_command::size::parse_size;
 use remora_store::front::slots::Range;
 
 #[cfg(feature = "cluster")]

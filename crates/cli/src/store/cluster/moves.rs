@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use remora_cli::{output, stop};
 use remora_cluster::etcd::EtcdGroup;
 use remora_cluster::{Atlas, EtcdMap, MapService};
+use remora_command::{output, stop};
 use remora_store::front::slots::Range;
 
 use super::{ClusterArgs, Move};

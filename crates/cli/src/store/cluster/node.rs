@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use remora::Device;
-use remora_cli::{output, random};
 use remora_cluster::etcd::{Etcd, EtcdOptions, Origin, Terms};
 use remora_cluster::{
     Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Keeping, Kept, Mover, Node, NodeId,
     NotServing, ShardKeeper, Slots, Status,
 };
+use remora_command::{output, random};
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
 use remora_store::service::{FIRST, Places, ServiceOptions, are_as_asked};

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
-use remora_cli::{output, stop};
 use remora_cluster::{Configuration, EtcdMap, GroupView};
+use remora_command::{output, stop};
 
 use super::Resize;
 use super::moves::atlas;

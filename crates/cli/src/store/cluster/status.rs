@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Result, ensure};
-use remora_cli::{failure, output, stop};
 use remora_cluster::etcd::EtcdGroup;
 use remora_cluster::{Address, Atlas, Configuration, EpochChange, NodeId, Owner};
+use remora_command::{failure, output, stop};
 use remora_store::front::slots::Range;
 use serde_json::{Value, json};
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use remora_cli::{failure, output, stop};
 use remora_cluster::etcd::EtcdGroup;
+use remora_command::{failure, output, stop};
 use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
 use serde_json::json;

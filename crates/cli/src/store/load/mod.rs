@@ -1,9 +1,8 @@
 //! Files into the store: rows of CSV or Parquet, many puts under way at once.
 //!
-//! `csv`, `parquet` and `rdb` read files; `shape` makes key and value of a row; `flight` puts them.
+//! `csv`, `parquet` and `rdb` read files; `shape` makes key and value of a row.
 
 mod csv;
-pub(crate) mod flight;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod rdb;
@@ -20,7 +19,7 @@ use clap::Args;
 
 use super::progress::Progress;
 use super::{StoreArgs, read_schema};
-use flight::Item;
+use remora_command::flight::{self, Item};
 use shape::Shape;
 
 /// `remora store load`.

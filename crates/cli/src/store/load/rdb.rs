@@ -13,9 +13,9 @@ use remora_store::client::AsyncStoreClient;
 use remora_store::rdb::{RdbReader, RdbReport, database_name};
 use remora_store::tablespace::TablespaceOptions;
 
-use super::flight::{self, Item};
 use crate::store::StoreArgs;
 use crate::store::progress::Progress;
+use remora_command::flight::{self, Item};
 
 /// How long the store may take to find or make a tablespace.
 const PATIENCE: Duration = Duration::from_secs(10);

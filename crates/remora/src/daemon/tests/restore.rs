@@ -253,21 +253,7 @@ fn a_session_outlives_many_daemons_and_changes_in_between() {
     daemon.wait_until_empty();
 }
 
-/// Answers with what it was called with.
-#[cfg(feature = "wasm")]
-fn echo() -> crate::kernel::wasm::Module {
-    let text = r#"(module
-        (import "remora" "params" (func $params (param i32 i32) (result i32)))
-        (import "remora" "output" (func $output (param i32 i32) (result i32)))
-        (memory (export "memory") 1)
-        (func (export "kernel") (result i32)
-            (drop (call $params (i32.const 0) (i32.const 64)))
-            (call $output (i32.const 0) (i32.const 5))))"#;
-    crate::kernel::wasm::Module::load(&wat::parse_str(text).unwrap()).unwrap()
-}
-
 /// Has the kernel of op-code 17 answer, by a new connection.
-#[cfg(feature = "wasm")]
 fn echoes(server: &Device) {
     let device = DeviceOptions::new().embedded().open().unwrap();
     let domain = device.alloc_pd().unwrap();
@@ -284,7 +270,6 @@ fn echoes(server: &Device) {
     assert_eq!(out, b"hello");
 }
 
-#[cfg(feature = "wasm")]
 #[test]
 fn kernels_outlive_the_daemon() {
     use crate::kernel::Deployment;
@@ -293,7 +278,7 @@ fn kernels_outlive_the_daemon() {
     let (mut daemon, _) = manager.daemon();
     let open = |daemon: &Daemon| DeviceOptions::new().attach(&daemon.path);
     let mut device = open(&daemon).keep("store", Keep::Forever).open().unwrap();
-    let (module, named) = (echo(), |name: &str| Deployment::new(name, []));
+    let (module, named) = (echo::echo(), |name: &str| Deployment::new(name, []));
     device.load_kernel(17, named("echo"), &module).unwrap();
     let get =
         |device: &Device, op| device.deploy_kind(op, named("get"), Kind::Get, &Builtin::new());

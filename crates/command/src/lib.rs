@@ -1,0 +1,29 @@
+//! What the commands of Remora share: memory nodes, options and output, and other processes of the
+//! same program.
+//!
+//! - [`node`]: memory nodes. [`ways`]: the same work near remote memory, done in several ways.
+//! - [`device`]: options of every command that opens a device. [`size`]: sizes with units.
+//! - [`output`]: tables and JSON. [`foreign`]: JSON that comes from elsewhere. [`failure`]: errors
+//!   in words. [`log`]: what is logged, and where.
+//! - [`child`]: starts other processes of this program. [`thread`]: starts threads. [`stop`]: how a
+//!   command that serves is ended.
+//! - [`random`]: tokens and seeds. [`draws`]: random numbers of a seed. [`percentile`]: percentiles
+//!   of measurements. [`folder`]: temporary files. [`flight`]: many puts under way at once.
+#![warn(missing_debug_implementations)]
+
+pub mod child;
+pub mod device;
+pub mod draws;
+pub mod failure;
+pub mod flight;
+pub mod folder;
+pub mod foreign;
+pub mod log;
+pub mod node;
+pub mod output;
+pub mod percentile;
+pub mod random;
+pub mod size;
+pub mod stop;
+pub mod thread;
+pub mod ways;

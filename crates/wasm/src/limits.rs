@@ -1,0 +1,7 @@
+//! The limits of a module and of its instances. `instance` charges the instructions that they run;
+//! `guest` refuses memory that grows too far.
+
+/// The longest module, in bytes.
+pub const MODULE_MAX: usize = 1 << 20;
+/// The most that compiling a module may cost; `compile_cost` says in what unit.
+pub(crate) const COMPILE_MAX: u64 = 10_000_000;

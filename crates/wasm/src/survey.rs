@@ -1,0 +1,126 @@
+//! What is known of a module before it is compiled: that it is valid, that the card offers its
+//! instructions, and that a node can afford to compile it. `compile_cost` says what that is.
+
+use std::collections::BTreeSet;
+
+use wasmparser::types::Types;
+use wasmparser::{
+    BinaryReaderError, FuncToValidate, FuncValidatorAllocations, FunctionBody, Operator,
+    OperatorsReader, Parser, Payload, ValidPayload, Validator, ValidatorResources, WasmFeatures,
+};
+
+use crate::bulk::{Bulk, Counted};
+use crate::compile_cost::{self, FunctionCost};
+use crate::error::LoadError;
+use crate::limits::COMPILE_MAX;
+
+/// Examines a module. Returns what is needed to count its bulk instructions, if it has any.
+///
+/// # Errors
+/// The module is not valid, has an instruction that is not offered, or takes too long to compile.
+pub(crate) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
+    let mut validator = Validator::new_with_features(features());
+    let mut survey = Survey::default();
+    for payload in Parser::new(0).parse_all(module) {
+        let payload = payload.map_err(invalid)?;
+        if let Payload::TypeSection(types) = &payload {
+            survey.cost = compile_cost::types(types.clone()).map_err(invalid)?;
+            if survey.cost > COMPILE_MAX {
+                return Err(LoadError::Compile("its types have too many parameters".into()));
+            }
+        }
+        match validator.payload(&payload).map_err(invalid)? {
+            ValidPayload::Func(function, body) => survey.examine(function, &body)?,
+            ValidPayload::End(types) => return Ok(survey.counted(&types)),
+            ValidPayload::Ok | ValidPayload::Parser(_) => {}
+        }
+    }
+    Err(LoadError::Invalid("it has no end".into()))
+}
+
+fn invalid(error: BinaryReaderError) -> LoadError {
+    LoadError::Invalid(error.to_string())
+}
+
+/// What `engine` compiles, in the words of the parser.
+fn features() -> WasmFeatures {
+    let known = WasmFeatures::WASM2.difference(WasmFeatures::GC_TYPES);
+    known.union(WasmFeatures::TAIL_CALL).union(WasmFeatures::EXTENDED_CONST)
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct Survey {
+    cost: u64,
+    /// The function that costs most.
+    dearest: Option<FunctionCost>,
+    bulk: BTreeSet<Bulk>,
+    allocations: FuncValidatorAllocations,
+}
+
+impl Survey {
+    /// Examines a function, until it turns out to be too much.
+    fn examine(
+        &mut self,
+        function: FuncToValidate<ValidatorResources>,
+        body: &FunctionBody<'_>,
+    ) -> Result<(), LoadError> {
+        let mut validator = function.into_validator(core::mem::take(&mut self.allocations));
+        let mut reader = body.get_binary_reader();
+        validator.read_locals(&mut reader).map_err(invalid)?;
+        let mut operators = OperatorsReader::new(reader);
+        let mut cost = FunctionCost::new(validator.index(), validator.len_locals());
+        while !operators.eof() {
+            let (operator, offset) = operators.read_with_offset().map_err(invalid)?;
+            if let Some(name) = refused(&operator) {
+                return Err(LoadError::Instruction { name, function: validator.index() });
+            }
+            let (takes, gives) = operator.operator_arity(&validator).unwrap_or_default();
+            cost.add(&operator, takes + gives, validator.operand_stack_height());
+            if self.cost.saturating_add(cost.total()) > COMPILE_MAX {
+                self.note(cost);
+                return Err(self.too_much());
+            }
+            if Bulk::of(&operator).is_some_and(|bulk| self.bulk.insert(bulk)) {
+                self.cost += compile_cost::COUNTED;
+            }
+            validator.op(offset, &operator).map_err(invalid)?;
+        }
+        operators.finish().map_err(invalid)?;
+        self.allocations = validator.into_allocations();
+        self.note(cost);
+        Ok(())
+    }
+
+    /// Notes what a function costs.
+    fn note(&mut self, cost: FunctionCost) {
+        self.cost = self.cost.saturating_add(cost.total());
+        if self.dearest.as_ref().is_none_or(|dearest| dearest.total() < cost.total()) {
+            self.dearest = Some(cost);
+        }
+    }
+
+    fn too_much(&self) -> LoadError {
+        let dearest = self.dearest.as_ref().map(ToString::to_string).unwrap_or_default();
+        let many = format!("it counts more than {COMPILE_MAX}, and {dearest}");
+        LoadError::Compile(many)
+    }
+
+    fn counted(self, types: &Types) -> Option<Counted> {
+        let types = types.as_ref();
+        let (type_index, first) = (types.core_type_count_in_module(), types.function_count());
+        let bulk: Vec<Bulk> = self.bulk.into_iter().collect();
+        (!bulk.is_empty()).then_some(Counted { bulk, type_index, first })
+    }
+}
+
+/// The name of an operator that would do any amount of work for one instruction, and that
+/// compilers do not emit unless they are asked to.
+fn refused(operator: &Operator<'_>) -> Option<&'static str> {
+    match operator {
+        Operator::TableCopy { .. } => Some("table.copy"),
+        Operator::TableFill { .. } => Some("table.fill"),
+        Operator::TableInit { .. } => Some("table.init"),
+        _ => None,
+    }
+}

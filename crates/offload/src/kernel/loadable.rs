@@ -1,7 +1,8 @@
 //! Kernels that are loaded at run time: what a card needs of one, by whatever compiler.
 //!
 //! The crate `remora-wasm` compiles WebAssembly. A card of its own names no compiler, so that a
-//! program without loaded kernels builds none; a program that serves a card hands its [`Loader`] in.
+//! program without loaded kernels builds none. A program that serves a card hands its [`Loader`]
+//! in.
 
 use core::fmt::Debug;
 use std::error::Error;

@@ -3,8 +3,8 @@
 //! A command is the module of its name. The others: `verbs` is shared by `run`, `doctor` and
 //! `bench verbs`, and `ways` by the demo and the benches; `remote` has the options of commands that
 //! connect to a node, `sink` is where a command writes what it was asked for, `child` starts other
-//! processes of this program, `draws` makes random numbers, `percentile` has percentiles of
-//! measurements, `folder` has temporary files.
+//! processes of this program, `draws` makes random numbers, `folder` has temporary
+//! files.
 
 mod bench;
 mod chain;
@@ -20,7 +20,6 @@ mod folder;
 mod kernel;
 mod mem;
 mod nic;
-mod percentile;
 mod perf;
 mod remote;
 mod run;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use remora_sim::percentile;
 use serde::Serialize;
-
-use crate::percentile::percentile;
 
 /// How often all bytes are moved.
 pub(super) const ROUNDS: usize = 5;

@@ -1,10 +1,10 @@
-//! Percentiles of measurements, by one rule for all commands.
+//! Percentiles, by one rule for simulations and measurements.
 
 /// The smallest value that at least `per_mille` thousandths of the values do not exceed (the
 /// nearest rank): 500 gives the median, 990 the 99th percentile. `None` of no values.
 ///
 /// `sorted` begins with the smallest value.
-pub(crate) fn percentile<T: Copy>(sorted: &[T], per_mille: usize) -> Option<T> {
+pub fn percentile<T: Copy>(sorted: &[T], per_mille: usize) -> Option<T> {
     let rank = (sorted.len() * per_mille).div_ceil(1000).max(1);
     sorted.get(rank - 1).copied()
 }

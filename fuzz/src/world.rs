@@ -44,7 +44,8 @@ fn run_some(mut cluster: Cluster, flows: &[Flow]) {
     if hosts.max(switches) > NODES || flows.len() > 64 || bytes > BYTES {
         return;
     }
-    cluster.until = cluster.until.min(MS);
+    // Long enough for two looks for deadlocks.
+    cluster.until = cluster.until.min(3 * MS);
     if let Err(error @ ClusterError::Missing { .. }) = cluster.run(flows) {
         panic!("{error}");
     }

@@ -21,6 +21,8 @@ pub mod foreign;
 pub mod log;
 pub mod node;
 pub mod output;
+// The simulator has the same rule, and the demo is built without the simulator.
+#[path = "../../sim/src/percentile.rs"]
 pub mod percentile;
 pub mod random;
 pub mod size;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-
 use remora_command::percentile::percentile;
+use serde::Serialize;
 
 /// How often all bytes are moved.
 pub(super) const ROUNDS: usize = 5;

@@ -28,6 +28,7 @@
 //! 5. `run`: the phases of a random world, and how long a healed one may take.
 //! 6. [`flows`]: workloads, the threads that run them, and reports. [`format`](mod@format): files of
 //!    other simulators. [`experiment`]: all of it from a world file. `units`: numbers with units.
+//!    `percentile`: percentiles of results.
 #![forbid(unsafe_code)]
 
 pub mod card_cache;
@@ -54,6 +55,7 @@ mod objects;
 pub mod options;
 pub mod packet;
 pub mod pair;
+mod percentile;
 pub mod run;
 pub mod schemes;
 pub mod selective;
@@ -74,6 +76,7 @@ pub use goodput::{Goodput, goodput};
 pub use link_faults::LinkOptions;
 pub use options::Options;
 pub use pair::{A, B, Pair, PairOptions};
+pub use percentile::percentile;
 pub use run::{Failure, Report, run};
 pub use stores::{StoreOptions, StoreTally};
 pub use world::World;

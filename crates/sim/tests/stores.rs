@@ -2,6 +2,8 @@
 
 use remora_sim::run::run_world;
 use remora_sim::{Failure, Options, Report, StoreTally};
+use remora_store::codec::Codec;
+use remora_store::tablespace::Eviction;
 
 /// Runs the worlds of these seeds that have stores, after a change of their options.
 fn worlds(
@@ -20,7 +22,7 @@ fn worlds(
 fn stores_keep_what_they_acknowledge() {
     let mut total = StoreTally::default();
     for report in worlds(1..150, |_| {}) {
-        let StoreTally { ended, open, lives, saved } =
+        let StoreTally { ended, open, lives, saved, .. } =
             report.unwrap_or_else(|e| panic!("{e}")).stores;
         total.ended += ended;
         total.open += open;
@@ -28,8 +30,21 @@ fn stores_keep_what_they_acknowledge() {
         total.saved += saved;
     }
     // All of it happens somewhere.
-    let StoreTally { ended, open, lives, saved } = total;
+    let StoreTally { ended, open, lives, saved, .. } = total;
     assert!(ended > 500 && open > 20 && lives > 100 && saved > 20, "{total:?}");
+}
+
+/// Tablespaces that are too small for their keys: some go by themselves, and do not come back.
+#[test]
+fn keys_that_are_evicted_stay_away() {
+    let small = |options: &mut Options| {
+        for store in &mut options.stores {
+            (store.quota, store.eviction, store.value_max) = (Some(500), Eviction::Clock, 400);
+        }
+    };
+    let reports = worlds(1..150, small).into_iter();
+    let evicted = reports.map(|report| report.unwrap_or_else(|e| panic!("{e}")).stores.evicted);
+    assert!(evicted.sum::<u64>() > 20);
 }
 
 /// A store that answers before its log is on the disk loses what it has acknowledged.
@@ -62,5 +77,9 @@ fn a_seed_determines_what_stores_do() {
 /// lost with the machine.
 #[test]
 fn what_is_read_behind_a_failed_sync_stays() {
-    remora_sim::run(2684).unwrap_or_else(|failure| panic!("{failure}"));
+    let mut options = Options::draw(2684);
+    for store in &mut options.stores {
+        (store.spaces, store.codec, store.quota) = (1, Codec::None, None);
+    }
+    run_world(options).unwrap_or_else(|failure| panic!("{failure}"));
 }

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use remora_sim::percentile;
 
 use super::row::{PeerSide, Row, Run, Spread, Target};
 use crate::draws::Pauses;
 use crate::output;
-use crate::percentile::percentile;
 
 /// Measures one way once, and returns the times of its calls in µs.
 pub(super) type Calls<'a> = Box<dyn FnMut() -> Result<Vec<f64>> + 'a>;

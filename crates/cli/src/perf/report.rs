@@ -1,13 +1,13 @@
 //! The figures of a measurement (median, p99, rates), as a table or as JSON.
 
 use anyhow::Result;
+use remora_sim::percentile;
 use serde::Serialize;
 
 use super::bandwidth::Bandwidth;
 use super::latency::Latency;
 use super::plan::Plan;
 use crate::output;
-use crate::percentile::percentile;
 
 /// A measurement and its outcome.
 #[derive(Debug)]

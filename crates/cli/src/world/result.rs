@@ -139,13 +139,13 @@ impl Outcome {
     pub(super) fn new(experiment: &Experiment, report: &Report) -> Outcome {
         let Experiment { name, cluster, flows, .. } = experiment;
         let t = &report.tally;
-        let percentile = |part| report.percentile(part).map(us);
+        let percentile = |per_mille| report.percentile(per_mille).map(us);
         let times = |p50| Times {
             mean: report.mean() / US as f64,
             p50,
-            p95: percentile(0.95).unwrap_or(p50),
-            p99: percentile(0.99).unwrap_or(p50),
-            max: percentile(1.0).unwrap_or(p50),
+            p95: percentile(950).unwrap_or(p50),
+            p99: percentile(990).unwrap_or(p50),
+            max: percentile(1000).unwrap_or(p50),
         };
         let ended = report.messages().filter(|(flow, _)| flow.ended.is_some());
         let bits = ended.map(|(_, (.., bytes))| bytes).sum::<u64>() as f64 * 8.0;
@@ -168,7 +168,7 @@ impl Outcome {
             end_us: us(report.end()),
             stopped_us: us(end),
             deadlock: report.deadlock.as_ref().map(Stuck::of),
-            times_us: percentile(0.5).map(times),
+            times_us: percentile(500).map(times),
             mean_slowdown: report.mean_slowdown(),
             p99_slowdown: report.classes(1).first().map_or(0.0, |class| class.slowdowns[2]),
             gigabits_per_host: bits / (end.max(1) as f64 / 1e12) / 1e9 / f64::from(hosts),

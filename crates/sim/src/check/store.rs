@@ -66,11 +66,16 @@ impl Event {
 }
 
 /// Whether a key that began a life with the value `first` can have ended it with `last`, where
-/// these are all operations on it.
+/// these are all operations on it, and it may vanish by itself at any time if `may_vanish`.
 ///
 /// # Panics
 /// If there are more than [`EVENTS_MAX`].
-pub fn is_possible(first: Option<u32>, events: &[Event], last: Option<u32>) -> bool {
+pub fn is_possible(
+    first: Option<u32>,
+    events: &[Event],
+    last: Option<u32>,
+    may_vanish: bool,
+) -> bool {
     assert!(events.len() <= EVENTS_MAX, "{} operations on one key", events.len());
     let set = |of: fn(&Event) -> bool| -> u128 {
         (0..events.len()).filter(|i| of(&events[*i])).map(|i| 1 << i).sum()
@@ -85,6 +90,9 @@ pub fn is_possible(first: Option<u32>, events: &[Event], last: Option<u32>) -> b
         }
         if !seen.insert((done, value, was_last)) {
             continue;
+        }
+        if may_vanish {
+            ahead.push((done, None, was_last));
         }
         let rest = || (0..events.len()).filter(|i| done & 1 << i == 0);
         let first_end = rest().filter_map(|i| events[i].ended).map(|(at, _)| at).min();
@@ -109,37 +117,53 @@ mod tests {
         event(Op::Get, began, Some((began + 1, Ret::Value(value))))
     }
 
+    /// Where keys stay.
+    fn is_kept(first: Option<u32>, events: &[Event], last: Option<u32>) -> bool {
+        is_possible(first, events, last, false)
+    }
+
     const SET: Event = Event { op: Op::Set(1), began: 0, ended: Some((1, Ret::Done)) };
     const OPEN: Event = Event { op: Op::Set(2), began: 2, ended: None };
 
     #[test]
     fn reads_are_of_one_order() {
-        assert!(is_possible(None, &[SET, get(2, Some(1))], Some(1)));
-        assert!(!is_possible(None, &[SET, get(2, None)], Some(1)), "an old value");
-        assert!(is_possible(Some(7), &[get(0, Some(7)), SET], Some(1)), "what it began with");
+        assert!(is_kept(None, &[SET, get(2, Some(1))], Some(1)));
+        assert!(!is_kept(None, &[SET, get(2, None)], Some(1)), "an old value");
+        assert!(is_kept(Some(7), &[get(0, Some(7)), SET], Some(1)), "what it began with");
         let forth = [SET, OPEN, get(3, Some(1)), get(5, Some(2))];
-        assert!(is_possible(None, &forth, Some(2)));
+        assert!(is_kept(None, &forth, Some(2)));
         let back = [SET, OPEN, get(3, Some(2)), get(5, Some(1))];
-        assert!(!is_possible(None, &back, Some(1)), "a value that goes back");
+        assert!(!is_kept(None, &back, Some(1)), "a value that goes back");
         let swap = event(Op::Swap(1, 3), 4, Some((9, Ret::Did(true))));
-        assert!(is_possible(None, &[SET, swap, get(5, Some(1)), get(7, Some(3))], Some(3)));
-        assert!(!is_possible(None, &[SET, swap, get(5, Some(3)), get(7, Some(1))], Some(3)));
+        assert!(is_kept(None, &[SET, swap, get(5, Some(1)), get(7, Some(3))], Some(3)));
+        assert!(!is_kept(None, &[SET, swap, get(5, Some(3)), get(7, Some(1))], Some(3)));
     }
 
     #[test]
     fn what_was_acknowledged_is_there_at_the_end() {
-        assert!(is_possible(None, &[SET], Some(1)));
-        assert!(!is_possible(None, &[SET], None), "it is lost");
+        assert!(is_kept(None, &[SET], Some(1)));
+        assert!(!is_kept(None, &[SET], None), "it is lost");
         let delete = event(Op::Delete, 2, Some((3, Ret::Did(true))));
-        assert!(is_possible(None, &[SET, delete], None));
-        assert!(!is_possible(None, &[SET, delete], Some(1)), "it is back");
+        assert!(is_kept(None, &[SET, delete], None));
+        assert!(!is_kept(None, &[SET, delete], Some(1)), "it is back");
         // What nobody acknowledged may be lost, though it was seen; or not.
         let seen = [SET, OPEN, get(3, Some(2))];
-        assert!(is_possible(None, &seen, Some(1)) && is_possible(None, &seen, Some(2)));
-        assert!(!is_possible(None, &seen, None) && !is_possible(None, &seen, Some(3)));
+        assert!(is_kept(None, &seen, Some(1)) && is_kept(None, &seen, Some(2)));
+        assert!(!is_kept(None, &seen, None) && !is_kept(None, &seen, Some(3)));
         // But not if it came before what was.
         let swap = event(Op::Swap(2, 3), 4, Some((5, Ret::Did(true))));
-        assert!(!is_possible(None, &[SET, OPEN, swap], Some(1)));
-        assert!(is_possible(None, &[SET, OPEN, swap], Some(3)));
+        assert!(!is_kept(None, &[SET, OPEN, swap], Some(1)));
+        assert!(is_kept(None, &[SET, OPEN, swap], Some(3)));
+    }
+
+    #[test]
+    fn what_may_vanish_does_not_come_back() {
+        let gone = [SET, get(2, None)];
+        assert!(!is_possible(None, &gone, Some(1), false) && !is_kept(None, &[SET], None));
+        assert!(is_possible(None, &gone, None, true));
+        // That it vanished may be lost in a crash.
+        assert!(is_possible(None, &gone, Some(1), true));
+        assert!(!is_possible(None, &[SET, get(2, None), get(4, Some(1))], None, true));
+        assert!(!is_possible(None, &gone, Some(7), true));
     }
 }

@@ -7,7 +7,7 @@ use crate::flows::Cluster;
 use crate::format::hpcc::{self, HpccTopology};
 use crate::format::htsim;
 use crate::net::{
-    Cable, Dumbbell, FatTree, LeafSpine, LineRate, Node, Ps, Star, Topology, TopologyError,
+    Cable, Dumbbell, FatTree, LeafSpine, LineRate, Most, Node, Ps, Star, Topology, TopologyError,
 };
 
 /// The most hosts of a world file.
@@ -24,6 +24,8 @@ const CARD: u64 = 14_000;
 const CABLE: u64 = 500;
 /// An entry of the switches' tables: there is one for each switch and each switch with hosts.
 const ROUTE: u64 = 4;
+/// How many tables there may be: when switches learn of a failure, those before and behind it.
+const TABLES: u64 = 2;
 
 /// The shapes, for an error.
 const SHAPES: &str = "`star`, `dumbbell`, `leaf-spine`, `fat-tree`, `srnic`, `cables`, `hpcc` or \
@@ -81,7 +83,7 @@ fn from_file(
     Ok(read)
 }
 
-/// Refuses what would take more memory than machines have, before it is built. `edges` are the
+/// Refuses what would take more memory than machines have, before it is made. `edges` are the
 /// switches with hosts, as far as they are known.
 fn room(
     section: &Section<'_>,
@@ -89,8 +91,18 @@ fn room(
     [edges, switches]: [u64; 2],
     cables: u64,
 ) -> Result<(), Mistake> {
+    let table = edges.saturating_mul(switches).saturating_mul(ROUTE);
+    room_with(section, [hosts, switches, cables], table)
+}
+
+/// As [`room`], where a table of routes takes so many bytes.
+fn room_with(
+    section: &Section<'_>,
+    [hosts, switches, cables]: [u64; 3],
+    table: u64,
+) -> Result<(), Mistake> {
     let of_cables = cables.saturating_mul(CABLE * Cluster::most_parts(hosts));
-    let of_routes = edges.saturating_mul(switches).saturating_mul(ROUTE);
+    let of_routes = table.saturating_mul(TABLES);
     let bytes = hosts.saturating_mul(CARD).saturating_add(of_cables).saturating_add(of_routes);
     if hosts <= HOSTS && switches <= SWITCHES && cables <= CABLES && bytes <= MEMORY {
         return Ok(());
@@ -134,22 +146,12 @@ fn check(
             TopologyError::NoSuchNode { cable, .. }
             | TopologyError::ToItself { cable }
             | TopologyError::TooLong { cable } => ("correct the cable", Some(cable)),
-            TopologyError::Size => ("take fewer of them", None),
+            TopologyError::Size | TopologyError::Paths => ("take fewer of them", None),
         };
         let place = cable.and_then(|cable| places.get(cable)).unwrap_or(&section.at);
         Mistake::new(place.clone(), error, help)
     })?;
-    let mut edges: Vec<u32> = Vec::new();
-    for Cable { a, b, .. } in cables {
-        for (node, other) in [(a, b), (b, a)] {
-            if let (Node::Host(_), Node::Switch(switch)) = (node, other) {
-                edges.push(*switch);
-            }
-        }
-    }
-    edges.sort_unstable();
-    edges.dedup();
-    room(section, hosts.into(), [edges.len() as u64, switches.into()], count)
+    room_with(section, [hosts.into(), switches.into(), count], Most::of(topology).bytes())
 }
 
 fn rate(section: &mut Section<'_>, key: &'static str) -> Result<LineRate, Mistake> {

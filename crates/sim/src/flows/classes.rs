@@ -1,8 +1,9 @@
 //! Completion times and slowdowns by size, as papers show them: the flows in order of size, in
 //! groups of as many each.
 
-use super::report::{Report, rank};
+use super::report::Report;
 use crate::net::Ps;
+use crate::percentile;
 
 /// The flows of one range of sizes that have ended.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -23,8 +24,8 @@ pub struct SizeClass {
     pub slowdowns: [f64; 3],
 }
 
-/// The parts of flows of [`SizeClass::times`] and [`SizeClass::slowdowns`].
-pub const PARTS: [f64; 3] = [0.5, 0.95, 0.99];
+/// The percentiles of [`SizeClass::times`] and [`SizeClass::slowdowns`], in thousandths.
+const PARTS: [usize; 3] = [500, 950, 990];
 
 const SOME: &str = "a class has flows";
 
@@ -66,9 +67,9 @@ impl SizeClass {
             most: flows[flows.len() - 1].0,
             flows: flows.len(),
             mean: times.iter().map(|time| *time as f64).sum::<f64>() / n,
-            times: PARTS.map(|part| rank(&times, part).expect(SOME)),
+            times: PARTS.map(|part| percentile(&times, part).expect(SOME)),
             mean_slowdown: slowdowns.iter().sum::<f64>() / n,
-            slowdowns: PARTS.map(|part| rank(&slowdowns, part).expect(SOME)),
+            slowdowns: PARTS.map(|part| percentile(&slowdowns, part).expect(SOME)),
         }
     }
 }

@@ -15,6 +15,7 @@ use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, Ps, US};
 use crate::net::{Atlas, Net, NetTally, Node};
+use crate::percentile;
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
@@ -247,19 +248,13 @@ impl Report {
         mean(self.messages().filter_map(|(flow, _)| flow.slowdown()))
     }
 
-    /// The completion time in picoseconds that this part of the flows does not exceed: the smallest
-    /// such. `None` if no flow has ended.
-    pub fn percentile(&self, part: f64) -> Option<Ps> {
+    /// The completion time in picoseconds that so many thousandths of the flows do not exceed: the
+    /// smallest such. `None` if no flow has ended.
+    pub fn percentile(&self, per_mille: usize) -> Option<Ps> {
         let mut times: Vec<Ps> = self.messages().filter_map(|(flow, _)| flow.time()).collect();
         times.sort_unstable();
-        rank(&times, part)
+        percentile(&times, per_mille)
     }
-}
-
-/// The smallest value that this part of the sorted values does not exceed; `None` of no values.
-pub(super) fn rank<T: Copy>(sorted: &[T], part: f64) -> Option<T> {
-    let rank = (part * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied()
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -342,7 +337,7 @@ impl fmt::Display for Report {
         let t = &self.tally;
         let failed = self.failed();
         writeln!(f, "flows    {} of {} done, {failed} failed", self.done(), self.flows.len())?;
-        let p99 = self.percentile(0.99).unwrap_or(0) as f64;
+        let p99 = self.percentile(990).unwrap_or(0) as f64;
         writeln!(
             f,
             "time     mean {:.3} µs, 99th percentile {:.3} µs, mean slowdown {:.3}",

@@ -15,12 +15,14 @@ use super::cluster::ClusterError;
 use super::report::{Deadlock, Part as Outcome};
 use super::share::Share;
 use super::shared::{Shared, locked};
-use crate::net::deadlock::circle;
+use crate::net::deadlock::{Line, Paused, Waits, circle, stuck};
 use crate::net::time::{MS, NEVER, Ps, US};
+use crate::net::{Change, Link, Node};
 
 /// The longest window: after each, the run tells how far it has come.
 const WINDOW: Ps = 100 * US;
-/// How often a network with flow control is searched for deadlocks.
+/// How often a network with flow control is searched for deadlocks, if not its longest delay asks
+/// for longer.
 const LOOK: Ps = MS;
 
 /// A thread's parts.
@@ -32,8 +34,11 @@ pub(super) struct Rounds<'a, C> {
     /// How many have hosts.
     with_hosts: usize,
     start: Ps,
+    /// From look to look.
+    look: Ps,
     next_look: Ps,
-    suspects: Option<Vec<u32>>,
+    /// What was stuck at the last look.
+    suspects: Paused,
 }
 
 impl<'a, C: Carrier<'a>> Rounds<'a, C> {
@@ -57,9 +62,13 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         });
         let mut shares: Vec<Share<'a, C>> = connected.collect();
         let start = shares.first_mut().map_or(0, |share| share.carrier.net().now());
-        let next_look = start + LOOK;
-        let suspects = None;
-        let mut rounds = Rounds { shared, thread, shares, with_hosts, start, next_look, suspects };
+        // What was on its way at a look has arrived before the next one, and so has what that made
+        // switches say.
+        let longest = shared.cluster.topology.cables.iter().map(|cable| cable.delay).max();
+        let look = LOOK.max(longest.unwrap_or(0).saturating_mul(3));
+        let (next_look, suspects) = (start.saturating_add(look), Paused::new());
+        let mut rounds =
+            Rounds { shared, thread, shares, with_hosts, start, look, next_look, suspects };
         let begin = Instant::now();
         rounds.work();
         let seconds = begin.elapsed().as_secs_f64();
@@ -79,14 +88,14 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
             shared.barrier.wait();
             let nexts = shared.nexts.iter().map(|next| next.load(Ordering::Acquire));
             let next = nexts.min().unwrap_or(NEVER);
-            if next != NEVER {
-                let before = next.min(until.saturating_add(1));
+            let is_due = next == NEVER || next.min(until) >= self.next_look;
+            let dead_at = if has_pauses && is_due { self.find_deadlock(next, until) } else { None };
+            if next != NEVER || dead_at.is_some() {
+                let before = dead_at.unwrap_or(next).min(until).saturating_add(1);
+                let before = before.min(next);
                 self.shares.iter_mut().for_each(|share| share.sample_before(before));
             }
-            if next > until {
-                return self.sample_last();
-            }
-            if has_pauses && next >= self.next_look && self.finds_deadlock(next) || next == NEVER {
+            if dead_at.is_some() || next > until || next == NEVER {
                 return self.sample_last();
             }
             let mut end = next.saturating_add(window - 1).min(until);
@@ -148,39 +157,70 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         self.shares.iter_mut().for_each(|share| share.sample_before(sampled));
     }
 
-    /// A circle of paused ports that is there in two looks in a row, or when nothing else will
-    /// happen, is a deadlock. Where a port is paused is known at its part; what it waits for, at
-    /// that of the next switch. `next` is when something happens next.
-    fn finds_deadlock(&mut self, next: Ps) -> bool {
-        let shared = self.shared;
-        let at = self.next_look - self.start;
-        if next < NEVER {
-            self.next_look += LOOK * (1 + (next - self.next_look) / LOOK);
+    /// Ports that are paused and wait for each other alone are in a deadlock if none of them has
+    /// sent anything since the look before, or nothing else will happen. `next` is when something
+    /// happens next. Returns when the deadlock was found.
+    fn find_deadlock(&mut self, next: Ps, until: Ps) -> Option<Ps> {
+        let at = self.next_look.min(until);
+        let (paused, waits) = self.look_at_all();
+        let mut dead = stuck(waits);
+        let suspects = paused.into_iter().filter(|(line, _)| dead.contains_key(line)).collect();
+        let before = core::mem::replace(&mut self.suspects, suspects);
+        // Nothing happens between this look and a later one, which is skipped.
+        let is_quiet = next.min(until).saturating_sub(self.look) >= self.next_look;
+        if next < NEVER && !is_quiet {
+            let has_stayed = |line: &Line| self.suspects.get(line) == before.get(line);
+            dead.retain(|line, _| has_stayed(line));
+            dead = stuck(dead);
         }
+        if next < NEVER {
+            self.next_look += self.look * (1 + (next - self.next_look) / self.look);
+        }
+        let circle = circle(&dead).filter(|_| !self.may_end(&dead, at))?;
+        let net = self.shares.first_mut()?.carrier.net();
+        let ends = |(link, _): &Line| (net.link(*link).from, net.link(*link).to);
+        let (links, at_run) = (circle.iter().map(ends).collect(), at - self.start);
+        let found = Deadlock { at: at_run, links, left: 0 };
+        locked(&self.shared.deadlock).get_or_insert(found);
+        Some(at)
+    }
+
+    /// What is paused in all parts, and what it waits for. Where a port is paused is known at its
+    /// part; what it waits for, at that of the next switch.
+    fn look_at_all(&mut self) -> (Paused, Waits) {
+        let shared = self.shared;
         let nets: Vec<_> = self.shares.iter_mut().map(|share| share.carrier.net()).collect();
         nets.iter().for_each(|net| locked(&shared.paused).extend(net.paused()));
         shared.barrier.wait();
-        let mut paused = locked(&shared.paused).clone();
-        paused.sort_unstable();
+        let paused = locked(&shared.paused).clone();
         nets.iter().for_each(|net| locked(&shared.waits).extend(net.waits_of(&paused)));
         shared.barrier.wait();
-        let mut circle = circle(&locked(&shared.waits));
+        let waits = locked(&shared.waits).clone();
         shared.barrier.wait();
         locked(&shared.paused).clear();
         locked(&shared.waits).clear();
         shared.barrier.wait();
-        if let Some(circle) = &mut circle {
-            // Each waits for the next; the one that is named first is always the same.
-            let least = (0..circle.len()).min_by_key(|i| circle[*i]).unwrap_or(0);
-            circle.rotate_left(least);
-        }
-        let is_dead = circle.is_some() && (circle == self.suspects || next == NEVER);
-        if let (true, Some(links), Some(net)) = (is_dead, &circle, nets.first()) {
-            let ends = |link: &u32| (net.link(*link).from, net.link(*link).to);
-            let links = links.iter().map(ends).collect();
-            locked(&shared.deadlock).get_or_insert(Deadlock { at, links, left: 0 });
-        }
-        self.suspects = circle;
-        is_dead
+        (paused, waits)
+    }
+
+    /// Will a cable or a switch on the way of one of these lines fail, or be back, after `at`? Both
+    /// ends of a link forget pauses then.
+    fn may_end(&mut self, dead: &Waits, at: Ps) -> bool {
+        let (start, changes) = (self.start, &self.shared.cluster.changes);
+        let Some(share) = self.shares.first_mut() else { return false };
+        let net = share.carrier.net();
+        let ends = |link: u32| {
+            let Link { from, to, .. } = net.link(link);
+            [from, to]
+        };
+        changes.iter().filter(|(when, _)| start.saturating_add(*when) >= at).any(|(_, change)| {
+            dead.keys().any(|(link, _)| match *change {
+                Change::Cable { link: cable, .. } => {
+                    ends(cable).iter().all(|node| ends(*link).contains(node))
+                }
+                Change::Switch { switch, .. } => ends(*link).contains(&Node::Switch(switch)),
+                Change::Rate { .. } | Change::Loss { .. } | Change::Reroute => false,
+            })
+        })
     }
 }

@@ -8,7 +8,7 @@ use super::division::Division;
 use super::flow::Flow;
 use super::report::Deadlock;
 use super::watch::Watch;
-use crate::net::deadlock::Waits;
+use crate::net::deadlock::{Paused, Waits};
 use crate::net::{Atlas, Parcel};
 
 /// What the two ends of a flow must know of each other.
@@ -39,7 +39,7 @@ pub(super) struct Shared<'a> {
     pub(super) failed: Mutex<Option<ClusterError>>,
     pub(super) deadlock: Mutex<Option<Deadlock>>,
     /// In a look for deadlocks: what all parts have to say.
-    pub(super) paused: Mutex<Vec<(u32, u8)>>,
+    pub(super) paused: Mutex<Paused>,
     pub(super) waits: Mutex<Waits>,
     /// The moment up to which the part that has come furthest has taken samples.
     pub(super) sampled: AtomicU64,

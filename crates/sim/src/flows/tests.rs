@@ -3,8 +3,8 @@
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
-    BufferOptions, Cable, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions,
-    Node, PfcOptions, Ps, Routing, Star, Topology,
+    BufferOptions, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions, Node,
+    PfcOptions, Ps, Routing, Star, Topology,
 };
 
 pub(super) fn star(hosts: u32) -> Cluster {
@@ -295,42 +295,6 @@ fn a_cable_may_fail_under_spraying() {
     assert!(report.tally.dropped_down > 0, "{report}");
     assert_whole(&report, &flows);
     assert!(Cluster { threads: 2, lot: 4, ..cluster }.run(&flows).unwrap() == report);
-}
-
-#[test]
-fn a_deadlock_is_found_and_explained() {
-    let rate = LineRate::gigabits(100);
-    let cable = |a, b| Cable { a, b, rate, delay: US };
-    let mut cables: Vec<Cable> =
-        (0..8).map(|h| cable(Node::Host(h), Node::Switch(h / 2))).collect();
-    cables.extend((0..4).map(|s| cable(Node::Switch(s), Node::Switch((s + 1) % 4))));
-    let mut cluster = Cluster::new(Topology { hosts: 8, switches: 4, cables });
-    cluster.net.buffer = BufferOptions { bytes: 60_000, ..BufferOptions::default() };
-    cluster.net.pfc = Some(PfcOptions::default());
-    cluster.config = |config| config.window_packets = 4096;
-    let flows: Vec<Flow> = (0..8)
-        .flat_map(|src| (0..8).map(move |_| Flow::new(src, (src + 4) % 8, 2_000_000, 0)))
-        .collect();
-    let record = Some(RecordOptions { every: 100 * US, captures: Vec::new() });
-    cluster.record = record;
-    let report = cluster.run(&flows).unwrap();
-    let deadlock = report.deadlock.clone().unwrap();
-    assert!(deadlock.to_string().contains("switch 0 to switch 3"), "{deadlock}");
-    assert_eq!(deadlock.left, 64 - report.done());
-    let nexts = deadlock.links.iter().cycle().skip(1);
-    for ((_, to), (from, _)) in deadlock.links.iter().zip(nexts) {
-        assert_eq!(to, from, "each is paused by the next: {deadlock}");
-    }
-    // What was recorded up to then is there, and pauses last to the end.
-    assert_eq!(report.stopped, deadlock.at);
-    let recorded = report.record.as_ref().unwrap();
-    assert_eq!(recorded.samples, deadlock.at / (100 * US));
-    assert!(recorded.paused(deadlock.at).iter().any(|paused| *paused > deadlock.at / 2));
-    // The circle has links of all parts.
-    for (threads, lot) in [(2, 8), (1, 2), (2, 2)] {
-        (cluster.threads, cluster.lot) = (threads, lot);
-        assert!(cluster.run(&flows).unwrap() == report, "{threads} threads, lots of {lot}");
-    }
 }
 
 #[test]

@@ -38,7 +38,7 @@ pub use engine::{Happening, Net, NetOptions, NetTally, Parcel, Part};
 pub use marking::Marking;
 pub use notes::{Notes, PacketNote, PauseNote};
 pub use packets::{Cargo, Head, Packet};
-pub(crate) use paths::Atlas;
+pub(crate) use paths::{Atlas, Most};
 pub use pfc::PfcOptions;
 pub use port::Usage;
 pub use routes::Routing;

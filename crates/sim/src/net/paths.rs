@@ -1,9 +1,9 @@
 //! All shortest paths of a network, and the [`Atlas`] that its parts share them by.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::topology::{Link, Node};
+use super::topology::{Cable, Link, Node, Topology};
 
 /// The links by which each switch reaches each switch that has hosts. Hosts of one switch share
 /// them.
@@ -90,6 +90,53 @@ impl Paths {
     }
 }
 
+/// How large [`Paths`] may become. Each switch has at most one set of links for each switch with
+/// hosts, and no more sets than its cables to other switches make.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    entries: u64,
+    sets: u64,
+    members: u64,
+}
+
+impl Most {
+    /// That of a topology whose cables end at its nodes.
+    pub(crate) fn of(topology: &Topology) -> Most {
+        let Topology { switches, ref cables, .. } = *topology;
+        let (mut degrees, mut has_hosts) = (vec![0u64; switches as usize], BTreeSet::new());
+        for Cable { a, b, .. } in cables {
+            match (a.switch(), b.switch()) {
+                (Some(a), Some(b)) => {
+                    degrees[a as usize] += 1;
+                    degrees[b as usize] += 1;
+                }
+                (a, b) => has_hosts.extend(a.or(b)),
+            }
+        }
+        let edges = has_hosts.len() as u64;
+        let mut most = Most { entries: edges.saturating_mul(switches.into()), sets: 1, members: 0 };
+        for degree in degrees {
+            let subsets = 1u64.checked_shl(degree as u32).map_or(u64::MAX, |all| all - 1);
+            let sets = edges.min(subsets);
+            most.sets = most.sets.saturating_add(sets);
+            most.members = most.members.saturating_add(sets.saturating_mul(degree));
+        }
+        most
+    }
+
+    /// Can all be numbered?
+    pub(super) fn fits(&self) -> bool {
+        self.sets.max(self.members) <= u32::MAX.into()
+    }
+
+    /// Bytes of the paths while they are found.
+    pub(crate) fn bytes(&self) -> u64 {
+        // Sets and their links are twice there: among those that are known they have a key each.
+        let parts = [(self.entries, 4), (self.sets, 64), (self.members, 8)];
+        parts.iter().fold(0, |sum, (count, bytes)| sum.saturating_add(count.saturating_mul(*bytes)))
+    }
+}
+
 /// The distance of a switch that cannot be reached.
 const UNREACHED: u32 = u32::MAX - 1;
 
@@ -118,8 +165,9 @@ impl Atlas {
     /// The paths over the links of `topology` without those that are `down`, in ascending order.
     pub(super) fn paths(&self, links: &[Link], size: (u32, u32), down: Vec<u32>) -> Arc<Paths> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of failures that all parts have left behind are nobody's any more.
-        all.retain(|old, paths| old.is_empty() || *old == down || Arc::strong_count(paths) > 1);
+        // Those that all parts have left behind are nobody's any more: parts that learn of a
+        // failure have two, those before it and those behind it.
+        all.retain(|old, paths| *old == down || Arc::strong_count(paths) > 1);
         let find = |down: &Vec<u32>| Paths::over(links, size, |i| down.binary_search(&i).is_err());
         all.entry(down).or_insert_with_key(|down| Arc::new(find(down))).clone()
     }
@@ -128,7 +176,7 @@ impl Atlas {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::FatTree;
+    use crate::net::{FatTree, TopologyError};
 
     #[test]
     fn parts_share_paths_until_none_needs_them() {
@@ -145,5 +193,28 @@ mod tests {
         of(&[71]);
         assert_eq!(atlas.0.lock().unwrap().len(), 2, "those of 70 are nobody's");
         assert!(Arc::ptr_eq(&one, &of(&[])));
+        drop((one, other));
+        of(&[71]);
+        assert_eq!(atlas.0.lock().unwrap().len(), 1, "nobody has those of the whole network");
+    }
+
+    /// What may be needed is an upper bound of what is, and is refused before it is built if links
+    /// could not be numbered.
+    #[test]
+    fn paths_have_a_bound() {
+        let tree = FatTree::srnic(256).unwrap();
+        let paths = Atlas::default().paths(&tree.links(), (tree.hosts, tree.switches), Vec::new());
+        let most = Most::of(&tree);
+        assert_eq!(most.entries, paths.table.len() as u64);
+        assert!(most.fits() && most.sets >= paths.spans.len() as u64);
+        assert!(most.members >= paths.members.len() as u64);
+        // A switch with 70,000 cables to as many switches with hosts may have a set for each.
+        let count = 70_000;
+        let cable = |a, b| Cable { a, b, ..tree.cables[0] };
+        let star = (1..=count).map(|switch| cable(Node::Switch(0), Node::Switch(switch)));
+        let hosts = (0..count).map(|host| cable(Node::Host(host), Node::Switch(host + 1)));
+        let cables = star.chain(hosts).collect();
+        let wide = Topology { hosts: count, switches: count + 1, cables };
+        assert_eq!(wide.check(), Err(TopologyError::Paths));
     }
 }

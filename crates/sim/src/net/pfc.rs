@@ -126,6 +126,11 @@ impl Ingress {
         resumes
     }
 
+    /// Has the link been asked to pause, and not been told to go on since?
+    pub(super) fn has_paused(&self, class: u8) -> bool {
+        self.holds[usize::from(class)].paused
+    }
+
     /// The link has not been asked to pause, whatever was said before.
     pub(super) fn forget_pauses(&mut self) {
         self.holds.iter_mut().for_each(|hold| hold.paused = false);

@@ -1,5 +1,6 @@
 //! Tests of the network alone: closed forms, conservation, and what switches do under pressure.
 
+use super::deadlock::Paused;
 use super::time::{NEVER, US};
 use super::*;
 use crate::dice::Mix;
@@ -254,10 +255,10 @@ fn what_is_told_of_pauses_is_not_lost() {
         net.plan(until, begins);
         send(&mut net, 1, packet(0, 1000, 1));
         arrivals(&mut net);
-        assert_eq!((net.tally.pauses, net.paused()), (1, vec![]), "{ends:?} at {from}");
+        assert_eq!((net.tally.pauses, net.paused()), (1, Paused::new()), "{ends:?} at {from}");
         send(&mut net, 1, packet(0, 1000, 2));
         let came: Vec<u32> = arrivals(&mut net).iter().map(|(.., p)| p.flow).collect();
-        assert_eq!((came, net.paused()), (vec![2], vec![]), "{ends:?} at {from}");
+        assert_eq!((came, net.paused()), (vec![2], Paused::new()), "{ends:?} at {from}");
         assert_conserved(&net);
     }
 }
@@ -281,7 +282,12 @@ fn flow_control_survives_cables_that_fail() {
         }
         arrivals(&mut net);
         assert!(net.tally.pauses > 8 && net.tally.dropped_down > 0, "{:?}", net.tally);
-        assert_eq!((net.in_flight(), net.paused()), (0, vec![]), "seed {seed}: {:?}", net.tally);
+        assert_eq!(
+            (net.in_flight(), net.paused()),
+            (0, Paused::new()),
+            "seed {seed}: {:?}",
+            net.tally
+        );
         assert_conserved(&net);
     }
 }

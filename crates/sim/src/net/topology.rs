@@ -7,6 +7,7 @@ use core::fmt;
 
 use thiserror::Error;
 
+use super::paths::Most;
 use super::time::{LineRate, NEVER, Ps};
 
 /// The end of a cable.
@@ -117,6 +118,12 @@ pub enum TopologyError {
         /// The host.
         host: u32,
     },
+    /// Shortest paths may be more than can be numbered.
+    #[error(
+        "its switches may have more than 2^32 links in their sets of shortest paths: it has too \
+         many switches with hosts for so many cables"
+    )]
+    Paths,
     /// A switch cannot be reached.
     #[error("no host has a path to switch {switch}")]
     OutOfReach {
@@ -157,7 +164,8 @@ impl Topology {
             let cables = degree[host];
             return Err(TopologyError::HostCables { host: host as u32, cables });
         }
-        self.check_connected()
+        self.check_connected()?;
+        if Most::of(self).fits() { Ok(()) } else { Err(TopologyError::Paths) }
     }
 
     fn check_connected(&self) -> Result<(), TopologyError> {

@@ -9,12 +9,12 @@ use remora::kernel::{CallFailure, CallStatus};
 use remora_nic::{Psn, Time};
 use remora_store::client::carried::CarriedClient;
 use remora_store::client::{Put, StoreError};
-use remora_store::tablespace::TablespaceId;
 use remora_store::way::call::{Condition, Refused};
 
 use super::CHECKER;
 use super::connection::{Connection, Doors, Mailbox};
 use super::options::StoreOptions;
+use super::server::Spaces;
 use super::value::{bytes_of, key_of, value_of};
 use crate::check::Violation;
 use crate::check::store::{Event, Op, Ret};
@@ -37,7 +37,7 @@ enum Way {
 pub(super) struct Sight<'a> {
     pub(super) options: &'a StoreOptions,
     /// What is open to clients, and for the how-many-th time, while the store is up.
-    pub(super) doors: Option<(Doors, u64, TablespaceId)>,
+    pub(super) doors: Option<(Doors, u64, Spaces)>,
     /// What all clients have done in the store's present life, by key.
     pub(super) history: &'a mut Vec<Vec<Event>>,
     /// The number of the next event.
@@ -53,6 +53,8 @@ pub(super) struct Client {
     pub(super) connection: Option<Connection>,
     /// The store's life in which the connection was made.
     life: u64,
+    /// The tablespace that the connection is about, by its place among the store's.
+    space: usize,
     /// Not while an operation is under way.
     code: Option<Code>,
     current: Option<Current>,
@@ -79,6 +81,7 @@ impl Client {
             dice,
             connection: None,
             life: 0,
+            space: 0,
             code: None,
             current: None,
             seen: vec![0; options.keys],
@@ -101,10 +104,15 @@ impl Client {
         if self.connection.is_some() && life != Some(self.life) && self.dice.chance(0.2) {
             self.disconnect(world)?;
         }
-        if let (None, Some((doors, life, space))) = (&self.connection, sight.doors) {
+        if let (None, Some((doors, life, spaces))) = (&self.connection, sight.doors) {
             let psns = [(); 4].map(|()| Psn::new(self.dice.number() as u32));
             let connect = &sight.options.connect;
             let connection = Connection::new(world, self.host, &doors, connect, psns);
+            self.space = match sight.options.spaces {
+                1 => 0,
+                several => self.dice.below(several as u64) as usize,
+            };
+            let space = spaces[self.space];
             self.code = Some(Code::new(connection.mailbox.clone(), doors.memory, space));
             (self.connection, self.life) = (Some(connection), life);
         }
@@ -119,7 +127,11 @@ impl Client {
     fn begin(&mut self, world: &World, sight: &mut Sight<'_>) {
         let Some(code) = self.code.take() else { return };
         self.left -= 1;
-        let key = self.dice.below(sight.options.keys as u64) as usize;
+        let StoreOptions { keys, spaces, .. } = *sight.options;
+        // Every so-many-th key is in the connection's tablespace.
+        let own = (keys - self.space).div_ceil(spaces);
+        let at = self.dice.below(own as u64) as usize;
+        let key = at * spaces + self.space;
         let mut new = || {
             *sight.value += 1;
             *sight.value
@@ -134,7 +146,7 @@ impl Client {
         let longest = sight.options.value_max;
         let running = Box::pin(async move {
             let mut code = code;
-            let ended = carry_out(&mut code, way, &key_of(key), op, longest).await;
+            let ended = carry_out(&mut code, way, &key_of(at), op, longest).await;
             (code, ended)
         });
         *sight.course += 1;

@@ -46,6 +46,8 @@ pub struct StoreTally {
     pub lives: u64,
     /// Snapshots.
     pub saved: u64,
+    /// Keys that went by themselves.
+    pub evicted: u64,
 }
 
 impl Stores {
@@ -132,6 +134,7 @@ impl Stores {
             open: of(|client| client.open),
             lives: servers().map(|server| server.life).sum(),
             saved: servers().map(|server| server.saved).sum(),
+            evicted: servers().map(|server| server.evicted).sum(),
         }
     }
 

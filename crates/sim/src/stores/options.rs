@@ -4,6 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use remora_nic::qp::Mtu;
+use remora_store::codec::Codec;
+use remora_store::tablespace::Eviction;
 
 use crate::check::store::EVENTS_MAX;
 use crate::dice::Dice;
@@ -39,9 +41,20 @@ pub struct StoreOptions {
     pub snapshot: f64,
     /// The length of the log's segments in bytes.
     pub segment_bytes: u64,
+    /// The tablespaces, one to three. Keys belong to them in turn.
+    pub spaces: usize,
+    /// How they store values.
+    pub codec: Codec,
+    /// The most bytes of each, if there is a limit, and what happens then.
+    pub quota: Option<u64>,
+    /// Whether keys go by themselves at the limit.
+    pub eviction: Eviction,
     /// Off only to see that the judge notices: changes are acknowledged before they are kept.
     pub waits_for_disk: bool,
 }
+
+/// The most tablespaces of a store.
+pub(super) const SPACES_MAX: usize = 3;
 
 impl StoreOptions {
     /// Draws a store, whose connections have this MTU and time-out.
@@ -50,7 +63,7 @@ impl StoreOptions {
         let clients: Vec<usize> = (0..dice.between(1..=4)).map(|_| host(dice)).collect();
         let most = EVENTS_MAX as u64 / clients.len() as u64;
         let min_rnr_timer = dice.between(1..=14) as u8;
-        StoreOptions {
+        let mut options = StoreOptions {
             host: host(dice),
             connect: ConnectOptions { mtu, timeout, min_rnr_timer, ..ConnectOptions::default() },
             keys: dice.between(1..=5) as usize,
@@ -65,7 +78,28 @@ impl StoreOptions {
             segment_bytes: dice.pick(&[600, 4096, 64 << 20]),
             waits_for_disk: true,
             clients,
-        }
+            spaces: 1,
+            codec: Codec::None,
+            quota: None,
+            eviction: Eviction::Never,
+        };
+        options.draw_spaces(dice);
+        options
+    }
+
+    /// Drawn last, so that worlds whose store has one plain tablespace are what they were before
+    /// there were others.
+    fn draw_spaces(&mut self, dice: &mut Dice) {
+        self.spaces = dice.pick(&[1, 1, 2, SPACES_MAX]).min(self.keys);
+        let lz4 = |head| Codec::Lz4 { head };
+        self.codec = dice.pick(&[Codec::None, Codec::None, lz4(0), lz4(100)]);
+        self.quota = dice.pick(&[None, None, None, Some(300), Some(2000)]);
+        self.eviction = dice.pick(&[Eviction::Never, Eviction::Clock, Eviction::Clock]);
+    }
+
+    /// May a key go by itself?
+    pub(super) fn may_vanish(&self) -> bool {
+        self.quota.is_some() && self.eviction == Eviction::Clock
     }
 }
 
@@ -83,6 +117,9 @@ impl fmt::Display for StoreOptions {
             "          crashing at {crashes:?} and at its disk's {disk_crashes:?}, disk trouble \
              {disk_trouble}, commits {commit}, snapshots {snapshot}, segments of {} bytes",
             self.segment_bytes
-        )
+        )?;
+        let StoreOptions { spaces, codec, quota, eviction, .. } = self;
+        let quota = quota.map_or("no quota".into(), |quota| format!("a quota of {quota} bytes"));
+        writeln!(f, "          {spaces} tablespaces with {quota}, {codec:?}, eviction {eviction:?}")
     }
 }

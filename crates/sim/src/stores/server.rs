@@ -23,7 +23,7 @@ use remora_store::{log, way::call::Operation};
 
 use super::CHECKER;
 use super::connection::Doors;
-use super::options::StoreOptions;
+use super::options::{SPACES_MAX, StoreOptions};
 use super::value::{key_of, value_of};
 use crate::check::store::{Event, Op, is_possible};
 use crate::check::{Violation, demand};
@@ -36,13 +36,13 @@ use crate::world::World;
 const LIMIT: u64 = 1 << 20;
 /// log2 of the pages in which the card sees the store's memory.
 const PAGE: u32 = 16;
-/// What worlds' clients use.
-const SPACE: &str = "world";
 /// How long blocks stay for readers that come late, in ms: as live.
 const QUARANTINE_MS: u64 = 1000;
 /// Buckets that are looked at for what has expired, each time.
 const SWEPT: u32 = 16;
 
+/// The tablespaces that worlds' clients use, again from the first where there are fewer.
+pub(super) type Spaces = [TablespaceId; SPACES_MAX];
 type Kept = Logged<SharedMemory, Faulty>;
 
 /// A store, from its first life to its last.
@@ -62,6 +62,8 @@ pub(super) struct Server {
     first: Vec<Option<u32>>,
     pub(super) history: Vec<Vec<Event>>,
     pub(super) saved: u64,
+    /// Keys that went by themselves in lives that are over.
+    pub(super) evicted: u64,
     /// The network is healed, and so is the disk.
     is_healed: bool,
 }
@@ -70,7 +72,7 @@ struct Up {
     kept: Arc<Kept>,
     committer: Committer<Faulty>,
     memory: SharedMemory,
-    space: TablespaceId,
+    spaces: Spaces,
     doors: Doors,
     own: Vec<Object>,
 }
@@ -90,13 +92,14 @@ impl Server {
             first: none,
             history: vec![Vec::new(); options.keys],
             saved: 0,
+            evicted: 0,
             is_healed: false,
         }
     }
 
     /// What is open to clients, in which life, while the store is up.
-    pub(super) fn doors(&self) -> Option<(Doors, u64, TablespaceId)> {
-        self.up.as_ref().map(|up| (up.doors, self.life, up.space))
+    pub(super) fn doors(&self) -> Option<(Doors, u64, Spaces)> {
+        self.up.as_ref().map(|up| (up.doors, self.life, up.spaces))
     }
 
     /// Is nothing left of the last life? Then the next one may begin.
@@ -152,14 +155,12 @@ impl Server {
         let Recovered { store, committer, recovery } = recovered;
         let contents = self.contents(&store)?;
         self.judge(&contents)?;
-        let create = || store.create_tablespace(&TablespaceOptions::new(SPACE));
-        let space = store.tablespace(SPACE).map_or_else(create, Ok);
-        let space = space.map_err(|e| Violation::new(CHECKER, format!("no tablespace: {e}")))?;
+        let spaces = self.spaces(&store)?;
         let snapshots = Arc::new(Snapshots::new(&self.disk, &recovery, self.now_ms()));
         let kept = Arc::new(Logged::new(Arc::new(store), snapshots));
         self.deploy(world, &kept);
         let (doors, own) = open_doors(world, at, &memory);
-        self.up = Some(Up { kept, committer, memory, space, doors, own });
+        self.up = Some(Up { kept, committer, memory, spaces, doors, own });
         self.life += 1;
         if let Some(step) = self.options.disk_crashes.pop().filter(|_| !self.is_healed) {
             self.disk.fault_at(self.disk.steps() + step, Fault::Crash);
@@ -167,31 +168,46 @@ impl Server {
         Ok(())
     }
 
+    /// The tablespaces, those made that are not there.
+    fn spaces<M: Memory>(&self, store: &store::Store<M, log::Log>) -> Result<Spaces, Violation> {
+        let StoreOptions { codec, quota, eviction, spaces: count, .. } = self.options;
+        let space = |at| {
+            let name = name_of(at);
+            let plain = TablespaceOptions::new(&name);
+            let options = TablespaceOptions { codec, quota, eviction, ..plain };
+            let space = store.tablespace(&name);
+            space.map_or_else(|| store.create_tablespace(&options), Ok)
+        };
+        let spaces: Result<Vec<_>, _> = (0..count).map(space).collect();
+        let spaces = spaces.map_err(|e| Violation::new(CHECKER, format!("no tablespace: {e}")))?;
+        Ok(core::array::from_fn(|at| spaces[at % count]))
+    }
+
     /// What each key is.
     fn contents<M: Memory>(
         &self,
         store: &store::Store<M, log::Log>,
     ) -> Result<Vec<Option<u32>>, Violation> {
-        let Some(space) = store.tablespace(SPACE) else {
-            return Ok(vec![None; self.options.keys]);
-        };
-        demand(store.count(space) <= self.options.keys as u64, CHECKER, || {
-            format!("{} items of {} keys", store.count(space), self.options.keys)
-        })?;
+        let StoreOptions { keys, spaces: count, value_max, .. } = self.options;
+        let spaces: Vec<_> = (0..count).map(|at| store.tablespace(&name_of(at))).collect();
+        let items: u64 = spaces.iter().flatten().map(|space| store.count(*space)).sum();
+        demand(items <= keys as u64, CHECKER, || format!("{items} items of {keys} keys"))?;
         let value = |key| {
             let mut bytes = Vec::new();
-            let found = store.get(space, &key_of(key), self.now_ms(), &mut bytes);
-            found.map(|_| value_of(&bytes, self.options.value_max))
+            let name = key_of(key / count);
+            let found = store.get(spaces[key % count]?, &name, self.now_ms(), &mut bytes);
+            found.map(|_| value_of(&bytes, value_max))
         };
-        Ok((0..self.options.keys).map(value).collect())
+        Ok((0..keys).map(value).collect())
     }
 
     /// Judges a life by what it has left.
     fn judge(&mut self, last: &[Option<u32>]) -> Result<(), Violation> {
+        let may_vanish = self.options.may_vanish();
         for (key, events) in self.history.iter_mut().enumerate() {
             // A read that nobody saw the end of says nothing.
             events.retain(|event| event.ended.is_some() || event.op != Op::Get);
-            demand(is_possible(self.first[key], events, last[key]), CHECKER, || {
+            demand(is_possible(self.first[key], events, last[key], may_vanish), CHECKER, || {
                 let lines: Vec<_> = events.iter().map(|event| format!("{event:?}\n")).collect();
                 format!(
                     "life {} of key {key}, from {:?} to {:?}, has no order:\n{}",
@@ -229,6 +245,7 @@ impl Server {
         let Some(up) = self.up.take() else { return };
         self.disk.fail_one_in(0);
         undeploy(world, self.options.host);
+        self.evicted += up.kept.store().evicted();
         self.left.extend(up.own);
         self.gone = Some(up.memory);
         if with_machine || self.disk.crashed() {
@@ -303,6 +320,11 @@ impl Server {
         }
         Ok(())
     }
+}
+
+/// The name of a tablespace.
+fn name_of(space: usize) -> String {
+    if space == 0 { "world".to_owned() } else { format!("world {space}") }
 }
 
 /// Opens a store's memory to clients and to chains, each in a domain of its own, so that the keys

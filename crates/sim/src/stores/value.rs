@@ -1,4 +1,5 @@
-//! Keys and values: numbers that nobody sets twice, as bytes of all lengths.
+//! Keys and values: numbers that nobody sets twice, as bytes of all lengths. Every other value can
+//! be compressed.
 
 use crate::dice::pattern;
 
@@ -10,7 +11,11 @@ pub(super) fn key_of(key: usize) -> Vec<u8> {
 /// The bytes of a value, at most about `longest`.
 pub(super) fn bytes_of(value: u32, longest: usize) -> Vec<u8> {
     let mut bytes = value.to_le_bytes().to_vec();
-    bytes.extend(pattern(value.into(), value as usize * 37 % longest));
+    let rest = value as usize * 37 % longest;
+    match value % 2 {
+        0 => bytes.extend(pattern(value.into(), rest)),
+        _ => bytes.resize(bytes.len() + rest, value as u8),
+    }
     bytes
 }
 

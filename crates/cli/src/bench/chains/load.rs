@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use anyhow::Result;
+use remora_sim::percentile;
 
 use super::super::figure::{Figure, Point, Style};
 use super::super::row::{Case, Run, Target};
 use super::extent::Extent;
 use super::gets::{Bucket, Get, Tables};
-use crate::percentile::percentile;
 use crate::ways::Client;
 
 /// The numbers of threads that write.

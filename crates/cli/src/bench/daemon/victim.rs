@@ -17,12 +17,12 @@ use remora::{
     CompletionQueue, ConnectionParams, Device, DeviceOptions, MemoryRegion, QueuePair,
     QueuePairOptions,
 };
+use remora_sim::percentile;
 
 use super::super::daemon_process::Daemon;
 use super::super::row::{Case, Row, Target};
 use super::{PATIENCE, Wanted, again, spare_core};
 use crate::child;
-use crate::percentile::percentile;
 use crate::thread::spawn_scoped;
 
 const NAMES: [&str; 2] = ["victim_p99", "victim_direct_p99"];

@@ -3,12 +3,11 @@
 use core::time::Duration;
 
 use remora::nic::qp::Mtu;
-use remora_sim::Goodput;
 use remora_sim::schemes::{LOSSY, PATHS, SCHEMES, Scheme, at_loss, spread, tail_loss};
+use remora_sim::{Goodput, percentile};
 
 use crate::bench::figure::{Figure, Point, Style};
 use crate::bench::row::{PeerSide, Row, Spread, Target};
-use crate::percentile::percentile;
 
 /// What SRNIC says of its Fig. 11.
 pub(super) const PAPER: &str = "at 1 % loss, SRNIC keeps 75 Gb/s of 97, and ConnectX-6 25 Gb/s \

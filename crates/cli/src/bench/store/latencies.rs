@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use remora_sim::percentile;
 use remora_store::client::{Put, StoreClient};
 use remora_store::select::Predicate;
 use remora_store::select::schema::Schema;
@@ -20,7 +21,6 @@ use super::servers::{Getter, Memcached};
 use super::tpch::{EIGHT, Lineitem};
 use crate::draws::Pauses;
 use crate::output;
-use crate::percentile::percentile;
 
 pub(super) const ROWS: [&str; 5] =
     ["get_kernel_64B", "get_cached_64B", "get_chain_64B", "put_kernel_64B", "conditions_8"];

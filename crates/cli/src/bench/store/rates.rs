@@ -2,6 +2,7 @@
 //! operations (Figure 8), and skew (Figure 9).
 
 use anyhow::Result;
+use remora_sim::percentile;
 use remora_store::way::call::{Call, Operation};
 
 use super::super::figure::{Figure, Point, Style};
@@ -11,7 +12,6 @@ use super::extent::Extent;
 use super::papers::{CARIBOU_FLAT, CARIBOU_INSERTS, add_said};
 use super::servers::Memcached;
 use crate::draws::Draws;
-use crate::percentile::percentile;
 
 pub(super) const ROWS: [&str; 2] = ["kernel_rate_64B", "skew_128"];
 /// As many calls in flight as the clients have places for.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use remora_sim::flows::{Cluster, Report, TRANSPORTS, Transport};
 use remora_sim::net::time::{MS, US};
 use remora_sim::net::{NetTally, PfcOptions, Ps, Routing};
+use remora_sim::percentile;
 
 use super::pace::{Pace, about};
 use super::{cluster, flows};
@@ -16,7 +17,6 @@ use crate::bench::figure::{Figure, Point, Style, mean};
 use crate::bench::page::text;
 use crate::bench::row::{Row, Spread, Target};
 use crate::output::grouped;
-use crate::percentile::percentile;
 use crate::world::progress;
 
 /// What SRNIC says of its Fig. 12.

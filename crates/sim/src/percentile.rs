@@ -1,4 +1,4 @@
-//! Percentiles of measurements, by one rule for all commands.
+//! Percentiles, by one rule for simulations and measurements.
 
 /// The smallest value that at least `per_mille` thousandths of the values do not exceed (the
 /// nearest rank): 500 gives the median, 990 the 99th percentile. `None` of no values.

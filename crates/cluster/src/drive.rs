@@ -87,6 +87,10 @@ impl<M: Memory + 'static> Drive<M> {
         let (group, epoch) = (&*self.group, state.replica.epoch());
         drop(state);
         *group.shard.write().unwrap_or_else(PoisonError::into_inner) = slots::load(&self.store)?;
+        // What it takes has room with all of them from the first change on, and not only once
+        // somebody tends them.
+        let limit = group.lock().least_memory().unwrap_or(u64::MAX);
+        self.store.set_limit(limit);
         let mut state = group.lock();
         if state.replica.is_serving() && state.replica.epoch() == epoch {
             if state.open.is_none_or(|(before, _)| before + 1 < epoch) {

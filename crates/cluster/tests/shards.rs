@@ -73,6 +73,37 @@ fn while_clients_write(trial: &mut Trial, act: impl FnOnce(&mut Trial)) {
     assert!(seen.is_superset(&there));
 }
 
+/// Another group has claimed the slots of one that came back later: that one serves nobody for them,
+/// says so, and has all it had when the map is mended.
+#[test]
+fn slots_that_the_map_gives_to_another_group_are_not_served() {
+    let trial = Trial::new(&["a", "b"], 1);
+    assert_eq!(trial.client().ask(&["SET", "key", "1"]), Reply::Text("OK".into()));
+    let mut client = Client::new(trial.primary_front("a"));
+    let moved = |said| match said {
+        Reply::Error(reason) if reason.starts_with("MOVED") => Some(reason),
+        _ => None,
+    };
+    trial.say_owner("b");
+    let at = until("the group does not serve them", || moved(client.direct(&["GET", "key"]).ok()?));
+    assert!(at.ends_with(&trial.primary_front("b").to_string()), "{at}");
+    assert!(moved(client.direct(&["SET", "key", "2"]).unwrap()).is_some());
+    let said = until("it says why", || match client.direct(&["INFO", "persistence"]).ok()? {
+        Reply::Text(entries) => {
+            entries.lines().find(|line| line.contains("by the log")).map(str::to_owned)
+        }
+        _ => None,
+    });
+    assert!(
+        said.starts_with("cluster_moves:slots 0-16383 are here by the log of group a"),
+        "{said}"
+    );
+    trial.say_owner("a");
+    until("it serves them again", || {
+        (client.direct(&["GET", "key"]).ok()? == Reply::Text("1".into())).then_some(())
+    });
+}
+
 /// Keys that nobody writes: they make a move take its time.
 fn fill(trial: &Trial, count: usize) {
     let mut client = trial.client();

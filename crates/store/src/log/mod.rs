@@ -4,7 +4,7 @@
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
 //!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`).
-//! - [`replay`] reads the log back, whole transactions only (`unfinished`); [`open_log`] goes on
+//! - [`replay`] reads the log back, and of transactions the whole ones (`unfinished`); [`open_log`] goes on
 //!   from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
@@ -37,7 +37,7 @@ pub use recover::{
     Player, RecoverError, Recovered, Recovery, Repeats, Source, open, read_directory,
 };
 pub use reopen::open_log;
-pub use replay::{ReplayError, Replayed, Torn, replay};
+pub use replay::{Parts, ReplayError, Replayed, Torn, replay};
 pub use segment::{
     LOG_MAGIC, NoSegment, SEGMENT_HEADER, SNAPSHOT_MAGIC, SegmentHeader, VERSION, segment_first,
     segment_name,

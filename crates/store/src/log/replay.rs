@@ -148,8 +148,33 @@ pub enum ReplayError {
     },
 }
 
-/// Gives `visit` every record after `from`, in order. `from` is [`Position::NONE`], or the position
-/// up to which a snapshot has everything.
+/// Which records a replay gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Those of whole transactions: the log ends before one that has no end.
+    Whole,
+    /// All that are there. Of a group's log, others know how it goes on.
+    All,
+}
+
+/// A record as it is read.
+pub(super) struct Read<'r> {
+    pub(super) position: Position,
+    pub(super) fields: &'r Fields<'r>,
+    /// Whether the caller lacks it.
+    pub(super) is_new: bool,
+    /// The position before it.
+    pub(super) before: Position,
+    /// In which file it is, and where.
+    pub(super) file: &'r str,
+    pub(super) offset: u64,
+}
+
+/// What is done with records that are read; or of which one that cannot be, and why.
+pub(super) type Visit<'v> = dyn FnMut(&Read<'_>) -> Result<(), (Position, String)> + 'v;
+
+/// Gives `visit` every record after `from` that `parts` asks for, in order. `from` is
+/// [`Position::NONE`], or the position up to which a snapshot has everything.
 ///
 /// # Errors
 ///
@@ -157,7 +182,45 @@ pub enum ReplayError {
 pub fn replay<D: Disk>(
     disk: &D,
     from: Position,
+    parts: Parts,
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+) -> Result<Replayed, ReplayError> {
+    let mut visit = |position, fields: &Fields<'_>| {
+        visit(position, fields).map_err(|reason| (position, reason))
+    };
+    let replayed = match parts {
+        Parts::All => read_records(disk, from, &mut |read| match read.is_new {
+            true => visit(read.position, read.fields),
+            false => Ok(()),
+        })?,
+        Parts::Whole => {
+            let mut unfinished = Unfinished::default();
+            let take = &mut |read: &Read<'_>| unfinished.take(disk, read, &mut visit);
+            let mut replayed = read_records(disk, from, take)?;
+            if let Some((records, before, file, offset)) = unfinished.left() {
+                let reason = "the transaction that begins there has no end";
+                (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
+                replayed.records -= records;
+            }
+            replayed
+        }
+    };
+    if replayed.last.counter() < from.counter() {
+        let (place, last) = (disk.place(), replayed.last);
+        return Err(ReplayError::TooShort { place, last, expected: from });
+    }
+    Ok(replayed)
+}
+
+/// Gives `visit` every record of the segments that have some after `from`.
+///
+/// # Errors
+///
+/// As of [`replay`].
+pub(super) fn read_records<D: Disk>(
+    disk: &D,
+    from: Position,
+    visit: &mut Visit<'_>,
 ) -> Result<Replayed, ReplayError> {
     let segments = segments(disk)?;
     let needed = segments.iter().rposition(|first| first.counter() <= from.counter() + 1);
@@ -168,7 +231,6 @@ pub fn replay<D: Disk>(
         };
     };
     let mut replayed = Replayed::default();
-    let mut unfinished = Unfinished::default();
     for (index, first) in segments.iter().enumerate().skip(begin) {
         let mut segment = OneSegment {
             disk,
@@ -177,16 +239,7 @@ pub fn replay<D: Disk>(
             limit: segments.get(index + 1).copied(),
             from,
         };
-        segment.replay(&mut replayed, &mut unfinished, visit)?;
-    }
-    if let Some((records, before, file, offset)) = unfinished.left() {
-        let reason = "the transaction that begins there has no end";
-        (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
-        replayed.records -= records;
-    }
-    if replayed.last.counter() < from.counter() {
-        let (place, last) = (disk.place(), replayed.last);
-        return Err(ReplayError::TooShort { place, last, expected: from });
+        segment.replay(&mut replayed, visit)?;
     }
     Ok(replayed)
 }
@@ -221,8 +274,7 @@ impl<D: Disk> OneSegment<'_, D> {
     fn replay(
         &mut self,
         replayed: &mut Replayed,
-        unfinished: &mut Unfinished,
-        visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), ReplayError> {
         let mut reader = self.open(replayed)?;
         replayed.segments += 1;
@@ -244,18 +296,9 @@ impl<D: Disk> OneSegment<'_, D> {
                 }
                 Next::Record(position, fields) => {
                     let is_new = position.counter() > self.from.counter();
-                    if fields.goes_on {
-                        unfinished.go_on(replayed.last, &self.file, at);
-                        if is_new {
-                            unfinished.keep(position, &fields);
-                        }
-                    } else {
-                        unfinished.end(visit).map_err(|refused| self.refused(refused))?;
-                        if is_new {
-                            visit(position, &fields)
-                                .map_err(|reason| self.refused((position, reason)))?;
-                        }
-                    }
+                    let (fields, before, file) = (&fields, replayed.last, &self.file);
+                    let read = Read { position, fields, is_new, before, file, offset: at };
+                    visit(&read).map_err(|refused| self.refused(refused))?;
                     replayed.records += u64::from(is_new);
                     replayed.bytes += fields.length() as u64;
                     replayed.last = position;

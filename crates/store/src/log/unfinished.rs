@@ -1,13 +1,24 @@
 //! The records of a transaction whose last one is not read yet.
 
+use super::replay::{Read, read_records};
 use super::{Fields, Position};
+use crate::disk::Disk;
+
+/// So many bytes of a transaction are kept until its last record is read. Of a longer one, the log
+/// is read ahead for that.
+const KEPT_MAX: usize = 1 << 20;
 
 /// What a log that is read back has of a transaction, if it is amid one.
 #[derive(Default)]
 pub(super) struct Unfinished {
     records: Vec<Kept>,
+    bytes: usize,
     /// The record before the first one, and in which file and where in it that is.
     begun: Option<(Position, String, u64)>,
+    /// How many of its records the caller lacks.
+    count: u64,
+    /// Of one that is too long to be kept: whether it has a last record.
+    has_end: Option<bool>,
 }
 
 struct Kept {
@@ -17,40 +28,78 @@ struct Kept {
     value: Vec<u8>,
 }
 
+type Visit<'v> = dyn FnMut(Position, &Fields<'_>) -> Result<(), (Position, String)> + 'v;
+
 impl Unfinished {
-    /// A record at `offset` of `file`, which comes after `last`, is of a transaction that goes on.
-    pub(super) fn go_on(&mut self, last: Position, file: &str, offset: u64) {
-        self.begun.get_or_insert_with(|| (last, file.to_owned(), offset));
-    }
-
-    /// Keeps such a record.
-    pub(super) fn keep(&mut self, position: Position, fields: &Fields<'_>) {
-        let (key, value) = (fields.key.to_vec(), fields.value.to_vec());
-        let fields = Fields { key: &[], value: &[], ..*fields };
-        self.records.push(Kept { position, fields, key, value });
-    }
-
-    /// The transaction is whole: gives `visit` what was kept.
+    /// Takes the next record of the log; `visit` gets those of which it is certain that they count.
     ///
     /// # Errors
     ///
-    /// At which record `visit` answered an error, and which.
-    pub(super) fn end(
+    /// What `visit` answers.
+    pub(super) fn take<D: Disk>(
         &mut self,
-        visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+        disk: &D,
+        read: &Read<'_>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), (Position, String)> {
-        self.begun = None;
-        for Kept { position, fields, key, value } in self.records.drain(..) {
-            let fields = Fields { key: &key, value: &value, ..fields };
-            visit(position, &fields).map_err(|reason| (position, reason))?;
+        let Read { position, fields, is_new, .. } = *read;
+        if !fields.goes_on {
+            self.give(visit)?;
+            *self = Unfinished::default();
+            return if is_new { visit(position, fields) } else { Ok(()) };
+        }
+        let begins = || (read.before, read.file.to_owned(), read.offset);
+        self.begun.get_or_insert_with(begins);
+        if !is_new {
+            return Ok(());
+        }
+        self.count += 1;
+        match self.has_end {
+            Some(true) => return visit(position, fields),
+            Some(false) => return Ok(()),
+            None => self.keep(position, fields),
+        }
+        if self.bytes > KEPT_MAX {
+            let has_end = has_end(disk, position);
+            self.has_end = Some(has_end);
+            if has_end {
+                self.give(visit)?;
+            }
+            self.records = Vec::new();
         }
         Ok(())
     }
 
-    /// How many records are kept of a transaction that has no end, after which record it begins,
+    fn keep(&mut self, position: Position, fields: &Fields<'_>) {
+        let (key, value) = (fields.key.to_vec(), fields.value.to_vec());
+        let fields = Fields { key: &[], value: &[], ..*fields };
+        self.bytes += fields.length() + key.len() + value.len();
+        self.records.push(Kept { position, fields, key, value });
+    }
+
+    /// Gives `visit` what is kept.
+    fn give(&mut self, visit: &mut Visit<'_>) -> Result<(), (Position, String)> {
+        for Kept { position, fields, key, value } in self.records.drain(..) {
+            visit(position, &Fields { key: &key, value: &value, ..fields })?;
+        }
+        Ok(())
+    }
+
+    /// How many records there are of a transaction that has no end, after which record it begins,
     /// and in which file and where in it.
     pub(super) fn left(self) -> Option<(u64, Position, String, u64)> {
-        let records = self.records.len() as u64;
-        self.begun.map(|(before, file, offset)| (records, before, file, offset))
+        let count = self.count;
+        self.begun.map(|(before, file, offset)| (count, before, file, offset))
     }
+}
+
+/// Whether the transaction of the record at a position has a last record. (Where the log cannot be
+/// read any further, that ends the replay, too.)
+fn has_end<D: Disk>(disk: &D, position: Position) -> bool {
+    let read =
+        read_records(disk, position, &mut |read| match read.is_new && !read.fields.goes_on {
+            true => Err((read.position, String::new())),
+            false => Ok(()),
+        });
+    read.is_err()
 }

@@ -357,10 +357,13 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, at a moment at which the store has what the replica says is carried out.
+    /// The lock, at a moment at which the store has what the replica says is carried out, and no
+    /// part of a transaction.
     pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.applying_from.is_some() && !self.is_stopping() {
+        while (state.applying_from.is_some() || state.replica.is_amid_transaction())
+            && !self.is_stopping()
+        {
             state = self.sleep(state, REST);
         }
         state
@@ -586,6 +589,7 @@ impl State {
     pub(crate) fn follows(&self) -> bool {
         self.replica.standing() == Standing::Backup(true)
             && self.failure.is_none()
+            && self.replica.is_of_one_time()
             && self.replica.has_heard(now_ns())
     }
 

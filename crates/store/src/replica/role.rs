@@ -1,11 +1,12 @@
 //! What a node is in its group, and what it remembers as that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::configuration::{Configuration, NodeId};
 use super::history::Mark;
 use super::message::Answer;
 use super::region::SLOTS;
+use super::transaction::Span;
 use crate::log::Position;
 
 /// What a node is.
@@ -118,6 +119,8 @@ pub(super) struct Primary {
     pub(super) proposed: Option<Configuration>,
     /// When it asks the service again for what it has not answered.
     pub(super) ask_again_ns: Option<u64>,
+    /// Its transactions that are not committed yet, in their order. The last one may go on.
+    pub(super) spans: VecDeque<Span>,
 }
 
 impl Primary {

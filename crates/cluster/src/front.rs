@@ -146,7 +146,7 @@ impl Keeper for GroupKeeper {
     }
 
     fn is_elsewhere(&self) -> bool {
-        self.0.check().is_err()
+        !self.0.serves()
     }
 
     fn group_token(&self) -> Option<Token> {

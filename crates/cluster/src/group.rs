@@ -476,7 +476,15 @@ impl Group {
         self.lock().check()
     }
 
-    /// The same, and no other node has served since this node's log had this end: a thread that
+    /// The same, as kernels are told it: without the node's lock, which each read would wait for.
+    /// What is seen in the store before this is not what the node got as a backup, since it is no
+    /// primary any more, for kernels as well, before it gets anything.
+    pub(crate) fn serves(&self) -> bool {
+        let Standpoint { epoch, until_ns, .. } = self.standpoint();
+        epoch != 0 && now_ns() < until_ns
+    }
+
+    /// As [`Group::check`], and no other node has served since this node's log had this end: a thread that
     /// was slow to ask may have looked at the store meanwhile.
     pub(crate) fn check_since(&self, position: Position) -> Result<(), NotServing> {
         let state = self.lock();

@@ -484,8 +484,8 @@ impl Group {
         epoch != 0 && now_ns() < until_ns
     }
 
-    /// As [`Group::check`], and no other node has served since this node's log had this end: a thread that
-    /// was slow to ask may have looked at the store meanwhile.
+    /// As [`Group::check`], and no other node has served since this node's log had this end: a
+    /// thread that was slow to ask may have looked at the store meanwhile.
     pub(crate) fn check_since(&self, position: Position) -> Result<(), NotServing> {
         let state = self.lock();
         if position.epoch() < state.unbroken_from {

@@ -332,7 +332,8 @@ fn disputed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> (Runs<()>, Op
                     "slots {range} are here by the log of group {name}, and with group {} by the \
                      cluster’s map: they are not served here. The group that is not to have them \
                      goes: end its nodes, delete what etcd has of it (etcdctl del --prefix \
-                     /remora/CLUSTER/GROUP/); if the map names it, delete /remora/CLUSTER/slots, too",
+                     /remora/CLUSTER/GROUP/); if the map names it, delete /remora/CLUSTER/slots, \
+                     too",
                     owner.group
                 )
             });

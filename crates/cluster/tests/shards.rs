@@ -73,8 +73,8 @@ fn while_clients_write(trial: &mut Trial, act: impl FnOnce(&mut Trial)) {
     assert!(seen.is_superset(&there));
 }
 
-/// Another group has claimed the slots of one that came back later: that one serves nobody for them,
-/// says so, and has all it had when the map is mended.
+/// Another group has claimed the slots of one that came back later: that one serves nobody for
+/// them, says so, and has all it had when the map is mended.
 #[test]
 fn slots_that_the_map_gives_to_another_group_are_not_served() {
     let trial = Trial::new(&["a", "b"], 1);

@@ -98,8 +98,8 @@ pub enum Source {
     Log,
 }
 
-/// Gives `visit` all that a directory has, or whole transactions only, in order, and lets `log`, which is a new one, go on
-/// after it. Answers what writes the log, and what was found.
+/// Gives `visit` all that a directory has, or whole transactions only, in order, and lets `log`,
+/// which is a new one, go on after it. Answers what writes the log, and what was found.
 ///
 /// # Errors
 ///

@@ -8,15 +8,10 @@
 //! it that says it was on the disk, it is a *torn tail*: a crash came while it was written, nobody
 //! was told of it, and the log ends before it. Anywhere else it is *corruption*, and reading stops
 //! with an error: to go on would be to lose, in silence, what was acknowledged.
-//!
-//! A transaction's records are given to the caller when its last one is read. Where the log ends
-//! amid one, it ends before it: a transaction is written in one group, so nobody was told of
-//! anything that is behind its beginning.
 
 use std::io;
 
 use super::segment::{LOG_MAGIC, Next, NoSegment, Reader, segment_first, segment_name};
-use super::unfinished::Unfinished;
 use super::{Fields, Operation, Position};
 use crate::disk::Disk;
 
@@ -148,15 +143,6 @@ pub enum ReplayError {
     },
 }
 
-/// Which records a replay gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
-    /// Those of whole transactions: the log ends before one that has no end.
-    Whole,
-    /// All that are there. Of a group's log, others know how it goes on.
-    All,
-}
-
 /// A record as it is read.
 pub(super) struct Read<'r> {
     pub(super) position: Position,
@@ -172,45 +158,6 @@ pub(super) struct Read<'r> {
 
 /// What is done with records that are read; or of which one that cannot be, and why.
 pub(super) type Visit<'v> = dyn FnMut(&Read<'_>) -> Result<(), (Position, String)> + 'v;
-
-/// Gives `visit` every record after `from` that `parts` asks for, in order. `from` is
-/// [`Position::NONE`], or the position up to which a snapshot has everything.
-///
-/// # Errors
-///
-/// [`ReplayError`]; the text of an error that `visit` answers becomes [`ReplayError::Apply`].
-pub fn replay<D: Disk>(
-    disk: &D,
-    from: Position,
-    parts: Parts,
-    visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
-) -> Result<Replayed, ReplayError> {
-    let mut visit = |position, fields: &Fields<'_>| {
-        visit(position, fields).map_err(|reason| (position, reason))
-    };
-    let replayed = match parts {
-        Parts::All => read_records(disk, from, &mut |read| match read.is_new {
-            true => visit(read.position, read.fields),
-            false => Ok(()),
-        })?,
-        Parts::Whole => {
-            let mut unfinished = Unfinished::default();
-            let take = &mut |read: &Read<'_>| unfinished.take(disk, read, &mut visit);
-            let mut replayed = read_records(disk, from, take)?;
-            if let Some((records, before, file, offset)) = unfinished.left() {
-                let reason = "the transaction that begins there has no end";
-                (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
-                replayed.records -= records;
-            }
-            replayed
-        }
-    };
-    if replayed.last.counter() < from.counter() {
-        let (place, last) = (disk.place(), replayed.last);
-        return Err(ReplayError::TooShort { place, last, expected: from });
-    }
-    Ok(replayed)
-}
 
 /// Gives `visit` every record of the segments that have some after `from`.
 ///

@@ -7,56 +7,12 @@
 //! The primary that orders a transaction carries it out record by record. So it does not hear of a
 //! later epoch before the last record is there: what its store has is always what its log has.
 
-use super::configuration::{Configuration, NodeId};
-use super::history::Mark;
 use super::member::Replica;
 use super::message::Message;
 use super::primary::AppendError;
-use super::role::{Primary, Role};
-use super::service::Entry;
-use crate::log::{Fields, Operation, Position};
+use super::role::{Postponed, Role, Span};
+use crate::log::{Fields, Operation};
 use crate::memory::Memory;
-
-/// A transaction that the primary has begun in its epoch, and that is not committed yet.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Span {
-    /// The end of the record before its first one.
-    pub(super) before: Mark,
-    /// It may go on up to this offset.
-    until: u64,
-    /// Its last record, once that is there.
-    done: Option<Position>,
-}
-
-/// What a primary has heard of later epochs amid a transaction.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Postponed {
-    /// From the service, and when.
-    pub(super) entry: Option<(Entry, u64)>,
-    /// From another primary.
-    pub(super) hello: Option<(NodeId, Configuration)>,
-}
-
-impl Primary {
-    fn open_span(&mut self) -> Option<&mut Span> {
-        self.spans.back_mut().filter(|span| span.done.is_none())
-    }
-
-    /// The last position up to this one that is not amid a transaction.
-    pub(super) fn whole_until(&self, held: Position) -> Position {
-        let begun = self.spans.partition_point(|span| span.before.position < held);
-        let last = begun.checked_sub(1).map(|index| &self.spans[index]);
-        let amid = last.filter(|span| span.done.is_none_or(|done| held < done));
-        amid.map_or(held, |span| span.before.position)
-    }
-
-    /// All up to a position is committed.
-    pub(super) fn forget_spans(&mut self, committed: Position) {
-        while self.spans.front().and_then(|span| span.done).is_some_and(|done| done <= committed) {
-            self.spans.pop_front();
-        }
-    }
-}
 
 impl Replica {
     /// From now on all that is logged is one transaction, until as many have ended as were begun.

@@ -346,9 +346,7 @@ impl State {
             Action::Crash(name) => {
                 self.crashed += 1;
                 self.nodes.remove(&name);
-                // (No write has this number: the first one may not be delivered either.)
-                let begun = self.amid.take_if(|(node, _)| *node == name);
-                self.pairs.extend(begun.map(|(_, first)| (first, u8::MAX)));
+                self.lose_half(name);
                 let peers: Vec<_> = self.nodes.keys().copied().collect();
                 for peer in peers {
                     self.cut(name, peer);

@@ -29,6 +29,13 @@ impl State {
         }
     }
 
+    /// The node is lost: the first write of its transaction may never be delivered either. (None
+    /// has the other number.)
+    pub(super) fn lose_half(&mut self, name: NodeId) {
+        let begun = self.amid.take_if(|(node, _)| *node == name);
+        self.pairs.extend(begun.map(|(_, first)| (first, u8::MAX)));
+    }
+
     /// The writes that a node has carried out.
     fn writes(&self, name: NodeId) -> Vec<u8> {
         self.nodes[&name].store.iter().map(|(_, write)| *write).collect()

@@ -38,8 +38,8 @@ const HAND_OVER: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 /// How long it waits for one that nobody has heard of yet.
 const GRACE: Duration = Duration::from_secs(2);
-/// How long it waits for etcd, or for members that etcd has not heard of: on a busy machine they may
-/// only be slow.
+/// How long it waits for etcd, or for members that etcd has not heard of: on a busy machine they
+/// may only be slow.
 const ABSENCE: Duration = Duration::from_secs(5);
 /// By how many millionths clocks gain or lose at most.
 const DRIFT_PPM: u32 = 500;

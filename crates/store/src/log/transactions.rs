@@ -1,12 +1,64 @@
-//! The records of a transaction whose last one is not read yet.
+//! Reading the log back, of transactions the whole ones.
+//!
+//! A transaction's records are given to the caller when its last one is read. Where the log ends
+//! amid one, it ends before it: a transaction is written in one group, so nobody was told of
+//! anything that is behind its beginning.
 
-use super::replay::{Read, read_records};
+use super::replay::{Read, ReplayError, Replayed, Torn, read_records};
 use super::{Fields, Position};
 use crate::disk::Disk;
 
 /// So many bytes of a transaction are kept until its last record is read. Of a longer one, the log
 /// is read ahead for that.
 const KEPT_MAX: usize = 1 << 20;
+
+/// Which records a replay gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parts {
+    /// Those of whole transactions: the log ends before one that has no end.
+    Whole,
+    /// All that are there. Of a group's log, others know how it goes on.
+    All,
+}
+
+/// Gives `visit` every record after `from` that `parts` asks for, in order. `from` is
+/// [`Position::NONE`], or the position up to which a snapshot has everything.
+///
+/// # Errors
+///
+/// [`ReplayError`]; the text of an error that `visit` answers becomes [`ReplayError::Apply`].
+pub fn replay<D: Disk>(
+    disk: &D,
+    from: Position,
+    parts: Parts,
+    visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+) -> Result<Replayed, ReplayError> {
+    let mut visit = |position, fields: &Fields<'_>| {
+        visit(position, fields).map_err(|reason| (position, reason))
+    };
+    let replayed = match parts {
+        Parts::All => read_records(disk, from, &mut |read| match read.is_new {
+            true => visit(read.position, read.fields),
+            false => Ok(()),
+        })?,
+        Parts::Whole => {
+            let mut unfinished = Unfinished::default();
+            let take = &mut |read: &Read<'_>| unfinished.take(disk, read, &mut visit);
+            let mut replayed = read_records(disk, from, take)?;
+            if let Some((records, before, file, offset)) = unfinished.left() {
+                let reason = "the transaction that begins there has no end";
+                (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
+                replayed.records -= records;
+            }
+            replayed
+        }
+    };
+    if replayed.last.counter() < from.counter() {
+        let (place, last) = (disk.place(), replayed.last);
+        return Err(ReplayError::TooShort { place, last, expected: from });
+    }
+    Ok(replayed)
+}
 
 /// What a log that is read back has of a transaction, if it is amid one.
 #[derive(Default)]

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use remora_store::disk::{Disk, Faulty};
 use remora_store::log::{
-    Fields, LOG_MAGIC, NoRecord, Operation, Position, SEGMENT_HEADER, SNAPSHOT_MAGIC,
+    Fields, LOG_MAGIC, NoRecord, Operation, Parts, Position, SEGMENT_HEADER, SNAPSHOT_MAGIC,
     SegmentHeader, replay, seal, segment_name,
 };
 use remora_store::rdb::{RdbReader, RdbWriter};
@@ -85,7 +85,7 @@ pub fn store_segment(data: &[u8]) {
         }
     }
     let mut last = Position::NONE;
-    let replayed = replay(&disk, Position::NONE, &mut |position, _| {
+    let replayed = replay(&disk, Position::NONE, Parts::Whole, &mut |position, _| {
         assert!(position.follows(last), "{position} after {last}");
         last = position;
         Ok(())

@@ -149,7 +149,7 @@ impl Sender {
     /// and not all of the log: a primary that begins may need the receiver for its first record.
     fn settle(&mut self, covered: Position) -> Result<(), Interrupted> {
         // On a backup, the rest may never be committed.
-        let end = self.group.lock().replica.applied().position;
+        let end = self.group.lock_at_rest().replica.applied().position;
         if end != covered {
             self.group.wait(end).map_err(|_| Interrupted::Uncommitted)?;
             self.head.committed = self.head.committed.max(end);

@@ -87,6 +87,10 @@ impl<M: Memory + 'static> Drive<M> {
         let (group, epoch) = (&*self.group, state.replica.epoch());
         drop(state);
         *group.shard.write().unwrap_or_else(PoisonError::into_inner) = slots::load(&self.store)?;
+        // What it takes has room with all of them from the first change on, and not only once
+        // somebody tends them.
+        let limit = group.lock().least_memory().unwrap_or(u64::MAX);
+        self.store.set_limit(limit);
         let mut state = group.lock();
         if state.replica.is_serving() && state.replica.epoch() == epoch {
             if state.open.is_none_or(|(before, _)| before + 1 < epoch) {
@@ -127,6 +131,11 @@ impl<M: Memory + 'static> Drive<M> {
                 return Ok(state);
             }
             state = self.change_store(state, before, || {
+                // Those who read here see all of a transaction, or nothing.
+                let shard = &self.group.shard;
+                let _alone = batch
+                    .has_transaction
+                    .then(|| shard.write().unwrap_or_else(PoisonError::into_inner));
                 batch.iter().try_for_each(|(at, fields)| apply(&self.store, at, &fields))
             })?;
         }
@@ -209,6 +218,9 @@ impl<M: Memory + 'static> Drive<M> {
     /// Begins the copies that are wanted: the store has now all that the log has.
     fn start_copies(&self, state: &mut State) -> Result<(), String> {
         state.copiers.retain(|copier| !copier.is_finished());
+        if state.replica.is_amid_transaction() {
+            return Ok(());
+        }
         while let Some((to, link)) = state.copies.pop_first() {
             let (head, flushes) = state.begin_walk();
             let sender = Sender { group: self.group.clone(), to, link, head, flushes };
@@ -262,18 +274,24 @@ struct Batch {
     bytes: Vec<u8>,
     /// Position, fields without key and value, and their lengths.
     records: Vec<(Position, Fields<'static>, usize, usize)>,
+    /// Some of them are of a transaction.
+    has_transaction: bool,
 }
 
 impl Batch {
-    /// Takes the next records that are committed.
+    /// Takes the next records that are committed; of a transaction all.
     fn take(&mut self, replica: &mut Replica, region: &Region) {
         self.bytes.clear();
         self.records.clear();
-        while self.records.len() < RECORDS && self.bytes.len() < BYTES {
+        self.has_transaction = false;
+        let mut goes_on = false;
+        while goes_on || self.records.len() < RECORDS && self.bytes.len() < BYTES {
             let Some((position, fields)) = replica.poll_apply(region) else { return };
             self.bytes.extend_from_slice(fields.key);
             self.bytes.extend_from_slice(fields.value);
             let (key, value) = (fields.key.len(), fields.value.len());
+            goes_on = fields.goes_on;
+            self.has_transaction |= goes_on;
             let Fields { operation, codec, tablespace, flags, expires_ms, .. } = fields;
             let fields = Fields { codec, tablespace, flags, expires_ms, ..Fields::of(operation) };
             self.records.push((position, fields, key, value));

@@ -33,7 +33,11 @@ pub enum KeepError {
     /// It has a node of another group.
     #[error(
         "{0} has a node of another group, or of one that was begun anew in etcd since: name the \
-         directory of a node of this group, or an empty one for a new node"
+         directory of a node of this group, or an empty one for a new node. If etcd had lost its \
+         data, and an empty node came first and began the group anew, end all nodes of the group, \
+         delete what etcd has of it (etcdctl del --prefix /remora/CLUSTER/GROUP/) and its slots \
+         (etcdctl del /remora/CLUSTER/slots), and start the nodes that have directories with \
+         --restore"
     )]
     OtherGroup(String),
     /// Nothing can be written there.

@@ -51,9 +51,32 @@ fn counted(counters: &Counters) -> [(&'static str, String); 9] {
     .map(|(name, count)| (name, count.to_string()))
 }
 
+/// A transaction of a client, while it is under way.
+struct Together<'g>(&'g Group);
+
+impl<'g> Together<'g> {
+    fn begin(group: &'g Group) -> Together<'g> {
+        group.lock().replica.begin_together();
+        Together(group)
+    }
+}
+
+impl Drop for Together<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.replica.end_together(&self.0.region);
+        state.carry_out(self.0);
+    }
+}
+
 impl Keeper for GroupKeeper {
     fn is_awaited(&self) -> bool {
         true
+    }
+
+    fn together(&self, act: &mut dyn FnMut()) {
+        let _together = Together::begin(&self.0);
+        act();
     }
 
     /// The lease is looked at last: what was read before is then so for everybody, unless another
@@ -123,7 +146,7 @@ impl Keeper for GroupKeeper {
     }
 
     fn is_elsewhere(&self) -> bool {
-        self.0.check().is_err()
+        !self.0.serves()
     }
 
     fn group_token(&self) -> Option<Token> {
@@ -185,6 +208,10 @@ impl<M: Memory + 'static> ShardKeeper<M> {
 impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     fn is_awaited(&self) -> bool {
         self.keeper.is_awaited()
+    }
+
+    fn together(&self, act: &mut dyn FnMut()) {
+        self.keeper.together(act);
     }
 
     fn wait(&self, since: u64, version: u64) -> Result<(), String> {
@@ -252,9 +279,12 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
 
     /// (What the log says of a slot comes before the first of its keys is gone.)
     fn is_readable(&self, slot: Option<u16>) -> bool {
+        let atlas = self.slots.atlas();
         let is_owned = |slot| {
             let shard = load(&self.slots.store).unwrap_or_default();
+            let owner = atlas.slots.as_ref().and_then(|map| map.get(slot));
             shard.part(slot) == Some(&Part::Owned)
+                && owner.is_none_or(|owner| owner.may_be(&self.slots.name))
         };
         slot.is_none_or(is_owned) && self.keeper.is_readable(slot)
     }

@@ -357,10 +357,13 @@ impl Group {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock, at a moment at which the store has what the replica says is carried out.
+    /// The lock, at a moment at which the store has what the replica says is carried out, and no
+    /// part of a transaction.
     pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
-        while state.applying_from.is_some() && !self.is_stopping() {
+        while (state.applying_from.is_some() || state.replica.is_amid_transaction())
+            && !self.is_stopping()
+        {
             state = self.sleep(state, REST);
         }
         state
@@ -473,8 +476,16 @@ impl Group {
         self.lock().check()
     }
 
-    /// The same, and no other node has served since this node's log had this end: a thread that
-    /// was slow to ask may have looked at the store meanwhile.
+    /// The same, as kernels are told it: without the node's lock, which each read would wait for.
+    /// What is seen in the store before this is not what the node got as a backup, since it is no
+    /// primary any more, for kernels as well, before it gets anything.
+    pub(crate) fn serves(&self) -> bool {
+        let Standpoint { epoch, until_ns, .. } = self.standpoint();
+        epoch != 0 && now_ns() < until_ns
+    }
+
+    /// As [`Group::check`], and no other node has served since this node's log had this end: a
+    /// thread that was slow to ask may have looked at the store meanwhile.
     pub(crate) fn check_since(&self, position: Position) -> Result<(), NotServing> {
         let state = self.lock();
         if position.epoch() < state.unbroken_from {
@@ -586,6 +597,7 @@ impl State {
     pub(crate) fn follows(&self) -> bool {
         self.replica.standing() == Standing::Backup(true)
             && self.failure.is_none()
+            && self.replica.is_of_one_time()
             && self.replica.has_heard(now_ns())
     }
 

@@ -8,7 +8,7 @@ use remora_store::replica::{AppendError, Replica, with_fields};
 use remora_store::request::Asked;
 use remora_store::way::region::Region;
 
-use crate::group::Group;
+use crate::group::{Group, State};
 
 /// The journal of a node's store: changes are logged in the group, where the node is the primary.
 #[derive(Clone, Debug)]
@@ -31,25 +31,16 @@ impl GroupLog {
         if let Some(position) = state.repeating {
             return Ok(position.number());
         }
-        if let Err(reason) = state.check() {
-            return Err(JournalError::Failed(reason.to_string()));
-        }
-        if let Some(reason) = state.refusal() {
-            return Err(JournalError::Failed(format!(
-                "the group can only be read at the moment: {reason}"
-            )));
-        }
-        if state.is_stalled() {
-            return Err(JournalError::Failed(format!(
-                "the group can only be read at the moment: no majority has confirmed a change for \
-                 {:?}; `remora store cluster status` says why of each node",
-                group.options.patience
-            )));
+        // A transaction that has begun goes on: nobody is told of it before it is committed.
+        if !state.replica.is_amid_transaction() {
+            takes_changes(&state, group).map_err(JournalError::Failed)?;
         }
         let appended =
             with_fields(record, |fields| append(&mut state.replica, &group.region, fields));
         let position = appended.map_err(|error: AppendError| match error {
-            AppendError::TooLong { .. } => JournalError::TooLong(error.to_string()),
+            AppendError::TooLong { .. } | AppendError::Transaction { .. } => {
+                JournalError::TooLong(error.to_string())
+            }
             _ => JournalError::Failed(error.to_string()),
         })?;
         match record {
@@ -73,6 +64,23 @@ impl GroupLog {
         state.carry_out_soon(group);
         Ok(position.number())
     }
+}
+
+/// # Errors
+/// Why this node logs nothing at the moment, in words.
+fn takes_changes(state: &State, group: &Group) -> Result<(), String> {
+    state.check().map_err(|reason| reason.to_string())?;
+    if let Some(reason) = state.refusal() {
+        return Err(format!("the group can only be read at the moment: {reason}"));
+    }
+    if state.is_stalled() {
+        return Err(format!(
+            "the group can only be read at the moment: no majority has confirmed a change for \
+             {:?}; `remora store cluster status` says why of each node",
+            group.options.patience
+        ));
+    }
+    Ok(())
 }
 
 impl Journal for GroupLog {

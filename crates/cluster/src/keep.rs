@@ -12,8 +12,8 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use remora_store::disk::{Directory, Disk};
 use remora_store::log::{
-    CommitThread, Fields, Fsync, Log, Operation, Options, Player, Position, Recovery, Repeats,
-    ReplayError, Source, read_directory, segment_first,
+    CommitThread, Fields, Fsync, Log, Operation, Options, Parts, Player, Position, Recovery,
+    Repeats, ReplayError, Source, read_directory, segment_first,
 };
 use remora_store::memory::Memory;
 use remora_store::replica::{NodeId, Replica, Snapshot};
@@ -104,12 +104,14 @@ impl Kept {
         };
         let mut player = Player::new(store, 1);
         let (committer, recovery) =
-            read_directory(&self.disk, &log, &mut |source, position, fields| match source {
-                Source::Snapshot if fields.operation == Operation::Node => Ok(()),
-                Source::Snapshot => player.play(position, fields),
-                Source::Log => {
-                    let carry_out = &mut |at, fields: &Fields<'_>| player.play(at, fields);
-                    replica.read_back(&group.region, position, fields, carry_out)
+            read_directory(&self.disk, &log, Parts::All, &mut |source, position, fields| {
+                match source {
+                    Source::Snapshot if fields.operation == Operation::Node => Ok(()),
+                    Source::Snapshot => player.play(position, fields),
+                    Source::Log => {
+                        let carry_out = &mut |at, fields: &Fields<'_>| player.play(at, fields);
+                        replica.read_back(&group.region, position, fields, carry_out)
+                    }
                 }
             })?;
         let last = recovery.log.last;
@@ -243,7 +245,7 @@ impl Walked for GroupLog {
     }
 
     fn shown(&self) -> Position {
-        self.0.lock().replica.applied().position
+        self.0.lock_at_rest().replica.applied().position
     }
 
     fn settle(

@@ -28,6 +28,12 @@ impl Owner {
     pub fn new(group: &str) -> Owner {
         Owner { group: group.to_owned(), to: None }
     }
+
+    /// Whether a group may have the slot. (One that gets it has it before the map says so.)
+    #[must_use]
+    pub fn may_be(&self, group: &str) -> bool {
+        self.group == group || self.to.as_deref() == Some(group)
+    }
 }
 
 /// Who has which slots.

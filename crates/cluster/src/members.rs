@@ -7,7 +7,7 @@ use remora_store::front::keyspace::Health;
 use remora_store::replica::{Configuration, NodeId};
 
 use crate::address::Address;
-use crate::group::Group;
+use crate::group::{Group, State};
 use crate::map::Seen;
 
 /// A change of the members.
@@ -47,8 +47,7 @@ impl Group {
     pub(crate) fn least_memory(&self) -> Option<u64> {
         let state = self.lock();
         state.check().ok()?;
-        let all = state.replica.peers().map(|(node, _)| node).chain([state.replica.me()]);
-        all.filter_map(|node| state.addresses.get(&node)?.memory).min()
+        state.least_memory()
     }
 
     /// What this node knows of itself and, as the primary, of the others that are there: one that
@@ -61,6 +60,14 @@ impl Group {
         let peers = there.map(|(node, held)| (node, (health(held.is_some()), held)));
         let own = (health(is_ready), Some(state.replica.last().offset));
         peers.chain([(state.replica.me(), own)]).collect()
+    }
+}
+
+impl State {
+    /// The least memory of this primary and of those it knows, as far as they say so.
+    pub(crate) fn least_memory(&self) -> Option<u64> {
+        let all = self.replica.peers().map(|(node, _)| node).chain([self.replica.me()]);
+        all.filter_map(|node| self.addresses.get(&node)?.memory).min()
     }
 }
 

@@ -53,6 +53,9 @@ pub trait Hands {
     /// Those of these keys that are here, with their values.
     fn items(&self, keys: &[Vec<u8>]) -> Vec<Item>;
 
+    /// From now on nobody is served here for these slots, and for all others as the log says.
+    fn dispute(&self, slots: Runs<()>);
+
     /// Logs that a new group's slots are those that the map says.
     fn begin(&self, map: &SlotMap) -> Result<(), String>;
     /// Logs that the group is something else for these slots.
@@ -115,10 +118,12 @@ impl<H: Hands> Migration<H> {
             self.settle().await?;
             return self.hands.replace(atlas.revision, &whole).await.map(drop);
         }
+        let (slots, dispute) = disputed(atlas.slots.as_ref(), &held, self.hands.name());
+        self.hands.dispute(slots);
         for to in self.targets(&atlas) {
             self.go_on(&atlas, &to).await?;
         }
-        Ok(())
+        dispute.map_or(Ok(()), Err)
     }
 
     /// The first group of a cluster has all slots.
@@ -311,6 +316,32 @@ fn completed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<SlotM
     has_grown.then_some(whole)
 }
 
+/// The slots that the group of this name has and the map says another one has, with what to do
+/// about it, in words, if there are some. Two groups have a slot where one began without etcd's
+/// map, and the other came back with its directories later.
+fn disputed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> (Runs<()>, Option<String>) {
+    let (mut slots, mut words) = (Runs::default(), None);
+    let serves = |part: &Part| matches!(part, Part::Owned | Part::Giving { .. });
+    for range in held.ranges(serves) {
+        let others = map.iter().flat_map(|map| map.iter()).filter(|(_, owner)| !owner.may_be(name));
+        for (other, owner) in others {
+            let Some(range) = common(range, other) else { continue };
+            slots.set(range, Some(&()));
+            words.get_or_insert_with(|| {
+                format!(
+                    "slots {range} are here by the log of group {name}, and with group {} by the \
+                     cluster’s map: they are not served here. The group that is not to have them \
+                     goes: end its nodes, delete what etcd has of it (etcdctl del --prefix \
+                     /remora/CLUSTER/GROUP/); if the map names it, delete /remora/CLUSTER/slots, \
+                     too",
+                    owner.group
+                )
+            });
+        }
+    }
+    (slots, words)
+}
+
 /// What a group is for its slots after another one has asked for this; the map says that slots are
 /// to come that are `planned`.
 ///
@@ -400,6 +431,24 @@ mod tests {
         assert!(lens(&[]).is_empty());
         assert_eq!(lens(&[1; 300]), [128, 128, 44]);
         assert_eq!(lens(&[BATCH_BYTES * 2, 1, BATCH_BYTES - 1, 1]), [1, 2, 1]);
+    }
+
+    #[test]
+    fn slots_that_the_map_gives_to_another_group_are_in_dispute() {
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        let mut held = Holdings::default();
+        held.set(range("0-29"), Some(&Part::Owned));
+        held.set(range("40-49"), Some(&Part::Given { to: "b".to_owned() }));
+        let mut map = SlotMap::default();
+        assert_eq!(disputed(Some(&map), &held, "a"), Default::default(), "the map lacks them");
+        map.set(range("0-9"), Some(&Owner::new("a")));
+        map.set(range("10-19"), Some(&Owner { group: "b".to_owned(), to: Some("a".to_owned()) }));
+        map.set(range("40-49"), Some(&Owner::new("b")));
+        assert_eq!(disputed(Some(&map), &held, "a"), Default::default(), "all of it is as it is");
+        map.set(range("20-60"), Some(&Owner::new("b")));
+        let (slots, words) = disputed(Some(&map), &held, "a");
+        assert_eq!(slots.ranges(|()| true), [range("20-29")]);
+        assert!(words.unwrap().starts_with("slots 20-29 are here by the log of group a, and with"));
     }
 
     #[test]

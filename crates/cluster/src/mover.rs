@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use remora::threads::without_signals;
-use remora_store::front::slots::{Part, Range, Shard};
+use remora_store::front::slots::{Part, Range, Runs, Shard};
 use remora_store::memory::Memory;
 use remora_store::scan::Cursor;
 use remora_store::tablespace::TablespaceId;
@@ -152,6 +152,10 @@ impl<M: Memory + 'static> Hands for Node<M> {
     fn items(&self, keys: &[Vec<u8>]) -> Vec<Item> {
         let Some(space) = self.space() else { return Vec::new() };
         keys.iter().filter_map(|key| self.slots.item(space, key)).collect()
+    }
+
+    fn dispute(&self, slots: Runs<()>) {
+        self.slots.dispute(slots);
     }
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLockWriteGuard};
 
 use remora_store::front::keyspace::Transfer;
-use remora_store::front::slots::{Holdings, Part, Range, Shard};
+use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::store::{Change, Store, Value};
@@ -59,7 +59,8 @@ pub(crate) fn load<M: Memory>(store: &Store<M, GroupLog>) -> Result<Shard, Strin
     let read = |bytes: Vec<u8>| postcard::from_bytes::<Holdings>(&bytes).map_err(unreadable);
     let holdings = item(HOLDINGS).map(read).transpose()?;
     let read = |bytes: Vec<u8>| postcard::from_bytes(&bytes).map_err(unreadable);
-    Ok(Shard { holdings, transit: item(TRANSIT).map(read).transpose()?.unwrap_or_default() })
+    let transit = item(TRANSIT).map(read).transpose()?.unwrap_or_default();
+    Ok(Shard { holdings, transit, ..Shard::default() })
 }
 
 impl<M: Memory> std::fmt::Debug for Slots<M> {
@@ -127,6 +128,13 @@ impl<M: Memory + 'static> Slots<M> {
 
     fn last(&self) -> Position {
         self.group.lock().replica.last().position
+    }
+
+    /// Nobody is served here for these slots from now on, and again for others.
+    pub(crate) fn dispute(&self, slots: Runs<()>) {
+        if self.shard().disputed != slots {
+            self.write().disputed = slots;
+        }
     }
 
     /// A new group's slots are those that the map says. To be called by the primary.

@@ -2,7 +2,7 @@
 //! so that answers about other keys do not wait for them; and whether anybody decides on them.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use remora_store::log::Position;
 
@@ -12,13 +12,31 @@ use remora_store::log::Position;
 pub(crate) struct Undecided {
     hasher: RandomState,
     /// The last change of each key, by a hash of it. Two keys of one hash wait for each other.
-    changes: HashMap<u64, Position>,
+    changes: HashMap<u64, Position, BuildHasherDefault<Hashed>>,
     /// The same in their order.
     order: VecDeque<(Position, u64)>,
     /// The last change that is about more than one key.
     of_all: Position,
     /// What was committed when somebody had waited in vain for more.
     stalled_at: Option<Position>,
+}
+
+/// The hash of a hash: itself.
+#[derive(Debug, Default)]
+struct Hashed(u64);
+
+impl Hasher for Hashed {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("only numbers are looked up");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Undecided {

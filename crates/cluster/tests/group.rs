@@ -447,7 +447,6 @@ fn the_members_are_tended_to() {
     assert_eq!(get(&trial.nodes[&new], "b").unwrap(), "2");
 }
 
-/// How a node of a version to come would greet, both ways.
 /// One of the members has less memory than the others. The group takes as much as that one has, and
 /// all go on; when it has gone and its place is another's, the group takes more.
 #[test]
@@ -485,6 +484,20 @@ fn a_group_takes_no_more_than_its_smallest_member() {
     }
 }
 
+/// A backup that becomes the primary takes no more than the others have memory for, before anybody
+/// tends the group.
+#[test]
+fn a_primary_begins_with_the_memory_of_all() {
+    const LEAST: u64 = LIMIT / 4;
+    let mut trial = Trial::of_nobody(3, QUICK);
+    // The one that is the primary comes last, so that it knows the others.
+    trial.start_sized(NodeId(3), 1 << 16, LEAST);
+    [2, 1].into_iter().for_each(|name| trial.start(NodeId(name), 1 << 16));
+    trial.put("a", "1");
+    assert_eq!(trial.primary().store().limit(), LEAST);
+}
+
+/// How a node of a version to come would greet, both ways.
 fn greeting() -> [u8; 56] {
     let mut bytes = [0; 56];
     bytes[..4].copy_from_slice(b"RMg3");

@@ -73,6 +73,37 @@ fn while_clients_write(trial: &mut Trial, act: impl FnOnce(&mut Trial)) {
     assert!(seen.is_superset(&there));
 }
 
+/// Another group has claimed the slots of one that came back later: that one serves nobody for
+/// them, says so, and has all it had when the map is mended.
+#[test]
+fn slots_that_the_map_gives_to_another_group_are_not_served() {
+    let trial = Trial::new(&["a", "b"], 1);
+    assert_eq!(trial.client().ask(&["SET", "key", "1"]), Reply::Text("OK".into()));
+    let mut client = Client::new(trial.primary_front("a"));
+    let moved = |said| match said {
+        Reply::Error(reason) if reason.starts_with("MOVED") => Some(reason),
+        _ => None,
+    };
+    trial.say_owner("b");
+    let at = until("the group does not serve them", || moved(client.direct(&["GET", "key"]).ok()?));
+    assert!(at.ends_with(&trial.primary_front("b").to_string()), "{at}");
+    assert!(moved(client.direct(&["SET", "key", "2"]).unwrap()).is_some());
+    let said = until("it says why", || match client.direct(&["INFO", "persistence"]).ok()? {
+        Reply::Text(entries) => {
+            entries.lines().find(|line| line.contains("by the log")).map(str::to_owned)
+        }
+        _ => None,
+    });
+    assert!(
+        said.starts_with("cluster_moves:slots 0-16383 are here by the log of group a"),
+        "{said}"
+    );
+    trial.say_owner("a");
+    until("it serves them again", || {
+        (client.direct(&["GET", "key"]).ok()? == Reply::Text("1".into())).then_some(())
+    });
+}
+
 /// Keys that nobody writes: they make a move take its time.
 fn fill(trial: &Trial, count: usize) {
     let mut client = trial.client();
@@ -293,6 +324,61 @@ fn shown(node: &Reply) -> Shown {
     assert_eq!(text("ip"), if is_known { "127.0.0.1" } else { "" });
     let (is_primary, offset) = (text("role") == "master", number("replication-offset"));
     Shown { port, is_primary, offset, health }
+}
+
+/// Keys that are always changed together.
+const PAIRED: [&str; 8] = ["{x}0", "{x}1", "{x}2", "{x}3", "{x}4", "{x}5", "{x}6", "{x}7"];
+
+/// Asks a node for these keys, whatever it is, until it is over or gone; how often it has answered.
+fn read_together(front: SocketAddr, is_over: &AtomicBool) -> u32 {
+    let (mut client, mut answers) = (Client::new(front), 0);
+    let asked: Vec<_> = ["MGET"].into_iter().chain(PAIRED).collect();
+    if client.direct(&["READONLY"]).is_err() {
+        return 0;
+    }
+    while !is_over.load(Relaxed) {
+        let Ok(said) = client.direct(&asked) else { return answers };
+        if let Reply::Array(values) = said {
+            assert!(values.iter().all(|value| *value == values[0]), "{values:?}");
+            answers += 1;
+        }
+    }
+    answers
+}
+
+/// While a client changes keys together, nobody sees some of them changed and others not: neither
+/// at the primary nor at a backup, nor when another node has become the primary.
+#[test]
+fn what_is_changed_together_is_seen_together() {
+    let mut trial = Trial::new(&["a"], 3);
+    let (is_over, fronts) = (AtomicBool::new(false), trial.fronts());
+    let answers: Vec<u32> = thread::scope(|scope| {
+        let read = |front: &SocketAddr| {
+            let (front, is_over) = (*front, &is_over);
+            scope.spawn(move || read_together(front, is_over))
+        };
+        let readers: Vec<_> = fronts.iter().map(read).collect();
+        let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut client = trial.client();
+            for number in 0..600 {
+                if number == 300 {
+                    trial.kill_primary("a");
+                }
+                let value = number.to_string();
+                let words = PAIRED.iter().flat_map(|key| [*key, &value]);
+                let words: Vec<_> = ["MSET"].into_iter().chain(words).collect();
+                assert_eq!(client.ask(&words), Reply::Text("OK".into()));
+            }
+        }));
+        is_over.store(true, Relaxed);
+        let answers = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+        acted.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        answers
+    });
+    assert!(answers.iter().filter(|answers| **answers > 10).count() >= 2, "{answers:?}");
+    let all: Vec<_> = ["MGET"].into_iter().chain(PAIRED).collect();
+    let values = vec![Reply::Text("599".into()); PAIRED.len()];
+    assert_eq!(trial.client().ask(&all), Reply::Array(values));
 }
 
 /// The primary knows how far the others are, a backup how far it is itself; who is lost has failed.

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use remora_store::disk::Directory;
-use remora_store::log::{CommitThread, Fields, Fsync, Log, Operation, Options, Position, open_log};
+use remora_store::log::{
+    CommitThread, Fields, Fsync, Log, Operation, Options, Parts, Position, open_log,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -19,7 +21,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let disk = Arc::new(Directory::open(Path::new(&directory))?);
         let options = Options { fsync, salt: 1, behind_bytes: 1 << 30, ..Options::default() };
         let log = Log::new(options);
-        let (committer, _) = open_log(&disk, &log, Position::NONE, &mut |_, _| Ok(()))?;
+        let (committer, _) =
+            open_log(&disk, &log, Position::NONE, Parts::Whole, &mut |_, _| Ok(()))?;
         let thread = CommitThread::start(committer)?;
         let waits = fsync == Fsync::Always;
         let clients = if waits { clients } else { 1 };

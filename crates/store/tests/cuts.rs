@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use remora_store::disk::{Disk, Fault, Faulty};
-use remora_store::log::{Committer, Fields, Fsync, Log, Operation, Options, Position, open_log};
+use remora_store::log::{
+    Committer, Fields, Fsync, Log, Operation, Options, Parts, Position, open_log,
+};
 use remora_store::snapshot::{SnapshotFile, adopt, newest};
 
 const SALT: u64 = 9;
@@ -45,7 +47,7 @@ fn read_back(disk: &Arc<Faulty>, fsync: Fsync) -> (Log, Committer<Faulty>, Vec<P
         Options { fsync, segment_bytes: 600, salt: SALT, retry_ms: 10, ..Options::default() };
     let (log, mut read) = (Log::new(options), Vec::new());
     let from = newest(&**disk).unwrap().unwrap_or(Position::NONE);
-    let opened = open_log(disk, &log, from, &mut |position, fields| {
+    let opened = open_log(disk, &log, from, Parts::Whole, &mut |position, fields| {
         assert_eq!(fields.value, position.number().to_le_bytes());
         read.push(position);
         Ok(())

@@ -9,8 +9,8 @@ use remora_store::disk::{Disk, Fault, Faulty};
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options as ServerOptions, Server};
 use remora_store::log::{
-    self, CommitThread, Committer, Fields, Fsync, Log, Operation, Options, Position, Recovered,
-    Replayed, SEGMENT_HEADER, open_log,
+    self, CommitThread, Committer, Fields, Fsync, Log, Operation, Options, Parts, Position,
+    Recovered, Replayed, SEGMENT_HEADER, open_log,
 };
 use remora_store::memory::Heap;
 use remora_store::service::Logged;
@@ -95,7 +95,7 @@ fn put(value: &[u8]) -> Fields<'_> {
 
 fn read_back(disk: &Arc<Faulty>, fsync: Fsync) -> (Log, Committer<Faulty>, Vec<u64>, Replayed) {
     let (log, mut read) = (Log::new(options(fsync)), Vec::new());
-    let opened = open_log(disk, &log, Position::NONE, &mut |_, fields| {
+    let opened = open_log(disk, &log, Position::NONE, Parts::Whole, &mut |_, fields| {
         if fields.operation == Operation::Put {
             read.push(u64::from_le_bytes(*fields.value.first_chunk().unwrap()));
         }
@@ -161,6 +161,30 @@ fn a_crash_leaves_whole_transactions_and_all_that_was_durable() {
         }
     }
     assert!(crashed > 500 && lost > 50, "{crashed} {lost}");
+}
+
+/// One that is too long to be kept until its end is read.
+#[test]
+fn a_long_transaction_is_whole_or_gone() {
+    const WRITES: u64 = 40;
+    let disk = Arc::new(Faulty::new(1));
+    let (log, mut committer, ..) = read_back(&disk, Fsync::Always);
+    let mut bytes = vec![7; 70_000];
+    let mut write = |number: u64| {
+        bytes[..8].copy_from_slice(&number.to_le_bytes());
+        log.append(&put(&bytes)).unwrap();
+    };
+    write(0);
+    log.together(|| (1..=WRITES).for_each(&mut write));
+    committer.finish(1);
+    let (.., read, replayed) = read_back(&disk.copy(1).into(), Fsync::Always);
+    assert_eq!((read, replayed.torn), ((0..=WRITES).collect::<Vec<_>>(), None));
+    let file = log_file(&disk);
+    disk.damage(&file, |bytes| bytes.truncate(bytes.len() - 100_000));
+    let (log, .., read, replayed) = read_back(&disk, Fsync::Always);
+    assert_eq!((read, replayed.records), (vec![0], 1));
+    assert!(replayed.torn.unwrap().reason.contains("no end"));
+    assert_eq!(log.last().counter(), 1);
 }
 
 /// What others log meanwhile waits for the transaction's end, and a panic is one.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use remora_cluster::migration::{Hands, Item, Migration, is_in, transferred};
 use remora_cluster::{Atlas, SlotMap};
 use remora_store::front::keyspace::{Transfer, TransferStep};
-use remora_store::front::slots::{Part, Range, Shard, slot_of};
+use remora_store::front::slots::{Part, Range, Runs, Shard, slot_of};
 use remora_store::scan::Cursor;
 
 use super::groups::{Change, Node};
@@ -133,6 +133,10 @@ impl Hands for Primary {
             };
             keys.iter().filter_map(item).collect()
         })
+    }
+
+    fn dispute(&self, slots: Runs<()>) {
+        self.with_node(|node| node.shard.disputed = slots);
     }
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {

@@ -9,10 +9,11 @@ use remora::Device;
 use remora::connection::token::Token;
 use remora_cluster::{
     Address, CardWays, Configuration, Group, GroupLog, GroupOptions, InProcess, InProcessMap,
-    MapService, Mover, Node, NodeId, ShardKeeper, Slots,
+    MapService, Mover, Node, NodeId, Owner, ShardKeeper, SlotMap, Slots,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
+use remora_store::front::slots::Range;
 use remora_store::service::Places;
 use remora_store::store::{Options, Store};
 use remora_store::tablespace::TablespaceOptions;
@@ -125,6 +126,15 @@ impl Trial {
             let next = atlas.with_move(&[ranges.parse().unwrap()], to).unwrap();
             map.replace(atlas.revision, &next).unwrap().then_some(())
         });
+    }
+
+    /// Has the map say that a group has all slots, without a move.
+    pub(crate) fn say_owner(&self, group: &str) {
+        let mut map = self.map.clone();
+        let revision = map.look().unwrap().revision;
+        let mut next = SlotMap::default();
+        next.set(Range::ALL, Some(&Owner::new(group)));
+        assert!(map.replace(revision, &next).unwrap());
     }
 
     pub(crate) fn is_moved(&self) -> bool {

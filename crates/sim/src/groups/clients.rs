@@ -53,6 +53,14 @@ impl World {
                 let value = vec![self.dice.below(256) as u8; self.dice.between(8..=120) as usize];
                 node.change_unasked(&value);
             }
+            if self.plan.transacts && self.dice.one_in(2) {
+                let value = 1 + self.dice.below(1 << 40);
+                if node.begin_pair(value) {
+                    self.halves.insert(value);
+                    let after = self.dice.below(self.plan.lease_ns);
+                    self.process(name, after, Event::Whole);
+                }
+            }
             self.after(name);
         }
         if !self.is_calm {

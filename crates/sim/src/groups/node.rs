@@ -16,6 +16,8 @@ use crate::check::linearizable::Kind;
 
 /// The key of changes that no client waits for.
 const UNASKED: u8 = 255;
+/// Keys that transactions give the same value.
+const PAIR: [u8; 2] = [253, 254];
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +73,10 @@ pub(crate) struct Node {
     pub(crate) heard_until_ns: u64,
     /// When what others have sent so far is taken.
     pub(crate) inbox_until_ns: u64,
+    /// The value of its transaction that is under way.
+    half: Option<u64>,
+    /// Copies that are to be sent, and over which connections.
+    pub(crate) copies: Vec<(NodeId, u64)>,
     pending: Vec<Pending>,
     options: Options,
 }
@@ -93,6 +99,8 @@ impl Node {
             will_look: false,
             heard_until_ns: 0,
             inbox_until_ns: 0,
+            half: None,
+            copies: vec![],
             pending: vec![],
             options,
         }
@@ -105,7 +113,8 @@ impl Node {
         self.links.clear();
         self.dialing.clear();
         self.pending.clear();
-        self.will_look = false;
+        (self.half, self.will_look) = (None, false);
+        self.copies.clear();
         if let Some(disk) = &mut self.disk {
             disk.crash(torn);
         }
@@ -135,14 +144,21 @@ impl Node {
     pub(crate) fn poll(&mut self) -> Option<Output> {
         while let Some((position, fields)) = self.replica.poll_apply(&self.region) {
             self.kept.apply(position, &fields);
+            let goes_on = fields.goes_on;
             assert!(position <= self.replica.committed(), "only what is committed is carried out");
-            self.checkpoint();
+            if !goes_on {
+                self.checkpoint();
+            }
         }
         self.replica.poll_output()
     }
 
+    /// (A store that has a part of a transaction is none to begin with.)
     fn checkpoint(&mut self) {
         let at = self.replica.applied();
+        if self.replica.is_amid_transaction() {
+            return;
+        }
         let Some(disk) = &mut self.disk else { return };
         let (snapshot, table) = (self.replica.snapshot(), self.kept.table());
         disk.checkpoint(Copy { at, snapshot, table });
@@ -202,7 +218,7 @@ impl Node {
                     self.checkpoint();
                     self.pending.push(Pending { ask, position, answer });
                 }
-                Err(AppendError::NoMajority) => {}
+                Err(AppendError::NoMajority | AppendError::Transaction { .. }) => {}
                 Err(error) => panic!("{error}"),
             },
             // An attempt that was overtaken.
@@ -217,15 +233,51 @@ impl Node {
 
     /// A change that nobody waits for. Where there is no room for it, it is not made.
     pub(crate) fn change_unasked(&mut self, value: &[u8]) {
-        let fields = Fields { key: &[UNASKED], value, ..Fields::of(Operation::Put) };
+        self.put(UNASKED, value);
+    }
+
+    fn put(&mut self, key: u8, value: &[u8]) -> bool {
+        let fields = Fields { key: &[key], value, ..Fields::of(Operation::Put) };
         match self.replica.append(&self.region, &fields) {
             Ok(position) => {
                 self.kept.apply(position, &fields);
                 self.checkpoint();
+                true
             }
-            Err(AppendError::NoMajority) => {}
+            Err(AppendError::NoMajority | AppendError::Transaction { .. }) => false,
             Err(error) => panic!("{error}"),
         }
+    }
+
+    /// Begins a transaction; whether there is room for it, and none is under way.
+    pub(crate) fn begin_pair(&mut self, value: u64) -> bool {
+        if self.half.is_some() {
+            return false;
+        }
+        self.replica.begin_together();
+        if !self.put(PAIR[0], &value.to_le_bytes()) {
+            self.replica.end_together(&self.region);
+            return false;
+        }
+        assert!(self.put(PAIR[1], &value.to_le_bytes()), "one that has begun has room");
+        self.half = Some(value);
+        true
+    }
+
+    /// Ends the transaction that is under way; its value.
+    pub(crate) fn end_pair(&mut self) -> Option<u64> {
+        let value = self.half.take()?;
+        self.replica.end_together(&self.region);
+        self.checkpoint();
+        Some(value)
+    }
+
+    /// The store has whole transactions, and no part of one that has no end.
+    pub(crate) fn check_pair(&self, halves: &BTreeSet<u64>) {
+        let [one, other] = PAIR.map(|key| self.kept.number(key));
+        assert_eq!(one, other, "a transaction is carried out as a whole");
+        let is_whole = self.half == Some(one) || !halves.contains(&one);
+        assert!(is_whole, "a transaction without an end is nowhere but at its primary");
     }
 
     /// The lease is looked at after the store: if it holds, the answer waits for the log only.

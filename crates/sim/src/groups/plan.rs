@@ -45,6 +45,8 @@ pub struct Plan {
     /// before: many take a good part of a lease, so that copies break off, and primaries change
     /// meanwhile.
     pub pieces: u64,
+    /// Somebody who waits for no answer makes transactions, which go on for up to a lease.
+    pub transacts: bool,
     /// When the last fault comes, and all are mended.
     pub calm_at_ns: u64,
     /// How long a connection goes on without an acknowledgement.
@@ -81,6 +83,7 @@ impl Plan {
             retry_ns: dice.between(1..=4) * MS,
             // (Of other dice, so that worlds without them are what they were.)
             pieces: Dice::new(!seed).pick(&[0, 100, 1000, 5000]),
+            transacts: Dice::new(seed ^ 1 << 40).one_in(2),
             honours_lease: true,
         };
         (plan, dice)
@@ -126,7 +129,8 @@ impl fmt::Display for Plan {
         writeln!(
             f,
             "  clients {clients}, {operations} operations each on {keys} keys, \
-             bursts below {burst} changes"
+             bursts below {burst} changes{}",
+            if self.transacts { ", and transactions" } else { "" }
         )?;
         writeln!(f, "  copies  in {} pieces", self.pieces + 1)?;
         writeln!(f, "  faults  until {:?}", time(self.calm_at_ns))

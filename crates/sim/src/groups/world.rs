@@ -1,7 +1,7 @@
 //! A world's events, in order of time: nodes, what travels between them, and the configuration
 //! service. Who does what is in `faults` (what goes wrong, and who mends it) and in `clients`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use remora_store::memory::Memory;
 use remora_store::replica::{
@@ -37,6 +37,8 @@ pub(crate) enum Event {
     Request(NodeId, Request),
     Operate,
     Burst,
+    /// A node's transaction ends.
+    Whole,
     Fault,
     Restart(NodeId),
     Calm,
@@ -69,6 +71,8 @@ pub(crate) struct World {
     /// Copies of stores that were begun, and that have come whole.
     pub(crate) copies_begun: u64,
     pub(crate) copies_come: u64,
+    /// The values of transactions that have no end: nobody else may have one.
+    pub(crate) halves: BTreeSet<u64>,
 }
 
 impl World {
@@ -97,6 +101,7 @@ impl World {
             is_calm: false,
             copies_begun: 0,
             copies_come: 0,
+            halves: BTreeSet::new(),
         };
         machines.iter().for_each(|name| world.process(*name, 0, Event::Tick));
         world.schedule(0, Event::Operate);
@@ -211,6 +216,7 @@ impl World {
                 Ok(None) => {}
                 Err(reply) => self.schedule(20 * US, Event::Answered(ask, reply)),
             },
+            Event::Whole => self.end_transaction(name),
             Event::Finish(looked) => {
                 node.finish_read(looked, self.now_ns, self.plan.honours_lease);
             }
@@ -224,6 +230,7 @@ impl World {
             self.carry_out(name, output);
         }
         let node = self.nodes.get_mut(&name).unwrap();
+        node.check_pair(&self.halves);
         let generation = node.replica.generation();
         let answers = node.answers();
         if let Some(mark) = node.write_disk() {
@@ -280,6 +287,9 @@ impl World {
                 packets.into_iter().for_each(|packet| self.post(name, to, packet));
             }
             Output::Read { from, pieces } => self.post(name, from, Packet::Read(pieces)),
+            Output::Snapshot { to } if node.replica.is_amid_transaction() => {
+                node.copies.extend(node.links.get(&to).map(|link| (to, *link)));
+            }
             Output::Snapshot { to } => {
                 let store = Box::new((node.replica.snapshot(), node.kept.table()));
                 let pieces = self.plan.pieces;
@@ -290,6 +300,19 @@ impl World {
                 if let Some(disk) = &mut node.disk {
                     disk.truncate(to);
                 }
+            }
+        }
+    }
+
+    /// Copies wait until their senders' stores have no part of a transaction.
+    fn end_transaction(&mut self, name: NodeId) {
+        let node = self.nodes.get_mut(&name).unwrap();
+        if let Some(value) = node.end_pair() {
+            self.halves.remove(&value);
+        }
+        for (to, link) in std::mem::take(&mut node.copies) {
+            if self.nodes[&name].links.get(&to) == Some(&link) {
+                self.carry_out(name, Output::Snapshot { to });
             }
         }
     }

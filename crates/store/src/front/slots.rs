@@ -178,6 +178,9 @@ pub struct Shard {
     /// Keys that are on their way to another group, sorted: they can be read here, and not be
     /// changed by anybody.
     pub transit: Vec<Vec<u8>>,
+    /// Slots that the group has as its log says, and another one as the cluster's map says: nobody
+    /// is served here for them. It stands in no log, since the map may be mended.
+    pub disputed: Runs<()>,
 }
 
 /// Where a request is carried out.
@@ -247,6 +250,7 @@ impl Shard {
             return Verdict::Crosses;
         }
         match self.part(slot) {
+            _ if self.disputed.get(slot).is_some() => Verdict::Moved(slot),
             Some(Part::Owned) => Verdict::Here,
             None => Verdict::Moved(slot),
             Some(Part::Given { .. }) => Verdict::Ask(slot),
@@ -333,7 +337,7 @@ mod tests {
         let (here, gone): (&[u8], &[u8]) = (b"{x}a", b"{x}b");
         let mut holdings = Runs::default();
         holdings.set(Range::ALL, part.as_ref());
-        let shard = Shard { holdings: Some(holdings), transit: Vec::new() };
+        let shard = Shard { holdings: Some(holdings), ..Shard::default() };
         let judge =
             |keys: &[&'static [u8]]| shard.judge(keys.iter().copied(), wanted, |key| key == here);
         [judge(&[here]), judge(&[gone]), judge(&[here, gone])]
@@ -358,7 +362,8 @@ mod tests {
         // A key on its way is read, and not changed; nor is everything.
         let mut holdings = Runs::default();
         holdings.set(Range::ALL, Some(&Part::Giving { to: to() }));
-        let shard = Shard { holdings: Some(holdings), transit: vec![b"{x}a".to_vec()] };
+        let transit = vec![b"{x}a".to_vec()];
+        let shard = Shard { holdings: Some(holdings), transit, ..Shard::default() };
         let judge =
             |keys: &[&'static [u8]], wanted| shard.judge(keys.iter().copied(), wanted, |_| true);
         assert_eq!(judge(&[b"{x}a"], READS), Here);

@@ -4,8 +4,8 @@
 //! - `record`, `segment`: records as bytes, and the files they are in (docs/store-log.md).
 //! - [`Log`] appends, and waits as [`Fsync`] asks (`append`, `options`), to a `batch`;
 //!   [`Committer`] writes, in groups (`commit`); [`CommitThread`] is its thread (`thread`).
-//! - [`replay`] reads the log back, whole transactions only (`unfinished`); [`open_log`] goes on
-//!   from there (`reopen`).
+//! - [`replay`] reads the log back (`replay`), and of transactions the whole ones (`transactions`);
+//!   [`open_log`] goes on from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
 //! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
 
@@ -21,8 +21,8 @@ mod reopen;
 mod replay;
 mod segment;
 mod thread;
+mod transactions;
 mod trim;
-mod unfinished;
 
 #[cfg(test)]
 mod tests;
@@ -37,11 +37,12 @@ pub use recover::{
     Player, RecoverError, Recovered, Recovery, Repeats, Source, open, read_directory,
 };
 pub use reopen::open_log;
-pub use replay::{ReplayError, Replayed, Torn, replay};
+pub use replay::{ReplayError, Replayed, Torn};
 pub use segment::{
     LOG_MAGIC, NoSegment, SEGMENT_HEADER, SNAPSHOT_MAGIC, SegmentHeader, VERSION, segment_first,
     segment_name,
 };
 pub(crate) use segment::{Next, Reader, TEMPORARY};
 pub use thread::CommitThread;
+pub use transactions::{Parts, replay};
 pub use trim::remove_before;

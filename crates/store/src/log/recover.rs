@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use super::journal::with_record;
 use super::{
-    Committer, Fields, Log, LogError, Operation, Options, Position, ReplayError, Replayed, open_log,
+    Committer, Fields, Log, LogError, Operation, Options, Parts, Position, ReplayError, Replayed,
+    open_log,
 };
 use crate::codec::Codec;
 use crate::disk::Disk;
@@ -73,7 +74,9 @@ pub fn open<M: Memory, D: Disk>(
     let store = Store::new(memory, log.clone(), store)?;
     let mut player = Player::new(&store, step_ms);
     let (committer, recovery) =
-        read_directory(disk, &log, &mut |_, position, fields| player.play(position, fields))?;
+        read_directory(disk, &log, Parts::Whole, &mut |_, position, fields| {
+            player.play(position, fields)
+        })?;
     let last = recovery.log.last;
     let failed = |(position, reason)| ReplayError::Apply {
         place: disk.place(),
@@ -95,8 +98,8 @@ pub enum Source {
     Log,
 }
 
-/// Gives `visit` all that a directory has, in order, and lets `log`, which is a new one, go on
-/// after it. Answers what writes the log, and what was found.
+/// Gives `visit` all that a directory has, or whole transactions only, in order, and lets `log`,
+/// which is a new one, go on after it. Answers what writes the log, and what was found.
 ///
 /// # Errors
 ///
@@ -104,6 +107,7 @@ pub enum Source {
 pub fn read_directory<D: Disk>(
     disk: &Arc<D>,
     log: &Log,
+    parts: Parts,
     visit: &mut dyn FnMut(Source, Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Recovery), ReplayError> {
     let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
@@ -118,7 +122,7 @@ pub fn read_directory<D: Disk>(
     let snapshot = newest.map(load).transpose()?;
     let from = newest.unwrap_or(Position::NONE);
     let visit = &mut |at, fields: &Fields<'_>| visit(Source::Log, at, fields);
-    let (committer, replayed) = open_log(disk, log, from, visit)?;
+    let (committer, replayed) = open_log(disk, log, from, parts, visit)?;
     let (place, last) = (disk.place(), replayed.last);
     if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
         return Err(ReplayError::TooShort { place, last, expected });

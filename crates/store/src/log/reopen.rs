@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use super::replay::segments;
 use super::segment::{TEMPORARY, segment_name};
-use super::{Committer, Fields, Log, Position, ReplayError, Replayed, replay};
+use super::{Committer, Fields, Log, Parts, Position, ReplayError, Replayed, replay};
 use crate::disk::{Disk, File, read_full};
 
 /// Bytes that are written again at a time.
 const PIECE: usize = 1 << 20;
 
-/// Reads the log back, giving `visit` every record after `from`, and lets `log` go on after the
-/// last one; answers what writes it. `log` is a new one.
+/// Reads the log back, giving `visit` every record after `from` that `parts` asks for, and lets
+/// `log` go on after the last one; answers what writes it. `log` is a new one.
 ///
 /// # Errors
 ///
@@ -21,9 +21,10 @@ pub fn open_log<D: Disk>(
     disk: &Arc<D>,
     log: &Log,
     from: Position,
+    parts: Parts,
     visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Replayed), ReplayError> {
-    let replayed = replay(&**disk, from, visit)?;
+    let replayed = replay(&**disk, from, parts, visit)?;
     settle(&**disk, replayed.unsure)?;
     log.begin(replayed.last);
     Ok((Committer::new(Arc::clone(disk), log.clone()), replayed))

@@ -8,15 +8,10 @@
 //! it that says it was on the disk, it is a *torn tail*: a crash came while it was written, nobody
 //! was told of it, and the log ends before it. Anywhere else it is *corruption*, and reading stops
 //! with an error: to go on would be to lose, in silence, what was acknowledged.
-//!
-//! A transaction's records are given to the caller when its last one is read. Where the log ends
-//! amid one, it ends before it: a transaction is written in one group, so nobody was told of
-//! anything that is behind its beginning.
 
 use std::io;
 
 use super::segment::{LOG_MAGIC, Next, NoSegment, Reader, segment_first, segment_name};
-use super::unfinished::Unfinished;
 use super::{Fields, Operation, Position};
 use crate::disk::Disk;
 
@@ -148,16 +143,31 @@ pub enum ReplayError {
     },
 }
 
-/// Gives `visit` every record after `from`, in order. `from` is [`Position::NONE`], or the position
-/// up to which a snapshot has everything.
+/// A record as it is read.
+pub(super) struct Read<'r> {
+    pub(super) position: Position,
+    pub(super) fields: &'r Fields<'r>,
+    /// Whether the caller lacks it.
+    pub(super) is_new: bool,
+    /// The position before it.
+    pub(super) before: Position,
+    /// In which file it is, and where.
+    pub(super) file: &'r str,
+    pub(super) offset: u64,
+}
+
+/// What is done with records that are read; or of which one that cannot be, and why.
+pub(super) type Visit<'v> = dyn FnMut(&Read<'_>) -> Result<(), (Position, String)> + 'v;
+
+/// Gives `visit` every record of the segments that have some after `from`.
 ///
 /// # Errors
 ///
-/// [`ReplayError`]; the text of an error that `visit` answers becomes [`ReplayError::Apply`].
-pub fn replay<D: Disk>(
+/// As of [`replay`].
+pub(super) fn read_records<D: Disk>(
     disk: &D,
     from: Position,
-    visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+    visit: &mut Visit<'_>,
 ) -> Result<Replayed, ReplayError> {
     let segments = segments(disk)?;
     let needed = segments.iter().rposition(|first| first.counter() <= from.counter() + 1);
@@ -168,7 +178,6 @@ pub fn replay<D: Disk>(
         };
     };
     let mut replayed = Replayed::default();
-    let mut unfinished = Unfinished::default();
     for (index, first) in segments.iter().enumerate().skip(begin) {
         let mut segment = OneSegment {
             disk,
@@ -177,16 +186,7 @@ pub fn replay<D: Disk>(
             limit: segments.get(index + 1).copied(),
             from,
         };
-        segment.replay(&mut replayed, &mut unfinished, visit)?;
-    }
-    if let Some((records, before, file, offset)) = unfinished.left() {
-        let reason = "the transaction that begins there has no end";
-        (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
-        replayed.records -= records;
-    }
-    if replayed.last.counter() < from.counter() {
-        let (place, last) = (disk.place(), replayed.last);
-        return Err(ReplayError::TooShort { place, last, expected: from });
+        segment.replay(&mut replayed, visit)?;
     }
     Ok(replayed)
 }
@@ -221,8 +221,7 @@ impl<D: Disk> OneSegment<'_, D> {
     fn replay(
         &mut self,
         replayed: &mut Replayed,
-        unfinished: &mut Unfinished,
-        visit: &mut dyn FnMut(Position, &Fields<'_>) -> Result<(), String>,
+        visit: &mut Visit<'_>,
     ) -> Result<(), ReplayError> {
         let mut reader = self.open(replayed)?;
         replayed.segments += 1;
@@ -244,18 +243,9 @@ impl<D: Disk> OneSegment<'_, D> {
                 }
                 Next::Record(position, fields) => {
                     let is_new = position.counter() > self.from.counter();
-                    if fields.goes_on {
-                        unfinished.go_on(replayed.last, &self.file, at);
-                        if is_new {
-                            unfinished.keep(position, &fields);
-                        }
-                    } else {
-                        unfinished.end(visit).map_err(|refused| self.refused(refused))?;
-                        if is_new {
-                            visit(position, &fields)
-                                .map_err(|reason| self.refused((position, reason)))?;
-                        }
-                    }
+                    let (fields, before, file) = (&fields, replayed.last, &self.file);
+                    let read = Read { position, fields, is_new, before, file, offset: at };
+                    visit(&read).map_err(|refused| self.refused(refused))?;
                     replayed.records += u64::from(is_new);
                     replayed.bytes += fields.length() as u64;
                     replayed.last = position;

@@ -27,7 +27,7 @@ fn put(value: &[u8]) -> Fields<'_> {
 /// The values of the log on a disk.
 fn values(disk: &Faulty, from: Position) -> Result<(Vec<Vec<u8>>, Replayed), ReplayError> {
     let mut values = Vec::new();
-    let replayed = replay(disk, from, &mut |_, fields| {
+    let replayed = replay(disk, from, Parts::Whole, &mut |_, fields| {
         values.push(fields.value.to_vec());
         Ok(())
     })?;
@@ -49,11 +49,12 @@ impl World {
     ) -> Result<World, ReplayError> {
         let log = Log::new(options);
         let mut read = Vec::new();
-        let (committer, replayed) = open_log(&disk, &log, Position::NONE, &mut |_, fields| {
-            assert_eq!(log.append(&put(b"early")), Err(LogError::Closed));
-            read.push(fields.value.to_vec());
-            Ok(())
-        })?;
+        let (committer, replayed) =
+            open_log(&disk, &log, Position::NONE, Parts::Whole, &mut |_, fields| {
+                assert_eq!(log.append(&put(b"early")), Err(LogError::Closed));
+                read.push(fields.value.to_vec());
+                Ok(())
+            })?;
         assert!(read.len() as u64 >= durable, "{durable} were durable, {replayed:?}");
         assert_eq!(read[..], appended[..read.len()]);
         assert_eq!(replayed.last.counter(), read.len() as u64);
@@ -622,7 +623,8 @@ fn a_thread_commits_for_many_and_writes_the_rest_at_the_end() {
     for fsync in POLICIES {
         let before = values(&disk, Position::NONE).unwrap().0.len();
         let log = Log::new(Options { segment_bytes: 20_000, ..options(fsync) });
-        let (committer, _) = open_log(&disk, &log, Position::NONE, &mut |_, _| Ok(())).unwrap();
+        let (committer, _) =
+            open_log(&disk, &log, Position::NONE, Parts::Whole, &mut |_, _| Ok(())).unwrap();
         let thread = CommitThread::start(committer).unwrap();
         std::thread::scope(|scope| {
             for client in 0..8 {
@@ -648,7 +650,8 @@ fn a_thread_commits_for_many_and_writes_the_rest_at_the_end() {
 fn who_waits_is_told_when_the_disk_refuses() {
     let disk = Arc::new(Faulty::new(1));
     let log = Log::new(Options { retry_ms: 1, ..options(Fsync::Always) });
-    let (committer, _) = open_log(&disk, &log, Position::NONE, &mut |_, _| Ok(())).unwrap();
+    let (committer, _) =
+        open_log(&disk, &log, Position::NONE, Parts::Whole, &mut |_, _| Ok(())).unwrap();
     disk.limit(10);
     let thread = CommitThread::start(committer).unwrap();
     let position = log.append(&put(b"x")).unwrap();

@@ -51,6 +51,8 @@ pub struct History {
     read_until: u64,
     /// Where the last record of each epoch ends, by epochs.
     ends: VecDeque<Mark>,
+    /// The end of the last record before a transaction whose own last record is not here.
+    unfinished: Option<Mark>,
 }
 
 impl History {
@@ -58,13 +60,19 @@ impl History {
     /// [`Fields::decode`].
     #[must_use]
     pub fn new(ring_bytes: u64, salt: u64) -> History {
-        History { ring_bytes, salt, begin: 0, read_until: 0, ends: VecDeque::new() }
+        let ends = VecDeque::new();
+        History { ring_bytes, salt, begin: 0, read_until: 0, ends, unfinished: None }
     }
 
     /// The end of the last record.
     #[must_use]
     pub fn last(&self) -> Mark {
         self.ends.back().copied().unwrap_or_default()
+    }
+
+    /// The end of the last record before a transaction that is not whole here, if there is one.
+    pub(super) fn unfinished(&self) -> Option<Mark> {
+        self.unfinished
     }
 
     /// Where the last record of each epoch ends, the latest ones.
@@ -138,11 +146,14 @@ impl History {
             rest = after;
         }
         let mark = Mark { position, offset: offset + scratch.len() as u64 };
-        self.push(mark);
+        self.push(mark, fields.goes_on);
         mark
     }
 
-    fn push(&mut self, mark: Mark) {
+    /// A record ends here; whether a transaction goes on behind it.
+    fn push(&mut self, mark: Mark, goes_on: bool) {
+        let before = self.unfinished.unwrap_or(self.last());
+        self.unfinished = goes_on.then_some(before);
         match self.ends.back_mut() {
             Some(last) if last.position.epoch() == mark.position.epoch() => *last = mark,
             _ => {
@@ -165,11 +176,11 @@ impl History {
         scratch: &mut Vec<u8>,
     ) {
         let mut last = self.last();
-        while let Some((mark, _)) = self.after(memory, last, scratch) {
+        while let Some((mark, fields)) = self.after(memory, last, scratch) {
             if mark.position.epoch() > epoch || mark.offset > until {
                 break;
             }
-            self.push(mark);
+            self.push(mark, fields.goes_on);
             last = mark;
         }
     }
@@ -240,6 +251,7 @@ impl History {
         self.clear(memory, mark.offset, end.saturating_sub(mark.offset));
         self.read_until = mark.offset;
         self.ends = self.ends_until(mark).into();
+        self.unfinished.take_if(|before| before.offset >= mark.offset);
     }
 
     /// Begins anew behind a snapshot, whose last record is the last of these ends.
@@ -253,6 +265,7 @@ impl History {
         self.ends = ends[ends.len().saturating_sub(EPOCHS_MAX)..].iter().copied().collect();
         self.begin = self.last().offset;
         self.read_until = self.begin;
+        self.unfinished = None;
     }
 
     fn clear<M: Memory>(&self, memory: &M, offset: u64, len: u64) {

@@ -10,7 +10,7 @@ use super::lease::{Lease, Silence};
 use super::message::{Answer, Message, Output, Snapshot};
 use super::region::COMMITTED_AT;
 use super::requests::{NoRequest, Requests};
-use super::role::{Backup, Role};
+use super::role::{Backup, Postponed, Role};
 use super::service::{Entry, Event, Request};
 use crate::journal::{Journal, Record};
 use crate::log::{self, Fields, Operation, Position, with_record};
@@ -147,6 +147,11 @@ pub struct Replica {
     pub(super) ask_at_ns: u64,
     /// Nodes that were asked to join while this one was the primary, and are no members yet.
     pub(super) joining: BTreeSet<NodeId>,
+    /// How many transactions are under way on this node.
+    pub(super) together: u32,
+    pub(super) postponed: Postponed,
+    /// A copy of another node's store may have parts of what comes up to here.
+    pub(super) copied_until: Position,
     pub(super) outputs: VecDeque<Output>,
     pub(super) aside: Aside,
 }
@@ -181,6 +186,9 @@ impl Replica {
             lease: Lease::new(options.lease_ns, options.drift_ppm),
             ask_at_ns: 0,
             joining: BTreeSet::new(),
+            together: 0,
+            postponed: Postponed::default(),
+            copied_until: Position::NONE,
             outputs: VecDeque::new(),
             aside: Aside::default(),
         }
@@ -264,15 +272,16 @@ impl Replica {
         Ok(())
     }
 
-    /// What ends at `offset` or before is committed.
+    /// What ends at `offset` or before is committed; a transaction is that as a whole.
     fn trust<M: Memory>(&mut self, memory: &M, offset: u64) {
-        let mut at = self.applied;
-        while let Some((next, _)) = self.history.after(memory, at, &mut self.aside.scratch)
-            && next.offset <= offset
+        let (mut at, mut whole) = (self.applied, self.applied);
+        while let Some((next, fields)) = self.history.after(memory, at, &mut self.aside.scratch)
+            && (next.offset <= offset || at != whole)
         {
             at = next;
+            whole = if fields.goes_on { whole } else { at };
         }
-        self.committed = self.committed.max(at.position);
+        self.committed = self.committed.max(whole.position);
     }
 
     /// What it wants done next.
@@ -283,14 +292,16 @@ impl Replica {
     /// The next record that is committed and was not yet carried out: to be carried out now, with
     /// [`apply`].
     pub fn poll_apply<M: Memory>(&mut self, memory: &M) -> Option<(Position, Fields<'_>)> {
-        if self.applied.position >= self.committed || self.applied == self.history.last() {
+        // (That a transaction is committed may be known before all of it is here.)
+        let end = self.history.unfinished().unwrap_or(self.history.last());
+        if self.applied.position >= self.committed || self.applied >= end {
             self.use_room(memory);
             return None;
         }
         let next = self.history.after(memory, self.applied, &mut self.aside.scratch);
         let (mark, fields) = next?;
         // What lies in the ring and was not taken up is no part of the history.
-        if mark.position > self.committed || mark.offset > self.history.last().offset {
+        if mark.position > self.committed || mark.offset > end.offset {
             return None;
         }
         self.applied = mark;
@@ -348,8 +359,12 @@ impl Replica {
     }
 
     /// How things are, as the service has them.
-    fn learn<M: Memory>(&mut self, memory: &M, entry: Entry, now_ns: u64) {
+    pub(super) fn learn<M: Memory>(&mut self, memory: &M, entry: Entry, now_ns: u64) {
         let epoch = entry.configuration.epoch;
+        if self.is_amid_transaction() && epoch > self.epoch {
+            self.postponed.entry = Some((entry, now_ns));
+            return;
+        }
         self.silence.see(epoch, entry.revision, now_ns);
         self.hear(memory, entry.configuration);
         if epoch == self.epoch {
@@ -507,6 +522,7 @@ impl Replica {
     /// The connection with a node has ended, or cannot be had.
     pub fn handle_disconnected<M: Memory>(&mut self, memory: &M, node: NodeId) {
         let is_primary = self.primary() == Some(node);
+        self.postponed.hello.take_if(|(from, _)| *from == node);
         match &mut self.role {
             Role::Backup(backup) if is_primary => backup.lose(),
             // It asks again over the next connection.
@@ -553,6 +569,10 @@ impl Replica {
             self.aside.counters.stale += 1;
             let message = Message::Stale { epoch: self.epoch };
             return self.outputs.push_back(Output::Send { to: from, message });
+        }
+        if self.is_amid_transaction() && configuration.epoch > self.epoch {
+            self.postponed.hello = Some((from, configuration));
+            return;
         }
         self.hear(memory, configuration);
         match &mut self.role {
@@ -609,6 +629,7 @@ impl Replica {
         self.history.restart(memory, &snapshot.ends);
         self.applied = self.history.last();
         self.committed = self.committed.max(snapshot.committed);
+        self.copied_until = snapshot.committed;
         self.requests = snapshot.requests.clone();
         self.generation = self.generation.wrapping_add(1);
         // The copy was made of what is on the sender's disk or will be; here it is kept whole.

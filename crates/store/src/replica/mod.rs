@@ -12,7 +12,7 @@
 //! - [`Requests`]: retries take effect once.
 //! - [`Message`], [`Output`]: what nodes tell each other, and what a replica wants done.
 //! - [`Replica`]: one node's part (`member`), as a `backup` or as the `primary`; `role`: what it
-//!   remembers as that.
+//!   remembers as that; `transaction`: records that are committed together.
 
 pub use crate::request::RequestId;
 
@@ -27,6 +27,7 @@ mod region;
 mod requests;
 mod role;
 mod service;
+mod transaction;
 
 pub use configuration::{Configuration, MEMBERS_MAX, NoConfiguration, NodeId};
 pub use history::{History, Mark};

@@ -1,7 +1,7 @@
 //! The primary's part: it gathers what its predecessors left, brings the others up, and orders
 //! changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use thiserror::Error;
 
@@ -40,6 +40,15 @@ pub enum AppendError {
         /// As many as the group takes.
         most: u64,
     },
+    /// The transaction is too long. What it has changed before stays.
+    #[error(
+        "a transaction changes at most {most} bytes here, a quarter of the group's ring: make it \
+         shorter, or give the group a larger ring"
+    )]
+    Transaction {
+        /// As many as the group takes.
+        most: u64,
+    },
     /// There are no more positions.
     #[error("the log has come to its end: there are no more positions")]
     Exhausted,
@@ -70,6 +79,7 @@ impl Replica {
             alone_since_ns: None,
             proposed: None,
             ask_again_ns: None,
+            spans: VecDeque::new(),
         });
         self.gather(memory);
     }
@@ -193,8 +203,13 @@ impl Replica {
         self.gather(memory);
     }
 
-    /// Everything that was acknowledged is here: begins the epoch's own part of the log.
+    /// Everything that was acknowledged is here: begins the epoch's own part of the log. A
+    /// transaction without an end goes: nobody can go on with it, and nobody was told of it.
     fn open<M: Memory>(&mut self, memory: &M) {
+        let unfinished = self.history.unfinished();
+        if let Some(before) = unfinished.filter(|before| *before >= self.applied) {
+            self.truncate(memory, before);
+        }
         self.learn_committed(memory);
         let Some(position) = self.history.last().position.next(self.epoch) else { return };
         let fields = Fields::of(Operation::Epoch);
@@ -322,24 +337,27 @@ impl Replica {
         if len > self.history.window() || !records.iter().all(|(fields, _)| fields.fits()) {
             return Err(AppendError::TooLong { bytes: len, most: self.history.window() });
         }
-        if self.history.last().position.counter() + records.len() as u64 > Position::MAX_COUNTER {
+        let goes_on = self.together > 0;
+        let positions = records.len() as u64 + u64::from(goes_on);
+        if self.history.last().position.counter() + positions > Position::MAX_COUNTER {
             return Err(AppendError::Exhausted);
         }
-        self.make_room(len)?;
+        self.reserve(len)?;
         let mut position = self.history.last().position;
         for (fields, sum) in records {
             position = position.next(self.epoch).ok_or(AppendError::Exhausted)?;
-            let scratch = &mut self.aside.scratch;
-            self.applied = self.history.append(memory, position, (fields, *sum), scratch);
-            self.requests.note(position, fields);
+            let (fields, scratch) = (Fields { goes_on, ..**fields }, &mut self.aside.scratch);
+            self.applied = self.history.append(memory, position, (&fields, *sum), scratch);
+            self.requests.note(position, &fields);
         }
         Ok(position)
     }
 
     /// Sees to it that `len` bytes more overwrite nothing that is still needed: cuts off backups
     /// that are three quarters of a ring behind, as long as a majority is not. The last quarter is
-    /// left to the first records of later epochs.
-    fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
+    /// left to the first records of later epochs. (What comes behind the beginning of a
+    /// transaction is not carried out before all of it is committed.)
+    pub(super) fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
         let end = self.history.last().offset + len;
         let most = self.options.ring_bytes - self.history.window();
         let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
@@ -350,7 +368,8 @@ impl Replica {
         let keeps_up = |peer: &Peer| peer.is_live() && peer.held_offset + most >= end;
         let has = |node| node == self.me || peers.get(&node).is_some_and(keeps_up);
         let on_disk = !self.options.waits_for_disk || self.kept.offset + most >= end;
-        if !configuration.is_quorum(has) || !on_disk {
+        let begins = primary.spans.front().map_or(end, |span| span.before.offset);
+        if !configuration.is_quorum(has) || !on_disk || begins + most < end {
             self.aside.counters.full += 1;
             return Err(AppendError::NoMajority);
         }
@@ -427,8 +446,9 @@ impl Replica {
         });
     }
 
-    /// The highest position that a majority holds is committed, with all before it, if it is of
-    /// this epoch: one of an earlier epoch may yet be replaced by another primary.
+    /// The highest position that a majority holds and that is not amid a transaction is committed,
+    /// with all before it, if it is of this epoch: one of an earlier epoch may yet be replaced by
+    /// another primary.
     fn commit<M: Memory>(&mut self, memory: &M) {
         let held = self.held().position;
         let (Role::Primary(primary), Some(configuration)) = (&self.role, &self.configuration)
@@ -446,9 +466,13 @@ impl Replica {
             count.count() * 2 > configuration.members.len()
         };
         let best = candidates.filter(majority).max().unwrap_or_default();
+        let best = primary.whole_until(best);
         if best > self.committed && best.epoch() == self.epoch {
             self.committed = best;
             memory.store(COMMITTED_AT, best.number());
+            if let Role::Primary(primary) = &mut self.role {
+                primary.forget_spans(best);
+            }
         }
     }
 

@@ -1,11 +1,12 @@
 //! What a node is in its group, and what it remembers as that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::configuration::{Configuration, NodeId};
 use super::history::Mark;
 use super::message::Answer;
 use super::region::SLOTS;
+use super::service::Entry;
 use crate::log::Position;
 
 /// What a node is.
@@ -105,6 +106,26 @@ impl Peer {
     }
 }
 
+/// A transaction that the primary has begun in its epoch, and that is not committed yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Span {
+    /// The end of the record before its first one.
+    pub(super) before: Mark,
+    /// It may go on up to this offset.
+    pub(super) until: u64,
+    /// Its last record, once that is there.
+    pub(super) done: Option<Position>,
+}
+
+/// What a primary has heard of later epochs amid a transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Postponed {
+    /// From the service, and when.
+    pub(super) entry: Option<(Entry, u64)>,
+    /// From another primary.
+    pub(super) hello: Option<(NodeId, Configuration)>,
+}
+
 /// What a primary knows of its epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Primary {
@@ -118,6 +139,8 @@ pub(super) struct Primary {
     pub(super) proposed: Option<Configuration>,
     /// When it asks the service again for what it has not answered.
     pub(super) ask_again_ns: Option<u64>,
+    /// Its transactions that are not committed yet, in their order. The last one may go on.
+    pub(super) spans: VecDeque<Span>,
 }
 
 impl Primary {
@@ -151,5 +174,25 @@ impl Primary {
 
     pub(super) fn free_slot(&self) -> Option<u8> {
         (0..SLOTS).find(|slot| self.peers.values().all(|peer| peer.slot != *slot))
+    }
+
+    /// The transaction that goes on.
+    pub(super) fn open_span(&mut self) -> Option<&mut Span> {
+        self.spans.back_mut().filter(|span| span.done.is_none())
+    }
+
+    /// The last position up to this one that is not amid a transaction.
+    pub(super) fn whole_until(&self, held: Position) -> Position {
+        let begun = self.spans.partition_point(|span| span.before.position < held);
+        let last = begun.checked_sub(1).map(|index| &self.spans[index]);
+        let amid = last.filter(|span| span.done.is_none_or(|done| held < done));
+        amid.map_or(held, |span| span.before.position)
+    }
+
+    /// All up to a position is committed.
+    pub(super) fn forget_spans(&mut self, committed: Position) {
+        while self.spans.front().and_then(|span| span.done).is_some_and(|done| done <= committed) {
+            self.spans.pop_front();
+        }
     }
 }

@@ -577,7 +577,11 @@ impl Keeper for Member {
         }
         let mut holdings = Runs::default();
         holdings.set(Range::ALL, Some(&Part::Giving { to: "b".to_owned() }));
-        act(Some(&Shard { holdings: Some(holdings), transit: vec![b"foo".to_vec()] }));
+        act(Some(&Shard {
+            holdings: Some(holdings),
+            transit: vec![b"foo".to_vec()],
+            ..Shard::default()
+        }));
     }
 
     fn cluster(&self) -> Option<Cluster> {

@@ -3,6 +3,7 @@
 //! themselves; only time, links and the disk are the model's.
 
 mod region;
+mod transactions;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +16,7 @@ use remora_store::replica::{
 };
 use stateright::{Checker, Model, Property};
 
-const RING: u64 = 512;
+const RING: u64 = 640;
 /// For how long a lease holds. The model's clocks show the same, and leap by as much at a time:
 /// there is no other time than that a lease has come to its end.
 const LEASE_NS: u64 = 3;
@@ -90,6 +91,12 @@ struct State {
     crashed: u8,
     cut: u8,
     is_prompt: bool,
+    /// Writes come in pairs, each a transaction.
+    transacts: bool,
+    /// Those of the one that is under way: of which node, and its first write.
+    amid: Option<(NodeId, u8)>,
+    /// The writes of those that have ended.
+    pairs: Vec<(u8, u8)>,
     /// READs take for ever.
     holds_reads: bool,
 }
@@ -127,6 +134,8 @@ struct Group {
     cuts: u8,
     /// Nodes look at their regions as soon as something is written there.
     is_prompt: bool,
+    /// Writes come in pairs, each a transaction.
+    transacts: bool,
 }
 
 impl State {
@@ -146,6 +155,9 @@ impl State {
             crashed: 0,
             cut: 0,
             is_prompt: group.is_prompt,
+            transacts: group.transacts,
+            amid: None,
+            pairs: vec![],
             holds_reads: false,
         };
         for name in names {
@@ -322,6 +334,7 @@ impl State {
                     self.hear(name, event, self.now_ns);
                 }
             }
+            Action::Write(name) if self.transacts => self.write_half(name),
             Action::Write(name) => self.write(name),
             Action::Renew(name, sent_ns) => {
                 self.renewed += 1;
@@ -333,6 +346,7 @@ impl State {
             Action::Crash(name) => {
                 self.crashed += 1;
                 self.nodes.remove(&name);
+                self.lose_half(name);
                 let peers: Vec<_> = self.nodes.keys().copied().collect();
                 for peer in peers {
                     self.cut(name, peer);
@@ -419,7 +433,8 @@ impl Model for Group {
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         state.own_actions(actions);
         for (name, node) in &state.nodes {
-            if node.replica.is_serving() && state.broadcast.len() < self.writes {
+            let may_write = state.amid.is_none_or(|(node, _)| node == *name);
+            if node.replica.is_serving() && may_write && state.broadcast.len() < self.writes {
                 actions.push(Action::Write(*name));
             }
             if state.renewed < self.renewals && node.replica.primary() == Some(*name) {
@@ -469,6 +484,7 @@ impl Model for Group {
                     })
                 })
             }),
+            Property::always("transactions are delivered as a whole", transactions::whole),
             Property::always("one node answers reads", |_, state: &State| {
                 state.answering().count() <= 1
             }),
@@ -514,8 +530,16 @@ fn check(group: Group) -> usize {
     checker.unique_state_count()
 }
 
-const GROUP: Group =
-    Group { nodes: 3, writes: 1, expiries: 0, renewals: 0, crashes: 0, cuts: 0, is_prompt: false };
+const GROUP: Group = Group {
+    nodes: 3,
+    writes: 1,
+    expiries: 0,
+    renewals: 0,
+    crashes: 0,
+    cuts: 0,
+    is_prompt: false,
+    transacts: false,
+};
 
 /// A primary loses its lease while a write is on its way, and goes on as if it had it.
 #[test]

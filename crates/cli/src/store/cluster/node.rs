@@ -38,6 +38,9 @@ const HAND_OVER: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(100);
 /// How long it waits for one that nobody has heard of yet.
 const GRACE: Duration = Duration::from_secs(2);
+/// How long it waits for etcd, or for members that etcd has not heard of: on a busy machine they
+/// may only be slow.
+const ABSENCE: Duration = Duration::from_secs(5);
 /// By how many millionths clocks gain or lose at most.
 const DRIFT_PPM: u32 = 500;
 /// Nodes reach each other at the port that is so much higher than the one of their clients.
@@ -193,8 +196,18 @@ impl Member {
         if self.node.recovery().is_some() {
             return Ok(());
         }
-        let (start, mut is_told) = (Instant::now(), false);
-        while is_awaited(&self.node.group().status(), self.size(args), start.elapsed()) {
+        let (start, mut is_told, mut hopeless_since) = (Instant::now(), false, None);
+        loop {
+            match reason_to_stay(&self.node.group().status(), self.size(args)) {
+                Reason::None => break,
+                Reason::Comes => hopeless_since = None,
+                Reason::Hope(patience) => {
+                    let since = *hopeless_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > patience {
+                        break;
+                    }
+                }
+            }
             if !is_told {
                 eprintln!(
                     "Waits until another node has what only this one and a minority have; a \
@@ -242,19 +255,35 @@ fn origin(salt: Option<u64>, restores: bool) -> Result<Origin> {
     })
 }
 
-/// Whether a group of this size needs the node, and will not for long, when it has waited so long.
-/// (While etcd does not answer, nobody takes a place.)
-fn is_awaited(node: &Status, size: usize, waited: Duration) -> bool {
+/// Why a node that is to end stays.
+enum Reason {
+    /// The group goes on without it.
+    None,
+    /// Another one is about to have what it holds.
+    Comes,
+    /// Nobody is known to come; somebody may, for so long.
+    Hope(Duration),
+}
+
+/// Why a node stays that is to end, of a group that is to have this size.
+fn reason_to_stay(node: &Status, size: usize) -> Reason {
     let Status { me, addresses: there, .. } = node;
-    let Some(latest) = node.configuration.as_ref().filter(|_| node.service.is_none()) else {
-        return false;
-    };
+    let Some(latest) = &node.configuration else { return Reason::None };
     let members = &latest.members;
     let stay = members.iter().filter(|node| *node != me && there.contains_key(node)).count();
     let is_majority = |count: usize| count * 2 > members.len();
-    let is_needed = members.contains(me) && is_majority(stay + 1) && !is_majority(stay);
     let comes = there.keys().any(|node| !members.contains(node)) || !latest.is_established();
-    is_needed && (comes || members.len() > size || waited < GRACE)
+    if !members.contains(me) || is_majority(stay) {
+        return Reason::None;
+    }
+    // (While etcd does not answer, nobody takes a place.)
+    if node.service.is_some() || !is_majority(stay + 1) {
+        return Reason::Hope(ABSENCE);
+    }
+    match comes || members.len() > size {
+        true => Reason::Comes,
+        false => Reason::Hope(GRACE),
+    }
 }
 
 /// The port at which the nodes reach each other.

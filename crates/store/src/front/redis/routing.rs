@@ -54,8 +54,9 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
     if slots.any(|other| other != slot) {
         return None;
     }
-    let start = call.reply.len();
-    let done = (command.run)(call);
+    let (start, mut done) = (call.reply.len(), Ok(()));
+    // (The others' transactions are not carried out here meanwhile.)
+    world.keeper.with_shard(&mut |_| done = (command.run)(call));
     if world.keeper.is_readable(Some(slot)) {
         return Some(done);
     }

@@ -39,6 +39,8 @@ pub struct StoreOptions {
     pub snapshot: f64,
     /// The length of the log's segments in bytes.
     pub segment_bytes: u64,
+    /// Whether there are counters, flushes and keys that expire, and clients whose clocks are wrong.
+    pub mixes: bool,
     /// Off only to see that the judge notices: changes are acknowledged before they are kept.
     pub waits_for_disk: bool,
 }
@@ -65,6 +67,8 @@ impl StoreOptions {
             segment_bytes: dice.pick(&[600, 4096, 64 << 20]),
             waits_for_disk: true,
             clients,
+            // After all else: a world with a store is otherwise as it was before there were such.
+            mixes: dice.chance(0.7),
         }
     }
 }
@@ -81,8 +85,9 @@ impl fmt::Display for StoreOptions {
         writeln!(
             f,
             "          crashing at {crashes:?} and at its disk's {disk_crashes:?}, disk trouble \
-             {disk_trouble}, commits {commit}, snapshots {snapshot}, segments of {} bytes",
-            self.segment_bytes
+             {disk_trouble}, commits {commit}, snapshots {snapshot}, segments of {} bytes{}",
+            self.segment_bytes,
+            if self.mixes { ", counters, flushes and expiry" } else { "" }
         )
     }
 }

@@ -24,8 +24,9 @@ use remora_store::{log, way::call::Operation};
 use super::CHECKER;
 use super::connection::Doors;
 use super::options::StoreOptions;
+use super::order::{number_of, number_of_ms};
 use super::value::{key_of, value_of};
-use crate::check::store::{Event, Op, is_possible};
+use crate::check::store::{Event, FOR_EVER, Held, Op, is_possible};
 use crate::check::{Violation, demand};
 use crate::dice::Dice;
 use crate::objects::Object;
@@ -50,7 +51,7 @@ pub(super) struct Server {
     pub(super) options: StoreOptions,
     disk: Arc<Faulty>,
     dice: Dice,
-    /// Nanoseconds of the world's clock, as the store's code reads it.
+    /// Nanoseconds of the world's clock.
     clock: Arc<AtomicU64>,
     up: Option<Up>,
     /// What the last life has left on the card, in the order from the last to be destroyed.
@@ -59,7 +60,7 @@ pub(super) struct Server {
     /// The life that is, or was the last.
     pub(super) life: u64,
     /// What each key was when the life began, and what clients did to it since.
-    first: Vec<Option<u32>>,
+    first: Vec<Option<Held>>,
     pub(super) history: Vec<Vec<Event>>,
     pub(super) saved: u64,
     /// The network is healed, and so is the disk.
@@ -76,13 +77,13 @@ struct Up {
 }
 
 impl Server {
-    pub(super) fn new(options: &StoreOptions, mut dice: Dice) -> Server {
+    pub(super) fn new(world: &World, options: &StoreOptions, mut dice: Dice) -> Server {
         let none = vec![None; options.keys];
         Server {
             options: options.clone(),
             disk: Arc::new(Faulty::new(dice.number())),
             dice,
-            clock: Arc::default(),
+            clock: world.clock.clone(),
             up: None,
             left: Vec::new(),
             gone: None,
@@ -111,11 +112,6 @@ impl Server {
 
     fn now_ms(&self) -> u64 {
         self.clock.load(Ordering::Relaxed) / 1_000_000
-    }
-
-    /// Tells the store's code the time.
-    pub(super) fn set_clock(&self, world: &World) {
-        self.clock.store(world.now.0, Ordering::Relaxed);
     }
 
     /// Is this the step at which the store crashes? If so, does its machine, too?
@@ -151,7 +147,7 @@ impl Server {
         let recovered = opened.map_err(|e| Violation::new(CHECKER, format!("recovery: {e}")))?;
         let Recovered { store, committer, recovery } = recovered;
         let contents = self.contents(&store)?;
-        self.judge(&contents)?;
+        self.judge(&contents, number_of(world.now))?;
         let create = || store.create_tablespace(&TablespaceOptions::new(SPACE));
         let space = store.tablespace(SPACE).map_or_else(create, Ok);
         let space = space.map_err(|e| Violation::new(CHECKER, format!("no tablespace: {e}")))?;
@@ -171,7 +167,7 @@ impl Server {
     fn contents<M: Memory>(
         &self,
         store: &store::Store<M, log::Log>,
-    ) -> Result<Vec<Option<u32>>, Violation> {
+    ) -> Result<Vec<Option<Held>>, Violation> {
         let Some(space) = store.tablespace(SPACE) else {
             return Ok(vec![None; self.options.keys]);
         };
@@ -181,17 +177,20 @@ impl Server {
         let value = |key| {
             let mut bytes = Vec::new();
             let found = store.get(space, &key_of(key), self.now_ms(), &mut bytes);
-            found.map(|_| value_of(&bytes, self.options.value_max))
+            found.map(|found| Held {
+                value: value_of(key, &bytes, self.options.value_max),
+                until: found.expires_ms.map_or(FOR_EVER, number_of_ms),
+            })
         };
         Ok((0..self.options.keys).map(value).collect())
     }
 
-    /// Judges a life by what it has left.
-    fn judge(&mut self, last: &[Option<u32>]) -> Result<(), Violation> {
+    /// Judges a life by what it has left, which was read at the moment of this number.
+    fn judge(&mut self, last: &[Option<Held>], at: u64) -> Result<(), Violation> {
         for (key, events) in self.history.iter_mut().enumerate() {
             // A read that nobody saw the end of says nothing.
             events.retain(|event| event.ended.is_some() || event.op != Op::Get);
-            demand(is_possible(self.first[key], events, last[key]), CHECKER, || {
+            demand(is_possible(self.first[key], events, (last[key], at)), CHECKER, || {
                 let lines: Vec<_> = events.iter().map(|event| format!("{event:?}\n")).collect();
                 format!(
                     "life {} of key {key}, from {:?} to {:?}, has no order:\n{}",

@@ -67,3 +67,12 @@ fn what_is_read_behind_a_failed_sync_stays() {
         report.unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
+
+/// A world that would show an error if clients' clocks were believed: one that begins with its
+/// connection read an item by a READ, after its time.
+#[test]
+fn what_has_expired_is_not_read_by_a_clock_that_is_slow() {
+    for report in worlds(1816..1817, |_| {}) {
+        report.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+}

@@ -73,8 +73,8 @@ pub(super) struct Client {
     current: Option<Current>,
     /// By key: the value that was last seen.
     seen: Vec<u32>,
-    /// How far its clock is ahead of the world's, in ms.
-    ahead_ms: u64,
+    /// How far its clock is ahead of the world's, in ms; `None`: it begins with each connection.
+    ahead_ms: Option<u64>,
     /// Operations whose ends were seen, and others.
     pub(super) ended: u64,
     pub(super) open: u64,
@@ -89,7 +89,10 @@ struct Current {
 
 impl Client {
     pub(super) fn new(host: usize, options: &StoreOptions, mut dice: Dice) -> Client {
-        let ahead_ms = if options.mixes { dice.scaled(0..=1 << 40) } else { 0 };
+        let ahead_ms = match options.mixes {
+            true => dice.coin().then(|| dice.scaled(0..=1 << 40)),
+            false => Some(0),
+        };
         Client {
             host,
             left: options.operations,
@@ -123,8 +126,9 @@ impl Client {
             let psns = [(); 4].map(|()| Psn::new(self.dice.number() as u32));
             let connect = &sight.options.connect;
             let connection = Connection::new(world, self.host, &doors, connect, psns);
-            let (clock, ahead_ms) = (world.clock.clone(), self.ahead_ms);
-            let clock_ms = move || clock.load(Ordering::Relaxed) / 1_000_000 + ahead_ms;
+            let clock = world.clock.clone();
+            let (began, ahead_ms) = self.ahead_ms.map_or((world.now.0, 0), |ahead| (0, ahead));
+            let clock_ms = move || (clock.load(Ordering::Relaxed) - began) / 1_000_000 + ahead_ms;
             let mailbox = connection.mailbox.clone();
             self.code = Some(Code::new(mailbox, doors.memory, space, clock_ms));
             (self.connection, self.life) = (Some(connection), life);

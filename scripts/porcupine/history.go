@@ -15,13 +15,13 @@ type line struct {
 	Key    string `json:"key"`
 	Client int    `json:"client"`
 	Op     string `json:"op"`
-	// What a set or a swap writes, and what a swap wants to find.
+	// What a set or a swap writes, or an add adds; and what a swap wants to find.
 	Value *int64 `json:"value"`
 	Old   *int64 `json:"old"`
 	// The order of beginnings and ends. No end: nobody saw the answer.
 	Invoke *int64 `json:"invoke"`
 	Return *int64 `json:"return"`
-	// What a get found; nothing if the key was not there.
+	// What a get found, nothing if the key was not there; the sum after an add.
 	Found *int64 `json:"found"`
 	// Whether a delete or a swap did something.
 	Did *bool `json:"did"`
@@ -35,18 +35,20 @@ func (l *line) check() error {
 		return errors.New("it has no \"invoke\"")
 	case !isOpen && *l.Return < *l.Invoke:
 		return errors.New("it ends before it begins")
-	case (l.Op == "set" || l.Op == "swap") && l.Value == nil:
+	case (l.Op == "set" || l.Op == "swap" || l.Op == "add") && l.Value == nil:
 		return errors.New("it has no \"value\"")
 	case l.Op == "swap" && l.Old == nil:
 		return errors.New("it has no \"old\"")
 	case (l.Op == "delete" || l.Op == "swap") && !isOpen && l.Did == nil:
 		return errors.New("it has ended and does not say whether it \"did\" something")
+	case l.Op == "add" && !isOpen && l.Found == nil:
+		return errors.New("it has ended and does not say which sum it \"found\"")
 	}
 	switch l.Op {
-	case "get", "set", "delete", "swap":
+	case "get", "set", "delete", "swap", "add", "flush":
 		return nil
 	}
-	return fmt.Errorf("%q is no operation: get, set, delete and swap are", l.Op)
+	return fmt.Errorf("%q is no operation: get, set, delete, swap, add and flush are", l.Op)
 }
 
 // operation is the line as porcupine takes it. What nobody saw the end of ends after all others:
@@ -103,6 +105,12 @@ func (l *line) step(s state) (bool, state) {
 		return true, state{true, *l.Value}
 	case "delete":
 		return isOpen || *l.Did == s.isThere, state{}
+	case "add":
+		// What is not there is 0, in a state too.
+		after := state{true, s.value + *l.Value}
+		return isOpen || after.is(l.Found), after
+	case "flush":
+		return true, state{}
 	default:
 		after, does := s, s.is(l.Old)
 		if does {

@@ -10,6 +10,8 @@ const (
 	openSet2 = `{"key":"k","client":0,"op":"set","value":2,"invoke":2}` + "\n"
 	swap13   = `{"key":"k","client":2,"op":"swap","old":1,"value":3,"invoke":4,"return":9,"did":true}` +
 		"\n"
+	add2       = `{"key":"k","client":2,"op":"add","value":2,"invoke":4,"return":9,"found":3}` + "\n"
+	flush      = `{"key":"k","client":2,"op":"flush","invoke":4,"return":9}` + "\n"
 	openDelete = `{"key":"k","client":3,"op":"delete","invoke":2}` + "\n"
 )
 
@@ -35,6 +37,13 @@ func TestVerdicts(t *testing.T) {
 		{"a swap", set1 + swap13 + get("5", "6", "1") + get("7", "8", "3"), 0},
 		{"a swap that goes back", set1 + swap13 + get("5", "6", "3") + get("7", "8", "1"), 1},
 		{"a swap of nothing", swap13, 1},
+		{"an add", set1 + add2 + get("5", "6", "1") + get("7", "8", "3"), 0},
+		{"an add to nothing", strings.ReplaceAll(add2, `"found":3`, `"found":2`), 0},
+		{"an add that is lost", set1 + add2 + add2, 1},
+		{"an add that is carried out twice", set1 + add2 + get("10", "11", "5"), 1},
+		{"a flush", set1 + flush + get("5", "6", "1") + get("7", "8", ""), 0},
+		{"a flush that leaves a key", set1 + flush + get("10", "11", "1"), 1},
+		{"an add without its sum", strings.ReplaceAll(add2, `,"found":3`, ""), 2},
 		{"another key's value", set1 + strings.ReplaceAll(get("2", "3", "1"), `"k"`, `"j"`), 1},
 		{"no operation", "", 2},
 		{"no JSON", set1 + "what?", 2},

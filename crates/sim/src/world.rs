@@ -8,6 +8,8 @@ use core::cmp::Reverse;
 use core::net::IpAddr;
 use core::time::Duration;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_nic::wire::ROCE_PORT;
 use remora_nic::{Config, Datagram, Event, Nic, PayloadRef, Time, Transmit, TransmitBatch};
@@ -52,6 +54,8 @@ pub enum Step {
 pub struct World {
     /// The simulated time.
     pub now: Time,
+    /// The same, for code that asks for the time by itself.
+    pub(crate) clock: Arc<AtomicU64>,
     /// The hosts.
     pub hosts: Hosts,
     /// What goes wrong when packets leave hosts.
@@ -112,6 +116,7 @@ impl World {
         }
         World {
             now,
+            clock: Arc::new(now.0.into()),
             hosts: Hosts::default(),
             network: Network::new(link),
             driver: DriverOptions::default(),
@@ -228,7 +233,8 @@ impl World {
             self.settle();
             let own = self.queue.peek().map_or(NEVER, |Reverse((at, ..))| *at);
             if let Some(happening) = self.net().step(own.min(until)) {
-                self.now = self.now.max(to_card(self.net().now()));
+                let now = to_card(self.net().now());
+                self.set_now(now);
                 match self.happens(happening) {
                     Some(step) => return Some(step),
                     None => continue,
@@ -239,7 +245,7 @@ impl World {
             }
             let Reverse((at, _, what)) = self.queue.pop()?;
             self.net().advance(at);
-            self.now = self.now.max(to_card(at));
+            self.set_now(to_card(at));
             match what {
                 What::Alarm(token) => return Some(Step::Alarm(token)),
                 What::Leave(from, to, wire) => self.leave(from, to, wire),
@@ -261,9 +267,14 @@ impl World {
         while self.step_until(end).is_some() {}
         let is_quiet = self.next_at() == NEVER;
         if !is_quiet {
-            self.now = self.now.max(to_card(end));
+            self.set_now(to_card(end));
         }
         is_quiet
+    }
+
+    fn set_now(&mut self, at: Time) {
+        self.now = self.now.max(at);
+        self.clock.store(self.now.0, Ordering::Relaxed);
     }
 
     /// The moment of the next event; [`NEVER`] if there is none.

@@ -8,17 +8,25 @@
 
 use std::collections::HashSet;
 
-/// What a client does to a key. Values are numbers that nobody sets twice.
+/// What a client does to a key. Values are numbers that nobody sets twice; a counter's are sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Op {
     /// Reads it.
     Get,
     /// Sets it.
     Set(u32),
+    /// Sets it until the moment of this number.
+    SetUntil(u32, u64),
+    /// Keeps it until then.
+    Touch(u64),
     /// Removes it.
     Delete,
     /// Sets it to the second if it is the first.
     Swap(u32, u32),
+    /// Adds to a counter, which is 0 where it is absent.
+    Add(u32),
+    /// Removes all keys.
+    Flush,
 }
 
 /// What the client is told.
@@ -30,6 +38,24 @@ pub enum Ret {
     Done,
     /// Whether there was something to delete or to swap.
     Did(bool),
+    /// What the counter is then.
+    Sum(u32),
+}
+
+/// What a key is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Held {
+    /// Its value.
+    pub value: u32,
+    /// The moment from which on it has expired, as a number in the order of the events.
+    pub until: u64,
+}
+
+/// The moment at which nothing expires.
+pub const FOR_EVER: u64 = u64::MAX;
+
+fn for_ever(value: u32) -> Option<Held> {
+    Some(Held { value, until: FOR_EVER })
 }
 
 /// An operation: when it began, and how and when it ended, as far as its client knows.
@@ -47,33 +73,46 @@ pub struct Event {
 pub const EVENTS_MAX: usize = 128;
 
 impl Event {
-    /// The value afterwards, if one copy of the key could have answered so.
-    fn step(&self, value: Option<u32>) -> Option<Option<u32>> {
+    /// What the key is afterwards, if one copy of it could have answered so. What has expired is
+    /// not there.
+    fn step(&self, held: Option<Held>) -> Option<Option<Held>> {
+        let value = held.map(|held| held.value);
+        let keep = |value| Held { value, until: held.map_or(FOR_EVER, |held| held.until) };
         let (after, ret) = match self.op {
-            Op::Get => (value, Ret::Value(value)),
-            Op::Set(new) => (Some(new), Ret::Done),
+            Op::Get => (held, Ret::Value(value)),
+            Op::Set(new) => (for_ever(new), Ret::Done),
+            Op::SetUntil(new, until) => (Some(Held { value: new, until }), Ret::Done),
+            Op::Touch(until) => {
+                (value.map(|value| Held { value, until }), Ret::Did(value.is_some()))
+            }
             Op::Delete => (None, Ret::Did(value.is_some())),
-            Op::Swap(old, new) if value == Some(old) => (Some(new), Ret::Did(true)),
-            Op::Swap(..) => (value, Ret::Did(false)),
+            Op::Swap(old, new) if value == Some(old) => (Some(keep(new)), Ret::Did(true)),
+            Op::Swap(..) => (held, Ret::Did(false)),
+            Op::Add(more) => {
+                let sum = value.unwrap_or(0) + more;
+                (Some(keep(sum)), Ret::Sum(sum))
+            }
+            Op::Flush => (None, Ret::Done),
         };
         self.ended.is_none_or(|(_, said)| said == ret).then_some(after)
     }
 
     /// Was it acknowledged that this has changed the key?
     fn is_acknowledged_change(&self) -> bool {
-        matches!(self.ended, Some((_, Ret::Done | Ret::Did(true))))
+        matches!(self.ended, Some((_, Ret::Done | Ret::Did(true) | Ret::Sum(_))))
     }
 }
 
-/// Whether a key that began a life with the value `first` can have ended it with `last`, where
-/// these are all operations on it, and it may vanish by itself at any time if `may_vanish`.
+/// Whether a key that began a life with `first` can have ended it with `last`, as was seen at a
+/// moment after it, where these are all operations on it, and it may vanish by itself at any time
+/// if `may_vanish`.
 ///
 /// # Panics
 /// If there are more than [`EVENTS_MAX`].
 pub fn is_possible(
-    first: Option<u32>,
+    first: Option<Held>,
     events: &[Event],
-    last: Option<u32>,
+    (last, seen_at): (Option<Held>, u64),
     may_vanish: bool,
 ) -> bool {
     assert!(events.len() <= EVENTS_MAX, "{} operations on one key", events.len());
@@ -81,25 +120,36 @@ pub fn is_possible(
         (0..events.len()).filter(|i| of(&events[*i])).map(|i| 1 << i).sum()
     };
     let (ended, kept) = (set(|event| event.ended.is_some()), set(Event::is_acknowledged_change));
-    // What is done, the value then, and whether the end of the life can have been by then.
-    let (mut seen, mut ahead) = (HashSet::new(), vec![(0u128, first, false)]);
-    while let Some((done, value, was_last)) = ahead.pop() {
-        let was_last = was_last || done & kept == kept && value == last;
+    // What is done, what the key is then, the earliest moment for that, and whether the end of the
+    // life can have been by then.
+    let (mut seen, mut ahead) = (HashSet::new(), vec![(0u128, first, 0, false)]);
+    while let Some((done, held, at, was_last)) = ahead.pop() {
+        let left = held.filter(|held| held.until > seen_at);
+        let was_last = was_last || done & kept == kept && left == last;
         if was_last && done & ended == ended {
             return true;
         }
-        if !seen.insert((done, value, was_last)) {
+        if !seen.insert((done, held, at, was_last)) {
             continue;
         }
         if may_vanish {
-            ahead.push((done, None, was_last));
+            ahead.push((done, None, at, was_last));
         }
         let rest = || (0..events.len()).filter(|i| done & 1 << i == 0);
         let first_end = rest().filter_map(|i| events[i].ended).map(|(at, _)| at).min();
-        // Whatever began before anything else had ended may be the next.
-        let may_be_next = |i: &usize| first_end.is_none_or(|end| events[*i].began < end);
-        for i in rest().filter(may_be_next) {
-            ahead.extend(events[i].step(value).map(|after| (done | 1 << i, after, was_last)));
+        // Whatever began before anything else had ended may be the next, as early as it can be, or
+        // else when the value has expired.
+        for i in rest() {
+            let early = at.max(events[i].began);
+            let late = held.map(|held| early.max(held.until)).filter(|at| *at < FOR_EVER);
+            let moments =
+                [Some((early, held)).filter(|_| late != Some(early)), late.map(|at| (at, None))];
+            for (at, held) in moments.into_iter().flatten() {
+                if first_end.is_none_or(|end| at < end) {
+                    let after = events[i].step(held);
+                    ahead.extend(after.map(|after| (done | 1 << i, after, at, was_last)));
+                }
+            }
         }
     }
     false
@@ -115,6 +165,16 @@ mod tests {
 
     fn get(began: u64, value: Option<u32>) -> Event {
         event(Op::Get, began, Some((began + 1, Ret::Value(value))))
+    }
+
+    fn is_possible(
+        first: Option<u32>,
+        events: &[Event],
+        last: Option<u32>,
+        may_vanish: bool,
+    ) -> bool {
+        let (first, last) = (first.and_then(for_ever), last.and_then(for_ever));
+        super::is_possible(first, events, (last, 100), may_vanish)
     }
 
     /// Where keys stay.
@@ -165,5 +225,41 @@ mod tests {
         assert!(is_possible(None, &gone, Some(1), true));
         assert!(!is_possible(None, &[SET, get(2, None), get(4, Some(1))], None, true));
         assert!(!is_possible(None, &gone, Some(7), true));
+    }
+
+    #[test]
+    fn counters_lose_nothing_and_flushes_leave_nothing() {
+        let add = |began, sum| event(Op::Add(2), began, Some((9, Ret::Sum(sum))));
+        assert!(is_kept(None, &[SET, add(2, 3), add(3, 5)], Some(5)));
+        assert!(!is_kept(None, &[SET, add(2, 3), add(3, 3)], Some(3)), "one is lost");
+        assert!(!is_kept(None, &[SET, add(2, 3)], Some(5)), "one is carried out twice");
+        assert!(!is_kept(None, &[SET, add(2, 3)], Some(1)), "one is lost in the crash");
+        let flush = event(Op::Flush, 2, Some((4, Ret::Done)));
+        assert!(is_kept(None, &[SET, flush, get(3, Some(1)), add(5, 2)], Some(2)));
+        assert!(!is_kept(None, &[SET, flush, get(5, Some(1))], None), "it is back");
+        assert!(!is_kept(None, &[SET, flush], Some(1)), "it is back after the crash");
+    }
+
+    #[test]
+    fn what_expires_is_there_until_then_and_not_later() {
+        let until = event(Op::SetUntil(1, 10), 0, Some((1, Ret::Done)));
+        let possible = |events: &[Event]| super::is_possible(None, events, (None, 100), false);
+        assert!(possible(&[until, get(8, Some(1)), get(9, None), get(20, None)]));
+        assert!(!possible(&[until, get(8, None)]), "it is not there");
+        assert!(!possible(&[until, get(10, Some(1))]), "it is there still");
+        assert!(!possible(&[until, get(9, None), get(9, Some(1)), get(12, Some(1))]), "it is back");
+        let touch = event(Op::Touch(30), 2, Some((3, Ret::Did(true))));
+        assert!(possible(&[until, touch, get(20, Some(1)), get(30, None)]));
+        assert!(!possible(&[until, touch, get(20, None)]), "it was touched");
+        // A sum stays as long as what was added to; behind its expiry, it begins again.
+        let add = |began, sum| event(Op::Add(2), began, Some((began + 1, Ret::Sum(sum))));
+        assert!(possible(&[until, add(2, 3), get(20, None)]));
+        assert!(!possible(&[until, add(20, 3)]));
+        // At the end of a life, it is there if its time has not come.
+        let held = Some(Held { value: 1, until: 10 });
+        assert!(super::is_possible(None, &[until], (held, 9), false));
+        assert!(!super::is_possible(None, &[until], (None, 9), false));
+        assert!(!super::is_possible(None, &[until], (for_ever(1), 9), false), "its expiry is lost");
+        assert!(super::is_possible(held, &[get(20, None)], (None, 30), false));
     }
 }

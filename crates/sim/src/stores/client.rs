@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 
 use remora::kernel::{CallFailure, CallStatus};
@@ -14,8 +15,9 @@ use remora_store::way::call::{Condition, Refused};
 use super::CHECKER;
 use super::connection::{Connection, Doors, Mailbox};
 use super::options::StoreOptions;
+use super::order::{self, number_of_ms};
 use super::server::Spaces;
-use super::value::{bytes_of, key_of, value_of};
+use super::value::{bytes_of, key_of, may_count, value_of};
 use crate::check::Violation;
 use crate::check::store::{Event, Op, Ret};
 use crate::dice::Dice;
@@ -46,6 +48,19 @@ pub(super) struct Sight<'a> {
     pub(super) value: &'a mut u32,
 }
 
+impl Sight<'_> {
+    /// The number of an event that happens now.
+    fn number(&mut self, world: &World) -> u64 {
+        *self.course = order::next(*self.course, world.now);
+        *self.course
+    }
+
+    fn new_value(&mut self) -> u32 {
+        *self.value += 1;
+        *self.value
+    }
+}
+
 pub(super) struct Client {
     pub(super) host: usize,
     pub(super) left: u64,
@@ -60,21 +75,26 @@ pub(super) struct Client {
     current: Option<Current>,
     /// By key: the value that was last seen.
     seen: Vec<u32>,
+    /// How far its clock is ahead of the world's, in ms; `None`: it begins with each connection.
+    ahead_ms: Option<u64>,
     /// Operations whose ends were seen, and others.
     pub(super) ended: u64,
     pub(super) open: u64,
 }
 
 struct Current {
-    key: usize,
-    /// Its place in the key's history.
-    event: usize,
+    /// Keys, and its place in the history of each.
+    events: Vec<(usize, usize)>,
     running: Running,
     until: Time,
 }
 
 impl Client {
-    pub(super) fn new(host: usize, options: &StoreOptions, dice: Dice) -> Client {
+    pub(super) fn new(host: usize, options: &StoreOptions, mut dice: Dice) -> Client {
+        let ahead_ms = match options.mixes {
+            true => dice.coin().then(|| dice.scaled(0..=1 << 40)),
+            false => Some(0),
+        };
         Client {
             host,
             left: options.operations,
@@ -85,6 +105,7 @@ impl Client {
             code: None,
             current: None,
             seen: vec![0; options.keys],
+            ahead_ms,
             ended: 0,
             open: 0,
         }
@@ -112,8 +133,11 @@ impl Client {
                 1 => 0,
                 several => self.dice.below(several as u64) as usize,
             };
-            let space = spaces[self.space];
-            self.code = Some(Code::new(connection.mailbox.clone(), doors.memory, space));
+            let clock = world.clock.clone();
+            let (began, ahead_ms) = self.ahead_ms.map_or((world.now.0, 0), |ahead| (0, ahead));
+            let clock_ms = move || (clock.load(Ordering::Relaxed) - began) / 1_000_000 + ahead_ms;
+            let (mailbox, space) = (connection.mailbox.clone(), spaces[self.space]);
+            self.code = Some(Code::new(mailbox, doors.memory, space, clock_ms));
             (self.connection, self.life) = (Some(connection), life);
         }
         let is_up_to_date = self.connection.is_some() && life == Some(self.life);
@@ -132,28 +156,47 @@ impl Client {
         let own = (keys - self.space).div_ceil(spaces);
         let at = self.dice.below(own as u64) as usize;
         let key = at * spaces + self.space;
-        let mut new = || {
-            *sight.value += 1;
-            *sight.value
-        };
-        let op = match self.dice.below(8) {
-            0..4 => Op::Get,
-            4 | 5 => Op::Set(new()),
-            6 => Op::Swap(self.seen[key], new()),
-            _ => Op::Delete,
-        };
+        let op = self.draw(world, sight, key);
         let way = self.dice.pick(&[Way::Kernel, Way::OneSided, Way::Chain]);
         let longest = sight.options.value_max;
         let running = Box::pin(async move {
             let mut code = code;
-            let ended = carry_out(&mut code, way, &key_of(at), op, longest).await;
+            let name = key_of(at);
+            let ended = carry_out(&mut code, way, (key, &name), op, longest).await;
             (code, ended)
         });
-        *sight.course += 1;
-        let event = sight.history[key].len();
-        sight.history[key].push(Event { op, began: *sight.course, ended: None });
+        let event = Event { op, began: sight.number(world), ended: None };
+        let touched = if op == Op::Flush { self.space..keys } else { key..key + 1 };
+        let touched = touched.step_by(spaces);
+        let events: Vec<_> = touched.map(|key| (key, sight.history[key].len())).collect();
+        for &(key, _) in &events {
+            sight.history[key].push(event);
+        }
         let until = world.now + sight.options.patience;
-        self.current = Some(Current { key, event, running, until });
+        self.current = Some(Current { events, running, until });
+    }
+
+    /// Draws an operation on a key.
+    fn draw(&mut self, world: &World, sight: &mut Sight<'_>, key: usize) -> Op {
+        let StoreOptions { mixes, patience, .. } = *sight.options;
+        let may_count = mixes && may_count(key);
+        if mixes && self.dice.chance(0.2) {
+            let expires_ms =
+                world.now.0 / 1_000_000 + 1 + self.dice.scaled(0..=patience.as_millis() as u64);
+            let until = number_of_ms(expires_ms);
+            return match self.dice.below(8) {
+                0 => Op::Flush,
+                1..5 if !may_count => Op::SetUntil(sight.new_value(), until),
+                _ => Op::Touch(until),
+            };
+        }
+        match self.dice.below(8) {
+            0..4 => Op::Get,
+            4..7 if may_count => Op::Add(1 + self.dice.below(3) as u32),
+            4 | 5 => Op::Set(sight.new_value()),
+            6 => Op::Swap(self.seen[key], sight.new_value()),
+            _ => Op::Delete,
+        }
     }
 
     /// Goes on with the operation that is under way, as far as it goes.
@@ -162,7 +205,7 @@ impl Client {
             let mut context = Context::from_waker(Waker::noop());
             if let Poll::Ready((code, ended)) = current.running.as_mut().poll(&mut context) {
                 self.code = Some(code);
-                return self.end(ended, sight);
+                return self.end(world, ended, sight);
             }
             match connection.look_after(world) {
                 Ok(true) => {}
@@ -177,10 +220,11 @@ impl Client {
     /// The operation under way has ended.
     fn end(
         &mut self,
+        world: &World,
         ended: Result<Ret, StoreError>,
         sight: &mut Sight<'_>,
     ) -> Result<(), Violation> {
-        let Some(Current { key, event, .. }) = self.current.take() else { return Ok(()) };
+        let Some(Current { events, .. }) = self.current.take() else { return Ok(()) };
         let ret = match ended {
             Ok(ret) => ret,
             Err(error) if is_unknown(&error) => {
@@ -189,11 +233,13 @@ impl Client {
             }
             Err(error) => return Err(Violation::new(CHECKER, format!("a client: {error}"))),
         };
-        let event = &mut sight.history[key][event];
-        *sight.course += 1;
-        event.ended = Some((*sight.course, ret));
-        if let (Op::Set(value), _) | (_, Ret::Value(Some(value))) = (event.op, ret) {
-            self.seen[key] = value;
+        let at = sight.number(world);
+        for (key, event) in events {
+            let event = &mut sight.history[key][event];
+            event.ended = Some((at, ret));
+            if let (Op::Set(value), _) | (_, Ret::Value(Some(value))) = (event.op, ret) {
+                self.seen[key] = value;
+            }
         }
         self.ended += 1;
         Ok(())
@@ -224,7 +270,7 @@ fn is_unknown(error: &StoreError) -> bool {
 async fn carry_out(
     code: &mut Code,
     way: Way,
-    key: &[u8],
+    (number, key): (usize, &[u8]),
     op: Op,
     longest: usize,
 ) -> Result<Ret, StoreError> {
@@ -237,9 +283,16 @@ async fn carry_out(
                 Way::OneSided => code.get_one_sided(key, &mut value).await?,
                 Way::Chain => code.get_by_chain(key, &mut value).await?,
             };
-            Ret::Value(found.map(|_| value_of(&value, longest)))
+            Ret::Value(found.map(|_| value_of(number, &value, longest)))
         }
         Op::Set(value) => code.put(key, &bytes(value)).await.map(|_| Ret::Done)?,
+        Op::SetUntil(value, until) => {
+            let how = Put { expires_ms: order::ms_of(until), ..Put::default() };
+            code.put_with(key, &bytes(value), &how).await.map(|_| Ret::Done)?
+        }
+        Op::Touch(until) => Ret::Did(code.touch(key, order::ms_of(until)).await?),
+        Op::Add(more) => Ret::Sum(code.count(key, more.into()).await?.try_into().expect("a sum")),
+        Op::Flush => code.flush().await.map(|()| Ret::Done)?,
         Op::Delete => Ret::Did(code.delete(key).await?),
         Op::Swap(old, new) => {
             let old = bytes(old);

@@ -7,11 +7,13 @@
 //! carries. [`crate::check::store`] judges what clients see, and what is there after a crash.
 //!
 //! - `options`: what a store is like. `server`: its process. `client`: a client;
-//!   `connection`: what is between the two. `value`: keys and values as bytes.
+//!   `connection`: what is between the two. `value`: keys and values as bytes. `order`: the numbers
+//!   of events.
 
 mod client;
 mod connection;
 pub(crate) mod options;
+mod order;
 mod server;
 mod value;
 
@@ -58,7 +60,7 @@ impl Stores {
             server::make_runner(world, options.host);
             let clients = options.clients.iter();
             let clients = clients.map(|host| Client::new(*host, options, dice.fork())).collect();
-            (Server::new(options, dice.fork()), clients)
+            (Server::new(world, options, dice.fork()), clients)
         };
         let stores = options.iter().map(&mut store).collect();
         Stores { stores, dice, course: 0, value: 0 }
@@ -68,7 +70,6 @@ impl Stores {
     /// between two objects.
     pub(crate) fn step(&mut self, world: &mut World) -> Result<(), Violation> {
         for (server, clients) in &mut self.stores {
-            server.set_clock(world);
             if let Some(with_machine) = server.crashes_at(world.steps) {
                 crash(world, server, clients, with_machine);
             }

@@ -49,6 +49,8 @@ pub struct StoreOptions {
     pub quota: Option<u64>,
     /// Whether keys go by themselves at the limit.
     pub eviction: Eviction,
+    /// Whether there are counters, flushes and keys that expire, and clients whose clocks are wrong.
+    pub mixes: bool,
     /// Off only to see that the judge notices: changes are acknowledged before they are kept.
     pub waits_for_disk: bool,
 }
@@ -78,6 +80,8 @@ impl StoreOptions {
             segment_bytes: dice.pick(&[600, 4096, 64 << 20]),
             waits_for_disk: true,
             clients,
+            // After all else: a world with a store is otherwise as it was before there were such.
+            mixes: dice.chance(0.7),
             spaces: 1,
             codec: Codec::None,
             quota: None,
@@ -115,8 +119,9 @@ impl fmt::Display for StoreOptions {
         writeln!(
             f,
             "          crashing at {crashes:?} and at its disk's {disk_crashes:?}, disk trouble \
-             {disk_trouble}, commits {commit}, snapshots {snapshot}, segments of {} bytes",
-            self.segment_bytes
+             {disk_trouble}, commits {commit}, snapshots {snapshot}, segments of {} bytes{}",
+            self.segment_bytes,
+            if self.mixes { ", counters, flushes and expiry" } else { "" }
         )?;
         let StoreOptions { spaces, codec, quota, eviction, .. } = self;
         let quota = quota.map_or("no quota".into(), |quota| format!("a quota of {quota} bytes"));

@@ -24,8 +24,9 @@ use remora_store::{log, way::call::Operation};
 use super::CHECKER;
 use super::connection::Doors;
 use super::options::{SPACES_MAX, StoreOptions};
+use super::order::{number_of, number_of_ms};
 use super::value::{key_of, value_of};
-use crate::check::store::{Event, Op, is_possible};
+use crate::check::store::{Event, FOR_EVER, Held, Op, is_possible};
 use crate::check::{Violation, demand};
 use crate::dice::Dice;
 use crate::objects::Object;
@@ -50,7 +51,7 @@ pub(super) struct Server {
     pub(super) options: StoreOptions,
     disk: Arc<Faulty>,
     dice: Dice,
-    /// Nanoseconds of the world's clock, as the store's code reads it.
+    /// Nanoseconds of the world's clock.
     clock: Arc<AtomicU64>,
     up: Option<Up>,
     /// What the last life has left on the card, in the order from the last to be destroyed.
@@ -59,7 +60,7 @@ pub(super) struct Server {
     /// The life that is, or was the last.
     pub(super) life: u64,
     /// What each key was when the life began, and what clients did to it since.
-    first: Vec<Option<u32>>,
+    first: Vec<Option<Held>>,
     pub(super) history: Vec<Vec<Event>>,
     pub(super) saved: u64,
     /// Keys that went by themselves in lives that are over.
@@ -78,13 +79,13 @@ struct Up {
 }
 
 impl Server {
-    pub(super) fn new(options: &StoreOptions, mut dice: Dice) -> Server {
+    pub(super) fn new(world: &World, options: &StoreOptions, mut dice: Dice) -> Server {
         let none = vec![None; options.keys];
         Server {
             options: options.clone(),
             disk: Arc::new(Faulty::new(dice.number())),
             dice,
-            clock: Arc::default(),
+            clock: world.clock.clone(),
             up: None,
             left: Vec::new(),
             gone: None,
@@ -114,11 +115,6 @@ impl Server {
 
     fn now_ms(&self) -> u64 {
         self.clock.load(Ordering::Relaxed) / 1_000_000
-    }
-
-    /// Tells the store's code the time.
-    pub(super) fn set_clock(&self, world: &World) {
-        self.clock.store(world.now.0, Ordering::Relaxed);
     }
 
     /// Is this the step at which the store crashes? If so, does its machine, too?
@@ -154,7 +150,7 @@ impl Server {
         let recovered = opened.map_err(|e| Violation::new(CHECKER, format!("recovery: {e}")))?;
         let Recovered { store, committer, recovery } = recovered;
         let contents = self.contents(&store)?;
-        self.judge(&contents)?;
+        self.judge(&contents, number_of(world.now))?;
         let spaces = self.spaces(&store)?;
         let snapshots = Arc::new(Snapshots::new(&self.disk, &recovery, self.now_ms()));
         let kept = Arc::new(Logged::new(Arc::new(store), snapshots));
@@ -187,7 +183,7 @@ impl Server {
     fn contents<M: Memory>(
         &self,
         store: &store::Store<M, log::Log>,
-    ) -> Result<Vec<Option<u32>>, Violation> {
+    ) -> Result<Vec<Option<Held>>, Violation> {
         let StoreOptions { keys, spaces: count, value_max, .. } = self.options;
         let spaces: Vec<_> = (0..count).map(|at| store.tablespace(&name_of(at))).collect();
         let items: u64 = spaces.iter().flatten().map(|space| store.count(*space)).sum();
@@ -196,18 +192,22 @@ impl Server {
             let mut bytes = Vec::new();
             let name = key_of(key / count);
             let found = store.get(spaces[key % count]?, &name, self.now_ms(), &mut bytes);
-            found.map(|_| value_of(&bytes, value_max))
+            found.map(|found| Held {
+                value: value_of(key, &bytes, value_max),
+                until: found.expires_ms.map_or(FOR_EVER, number_of_ms),
+            })
         };
         Ok((0..keys).map(value).collect())
     }
 
-    /// Judges a life by what it has left.
-    fn judge(&mut self, last: &[Option<u32>]) -> Result<(), Violation> {
+    /// Judges a life by what it has left, which was read at the moment of this number.
+    fn judge(&mut self, last: &[Option<Held>], at: u64) -> Result<(), Violation> {
         let may_vanish = self.options.may_vanish();
         for (key, events) in self.history.iter_mut().enumerate() {
             // A read that nobody saw the end of says nothing.
             events.retain(|event| event.ended.is_some() || event.op != Op::Get);
-            demand(is_possible(self.first[key], events, last[key], may_vanish), CHECKER, || {
+            let last_seen = (last[key], at);
+            demand(is_possible(self.first[key], events, last_seen, may_vanish), CHECKER, || {
                 let lines: Vec<_> = events.iter().map(|event| format!("{event:?}\n")).collect();
                 format!(
                     "life {} of key {key}, from {:?} to {:?}, has no order:\n{}",
@@ -293,7 +293,10 @@ impl Server {
             let saved = up.kept.save(&|| now_ms);
             self.saved += u64::from(saved.is_ok());
         }
-        up.kept.store().sweep(now_ms, SWEPT);
+        // Seldom enough that readers come to what has expired.
+        if !self.options.mixes || self.dice.chance(0.02) {
+            up.kept.store().sweep(now_ms, SWEPT);
+        }
         self.disk.crashed()
     }
 

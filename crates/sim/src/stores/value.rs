@@ -1,5 +1,5 @@
-//! Keys and values: numbers that nobody sets twice, as bytes of all lengths. Every other value can
-//! be compressed.
+//! Keys and values: numbers that nobody sets twice, as bytes of all lengths; those of counters as
+//! digits. Every other value can be compressed.
 
 use crate::dice::pattern;
 
@@ -19,11 +19,20 @@ pub(super) fn bytes_of(value: u32, longest: usize) -> Vec<u8> {
     bytes
 }
 
-/// The value of these bytes.
+/// Whether a key is a counter, where there are some.
+pub(super) fn may_count(key: usize) -> bool {
+    key % 3 == 2
+}
+
+/// The value of these bytes of a key.
 ///
 /// # Panics
 /// If they are those of no value: a reader has seen parts of several.
-pub(super) fn value_of(bytes: &[u8], longest: usize) -> u32 {
+pub(super) fn value_of(key: usize, bytes: &[u8], longest: usize) -> u32 {
+    let digits = std::str::from_utf8(bytes).ok().filter(|_| may_count(key));
+    if let Some(sum) = digits.and_then(|digits| digits.parse().ok()) {
+        return sum;
+    }
     let number = bytes.first_chunk().expect("a value begins with its number");
     let value = u32::from_le_bytes(*number);
     assert_eq!(bytes, bytes_of(value, longest), "the value is torn");

@@ -57,6 +57,7 @@ pub struct CarriedClient<C: Carrier> {
 struct Calls<C> {
     carrier: C,
     tablespace: TablespaceId,
+    clock_ms: Box<dyn Fn() -> u64>,
 }
 
 /// READs, and messages to a chain.
@@ -76,6 +77,10 @@ impl<C: Carrier> Caller for Calls<C> {
 
     fn tablespace(&self) -> TablespaceId {
         self.tablespace
+    }
+
+    fn clock_ms(&self) -> u64 {
+        (self.clock_ms)()
     }
 }
 
@@ -99,9 +104,15 @@ impl<C: Carrier> Asks for Carried<C> {
 }
 
 impl<C: Carrier> CarriedClient<C> {
-    /// A client of the store with this memory, about one of its tablespaces.
-    pub fn new(carrier: C, memory: Remote, tablespace: TablespaceId) -> CarriedClient<C> {
-        let calls = Calls { carrier, tablespace };
+    /// A client of the store with this memory, about one of its tablespaces, with a clock of its
+    /// own, in milliseconds from anywhere on.
+    pub fn new(
+        carrier: C,
+        memory: Remote,
+        tablespace: TablespaceId,
+        clock_ms: impl Fn() -> u64 + 'static,
+    ) -> CarriedClient<C> {
+        let calls = Calls { carrier, tablespace, clock_ms: Box::new(clock_ms) };
         CarriedClient { calls, memory, reader: None, reads: 0, chain: None }
     }
 
@@ -186,5 +197,29 @@ impl<C: Carrier> CarriedClient<C> {
     /// See [`StoreError`].
     pub async fn delete(&mut self, key: &[u8]) -> Result<bool, StoreError> {
         operations::delete_if(&mut self.calls, key, Condition::None).await
+    }
+
+    /// Gives a key another expiry; `false` if it is not there.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn touch(&mut self, key: &[u8], expires_ms: u64) -> Result<bool, StoreError> {
+        operations::touch(&mut self.calls, key, expires_ms).await
+    }
+
+    /// Adds to a counter: see [`StoreClient::count`](super::StoreClient::count).
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn count(&mut self, key: &[u8], add: i64) -> Result<i64, StoreError> {
+        operations::count(&mut self.calls, key, add).await
+    }
+
+    /// Removes all keys of the tablespace.
+    ///
+    /// # Errors
+    /// See [`StoreError`].
+    pub async fn flush(&mut self) -> Result<(), StoreError> {
+        operations::flush(&mut self.calls).await
     }
 }

@@ -16,7 +16,6 @@ use crate::way::chain::{Asks, ChainReader};
 use crate::way::hello::{StoreKind, Welcome};
 use crate::way::index::{Index, boot_ns};
 use crate::way::info::{self, LatencyInfo, Section, SpaceInfo};
-use crate::way::kernel::now_ms;
 use crate::way::map::ClusterMap;
 use crate::way::one_sided::{self, OneSided, OneSidedError, Reads};
 use crate::way::row::each_row;
@@ -88,6 +87,11 @@ pub(crate) trait Caller {
 
     /// The tablespace that calls are about.
     fn tablespace(&self) -> TablespaceId;
+
+    /// Milliseconds of a clock that nobody sets.
+    fn clock_ms(&self) -> u64 {
+        boot_ns() / 1_000_000
+    }
 }
 
 /// Calls, and returns the head of the answer, which is appended to `out`.
@@ -173,15 +177,21 @@ async fn read_piece<C: Caller>(
     }
 }
 
-/// Sees to it that there is a lease where one is needed, so that what is read counts.
-async fn renew<C: Caller>(caller: &mut C, index: &mut Index) -> Result<(), StoreError> {
+/// Sees to it that there is a lease where one is needed, so that what is read counts; and that the
+/// store's clock is known. Answers what Unix time it is for the store.
+async fn renew<C: Caller>(caller: &mut C, index: &mut Index) -> Result<u64, StoreError> {
+    let asked_ms = caller.clock_ms();
     if index.needs_lease() {
         let sent = boot_ns();
         let head = call(caller, Operation::Lease, &Call::default(), &mut Vec::new()).await?;
         index.learn(head.version);
         index.lease_until(sent.saturating_add(head.expires_ms));
     }
-    Ok(())
+    if index.needs_clock(asked_ms) {
+        let described = describe(caller, &mut Vec::new()).await?;
+        index.set_clock(described.expires_ms, asked_ms);
+    }
+    Ok(index.now_ms(asked_ms))
 }
 
 /// Reads by READs. `None`: a kernel is to be asked, as it is about one read in [`SHOWN`].
@@ -196,9 +206,9 @@ pub(super) async fn read_one_sided<C: Caller, R: Reads>(
     if reads.is_multiple_of(SHOWN) {
         return Ok(None);
     }
-    renew(caller, reader.index_mut()).await?;
+    let now_ms = renew(caller, reader.index_mut()).await?;
     let space = reader.index_mut().space(caller.tablespace());
-    Ok(reader.get(space, key, now_ms(), |item| take(item, out)).await?.flatten())
+    Ok(reader.get(space, key, now_ms, |item| take(item, out)).await?.flatten())
 }
 
 /// Reads by a kernel, and says how many values were read without one.
@@ -239,9 +249,9 @@ pub(super) async fn read_by_chain<C: Caller, A: Asks>(
     key: &[u8],
     out: &mut Vec<u8>,
 ) -> Result<Option<About>, StoreError> {
-    renew(caller, chain.index_mut()).await?;
+    let now_ms = renew(caller, chain.index_mut()).await?;
     let space = chain.index_mut().space(caller.tablespace());
-    Ok(chain.get(space, key, now_ms(), |item| take(item, out)).await?.flatten())
+    Ok(chain.get(space, key, now_ms, |item| take(item, out)).await?.flatten())
 }
 
 /// A kernel has found what a chain has not.
@@ -295,12 +305,20 @@ fn take(item: &Item<'_>, out: &mut Vec<u8>) -> Option<About> {
     decoded.is_ok().then_some(About { version, flags, expires_ms })
 }
 
+async fn describe<C: Caller>(
+    caller: &mut C,
+    answer: &mut Vec<u8>,
+) -> Result<AnswerHead, StoreError> {
+    call(caller, Operation::Describe, &Call::default(), answer).await
+}
+
 /// What the store says of its index.
 pub(super) async fn index<C: Caller>(caller: &mut C) -> Result<Index, StoreError> {
-    let mut answer = Vec::new();
-    let head = call(caller, Operation::Describe, &Call::default(), &mut answer).await?;
+    let (mut answer, asked_ms) = (Vec::new(), caller.clock_ms());
+    let head = describe(caller, &mut answer).await?;
     let index = answer.get(ANSWER_LEN..).and_then(Index::parse);
     let mut index = index.ok_or(StoreError::OneSided(OneSidedError::Layout))?;
+    index.set_clock(head.expires_ms, asked_ms);
     if head.flags & HOLDS_BACK != 0 {
         index.hold_back();
     }

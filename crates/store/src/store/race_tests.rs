@@ -218,35 +218,69 @@ fn operations_on_a_key_are_linearizable() {
     assert_eq!(store.damaged(), 0);
 }
 
-/// Increments by several threads, with a flush now and then: none is lost, none counted twice.
+/// Adds 1 to a key.
+fn increment(store: &Store<Heap, Unlogged>, space: TablespaceId, key: &[u8]) {
+    store
+        .update(space, key, 1, &mut |old, scratch| {
+            if let Some(old) = old {
+                assert!(old.append_value(scratch));
+            }
+            let number = scratch.first_chunk().map_or(0, |&bytes| u64::from_le_bytes(bytes));
+            scratch.clear();
+            scratch.extend_from_slice(&(number + 1).to_le_bytes());
+            Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+        })
+        .unwrap();
+}
+
+/// What a key has been raised to.
+fn sum(store: &Store<Heap, Unlogged>, space: TablespaceId, key: &[u8]) -> u64 {
+    let mut value = Vec::new();
+    let found = store.get(space, key, 1, &mut value);
+    found.map_or(0, |_| u64::from_le_bytes(value.try_into().unwrap()))
+}
+
+/// Increments by several threads: none is lost, none counted twice.
 #[test]
 fn no_increment_is_lost() {
     let (store, space) = with_space(4 << 20);
-    let increment = |key: &[u8]| {
-        store
-            .update(space, key, 1, &mut |old, scratch| {
-                if let Some(old) = old {
-                    assert!(old.append_value(scratch));
-                }
-                let number = scratch.first_chunk().map_or(0, |&bytes| u64::from_le_bytes(bytes));
-                scratch.clear();
-                scratch.extend_from_slice(&(number + 1).to_le_bytes());
-                Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
-            })
-            .unwrap();
-    };
     thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..5000u32).for_each(|n| increment(&(n % 7).to_le_bytes())));
+            scope.spawn(|| {
+                (0..5000u32).for_each(|n| increment(&store, space, &(n % 7).to_le_bytes()));
+            });
         }
     });
-    let mut sum = 0;
-    for key in 0..7u32 {
-        let mut value = Vec::new();
-        store.get(space, &key.to_le_bytes(), 1, &mut value).unwrap();
-        sum += u64::from_le_bytes(value.try_into().unwrap());
-    }
-    assert_eq!(sum, 20_000);
+    let total: u64 = (0..7u32).map(|key| sum(&store, space, &key.to_le_bytes())).sum();
+    assert_eq!(total, 20_000);
+}
+
+/// Increments beside flushes: no more of them are there after a flush than can have come after it.
+#[test]
+fn no_increment_outlives_a_flush() {
+    const KEY: &[u8] = b"key";
+    let (store, space) = with_space(4 << 20);
+    let (begun, done, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(SeqCst) {
+                    begun.fetch_add(1, SeqCst);
+                    increment(&store, space, KEY);
+                    done.fetch_add(1, SeqCst);
+                }
+            });
+        }
+        let worst = (0..2000).find_map(|_| {
+            let before = done.load(SeqCst);
+            store.flush(space).unwrap();
+            let left = sum(&store, space, KEY);
+            let may_be = begun.load(SeqCst) - before;
+            (left > may_be).then_some((left, may_be))
+        });
+        over.store(true, SeqCst);
+        assert_eq!(worst, None, "what is left, and the most that may be");
+    });
 }
 
 /// A look-up of the kind that `layout` describes, by someone who knows the memory only.

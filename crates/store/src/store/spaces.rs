@@ -62,8 +62,13 @@ impl<M: Memory, J: Journal> Store<M, J> {
     /// There is no such tablespace, or the change could not be logged.
     pub fn flush(&self, tablespace: TablespaceId) -> Result<u64, UpdateError> {
         let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
-        let version = self.journal.append(&Record::Flush { tablespace })?;
-        space.set_flushed(version);
+        let version = {
+            // No change may look at a value before this, and be logged behind it.
+            let _all = self.table.lock_all();
+            let version = self.journal.append(&Record::Flush { tablespace })?;
+            space.set_flushed(version);
+            version
+        };
         self.empty(tablespace, version);
         Ok(version)
     }

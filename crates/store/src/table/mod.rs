@@ -131,6 +131,12 @@ impl<M: Memory> Table<M> {
         Locked { table: self, partition, inner }
     }
 
+    /// Takes the locks of all partitions. Nobody who has one of them waits for another, but for
+    /// those who are here, and take them in this order, too.
+    pub(crate) fn lock_all(&self) -> Vec<Locked<'_, M>> {
+        (0..self.geometry.partitions).map(|partition| self.lock(partition)).collect()
+    }
+
     /// Takes the lock of a hash's partition.
     pub(crate) fn lock_for(&self, hash: Hash) -> Locked<'_, M> {
         self.lock(hash.partition(self.geometry.partitions))

@@ -90,7 +90,8 @@ pub enum Operation {
     Flush = 6,
     /// Looks up the number of a tablespace, whose name is the key. The answer has it as version.
     Tablespace = 7,
-    /// Reads what a reader of buckets has to know ([`super::index`]).
+    /// Reads what a reader of buckets has to know ([`super::index`]). The answer has the store's
+    /// clock as expiry, in milliseconds of Unix time.
     Describe = 8,
     /// Reads what the store says of itself ([`super::info`]).
     Info = 9,

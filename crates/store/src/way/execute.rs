@@ -139,7 +139,7 @@ pub fn execute_call<M: Memory, J: Journal>(
             Index::describe(store, out);
             let value_len = (out.len() - start - ANSWER_LEN) as u32;
             let flags = if store.journal().holds_back() { HOLDS_BACK } else { 0 };
-            let head = AnswerHead { value_len, flags, ..AnswerHead::default() };
+            let head = AnswerHead { value_len, flags, expires_ms: now, ..AnswerHead::default() };
             out[start..start + ANSWER_LEN].copy_from_slice(&head.to_bytes());
             if value_len as usize <= room { Ok(0) } else { Err(CallStatus::TOO_LONG) }
         }

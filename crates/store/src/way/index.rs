@@ -10,12 +10,14 @@
 //!      32  for each partition u32: how many buckets it has
 //! ```
 //!
-//! The answer's flags say whether clients may see what is not on the store's disk.
+//! The answer's flags say whether clients may see what is not on the store's disk, and its expiry
+//! what time it is there.
 
 use std::fmt;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::kernel::now_ms;
 use crate::journal::Journal;
 use crate::layout::{COUNTS_AT, Geometry, MAGIC, PARTITIONS_MAX};
 use crate::memory::Memory;
@@ -28,6 +30,18 @@ const HEAD_LEN: usize = 32;
 /// The largest limit that is believed, in bytes.
 const LIMIT_MAX: u64 = 1 << 48;
 
+/// How long a reader believes what it was told of the store's clock, in ms.
+const CLOCK_MS: u64 = 60_000;
+
+/// What the store's clock shows at most, by a clock of the reader's own.
+#[derive(Clone, Copy)]
+struct Clock {
+    /// What is to be added, which wraps.
+    ahead_ms: u64,
+    /// When the reader asked for it.
+    asked_ms: u64,
+}
+
 /// What is known of a store's index.
 pub struct Index {
     hasher: Hasher,
@@ -38,6 +52,8 @@ pub struct Index {
     durable: Option<u64>,
     /// Of a part of a cluster: its tablespace, and until when what is read there counts.
     leased: Option<(TablespaceId, u64)>,
+    /// The store's clock, if a kernel has told it.
+    clock: Option<Clock>,
 }
 
 /// Nanoseconds of a clock that goes on while the machine sleeps.
@@ -96,8 +112,8 @@ impl Index {
         }
         let hasher = Hasher::new(seed);
         let counted = vec![2; counts.len()];
-        let (durable, leased) = (None, None);
-        let mut index = Index { hasher, geometry, base, counts: counted, durable, leased };
+        let (durable, leased, clock) = (None, None, None);
+        let mut index = Index { hasher, geometry, base, counts: counted, durable, leased, clock };
         for (partition, count) in (0..).zip(counts) {
             index.set_count(partition, u32::from_le_bytes(*count).into());
         }
@@ -123,6 +139,26 @@ impl Index {
     /// What is read until then, of this machine's [`boot_ns`], is so for everybody.
     pub(crate) fn lease_until(&mut self, until: u64) {
         self.leased = self.leased.map(|(space, before)| (space, before.max(until)));
+    }
+
+    /// A kernel that was asked at `asked_ms`, of a clock of the reader's own, has read `store_ms` of
+    /// Unix time. Since the answer took some time, and both are cut to milliseconds, the store's
+    /// clock is taken to be ahead: a reader shows no item too long, and asks a kernel for one that
+    /// expires in the next moment.
+    pub(crate) fn set_clock(&mut self, store_ms: u64, asked_ms: u64) {
+        let ahead_ms = store_ms.saturating_add(2).wrapping_sub(asked_ms);
+        self.clock = Some(Clock { ahead_ms, asked_ms });
+    }
+
+    /// Whether the store is to be asked anew for its clock.
+    pub(crate) fn needs_clock(&self, own_ms: u64) -> bool {
+        self.clock.is_some_and(|clock| own_ms.wrapping_sub(clock.asked_ms) >= CLOCK_MS)
+    }
+
+    /// What Unix time it is for the store, in ms. A store without kernels does not tell: then the
+    /// machine's own clock has to do.
+    pub(crate) fn now_ms(&self, own_ms: u64) -> u64 {
+        self.clock.map_or_else(now_ms, |clock| own_ms.wrapping_add(clock.ahead_ms))
     }
 
     /// The tablespace that a reader looks in, which asks for this one.

@@ -186,3 +186,100 @@ fn redis_and_memcached_share_a_database_if_they_are_told_to() {
     memcached.ask("flush_all\r\n", "OK\r\n");
     redis.ask("DBSIZE\r\n", ":0\r\n");
 }
+
+/// The lines of an answer, up to one that is `end`.
+fn lines(client: &mut Client, request: &str, end: &str) -> Vec<String> {
+    client.send(format!("{request}\r\n"));
+    let mut all = Vec::new();
+    loop {
+        let line = client.line();
+        if line.trim_end() == end {
+            return all;
+        }
+        all.push(line);
+    }
+}
+
+/// More keys than a step of a walk takes, one of any bytes; each is shown once, with what `me` says.
+#[test]
+fn all_keys_can_be_dumped() {
+    const KEYS: usize = 3000;
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    for key in 0..KEYS {
+        client.send(format!("set key{key} 0 0 1 noreply\r\nx\r\n"));
+    }
+    client.ask("ms AAEgJQ== 300 b T1000\r\n", "");
+    client.ask(format!("{}\r\n", "y".repeat(300)), "HD\r\n");
+    let mut all = lines(&mut client, "lru_crawler metadump all", "END");
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), KEYS + 1);
+    let odd = all.iter().find(|line| line.starts_with("key=%00%01%20%25 exp=")).expect("any bytes");
+    let word = |line: &str, name: &str| -> i64 {
+        let mut words = line.split_whitespace();
+        words.find_map(|word| word.strip_prefix(name)?.parse().ok()).expect("a number")
+    };
+    let (now, key7) = (word(odd, "la="), all.iter().find(|line| line.starts_with("key=key7 ")));
+    assert!((now + 900..=now + 1001).contains(&word(odd, "exp=")), "{odd}");
+    assert!(key7.is_some_and(|line| word(line, "exp=") == -1), "{key7:?}");
+    // By sizes of blocks: those of the short values, of the long one, and of none.
+    let [short, long] = [key7.unwrap(), odd].map(|line| word(line, "cls="));
+    let of = |client: &mut Client, classes: String| {
+        lines(client, &format!("lru_crawler metadump {classes}"), "END").len()
+    };
+    assert_eq!(of(&mut client, format!("{short},{long}")), KEYS + 1);
+    assert_eq!(of(&mut client, long.to_string()), 1);
+    assert_eq!(of(&mut client, (long + 1).to_string()), 0);
+    let mut gets = lines(&mut client, "lru_crawler mgdump hash", "EN");
+    gets.sort();
+    gets.dedup();
+    assert_eq!(gets.len(), KEYS + 1);
+    assert!(gets.contains(&"mg AAEgJQ== b\r\n".to_owned()), "a key of any bytes");
+    assert!(gets.contains(&"mg key2999\r\n".to_owned()));
+    let size = word(key7.unwrap(), "size=");
+    let items = lines(&mut client, &format!("stats cachedump {short} 5"), "END");
+    assert_eq!(items.len(), 5);
+    assert!(items.iter().all(|line| line.starts_with("ITEM key") && line.ends_with(" s]\r\n")));
+    assert!(items[0].contains("b; 0 s]") && size > 0, "{items:?}");
+    assert_eq!(lines(&mut client, &format!("stats cachedump {short} 0"), "END").len(), KEYS);
+    client.ask("get key7\r\n", "VALUE key7 0 1\r\nx\r\nEND\r\n");
+}
+
+/// What tools adjust in memcached is answered as there, and nothing is done.
+#[test]
+fn what_is_adjusted_in_memcached_is_answered() {
+    let server = serve(&options());
+    let mut client = Client::memcached(&server);
+    let bad = "CLIENT_ERROR bad command line format\r\n";
+    for (request, answer) in [
+        ("lru_crawler enable", "OK\r\n"),
+        ("lru_crawler disable", "OK\r\n"),
+        ("lru_crawler sleep 100", "OK\r\n"),
+        ("lru_crawler sleep 1000001", "CLIENT_ERROR sleep must be one second or less\r\n"),
+        ("lru_crawler sleep x", bad),
+        ("lru_crawler tocrawl 10", "OK\r\n"),
+        ("lru_crawler tocrawl -1", bad),
+        ("lru_crawler crawl 1,2", "OK\r\n"),
+        ("lru_crawler crawl 0", "BADCLASS invalid class id\r\n"),
+        ("lru_crawler metadump 1,x", "BADCLASS invalid class id\r\n"),
+        ("lru_crawler metadump", "ERROR\r\n"),
+        ("lru_crawler", "ERROR\r\n"),
+        ("slabs reassign a b", bad),
+        ("slabs reassign 1 2", "CLIENT_ERROR slab reassignment disabled\r\n"),
+        ("slabs automove 1", "OK\r\n"),
+        ("slabs automove 3", "ERROR\r\n"),
+        ("slabs automove x", bad),
+        ("slabs automove ratio 0.8", "OK\r\n"),
+        ("slabs", "ERROR\r\n"),
+        ("cache_memlimit 4", "MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m\r\n"),
+        ("cache_memlimit 9999", "MEMLIMIT_ADJUST_FAILED out of bounds or unable to adjust\r\n"),
+        ("cache_memlimit x", "ERROR\r\n"),
+        ("cache_memlimit 4 noreply\r\nslabs automove 1 noreply\r\nmn", "MN\r\n"),
+        ("stats cachedump", "CLIENT_ERROR bad command line\r\n"),
+        ("stats cachedump a b", bad),
+        ("stats cachedump 300 0", "CLIENT_ERROR Illegal slab id\r\n"),
+    ] {
+        client.ask(format!("{request}\r\n"), answer);
+    }
+}

@@ -30,5 +30,7 @@ pub(crate) fn ask(
             let how = Put { condition: Condition::Value(&old), ..Put::default() };
             Ret::Did(client.put_with(key, &bytes_of(new), &how)?.is_some())
         }
+        Op::Add(more) => Ret::Sum(client.count(key, more.into())?.try_into().expect("a sum")),
+        Op::Flush => client.flush().map(|()| Ret::Done)?,
     })
 }

@@ -19,22 +19,28 @@ impl<C: Client> Client for &mut C {
     }
 }
 
+/// Whether a key is a counter: so is every third.
+fn is_counter(key: u64) -> bool {
+    key % 3 == 2
+}
+
 /// A key of a round, by its number.
 pub(crate) fn name_of(round: usize, key: u64) -> String {
     format!("key-{round}-{key}")
 }
 
-/// What all clients of a test share: the order of what happens, the next value, and how many keys
-/// there are in a round.
+/// What all clients of a test share: the order of what happens, the next value, how many keys
+/// there are in a round, and whether clients delete all keys at times.
 pub(crate) struct Course {
     clock: AtomicU64,
     value: AtomicU32,
     pub(crate) keys: u64,
+    pub(crate) flushes: bool,
 }
 
 impl Default for Course {
     fn default() -> Course {
-        Course { clock: 0.into(), value: 0.into(), keys: KEYS }
+        Course { clock: 0.into(), value: 0.into(), keys: KEYS, flushes: false }
     }
 }
 
@@ -67,9 +73,15 @@ impl Course {
         let mut random = random_numbers(client as u64 * 1_000_003 + round as u64);
         while goes_on() {
             let key = random() % self.keys;
+            if self.flushes && random().is_multiple_of(32) {
+                let event = self.carry_out(client, round, key, Op::Flush, act);
+                events.extend((0..self.keys).map(|key| Event { key, ..event }));
+                continue;
+            }
             let new = || self.value.fetch_add(1, SeqCst);
             let op = match random() % 8 {
                 0..4 => Op::Get,
+                4..7 if is_counter(key) => Op::Add(1 + (random() % 3) as u32),
                 4 | 5 => Op::Set(new()),
                 6 => Op::Swap(seen[key as usize], new()),
                 _ => Op::Delete,

@@ -20,6 +20,10 @@ pub(crate) enum Op {
     Delete,
     /// Sets the second if the value is the first.
     Swap(u32, u32),
+    /// Adds to a counter, which begins as 0.
+    Add(u32),
+    /// Deletes all keys.
+    Flush,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,6 +32,8 @@ pub(crate) enum Ret {
     Done,
     /// Whether there was a value to delete, or the one to swap.
     Did(bool),
+    /// What a counter is then.
+    Sum(u32),
 }
 
 /// An operation of a history: when it began, and how and when it ended, as far as anybody knows.
@@ -49,10 +55,12 @@ impl Event {
             Op::Set(value) => format!(r#""set","value":{value}"#),
             Op::Delete => r#""delete""#.to_owned(),
             Op::Swap(old, new) => format!(r#""swap","old":{old},"value":{new}"#),
+            Op::Add(more) => format!(r#""add","value":{more}"#),
+            Op::Flush => r#""flush""#.to_owned(),
         };
         let ended = ended.map_or(String::new(), |(at, ret)| {
             let answer = match ret {
-                Ret::Value(Some(value)) => format!(r#","found":{value}"#),
+                Ret::Value(Some(value)) | Ret::Sum(value) => format!(r#","found":{value}"#),
                 Ret::Value(None) | Ret::Done => String::new(),
                 Ret::Did(did) => format!(r#","did":{did}"#),
             };

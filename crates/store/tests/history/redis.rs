@@ -57,11 +57,15 @@ impl Redis {
             Op::Swap(old, new) => {
                 self.command(&[b"SET", key, &bytes_of(new), b"IFEQ", &bytes_of(old)])
             }
+            Op::Add(1) => self.command(&[b"INCR", key]),
+            Op::Add(more) => self.command(&[b"INCRBY", key, more.to_string().as_bytes()]),
+            Op::Flush => self.command(&[b"FLUSHALL"]),
         }?;
         Ok(Ok(match (op, answer.as_str()) {
             (Op::Get, "$-1") => Ret::Value(None),
             (Op::Get, len) if len.starts_with('$') => Ret::Value(Some(self.0.value(&len[1..])?)),
-            (Op::Set(_), "+OK") => Ret::Done,
+            (Op::Set(_) | Op::Flush, "+OK") => Ret::Done,
+            (Op::Add(_), sum) if sum.starts_with(':') => Ret::Sum(sum[1..].parse().unwrap()),
             (Op::Delete, ":1") | (Op::Swap(..), "+OK") => Ret::Did(true),
             (Op::Delete, ":0") | (Op::Swap(..), "$-1") => Ret::Did(false),
             _ => return Ok(Err(answer)),

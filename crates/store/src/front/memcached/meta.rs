@@ -58,17 +58,21 @@ fn show_left(call: &mut Call<'_>, expires_ms: Option<u64>) {
     }
 }
 
-/// Seconds since an item was used last: if nobody knows, since this server started.
+/// Seconds since an item was used last.
 fn idle_s(call: &Call<'_>, found: &Found) -> u64 {
+    (call.turn.now / 1000).saturating_sub(used_s(call, found))
+}
+
+/// The second of Unix time in which an item was used last: if nobody knows, that in which this
+/// server started.
+pub(super) fn used_s(call: &Call<'_>, found: &Found) -> u64 {
     match found.trace {
-        Some(Trace { second: second @ 1.., .. }) => {
-            (call.turn.now / 1000).saturating_sub(second.into())
-        }
-        _ => call.turn.world.uptime().as_secs(),
+        Some(Trace { second: second @ 1.., .. }) => second.into(),
+        _ => (call.turn.now / 1000).saturating_sub(call.turn.world.uptime().as_secs()),
     }
 }
 
-fn is_read(found: &Found) -> bool {
+pub(super) fn is_read(found: &Found) -> bool {
     found.trace.is_some_and(|trace| trace.is_read)
 }
 

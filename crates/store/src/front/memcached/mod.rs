@@ -3,6 +3,7 @@
 //! - [`operations`]: what all three do to the store.
 //! - [`text`], [`meta`], [`binary`]: requests of each, and their answers. [`statistics`]: those of
 //!   `stats`.
+//! - [`dump`]: walks over all keys, and what else concerns memory.
 //! - [`numbers`]: numbers and times as clients write them.
 //! - [`flags`]: the flags of meta commands. [`base64`]: keys of any bytes in these.
 //! - [`chunk`]: values that follow a line of text.
@@ -14,6 +15,7 @@
 mod base64;
 mod binary;
 mod chunk;
+mod dump;
 mod flags;
 mod leases;
 mod mark;

@@ -5,6 +5,7 @@ use std::time::Instant;
 use remora::connection::token::Token;
 
 use crate::front::keyspace::TablespaceId;
+use crate::front::memcached::dump::Walk;
 use crate::front::memcached::mark::{self, Begin, Who};
 use crate::front::memcached::state::{Call, State, Taken};
 use crate::front::memcached::{binary, text};
@@ -26,7 +27,7 @@ impl Session {
     /// A new connection.
     pub fn new(world: &World) -> Session {
         let is_known = world.settings.password().is_none();
-        let state = State { is_binary: None, skip: 0, looked: 0, is_known };
+        let state = State { is_binary: None, skip: 0, looked: 0, walk: Walk::default(), is_known };
         Session { state, is_relayed: false }
     }
 
@@ -115,6 +116,8 @@ impl Session {
                 false => text::run(&mut call, rest),
             };
             match taken {
+                // Others have their turns first.
+                Taken::Again => return Step { used, next: Next::Send },
                 Taken::Wants(more) => return Step { used, next: Next::Read(more) },
                 Taken::Close => return Step { used, next: Next::Close },
                 Taken::Request(len, op) => {

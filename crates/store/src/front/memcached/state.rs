@@ -1,6 +1,7 @@
 //! What a connection of memcached's protocols remembers, and what a request is given.
 
 use crate::front::keyspace::{Refused, TablespaceId};
+use crate::front::memcached::dump::Walk;
 use crate::front::memcached::operations::Outcome;
 use crate::front::world::Turn;
 use crate::stats::Op;
@@ -14,6 +15,8 @@ pub(super) struct State {
     pub(super) skip: u64,
     /// How far the end of a line has been looked for.
     pub(super) looked: usize,
+    /// How far a walk over all keys has come that the next request asks for.
+    pub(super) walk: Walk,
     /// The client has given the password, or none is asked for.
     pub(super) is_known: bool,
 }
@@ -23,6 +26,8 @@ pub(super) struct State {
 pub(super) enum Taken {
     /// It has carried out a request of so many bytes.
     Request(usize, Op),
+    /// It has carried out a part of the request, whose bytes it wants to see again.
+    Again,
     /// It needs so many more bytes.
     Wants(usize),
     /// The connection cannot go on, or is not to.

@@ -85,6 +85,9 @@ fn settings(call: &Call<'_>) -> Vec<(String, String)> {
         ("item_size_max", settings.bulk_bytes.load(Relaxed).to_string()),
         ("idle_timeout", settings.idle_s.load(Relaxed).to_string()),
         ("flush_enabled", yes(true)),
+        ("dump_enabled", yes(true)),
+        ("lru_crawler", yes(true)),
+        ("slab_reassign", yes(false)),
         ("binding_protocol", "auto-negotiate".to_owned()),
     ];
     entries.map(|(name, value)| (name.to_owned(), value)).into()

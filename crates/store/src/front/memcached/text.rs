@@ -6,7 +6,7 @@ use crate::front::memcached::operations::{
     self, Adding, KEY_BYTES, Mode, Outcome, Storing, longest,
 };
 use crate::front::memcached::state::{Call, Taken, Words};
-use crate::front::memcached::{meta, statistics};
+use crate::front::memcached::{dump, meta, statistics};
 use crate::stats::Op;
 
 /// The longest line, in bytes.
@@ -73,6 +73,10 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         b"incr" => add(call, rest, false),
         b"decr" => add(call, rest, true),
         b"touch" => touch(call, rest),
+        b"lru_crawler" => return dump::crawler(call, rest, at + 1),
+        b"stats" if rest.clone().next() == Some(b"cachedump") => {
+            return dump::cachedump(call, rest.skip(1), at + 1);
+        }
         b"quit" => return Taken::Close,
         // A browser that a page has sent here: its next lines could be commands.
         _ if is_browser(name, rest.clone()) => {
@@ -115,6 +119,8 @@ fn administer<'a>(
             }
         }
         b"flush_all" => flush(call, rest),
+        b"slabs" => dump::slabs(call, rest),
+        b"cache_memlimit" => dump::memory_limit(call, rest),
         b"shutdown" => call.line(b"ERROR: shutdown not enabled"),
         _ => {
             call.turn.counts.errors.add(1);

@@ -260,8 +260,8 @@ impl fmt::Display for Report {
             let StoreTally { ended, open, lives, saved, evicted } = self.stores;
             writeln!(
                 f,
-                "  store   {ended} operations ended, {open} open; {lives} lives, {saved} snapshots; \
-                 {evicted} keys evicted"
+                "  store   {ended} operations ended, {open} open; {lives} lives, {saved} \
+                 snapshots; {evicted} keys evicted"
             )?;
         }
         for (status, n) in &self.failed {

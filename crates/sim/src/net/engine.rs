@@ -19,7 +19,7 @@ use super::changes::Changes;
 use super::marking::{Marking, marks};
 use super::notes::Notes;
 use super::packets::{Cargo, Kind, Packet, Packets};
-use super::paths::Atlas;
+use super::paths::{Atlas, Most};
 use super::pfc::{Entry, Ingress, PfcOptions};
 use super::port::{Flags, Leaving, NONE, Port, Queues, Usage};
 use super::routes::{NOWHERE, Routes, Routing};
@@ -191,6 +191,9 @@ impl Net {
         atlas: &Atlas,
     ) -> Result<Net, TopologyError> {
         topology.check()?;
+        if !Most::of(topology).fits() {
+            return Err(TopologyError::Paths);
+        }
         let links = topology.links();
         let (hosts, switches) = (topology.hosts, topology.switches);
         let has_queues = options.classes || options.pfc.is_some();

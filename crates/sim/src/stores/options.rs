@@ -39,7 +39,7 @@ pub struct StoreOptions {
     pub snapshot: f64,
     /// The length of the log's segments in bytes.
     pub segment_bytes: u64,
-    /// Whether there are counters, flushes and keys that expire, and clients whose clocks are wrong.
+    /// Whether there are counters, flushes and keys that expire, and clients' clocks are wrong.
     pub mixes: bool,
     /// Off only to see that the judge notices: changes are acknowledged before they are kept.
     pub waits_for_disk: bool,

@@ -145,7 +145,7 @@ pub fn is_possible(
             let moments =
                 [Some((early, held)).filter(|_| late != Some(early)), late.map(|at| (at, None))];
             for (at, held) in moments.into_iter().flatten() {
-                if first_end.is_none_or(|end| at < end) {
+                if first_end.is_none_or(|end| at <= end) {
                     let after = events[i].step(held);
                     ahead.extend(after.map(|after| (done | 1 << i, after, at, was_last)));
                 }

@@ -49,7 +49,7 @@ pub struct StoreOptions {
     pub quota: Option<u64>,
     /// Whether keys go by themselves at the limit.
     pub eviction: Eviction,
-    /// Whether there are counters, flushes and keys that expire, and clients whose clocks are wrong.
+    /// Whether there are counters, flushes and keys that expire, and clients' clocks are wrong.
     pub mixes: bool,
     /// Off only to see that the judge notices: changes are acknowledged before they are kept.
     pub waits_for_disk: bool,

@@ -13,8 +13,9 @@ use crate::way::call::{
     Placement, Refused, VALUE_MAX, WITH_HEADS,
 };
 use crate::way::chain::{Asks, ChainReader};
+use crate::way::clock::boot_ns;
 use crate::way::hello::{StoreKind, Welcome};
-use crate::way::index::{Index, boot_ns};
+use crate::way::index::Index;
 use crate::way::info::{self, LatencyInfo, Section, SpaceInfo};
 use crate::way::map::ClusterMap;
 use crate::way::one_sided::{self, OneSided, OneSidedError, Reads};

@@ -15,9 +15,7 @@
 
 use std::fmt;
 
-use rustix::time::{ClockId, clock_gettime};
-
-use super::kernel::now_ms;
+use super::clock::{boot_ns, now_ms};
 use crate::journal::Journal;
 use crate::layout::{COUNTS_AT, Geometry, MAGIC, PARTITIONS_MAX};
 use crate::memory::Memory;
@@ -54,12 +52,6 @@ pub struct Index {
     leased: Option<(TablespaceId, u64)>,
     /// The store's clock, if a kernel has told it.
     clock: Option<Clock>,
-}
-
-/// Nanoseconds of a clock that goes on while the machine sleeps.
-pub(crate) fn boot_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 impl fmt::Debug for Index {
@@ -141,8 +133,8 @@ impl Index {
         self.leased = self.leased.map(|(space, before)| (space, before.max(until)));
     }
 
-    /// A kernel that was asked at `asked_ms`, of a clock of the reader's own, has read `store_ms` of
-    /// Unix time. Since the answer took some time, and both are cut to milliseconds, the store's
+    /// A kernel that was asked at `asked_ms`, of a clock of the reader's own, has read `store_ms`
+    /// of Unix time. Since the answer took some time, and both are cut to milliseconds, the store's
     /// clock is taken to be ahead: a reader shows no item too long, and asks a kernel for one that
     /// expires in the next moment.
     pub(crate) fn set_clock(&mut self, store_ms: u64, asked_ms: u64) {

@@ -7,7 +7,10 @@ use std::time::{Duration, SystemTime};
 use remora::Device;
 use remora::kernel::{CallStatus, Context, DeployError, Deployment};
 
+pub use super::clock::now_ms;
+
 use super::call::{Call, LIMIT_AT, Operation, Refused};
+use super::clock::ms_of;
 use super::execute::{Effort, LATER, execute_with};
 use super::info::{self, SpaceInfo};
 use super::long::LongCalls;
@@ -109,15 +112,6 @@ impl<M: Memory + 'static, J: Journal + 'static> Served for Store<M, J> {
         let all = Store::tablespaces(self).into_iter();
         all.map(|space| (space.clone(), self.classes(space.id))).collect()
     }
-}
-
-/// Milliseconds of Unix time, now.
-pub fn now_ms() -> u64 {
-    ms_of(SystemTime::now())
-}
-
-fn ms_of(time: SystemTime) -> u64 {
-    time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
 /// What the kernels of a store share.

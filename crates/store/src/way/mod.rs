@@ -4,7 +4,7 @@
 //! - [`execute`]: what an operation does to a store; [`kernel`]: the same on the card.
 //! - [`row`]: rows of an answer; [`info`]: what a store says of itself.
 //! - [`long`]: calls that take long; [`payload`]: memory for their bytes.
-//! - [`index`]: what a reader of buckets has to know.
+//! - [`index`]: what a reader of buckets has to know; [`clock`]: what time it is.
 //! - [`one_sided`]: READs of cached locations.
 //! - [`chain`]: gets by work requests.
 //! - `patience`: how long a thread polls.
@@ -14,6 +14,7 @@
 
 pub mod call;
 pub mod chain;
+pub(crate) mod clock;
 pub mod connect;
 pub mod door;
 pub mod execute;

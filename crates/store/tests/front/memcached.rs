@@ -200,7 +200,7 @@ fn lines(client: &mut Client, request: &str, end: &str) -> Vec<String> {
     }
 }
 
-/// More keys than a step of a walk takes, one of any bytes; each is shown once, with what `me` says.
+/// More keys than a step of a walk takes, and one of any bytes.
 #[test]
 fn all_keys_can_be_dumped() {
     const KEYS: usize = 3000;

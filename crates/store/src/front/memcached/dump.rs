@@ -9,7 +9,7 @@ use crate::front::memcached::base64;
 use crate::front::memcached::chunk::BAD_LINE;
 use crate::front::memcached::meta::{is_read, used_s};
 use crate::front::memcached::numbers::{signed, unsigned_32};
-use crate::front::memcached::state::{Call, Taken};
+use crate::front::memcached::state::{Call, Taken, Walk};
 use crate::slab::class;
 use crate::stats::Op;
 
@@ -19,14 +19,6 @@ const STEP: usize = 1024;
 const CACHEDUMP_BYTES: u64 = 2 << 20;
 /// The largest limit of memory that is taken for one in MiB.
 const MEMORY_MAX: u32 = 1_000_000_000;
-
-/// How far a walk has come, between two steps of it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Walk {
-    cursor: u64,
-    items: u64,
-    bytes: u64,
-}
 
 /// An item that a walk has come to.
 struct Item<'a> {

@@ -5,9 +5,8 @@ use std::time::Instant;
 use remora::connection::token::Token;
 
 use crate::front::keyspace::TablespaceId;
-use crate::front::memcached::dump::Walk;
 use crate::front::memcached::mark::{self, Begin, Who};
-use crate::front::memcached::state::{Call, State, Taken};
+use crate::front::memcached::state::{Call, State, Taken, Walk};
 use crate::front::memcached::{binary, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;

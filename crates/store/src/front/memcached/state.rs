@@ -1,7 +1,6 @@
 //! What a connection of memcached's protocols remembers, and what a request is given.
 
 use crate::front::keyspace::{Refused, TablespaceId};
-use crate::front::memcached::dump::Walk;
 use crate::front::memcached::operations::Outcome;
 use crate::front::world::Turn;
 use crate::stats::Op;
@@ -19,6 +18,15 @@ pub(super) struct State {
     pub(super) walk: Walk,
     /// The client has given the password, or none is asked for.
     pub(super) is_known: bool,
+}
+
+/// How far a walk over all keys has come, between two steps of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Walk {
+    pub(super) cursor: u64,
+    /// Items that it has shown, and bytes of the answer.
+    pub(super) items: u64,
+    pub(super) bytes: u64,
 }
 
 /// What a protocol has done with the bytes that begin with a request.

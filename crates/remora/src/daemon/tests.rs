@@ -31,6 +31,7 @@ use crate::{Device, DeviceOptions};
 mod changing;
 mod crashes;
 mod hogs;
+mod kernels;
 mod meetings;
 mod notices;
 mod passes;

@@ -252,23 +252,28 @@ pyverbs() {
         /usr/bin/python3 scripts/pyverbs.py target/pyverbs tests/pyverbs.txt "$1"
 }
 
-# Runs a program on the daemon of this process and socket: on_daemon PID SOCKET COMMAND. Nothing of
-# it is left there then: no session, and none of its descriptors. (Some may stay once: the memory
-# that the user's programs have on the card, and a socket by which the card asks the kernel.)
+descriptors() {
+    find "/proc/$1/fd" | wc -l
+}
+
+# Runs a program on the daemon of this process and socket, which had so many descriptors before its
+# first program: on_daemon PID SOCKET COUNT COMMAND. Nothing of the program is left there then: no
+# session, and none of its descriptors. (The first ones that need them leave the memory that the
+# user's programs have on the card, and a socket by which the card asks the kernel.)
 on_daemon() {
-    local daemon=$1 socket=$2 before told status=0
-    shift 2
-    before=$(find "/proc/$daemon/fd" | wc -l)
+    local daemon=$1 socket=$2 first=$3 told status=0
+    shift 3
     REMORA_NIC=$socket "$@" || status=1
     for _ in {1..300}; do
         told=$("$(target_dir)/debug/remora" nic status --json --socket "$socket")
         if [[ $told == *'"dma_clients":[]'*'"sessions":[]'* ]] &&
-            (($(find "/proc/$daemon/fd" | wc -l) <= before + 4)); then
+            (($(descriptors "$daemon") <= first + 4)); then
             return "$status"
         fi
         sleep 0.1
     done
-    say "the daemon still has, behind $*:" "$told" "$(ls -l "/proc/$daemon/fd")"
+    say "the daemon, which began with $first descriptors, still has, behind $*:" "$told" \
+        "$(ls -l "/proc/$daemon/fd")"
     return 1
 }
 
@@ -284,7 +289,7 @@ stage_daemon() {
         [[ -S $folder/nic.sock ]] && break
         sleep 0.1
     done
-    local on=(on_daemon "$daemon" "$folder/nic.sock") tests
+    local on=(on_daemon "$daemon" "$folder/nic.sock" "$(descriptors "$daemon")") tests
     for tests in verbs_programs verbs_frameworks ranks cm_programs cm_api; do
         "${on[@]}" whole test --test "$tests" || status=1
     done

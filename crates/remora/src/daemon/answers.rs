@@ -682,7 +682,7 @@ fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
 /// Gives a session its share of the card, and holds it to its rates.
 pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
     if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-        of.user = User { uid, loans: rule.loans, groups: rule.groups };
+        of.user = User { uid, loans: rule.loans, groups: rule.groups, kernels: rule.kernels };
     }
     let (client, now) = (client_of(slot), driver.now());
     driver.nic.set_client_weight(client, rule.weight);

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use super::fd_store::Part;
+use super::kernel_file;
 use crate::event::Event;
 use crate::kernel::{Loader, ModuleLimits, Program, Tap};
 use crate::message::{Code, KernelRequest};
@@ -28,23 +30,41 @@ pub(super) enum Customer {
     Restored(u32, Part),
 }
 
-/// A module to be compiled, for a request.
+/// Where a module is.
+pub(super) enum Source {
+    /// A client has sent it with this request.
+    Sent(KernelRequest, Vec<u8>),
+    /// It is in the file of a kept kernel, which is read when it is its turn.
+    Left(OwnedFd),
+}
+
+/// A module to be compiled.
 pub(super) struct Job {
     pub(super) customer: Customer,
+    pub(super) source: Source,
+}
+
+/// Code that is ready to run, the request that it is for, and its module.
+pub(super) struct Compiled {
     pub(super) request: KernelRequest,
     pub(super) module: Vec<u8>,
+    pub(super) built: Built,
 }
+
+type Done = (Customer, Result<Compiled, Refusal>);
 
 /// The thread that compiles.
 #[derive(Debug)]
 pub(super) struct Compiler {
     loader: Loader,
     pub(super) waiting: VecDeque<Job>,
-    /// What another daemon has left, for which nobody waits: it comes last.
+    /// What another daemon has left. It takes turns with what clients wait for, so that neither
+    /// holds the other up for long.
     pub(super) left: VecDeque<Job>,
+    is_turn_of_left: bool,
     pub(super) is_busy: bool,
-    sender: Sender<(Job, Result<Built, Refusal>)>,
-    pub(super) done: Receiver<(Job, Result<Built, Refusal>)>,
+    sender: Sender<Done>,
+    pub(super) done: Receiver<Done>,
     /// Notified when something is done.
     pub(super) event: Arc<Event>,
 }
@@ -60,19 +80,18 @@ impl Compiler {
         let (sender, done) = mpsc::channel();
         let event = Arc::new(Event::new()?);
         let (waiting, left) = (VecDeque::new(), VecDeque::new());
-        Ok(Compiler { loader, waiting, left, is_busy: false, sender, done, event })
+        let (is_turn_of_left, is_busy) = (false, false);
+        Ok(Compiler { loader, waiting, left, is_turn_of_left, is_busy, sender, done, event })
     }
 
     /// Begins with the next job, if none is under way.
     pub(super) fn go_on(&mut self) {
         while !self.is_busy {
-            let next = self.waiting.pop_front().or_else(|| self.left.pop_front());
-            let Some(job) = next else { return };
+            let Some(Job { customer, source }) = self.next() else { return };
             let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
             let loader = self.loader;
             let run = move || {
-                let built = build(loader, &job.request, &job.module);
-                sender.send((job, built)).ok();
+                sender.send((customer, compile(loader, source))).ok();
                 crate::event::wake(&event);
             };
             let thread = std::thread::Builder::new().name("remora-compile".into());
@@ -83,6 +102,26 @@ impl Compiler {
             }
         }
     }
+
+    /// The next job: of those that wait and those that are left by turns.
+    fn next(&mut self) -> Option<Job> {
+        let of_left = self.is_turn_of_left && !self.left.is_empty() || self.waiting.is_empty();
+        self.is_turn_of_left = !of_left;
+        if of_left { self.left.pop_front() } else { self.waiting.pop_front() }
+    }
+}
+
+/// Compiles a module, with what it is for.
+fn compile(loader: Loader, source: Source) -> Result<Compiled, Refusal> {
+    let (request, module) = match source {
+        Source::Sent(request, module) => (request, module),
+        Source::Left(file) => {
+            let (_, request, module) = kernel_file::read(file.as_fd())?;
+            (request, module)
+        }
+    };
+    let built = build(loader, &request, &module)?;
+    Ok(Compiled { request, module, built })
 }
 
 /// Compiles a module.
@@ -107,5 +146,29 @@ fn build(loader: Loader, request: &KernelRequest, module: &[u8]) -> Result<Built
             Ok(Built::Tap(tap))
         }
         _ => Err("this request has no module".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::no_loader;
+
+    #[test]
+    fn modules_of_clients_and_those_that_are_left_take_turns() {
+        let mut compiler = Compiler::new(no_loader).unwrap();
+        let job = |customer| {
+            let source = Source::Sent(KernelRequest::List(0), Vec::new());
+            Job { customer, source }
+        };
+        compiler.left.extend((0..3).map(|n| job(Customer::Restored(n, Part::Kernel(0, 0)))));
+        compiler.waiting.extend((0..4).map(|n| job(Customer::Client(n))));
+        let order: String = std::iter::from_fn(|| compiler.next())
+            .map(|job| match job.customer {
+                Customer::Client(n) => format!("c{n} "),
+                Customer::Restored(n, _) => format!("l{n} "),
+            })
+            .collect();
+        assert_eq!(order, "c0 l0 c1 l1 c2 l2 c3 ");
     }
 }

@@ -122,15 +122,15 @@ fn end_kernels(driver: &mut Own, slot: u16) {
     let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
     let Some(of) = of else { return };
     let SessionKernels { opcodes, taps, .. } = std::mem::take(&mut of.kernels);
-    of.usage.kernels = 0;
-    for opcode in opcodes {
+    (of.usage.kernels, of.usage.module_bytes) = (0, 0);
+    for (opcode, _) in opcodes.into_iter().filter(|(_, of)| !of.waits) {
         let at = (client_of(slot), opcode);
         let ended = driver.kernels(|kernels, io| kernels.undeploy_for(io, at));
         if let Err(error) = ended {
             tracing::error!(%error, "a kernel of a session that ends");
         }
     }
-    for (number, to) in taps {
+    for (number, (to, _)) in taps {
         remove_tap(driver, number, to);
     }
 }

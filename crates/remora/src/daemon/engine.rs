@@ -42,15 +42,10 @@ use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 use crate::wake_pipe::Wake;
 
-/// The most memberships in multicast groups of one session, of the card's [`ALL_GROUPS`].
-const GROUPS: usize = 128;
-/// The groups of the card.
-pub(super) const ALL_GROUPS: u32 = 1024;
-
 /// The queues of all sessions.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    sessions: Vec<Option<SessionQueues>>,
+    pub(super) sessions: Vec<Option<SessionQueues>>,
     pub(crate) objects: Objects,
     /// XRC domains that files name.
     pub(crate) named: Named,
@@ -532,34 +527,6 @@ impl Engine {
         }
         self.own(session, Object::Lent(number), (amount, None));
         number
-    }
-
-    /// Pieces of memory that all sessions of a session's user lend, and the most that they may.
-    pub(crate) fn loans_of_user(&self, session: u16) -> (usize, usize) {
-        let (user, mine) = self.of_user(session);
-        (mine.map(|of| of.lent.len()).sum(), user.loans as usize)
-    }
-
-    /// May a session join another multicast group? Otherwise returns the limit.
-    pub(crate) fn room_for_group(&self, session: u16) -> Result<(), usize> {
-        let of = self.sessions.get(usize::from(session)).and_then(Option::as_ref);
-        let (user, mine) = self.of_user(session);
-        let most = user.groups as usize;
-        if of.is_none_or(|of| of.groups.len() >= GROUPS) {
-            return Err(GROUPS);
-        }
-        if mine.map(|of| of.groups.len()).sum::<usize>() >= most { Err(most) } else { Ok(()) }
-    }
-
-    fn of_user(&self, session: u16) -> (User, impl Iterator<Item = &SessionQueues>) {
-        let of = self.sessions.get(usize::from(session)).and_then(Option::as_ref);
-        let user = of.map_or_else(User::default, |of| of.user);
-        (user, self.sessions.iter().flatten().filter(move |of| of.user.uid == user.uid))
-    }
-
-    /// Pieces of memory that all sessions lend.
-    pub(crate) fn loans(&self) -> usize {
-        self.sessions.iter().flatten().map(|of| of.lent.len()).sum()
     }
 
     /// As [`Engine::add_lent`], under the number that the memory had with another daemon; returns

@@ -5,27 +5,23 @@
 //! A kernel that takes another's place is stored under a higher version before the other is
 //! forgotten, so that one of them is there whenever the daemon is killed.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::compiler::{Built, Customer, Job};
+use super::compiler::{Compiled, Customer, Job, Source};
 use super::fd_store::Part;
-use super::kernels::{MODULE_MAX, install};
+use super::kernel_file;
+use super::kernels::{deployed, install, note, wait};
 use super::restore::Parts;
 use super::server::Server;
-use crate::driver::Own;
-use crate::memory::memfd;
-use crate::message::{Code, KernelAnswer, KernelRequest, decode, encode};
-
-/// The longest file: a module, and the request.
-const FILE_MAX: usize = MODULE_MAX as usize + (64 << 10);
+use crate::message::{Code, KernelAnswer, KernelRequest};
 
 impl Server {
     /// Has the store keep a kernel that was deployed, if it keeps the session.
-    pub(super) fn store_kernel(&mut self, session: u32, request: &KernelRequest, module: &[u8]) {
-        let mut request = request.clone();
+    pub(super) fn store_kernel(&mut self, session: u32, mut request: KernelRequest, module: &[u8]) {
         let KernelRequest::Deploy { opcode, replace, .. } = &mut request else { return };
-        // The next daemon has no other one in its place.
-        *replace = false;
+        // With the next daemon it takes the place where it has waited.
+        *replace = true;
         let opcode = *opcode;
         let Some(held) = self.sessions.get(&session).filter(|held| !held.stored.is_empty()) else {
             return;
@@ -35,7 +31,7 @@ impl Server {
             Some(Part::Kernel(_, version)) => version.saturating_add(1),
             _ => 0,
         };
-        match memfd::constant("remora-kernel", &encode(&(request, module))) {
+        match kernel_file::write(session, &request, module) {
             Ok(file) => self.put(session, Part::Kernel(opcode, version), file.as_fd()),
             Err(error) => tracing::warn!(%error, opcode, "a kernel does not outlive the daemon"),
         }
@@ -50,48 +46,76 @@ impl Server {
     }
 
     /// Has the kernels of a session run again that another daemon has left. Modules have to be
-    /// compiled first, which begins when the daemon serves.
+    /// compiled first, which begins when the daemon serves. Until then they wait: their op-codes
+    /// are taken, and a client may replace or undeploy them.
     pub(super) fn restore_kernels(&mut self, session: u32, kernels: Parts) {
+        let mut latest = BTreeMap::new();
         for (part, file) in kernels {
-            let Some((request, module)) = read(file.as_fd()) else {
-                tracing::warn!(session, ?part, "a kernel's file cannot be read");
-                self.unstore(session, part);
-                continue;
-            };
-            match &request {
-                KernelRequest::Deploy { code: Code::Builtin(name), .. } => {
-                    let built = self.builtin(session, name, &request);
-                    self.run_restored((session, part), &request, built);
-                }
-                _ => {
-                    let customer = Customer::Restored(session, part);
-                    self.compiler.left.push_back(Job { customer, request, module });
-                }
+            let Part::Kernel(opcode, _) = part else { continue };
+            if let Some((former, _)) = latest.insert(opcode, (part, file)) {
+                self.unstore(session, former);
             }
         }
+        for (part, file) in latest.into_values() {
+            self.restore_kernel(session, part, file);
+        }
         self.compiler.go_on();
+    }
+
+    fn restore_kernel(&mut self, session: u32, part: Part, file: OwnedFd) {
+        let (opcode, request, module_bytes) = match checked(file.as_fd(), session, part) {
+            Ok((opcode, request, module)) => (opcode, request, module.len() as u64),
+            Err(reason) => return self.forget_kernel(session, part, &reason),
+        };
+        let waits =
+            self.with_session(session, |driver, slot| wait(driver, slot, opcode, module_bytes));
+        if let Some(Err(reason)) = waits {
+            // The policy has changed, and may change back.
+            return tracing::warn!(
+                session,
+                opcode,
+                reason,
+                "a kernel stays stored, and does not run"
+            );
+        }
+        let KernelRequest::Deploy { code: Code::Builtin(name), .. } = &request else {
+            let (customer, source) = (Customer::Restored(session, part), Source::Left(file));
+            return self.compiler.left.push_back(Job { customer, source });
+        };
+        let built = self.builtin(session, name, &request);
+        let compiled = built.map(|built| Compiled { request, module: Vec::new(), built });
+        self.run_restored((session, part), compiled);
     }
 
     /// Has a kernel run again, unless its client has undeployed or replaced it meanwhile.
     pub(super) fn run_restored(
         &mut self,
         (session, part): (u32, Part),
-        request: &KernelRequest,
-        built: Result<Built, String>,
+        compiled: Result<Compiled, String>,
     ) {
-        let Some(held) = self.sessions.get(&session) else { return };
         let Part::Kernel(opcode, _) = part else { return };
-        if held.stored.range(versions(opcode)).next_back() != Some(&part) {
-            return self.unstore(session, part);
-        }
-        let act = |driver: &mut Own, slot| built.map(|built| install(driver, slot, request, built));
-        match self.with_session(session, act) {
-            None | Some(Ok(KernelAnswer::Done)) => {}
-            Some(failed) => {
-                tracing::warn!(session, opcode, ?failed, "a kernel does not outlive the daemon");
-                self.unstore(session, part);
+        let done = self.with_session(session, |driver, slot| {
+            deployed(driver, slot, opcode).filter(|of| of.waits)?;
+            let done = compiled.and_then(|Compiled { request, module, built }| {
+                install(driver, slot, &request, (built, module.len() as u64))
+            });
+            if done != Ok(KernelAnswer::Done) {
+                note(driver, slot, opcode, None);
             }
+            Some(done)
+        });
+        match done.flatten() {
+            None | Some(Ok(KernelAnswer::Done)) => {}
+            Some(Ok(KernelAnswer::Full(limit))) => {
+                tracing::warn!(session, opcode, limit, "a kernel stays stored, and does not run");
+            }
+            Some(failed) => self.forget_kernel(session, part, &format!("{failed:?}")),
         }
+    }
+
+    fn forget_kernel(&mut self, session: u32, part: Part, reason: &str) {
+        tracing::warn!(session, ?part, reason, "a kernel does not outlive the daemon");
+        self.unstore(session, part);
     }
 }
 
@@ -99,8 +123,18 @@ fn versions(opcode: u64) -> std::ops::RangeInclusive<Part> {
     Part::Kernel(opcode, 0)..=Part::Kernel(opcode, u64::MAX)
 }
 
-/// What stands in a kernel's file.
-fn read(file: BorrowedFd<'_>) -> Option<(KernelRequest, Vec<u8>)> {
-    let bytes = memfd::read_constant(file, FILE_MAX).ok()?;
-    decode(&bytes).ok()
+/// The op-code, the request and the module in a kernel's file, which is to be this one's.
+fn checked(
+    file: BorrowedFd<'_>,
+    session: u32,
+    part: Part,
+) -> Result<(u64, KernelRequest, Vec<u8>), String> {
+    let (of, request, module) = kernel_file::read(file)?;
+    let KernelRequest::Deploy { opcode, .. } = request else {
+        return Err("its file is no kernel’s".into());
+    };
+    if of != session || !matches!(part, Part::Kernel(named, _) if named == opcode) {
+        return Err(format!("its file is that of session {of}, op-code {opcode:#x}"));
+    }
+    Ok((opcode, request, module))
 }

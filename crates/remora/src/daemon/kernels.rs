@@ -11,10 +11,11 @@ use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
 
 use super::answers::NO_SESSION;
-use super::compiler::{Built, Customer, Job};
+use super::compiler::{Built, Compiled, Customer, Job, Source};
 use super::ending::remove_tap;
+use super::kernel_file::MODULE_MAX;
 use super::objects::Ask;
-use super::running::client_of;
+use super::running::{Deployed, client_of};
 use super::server::Server;
 use crate::commands::Commands;
 use crate::driver::Own;
@@ -25,8 +26,6 @@ use crate::message::{
     Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow, Object,
 };
 
-/// The longest module, in bytes.
-pub(super) const MODULE_MAX: u64 = 1 << 20;
 /// Kernels in one answer.
 const PAGE: usize = 16;
 
@@ -72,12 +71,18 @@ impl Server {
                     return Some(Err(NO_SESSION.into()));
                 };
                 let built = self.builtin(session, name, &request);
-                Some(built.and_then(|built| self.run_for(session, (&request, &[]), built)))
+                let module = Vec::new();
+                Some(
+                    built.and_then(|built| {
+                        self.run_for(session, Compiled { request, module, built })
+                    }),
+                )
             }
             Code::Module { .. } => match module_bytes(with) {
                 Ok(module) => {
                     let customer = Customer::Client(client);
-                    self.compiler.waiting.push_back(Job { customer, request, module });
+                    let source = Source::Sent(request, module);
+                    self.compiler.waiting.push_back(Job { customer, source });
                     self.pause(client);
                     self.compiler.go_on();
                     None
@@ -88,16 +93,13 @@ impl Server {
     }
 
     /// Has code of a client run; it outlives the daemon from then on, if the session does.
-    fn run_for(
-        &mut self,
-        session: u32,
-        (request, module): (&KernelRequest, &[u8]),
-        built: Built,
-    ) -> KernelDone {
-        let act = |driver: &mut Own, slot| install(driver, slot, request, built);
-        let answer = self.with_session(session, act).ok_or(NO_SESSION)?;
+    fn run_for(&mut self, session: u32, compiled: Compiled) -> KernelDone {
+        let Compiled { request, module, built } = compiled;
+        let code = (built, module.len() as u64);
+        let act = |driver: &mut Own, slot| install(driver, slot, &request, code);
+        let answer = self.with_session(session, act).ok_or(NO_SESSION)??;
         if answer == KernelAnswer::Done {
-            self.store_kernel(session, request, module);
+            self.store_kernel(session, request, &module);
         }
         Ok(answer)
     }
@@ -125,19 +127,16 @@ impl Server {
     /// Answers those whose modules are compiled.
     pub(super) fn answer_compiled(&mut self) {
         self.compiler.event.drain().ok();
-        while let Ok((job, built)) = self.compiler.done.try_recv() {
+        while let Ok((customer, compiled)) = self.compiler.done.try_recv() {
             self.compiler.is_busy = false;
-            let Job { customer, request, module } = job;
             match customer {
                 Customer::Client(client) => {
                     let session = self.held(client).ok_or_else(|| "the session has ended".into());
-                    let done = session.and_then(|session| {
-                        built.and_then(|built| self.run_for(session, (&request, &module), built))
-                    });
+                    let done = session.and_then(|of| self.run_for(of, compiled?));
                     self.go_on_with(client, done);
                 }
                 Customer::Restored(session, part) => {
-                    self.run_restored((session, part), &request, built);
+                    self.run_restored((session, part), compiled);
                 }
             }
         }
@@ -162,85 +161,144 @@ fn grants(list: &[(u32, bool)]) -> Vec<Grant> {
     list.iter().map(|&(key, write)| Grant { key, write }).collect()
 }
 
-/// Has code run.
+/// Has code run, whose module has so many bytes.
 pub(super) fn install(
     driver: &mut Own,
     slot: u16,
     request: &KernelRequest,
-    built: Built,
-) -> KernelAnswer {
+    (built, module_bytes): (Built, u64),
+) -> KernelDone {
     match (request, built) {
         (
             KernelRequest::Deploy { opcode, replace, name, budget, grants: list, .. },
             Built::Program(program),
         ) => {
             let deployment = Deployment::new(name.clone(), grants(list)).budget(*budget);
-            deploy(driver, slot, (*opcode, *replace), (deployment, program))
+            let code = (deployment, program, module_bytes);
+            deploy(driver, slot, (*opcode, *replace), code)
         }
         (KernelRequest::Bind { to, grants: list, .. }, Built::Tap(tap)) => {
-            bind(driver, slot, *to, (grants(list), tap))
+            bind(driver, slot, *to, (grants(list), tap, module_bytes))
         }
-        _ => KernelAnswer::Unknown,
+        _ => Ok(KernelAnswer::Unknown),
     }
+}
+
+/// Keeps an op-code, and room for a module of so many bytes, for a kernel that another daemon has
+/// left, until it runs in the place that it replaces.
+pub(super) fn wait(
+    driver: &mut Own,
+    slot: u16,
+    opcode: u64,
+    module_bytes: u64,
+) -> Result<(), Refusal> {
+    if let Err(limit) = room_for_another(driver, slot) {
+        return Err(format!("there is no room for more than {limit} kernels"));
+    }
+    room_for_module(driver, slot, module_bytes)?;
+    note(driver, slot, opcode, Some(Deployed { module_bytes, waits: true }));
+    Ok(())
+}
+
+/// Notes what an op-code has from now on; returns what it had.
+pub(super) fn note(
+    driver: &mut Own,
+    slot: u16,
+    opcode: u64,
+    now: Option<Deployed>,
+) -> Option<Deployed> {
+    let of = driver.engine.as_deref_mut()?.session(slot)?;
+    let former = match now {
+        Some(deployed) => {
+            of.usage.add_kernel(deployed.module_bytes);
+            of.kernels.opcodes.insert(opcode, deployed)
+        }
+        None => of.kernels.opcodes.remove(&opcode),
+    };
+    if let Some(former) = former {
+        of.usage.remove_kernel(former.module_bytes);
+    }
+    former
+}
+
+/// The kernel of an op-code of a session.
+pub(super) fn deployed(driver: &mut Own, slot: u16, opcode: u64) -> Option<Deployed> {
+    driver.engine.as_deref_mut()?.session(slot)?.kernels.opcodes.get(&opcode).copied()
 }
 
 fn deploy(
     driver: &mut Own,
     slot: u16,
     (opcode, replace): (u64, bool),
-    (deployment, program): (Deployment, Box<dyn Program>),
-) -> KernelAnswer {
+    (deployment, program, module_bytes): (Deployment, Box<dyn Program>, u64),
+) -> KernelDone {
     let at = (client_of(slot), opcode);
-    if !replace && let Err(limit) = admits(driver, slot) {
-        return KernelAnswer::Full(limit as u64);
+    let former = deployed(driver, slot, opcode);
+    let waits = former.is_some_and(|former| former.waits);
+    if waits && !replace {
+        return Ok(KernelAnswer::Taken);
     }
-    let deployed = driver.kernels(|kernels, _| match replace {
+    if !replace && let Err(limit) = room_for_another(driver, slot) {
+        return Ok(KernelAnswer::Full(limit as u64));
+    }
+    let before = former.map_or(0, |former| former.module_bytes);
+    room_for_module(driver, slot, module_bytes.saturating_sub(before))?;
+    // The card does not know of one that waits.
+    let done = driver.kernels(|kernels, _| match replace && !waits {
         true => kernels.replace_for(at, deployment, program),
         false => kernels.deploy_for(at, deployment, program),
     });
-    if let Err(error) = deployed {
-        return refusal(error);
+    if let Err(error) = done {
+        return Ok(refusal(error));
     }
-    let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-    if let Some(of) = of
-        && of.kernels.opcodes.insert(opcode)
-    {
-        of.usage.kernels += 1;
-    }
-    KernelAnswer::Done
+    note(driver, slot, opcode, Some(Deployed { module_bytes, waits: false }));
+    Ok(KernelAnswer::Done)
 }
 
 fn bind(
     driver: &mut Own,
     slot: u16,
     to: Bound,
-    (grants, tap): (Vec<Grant>, Box<dyn Tap>),
-) -> KernelAnswer {
+    (grants, tap, module_bytes): (Vec<Grant>, Box<dyn Tap>, u64),
+) -> KernelDone {
     let object = match to {
         Bound::Receive(qpn) | Bound::Send(qpn) => Object::Qp(qpn),
         Bound::Region(key) => Object::Mr(key),
     };
     let owner = driver.engine.as_deref().and_then(|engine| engine.objects.owner(object));
     if owner != Some(slot) {
-        return KernelAnswer::Bind(BindError::Unknown);
+        return Ok(KernelAnswer::Bind(BindError::Unknown));
     }
-    if let Err(limit) = admits(driver, slot) {
-        return KernelAnswer::Full(limit as u64);
+    if let Err(limit) = room_for_another(driver, slot) {
+        return Ok(KernelAnswer::Full(limit as u64));
     }
+    room_for_module(driver, slot, module_bytes)?;
     let number = driver.kernels(|kernels, _| kernels.add_tap(grants, tap));
     if let Err(error) = driver.bind_kernel(to, number) {
         driver.kernels(|kernels, _| kernels.remove_tap(number));
-        return KernelAnswer::Bind(error);
+        return Ok(KernelAnswer::Bind(error));
     }
     if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-        of.kernels.taps.insert(number, to);
-        of.usage.kernels += 1;
+        of.kernels.taps.insert(number, (to, module_bytes));
+        of.usage.add_kernel(module_bytes);
     }
-    KernelAnswer::Number(number)
+    Ok(KernelAnswer::Number(number))
 }
 
-fn admits(driver: &mut Own, slot: u16) -> Result<(), usize> {
-    driver.engine.as_deref_mut().map_or(Err(0), |engine| engine.admits(slot, Ask::Other))
+/// May the session have another kernel? Otherwise returns how many it, or its user, may have.
+fn room_for_another(driver: &mut Own, slot: u16) -> Result<(), usize> {
+    let engine = driver.engine.as_deref_mut().ok_or(0usize)?;
+    engine.admits(slot, Ask::Other)?;
+    let (of_user, most) = engine.kernels_of_user(slot);
+    if of_user < most { Ok(()) } else { Err(most) }
+}
+
+/// May the daemon keep so many more bytes of modules for the session?
+fn room_for_module(driver: &mut Own, slot: u16, bytes: u64) -> Result<(), Refusal> {
+    let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
+    engine.admits(slot, Ask::Module(bytes)).map_err(|limit| {
+        format!("the session’s quota of {limit} bytes of memory has no room for the module")
+    })
 }
 
 fn refusal(error: DeployError) -> KernelAnswer {
@@ -256,16 +314,13 @@ fn ask(driver: &mut Own, slot: u16, request: &KernelRequest) -> KernelAnswer {
     let client = client_of(slot);
     match *request {
         KernelRequest::Undeploy(opcode) => {
+            let waits = deployed(driver, slot, opcode).is_some_and(|of| of.waits);
             let at = (client, opcode);
-            if let Err(error) = driver.kernels(|kernels, io| kernels.undeploy_for(io, at)) {
+            if !waits && let Err(error) = driver.kernels(|kernels, io| kernels.undeploy_for(io, at))
+            {
                 return refusal(error);
             }
-            let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-            if let Some(of) = of
-                && of.kernels.opcodes.remove(&opcode)
-            {
-                of.usage.kernels -= 1;
-            }
+            note(driver, slot, opcode, None);
             KernelAnswer::Done
         }
         KernelRequest::List(from) => {
@@ -284,12 +339,12 @@ fn ask(driver: &mut Own, slot: u16, request: &KernelRequest) -> KernelAnswer {
         }
         KernelRequest::Unbind(number) => {
             let of = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot));
-            let Some((of, to)) =
-                of.and_then(|of| of.kernels.taps.remove(&number).map(|to| (of, to)))
+            let Some((of, (to, module_bytes))) =
+                of.and_then(|of| of.kernels.taps.remove(&number).map(|tap| (of, tap)))
             else {
                 return KernelAnswer::Unknown;
             };
-            of.usage.kernels -= 1;
+            of.usage.remove_kernel(module_bytes);
             remove_tap(driver, number, to);
             KernelAnswer::Done
         }

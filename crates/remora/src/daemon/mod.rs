@@ -9,7 +9,9 @@
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
-//!   (`compiler`); `kept_kernels` has those of kept sessions outlive the daemon;
+//!   (`compiler`); `kept_kernels` has those of kept sessions outlive the daemon, each by a file
+//!   (`kernel_file`);
+//! - `shares` says what the sessions of one user may have together;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them; `descriptors` looks at what comes with their messages; `answers`
 //!   answers their requests, and `ending` destroys what a session has left; `descriptions` tell a
@@ -42,6 +44,7 @@ mod hostile_machine;
 mod ivshmem;
 mod join;
 mod kept_kernels;
+mod kernel_file;
 mod kernels;
 mod lent;
 mod machines;
@@ -57,6 +60,7 @@ mod running;
 pub mod server;
 mod session_queues;
 mod sessions;
+mod shares;
 mod xrc;
 
 pub use dma_client::{DmaChannel, DmaClient, DmaError, DmaStatus};

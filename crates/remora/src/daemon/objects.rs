@@ -50,6 +50,8 @@ pub(crate) struct Usage {
     pub(crate) entries: u64,
     /// Its kernels, deployed and bound ones.
     pub(crate) kernels: u32,
+    /// Bytes of their modules.
+    pub(crate) module_bytes: u64,
 }
 
 /// What kind of object it is, in the order in which a session's are destroyed: connections and
@@ -122,6 +124,8 @@ pub(crate) enum Ask {
     Entries(u64),
     /// Lent memory of so many bytes.
     Lent(u64),
+    /// So many more bytes of kernels' modules.
+    Module(u64),
     /// Anything else.
     Other,
 }
@@ -157,12 +161,30 @@ impl Usage {
             Ask::Entries(more) => fits(self.entries, more, quotas.entries),
             Ask::Lent(bytes) => {
                 below(counts(&[Kind::Lent]), u64::from(quotas.loans))?;
-                fits(self.lent_bytes, bytes, quotas.memory_bytes)
+                fits(self.kept_bytes(), bytes, quotas.memory_bytes)
             }
+            Ask::Module(bytes) => fits(self.kept_bytes(), bytes, quotas.memory_bytes),
             Ask::Other => {
                 below(counts(&OTHERS) + u64::from(self.kernels), u64::from(quotas.others))
             }
         }
+    }
+
+    /// Notes a kernel that the session has, and the bytes of its module.
+    pub(crate) fn add_kernel(&mut self, module_bytes: u64) {
+        self.kernels += 1;
+        self.module_bytes += module_bytes;
+    }
+
+    /// Notes that it has gone.
+    pub(crate) fn remove_kernel(&mut self, module_bytes: u64) {
+        self.kernels = self.kernels.saturating_sub(1);
+        self.module_bytes = self.module_bytes.saturating_sub(module_bytes);
+    }
+
+    /// Bytes that the daemon keeps for the session.
+    fn kept_bytes(&self) -> u64 {
+        self.lent_bytes.saturating_add(self.module_bytes)
     }
 
     /// The session's part of what is in use on the card.
@@ -325,6 +347,10 @@ mod tests {
         assert_eq!(usage.admits(Ask::Lent(1), &quotas), Ok(()));
         objects.add(3, &mut usage, Object::Lent(1), (1, None));
         assert_eq!(usage.admits(Ask::Lent(0), &quotas), Err(1));
+        usage.add_kernel(50);
+        assert_eq!(usage.admits(Ask::Module(49), &quotas), Ok(()), "beside one lent byte");
+        assert_eq!(usage.admits(Ask::Module(50), &quotas), Err(100));
+        usage.remove_kernel(50);
         assert_eq!(usage.admits(Ask::Window, &quotas), Err(2));
         objects.add(3, &mut usage, Object::Cq(1), (10, None));
         assert_eq!(usage.admits(Ask::Completions(1), &quotas), Err(1));

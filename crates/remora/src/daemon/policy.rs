@@ -12,6 +12,7 @@
 //! sessions = 16
 //! loans = 4096              # pieces of memory that all its sessions lend together
 //! groups = 256              # memberships in multicast groups, the same
+//! kernels = 512             # kernels, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
 //!
@@ -33,8 +34,9 @@ use thiserror::Error;
 
 use remora_nic::{Rate, RateLimits};
 
-use super::engine::ALL_GROUPS;
 use super::lent::LOANS_MAX;
+use super::running::ALL_KERNELS;
+use super::shares::ALL_GROUPS;
 use crate::dma::Sizes;
 use crate::message::{Keep, Quotas};
 
@@ -59,6 +61,8 @@ pub(crate) struct Rule {
     pub(crate) loans: u32,
     /// The most memberships in multicast groups of all of them.
     pub(crate) groups: u32,
+    /// The most kernels of all of them.
+    pub(crate) kernels: u32,
     /// The longest time for which a session is kept; `None`: without limit.
     pub(crate) keep_seconds: Option<u32>,
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
@@ -76,9 +80,10 @@ pub(crate) struct Rule {
 const SESSIONS: u32 = 1024;
 /// The most of one user, who leaves some to others.
 const SESSIONS_OF_A_USER: u32 = 256;
-/// The same of loans and groups, where there are several users.
+/// The same of loans, groups and kernels, where there are several users.
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
 const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
+const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
 
 /// Why a policy cannot be read.
 #[derive(Debug, Error)]
@@ -133,6 +138,7 @@ struct Entry {
     sessions: Option<u32>,
     loans: Option<u32>,
     groups: Option<u32>,
+    kernels: Option<u32>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
     weight: Option<u16>,
@@ -192,7 +198,8 @@ struct CardMemoryEntry {
 impl Default for Policy {
     fn default() -> Policy {
         let own = rustix::process::geteuid().as_raw();
-        let all = Rule { loans: LOANS_MAX as u32, groups: ALL_GROUPS, ..Rule::new(true) };
+        let (loans, groups, kernels) = (LOANS_MAX as u32, ALL_GROUPS, ALL_KERNELS);
+        let all = Rule { loans, groups, kernels, ..Rule::new(true) };
         Policy {
             sessions: SESSIONS,
             others: Rule::new(false),
@@ -209,6 +216,7 @@ impl Rule {
             sessions: SESSIONS_OF_A_USER,
             loans: LOANS_OF_A_USER,
             groups: GROUPS_OF_A_USER,
+            kernels: KERNELS_OF_A_USER,
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
@@ -227,6 +235,7 @@ impl Rule {
             sessions: entry.sessions.unwrap_or(SESSIONS_OF_A_USER),
             loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
+            kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
             rates: entry.rates.limits(),
@@ -342,6 +351,8 @@ mod tests {
         let most = |policy: &Policy| (policy.rule(own).loans, policy.rule(own).groups);
         assert_eq!(most(&policy), (LOANS_MAX as u32, ALL_GROUPS), "there is nobody else");
         assert_eq!(most(&shared), (LOANS_MAX as u32 / 2, ALL_GROUPS / 2));
+        let kernels = |policy: &Policy| policy.rule(own).kernels;
+        assert_eq!((kernels(&policy), kernels(&shared)), (ALL_KERNELS, ALL_KERNELS / 2));
     }
 
     #[test]
@@ -352,6 +363,7 @@ mod tests {
             attach = true
             sessions = 1
             loans = 10
+            kernels = 6
             [users.root]
             lend_process_memory = true
             [users.4711]
@@ -371,6 +383,7 @@ mod tests {
         assert!(policy.shares());
         assert_eq!((policy.sessions(), policy.rule(9999).sessions), (5, 1));
         assert_eq!((policy.rule(9999).loans, policy.rule(4712).groups), (10, GROUPS_OF_A_USER));
+        assert_eq!((policy.rule(9999).kernels, policy.rule(4712).kernels), (6, KERNELS_OF_A_USER));
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
         let rule = policy.rule(4712);

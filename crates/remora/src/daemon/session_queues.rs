@@ -115,6 +115,7 @@ pub(crate) struct User {
     pub(crate) uid: u32,
     pub(crate) loans: u32,
     pub(crate) groups: u32,
+    pub(crate) kernels: u32,
 }
 
 /// What has happened in a session.

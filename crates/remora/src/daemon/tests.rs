@@ -33,6 +33,7 @@ mod crashes;
 #[path = "../../tests/support/echo.rs"]
 mod echo;
 mod hogs;
+mod kernels;
 mod meetings;
 mod notices;
 mod passes;

@@ -1,6 +1,7 @@
 //! A kernel that is loaded, without a compiler: it answers with what it was called with.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use remora_offload::kernel::{
     AsyncProgram, CallStatus, Context, LoadRefusal, Loadable, ModuleLimits, Program, Tap,
@@ -20,8 +21,9 @@ pub(crate) fn echo() -> Echo {
     Echo { bytes: MAGIC.to_vec() }
 }
 
-/// A loader that takes this module only.
+/// A loader that takes this module only, and a compiler's time for it.
 pub(crate) fn load(bytes: &[u8], _: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+    std::thread::sleep(Duration::from_millis(1));
     if bytes == MAGIC { Ok(Arc::new(echo())) } else { Err("this is no echo".into()) }
 }
 

@@ -1,11 +1,17 @@
 //! Clients that take of everything as much as they get: others have enough left.
 
+use super::kernels::*;
 use super::*;
 use crate::daemon::answers::OBSERVERS;
 use crate::daemon::lent::LOANS_MAX;
 
 /// A daemon whose own user may use so much.
 fn daemon_with(rule: &str) -> Daemon {
+    Daemon::with(policy_with(rule))
+}
+
+/// A policy by which the daemon's own user may use so much.
+pub(super) fn policy_with(rule: &str) -> Policy {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let own = rustix::process::geteuid().as_raw();
@@ -14,7 +20,7 @@ fn daemon_with(rule: &str) -> Daemon {
     std::fs::write(&file, format!("[users.{own}]\n{rule}")).unwrap();
     let policy = Policy::read(&file).unwrap();
     std::fs::remove_file(file).unwrap();
-    Daemon::with(policy)
+    policy
 }
 
 /// Lends until the daemon refuses; returns how many pieces, and why it does.
@@ -73,6 +79,34 @@ fn the_sessions_of_a_user_lend_and_join_no_more_together_than_the_users_share() 
     assert_eq!(lend_all(&two, Loan::Sealed, &[file.as_fd()]).0, 3);
     drop(two);
     daemon.wait_until_empty();
+}
+
+#[test]
+fn the_sessions_of_a_user_have_no_more_kernels_together_than_the_users_share() {
+    let daemon = daemon_with("kernels = 3");
+    let (one, two) = (daemon.client(), daemon.client());
+    let get = |client: &Client, opcode| client.kernel(builtin(opcode, "get"), &[]);
+    assert_eq!([get(&one, 1), get(&one, 2), get(&two, 1)], [const { KernelAnswer::Done }; 3]);
+    assert_eq!(get(&two, 2), KernelAnswer::Full(3));
+    assert_eq!(one.kernel(KernelRequest::Undeploy(2), &[]), KernelAnswer::Done);
+    assert_eq!(get(&two, 2), KernelAnswer::Done);
+}
+
+#[test]
+fn modules_count_for_the_memory_that_a_session_may_have() {
+    let (module, bytes) = echo_file();
+    let daemon = daemon_with(&format!("quotas.memory_bytes = {}", 2 * bytes + 1));
+    let client = daemon.client();
+    let refused = |replace, opcode| {
+        let request = Request::Kernel(loaded(opcode, replace));
+        client.asker.refusal(&request, &[module.as_fd()])
+    };
+    assert_eq!([refused(false, 1), refused(false, 2)], [None, None]);
+    let reason = refused(false, 3).unwrap();
+    assert!(reason.contains("module"), "{reason}");
+    assert_eq!(refused(true, 2), None, "it takes the place of another");
+    assert_eq!(client.kernel(KernelRequest::Undeploy(1), &[]), KernelAnswer::Done);
+    assert_eq!(refused(false, 3), None);
 }
 
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.

@@ -6,10 +6,13 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
+use std::time::Instant;
 
 use remora_nic::RegMrError;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use super::hogs::policy_with;
+use super::kernels::*;
 use super::*;
 
 /// A service manager: it keeps descriptors under names.
@@ -42,9 +45,7 @@ impl Manager {
         let before = count();
         let sender = UnixDatagram::unbound().unwrap();
         sender.send_to(mark.as_bytes(), &self.path).unwrap();
-        while count() == before {
-            std::thread::yield_now();
-        }
+        wait_until("the manager has heard all", || count() > before);
     }
 
     fn names(&self) -> Vec<String> {
@@ -111,6 +112,15 @@ fn serve(
     }
     said.lock().unwrap().push(text.to_owned());
     text != "END"
+}
+
+/// Waits for what happens soon.
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn kept(name: &str) -> Hello {
@@ -294,10 +304,7 @@ fn kernels_outlive_the_daemon() {
         assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
         device = open(&daemon).take_over(ticket, Keep::Forever).open().unwrap();
         let kernels = || device.kernels().into_iter().map(|kernel| (kernel.opcode, kernel.name));
-        // A module is compiled meanwhile.
-        while kernels().len() < 2 {
-            std::thread::yield_now();
-        }
+        wait_until("the module is compiled", || kernels().len() == 2);
         let names = [(17, "echo".to_owned()), (18, "get".to_owned())];
         assert!(kernels().eq(names), "round {round}: {:?}", device.kernels());
         echoes(&device);
@@ -316,19 +323,12 @@ fn kernels_outlive_the_daemon() {
 /// Each wrong one is left out, and the session is there all the same.
 #[test]
 fn kernels_that_cannot_run_again_are_forgotten() {
-    use crate::message::{Code, KernelRequest};
     let manager = Manager::start("wrong-kernels");
     let (daemon, _) = manager.daemon();
     let client = Client::attach(&daemon, &kept("store")).unwrap();
-    let deploy = |opcode, replace, name: &str| {
-        let (name, budget, grants) = (name.to_owned(), 1000, vec![]);
-        let code = Code::Builtin(name.clone());
-        KernelRequest::Deploy { opcode, replace, name, budget, grants, code }
-    };
-    let asked = |request| client.asker.refusal(&Request::Kernel(request), &[]);
-    assert_eq!(asked(deploy(1, false, "get")), None);
-    assert_eq!(asked(deploy(1, true, "get")), None);
-    assert_eq!(asked(deploy(2, false, "get")), None);
+    for request in [builtin(1, "get"), in_place(builtin(1, "get")), builtin(2, "get")] {
+        assert_eq!(client.kernel(request, &[]), KernelAnswer::Done);
+    }
     drop(daemon);
     let mut left = manager.pass();
     let mut add = |name: &str, file: OwnedFd| {
@@ -336,29 +336,72 @@ fn kernels_that_cannot_run_again_are_forgotten() {
         left.push((name.into(), file));
     };
     let file = |bytes: &[u8]| crate::memory::memfd::constant("kernel", bytes).unwrap();
-    let described = |request: KernelRequest| file(&encode(&(request, b"no module".to_vec())));
+    let of = |session: u32, request: KernelRequest| {
+        file(&encode(&(session, request, b"no module".to_vec())))
+    };
     // A daemon was killed that had stored a kernel's successor.
-    add("remora.1.kernel.2.1", described(deploy(2, false, "get")));
-    add("remora.1.kernel.3.0", described(deploy(3, false, "no such kernel")));
+    add("remora.1.kernel.2.1", of(1, in_place(builtin(2, "get"))));
+    add("remora.1.kernel.3.0", of(1, in_place(builtin(3, "no such kernel"))));
     add("remora.1.kernel.4.0", file(b"nonsense"));
     add("remora.1.kernel.5.0", sealed(4096).0);
     add("remora.1.kernel.6.0", std::io::pipe().unwrap().0.into());
-    add("remora.1.kernel.7.0", described(KernelRequest::Undeploy(1)));
+    add("remora.1.kernel.7.0", of(1, KernelRequest::Undeploy(1)));
+    add("remora.1.kernel.8.0", of(2, in_place(builtin(8, "get"))));
+    add("remora.1.kernel.9.0", of(1, in_place(builtin(1, "get"))));
     let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
     let rest =
         ["arena", "kernel.1.1", "kernel.2.1", "record"].map(|part| format!("remora.1.{part}"));
-    while manager.of_sessions() != rest {
-        std::thread::yield_now();
-    }
+    wait_until("the others are forgotten", || manager.of_sessions() == rest);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
     let next = Client::attach(&daemon, &again).unwrap();
-    let listed =
-        next.asker.ask(&Request::Kernel(KernelRequest::List(0)), &[], |answer| match answer {
-            Answer::Kernel(crate::message::KernelAnswer::List { kernels, .. }) => kernels,
-            other => panic!("{other:?}"),
-        });
-    assert_eq!(listed.iter().map(|row| row.opcode).collect::<Vec<_>>(), [1, 2]);
+    let runs = [(1, "get".to_owned()), (2, "get".to_owned())];
+    assert_eq!(next.kernels(), runs);
+}
+
+#[test]
+fn a_kernel_that_waits_to_be_compiled_is_its_clients_already() {
+    const COUNT: u64 = 40;
+    let manager = Manager::start("waiting-kernels");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let (module, _) = echo_file();
+    for opcode in 0..COUNT {
+        assert_eq!(client.kernel(loaded(opcode, false), &[module.as_fd()]), KernelAnswer::Done);
+    }
+    drop(daemon);
+    let (daemon, _) = manager.daemon();
+    // It does not ask for the session to be kept, so that the store forgets all of it.
+    let again = Hello { token: Some(client.welcome.token), keep: Keep::No, ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    assert_eq!(manager.of_sessions(), [""; 0]);
+    let (ended, replaced) = (COUNT - 1, COUNT - 2);
+    assert_eq!(next.kernel(KernelRequest::Undeploy(ended), &[]), KernelAnswer::Done);
+    assert_eq!(next.kernel(KernelRequest::Undeploy(ended), &[]), KernelAnswer::Unknown);
+    assert_eq!(next.kernel(builtin(replaced, "get"), &[]), KernelAnswer::Taken);
+    assert_eq!(next.kernel(in_place(builtin(replaced, "get")), &[]), KernelAnswer::Done);
+    wait_until("the modules are compiled", || next.kernels().len() as u64 == COUNT - 1);
+    let names = (0..replaced).map(|opcode| (opcode, "echo".to_owned()));
+    assert!(next.kernels().into_iter().eq(names.chain([(replaced, "get".to_owned())])));
+    drop((client, next));
+    daemon.wait_until_empty();
+}
+
+#[test]
+fn a_kernel_that_the_policy_has_no_room_for_stays_stored() {
+    let manager = Manager::start("too-many-kernels");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    for opcode in [1, 2] {
+        assert_eq!(client.kernel(builtin(opcode, "get"), &[]), KernelAnswer::Done);
+    }
+    drop((client, daemon));
+    let stored = manager.of_sessions();
+    for (policy, runs) in [(policy_with("kernels = 1"), 1), (Policy::default(), 2)] {
+        let (daemon, _) = Daemon::restored(policy, Some((manager.store(), manager.pass())));
+        assert_eq!(daemon.observer().status()[0].sessions[0].kernels, runs);
+        assert_eq!(manager.of_sessions(), stored);
+    }
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(crate) struct MultiQueue<T> {
     free: u32,
     limit: usize,
     in_use: usize,
+    /// Those of them that the limit does not count.
+    beyond: usize,
 }
 
 #[derive(Debug)]
@@ -55,22 +57,32 @@ impl Cursor {
 
 impl<T: Copy> MultiQueue<T> {
     pub(crate) fn new(limit: usize) -> MultiQueue<T> {
-        MultiQueue { nodes: Vec::new(), free: NIL, limit: limit.min(NIL as usize), in_use: 0 }
+        MultiQueue { nodes: Vec::new(), free: NIL, limit, in_use: 0, beyond: 0 }
     }
 
     /// Appends to `list`. `None` if the pool is at its limit.
+    #[inline]
     pub(crate) fn push(&mut self, list: &mut List, item: T) -> Option<Cursor> {
+        (self.counted() < self.limit).then(|| self.append(list, item))
+    }
+
+    /// Appends an item that the limit does not count: [`MultiQueue::pop_beyond`] takes it.
+    pub(crate) fn push_beyond(&mut self, list: &mut List, item: T) -> Cursor {
+        self.beyond += 1;
+        self.append(list, item)
+    }
+
+    fn append(&mut self, list: &mut List, item: T) -> Cursor {
         let node = Node { next: NIL, item };
         let at = if self.free != NIL {
             let at = self.free;
             self.free = self.nodes[at as usize].next;
             self.nodes[at as usize] = node;
             at
-        } else if self.nodes.len() < self.limit {
+        } else {
+            debug_assert!(self.nodes.len() < NIL as usize, "a node without a number");
             self.nodes.push(node);
             self.nodes.len() as u32 - 1
-        } else {
-            return None;
         };
         match list.tail {
             NIL => list.head = at,
@@ -79,15 +91,7 @@ impl<T: Copy> MultiQueue<T> {
         list.tail = at;
         list.len += 1;
         self.in_use += 1;
-        Some(Cursor(at))
-    }
-
-    /// As [`MultiQueue::push`], even if the pool is at its limit.
-    pub(crate) fn push_in_any_case(&mut self, list: &mut List, item: T) -> Cursor {
-        let limit = core::mem::replace(&mut self.limit, NIL as usize);
-        let at = self.push(list, item);
-        self.limit = limit;
-        at.expect("there is memory for fewer nodes than there are numbers")
+        Cursor(at)
     }
 
     /// Takes the first item.
@@ -103,6 +107,19 @@ impl<T: Copy> MultiQueue<T> {
         node.next = self.free;
         self.free = at;
         Some(self.nodes[at as usize].item)
+    }
+
+    /// As [`MultiQueue::pop`], for a list of items that the limit does not count.
+    pub(crate) fn pop_beyond(&mut self, list: &mut List) -> Option<T> {
+        let item = self.pop(list)?;
+        self.beyond -= 1;
+        Some(item)
+    }
+
+    /// How many items the limit counts.
+    #[inline]
+    pub(crate) fn counted(&self) -> usize {
+        self.in_use - self.beyond
     }
 
     /// How many items all lists have together.
@@ -184,13 +201,9 @@ mod tests {
             pool.push(&mut b, 10 + i).unwrap();
         }
         assert!(pool.push(&mut a, 9).is_none(), "the limit holds for all lists together");
-        let beyond = pool.push_in_any_case(&mut a, 9);
-        assert_eq!(pool.get(beyond), Some(&9));
-        assert!(pool.push(&mut a, 9).is_none(), "the limit is what it was");
         let mut back = List::EMPTY;
         core::mem::swap(&mut a, &mut back);
         assert_eq!([pool.pop(&mut back), pool.pop(&mut back)], [Some(0), Some(1)]);
-        assert_eq!(pool.pop(&mut back), Some(9));
         for i in 0..2 {
             pool.push(&mut a, i).unwrap();
         }
@@ -202,6 +215,23 @@ mod tests {
         assert_eq!(pool.pop(&mut a), Some(1));
         assert_eq!(pool.pop(&mut a), None);
         assert!(a.is_empty());
-        assert_eq!(pool.spare(), 4);
+        assert_eq!(pool.spare(), 3);
+    }
+
+    #[test]
+    fn what_the_limit_does_not_count_takes_no_room() {
+        let mut pool = MultiQueue::new(1);
+        let (mut counted, mut others) = (List::EMPTY, List::EMPTY);
+        for i in 0..3 {
+            pool.push_beyond(&mut others, i);
+        }
+        assert_eq!((pool.in_use(), pool.counted()), (3, 0));
+        pool.push(&mut counted, 7).unwrap();
+        assert!(pool.push(&mut counted, 8).is_none());
+        assert_eq!(pool.pop_beyond(&mut others), Some(0));
+        assert!(pool.push(&mut counted, 8).is_none(), "its node is free, and the limit holds");
+        assert_eq!(pool.pop(&mut counted), Some(7));
+        pool.push(&mut counted, 8).unwrap();
+        assert_eq!((pool.in_use(), pool.counted()), (3, 1));
     }
 }

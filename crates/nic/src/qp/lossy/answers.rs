@@ -94,11 +94,12 @@ impl Qp {
             failed: None,
             origin: Origin::Answer(what),
         };
-        // Answers may exceed the pool's limit, or requests that wait for them would fill it. A peer
-        // has as many under way as it was agreed, and as the window holds.
+        // The pool's limit does not count answers. They stay until a peer acknowledges them, which
+        // may have gone for ever, and may itself wait for room. A peer has as many under way as it
+        // was agreed, and as the window holds.
         let cursor = self.tx.cursor;
         let lossy = self.lossy_mut();
-        lossy.answer = env.card.outstanding.push_in_any_case(&mut lossy.answers, work);
+        lossy.answer = env.card.outstanding.push_beyond(&mut lossy.answers, work);
         if let Some(next) = env.card.outstanding.get_mut(cursor) {
             next.psn = work.end();
         }

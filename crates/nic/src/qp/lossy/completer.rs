@@ -248,9 +248,7 @@ impl Qp {
             if una.is_before(work.end()) {
                 break;
             }
-            env.card.outstanding.pop(&mut lossy.answers);
-            let is_empty = env.card.outstanding.in_use() == 0;
-            env.card.scheduler.feed(is_empty);
+            env.card.outstanding.pop_beyond(&mut lossy.answers);
         }
         if self.rx.breaking && !self.owes_lossy_answers() {
             self.schedule(env.card);

@@ -134,7 +134,7 @@ impl Lossy {
 
     /// Sends no more answers.
     fn drop_answers(&mut self, card: &mut Card) {
-        while card.outstanding.pop(&mut self.answers).is_some() {}
+        while card.outstanding.pop_beyond(&mut self.answers).is_some() {}
         self.answer = Cursor::NONE;
         self.owed.clear();
     }

@@ -101,6 +101,26 @@ fn what_took_too_long_is_not_taken_for_what_comes_next() {
     }
 }
 
+/// The store hears of the end of a connection later than of the next.
+#[test]
+fn a_chain_that_connects_outlives_the_call_that_began_it() {
+    let service = serve(|_| {});
+    client(&service).put(b"key", b"value").unwrap();
+    for tenths in 0..40 {
+        let mut reader = awaited(&service, 4);
+        let until = Instant::now() + tenths * Duration::from_micros(100);
+        let mut value = Vec::new();
+        {
+            let mut given_up = pin!(reader.get_by_chain(b"key", &mut value));
+            let mut context = Context::from_waker(Waker::noop());
+            while given_up.as_mut().poll(&mut context).is_pending() && Instant::now() < until {}
+        }
+        value.clear();
+        wait(reader.get_by_chain(b"key", &mut value)).unwrap().unwrap();
+        assert_eq!(value, b"value", "after {tenths} tenths of a millisecond");
+    }
+}
+
 #[test]
 fn what_is_read_one_sided_is_counted_too() {
     let service = serve(|_| {});

@@ -1,6 +1,8 @@
 //! A connection to one store, or to one node of a cluster, whose calls are futures.
 
+use std::fmt;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use remora::kernel::AsyncKernelClient;
@@ -30,6 +32,33 @@ pub(super) struct AwaitedNode {
     reader: Option<OneSided<AwaitedReads>>,
     reads: u64,
     chain: Option<ChainReader<AwaitedAsks>>,
+    connecting: Connecting,
+}
+
+type Connect = Pin<Box<dyn Future<Output = Result<AwaitedAsks, ConnectError>> + Send>>;
+
+/// The connection to a chain that is being made. It outlives a call that is dropped meanwhile: the
+/// store allows one chain, and would hear of the end of that one later than of the next.
+#[derive(Default)]
+struct Connecting(Mutex<Option<Connect>>);
+
+impl Connecting {
+    /// Goes on with what was begun, or begins with `connect`.
+    async fn go_on(
+        &mut self,
+        connect: impl FnOnce() -> Connect,
+    ) -> Result<AwaitedAsks, ConnectError> {
+        let under_way = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let connected = under_way.get_or_insert_with(connect).await;
+        *under_way = None;
+        connected
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connecting").finish_non_exhaustive()
+    }
 }
 
 /// Carries calls as futures.
@@ -164,7 +193,13 @@ type Chain<'n> = (&'n Awaited, &'n mut ChainReader<AwaitedAsks>);
 
 impl AwaitedNode {
     pub(super) fn new(calls: Awaited) -> AwaitedNode {
-        AwaitedNode { calls, reader: None, reads: 0, chain: None }
+        AwaitedNode {
+            calls,
+            reader: None,
+            reads: 0,
+            chain: None,
+            connecting: Connecting::default(),
+        }
     }
 
     /// What reads the store's memory.
@@ -189,8 +224,10 @@ impl AwaitedNode {
             none => {
                 let Link { device, store, options, welcome, .. } = &calls.shared.link;
                 let index = calls.index().await?;
+                let (device, options) = (device.clone(), options.clone());
                 let store = (*store, welcome.ticket);
-                let asks = AwaitedAsks::connect(device, store, options).await?;
+                let connect = async move { AwaitedAsks::connect(&device, store, &options).await };
+                let asks = self.connecting.go_on(|| Box::pin(connect)).await?;
                 none.insert(ChainReader::new(asks, index))
             }
         };

@@ -14,7 +14,7 @@ impl Draws {
     }
 
     /// The next number: SplitMix64.
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let a = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let b = (a ^ a >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -23,17 +23,17 @@ impl Draws {
 
     /// One of the values, each with the same probability.
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[(self.next() % all.len() as u64) as usize]
+        all[(self.number() % all.len() as u64) as usize]
     }
 
     /// `true` with this probability.
     pub fn happens(&mut self, probability: f64) -> bool {
-        ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
+        ((self.number() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 
     /// So many random bytes.
     pub fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.number().to_le_bytes());
         words.take(len).collect()
     }
 }
@@ -61,7 +61,7 @@ impl Pauses {
     /// Pauses once, without sleeping.
     pub fn pause(&mut self) {
         let start = Instant::now();
-        let length = PAUSE.mul_f64((self.0.next() >> 11) as f64 / (1u64 << 53) as f64);
+        let length = PAUSE.mul_f64((self.0.number() >> 11) as f64 / (1u64 << 53) as f64);
         while start.elapsed() < length {
             spin_loop();
         }

@@ -280,7 +280,7 @@ fn get(times: usize) -> Result<()> {
 fn sketch(times: usize) {
     let (mut sketch, mut draws) = (Sketch::new(14), Draws::new(1));
     // As many values as raise the floor, as in a long stream.
-    (0..1 << 20).for_each(|_| sketch.add(draws.next()));
-    let values: Vec<u8> = (0..512).flat_map(|_| draws.next().to_le_bytes()).collect();
+    (0..1 << 20).for_each(|_| sketch.add(draws.number()));
+    let values: Vec<u8> = (0..512).flat_map(|_| draws.number().to_le_bytes()).collect();
     again(times, || sketch.add_all(black_box(&values)));
 }

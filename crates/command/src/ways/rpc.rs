@@ -100,7 +100,7 @@ impl Service {
     }
 
     /// Takes the next request, if one has come.
-    pub fn next(&mut self) -> Result<Option<(Op, &[u8])>> {
+    pub fn receive(&mut self) -> Result<Option<(Op, &[u8])>> {
         let mut header = [0; HEADER];
         let first = match self.stream.read(&mut header) {
             Ok(0) => return Ok(Some((Op::Leave, &[]))),
@@ -178,7 +178,7 @@ mod tests {
             let mut service = Service::accept(&listener).unwrap();
             let mut answered = 0;
             while answered < 2 {
-                let Some((op, params)) = service.next().unwrap() else { continue };
+                let Some((op, params)) = service.receive().unwrap() else { continue };
                 let value = (op == Op::Get).then(|| params.to_vec());
                 service.answer(value.as_deref()).unwrap();
                 answered += 1;

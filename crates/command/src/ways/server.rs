@@ -245,7 +245,7 @@ impl Serving {
                 }
                 continue;
             }
-            match service.next()? {
+            match service.receive()? {
                 None => {}
                 Some((Op::Leave, _)) => return Ok(()),
                 Some((Op::Streamed, params)) => awaited = Some(word(params, 0)?),
@@ -284,7 +284,7 @@ impl Serving {
         service.answer(Some(&[]))?;
         loop {
             value.clear();
-            let found = match service.next()? {
+            let found = match service.receive()? {
                 None => continue,
                 Some((Op::End, _)) => return service.answer(Some(&[])),
                 Some((Op::List, params)) => self.list(params, value)?,

@@ -141,7 +141,7 @@ impl Tables {
         let mut out = Vec::new();
         let gets = sized.prepare(way);
         move || {
-            let i = (draws.next() % KEYS as u64) as usize;
+            let i = (draws.number() % KEYS as u64) as usize;
             sized.get(client, way, (i, &gets[i]), &mut out)
         }
     }
@@ -153,7 +153,7 @@ impl OfSize {
         let mut farm = vec![[0u64; SLOT as usize / 8]; BUCKETS + NEIGHBOURS as usize];
         let (mut values, mut addresses, mut used) = (Vec::new(), Vec::new(), HashSet::new());
         while values.len() < KEYS {
-            let key = draws.next() & KEY_MAX | 1;
+            let key = draws.number() & KEY_MAX | 1;
             // No key collides with another.
             if first.buckets(key).iter().any(|bucket| used.contains(bucket)) {
                 continue;
@@ -430,7 +430,7 @@ pub(super) fn throughput(client: &Client, tables: &Tables, extent: Extent) -> Re
         let asked = |way, askers, each| {
             let (gets, mut draws) = (sized.prepare(way), Draws::new(9));
             move || {
-                let message = || gets[(draws.next() % KEYS as u64) as usize].clone();
+                let message = || gets[(draws.number() % KEYS as u64) as usize].clone();
                 Ok(rate(ask_many(askers, each, count, message)?))
             }
         };

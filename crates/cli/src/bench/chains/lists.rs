@@ -46,7 +46,7 @@ impl Lists {
     pub(super) fn put(image: &mut Image) -> Result<Lists> {
         let mut draws = Draws::new(23);
         let values: Vec<(u64, Vec<u8>)> =
-            (0..NODES).map(|_| (draws.next() & KEY_MAX | 1, draws.bytes(VALUE))).collect();
+            (0..NODES).map(|_| (draws.number() & KEY_MAX | 1, draws.bytes(VALUE))).collect();
         let mut nodes = Vec::new();
         for (key, value) in &values {
             let at = Value { addr: image.put(value)?, len: u32::try_from(value.len())? };
@@ -107,7 +107,7 @@ impl Lists {
                 let (mut draws, mut out) = (Draws::new(range as u64), Vec::new());
                 Box::new(move || {
                     median_us(extent.calls, |_| {
-                        let at = (draws.next() % range as u64) as usize;
+                        let at = (draws.number() % range as u64) as usize;
                         self.find(client, walk, self.values[at].0, &mut out)
                     })
                 })

@@ -98,7 +98,7 @@ pub(super) fn rows(extent: Extent) -> Result<[Row; 2]> {
     for _ in 0..extent.kills {
         writer.fronts = group.nodes.iter().map(front).collect::<Result<_>>()?;
         (writer.last, writer.load) = (group.primary()?, None);
-        for _ in 0..WRITES + draws.next() % WRITES {
+        for _ in 0..WRITES + draws.number() % WRITES {
             writer.write()?;
         }
         // The one that took the last write.

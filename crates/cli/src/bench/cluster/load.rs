@@ -131,7 +131,7 @@ impl Load {
             for stream in 0..self.streams.len() {
                 let draw = |draws: &mut Draws| {
                     let ask = if draws.happens(asks.2) { asks.1 } else { asks.0 };
-                    (ask, draws.next() % work.keys)
+                    (ask, draws.number() % work.keys)
                 };
                 let drawn: Vec<_> = (0..in_flight).map(|_| draw(&mut self.draws)).collect();
                 self.send(stream, drawn.into_iter(), work.value)?;

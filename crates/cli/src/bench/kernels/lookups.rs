@@ -37,7 +37,7 @@ impl Structures {
         let mut draws = Draws::new(7);
         let mut image = Image::new(client.ready.memory.addr, STRUCTURES as usize);
         let mut entries = |count: usize, len: usize| -> Vec<(u64, Vec<u8>)> {
-            (0..count).map(|_| (draws.next(), draws.bytes(len))).collect()
+            (0..count).map(|_| (draws.number(), draws.bytes(len))).collect()
         };
         let mut all = Structures { lists: Vec::new(), tables: Vec::new(), objects: Vec::new() };
         let mut values = Vec::new();

@@ -39,7 +39,7 @@ impl Input {
     pub(super) fn prepare(client: &Client, extent: Extent) -> Result<Input> {
         let mut draws = Draws::new(11);
         let count = extent.input.max(extent.stream) / 8;
-        let values: Vec<u64> = (0..count).map(|_| draws.next()).collect();
+        let values: Vec<u64> = (0..count).map(|_| draws.number()).collect();
         for (i, values) in values.chunks(1 << 16).enumerate() {
             let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
             client.local.write_at(SCRATCH as usize + (i << 19), &bytes)?;

@@ -60,7 +60,7 @@ pub(super) fn key(number: u64) -> [u8; 16] {
 pub(super) fn value(number: u64, len: usize) -> Vec<u8> {
     let mut draws = Draws::new(number);
     let mut bytes = (((number * 7) % 1000) as u32).to_le_bytes().to_vec();
-    bytes.extend((0..len.saturating_sub(4)).map(|_| b'a' + (draws.next() % 8) as u8));
+    bytes.extend((0..len.saturating_sub(4)).map(|_| b'a' + (draws.number() % 8) as u8));
     if number.is_multiple_of(10) && len >= 32 {
         bytes[20..26].copy_from_slice(b"needle");
     }

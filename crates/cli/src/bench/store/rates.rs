@@ -37,7 +37,7 @@ impl Mix {
     fn calls(self, seed: u64) -> impl FnMut(&mut Vec<u8>) -> Result<Operation> {
         let (mut draws, fresh) = (Draws::new(seed), value(1, self.len));
         move |bytes| {
-            let key = key(draws.next() % self.keys);
+            let key = key(draws.number() % self.keys);
             let operation = if draws.happens(self.gets) { Operation::Get } else { Operation::Put };
             let value: &[u8] = if operation == Operation::Put { &fresh } else { &[] };
             Call { key: &key, value, ..Call::default() }.write(bytes)?;

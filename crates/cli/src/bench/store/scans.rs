@@ -311,7 +311,7 @@ pub(super) fn remote<'a>(bed: &'a Bed, extent: Extent) -> Result<Vec<Case<'a>>> 
         let start = Instant::now();
         let (len, place) = (items.row_len(), bed.far.ready.memory);
         let lines = (place.len - len as u64) / 64;
-        let from = || place.addr + draws.next() % lines * 64;
+        let from = || place.addr + draws.number() % lines * 64;
         bed.far.read_many(count, u32::try_from(len)?, from)?;
         plan.mark(&items.rows(), &mut marks);
         ensure!(marks.count() == found, "another number of rows passes");

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use remora_command::device::DeviceArgs;
 use remora_command::node::serve::Serve;
-use remora_command::{child, draws, failure, folder, log, output, stop, thread, ways};
+use remora_command::{child, draws, failure, log, output, stop, thread, ways};
 use remora_demo as demo;
 
 /// A software RDMA network card: memory nodes, transfers, measurements, simulations.

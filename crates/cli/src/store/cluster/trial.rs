@@ -17,7 +17,7 @@ use super::Try;
 use super::moves::{atlas, left, want};
 use super::status::Look;
 use crate::child::Helper;
-use crate::folder::Folder;
+use remora_command::folder::Folder;
 
 /// The cluster's name.
 const NAME: &str = "try";

@@ -499,7 +499,7 @@ stage_tidy() {
         tr '\n' ' ' <"$file" | grep -qE '\[lints\] +workspace = true' || printf '%s\n' "$file"
     done | objections "not under the workspace's lints: [lints] workspace = true" || ok=1
 
-    python3 scripts/rules.py | objections "what scripts/rules.py says of it is not so" || ok=1
+    python3 scripts/rules.py 2>&1 | objections "what scripts/rules.py says of it is not so" || ok=1
 
     if have shellcheck; then
         git ls-files -z '*.sh' .ci/run | xargs -0 shellcheck -x || ok=1

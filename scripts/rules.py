@@ -4,6 +4,7 @@
 - A thread is started by `without_signals`, or by `remora_command::thread`, and its start may fail.
 - A function has at most 60 lines.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
+- docs/run.md has each variable of the environment that the code reads, and no other.
 - A file whose `//!` names at least half of its modules, in backticks, names all of them.
 """
 import re
@@ -76,6 +77,17 @@ def stale_picture():
             yield f"docs/architecture.md, diagram: arrows from {folder.name} are not its crates"
 
 
+def stale_variables():
+    """Variables that only tests know are aside."""
+    read = set()
+    for file in ROOT.glob("crates/*/src/**/*.rs"):
+        if not file.name.endswith("tests.rs"):
+            read |= set(re.findall(r'"(REMORA_[A-Z_]+)"', file.read_text()))
+    told = set(re.findall(r"^\| `(REMORA_\w+)` \|", (ROOT / "docs/run.md").read_text(), re.M))
+    for name in sorted(read ^ told):
+        yield f"docs/run.md: `{name}` is {'missing' if name in read else 'of no use'}"
+
+
 def stale_lists():
     """Modules of tests are aside, and files that name only some of their modules in passing."""
     for file in sorted(p for top in ("crates/*", "fuzz", "tests")
@@ -90,6 +102,7 @@ def stale_lists():
 
 
 if __name__ == "__main__":
-    FAULTS = [*bare_threads(), *long_functions(), *stale_picture(), *stale_lists()]
+    FAULTS = [*bare_threads(), *long_functions(), *stale_picture(), *stale_variables(),
+              *stale_lists()]
     print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
     sys.exit(bool(FAULTS))

@@ -21,9 +21,13 @@ built=$(target_dir)/release
 build_shown --release -p remora-demo || fail "the build failed; the reason stands above."
 "$built/remora-demo" "$@"
 
+case " $* " in *" --help "* | *" -h "* | *" --version "* | *" -V "*) exit ;; esac
+
 # The rest of the command takes as long again, so the demo does not wait for it.
-[[ -x $built/remora ]] ||
-    say "Building the command \`remora\`: two to four minutes more. Ctrl-C stops this, and" \
-        "\`cargo build --release\` goes on from there."
-build_shown --release -p remora-cli || fail "the build failed; the reason stands above."
-say "The command is there: $built/remora"
+{
+    [[ -x $built/remora ]] ||
+        say "Building the command \`remora\`: two to four minutes more. Ctrl-C stops this, and" \
+            "\`cargo build --release\` goes on from there."
+    build_shown --release -p remora-cli || fail "the build failed; the reason stands above."
+    say "The command is there: $built/remora"
+} >&2

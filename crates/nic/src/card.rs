@@ -98,7 +98,13 @@ impl Card {
     pub(crate) fn least_wait_ns(&self) -> u64 {
         let Config { min_ack_timeout, message_time, .. } = &self.config;
         let each = timers::nanos(*message_time);
-        timers::nanos(*min_ack_timeout).max(each.saturating_mul(self.outstanding.in_use() as u64))
+        timers::nanos(*min_ack_timeout).max(each.saturating_mul(self.outstanding.counted() as u64))
+    }
+
+    /// Notes that outstanding work has ended: queue pairs that found its pool full may go on.
+    #[inline]
+    pub(crate) fn feed(&mut self) {
+        self.scheduler.feed(self.outstanding.counted() == 0);
     }
 
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.

@@ -62,14 +62,18 @@ fn a_deadlock_is_seen_before_the_end_that_is_set() {
 #[test]
 fn a_deadlock_that_may_end_is_none() {
     let cluster = Cluster { timeout: 14, ..ring(100) };
-    let found = |change| {
-        let report = Cluster { changes: vec![(20 * MS, change)], ..cluster.clone() }.run(&across());
+    let found_until = |until, change| {
+        let changes = vec![(20 * MS, change)];
+        let report = Cluster { changes, until, ..cluster.clone() }.run(&across());
         report.unwrap().deadlock.map_or(NEVER, |deadlock| deadlock.at)
     };
+    let found = |change| found_until(NEVER, change);
     let link = cluster.build().unwrap().links_between(Node::Switch(1), Node::Switch(0))[0];
     assert!(found(Change::Rate { link, rate: LineRate::gigabits(1) }) < 5 * MS);
     assert!(found(Change::Cable { link, works: false }) > 20 * MS);
     assert!(found(Change::Switch { switch: 2, works: false }) > 20 * MS);
+    // What would come behind the end ends nothing.
+    assert!(found_until(10 * MS, Change::Cable { link, works: false }) < 5 * MS);
 }
 
 /// Ports that wait for each other in a circle at two looks, but go on: some of what they wait for

@@ -372,8 +372,7 @@ impl Qp {
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-        let is_empty = env.card.outstanding.counted() == 0;
-        env.card.scheduler.feed(is_empty);
+        env.card.feed();
         if work.origin == Origin::Ring {
             self.sq.retired = work.index.wrapping_add(1);
         }

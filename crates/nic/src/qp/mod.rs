@@ -473,7 +473,7 @@ impl Qp {
         }
         self.drop_posted(kernels, &mut card.kernel);
         kernels.closed(&mut card.kernel, self.qpn);
-        card.scheduler.feed(card.outstanding.in_use() == 0);
+        card.feed();
         while card.answers.pop(&mut self.cold.answers).is_some() {}
         self.take_kept().into_iter().for_each(|receive| card.sgls.release(receive.sgl));
         self.dialect = Dialect::STANDARD;

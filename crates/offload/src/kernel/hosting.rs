@@ -42,9 +42,11 @@ pub fn end_turn(cx: &task::Context<'_>) {
     });
 }
 
-/// Begins a trial of an invocation, if everything it may read is there already. Until something
-/// turns out to be pending, its effects can be undone, since none has left the card. Returns the
-/// context of the invocation, and the steps that it has left.
+/// Begins a trial of an invocation, if everything it may read is there already. Returns the context
+/// of the invocation, and the steps that it has left.
+///
+/// What the invocation reads and gathers as results can be undone. The host ends the trial before
+/// anything that cannot: a write, a message, a wait.
 pub fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
     with_turn(cx, |turn| {
         let payload = turn.chunk.is_some() || !turn.invocation.staged.is_empty();
@@ -56,12 +58,12 @@ pub fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
     })?
 }
 
-/// Ends a trial. With `undo`, the invocation's results are discarded and it has that many steps
-/// left.
+/// Ends a trial, if one is under way. With `undo`, the invocation's results are discarded and it has
+/// that many steps left.
 pub fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
     with_turn(cx, |turn| {
-        turn.invocation.trial = false;
-        if let Some(left) = undo {
+        let is_trial = core::mem::take(&mut turn.invocation.trial);
+        if let Some(left) = undo.filter(|_| is_trial) {
             turn.undo(left);
         }
     });

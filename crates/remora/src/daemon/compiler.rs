@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -91,16 +92,26 @@ impl Compiler {
             let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
             let loader = self.loader;
             let run = move || {
-                sender.send((customer, compile(loader, source))).ok();
+                let compiled = catch_unwind(AssertUnwindSafe(|| compile(loader, source)));
+                let compiled = compiled.unwrap_or_else(|_| Err("the compiler failed".into()));
+                sender.send((customer, compiled)).ok();
                 crate::event::wake(&event);
             };
             let thread = std::thread::Builder::new().name("remora-compile".into());
             match without_signals(|| thread.spawn(run)) {
                 Ok(_) => self.is_busy = true,
-                // The job went with the closure; its client hears nothing, and can be ended.
-                Err(error) => tracing::error!(%error, "no thread to compile a module"),
+                Err(error) => {
+                    let refusal = format!("there is no thread to compile the module: {error}");
+                    self.sender.send((customer, Err(refusal))).ok();
+                    crate::event::wake(&self.event);
+                }
             }
         }
+    }
+
+    /// Forgets what a client that has gone wanted compiled.
+    pub(super) fn forget(&mut self, client: u32) {
+        self.waiting.retain(|job| !matches!(job.customer, Customer::Client(n) if n == client));
     }
 
     /// The next job: of those that wait and those that are left by turns.
@@ -151,8 +162,10 @@ fn build(loader: Loader, request: &KernelRequest, module: &[u8]) -> Result<Built
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::kernel::no_loader;
+    use crate::kernel::{LoadRefusal, Loadable, no_loader};
 
     #[test]
     fn modules_of_clients_and_those_that_are_left_take_turns() {
@@ -170,5 +183,33 @@ mod tests {
             })
             .collect();
         assert_eq!(order, "c0 l0 c1 l1 c2 l2 c3 ");
+    }
+    #[test]
+    fn what_a_client_that_has_gone_wanted_is_forgotten() {
+        let mut compiler = Compiler::new(no_loader).unwrap();
+        for client in [1, 2, 1, 3] {
+            let source = Source::Sent(KernelRequest::List(0), Vec::new());
+            compiler.waiting.push_back(Job { customer: Customer::Client(client), source });
+        }
+        compiler.forget(1);
+        let left = std::iter::from_fn(|| compiler.next()).map(|job| job.customer);
+        assert!(matches!(left.collect::<Vec<_>>()[..], [Customer::Client(2), Customer::Client(3)]));
+    }
+
+    #[test]
+    fn a_compiler_that_panics_has_refused() {
+        fn panics(_: &[u8], _: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+            panic!("on purpose")
+        }
+        let mut compiler = Compiler::new(panics).unwrap();
+        let code = Code::Module { memory: 0, table: 0, instances: 1 };
+        let (name, grants) = (String::new(), Vec::new());
+        let request =
+            KernelRequest::Deploy { opcode: 1, replace: false, name, budget: 1, grants, code };
+        let source = Source::Sent(request, Vec::new());
+        compiler.waiting.push_back(Job { customer: Customer::Client(1), source });
+        compiler.go_on();
+        let (_, compiled) = compiler.done.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(compiled.err().as_deref(), Some("the compiler failed"));
     }
 }

@@ -29,6 +29,9 @@ use crate::message::{
 /// Kernels in one answer.
 const PAGE: usize = 16;
 
+/// The most modules of a session that wait to be compiled.
+const WAITING_MAX: usize = 16;
+
 type Refusal = String;
 /// What becomes of a request.
 type KernelDone = Result<KernelAnswer, Refusal>;
@@ -78,7 +81,7 @@ impl Server {
                     }),
                 )
             }
-            Code::Module { .. } => match module_bytes(with) {
+            Code::Module { .. } => match self.admit_module(client, &request, with) {
                 Ok(module) => {
                     let customer = Customer::Client(client);
                     let source = Source::Sent(request, module);
@@ -87,9 +90,35 @@ impl Server {
                     self.compiler.go_on();
                     None
                 }
-                Err(refusal) => Some(Err(refusal)),
+                Err(done) => Some(done),
             },
         }
+    }
+
+    /// A client's module, if there is room for it. That is asked again when it is compiled; but what
+    /// has none is not worth a compiler's time.
+    fn admit_module(
+        &mut self,
+        client: u32,
+        request: &KernelRequest,
+        with: Vec<OwnedFd>,
+    ) -> Result<Vec<u8>, KernelDone> {
+        let no_session = || Err(NO_SESSION.into());
+        let session = self.held(client).ok_or_else(no_session)?;
+        let waits = |job: &Job| match job.customer {
+            Customer::Client(other) => Some(other),
+            Customer::Restored(..) => None,
+        };
+        let waiting: Vec<u32> = self.compiler.waiting.iter().filter_map(waits).collect();
+        let of_session = waiting.into_iter().filter(|other| self.held(*other) == Some(session));
+        if of_session.count() >= WAITING_MAX {
+            let words = format!("{WAITING_MAX} modules of the session wait to be compiled already");
+            return Err(Err(words));
+        }
+        let module = module_bytes(with).map_err(Err)?;
+        let room = |driver: &mut Own, slot| room(driver, slot, request, module.len() as u64);
+        self.with_session(session, room).ok_or_else(no_session)??;
+        Ok(module)
     }
 
     /// Has code of a client run; it outlives the daemon from then on, if the session does.
@@ -224,6 +253,22 @@ pub(super) fn note(
 /// The kernel of an op-code of a session.
 pub(super) fn deployed(driver: &mut Own, slot: u16, opcode: u64) -> Option<Deployed> {
     driver.engine.as_deref_mut()?.session(slot)?.kernels.opcodes.get(&opcode).copied()
+}
+
+/// Is there room for what a request brings, a module of so many bytes? Otherwise returns the answer.
+fn room(
+    driver: &mut Own,
+    slot: u16,
+    request: &KernelRequest,
+    module_bytes: u64,
+) -> Result<(), KernelDone> {
+    let mut before = 0;
+    if let KernelRequest::Deploy { opcode, replace: true, .. } = request {
+        before = deployed(driver, slot, *opcode).map_or(0, |former| former.module_bytes);
+    } else if let Err(limit) = room_for_another(driver, slot) {
+        return Err(Ok(KernelAnswer::Full(limit as u64)));
+    }
+    room_for_module(driver, slot, module_bytes.saturating_sub(before)).map_err(Err)
 }
 
 fn deploy(

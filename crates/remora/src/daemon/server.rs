@@ -393,6 +393,7 @@ impl Server {
         }
         unwatch(&self.poll, &client);
         self.dma.end(number);
+        self.compiler.forget(number);
         if let Some(session) = client.session {
             self.end_passes_of(session);
         }

@@ -203,24 +203,27 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
         (paused, waits)
     }
 
-    /// Will a cable or a switch on the way of one of these lines fail, or be back, after `at`? Both
-    /// ends of a link forget pauses then.
+    /// Will a cable or a switch on the way of one of these lines fail, or be back, between `at` and
+    /// the end of the run? Both ends of a link forget pauses then.
     fn may_end(&mut self, dead: &Waits, at: Ps) -> bool {
         let (start, changes) = (self.start, &self.shared.cluster.changes);
+        let to_come = at..=start.saturating_add(self.shared.cluster.until);
         let Some(share) = self.shares.first_mut() else { return false };
         let net = share.carrier.net();
         let ends = |link: u32| {
             let Link { from, to, .. } = net.link(link);
             [from, to]
         };
-        changes.iter().filter(|(when, _)| start.saturating_add(*when) >= at).any(|(_, change)| {
-            dead.keys().any(|(link, _)| match *change {
-                Change::Cable { link: cable, .. } => {
-                    ends(cable).iter().all(|node| ends(*link).contains(node))
-                }
-                Change::Switch { switch, .. } => ends(*link).contains(&Node::Switch(switch)),
-                Change::Rate { .. } | Change::Loss { .. } | Change::Reroute => false,
-            })
-        })
+        changes.iter().filter(|(when, _)| to_come.contains(&start.saturating_add(*when))).any(
+            |(_, change)| {
+                dead.keys().any(|(link, _)| match *change {
+                    Change::Cable { link: cable, .. } => {
+                        ends(cable).iter().all(|node| ends(*link).contains(node))
+                    }
+                    Change::Switch { switch, .. } => ends(*link).contains(&Node::Switch(switch)),
+                    Change::Rate { .. } | Change::Loss { .. } | Change::Reroute => false,
+                })
+            },
+        )
     }
 }

@@ -65,6 +65,8 @@ pub(super) struct Server {
     pub(super) saved: u64,
     /// Keys that went by themselves in lives that are over.
     pub(super) evicted: u64,
+    /// Whether any may have gone so in the life that is, or was the last.
+    may_vanish: bool,
     /// The network is healed, and so is the disk.
     is_healed: bool,
 }
@@ -94,6 +96,7 @@ impl Server {
             history: vec![Vec::new(); options.keys],
             saved: 0,
             evicted: 0,
+            may_vanish: false,
             is_healed: false,
         }
     }
@@ -142,13 +145,15 @@ impl Server {
         let log = self.log_options();
         let opened = open(&self.disk, memory.clone(), own, log, self.now_ms());
         if opened.is_err() && self.disk.crashed() {
-            // It crashes while it begins: it begins again later.
+            // It crashes while it begins: it begins again later. What it had read may have gone.
+            self.may_vanish |= self.options.may_vanish();
             self.disk.restart();
             world.hosts[at].memory.shared.remove(&memory);
             return Ok(());
         }
         let recovered = opened.map_err(|e| Violation::new(CHECKER, format!("recovery: {e}")))?;
         let Recovered { store, committer, recovery } = recovered;
+        self.may_vanish |= store.evicted() > 0;
         let contents = self.contents(&store)?;
         self.judge(&contents, number_of(world.now))?;
         let spaces = self.spaces(&store)?;
@@ -202,7 +207,7 @@ impl Server {
 
     /// Judges a life by what it has left, which was read at the moment of this number.
     fn judge(&mut self, last: &[Option<Held>], at: u64) -> Result<(), Violation> {
-        let may_vanish = self.options.may_vanish();
+        let may_vanish = core::mem::take(&mut self.may_vanish);
         for (key, events) in self.history.iter_mut().enumerate() {
             // A read that nobody saw the end of says nothing.
             events.retain(|event| event.ended.is_some() || event.op != Op::Get);
@@ -245,7 +250,9 @@ impl Server {
         let Some(up) = self.up.take() else { return };
         self.disk.fail_one_in(0);
         undeploy(world, self.options.host);
-        self.evicted += up.kept.store().evicted();
+        let evicted = up.kept.store().evicted();
+        self.evicted += evicted;
+        self.may_vanish = evicted > 0;
         self.left.extend(up.own);
         self.gone = Some(up.memory);
         if with_machine || self.disk.crashed() {

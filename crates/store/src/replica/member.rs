@@ -212,6 +212,8 @@ impl Replica {
         replica.applied = snapshot.ends.last().copied().unwrap_or_default();
         replica.requests = snapshot.requests.clone();
         replica.committed = snapshot.committed;
+        // The store may be a copy that was made while changes went on up to there.
+        replica.copied_until = snapshot.committed;
         replica.kept = replica.history.last();
         replica
     }

@@ -95,8 +95,8 @@ impl Qp {
             origin: Origin::Answer(what),
         };
         // The pool's limit does not count answers. They stay until a peer acknowledges them, which
-        // may have gone for ever, and may itself wait for room. A peer has as many under way as it
-        // was agreed, and as the window holds.
+        // may have gone for ever, and may itself wait for room. Those that wait are as many as was
+        // agreed; those that have left are bounded by the PSNs that may be under way.
         let cursor = self.tx.cursor;
         let lossy = self.lossy_mut();
         lossy.answer = env.card.outstanding.push_beyond(&mut lossy.answers, work);

@@ -107,6 +107,9 @@ fn modules_count_for_the_memory_that_a_session_may_have() {
     assert_eq!(refused(true, 2), None, "it takes the place of another");
     assert_eq!(client.kernel(KernelRequest::Undeploy(1), &[]), KernelAnswer::Done);
     assert_eq!(refused(false, 3), None);
+    // What has no session has no use of the compiler.
+    let asked = Request::Kernel(loaded(4, false));
+    assert!(daemon.observer().refusal(&asked, &[module.as_fd()]).is_some());
 }
 
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.

@@ -58,8 +58,8 @@ pub fn begin_trial(cx: &task::Context<'_>) -> Option<(Context, u64)> {
     })?
 }
 
-/// Ends a trial, if one is under way. With `undo`, the invocation's results are discarded and it has
-/// that many steps left.
+/// Ends a trial, if one is under way. With `undo`, the invocation's results are discarded, and it
+/// has that many steps left.
 pub fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
     with_turn(cx, |turn| {
         let is_trial = core::mem::take(&mut turn.invocation.trial);

@@ -95,8 +95,8 @@ impl Server {
         }
     }
 
-    /// A client's module, if there is room for it. That is asked again when it is compiled; but what
-    /// has none is not worth a compiler's time.
+    /// A client's module, if there is room for it. That is asked again when it is compiled; but
+    /// what has none is not worth a compiler's time.
     fn admit_module(
         &mut self,
         client: u32,
@@ -255,7 +255,8 @@ pub(super) fn deployed(driver: &mut Own, slot: u16, opcode: u64) -> Option<Deplo
     driver.engine.as_deref_mut()?.session(slot)?.kernels.opcodes.get(&opcode).copied()
 }
 
-/// Is there room for what a request brings, a module of so many bytes? Otherwise returns the answer.
+/// Is there room for what a request brings, a module of so many bytes? Otherwise returns the
+/// answer.
 fn room(
     driver: &mut Own,
     slot: u16,

@@ -354,9 +354,9 @@ impl Replica {
     }
 
     /// Sees to it that `len` bytes more overwrite nothing that is still needed: cuts off backups
-    /// that would be more than three quarters of a ring behind then, as long as a majority would not.
-    /// The last quarter is left to the first records of later epochs. (What comes behind the beginning of a
-    /// transaction is not carried out before all of it is committed.)
+    /// that would be more than three quarters of a ring behind then, as long as a majority would
+    /// not. The last quarter is left to the first records of later epochs. (What comes behind the
+    /// beginning of a transaction is not carried out before all of it is committed.)
     pub(super) fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
         let end = self.history.last().offset + len;
         let most = self.options.ring_bytes - self.history.window();

@@ -1,7 +1,9 @@
 //! The limits of a module and of its instances. `instance` charges the instructions that they run;
 //! `guest` refuses memory that grows too far.
 
+use remora_offload::kernel::ModuleLimits;
+
 /// The longest module, in bytes.
-pub const MODULE_MAX: usize = 1 << 20;
+pub const MODULE_MAX: usize = ModuleLimits::LENGTH_MAX;
 /// The most that compiling a module may cost; `compile_cost` says in what unit.
 pub(crate) const COMPILE_MAX: u64 = 10_000_000;

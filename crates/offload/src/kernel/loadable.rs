@@ -43,6 +43,8 @@ pub struct ModuleLimits {
 impl ModuleLimits {
     /// The most memory that the limits can allow an instance, in bytes.
     pub const MEMORY_MAX: usize = 16 << 20;
+    /// The longest module, in bytes.
+    pub const LENGTH_MAX: usize = 1 << 20;
 }
 
 impl Default for ModuleLimits {

@@ -184,6 +184,7 @@ mod tests {
             .collect();
         assert_eq!(order, "c0 l0 c1 l1 c2 l2 c3 ");
     }
+
     #[test]
     fn what_a_client_that_has_gone_wanted_is_forgotten() {
         let mut compiler = Compiler::new(no_loader).unwrap();

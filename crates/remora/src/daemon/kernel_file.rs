@@ -3,11 +3,12 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
+use crate::kernel::ModuleLimits;
 use crate::memory::memfd;
 use crate::message::{KernelRequest, decode, encode};
 
 /// The longest module, in bytes.
-pub(super) const MODULE_MAX: u64 = 1 << 20;
+pub(super) const MODULE_MAX: u64 = ModuleLimits::LENGTH_MAX as u64;
 /// The longest file: a module, and the request.
 const FILE_MAX: usize = MODULE_MAX as usize + (64 << 10);
 

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use remora_cluster::etcd::{EtcdGroup, overview};
+use remora_command::folder::Folder;
 use serde::Deserialize;
 
 use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::load::{Ask, Load, Work};
 use crate::child::Helper;
 use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};
-use remora_command::folder::Folder;
 
 /// How long a group may take to begin.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use remora_cluster::etcd::EtcdGroup;
+use remora_command::folder::Folder;
 use remora_command::{failure, output, stop};
 use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
@@ -17,7 +18,6 @@ use super::Try;
 use super::moves::{atlas, left, want};
 use super::status::Look;
 use crate::child::Helper;
-use remora_command::folder::Folder;
 
 /// The cluster's name.
 const NAME: &str = "try";

@@ -9,13 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
 use remora::wait_for;
+use remora_command::flight::{self, Item};
 use remora_store::client::AsyncStoreClient;
 use remora_store::rdb::{RdbReader, RdbReport, database_name};
 use remora_store::tablespace::TablespaceOptions;
 
 use crate::store::StoreArgs;
 use crate::store::progress::Progress;
-use remora_command::flight::{self, Item};
 
 /// How long the store may take to find or make a tablespace.
 const PATIENCE: Duration = Duration::from_secs(10);

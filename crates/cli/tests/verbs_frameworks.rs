@@ -12,6 +12,12 @@ use support::verbs::{Running, described, free_port, installed, printed, remora_r
 const UCX: [(&str, &str); 2] =
     [("UCX_TLS", "rc_verbs,ud_verbs,self"), ("UCX_NET_DEVICES", "remora0:1")];
 
+/// How often libfabric's endpoints for datagrams over connections (RxM) look for a peer's end, in
+/// microseconds. They empty the completion queue, and look then: if the program is descheduled
+/// between the two, what has been completed meanwhile fails with the connection. By default they
+/// look every 10 ms, and on a busy machine one run of ten ends so.
+const RXM_LOOKS: (&str, &str) = ("FI_OFI_RXM_CM_PROGRESS_INTERVAL", "1000000");
+
 #[test]
 fn libfabric() {
     if !installed(&[("fi_pingpong", "libfabric-bin")]) {
@@ -21,7 +27,7 @@ fn libfabric() {
         let port = free_port().to_string();
         let fi_pingpong = |args: &[&str]| {
             let mut command = remora_run(["--", "fi_pingpong", "-p", "verbs", "-e", endpoint]);
-            command.args(["-I", "50", "-c"]).args(args);
+            command.envs([RXM_LOOKS]).args(["-I", "50", "-c"]).args(args);
             command
         };
         let mut server = Running::start(&mut fi_pingpong(&["-B", &port]));

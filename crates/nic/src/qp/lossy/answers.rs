@@ -70,6 +70,9 @@ impl Qp {
         if next.is_some_and(|work| work.psn != self.tx.next) {
             return false;
         }
+        if !self.lossy().may_begin_answer(self.cold.max_dest_rd_atomic) {
+            return false;
+        }
         let Some(owing) = self.lossy_mut().owed.pop_front() else { return false };
         let Owing { psn, what, addr, rkey, len, original } = owing;
         let work = Outstanding {
@@ -95,8 +98,7 @@ impl Qp {
             origin: Origin::Answer(what),
         };
         // The pool's limit does not count answers. They stay until a peer acknowledges them, which
-        // may have gone for ever, and may itself wait for room. Those that wait are as many as was
-        // agreed; those that have left are bounded by the PSNs that may be under way.
+        // may have gone for ever, and may itself wait for room.
         let cursor = self.tx.cursor;
         let lossy = self.lossy_mut();
         lossy.answer = env.card.outstanding.push_beyond(&mut lossy.answers, work);

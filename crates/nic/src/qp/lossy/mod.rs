@@ -43,6 +43,10 @@ pub(crate) use memory::LossyUse;
 use paths::Paths;
 use recoveries::Recoveries;
 
+/// How many answers that are not acknowledged a queue pair keeps for each request that it takes at
+/// once: more leave while a lost one is found, and sent again, than were under way with it.
+const ANSWERS_KEPT: usize = 4;
+
 /// What a queue pair of the lossy dialect has besides the state that all have.
 #[derive(Debug)]
 pub(crate) struct Lossy {
@@ -139,9 +143,18 @@ impl Lossy {
         self.owed.clear();
     }
 
-    /// Are there answers to send, begun or not?
-    fn has_answers_to_send(&self) -> bool {
-        !self.answer.is_none() || !self.owed.is_empty()
+    /// Are there answers to send, begun or not, where so many requests at once are agreed?
+    fn has_answers_to_send(&self, agreed: u8) -> bool {
+        !self.answer.is_none() || self.may_begin_answer(agreed)
+    }
+
+    /// Is there an answer to begin, and room for it?
+    ///
+    /// A requester may have answers whose acknowledges are lost, and ask for more. Those that wait
+    /// here it has not got, so that they are never more than agreed. Those that have left are
+    /// bounded too, or a peer that acknowledges all but the oldest has the card keep any number.
+    fn may_begin_answer(&self, agreed: u8) -> bool {
+        !self.owed.is_empty() && self.answers.len() < ANSWERS_KEPT * usize::from(agreed)
     }
 
     /// Is there a packet to send again, or a question?
@@ -175,7 +188,9 @@ impl Qp {
     #[inline]
     pub(super) fn has_lossy_work(&self) -> bool {
         let lossy = self.cold.lossy.as_ref();
-        lossy.is_some_and(|lossy| lossy.has_lost() || lossy.has_answers_to_send())
+        lossy.is_some_and(|lossy| {
+            lossy.has_lost() || lossy.has_answers_to_send(self.cold.max_dest_rd_atomic)
+        })
     }
 
     /// Makes the state anew, if the queue pair is one of the dialect; removes it otherwise.

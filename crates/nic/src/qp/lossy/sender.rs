@@ -53,6 +53,7 @@ impl Qp {
             self.wake(env);
             self.arm_lossy(env);
         }
+        let agreed = self.cold.max_dest_rd_atomic;
         loop {
             if budget.is_spent() {
                 return Some(Stop::Spent);
@@ -63,7 +64,7 @@ impl Qp {
                 _ => None,
             };
             let left = match self.lossy() {
-                lossy if left.is_none() && lossy.has_answers_to_send() => {
+                lossy if left.is_none() && lossy.has_answers_to_send(agreed) => {
                     self.send_lossy_answer(env, batch, budget, waits)
                 }
                 _ => left,
@@ -75,7 +76,7 @@ impl Qp {
             }
             let Some(&work) = env.card.outstanding.get(self.tx.cursor) else {
                 // If no request can be issued after all, the next turn is an answer's.
-                if !self.lossy().owed.is_empty() {
+                if self.lossy().may_begin_answer(agreed) {
                     self.schedule(env.card);
                 }
                 let far = self.is_far_ahead(env);

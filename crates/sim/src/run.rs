@@ -257,7 +257,7 @@ impl fmt::Display for Report {
             writeln!(f, "  guests  {} of {} stopped", self.stopped, 2 * self.options.guests.len())?;
         }
         if !self.options.stores.is_empty() {
-            let StoreTally { ended, open, lives, saved, evicted } = self.stores;
+            let StoreTally { ended, open, lives, saved, evicted, .. } = self.stores;
             writeln!(
                 f,
                 "  store   {ended} operations ended, {open} open; {lives} lives, {saved} \

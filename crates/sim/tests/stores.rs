@@ -22,16 +22,21 @@ fn worlds(
 fn stores_keep_what_they_acknowledge() {
     let mut total = StoreTally::default();
     for report in worlds(1..150, |_| {}) {
-        let StoreTally { ended, open, lives, saved, .. } =
+        let StoreTally { ended, open, lives, saved, refused, additions, flushes, expiries, .. } =
             report.unwrap_or_else(|e| panic!("{e}")).stores;
         total.ended += ended;
         total.open += open;
         total.lives += lives;
         total.saved += saved;
+        total.refused += refused;
+        total.additions += additions;
+        total.flushes += flushes;
+        total.expiries += expiries;
     }
     // All of it happens somewhere.
-    let StoreTally { ended, open, lives, saved, .. } = total;
+    let StoreTally { ended, open, lives, saved, refused, additions, flushes, expiries, .. } = total;
     assert!(ended > 500 && open > 20 && lives > 100 && saved > 20, "{total:?}");
+    assert!(refused > 0 && additions > 20 && flushes > 5 && expiries > 20, "{total:?}");
 }
 
 /// Tablespaces that are too small for their keys: some go by themselves, and do not come back.

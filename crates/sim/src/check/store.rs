@@ -5,8 +5,11 @@
 //! A life of a store is judged alone: from what it began with to what the next life found. The end
 //! is the state after some of the changes, in their order, with all that were acknowledged among
 //! them. Others may have been seen by readers and be lost: a reader does not wait for the disk.
+//!
+//! Keys are judged one by one, but for this: a flush whose end nobody saw has become of all keys the
+//! same.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// What a client does to a key. Values are numbers that nobody sets twice; a counter's are sums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,6 +43,8 @@ pub enum Ret {
     Did(bool),
     /// What the counter is then.
     Sum(u32),
+    /// There is no room, and nothing has changed.
+    Refused,
 }
 
 /// What a key is.
@@ -72,10 +77,54 @@ pub struct Event {
 /// The most operations of one key in one life.
 pub const EVENTS_MAX: usize = 128;
 
+/// The most flushes of a life whose fates are judged together, the last of them: each makes it take
+/// three times as long.
+const FLUSHES_MAX: usize = 4;
+
+/// A key in a life of its store.
+#[derive(Clone, Copy, Debug)]
+pub struct Life<'a> {
+    /// What it began with.
+    pub first: Option<Held>,
+    /// All operations on it.
+    pub events: &'a [Event],
+    /// What the next life found.
+    pub last: Option<Held>,
+}
+
+/// What has become of a flush whose end nobody saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Never,
+    /// It was carried out, and lost when the store crashed.
+    Lost,
+    Kept,
+}
+
+/// The beginning of a flush, which tells it from others, and what has become of it.
+type Flushed = (u64, Fate);
+
+/// Why lives are not possible.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wrong {
+    /// This key, by its place, has no order of its own.
+    Key(usize),
+    /// A flush has removed some keys and not others.
+    Torn,
+}
+
 impl Event {
+    /// Does it say anything about its key? A read that nobody saw the end of does not.
+    pub fn says_something(&self) -> bool {
+        !matches!((self.op, self.ended), (_, Some((_, Ret::Refused))) | (Op::Get, None))
+    }
+
     /// What the key is afterwards, if one copy of it could have answered so. What has expired is
     /// not there.
     fn step(&self, held: Option<Held>) -> Option<Option<Held>> {
+        if matches!(self.ended, Some((_, Ret::Refused))) {
+            return Some(held);
+        }
         let value = held.map(|held| held.value);
         let keep = |value| Held { value, until: held.map_or(FOR_EVER, |held| held.until) };
         let (after, ret) = match self.op {
@@ -103,29 +152,57 @@ impl Event {
     }
 }
 
-/// Whether a key that began a life with `first` can have ended it with `last`, as was seen at a
-/// moment after it, where these are all operations on it, and it may vanish by itself at any time
-/// if `may_vanish`.
+/// Whether the keys of a tablespace can have had these lives, whose last values were seen at a
+/// moment after them. Keys may vanish by themselves at any time if `may_vanish`.
+///
+/// # Errors
+/// What is wrong with them.
 ///
 /// # Panics
-/// If there are more than [`EVENTS_MAX`].
-pub fn is_possible(
+/// If a key has more than [`EVENTS_MAX`].
+pub fn judge(lives: &[Life<'_>], seen_at: u64, may_vanish: bool) -> Result<(), Wrong> {
+    let possible = |life: &Life<'_>, fates: &[Flushed]| {
+        is_possible(life.first, life.events, (life.last, seen_at), may_vanish, fates)
+    };
+    if let Some(key) = lives.iter().position(|life| !possible(life, &[])) {
+        return Err(Wrong::Key(key));
+    }
+    let events = lives.iter().flat_map(|life| life.events);
+    let open = events.filter(|event| event.op == Op::Flush && event.ended.is_none());
+    let open: BTreeSet<u64> = open.map(|event| event.began).collect();
+    let judged: Vec<u64> = open.into_iter().rev().take(FLUSHES_MAX).collect();
+    let mut fates = (0..3usize.pow(judged.len() as u32)).map(|number| -> Vec<Flushed> {
+        let fate = |at| [Fate::Never, Fate::Kept, Fate::Lost][number / 3usize.pow(at) % 3];
+        (0..).zip(&judged).map(|(at, began)| (*began, fate(at))).collect()
+    });
+    let is_whole = |fates: Vec<Flushed>| lives.iter().all(|life| possible(life, &fates));
+    (judged.is_empty() || fates.any(is_whole)).then_some(()).ok_or(Wrong::Torn)
+}
+
+/// Whether a key that began a life with `first` can have ended it with `last`, as was seen at a
+/// moment after it, where these are all operations on it, and this has become of flushes.
+fn is_possible(
     first: Option<Held>,
     events: &[Event],
     (last, seen_at): (Option<Held>, u64),
     may_vanish: bool,
+    fates: &[Flushed],
 ) -> bool {
     assert!(events.len() <= EVENTS_MAX, "{} operations on one key", events.len());
-    let set = |of: fn(&Event) -> bool| -> u128 {
+    let set = |of: &dyn Fn(&Event) -> bool| -> u128 {
         (0..events.len()).filter(|i| of(&events[*i])).map(|i| 1 << i).sum()
     };
-    let (ended, kept) = (set(|event| event.ended.is_some()), set(Event::is_acknowledged_change));
+    let has = |event: &Event, fate| event.op == Op::Flush && fates.contains(&(event.began, fate));
+    let lost = set(&|event| has(event, Fate::Lost));
+    let kept = set(&|event| event.is_acknowledged_change() || has(event, Fate::Kept));
+    let ended = set(&|event| event.ended.is_some()) | kept | lost;
+    let never = set(&|event| has(event, Fate::Never));
     // What is done, what the key is then, the earliest moment for that, and whether the end of the
     // life can have been by then.
     let (mut seen, mut ahead) = (HashSet::new(), vec![(0u128, first, 0, false)]);
     while let Some((done, held, at, was_last)) = ahead.pop() {
         let left = held.filter(|held| held.until > seen_at);
-        let was_last = was_last || done & kept == kept && left == last;
+        let was_last = was_last || done & (kept | lost) == kept && left == last;
         if was_last && done & ended == ended {
             return true;
         }
@@ -135,7 +212,7 @@ pub fn is_possible(
         if may_vanish {
             ahead.push((done, None, at, was_last));
         }
-        let rest = || (0..events.len()).filter(|i| done & 1 << i == 0);
+        let rest = || (0..events.len()).filter(|i| (done | never) & 1 << i == 0);
         let first_end = rest().filter_map(|i| events[i].ended).map(|(at, _)| at).min();
         // Whatever began before anything else had ended may be the next, as early as it can be, or
         // else when the value has expired.
@@ -174,7 +251,7 @@ mod tests {
         may_vanish: bool,
     ) -> bool {
         let (first, last) = (first.and_then(for_ever), last.and_then(for_ever));
-        super::is_possible(first, events, (last, 100), may_vanish)
+        super::is_possible(first, events, (last, 100), may_vanish, &[])
     }
 
     /// Where keys stay.
@@ -243,7 +320,7 @@ mod tests {
     #[test]
     fn what_expires_is_there_until_then_and_not_later() {
         let until = event(Op::SetUntil(1, 10), 0, Some((1, Ret::Done)));
-        let possible = |events: &[Event]| super::is_possible(None, events, (None, 100), false);
+        let possible = |events: &[Event]| super::is_possible(None, events, (None, 100), false, &[]);
         assert!(possible(&[until, get(8, Some(1)), get(9, None), get(20, None)]));
         assert!(!possible(&[until, get(8, None)]), "it is not there");
         assert!(!possible(&[until, get(10, Some(1))]), "it is there still");
@@ -257,9 +334,43 @@ mod tests {
         assert!(!possible(&[until, add(20, 3)]));
         // At the end of a life, it is there if its time has not come.
         let held = Some(Held { value: 1, until: 10 });
-        assert!(super::is_possible(None, &[until], (held, 9), false));
-        assert!(!super::is_possible(None, &[until], (None, 9), false));
-        assert!(!super::is_possible(None, &[until], (for_ever(1), 9), false), "its expiry is lost");
-        assert!(super::is_possible(held, &[get(20, None)], (None, 30), false));
+        assert!(super::is_possible(None, &[until], (held, 9), false, &[]));
+        assert!(!super::is_possible(None, &[until], (None, 9), false, &[]));
+        assert!(
+            !super::is_possible(None, &[until], (for_ever(1), 9), false, &[]),
+            "its expiry is lost"
+        );
+        assert!(super::is_possible(held, &[get(20, None)], (None, 30), false, &[]));
+    }
+
+    #[test]
+    fn what_is_refused_has_not_happened() {
+        let refused = event(Op::Set(2), 2, Some((3, Ret::Refused)));
+        assert!(is_kept(None, &[SET, refused, get(4, Some(1))], Some(1)));
+        assert!(!is_kept(None, &[SET, refused, get(4, Some(2))], Some(1)), "it was seen");
+        assert!(!is_kept(None, &[SET, refused], Some(2)), "it was kept");
+        assert!(SET.says_something() && OPEN.says_something() && !refused.says_something());
+    }
+
+    #[test]
+    fn a_flush_is_of_all_keys_or_of_none() {
+        let flush = event(Op::Flush, 2, None);
+        let [plain, gone] = [vec![flush], vec![flush, get(4, None)]];
+        let judged = |lives: [(&[Event], Option<u32>); 2]| {
+            let lives = lives.map(|(events, last)| {
+                let (first, last) = (for_ever(1), last.and_then(for_ever));
+                Life { first, events, last }
+            });
+            judge(&lives, 100, false)
+        };
+        assert_eq!(judged([(&plain, None), (&plain, None)]), Ok(()));
+        assert_eq!(judged([(&plain, Some(1)), (&plain, Some(1))]), Ok(()));
+        assert_eq!(judged([(&plain, None), (&plain, Some(1))]), Err(Wrong::Torn));
+        assert_eq!(judged([(&gone, Some(1)), (&plain, Some(1))]), Ok(()), "seen, and lost");
+        assert_eq!(judged([(&gone, Some(1)), (&plain, None)]), Err(Wrong::Torn));
+        assert_eq!(judged([(&plain, None), (&plain, Some(7))]), Err(Wrong::Key(1)));
+        // A key that was set again behind it says nothing of it.
+        let again = [flush, event(Op::Set(5), 6, Some((7, Ret::Done)))];
+        assert_eq!(judged([(&plain, None), (&again, Some(5))]), Ok(()));
     }
 }

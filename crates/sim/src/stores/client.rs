@@ -12,12 +12,12 @@ use remora_store::client::carried::CarriedClient;
 use remora_store::client::{Put, StoreError};
 use remora_store::way::call::{Condition, Refused};
 
-use super::CHECKER;
 use super::connection::{Connection, Doors, Mailbox};
 use super::options::StoreOptions;
 use super::order::{self, number_of_ms};
 use super::server::Spaces;
 use super::value::{bytes_of, key_of, may_count, value_of};
+use super::{CHECKER, StoreTally};
 use crate::check::Violation;
 use crate::check::store::{Event, Op, Ret};
 use crate::dice::Dice;
@@ -77,9 +77,8 @@ pub(super) struct Client {
     seen: Vec<u32>,
     /// How far its clock is ahead of the world's, in ms; `None`: it begins with each connection.
     ahead_ms: Option<u64>,
-    /// Operations whose ends were seen, and others.
-    pub(super) ended: u64,
-    pub(super) open: u64,
+    /// What it has done.
+    pub(super) tally: StoreTally,
 }
 
 struct Current {
@@ -106,8 +105,7 @@ impl Client {
             current: None,
             seen: vec![0; options.keys],
             ahead_ms,
-            ended: 0,
-            open: 0,
+            tally: StoreTally::default(),
         }
     }
 
@@ -157,6 +155,7 @@ impl Client {
         let at = self.dice.below(own as u64) as usize;
         let key = at * spaces + self.space;
         let op = self.draw(world, sight, key);
+        self.tally.count(op);
         let way = self.dice.pick(&[Way::Kernel, Way::OneSided, Way::Chain]);
         let longest = sight.options.value_max;
         let running = Box::pin(async move {
@@ -227,8 +226,12 @@ impl Client {
         let Some(Current { events, .. }) = self.current.take() else { return Ok(()) };
         let ret = match ended {
             Ok(ret) => ret,
+            Err(StoreError::Refused(Refused::Full)) => {
+                self.tally.refused += 1;
+                Ret::Refused
+            }
             Err(error) if is_unknown(&error) => {
-                self.open += 1;
+                self.tally.open += 1;
                 return Ok(());
             }
             Err(error) => return Err(Violation::new(CHECKER, format!("a client: {error}"))),
@@ -237,17 +240,17 @@ impl Client {
         for (key, event) in events {
             let event = &mut sight.history[key][event];
             event.ended = Some((at, ret));
-            if let (Op::Set(value), _) | (_, Ret::Value(Some(value))) = (event.op, ret) {
+            if let (Op::Set(value), Ret::Done) | (_, Ret::Value(Some(value))) = (event.op, ret) {
                 self.seen[key] = value;
             }
         }
-        self.ended += 1;
+        self.tally.ended += 1;
         Ok(())
     }
 
     /// Gives the connection up. What is under way stays open.
     pub(super) fn disconnect(&mut self, world: &mut World) -> Result<(), Violation> {
-        self.open += u64::from(self.current.take().is_some());
+        self.tally.open += u64::from(self.current.take().is_some());
         self.code = None;
         let Some(connection) = self.connection.take() else { return Ok(()) };
         connection.close(world)
@@ -258,7 +261,7 @@ impl Client {
 /// cannot write its log, or its card could not send the answer.
 fn is_unknown(error: &StoreError) -> bool {
     match error {
-        StoreError::Refused(refused) => matches!(refused, Refused::ReadOnly | Refused::Full),
+        StoreError::Refused(refused) => *refused == Refused::ReadOnly,
         StoreError::NoKernels => true,
         StoreError::Call(CallFailure::Status(status)) => {
             matches!(*status, CallStatus::UNLOADED | CallStatus::CONGESTED | CallStatus::LATE)

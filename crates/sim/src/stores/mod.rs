@@ -23,6 +23,7 @@ use server::Server;
 pub use options::StoreOptions;
 
 use crate::check::Violation;
+use crate::check::store::Op;
 use crate::dice::Dice;
 use crate::world::World;
 
@@ -50,6 +51,26 @@ pub struct StoreTally {
     pub saved: u64,
     /// Keys that went by themselves.
     pub evicted: u64,
+    /// Operations that there was no room for.
+    pub refused: u64,
+    /// Additions to counters that were begun.
+    pub additions: u64,
+    /// Flushes that were begun.
+    pub flushes: u64,
+    /// Operations that were begun and give a key an end.
+    pub expiries: u64,
+}
+
+impl StoreTally {
+    /// Counts an operation that begins.
+    fn count(&mut self, op: Op) {
+        match op {
+            Op::Add(_) => self.additions += 1,
+            Op::Flush => self.flushes += 1,
+            Op::SetUntil(..) | Op::Touch(_) => self.expiries += 1,
+            Op::Get | Op::Set(_) | Op::Delete | Op::Swap(..) => {}
+        }
+    }
 }
 
 impl Stores {
@@ -128,14 +149,18 @@ impl Stores {
     }
 
     pub(crate) fn tally(&self) -> StoreTally {
-        let of = |count: fn(&Client) -> u64| self.clients().map(count).sum();
+        let of = |count: fn(&StoreTally) -> u64| self.clients().map(|c| count(&c.tally)).sum();
         let servers = || self.stores.iter().map(|(server, _)| server);
         StoreTally {
-            ended: of(|client| client.ended),
-            open: of(|client| client.open),
+            ended: of(|tally| tally.ended),
+            open: of(|tally| tally.open),
             lives: servers().map(|server| server.life).sum(),
             saved: servers().map(|server| server.saved).sum(),
             evicted: servers().map(|server| server.evicted).sum(),
+            refused: of(|tally| tally.refused),
+            additions: of(|tally| tally.additions),
+            flushes: of(|tally| tally.flushes),
+            expiries: of(|tally| tally.expiries),
         }
     }
 

@@ -26,7 +26,7 @@ use super::connection::Doors;
 use super::options::{SPACES_MAX, StoreOptions};
 use super::order::{number_of, number_of_ms};
 use super::value::{key_of, value_of};
-use crate::check::store::{Event, FOR_EVER, Held, Op, is_possible};
+use crate::check::store::{self as judge, Event, FOR_EVER, Held, Life, Wrong};
 use crate::check::{Violation, demand};
 use crate::dice::Dice;
 use crate::objects::Object;
@@ -208,24 +208,36 @@ impl Server {
     /// Judges a life by what it has left, which was read at the moment of this number.
     fn judge(&mut self, last: &[Option<Held>], at: u64) -> Result<(), Violation> {
         let may_vanish = core::mem::take(&mut self.may_vanish);
-        for (key, events) in self.history.iter_mut().enumerate() {
-            // A read that nobody saw the end of says nothing.
-            events.retain(|event| event.ended.is_some() || event.op != Op::Get);
-            let last_seen = (last[key], at);
-            demand(is_possible(self.first[key], events, last_seen, may_vanish), CHECKER, || {
-                let lines: Vec<_> = events.iter().map(|event| format!("{event:?}\n")).collect();
-                format!(
-                    "life {} of key {key}, from {:?} to {:?}, has no order:\n{}",
-                    self.life,
-                    self.first[key],
-                    last[key],
-                    lines.concat()
-                )
-            })?;
-            events.clear();
+        self.history.iter_mut().for_each(|events| events.retain(Event::says_something));
+        let spaces = self.options.spaces;
+        for space in 0..spaces {
+            let keys: Vec<usize> = (space..self.options.keys).step_by(spaces).collect();
+            let life = |&key: &usize| Life {
+                first: self.first[key],
+                events: &self.history[key],
+                last: last[key],
+            };
+            let lives: Vec<Life<'_>> = keys.iter().map(life).collect();
+            let judged = judge::judge(&lives, at, may_vanish);
+            judged.map_err(|wrong| self.violation(wrong, &keys, &lives))?;
         }
+        self.history.iter_mut().for_each(Vec::clear);
         self.first = last.to_vec();
         Ok(())
+    }
+
+    /// Says what is wrong with the lives of the keys of a tablespace.
+    fn violation(&self, wrong: Wrong, keys: &[usize], lives: &[Life<'_>]) -> Violation {
+        let told = |(key, life): (&usize, &Life<'_>)| {
+            let events: String = life.events.iter().map(|event| format!("{event:?}\n")).collect();
+            format!("key {key}, from {:?} to {:?}:\n{events}", life.first, life.last)
+        };
+        let (what, of) = match wrong {
+            Wrong::Key(at) => ("has no order", at..at + 1),
+            Wrong::Torn => ("has a flush that is torn", 0..keys.len()),
+        };
+        let told: String = keys.iter().zip(lives).map(told).skip(of.start).take(of.len()).collect();
+        Violation::new(CHECKER, format!("life {} {what}: {told}", self.life))
     }
 
     fn deploy(&self, world: &mut World, kept: &Arc<Kept>) {

@@ -6,8 +6,8 @@
 //! is the state after some of the changes, in their order, with all that were acknowledged among
 //! them. Others may have been seen by readers and be lost: a reader does not wait for the disk.
 //!
-//! Keys are judged one by one, but for this: a flush whose end nobody saw has become of all keys the
-//! same.
+//! Keys are judged one by one, but for this: a flush whose end nobody saw was of all keys, or of
+//! none.
 
 use std::collections::{BTreeSet, HashSet};
 

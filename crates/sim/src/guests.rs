@@ -16,7 +16,8 @@ use core::ops::Range;
 
 use remora_nic::nic::QpInit;
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
+    Completion, Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status,
+    WorkKind,
 };
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Pd, Psn, QpFlags, RateLimits};
@@ -73,6 +74,8 @@ pub struct GuestOptions {
     pub shared: bool,
     /// Messages of each queue pair.
     pub messages: u64,
+    /// Every other one of their READs is an atomic.
+    pub atomics: bool,
     /// By guest: the step of the world at which it stops.
     pub stops: [Option<u64>; 2],
     /// The attributes of their connections.
@@ -87,6 +90,8 @@ pub(crate) struct Guests {
     guests: Vec<Guest>,
     /// How many have stopped before the end.
     pub(crate) stopped: usize,
+    /// Atomics that were answered.
+    pub(crate) atomics: u64,
     dice: Dice,
 }
 
@@ -98,6 +103,7 @@ struct Guest {
     region: Region,
     lines: Vec<Line>,
     messages: u64,
+    atomics: bool,
     stops: Option<u64>,
     may_fail: bool,
     /// Once it has stopped: what is left of it, in the order from the last to be destroyed.
@@ -115,14 +121,19 @@ struct Line {
     failed: bool,
 }
 
-/// What the `n`-th message of every queue pair is.
+/// What the `n`-th message of every queue pair is, an atomic instead of a READ if [`is_atomic`].
 fn verb(n: u64) -> WorkKind {
-    use remora_nic::queue::Opcode;
     match n % 3 {
         0 => WorkKind::Recv,
         1 => WorkKind::RecvWriteImm,
         _ => WorkKind::Send(Opcode::Read),
     }
+}
+
+/// Is the `n`-th message of a queue pair an atomic, where there are any? Each adds one to a word
+/// that no other queue pair adds to.
+fn is_atomic(n: u64) -> bool {
+    n % 6 == 5
 }
 
 /// What the `n`-th message of a queue pair consists of.
@@ -154,7 +165,7 @@ impl Guests {
             }
         }
         guests.iter().for_each(|guest| guest.post_receives(world));
-        (Guests { guests, stopped: 0, dice }, used)
+        (Guests { guests, stopped: 0, atomics: 0, dice }, used)
     }
 
     /// Lets the guests of a host look after their queues.
@@ -187,6 +198,8 @@ impl Guests {
         }
         let answers = self.guests[at ^ 1].left.is_none();
         let guest = &mut self.guests[at];
+        let adds = entry.kind == WorkKind::Send(Opcode::FetchAdd);
+        self.atomics += u64::from(adds && entry.status == Status::Success);
         match entry.wr_id & RECEIVE == 0 {
             true => guest.sent(world, entry, answers),
             false => guest.received(world, entry),
@@ -278,13 +291,15 @@ impl Guest {
         let lines = (0..options.queue_pairs as u64).map(|line| {
             let bytes: Vec<u8> = (0..SLOTS).flat_map(|n| content(line, n)).collect();
             region.write(&mut host.memory, offset(Part::Constant, line, 0), &bytes);
+            region.write(&mut host.memory, counter(line), &[0; 8]);
             let end = endpoint(host, (at, pd, client), cq, srq);
             Line { end, posted: 0, done: 0, next: 0, failed: false }
         });
         let lines = lines.collect();
-        let GuestOptions { messages, stops, may_fail, .. } = *options;
-        let stops = stops[of];
-        Guest { host: at, pd, cq, srq, region, lines, messages, stops, may_fail, left: None }
+        let GuestOptions { messages, atomics, may_fail, .. } = *options;
+        let stops = options.stops[of];
+        let left = None;
+        Guest { host: at, pd, cq, srq, region, lines, messages, atomics, stops, may_fail, left }
     }
 
     fn objects(&self) -> Vec<Object> {
@@ -332,6 +347,10 @@ impl Guest {
                         let (to, imm) = (remote(Part::Target), Some(n as u32));
                         (SendOp::Write { to, imm }, Part::Source)
                     }
+                    _ if self.atomics && is_atomic(n) => {
+                        let at = Remote { addr: peer.iova + counter(line), rkey: peer.key };
+                        (SendOp::FetchAdd { at, add: 1 }, Part::Answers)
+                    }
                     _ => (SendOp::Read { from: remote(Part::Constant) }, Part::Answers),
                 };
                 let host = &mut world.hosts[self.host];
@@ -339,7 +358,8 @@ impl Guest {
                     let at = offset(Part::Source, line, n);
                     self.region.write(&mut host.memory, at, &content(line, n));
                 }
-                let sges = [self.sge(part, line, n)];
+                let len = if matches!(op, SendOp::FetchAdd { .. }) { 8 } else { SLOT as u32 };
+                let sges = [Sge { len, ..self.sge(part, line, n) }];
                 let (data, flags) = (Data::Sges(&sges), SendFlags::SIGNALED);
                 let request = SendRequest { wr_id: line << 24 | n, op, data, flags };
                 end.post_send(world, &request).expect("room for each message under way");
@@ -365,10 +385,12 @@ impl Guest {
         }
         of.done += 1;
         let found = self.read(world, Part::Answers, line, n);
-        match takes_receive(n) || found == content(line, n % SLOTS) {
-            true => Ok(()),
-            false => Err("a READ has other data".into()),
-        }
+        let (is_right, what) = match self.atomics && is_atomic(n) {
+            // Each atomic before has added one, once.
+            true => (found[..8] == (n / 6).to_ne_bytes(), "an atomic finds another number"),
+            false => (found == content(line, n % SLOTS), "a READ has other data"),
+        };
+        if takes_receive(n) || is_right { Ok(()) } else { Err(what.into()) }
     }
 
     /// A receive request is complete.
@@ -406,6 +428,11 @@ impl Guest {
 /// Where the slot of a queue pair's `n`-th message is in a region.
 fn offset(part: Part, line: u64, n: u64) -> u64 {
     ((part as u64 * QPS + line) * SLOTS + n % SLOTS) * SLOT
+}
+
+/// Where the word is that the peer's queue pair adds to: behind the receive buffers.
+fn counter(line: u64) -> u64 {
+    offset(Part::Receives, line, RECEIVES)
 }
 
 /// Creates a queue pair that reports all to one completion queue.

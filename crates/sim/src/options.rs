@@ -470,11 +470,15 @@ fn guests(seed: u64, plan: &Plan, connections: &mut [ConnectionOptions]) -> Vec<
             limits: RateLimits { elements, bytes: None },
             shared: dice.coin(),
             messages: dice.scaled(1..=400),
+            atomics: false,
             connect,
             may_fail: false,
         }
     };
-    (0..=clients).map(guest).collect()
+    let mut guests: Vec<GuestOptions> = (0..=clients).map(guest).collect();
+    // Drawn last, so that worlds whose guests have none are what they were before there were any.
+    guests.iter_mut().for_each(|guest| guest.atomics = dice.coin());
+    guests
 }
 
 /// A store, in a third of all worlds. Uses a stream of chance of its own, as [`kernels`] does.
@@ -668,12 +672,17 @@ impl Options {
         if self.local_shortcut {
             writeln!(f, "          handing packets to themselves over")?;
         }
-        for GuestOptions { hosts, clients, queue_pairs, messages, stops, .. } in &self.guests {
+        for guest in &self.guests {
+            let GuestOptions { hosts, clients, queue_pairs, messages, stops, .. } = guest;
             writeln!(
                 f,
                 "  guests  {} - {}, clients {} and {}, {queue_pairs} queue pairs, {messages} \
-                 messages, stopping at {stops:?}",
-                hosts[0], hosts[1], clients[0], clients[1]
+                 messages{}, stopping at {stops:?}",
+                hosts[0],
+                hosts[1],
+                clients[0],
+                clients[1],
+                if guest.atomics { " with atomics" } else { "" }
             )?;
         }
         self.stores.iter().try_for_each(|store| write!(f, "{store}"))?;

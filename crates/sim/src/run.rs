@@ -46,6 +46,8 @@ pub struct Report {
     pub congested: u64,
     /// Guests that stopped before the end.
     pub stopped: usize,
+    /// Atomics of guests that were answered.
+    pub guest_atomics: u64,
     /// What stores and their clients have done.
     pub stores: StoreTally,
     /// Queue pairs that failed in ways that the options allow, by status.
@@ -227,6 +229,7 @@ impl Run {
             answered: stats.answered,
             congested: stats.congested,
             stopped: self.guests.stopped,
+            guest_atomics: self.guests.atomics,
             stores: self.stores.tally(),
             failed: stats.failed,
             retransmitted: again,

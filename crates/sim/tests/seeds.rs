@@ -3,6 +3,9 @@
 
 use std::env;
 
+use remora_sim::Options;
+use remora_sim::run::run_world;
+
 /// Worlds that showed a bug.
 #[test]
 fn worlds_that_failed_once() {
@@ -20,6 +23,16 @@ fn calls_that_wait_for_each_other_take_few_steps() {
     let report = remora_sim::run(4542).unwrap_or_else(|failure| panic!("{failure}"));
     assert!(report.congested > 0, "{report}");
     assert!(report.steps < 3_000_000, "{report}");
+}
+
+/// Guests of some worlds have atomics, each of which is carried out once.
+#[test]
+fn guests_have_atomics() {
+    let with_some = (1..60)
+        .map(Options::draw)
+        .filter(|options| options.guests.iter().any(|guest| guest.atomics && guest.messages > 6));
+    let reports = with_some.map(|options| run_world(options).unwrap_or_else(|e| panic!("{e}")));
+    assert!(reports.map(|report| report.guest_atomics).sum::<u64>() > 100);
 }
 
 #[test]

@@ -199,10 +199,12 @@ fn what_a_lost_primary_has_begun_is_whole_or_gone() {
     assert!(check(group) > 100);
 }
 
+pub(super) const REPLACED: Group =
+    Group { writes: 2, expiries: 1, transacts: true, is_prompt: true, ..GROUP };
+
 /// All orders in which one is replaced.
 #[test]
 #[ignore = "takes minutes"]
 fn what_a_replaced_primary_has_begun_is_whole_or_gone() {
-    let group = Group { writes: 2, expiries: 1, transacts: true, is_prompt: true, ..GROUP };
-    assert!(check(group) > 1000);
+    assert!(check(REPLACED) > 1000);
 }

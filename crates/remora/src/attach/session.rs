@@ -387,9 +387,9 @@ impl Session {
         self.ask(&Request::Counted { cq, count }, &[], |_| Some(()));
     }
 
-    /// Takes lent memory back.
-    pub(crate) fn take_back(&mut self, number: u32) {
-        self.ask(&Request::TakeBack(number), &[], |_| Some(()));
+    /// Takes lent memory back; returns whether the daemon has given it back, or has gone.
+    pub(crate) fn take_back(&mut self, number: u32) -> bool {
+        self.ask(&Request::TakeBack(number), &[], |_| Some(())).is_some() || self.over.is_some()
     }
 }
 

@@ -180,7 +180,8 @@ fn module_bytes(with: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
     if !(1..=MODULE_MAX).contains(&len) {
         return Err(format!("a module has 1 to {MODULE_MAX} bytes"));
     }
-    let memory = Buffer::map(file.as_fd(), 0, len as usize).map_err(|error| error.to_string())?;
+    let memory =
+        Buffer::map_only(file.as_fd(), 0, len as usize).map_err(|error| error.to_string())?;
     let mut bytes = vec![0; len as usize];
     memory.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)

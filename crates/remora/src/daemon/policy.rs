@@ -11,7 +11,7 @@
 //! attach = true
 //! sessions = 16
 //! loans = 4096              # pieces of memory that all its sessions lend together
-//! groups = 256              # memberships in multicast groups, the same
+//! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
@@ -59,7 +59,7 @@ pub(crate) struct Rule {
     pub(crate) sessions: u32,
     /// The most pieces of memory that all of the user's sessions lend together.
     pub(crate) loans: u32,
-    /// The most memberships in multicast groups of all of them.
+    /// The most multicast groups that all of them are in.
     pub(crate) groups: u32,
     /// The most kernels of all of them.
     pub(crate) kernels: u32,

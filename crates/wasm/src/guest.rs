@@ -1,22 +1,21 @@
 //! The host's state for an instance.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use wasmtime::{Caller, Memory, ResourceLimiter};
 
 use crate::error::Ended;
 use crate::loan::Loan;
-use remora_offload::kernel::{CallStatus, Context, ModuleLimits, Passing};
+use remora_offload::kernel::{CallStatus, Context, MemoryShare, ModuleLimits, Passing};
 
 /// The most bytes of memory that all instances of the process have together.
-pub const TOTAL_MEMORY: usize = 4 << 30;
+pub const TOTAL_MEMORY: usize = ModuleLimits::TOTAL_MEMORY;
 
 /// Bytes of an element of a table.
 const ELEMENT: usize = size_of::<usize>();
 
-/// The bytes of memory that all instances have now.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// The memory of all instances.
+static ALL: MemoryShare = MemoryShare::new(TOTAL_MEMORY);
 
 /// The host's state for an instance.
 #[derive(Debug)]
@@ -33,6 +32,7 @@ pub(crate) struct Guest {
     /// How host functions find the context that a plain call was polled with.
     pub(crate) loan: Arc<Loan>,
     limits: ModuleLimits,
+    share: Option<Arc<MemoryShare>>,
     /// Bytes of its memory and tables.
     bytes: usize,
     /// Elements of its tables.
@@ -40,21 +40,29 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    pub(crate) fn new(context: Context, limits: ModuleLimits) -> Guest {
+    pub(crate) fn new(
+        context: Context,
+        limits: ModuleLimits,
+        share: Option<Arc<MemoryShare>>,
+    ) -> Guest {
         let (payload, loan) = (Rest::default(), Arc::default());
         let (passing, replaced) = (None, Vec::new());
         let (memory, bytes, elements) = (None, 0, 0);
-        Guest { context, memory, payload, passing, replaced, loan, limits, bytes, elements }
+        Guest { context, memory, payload, passing, replaced, loan, limits, share, bytes, elements }
     }
 
-    /// Takes so many more bytes, for a memory or a table, of what this instance and all of them
-    /// together may have. (Dropping the guest gives them back.)
+    /// Takes so many more bytes, for a memory or a table, of what this instance, those of its share
+    /// and all of them together may have. (Dropping the guest gives them back.)
     fn take(&mut self, more: usize) -> wasmtime::Result<bool> {
-        let taken = TAKEN.fetch_add(more, Ordering::Relaxed);
-        self.bytes += more;
-        if self.bytes > self.limits.memory || taken.saturating_add(more) > TOTAL_MEMORY {
+        let bytes = self.bytes.saturating_add(more);
+        if bytes > self.limits.memory || !ALL.take(more) {
             return Err(Ended(CallStatus::MEMORY).into());
         }
+        if self.share.as_ref().is_some_and(|share| !share.take(more)) {
+            ALL.give_back(more);
+            return Err(Ended(CallStatus::MEMORY).into());
+        }
+        self.bytes = bytes;
         Ok(true)
     }
 
@@ -178,6 +186,9 @@ impl ResourceLimiter for Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        TAKEN.fetch_sub(self.bytes, Ordering::Relaxed);
+        ALL.give_back(self.bytes);
+        if let Some(share) = &self.share {
+            share.give_back(self.bytes);
+        }
     }
 }

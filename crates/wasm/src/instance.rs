@@ -65,7 +65,8 @@ async fn instantiate(
     fuel: u64,
     yields: Option<u64>,
 ) -> wasmtime::Result<(Store<Guest>, TypedFunc<(), u32>)> {
-    let mut store = Store::new(&module.host.engine, Guest::new(context, module.limits));
+    let mut store =
+        Store::new(&module.host.engine, Guest::new(context, module.limits, module.share.clone()));
     store.limiter(|guest| guest);
     store.set_fuel(fuel)?;
     store.fuel_async_yield_interval(yields)?;

@@ -1,6 +1,8 @@
 //! A module that is ready to be instantiated.
 
-use remora_offload::kernel::ModuleLimits;
+use std::sync::Arc;
+
+use remora_offload::kernel::{MemoryShare, ModuleLimits};
 use wasmtime::InstancePre;
 
 use crate::engine::Host;
@@ -14,6 +16,8 @@ pub(crate) struct Linked {
     /// For instances that are bound to streams, if the module exports a `tap`.
     pub(crate) tapping: Option<InstancePre<Guest>>,
     pub(crate) limits: ModuleLimits,
+    /// What the memory of its instances counts for.
+    pub(crate) share: Option<Arc<MemoryShare>>,
     /// The module as it was loaded.
     pub(crate) bytes: Box<[u8]>,
 }

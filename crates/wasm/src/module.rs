@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remora_offload::kernel::{LoadRefusal, Loadable, ModuleLimits, Program, Tap};
+use remora_offload::kernel::{LoadRefusal, Loadable, MemoryShare, ModuleLimits, Program, Tap};
 use wasmtime::{ExternType, Linker, ValType};
 
 use crate::engine::Host;
@@ -46,6 +46,18 @@ impl Module {
     /// # Errors
     /// See [`LoadError`].
     pub fn load_with(bytes: &[u8], limits: ModuleLimits) -> Result<Module, LoadError> {
+        Module::load_within(bytes, limits, None)
+    }
+
+    /// Loads a module whose instances have memory of a share. See [`Module::load`].
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_within(
+        bytes: &[u8],
+        limits: ModuleLimits,
+        share: Option<Arc<MemoryShare>>,
+    ) -> Result<Module, LoadError> {
         if bytes.len() > MODULE_MAX {
             return Err(LoadError::TooBig(bytes.len()));
         }
@@ -53,7 +65,9 @@ impl Module {
             return Err(LoadError::NoModule(bytes[..bytes.len().min(SHOWN)].into()));
         }
         let host = Host::get()?;
-        let limits = ModuleLimits { memory: limits.memory.min(ModuleLimits::MEMORY_MAX), ..limits };
+        let most = share.as_ref().map_or(usize::MAX, |share| share.limit());
+        let memory = limits.memory.min(ModuleLimits::MEMORY_MAX).min(most);
+        let limits = ModuleLimits { memory, ..limits };
         let counted = survey(bytes)?.map(|counted| counted.rewrite(bytes)).transpose();
         let counted = counted.map_err(|error| LoadError::Invalid(error.to_string()))?;
         let module = counted.as_deref().unwrap_or(bytes);
@@ -70,7 +84,7 @@ impl Module {
         let tap = module.get_export("tap");
         let tapping = tap.map(|_| link(&host.tapping)).transpose()?;
         let bytes = bytes.into();
-        let linked = Linked { host, plain, suspending, tapping, limits, bytes };
+        let linked = Linked { host, plain, suspending, tapping, limits, share, bytes };
         Ok(Module { linked: Arc::new(linked) })
     }
 
@@ -112,8 +126,12 @@ impl Loadable for Module {
 ///
 /// # Errors
 /// See [`LoadError`].
-pub fn load(bytes: &[u8], limits: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
-    Ok(Arc::new(Module::load_with(bytes, limits)?))
+pub fn load(
+    bytes: &[u8],
+    limits: ModuleLimits,
+    share: Option<Arc<MemoryShare>>,
+) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+    Ok(Arc::new(Module::load_within(bytes, limits, share)?))
 }
 
 fn judge_imports(module: &wasmtime::Module) -> Result<(), LoadError> {

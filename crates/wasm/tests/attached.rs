@@ -6,8 +6,9 @@ mod daemon;
 mod support;
 
 use daemon::Daemon;
+use remora::daemon::Policy;
 use remora::daemon::ServerOptions;
-use remora::kernel::{Bound, Deployment, Loader};
+use remora::kernel::{Bound, CallFailure, CallStatus, Deployment, Loader};
 use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
 use remora_wasm::Module;
 use support::{PATIENCE, connect, end, end_on};
@@ -43,4 +44,47 @@ fn modules_are_compiled_by_the_daemon_and_run_there() {
     let other = daemon.attach();
     other.load_kernel(17, Deployment::new("echo", []), &module).unwrap();
     assert_eq!(other.kernels().len(), 1);
+}
+
+/// A module whose instances have so many MiB of memory at first, and answer nothing.
+fn of_memory(mib: u32) -> Module {
+    let text = format!(
+        r#"(module (memory (export "memory") {})
+            (func (export "kernel") (result i32) (i32.const 0)))"#,
+        mib * 16
+    );
+    Module::load(&wat::parse_str(text).unwrap()).unwrap()
+}
+
+#[test]
+fn instances_have_no_more_memory_than_their_user() {
+    let policy = std::env::temp_dir().join(format!("remora-instances-{}.toml", std::process::id()));
+    let own = rustix::process::geteuid().as_raw();
+    std::fs::write(&policy, format!("[users.{own}]\nkernel_memory_bytes = 3145728\n")).unwrap();
+    let loader = Some(remora_wasm::load as Loader);
+    let read = Policy::read(&policy).unwrap();
+    let daemon = Daemon::serving(ServerOptions { loader, policy: read, ..Default::default() });
+    std::fs::remove_file(policy).unwrap();
+    let servers = [(); 2].map(|()| end_on(daemon.attach()));
+    let clients = [(); 2].map(|()| end());
+    let (two, four) = (of_memory(2), of_memory(4));
+    for server in &servers {
+        server.device.load_kernel(17, Deployment::new("two", []), &two).unwrap();
+    }
+    let [mut one, mut other] = [0, 1].map(|n| connect(&clients[n], &servers[n]));
+    let mut out = Vec::new();
+    one.call(17, b"", &mut out).unwrap();
+    let full = other.call(17, b"", &mut out).unwrap_err();
+    assert!(matches!(full, CallFailure::Status(CallStatus::MEMORY)), "{full:?}");
+    servers[0].device.undeploy(17).unwrap();
+    other.call(17, b"", &mut out).unwrap();
+    // What never could run is refused with words, in the place of another kernel, too.
+    let refused = servers[0].device.load_kernel(17, Deployment::new("four", []), &four);
+    let words = refused.unwrap_err().to_string();
+    assert!(words.contains("4194304") && words.contains("3145728"), "{words}");
+    let device = &servers[1].device;
+    let refused = device.replace_by_module(17, Deployment::new("four", []), &four);
+    assert!(refused.unwrap_err().to_string().contains("4194304"));
+    device.replace_by_module(17, Deployment::new("again", []), &two).unwrap();
+    assert_eq!(device.kernels()[0].name, "again");
 }

@@ -557,7 +557,7 @@ fn compiled(
     let memory = usize::try_from(load.memory).unwrap_or(usize::MAX);
     let compile = move || {
         let limits = ModuleLimits { memory, ..ModuleLimits::default() };
-        let module = loader(&module, limits)?;
+        let module = loader(&module, limits, None)?;
         let tap = tapped.then(|| module.tap(budget)).transpose()?;
         Ok((module, tap))
     };

@@ -12,7 +12,7 @@ pub const FIRST: u64 = 0x1_0000;
 /// Loads GET `count` times, each a module of its own.
 pub(super) fn load(loader: Loader, device: &Device, grants: &[Grant], count: u64) -> Result<()> {
     for i in 0..count {
-        let module = loader(GET, ModuleLimits::default());
+        let module = loader(GET, ModuleLimits::default(), None);
         let module =
             module.map_err(|error| anyhow!("cannot load the kernel `get.wasm`: {error}"))?;
         let deployment = Deployment::new(format!("get.wasm {i}"), grants);

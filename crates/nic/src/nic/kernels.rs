@@ -34,7 +34,7 @@ pub enum CallError {
 }
 
 /// Why a kernel could not be bound.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum BindError {
     /// No such queue pair or region.
@@ -54,6 +54,9 @@ pub enum BindError {
         "the card is another process’s: only built-in kernels and loaded modules can be bound there"
     )]
     Elsewhere,
+    /// The card, or the process that has it, refuses in these words.
+    #[error("{0}")]
+    Refused(String),
 }
 
 /// Kernels: see [`crate::kernel`].

@@ -45,7 +45,7 @@ impl Deployment {
 }
 
 /// Why a kernel cannot be deployed, replaced or undeployed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum DeployError {
     /// Another kernel is deployed for the op-code.
     #[error("op-code {0:#x} is taken: undeploy its kernel, or replace it")]
@@ -62,6 +62,9 @@ pub enum DeployError {
          there"
     )]
     Elsewhere,
+    /// The card is another process's, and that process refuses, in these words.
+    #[error("the process that has the card refuses: {0}")]
+    Refused(String),
 }
 
 /// A deployed kernel and its counters.

@@ -46,10 +46,15 @@ pub struct ExecutorLimits {
     pub payload_patience: Duration,
 }
 
+impl ExecutorLimits {
+    /// The most deployed kernels where nothing is said.
+    pub const KERNELS: usize = 4096;
+}
+
 impl Default for ExecutorLimits {
     fn default() -> ExecutorLimits {
         ExecutorLimits {
-            kernels: 4096,
+            kernels: ExecutorLimits::KERNELS,
             invocations: 256,
             client_invocations: 64,
             result_bytes: 64 << 20,

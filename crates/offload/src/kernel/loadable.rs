@@ -8,23 +8,29 @@ use core::fmt::Debug;
 use std::error::Error;
 use std::sync::Arc;
 
-use super::{Program, Tap};
+use super::{MemoryShare, Program, Tap};
 
 /// Why code cannot be loaded, in words.
 pub type LoadRefusal = Box<dyn Error + Send + Sync>;
 
-/// Checks and compiles a module. It takes milliseconds, or seconds for a long module: it is not to
-/// be called on the thread that drives a card.
+/// Checks and compiles a module, whose instances have memory of a share, if there is one. It takes
+/// milliseconds, or seconds for a long module: it is not to be called on the thread that drives a
+/// card.
 ///
 /// # Errors
 /// The bytes are refused.
-pub type Loader = fn(&[u8], ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal>;
+pub type Loader =
+    fn(&[u8], ModuleLimits, Option<Arc<MemoryShare>>) -> Result<Arc<dyn Loadable>, LoadRefusal>;
 
 /// The [`Loader`] of a program that takes no modules.
 ///
 /// # Errors
 /// Always.
-pub fn no_loader(_: &[u8], _: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+pub fn no_loader(
+    _: &[u8],
+    _: ModuleLimits,
+    _: Option<Arc<MemoryShare>>,
+) -> Result<Arc<dyn Loadable>, LoadRefusal> {
     Err("kernels that are loaded at run time are not taken here".into())
 }
 
@@ -43,6 +49,8 @@ pub struct ModuleLimits {
 impl ModuleLimits {
     /// The most memory that the limits can allow an instance, in bytes.
     pub const MEMORY_MAX: usize = 16 << 20;
+    /// The most memory that all instances of a process have together, in bytes.
+    pub const TOTAL_MEMORY: usize = 4 << 30;
     /// The longest module, in bytes.
     pub const LENGTH_MAX: usize = 1 << 20;
 }

@@ -31,7 +31,8 @@
 //!   kept of a call; `turn`: what a poll is lent, and pays for each step of its budget; `timing`:
 //!   what memory takes in a simulation.
 //! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
-//!   ([`Loadable`]); [`hosting`]: what their host needs.
+//!   ([`Loadable`]); `memory_share`: what their instances have of memory; [`hosting`]: what their
+//!   host needs.
 
 pub mod builtin;
 mod context;
@@ -42,6 +43,7 @@ mod grant;
 pub mod hosting;
 mod invocation;
 mod loadable;
+mod memory_share;
 mod port;
 mod scatter;
 mod tap;
@@ -54,6 +56,7 @@ pub use executor::{Executor, ExecutorLimits};
 pub use fallback::FallbackCall;
 pub use grant::Grant;
 pub use loadable::{LoadRefusal, Loadable, Loader, ModuleLimits, no_loader};
+pub use memory_share::MemoryShare;
 pub use port::Port;
 pub use scatter::Scatter;
 pub use tap::{Tap, TapInfo, TapIo};

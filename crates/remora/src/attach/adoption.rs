@@ -163,7 +163,7 @@ impl Attached {
                     // Of the user's card memory; a piece begins at a page.
                     (Some(start), Some(file)) => {
                         let offset = (at - start) as usize;
-                        let whole = Buffer::map(file.as_fd(), start, offset + len).ok();
+                        let whole = Buffer::map_only(file.as_fd(), start, offset + len).ok();
                         whole.and_then(|whole| Buffer::part(&Arc::new(whole), offset, len).ok())
                     }
                     (Some(_), None) if !self.session.is_machine() => None,
@@ -177,7 +177,7 @@ impl Attached {
                 }
                 let whole = file.and_then(|file| {
                     let len = memfd::len_of(&file).ok()? as usize;
-                    Buffer::map(file.as_fd(), 0, len).ok()
+                    Buffer::map_only(file.as_fd(), 0, len).ok()
                 });
                 let part = |whole| Buffer::part(&Arc::new(whole), offset as usize, len).ok();
                 (whole.and_then(part), Some(Object::Lent(number)))
@@ -213,7 +213,9 @@ impl Attached {
                     tracing::debug!(%error, "card memory stays in the session");
                 }
             }
-            Object::Lent(number) => self.session.take_back(number),
+            Object::Lent(number) => {
+                self.session.take_back(number);
+            }
             _ => {}
         }
     }

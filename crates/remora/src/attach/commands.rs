@@ -217,7 +217,9 @@ macro_rules! by_hand {
     };
     (dereg_mr, $card:ident, $command:ident, $key:ident) => {{
         $card.passes.forget_region($key);
-        $card.ended($command)
+        let ended = $card.ended($command);
+        $card.loans.forget_unmapped(&mut $card.session);
+        ended
     }};
     (dealloc_mw, $card:ident, $command:ident, $($arg:ident),*) => {
         $card.ended($command)

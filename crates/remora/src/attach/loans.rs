@@ -5,9 +5,9 @@
 //! Where peers may use atomics, or the memory is to outlive the program, it is converted, if that
 //! is safe (`convert`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use remora_nic::{Access, RegMrError};
@@ -27,17 +27,38 @@ pub(super) struct Loans {
     processes: BTreeMap<Way, u32>,
     /// The ways that may be used.
     ways: Ways,
-    /// Memory files, by the address at which this process has them: their length and number.
-    files: BTreeMap<u64, (u64, u32)>,
-    /// The inode numbers of those files that took the place of the program's memory, by the same
-    /// addresses. The program may have unmapped them.
-    converted: BTreeMap<u64, u64>,
+    /// What is mapped of memory files, by the address at which this process has it.
+    files: BTreeMap<u64, Mapped>,
+    /// Those addresses where a file took the place of the program's memory. The program may have
+    /// unmapped it.
+    converted: BTreeSet<u64>,
+    /// The numbers of files that are used no more here, while the card still has regions in them.
+    left: Vec<u32>,
     /// The session outlives this process, and so must its memory.
     is_kept: bool,
     /// The program was told that some memory of a kept session ends with it.
     has_warned: bool,
     /// By which others write and read what is in memory files themselves.
     gates: Shared,
+}
+
+/// Bytes that are a mapping of a lent file.
+#[derive(Clone, Copy, Debug)]
+struct Mapped {
+    len: u64,
+    /// Where in the file they begin.
+    offset: u64,
+    loan: LentFile,
+}
+
+/// A file that the daemon has mapped.
+#[derive(Clone, Copy, Debug)]
+struct LentFile {
+    /// The number of the loan.
+    number: u32,
+    inode: u64,
+    /// Its length when it was lent: it may have grown.
+    len: u64,
 }
 
 /// Are there gates for others to reach this process's memory?
@@ -102,27 +123,52 @@ impl Loans {
     }
 
     /// Turns a buffer, which nobody writes meanwhile, into memory that the card's process maps,
-    /// too. Where that cannot be, the card reaches it like other memory.
+    /// too; what is a mapping of a file already stays one, for all who have it mapped. Where that
+    /// cannot be, the card reaches it like other memory.
     pub(super) fn share(&mut self, session: &mut Session, buffer: &mut Buffer) {
         self.share_gates(session);
-        let len = buffer.len();
-        let lent = memfd::sealed("remora-region", len as u64).and_then(|file| {
+        let (addr, len) = (buffer.addr(), buffer.len() as u64);
+        if let Some((file, offset)) = buffer.file() {
+            if let Some(loan) = self.lend(session, file, offset + len) {
+                self.files.insert(addr, Mapped { len, offset, loan });
+            }
+            return;
+        }
+        // Part of another buffer shares its pages with bytes that others may write now.
+        if !buffer.is_mapping() {
+            return;
+        }
+        let lent = memfd::sealed("remora-region", len).and_then(|file| {
             buffer.move_to(file.as_fd())?;
-            Ok(session.lend(Loan::Sealed, Some(file.as_fd())))
+            Ok(lend(session, file.as_fd()))
         });
         match lent {
-            Ok(Some(number)) => {
-                self.files.insert(buffer.addr(), (len as u64, number));
+            Ok(Some(loan)) => {
+                self.files.insert(addr, Mapped { len, offset: 0, loan });
             }
             Ok(None) => {}
             Err(error) => tracing::debug!(%error, len, "memory is not shared with the card"),
         }
     }
 
-    /// Ends the loan of a buffer that [`Loans::share`] has shared, if it did.
+    /// Lends a file of which `end` bytes are needed. All mappings of a file share one loan, which
+    /// counts for the session's quotas.
+    fn lend(&self, session: &mut Session, file: BorrowedFd<'_>, end: u64) -> Option<LentFile> {
+        let inode = rustix::fs::fstat(file).ok()?.st_ino;
+        let mut lent = self.files.values().map(|mapped| mapped.loan);
+        let known = lent.find(|loan| loan.inode == inode && end <= loan.len);
+        known.or_else(|| lend(session, file))
+    }
+
+    /// Ends the loan of a buffer that [`Loans::share`] has shared, if it did and no other mapping
+    /// of the file is lent.
     pub(super) fn end(&mut self, session: &mut Session, addr: u64) {
-        if let Some((_, number)) = self.files.remove(&addr) {
-            session.take_back(number);
+        let Some(Mapped { loan: LentFile { number, .. }, .. }) = self.files.remove(&addr) else {
+            return;
+        };
+        let is_used = self.files.values().any(|mapped| mapped.loan.number == number);
+        if !is_used && !session.take_back(number) {
+            self.left.push(number);
         }
     }
 
@@ -130,8 +176,9 @@ impl Loans {
     /// was converted is private here. (Other memory files are shared with the parent.)
     pub(super) fn fork(&mut self) {
         self.processes.clear();
+        self.left.clear();
         self.gates = Shared::Never;
-        for start in std::mem::take(&mut self.converted).into_keys() {
+        for start in std::mem::take(&mut self.converted) {
             self.files.remove(&start);
         }
     }
@@ -146,9 +193,7 @@ impl Loans {
     ) -> Result<Bytes, RegMrError> {
         let place = match bytes.place {
             Place::Process(addr) => {
-                if !self.converted.is_empty() {
-                    self.forget_unmapped();
-                }
+                self.forget_unmapped(session);
                 let ways = self.ways.of(access, self.is_kept, session.is_of_other_user());
                 match self.shared(arena, addr, bytes.len) {
                     Some(place) => place,
@@ -176,9 +221,9 @@ impl Loans {
         if let Some(offset) = within(memory.addr(), memory.len() as u64) {
             return Some(Place::Arena(offset));
         }
-        let (start, (size, number)) = self.files.range(..=addr).next_back()?;
-        let offset = within(*start, *size)?;
-        Some(Place::Lent { number: *number, offset })
+        let (start, mapped) = self.files.range(..=addr).next_back()?;
+        let offset = mapped.offset + within(*start, mapped.len)?;
+        Some(Place::Lent { number: mapped.loan.number, offset })
     }
 
     /// Has the card's process map memory of the program, if it is private and that is safe.
@@ -189,10 +234,9 @@ impl Loans {
         self.share_gates(session);
         match convert(addr, len) {
             Ok(Some(made)) => {
-                let inode = rustix::fs::fstat(&made.file).map_or(0, |stat| stat.st_ino);
-                if let Some(number) = session.lend(Loan::Sealed, Some(made.file.as_fd())) {
-                    self.files.insert(made.start, (made.len, number));
-                    self.converted.insert(made.start, inode);
+                if let Some(loan) = lend(session, made.file.as_fd()) {
+                    self.files.insert(made.start, Mapped { len: made.len, offset: 0, loan });
+                    self.converted.insert(made.start);
                 }
             }
             Ok(None) => tracing::info!(
@@ -216,18 +260,24 @@ impl Loans {
         }
     }
 
-    /// Forgets converted memory that the program has unmapped.
-    fn forget_unmapped(&mut self) {
+    /// Forgets converted memory that the program has unmapped, and takes it back from the card, as
+    /// soon as no region is in it.
+    pub(super) fn forget_unmapped(&mut self, session: &mut Session) {
+        if self.converted.is_empty() && self.left.is_empty() {
+            return;
+        }
         let Ok(maps) = std::fs::read_to_string("/proc/self/maps") else { return };
-        let files = &mut self.files;
-        self.converted.retain(|start, inode| {
-            let len = files.get(start).map_or(0, |(len, _)| *len);
-            let is_there = is_mapped(&maps, *inode, *start, *start + len);
+        let (files, left) = (&mut self.files, &mut self.left);
+        self.converted.retain(|start| {
+            let Some(Mapped { len, loan, .. }) = files.get(start).copied() else { return false };
+            let is_there = is_mapped(&maps, loan.inode, *start, *start + len);
             if !is_there {
                 files.remove(start);
+                left.push(loan.number);
             }
             is_there
         });
+        left.retain(|number| !session.take_back(*number));
     }
 
     /// Any memory of this process.
@@ -260,6 +310,13 @@ impl Loans {
         }
         Err(if session.over().is_some() { RegMrError::Gone } else { RegMrError::Place })
     }
+}
+
+/// Lends a memory file; `None` if the daemon refuses.
+fn lend(session: &mut Session, file: BorrowedFd<'_>) -> Option<LentFile> {
+    let about = rustix::fs::fstat(file).ok()?;
+    let number = session.lend(Loan::Sealed, Some(file))?;
+    Some(LentFile { number, inode: about.st_ino, len: u64::try_from(about.st_size).ok()? })
 }
 
 /// Lends all memory of this process, to be reached by system calls; `None` if the daemon refuses.

@@ -531,24 +531,23 @@ impl Attached {
         }
     }
 
-    /// Asks something of the card's kernels; `None` if it is refused. `module` are the bytes of a
-    /// module that goes with the request.
+    /// Asks something of the card's kernels. `module` are the bytes of a module that goes with the
+    /// request.
+    ///
+    /// # Errors
+    /// Why it is refused, in words.
     pub(crate) fn kernel(
         &mut self,
         request: &KernelRequest,
         module: Option<&[u8]>,
-    ) -> Option<KernelAnswer> {
+    ) -> Result<KernelAnswer, String> {
         let file = module.map(|bytes| {
             let file = memfd::sealed("remora-module", bytes.len() as u64)?;
             rustix::io::pwrite(&file, bytes, 0).map(|_| file).map_err(std::io::Error::from)
         });
-        match file.transpose() {
-            Ok(file) => self.session.kernel(request, file.as_ref().map(AsFd::as_fd)),
-            Err(error) => {
-                tracing::warn!(%error, "a module cannot be sent to the card’s process");
-                None
-            }
-        }
+        let file = file.transpose();
+        let file = file.map_err(|error| format!("the module cannot be sent there: {error}"))?;
+        self.session.kernel(request, file.as_ref().map(AsFd::as_fd))
     }
 
     /// Announces that this client sleeps from now on; returns whether it may: there are no events.

@@ -208,7 +208,7 @@ impl OpenPass {
         if !is_within || pass.gate >= GATES || pass.sender >= SENDERS {
             return None;
         }
-        let memory = Buffer::map(memory.as_fd(), 0, len).ok()?;
+        let memory = Buffer::map_only(memory.as_fd(), 0, len).ok()?;
         Some(OpenPass { key, pass, gates: Gates::open(gates.as_fd()).ok()?, memory })
     }
 

@@ -73,6 +73,8 @@ pub(crate) struct Session {
     line: Line,
     /// Why the session is over, if it is.
     over: Option<String>,
+    /// What the daemon said when it refused a request last.
+    refusal: Option<String>,
 }
 
 /// What carries requests and answers.
@@ -200,7 +202,7 @@ pub(super) fn welcome_of(bytes: &[u8]) -> Result<Welcome, AttachError> {
 
 impl Session {
     pub(super) fn new(line: Line) -> Session {
-        Session { line, over: None }
+        Session { line, over: None, refusal: None }
     }
 
     /// Is it a virtual machine's, and the daemon in another system?
@@ -299,6 +301,7 @@ impl Session {
             }
             Ok(Answer::Refused(reason)) => {
                 tracing::warn!(reason, "the card’s process refuses a request");
+                self.refusal = Some(reason.to_owned());
                 None
             }
             Ok(answer) => read(answer, came),
@@ -346,16 +349,24 @@ impl Session {
         })
     }
 
-    /// Asks something of the card's kernels; `None` if it is refused.
+    /// Asks something of the card's kernels.
+    ///
+    /// # Errors
+    /// Why it is refused, in words.
     pub(crate) fn kernel(
         &mut self,
         request: &KernelRequest,
         module: Option<BorrowedFd<'_>>,
-    ) -> Option<KernelAnswer> {
+    ) -> Result<KernelAnswer, String> {
         let request = Request::Kernel(request.clone());
-        self.ask(&request, module.as_slice(), |answer| match answer {
+        self.refusal = None;
+        let answer = self.ask(&request, module.as_slice(), |answer| match answer {
             Answer::Kernel(answer) => Some(answer),
             _ => None,
+        });
+        answer.ok_or_else(|| {
+            let reason = self.refusal.as_deref().or(self.over.as_deref());
+            reason.unwrap_or("its answer is none to this request").to_owned()
         })
     }
 
@@ -387,9 +398,9 @@ impl Session {
         self.ask(&Request::Counted { cq, count }, &[], |_| Some(()));
     }
 
-    /// Takes lent memory back.
-    pub(crate) fn take_back(&mut self, number: u32) {
-        self.ask(&Request::TakeBack(number), &[], |_| Some(()));
+    /// Takes lent memory back; returns whether the daemon has given it back, or has gone.
+    pub(crate) fn take_back(&mut self, number: u32) -> bool {
+        self.ask(&Request::TakeBack(number), &[], |_| Some(())).is_some() || self.over.is_some()
     }
 }
 

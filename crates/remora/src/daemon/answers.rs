@@ -196,6 +196,7 @@ impl Server {
             ends: None,
             stored: BTreeSet::new(),
             builtin: None,
+            instances: None,
         };
         tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
         self.sessions.insert(number, held);

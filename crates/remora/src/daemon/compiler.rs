@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use super::fd_store::Part;
 use super::kernel_file;
 use crate::event::Event;
-use crate::kernel::{Loader, ModuleLimits, Program, Tap};
+use crate::kernel::{Loader, MemoryShare, ModuleLimits, Program, Tap};
 use crate::message::{Code, KernelRequest};
 use crate::threads::without_signals;
 
@@ -43,6 +43,8 @@ pub(super) enum Source {
 pub(super) struct Job {
     pub(super) customer: Customer,
     pub(super) source: Source,
+    /// What the memory of its instances counts for.
+    pub(super) share: Arc<MemoryShare>,
 }
 
 /// Code that is ready to run, the request that it is for, and its module.
@@ -88,11 +90,11 @@ impl Compiler {
     /// Begins with the next job, if none is under way.
     pub(super) fn go_on(&mut self) {
         while !self.is_busy {
-            let Some(Job { customer, source }) = self.next() else { return };
+            let Some(Job { customer, source, share }) = self.next() else { return };
             let (sender, event) = (self.sender.clone(), Arc::clone(&self.event));
             let loader = self.loader;
             let run = move || {
-                let compiled = catch_unwind(AssertUnwindSafe(|| compile(loader, source)));
+                let compiled = catch_unwind(AssertUnwindSafe(|| compile(loader, source, share)));
                 let compiled = compiled.unwrap_or_else(|_| Err("the compiler failed".into()));
                 sender.send((customer, compiled)).ok();
                 crate::event::wake(&event);
@@ -123,20 +125,26 @@ impl Compiler {
 }
 
 /// Compiles a module, with what it is for.
-fn compile(loader: Loader, source: Source) -> Result<Compiled, Refusal> {
+fn compile(loader: Loader, source: Source, share: Arc<MemoryShare>) -> Result<Compiled, Refusal> {
     let (request, module) = match source {
         Source::Sent(request, module) => (request, module),
         Source::Left(file) => {
-            let (_, request, module) = kernel_file::read(file.as_fd())?;
+            let (_, request, module) =
+                kernel_file::read(file.as_fd()).map_err(|error| error.to_string())?;
             (request, module)
         }
     };
-    let built = build(loader, &request, &module)?;
+    let built = build(loader, &request, &module, share)?;
     Ok(Compiled { request, module, built })
 }
 
 /// Compiles a module.
-fn build(loader: Loader, request: &KernelRequest, module: &[u8]) -> Result<Built, Refusal> {
+fn build(
+    loader: Loader,
+    request: &KernelRequest,
+    module: &[u8],
+    share: Arc<MemoryShare>,
+) -> Result<Built, Refusal> {
     let load = |code: &Code| {
         let Code::Module { memory, table, instances } = *code else {
             return Err("this is no module".to_owned());
@@ -148,7 +156,7 @@ fn build(loader: Loader, request: &KernelRequest, module: &[u8]) -> Result<Built
             table: at_most(table, usual.table),
             instances: at_most(instances, usual.instances),
         };
-        loader(module, limits).map_err(|error| error.to_string())
+        loader(module, limits, Some(share)).map_err(|error| error.to_string())
     };
     match request {
         KernelRequest::Deploy { code, .. } => Ok(Built::Program(load(code)?.program())),
@@ -167,12 +175,16 @@ mod tests {
     use super::*;
     use crate::kernel::{LoadRefusal, Loadable, no_loader};
 
+    fn share() -> Arc<MemoryShare> {
+        Arc::new(MemoryShare::new(0))
+    }
+
     #[test]
     fn modules_of_clients_and_those_that_are_left_take_turns() {
         let mut compiler = Compiler::new(no_loader).unwrap();
         let job = |customer| {
             let source = Source::Sent(KernelRequest::List(0), Vec::new());
-            Job { customer, source }
+            Job { customer, source, share: share() }
         };
         compiler.left.extend((0..3).map(|n| job(Customer::Restored(n, Part::Kernel(0, 0)))));
         compiler.waiting.extend((0..4).map(|n| job(Customer::Client(n))));
@@ -190,7 +202,11 @@ mod tests {
         let mut compiler = Compiler::new(no_loader).unwrap();
         for client in [1, 2, 1, 3] {
             let source = Source::Sent(KernelRequest::List(0), Vec::new());
-            compiler.waiting.push_back(Job { customer: Customer::Client(client), source });
+            compiler.waiting.push_back(Job {
+                customer: Customer::Client(client),
+                source,
+                share: share(),
+            });
         }
         compiler.forget(1);
         let left = std::iter::from_fn(|| compiler.next()).map(|job| job.customer);
@@ -199,7 +215,11 @@ mod tests {
 
     #[test]
     fn a_compiler_that_panics_has_refused() {
-        fn panics(_: &[u8], _: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+        fn panics(
+            _: &[u8],
+            _: ModuleLimits,
+            _: Option<Arc<MemoryShare>>,
+        ) -> Result<Arc<dyn Loadable>, LoadRefusal> {
             panic!("on purpose")
         }
         let mut compiler = Compiler::new(panics).unwrap();
@@ -208,7 +228,7 @@ mod tests {
         let request =
             KernelRequest::Deploy { opcode: 1, replace: false, name, budget: 1, grants, code };
         let source = Source::Sent(request, Vec::new());
-        compiler.waiting.push_back(Job { customer: Customer::Client(1), source });
+        compiler.waiting.push_back(Job { customer: Customer::Client(1), source, share: share() });
         compiler.go_on();
         let (_, compiled) = compiler.done.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(compiled.err().as_deref(), Some("the compiler failed"));

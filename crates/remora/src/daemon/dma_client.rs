@@ -86,7 +86,7 @@ impl DmaClient {
         let [file, doorbell] = exactly(came)?;
         let len = near.checked_add(far).and_then(|len| usize::try_from(len).ok());
         let len = len.ok_or_else(malformed)?;
-        let memory = Arc::new(Buffer::map(file.as_fd(), 0, len)?);
+        let memory = Arc::new(Buffer::map_only(file.as_fd(), 0, len)?);
         let (sizes, doorbell) = (Sizes { near, far }, Arc::new(Event::from(doorbell)));
         let daemon = Mutex::new(daemon);
         Ok(DmaClient { shared: Arc::new(Shared { daemon, sizes, memory, file, doorbell }) })

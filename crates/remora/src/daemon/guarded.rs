@@ -14,7 +14,7 @@ use remora_nic::cm::{
 };
 use remora_nic::kernel::Bound;
 use remora_nic::nic::{
-    BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse,
+    BindError, CallError, InUse, McastError, ResizeSrqError, SrqInfo, StructureUse, group_address,
 };
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{Moderation, PollCqError, ResizeCqError, RingInit};
@@ -353,10 +353,9 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Qp(qpn)) {
             return Err(McastError::UnknownQp.into());
         }
-        // A group is a socket of the daemon's, and the card has room for some.
+        let group = group_address(group).ok_or(McastError::Address)?;
         let session = self.session;
-        let room = self.engine().room_for_group(session);
-        room.map_err(|limit| McastError::Full { limit })?;
+        self.engine().room_for_group(session, group).map_err(|limit| McastError::Full { limit })?;
         self.driver.attach_mcast(qpn, group)?;
         self.groups().insert((qpn, group));
         Ok(())
@@ -366,6 +365,7 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Qp(qpn)) {
             return Err(McastError::UnknownQp);
         }
+        let group = group_address(group).ok_or(McastError::Address)?;
         self.driver.detach_mcast(qpn, group)?;
         self.groups().remove(&(qpn, group));
         Ok(())

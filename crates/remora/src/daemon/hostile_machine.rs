@@ -30,7 +30,7 @@ pub fn hostile_machine(data: &[u8]) {
     let made = MachineDevice::new(uid, 0).expect("memory for a device");
     let whole = || {
         let len = made.arena_bytes + MAILBOX;
-        Buffer::map(made.file.as_fd(), 0, len).expect("the device's memory")
+        Buffer::map_only(made.file.as_fd(), 0, len).expect("the device's memory")
     };
     let memory = whole();
     let letters = Buffer::part(&Arc::new(whole()), made.arena_bytes, MAILBOX);

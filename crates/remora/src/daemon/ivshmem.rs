@@ -127,7 +127,7 @@ impl MachineDevice {
         let len = (1 << most.max(1).ilog2()).max(LEAST);
         let file = memfd::sealed("remora-machine", len as u64)?;
         let arena_bytes = len - MAILBOX;
-        let mailbox = Buffer::map(file.as_fd(), arena_bytes as u64, MAILBOX);
+        let mailbox = Buffer::map_only(file.as_fd(), arena_bytes as u64, MAILBOX);
         let mailbox = MailboxServer::new(mailbox.map_err(io::Error::other)?);
         let (doorbell, letters) = (Event::new()?, Event::new()?);
         Ok(MachineDevice { uid, file, arena_bytes, mailbox, last: 0, doorbell, letters })

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::compiler::{Compiled, Customer, Job, Source};
 use super::fd_store::Part;
-use super::kernel_file;
+use super::kernel_file::{self, NotRead};
 use super::kernels::{deployed, install, note, wait};
 use super::restore::Parts;
 use super::server::Server;
@@ -38,11 +38,13 @@ impl Server {
         former.into_iter().for_each(|part| self.unstore(session, part));
     }
 
-    /// Has the store forget the kernel of an op-code.
-    pub(super) fn unstore_kernel(&mut self, session: u32, opcode: u64) {
-        let Some(held) = self.sessions.get(&session) else { return };
+    /// Has the store forget the kernel of an op-code; returns whether it had one.
+    pub(super) fn unstore_kernel(&mut self, session: u32, opcode: u64) -> bool {
+        let Some(held) = self.sessions.get(&session) else { return false };
         let stored: Vec<Part> = held.stored.range(versions(opcode)).copied().collect();
+        let has_stored = !stored.is_empty();
         stored.into_iter().for_each(|part| self.unstore(session, part));
+        has_stored
     }
 
     /// Has the kernels of a session run again that another daemon has left. Modules have to be
@@ -65,7 +67,17 @@ impl Server {
     fn restore_kernel(&mut self, session: u32, part: Part, file: OwnedFd) {
         let (opcode, request, module_bytes) = match checked(file.as_fd(), session, part) {
             Ok((opcode, request, module)) => (opcode, request, module.len() as u64),
-            Err(reason) => return self.forget_kernel(session, part, &reason),
+            Err(NotRead::OtherLayout(layout)) => {
+                // Another daemon may read it.
+                return tracing::warn!(
+                    session,
+                    ?part,
+                    layout,
+                    reads = kernel_file::LAYOUT,
+                    "a kernel stays stored, and does not run: its file is of another layout"
+                );
+            }
+            Err(NotRead::Wrong(reason)) => return self.forget_kernel(session, part, &reason),
         };
         let waits =
             self.with_session(session, |driver, slot| wait(driver, slot, opcode, module_bytes));
@@ -80,7 +92,8 @@ impl Server {
         }
         let KernelRequest::Deploy { code: Code::Builtin(name), .. } = &request else {
             let (customer, source) = (Customer::Restored(session, part), Source::Left(file));
-            return self.compiler.left.push_back(Job { customer, source });
+            let Some(share) = self.instances(session) else { return };
+            return self.compiler.left.push_back(Job { customer, source, share });
         };
         let built = self.builtin(session, name, &request);
         let compiled = built.map(|built| Compiled { request, module: Vec::new(), built });
@@ -128,13 +141,14 @@ fn checked(
     file: BorrowedFd<'_>,
     session: u32,
     part: Part,
-) -> Result<(u64, KernelRequest, Vec<u8>), String> {
+) -> Result<(u64, KernelRequest, Vec<u8>), NotRead> {
     let (of, request, module) = kernel_file::read(file)?;
     let KernelRequest::Deploy { opcode, .. } = request else {
-        return Err("its file is no kernel’s".into());
+        return Err(NotRead::Wrong("its file is no kernel’s".into()));
     };
     if of != session || !matches!(part, Part::Kernel(named, _) if named == opcode) {
-        return Err(format!("its file is that of session {of}, op-code {opcode:#x}"));
+        let whose = format!("its file is that of session {of}, op-code {opcode:#x}");
+        return Err(NotRead::Wrong(whose));
     }
     Ok((opcode, request, module))
 }

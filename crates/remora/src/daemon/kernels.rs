@@ -6,6 +6,7 @@
 //! meanwhile.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use remora_nic::kernel::Bound;
 use remora_nic::nic::BindError;
@@ -20,7 +21,7 @@ use super::server::Server;
 use crate::commands::Commands;
 use crate::driver::Own;
 use crate::kernel::builtin::{Builtin, Kind};
-use crate::kernel::{DeployError, Deployment, Grant, Program, Tap};
+use crate::kernel::{DeployError, Deployment, Grant, MemoryShare, Program, Tap};
 use crate::memory::{Buffer, memfd};
 use crate::message::{
     Code, GRANTS_MAX, KERNEL_NAME_MAX, KernelAnswer, KernelRequest, KernelRow, Object,
@@ -60,11 +61,15 @@ impl Server {
             }
             _ => {
                 let done = self.with(client, |driver, slot| ask(driver, slot, &request));
-                if let (KernelRequest::Undeploy(opcode), Some(session)) =
-                    (&request, self.held(client))
-                {
-                    self.unstore_kernel(session, *opcode);
-                }
+                let done = match (&request, self.held(client)) {
+                    // One that has no room to run may still be stored.
+                    (KernelRequest::Undeploy(opcode), Some(session))
+                        if self.unstore_kernel(session, *opcode) =>
+                    {
+                        done.map(|_| KernelAnswer::Done)
+                    }
+                    _ => done,
+                };
                 return Some(done.ok_or_else(|| NO_SESSION.into()));
             }
         };
@@ -82,10 +87,10 @@ impl Server {
                 )
             }
             Code::Module { .. } => match self.admit_module(client, &request, with) {
-                Ok(module) => {
+                Ok((module, share)) => {
                     let customer = Customer::Client(client);
                     let source = Source::Sent(request, module);
-                    self.compiler.waiting.push_back(Job { customer, source });
+                    self.compiler.waiting.push_back(Job { customer, source, share });
                     self.pause(client);
                     self.compiler.go_on();
                     None
@@ -95,14 +100,15 @@ impl Server {
         }
     }
 
-    /// A client's module, if there is room for it. That is asked again when it is compiled; but
+    /// A client's module, and what its instances have memory of, if there is room for it. That is
+    /// asked again when it is compiled; but
     /// what has none is not worth a compiler's time.
     fn admit_module(
         &mut self,
         client: u32,
         request: &KernelRequest,
         with: Vec<OwnedFd>,
-    ) -> Result<Vec<u8>, KernelDone> {
+    ) -> Result<(Vec<u8>, Arc<MemoryShare>), KernelDone> {
         let no_session = || Err(NO_SESSION.into());
         let session = self.held(client).ok_or_else(no_session)?;
         let waits = |job: &Job| match job.customer {
@@ -118,7 +124,22 @@ impl Server {
         let module = module_bytes(with).map_err(Err)?;
         let room = |driver: &mut Own, slot| room(driver, slot, request, module.len() as u64);
         self.with_session(session, room).ok_or_else(no_session)??;
-        Ok(module)
+        let share = self.instances(session).ok_or_else(no_session)?;
+        Ok((module, share))
+    }
+
+    /// What the instances of a session's modules have of the memory of all the user's.
+    pub(super) fn instances(&mut self, session: u32) -> Option<Arc<MemoryShare>> {
+        let uid = self.sessions.get(&session)?.uid;
+        let rule = self.policy.rule(uid);
+        let bytes = |limit: u64| usize::try_from(limit).unwrap_or(usize::MAX);
+        let (of_user, most) = (bytes(rule.kernel_memory_bytes), bytes(rule.quotas.memory_bytes));
+        let mut mine = self.sessions.values().filter(|held| held.uid == uid);
+        let whole = mine.find_map(|held| held.instances.as_ref()?.whole().cloned());
+        let whole = whole.unwrap_or_else(|| Arc::new(MemoryShare::new(of_user)));
+        let held = self.sessions.get_mut(&session)?;
+        let share = || Arc::new(MemoryShare::of(whole, most));
+        Some(held.instances.get_or_insert_with(share).clone())
     }
 
     /// Has code of a client run; it outlives the daemon from then on, if the session does.
@@ -147,7 +168,7 @@ impl Server {
         match request {
             KernelRequest::Bind { .. } => {
                 let tap = shared.tap(kind);
-                Ok(Built::Tap(tap.ok_or_else(|| format!("{name} cannot be bound to a stream"))?))
+                Ok(Built::Tap(tap.ok_or_else(|| kind.unbindable())?))
             }
             _ => Ok(Built::Program(shared.program(kind))),
         }
@@ -180,7 +201,8 @@ fn module_bytes(with: Vec<OwnedFd>) -> Result<Vec<u8>, Refusal> {
     if !(1..=MODULE_MAX).contains(&len) {
         return Err(format!("a module has 1 to {MODULE_MAX} bytes"));
     }
-    let memory = Buffer::map(file.as_fd(), 0, len as usize).map_err(|error| error.to_string())?;
+    let memory =
+        Buffer::map_only(file.as_fd(), 0, len as usize).map_err(|error| error.to_string())?;
     let mut bytes = vec![0; len as usize];
     memory.read_at(0, &mut bytes).map_err(|error| error.to_string())?;
     Ok(bytes)
@@ -351,7 +373,10 @@ fn refusal(error: DeployError) -> KernelAnswer {
     match error {
         DeployError::Taken(_) => KernelAnswer::Taken,
         DeployError::Full(limit) => KernelAnswer::Full(limit as u64),
-        DeployError::Unknown(_) | DeployError::Elsewhere => KernelAnswer::Unknown,
+        // The last two are of a card of another process.
+        DeployError::Unknown(_) | DeployError::Elsewhere | DeployError::Refused(_) => {
+            KernelAnswer::Unknown
+        }
     }
 }
 

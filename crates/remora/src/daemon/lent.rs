@@ -183,7 +183,7 @@ fn are_few(number: u64, limit: Option<u64>) -> bool {
 /// Maps a memory file that cannot shrink.
 fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
     match usize::try_from(memfd::sealed_len(file.as_fd())?) {
-        Ok(len) if len > 0 => Ok(Buffer::map(file.as_fd(), 0, len)?),
+        Ok(len) if len > 0 => Ok(Buffer::map_only(file.as_fd(), 0, len)?),
         _ => Err(LentError::Empty),
     }
 }
@@ -270,8 +270,11 @@ mod tests {
         let status = || OwnedFd::from(File::open("/proc/self/status").unwrap());
         let pipe = || OwnedFd::from(std::io::pipe().unwrap().0);
         let socket = || OwnedFd::from(UnixDatagram::unbound().unwrap());
-        let event = || memory_file(0);
-        let kinds: [&dyn Fn() -> OwnedFd; 6] = [&null, &folder, &status, &pipe, &socket, &event];
+        let zero =
+            || OwnedFd::from(File::options().read(true).write(true).open("/dev/zero").unwrap());
+        let empty = || memory_file(0);
+        let kinds: [&dyn Fn() -> OwnedFd; 7] =
+            [&null, &zero, &folder, &status, &pipe, &socket, &empty];
         for loan in [Loan::Sealed, Loan::File, Loan::ProcessFile] {
             for (at, make) in kinds.iter().enumerate() {
                 let taken = Lent::take(loan, vec![make()], lender(), &mut memory);
@@ -284,6 +287,25 @@ mod tests {
         }
         let taken = Lent::take(Loan::Process, vec![null()], lender(), &mut memory);
         assert!(matches!(taken, Err(LentError::Descriptors)));
+    }
+
+    /// Touching them could end the daemon, or writing them would.
+    #[test]
+    fn huge_pages_and_constant_memory_are_refused() {
+        let mut memory = memory();
+        let huge = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+        // A system without huge pages makes no such file.
+        if let Ok(file) = memfd_create("huge", huge)
+            && ftruncate(&file, 2 << 20).is_ok()
+        {
+            fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+            let taken = Lent::take(Loan::Sealed, vec![file], lender(), &mut memory);
+            assert!(matches!(taken, Err(LentError::Map(MapError::NotMemory))), "{taken:?}");
+        }
+        let constant = memory_file(4096);
+        fcntl_add_seals(&constant, SealFlags::SHRINK | SealFlags::WRITE).unwrap();
+        let taken = Lent::take(Loan::Sealed, vec![constant], lender(), &mut memory);
+        assert!(matches!(taken, Err(LentError::Map(MapError::Refused { .. }))), "{taken:?}");
     }
 
     #[test]

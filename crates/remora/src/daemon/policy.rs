@@ -11,8 +11,9 @@
 //! attach = true
 //! sessions = 16
 //! loans = 4096              # pieces of memory that all its sessions lend together
-//! groups = 256              # memberships in multicast groups, the same
+//! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
+//! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
 //!
@@ -38,6 +39,7 @@ use super::lent::LOANS_MAX;
 use super::running::ALL_KERNELS;
 use super::shares::ALL_GROUPS;
 use crate::dma::Sizes;
+use crate::kernel::ModuleLimits;
 use crate::message::{Keep, Quotas};
 
 /// Who may attach. By default, the daemon's own user and root may.
@@ -59,10 +61,12 @@ pub(crate) struct Rule {
     pub(crate) sessions: u32,
     /// The most pieces of memory that all of the user's sessions lend together.
     pub(crate) loans: u32,
-    /// The most memberships in multicast groups of all of them.
+    /// The most multicast groups that all of them are in.
     pub(crate) groups: u32,
     /// The most kernels of all of them.
     pub(crate) kernels: u32,
+    /// The most memory of all instances of their modules, in bytes.
+    pub(crate) kernel_memory_bytes: u64,
     /// The longest time for which a session is kept; `None`: without limit.
     pub(crate) keep_seconds: Option<u32>,
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
@@ -80,10 +84,13 @@ pub(crate) struct Rule {
 const SESSIONS: u32 = 1024;
 /// The most of one user, who leaves some to others.
 const SESSIONS_OF_A_USER: u32 = 256;
-/// The same of loans, groups and kernels, where there are several users.
+/// The same of loans, groups, kernels and their memory, where there are several users.
 const LOANS_OF_A_USER: u32 = LOANS_MAX as u32 / 2;
 const GROUPS_OF_A_USER: u32 = ALL_GROUPS / 2;
 const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
+const KERNEL_MEMORY_OF_A_USER: u64 = ALL_KERNEL_MEMORY / 2;
+/// The memory of instances of modules that the daemon has.
+const ALL_KERNEL_MEMORY: u64 = ModuleLimits::TOTAL_MEMORY as u64;
 
 /// Why a policy cannot be read.
 #[derive(Debug, Error)]
@@ -139,6 +146,7 @@ struct Entry {
     loans: Option<u32>,
     groups: Option<u32>,
     kernels: Option<u32>,
+    kernel_memory_bytes: Option<u64>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
     weight: Option<u16>,
@@ -199,7 +207,8 @@ impl Default for Policy {
     fn default() -> Policy {
         let own = rustix::process::geteuid().as_raw();
         let (loans, groups, kernels) = (LOANS_MAX as u32, ALL_GROUPS, ALL_KERNELS);
-        let all = Rule { loans, groups, kernels, ..Rule::new(true) };
+        let kernel_memory_bytes = ALL_KERNEL_MEMORY;
+        let all = Rule { loans, groups, kernels, kernel_memory_bytes, ..Rule::new(true) };
         Policy {
             sessions: SESSIONS,
             others: Rule::new(false),
@@ -217,6 +226,7 @@ impl Rule {
             loans: LOANS_OF_A_USER,
             groups: GROUPS_OF_A_USER,
             kernels: KERNELS_OF_A_USER,
+            kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
             keep_seconds: None,
             lend_process_memory: false,
             quotas: Quotas::default(),
@@ -236,6 +246,7 @@ impl Rule {
             loans: entry.loans.unwrap_or(LOANS_OF_A_USER),
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
+            kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
             rates: entry.rates.limits(),
@@ -353,6 +364,8 @@ mod tests {
         assert_eq!(most(&shared), (LOANS_MAX as u32 / 2, ALL_GROUPS / 2));
         let kernels = |policy: &Policy| policy.rule(own).kernels;
         assert_eq!((kernels(&policy), kernels(&shared)), (ALL_KERNELS, ALL_KERNELS / 2));
+        let memory = |policy: &Policy| policy.rule(own).kernel_memory_bytes;
+        assert_eq!((memory(&policy), memory(&shared)), (4 << 30, 2 << 30));
     }
 
     #[test]
@@ -364,6 +377,7 @@ mod tests {
             sessions = 1
             loans = 10
             kernels = 6
+            kernel_memory_bytes = 9
             [users.root]
             lend_process_memory = true
             [users.4711]
@@ -384,6 +398,7 @@ mod tests {
         assert_eq!((policy.sessions(), policy.rule(9999).sessions), (5, 1));
         assert_eq!((policy.rule(9999).loans, policy.rule(4712).groups), (10, GROUPS_OF_A_USER));
         assert_eq!((policy.rule(9999).kernels, policy.rule(4712).kernels), (6, KERNELS_OF_A_USER));
+        assert_eq!(policy.rule(9999).kernel_memory_bytes, 9);
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
         let rule = policy.rule(4712);

@@ -114,7 +114,7 @@ impl Record {
         let most = u64::from(quotas.regions) + u64::from(quotas.others) + u64::from(quotas.loans);
         let len = AT_SLOTS + most.min(SLOTS_MAX) as usize * SLOT;
         let file = memfd::sealed("remora-record", len as u64)?;
-        let memory = Buffer::map(file.as_fd(), 0, len)?;
+        let memory = Buffer::map_only(file.as_fd(), 0, len)?;
         let record = Record { file, memory, at: HashMap::new(), free: Vec::new(), next: AT_SLOTS };
         record.set_head(head);
         record.word(AT_UNUSED).store(AT_SLOTS as u32, Ordering::Relaxed);
@@ -133,7 +133,7 @@ impl Record {
         if len < AT_SLOTS {
             return Err(RecordError::Malformed);
         }
-        let memory = Buffer::map(file.as_fd(), 0, len)?;
+        let memory = Buffer::map_only(file.as_fd(), 0, len)?;
         let mut record =
             Record { file, memory, at: HashMap::new(), free: Vec::new(), next: AT_SLOTS };
         let magic = record.memory.word(0).map_err(|_| RecordError::Malformed)?;

@@ -144,6 +144,7 @@ impl Server {
             ends,
             stored,
             builtin,
+            instances: None,
         };
         held.leave(Instant::now());
         tracing::info!(session, name = held.name, regions, "a session is restored");

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use remora_nic::kernel::Bound;
 
-/// The most kernels of the card, which an executor has by default.
-pub(super) const ALL_KERNELS: u32 = 4096;
+use crate::kernel::ExecutorLimits;
+
+/// The most kernels of the card.
+pub(super) const ALL_KERNELS: u32 = ExecutorLimits::KERNELS as u32;
 
 /// A session's kernels.
 #[derive(Debug, Default)]

@@ -1,10 +1,12 @@
 //! The sessions, as their clients know them: names, tokens, who has them, and what becomes of them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::fd_store::Part;
 use super::record::Head;
+use crate::kernel::MemoryShare;
 use crate::kernel::builtin::Builtin;
 use crate::message::{Keep, SessionToken};
 
@@ -35,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) stored: BTreeSet<Part>,
     /// What the session's built-in kernels share.
     pub(crate) builtin: Option<Builtin>,
+    /// What the instances of its modules have of the memory of all the user's.
+    pub(crate) instances: Option<Arc<MemoryShare>>,
 }
 
 /// What becomes of a session whose client has ended.
@@ -130,6 +134,7 @@ mod tests {
             ends: None,
             stored: BTreeSet::new(),
             builtin: None,
+            instances: None,
         }
     }
 

@@ -1,5 +1,8 @@
 //! What all sessions of a user have together of what the card has for all of them: see `policy`.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
 use super::engine::Engine;
 use super::session_queues::{SessionQueues, User};
 
@@ -21,15 +24,20 @@ impl Engine {
         (mine.map(|of| of.usage.kernels as usize).sum(), user.kernels as usize)
     }
 
-    /// May a session join another multicast group? Otherwise returns the limit.
-    pub(crate) fn room_for_group(&self, session: u16) -> Result<(), usize> {
+    /// May a session join a multicast group? Otherwise returns the limit: that of its memberships,
+    /// or that of the groups which the sessions of its user are in. (Each group is a socket of the
+    /// daemon's, and the card has room for some.)
+    pub(crate) fn room_for_group(&self, session: u16, group: IpAddr) -> Result<(), usize> {
         let of = self.sessions.get(usize::from(session)).and_then(Option::as_ref);
-        let (user, mine) = self.of_user(session);
-        let most = user.groups as usize;
         if of.is_none_or(|of| of.groups.len() >= GROUPS) {
             return Err(GROUPS);
         }
-        if mine.map(|of| of.groups.len()).sum::<usize>() >= most { Err(most) } else { Ok(()) }
+        let (user, mine) = self.of_user(session);
+        let joined = mine.flat_map(|of| &of.groups).map(|(_, group)| group);
+        let joined: BTreeSet<&IpAddr> = joined.collect();
+        let most = user.groups as usize;
+        let has_room = joined.len() < most || joined.contains(&group);
+        if has_room { Ok(()) } else { Err(most) }
     }
 
     fn of_user(&self, session: u16) -> (User, impl Iterator<Item = &SessionQueues>) {

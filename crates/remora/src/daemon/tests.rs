@@ -34,6 +34,7 @@ mod crashes;
 mod echo;
 mod hogs;
 mod kernels;
+mod loans;
 mod meetings;
 mod notices;
 mod passes;

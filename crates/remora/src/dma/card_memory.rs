@@ -153,7 +153,7 @@ impl CardMemory {
 
     fn on(file: OwnedFd, sizes: Sizes) -> Result<Arc<CardMemory>, CardMemoryError> {
         let len = sizes.near + sizes.far;
-        let bytes = Buffer::map(file.as_fd(), 0, len as usize)?;
+        let bytes = Buffer::map_only(file.as_fd(), 0, len as usize)?;
         let near_is_there = bytes
             .populate(sizes.far as usize, sizes.near as usize)
             .expect("the near memory is within the whole");
@@ -296,7 +296,7 @@ impl Piece {
     /// # Errors
     /// The system has no more mappings.
     pub fn map(&self) -> Result<Buffer, MapError> {
-        Buffer::map(self.card.as_fd(), self.address, self.len as usize)
+        Buffer::map_only(self.card.as_fd(), self.address, self.len as usize)
     }
 }
 

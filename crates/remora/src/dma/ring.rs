@@ -85,7 +85,7 @@ impl Ring {
     /// # Errors
     /// The file is too short for this depth, or not memory of sealed length.
     pub fn map(file: Arc<OwnedFd>, depth: u32) -> Result<Ring, RingError> {
-        let bytes = Buffer::map(file.as_fd(), 0, Ring::len(depth)?)?;
+        let bytes = Buffer::map_only(file.as_fd(), 0, Ring::len(depth)?)?;
         Ok(Ring { bytes, file, depth })
     }
 

@@ -69,6 +69,11 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
+    /// What is said of it where it is to be bound to a stream, if it has no tap.
+    pub(crate) fn unbindable(self) -> String {
+        format!("{} cannot be bound to a stream", self.name())
+    }
+
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {

@@ -50,21 +50,26 @@ pub(super) fn undeploy(card: &mut Attached, opcode: u64) -> Result<(), DeployErr
     judge(opcode, card.kernel(&KernelRequest::Undeploy(opcode), None))
 }
 
-fn judge(opcode: u64, answer: Option<KernelAnswer>) -> Result<(), DeployError> {
+fn judge(opcode: u64, answer: Result<KernelAnswer, String>) -> Result<(), DeployError> {
     match answer {
-        Some(KernelAnswer::Done) => Ok(()),
-        Some(KernelAnswer::Taken) => Err(DeployError::Taken(opcode)),
-        Some(KernelAnswer::Full(limit)) => Err(DeployError::Full(limit as usize)),
-        Some(KernelAnswer::Unknown) => Err(DeployError::Unknown(opcode)),
-        // The log has the reason.
-        _ => Err(DeployError::Elsewhere),
+        Ok(KernelAnswer::Done) => Ok(()),
+        Ok(KernelAnswer::Taken) => Err(DeployError::Taken(opcode)),
+        Ok(KernelAnswer::Full(limit)) => Err(DeployError::Full(limit as usize)),
+        Ok(KernelAnswer::Unknown) => Err(DeployError::Unknown(opcode)),
+        Ok(other) => Err(DeployError::Refused(unexpected(&other))),
+        Err(reason) => Err(DeployError::Refused(reason)),
     }
+}
+
+/// What is said of an answer to another question.
+fn unexpected(answer: &KernelAnswer) -> String {
+    format!("it answers {answer:?}, which is no answer to this request")
 }
 
 /// The session's kernels, by op-code.
 pub(super) fn list(card: &mut Attached) -> Vec<KernelInfo> {
     let (mut all, mut from) = (Vec::new(), 0);
-    while let Some(KernelAnswer::List { kernels, more }) =
+    while let Ok(KernelAnswer::List { kernels, more }) =
         card.kernel(&KernelRequest::List(from), None)
     {
         let last = kernels.last().map(|row| row.opcode);
@@ -94,16 +99,20 @@ pub(super) fn bind(
 ) -> Result<u32, BindError> {
     let request = KernelRequest::Bind { to, budget, grants: pairs(grants), code };
     match card.kernel(&request, module) {
-        Some(KernelAnswer::Number(number)) => Ok(number),
-        Some(KernelAnswer::Bind(error)) => Err(error),
-        _ => Err(BindError::Elsewhere),
+        Ok(KernelAnswer::Number(number)) => Ok(number),
+        Ok(KernelAnswer::Bind(error)) => Err(error),
+        Ok(KernelAnswer::Full(limit)) => {
+            Err(BindError::Refused(DeployError::Full(limit as usize).to_string()))
+        }
+        Ok(other) => Err(BindError::Refused(unexpected(&other))),
+        Err(reason) => Err(BindError::Refused(reason)),
     }
 }
 
 /// What a binding has seen.
 pub(super) fn tap(card: &mut Attached, number: u32) -> TapInfo {
     match card.kernel(&KernelRequest::Tap(number), None) {
-        Some(KernelAnswer::Tap { payloads, stopped }) => {
+        Ok(KernelAnswer::Tap { payloads, stopped }) => {
             let mut info = TapInfo::default();
             (info.payloads, info.stopped) = (payloads, stopped.map(CallStatus));
             info
@@ -114,5 +123,5 @@ pub(super) fn tap(card: &mut Attached, number: u32) -> TapInfo {
 
 /// Ends a binding.
 pub(super) fn unbind(card: &mut Attached, number: u32) {
-    card.kernel(&KernelRequest::Unbind(number), None);
+    card.kernel(&KernelRequest::Unbind(number), None).ok();
 }

@@ -32,8 +32,8 @@ pub use fallback::Fallback;
 pub use remora_nic::kernel::Bound;
 pub use remora_offload::kernel::{
     AsyncProgram, CallStatus, Context, DeployError, Deployment, Executor, ExecutorLimits,
-    FallbackCall, Grant, Header, KernelInfo, LoadRefusal, Loadable, Loader, ModuleLimits, Notify,
-    Program, StatusWord, Tap, TapInfo, no_loader,
+    FallbackCall, Grant, Header, KernelInfo, LoadRefusal, Loadable, Loader, MemoryShare,
+    ModuleLimits, Notify, Program, StatusWord, Tap, TapInfo, no_loader,
 };
 
 use std::sync::Arc;
@@ -109,10 +109,9 @@ impl Device {
         result
     }
 
-    /// Deploys a kernel that was loaded, by the crate `remora-wasm` for one. (To replace another
-    /// kernel by it, hand [`Loadable::program`] to [`Device::replace_kernel`].) On a card of
+    /// Deploys a kernel that was loaded, by the crate `remora-wasm` for one. On a card of
     /// another process it answers calls that come by this device's queue pairs; that process
-    /// compiles the module again.
+    /// compiles the module again. [`Device::replace_by_module`] puts it in another kernel's place.
     ///
     /// # Errors
     /// The op-code is taken, or the card has no room.
@@ -122,15 +121,10 @@ impl Device {
         deployment: Deployment,
         module: &dyn Loadable,
     ) -> Result<(), DeployError> {
-        match &mut *self.live.lock() {
-            Driver::Attached(card) => {
-                elsewhere::deploy(card, opcode, false, deployment, elsewhere::module(module))
-            }
-            Driver::Own(own) => {
-                let program = module.program();
-                own.kernels(|kernels, _| kernels.deploy(opcode, deployment, program))
-            }
+        if let Driver::Attached(card) = &mut *self.live.lock() {
+            return elsewhere::deploy(card, opcode, false, deployment, elsewhere::module(module));
         }
+        self.deploy_program(opcode, deployment, module.program())
     }
 
     /// Deploys a built-in kernel under an op-code, on a card of this process or of another one.
@@ -158,11 +152,29 @@ impl Device {
         }
     }
 
-    /// Deploys a kernel in the place of another. Calls from now on go to the new one; calls in
-    /// flight end with the old one.
+    /// Deploys a kernel that was loaded in the place of another, on a card of this process or of
+    /// another one, as [`Device::replace_kernel`] does.
     ///
     /// # Errors
-    /// No kernel is deployed for the op-code.
+    /// No kernel is deployed for the op-code, or the card's process refuses the module.
+    pub fn replace_by_module(
+        &self,
+        opcode: u64,
+        deployment: Deployment,
+        module: &dyn Loadable,
+    ) -> Result<(), DeployError> {
+        if let Driver::Attached(card) = &mut *self.live.lock() {
+            return elsewhere::deploy(card, opcode, true, deployment, elsewhere::module(module));
+        }
+        self.replace_kernel(opcode, deployment, module.program())
+    }
+
+    /// Deploys a kernel in the place of another. Calls from now on go to the new one; calls in
+    /// flight end with the old one. Code of this process cannot run on a card of another one: see
+    /// [`Device::replace_by_module`].
+    ///
+    /// # Errors
+    /// No kernel is deployed for the op-code, or the card is another process's.
     pub fn replace_kernel(
         &self,
         opcode: u64,
@@ -225,7 +237,7 @@ impl Device {
     /// another one. It may take `budget` steps for each payload.
     ///
     /// # Errors
-    /// See [`BindError`]; [`BindError::Elsewhere`], too, if no instance of the module can be made.
+    /// See [`BindError`]; [`BindError::Refused`], too, with a reason in words.
     pub fn bind_module(
         &self,
         to: Bound,
@@ -237,10 +249,7 @@ impl Device {
             let number = elsewhere::bind(card, to, (&grants, budget), elsewhere::module(module))?;
             return Ok(Binding { live: self.live.clone(), to, number });
         }
-        let tap = module.tap(budget).map_err(|error| {
-            tracing::warn!(%error, "a module cannot be bound");
-            BindError::Elsewhere
-        })?;
+        let tap = module.tap(budget).map_err(|error| BindError::Refused(error.to_string()))?;
         self.bind_kernel(to, grants, tap)
     }
 
@@ -248,7 +257,7 @@ impl Device {
     /// another one: see [`builtin::Builtin::tap`], and [`Device::deploy_kind`] for `shared`.
     ///
     /// # Errors
-    /// See [`BindError`]; [`BindError::Elsewhere`] for a kernel that cannot be bound.
+    /// See [`BindError`]; [`BindError::Refused`] for a kernel that cannot be bound.
     pub fn bind_builtin(
         &self,
         to: Bound,
@@ -260,7 +269,7 @@ impl Device {
             let number = elsewhere::bind(card, to, (&grants, u64::MAX), elsewhere::builtin(kind))?;
             return Ok(Binding { live: self.live.clone(), to, number });
         }
-        let tap = shared.tap(kind).ok_or(BindError::Elsewhere)?;
+        let tap = shared.tap(kind).ok_or_else(|| BindError::Refused(kind.unbindable()))?;
         self.bind_kernel(to, grants, tap)
     }
 }

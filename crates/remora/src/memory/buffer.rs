@@ -1,7 +1,7 @@
 //! Memory to register that the program owns.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -46,8 +46,10 @@ pub struct Buffer {
 enum Owner {
     /// The buffer itself: they are a mapping.
     This,
+    /// The buffer itself: they are a mapping of a file from so many bytes on.
+    File(OwnedFd, u64),
     /// The buffer that this one is a part of.
-    Whole(#[expect(dead_code, reason = "kept, so that it stays mapped")] Arc<Buffer>),
+    Whole(Arc<Buffer>),
     /// Neither.
     Elsewhere,
 }
@@ -100,12 +102,24 @@ impl Buffer {
 
     /// Maps `len` bytes of shared memory from `offset` on, a multiple of the page size. Whatever
     /// the buffer's owner or others write there, all see. The mapping keeps the memory alive when
-    /// the descriptor is closed.
+    /// the descriptor is closed, and a descriptor of its own, by which a card of another process
+    /// maps the file, too, when the buffer is registered.
     ///
     /// # Errors
     /// The file is not memory of [sealed](memfd::sealed) length, or is shorter, or the system
     /// refuses.
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Buffer, MapError> {
+        let mut buffer = Buffer::map_only(file, offset, len)?;
+        buffer.owner = Owner::File(file.try_clone_to_owned()?, offset);
+        Ok(buffer)
+    }
+
+    /// As [`Buffer::map`], without a descriptor: the buffer is not going to be registered.
+    pub(crate) fn map_only(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Buffer, MapError> {
         memfd::check(file, offset, len as u64)?;
         let at = offset as libc::off_t;
         Buffer::mmap(len, libc::MAP_SHARED | libc::MAP_NORESERVE, file.as_raw_fd(), at)
@@ -153,6 +167,23 @@ impl Buffer {
     pub fn part(this: &Arc<Buffer>, offset: usize, len: usize) -> Result<Buffer, BufferError> {
         let base = NonNull::new(this.range(offset, len)?).expect("behind a mapping's base");
         Ok(Buffer { base, len, owner: Owner::Whole(this.clone()) })
+    }
+
+    /// The file that the buffer is a mapping of, or a part of one, and where in it its bytes begin.
+    pub(crate) fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.owner {
+            Owner::File(file, offset) => Some((file.as_fd(), *offset)),
+            Owner::Whole(whole) => {
+                let (file, offset) = whole.file()?;
+                Some((file, offset + (self.addr() - whole.addr())))
+            }
+            Owner::This | Owner::Elsewhere => None,
+        }
+    }
+
+    /// Is the buffer a whole mapping of its own, of no file?
+    pub(crate) fn is_mapping(&self) -> bool {
+        matches!(self.owner, Owner::This)
     }
 
     /// Moves the bytes to a file of memory of the same length, which takes the place of the
@@ -411,7 +442,7 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Owner::This = self.owner {
+        if let Owner::This | Owner::File(..) = self.owner {
             // SAFETY: our own mapping, unmapped once, and nothing borrows from it now.
             unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
         }

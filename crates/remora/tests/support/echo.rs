@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_offload::kernel::{
-    AsyncProgram, CallStatus, Context, LoadRefusal, Loadable, ModuleLimits, Program, Tap,
+    AsyncProgram, CallStatus, Context, LoadRefusal, Loadable, MemoryShare, ModuleLimits, Program,
+    Tap,
 };
 
 /// What a module begins with that [`load`] takes.
@@ -22,7 +23,11 @@ pub(crate) fn echo() -> Echo {
 }
 
 /// A loader that takes this module only, and a compiler's time for it.
-pub(crate) fn load(bytes: &[u8], _: ModuleLimits) -> Result<Arc<dyn Loadable>, LoadRefusal> {
+pub(crate) fn load(
+    bytes: &[u8],
+    _: ModuleLimits,
+    _: Option<Arc<MemoryShare>>,
+) -> Result<Arc<dyn Loadable>, LoadRefusal> {
     std::thread::sleep(Duration::from_millis(1));
     if bytes == MAGIC { Ok(Arc::new(echo())) } else { Err("this is no echo".into()) }
 }

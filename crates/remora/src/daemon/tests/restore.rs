@@ -337,7 +337,7 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     };
     let file = |bytes: &[u8]| crate::memory::memfd::constant("kernel", bytes).unwrap();
     let of = |session: u32, request: KernelRequest| {
-        file(&encode(&(session, request, b"no module".to_vec())))
+        crate::daemon::kernel_file::write(session, &request, b"no module").unwrap()
     };
     // A daemon was killed that had stored a kernel's successor.
     add("remora.1.kernel.2.1", of(1, in_place(builtin(2, "get"))));
@@ -348,15 +348,21 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     add("remora.1.kernel.7.0", of(1, KernelRequest::Undeploy(1)));
     add("remora.1.kernel.8.0", of(2, in_place(builtin(8, "get"))));
     add("remora.1.kernel.9.0", of(1, in_place(builtin(1, "get"))));
+    // What another daemon may read stays.
+    add("remora.1.kernel.9.1", file(b"rkernel\n\xff\xff\xff\xffother"));
     let (daemon, restored) = Daemon::restored(Policy::default(), Some((manager.store(), left)));
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
-    let rest =
-        ["arena", "kernel.1.1", "kernel.2.1", "record"].map(|part| format!("remora.1.{part}"));
+    let rest = ["arena", "kernel.1.1", "kernel.2.1", "kernel.9.1", "record"];
+    let rest = rest.map(|part| format!("remora.1.{part}"));
     wait_until("the others are forgotten", || manager.of_sessions() == rest);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
     let next = Client::attach(&daemon, &again).unwrap();
     let runs = [(1, "get".to_owned()), (2, "get".to_owned())];
     assert_eq!(next.kernels(), runs);
+    // Its client may have it removed.
+    assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Done);
+    assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Unknown);
+    wait_until("it is forgotten", || !manager.of_sessions().contains(&rest[3]));
 }
 
 #[test]

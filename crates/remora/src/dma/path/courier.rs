@@ -106,7 +106,7 @@ struct CourierThread {
 /// The system has no more pipes, sockets or memory.
 pub fn pair(kind: Kind, memory: Arc<Buffer>) -> io::Result<(Courier, Link)> {
     let file = memfd::sealed("remora-courier", MAILBOX as u64)?;
-    let mailbox = || Buffer::map(file.as_fd(), 0, MAILBOX).map_err(io::Error::other);
+    let mailbox = || Buffer::map_only(file.as_fd(), 0, MAILBOX).map_err(io::Error::other);
     let (to_card, from_app) = pipe()?;
     let (to_app, to_host) = pipe()?;
     let (apps, cards) = sockets()?;

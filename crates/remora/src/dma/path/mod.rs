@@ -182,7 +182,7 @@ impl Application {
     /// The system has no such memory.
     pub fn of_this_process(len: usize) -> Result<(Application, Arc<Buffer>), MapError> {
         let file = memfd::sealed("remora-host", len as u64)?;
-        let buffer = Arc::new(Buffer::map(file.as_fd(), 0, len)?);
+        let buffer = Arc::new(Buffer::map_only(file.as_fd(), 0, len)?);
         let pid = std::process::id() as i32;
         let application =
             Application { pid, addr: buffer.addr(), len: len as u64, file: Some(Arc::new(file)) };
@@ -214,7 +214,7 @@ impl Mapping {
     /// It has no file of sealed length.
     pub fn of(application: &Application) -> Result<Mapping, MapError> {
         let file = application.file.as_ref().ok_or(MapError::NotMemory)?;
-        let bytes = Buffer::map(file.as_fd(), 0, application.len as usize)?;
+        let bytes = Buffer::map_only(file.as_fd(), 0, application.len as usize)?;
         Ok(Mapping { bytes: Arc::new(bytes) })
     }
 }

@@ -206,18 +206,20 @@ impl Replica {
     /// Everything that was acknowledged is here: begins the epoch's own part of the log. A
     /// transaction without an end goes: nobody can go on with it, and nobody was told of it.
     fn open<M: Memory>(&mut self, memory: &M) {
-        let unfinished = self.history.unfinished();
-        if let Some(before) = unfinished.filter(|before| *before >= self.applied) {
-            self.truncate(memory, before);
-        }
         self.learn_committed(memory);
-        let Some(position) = self.history.last().position.next(self.epoch) else { return };
+        let unfinished = self.history.unfinished().filter(|before| *before >= self.applied);
+        let last = unfinished.unwrap_or(self.history.last());
+        let Some(position) = last.position.next(self.epoch) else { return };
         let fields = Fields::of(Operation::Epoch);
-        let end = self.history.last().offset + fields.length() as u64;
-        if end > self.free_until() + self.options.ring_bytes {
+        let end = last.offset + fields.length() as u64;
+        if end > self.free_until().min(last.offset) + self.options.ring_bytes {
             // What is committed is not carried out yet, or the disk is behind; or, since a primary
             // leaves a quarter of the ring for such records, that many epochs have come to nothing.
+            // What lies in the ring stays as it is: the disk would begin anew with each cut.
             return self.set_stage(Stage::Gathering);
+        }
+        if unfinished.is_some() {
+            self.truncate(memory, last);
         }
         let sum = self.history.sum(&fields);
         self.history.append(memory, position, (&fields, sum), &mut self.aside.scratch);

@@ -101,8 +101,7 @@ impl Server {
     }
 
     /// A client's module, and what its instances have memory of, if there is room for it. That is
-    /// asked again when it is compiled; but
-    /// what has none is not worth a compiler's time.
+    /// asked again when it is compiled; but what has none is not worth a compiler's time.
     fn admit_module(
         &mut self,
         client: u32,

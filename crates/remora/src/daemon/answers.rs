@@ -1,7 +1,6 @@
 //! What the daemon answers to a client's requests.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
@@ -16,21 +15,16 @@ use super::guarded::Guarded;
 use super::lent::{LOANS_MAX, Lender, Lent, has_few_descriptors};
 use super::objects::Ask;
 use super::policy::Rule;
-use super::running::client_of;
 use super::server::Server;
-use super::session_queues::{SessionQueues, User};
+use super::session_queues::SessionQueues;
 use super::sessions::Session;
 use crate::commands::{Command, dispatch};
 use crate::driver::Own;
-use crate::event::Event;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, DmaRequest, Hello, Keep, KernelAnswer, Loan, MessageError, NAME_MAX, Object,
-    PassStatus, Request, SessionStatus, SessionToken, StatusPage, Welcome, decode, encode,
-    of_other_version, parse_greeting,
+    Answer, CardInfo, DmaRequest, Keep, KernelAnswer, Loan, Object, PassStatus, Request,
+    SessionStatus, StatusPage, decode, encode,
 };
-use crate::shared::Arena;
-use crate::wake_pipe::Wake;
 
 /// Sessions in one answer.
 const PAGE: usize = 64;
@@ -40,11 +34,8 @@ const FILES: usize = 16;
 /// The same for a session that is kept, whose memory another process may take over.
 pub(super) const KEPT_FILES: usize = 64;
 
-/// The most connections of one user that have no session: they ask, or use card memory.
-pub(super) const OBSERVERS: usize = 128;
-
 /// Why a request is not carried out.
-type Refusal = String;
+pub(super) type Refusal = String;
 
 impl Server {
     /// Sends an answer. A client that does not read is dropped.
@@ -61,228 +52,7 @@ impl Server {
         }
     }
 
-    pub(super) fn greet(&mut self, number: u32, message: &[u8]) -> Then {
-        let hello = match parse_greeting(message) {
-            Ok(hello) => hello,
-            Err(error) => {
-                if let (MessageError::Version { .. }, Some(client)) =
-                    (error, self.clients.get(number))
-                {
-                    client.send(&of_other_version(), &[]).ok();
-                }
-                return Then::Drop(error.to_string());
-            }
-        };
-        let Some(client) = self.clients.get(number) else { return Then::Stay };
-        client.greet_by = None;
-        let (uid, pid) = (client.uid, client.pid);
-        let rule = *self.policy.rule(uid);
-        if !rule.attach {
-            return Then::Drop(format!("user {uid} may not attach: the daemon’s policy says so"));
-        }
-        if hello.observer {
-            if self.clients.observers(uid) > OBSERVERS {
-                return Then::Drop(format!("user {uid} has {OBSERVERS} connections that ask only"));
-            }
-            return self.send(number, &Answer::Done, &[]);
-        }
-        let session = match (hello.join, hello.token) {
-            (Some(join), _) => self
-                .join(uid, &join)
-                .and_then(|of| self.room_for_guest(of))
-                .inspect(|of| self.end_passes_of(*of)),
-            (None, Some(token)) => self.take_over(number, (uid, pid), &hello, &token),
-            (None, None) => self.begin(number, (uid, pid), &hello),
-        };
-        let session = match session {
-            Ok(session) => session,
-            Err(refusal) => return Then::Drop(refusal),
-        };
-        self.welcome(number, session)
-    }
-
-    /// The name of a new session: the one that the client wants, or one made for its process.
-    pub(super) fn free_name(
-        &self,
-        (uid, pid): (u32, i32),
-        wanted: Option<&str>,
-    ) -> Result<String, Refusal> {
-        let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
-        let name = match wanted {
-            Some(name) => checked_name(name)?,
-            // A process may have several.
-            None => match default_name(pid) {
-                name if taken(&name) => format!("{name}.{}", self.last_session.wrapping_add(1)),
-                name => name,
-            },
-        };
-        if taken(&name) {
-            return Err(format!(
-                "a session of the name {name} is there: show its token to take it over, or end it \
-                 (remora nic evict {name})"
-            ));
-        }
-        Ok(name)
-    }
-
-    /// What holds for another session of user `uid`.
-    fn rule_of_another(&self, uid: u32) -> Result<Rule, Refusal> {
-        let rule = *self.policy.rule(uid);
-        let mine = self.sessions.values().filter(|held| held.uid == uid).count();
-        let all = self.sessions.len();
-        if all >= self.policy.sessions() as usize || mine >= rule.sessions as usize {
-            return Err("there are as many sessions as the daemon’s policy allows".into());
-        }
-        Ok(rule)
-    }
-
-    /// Gives the client a new session; returns its number.
-    fn begin(
-        &mut self,
-        client: u32,
-        (uid, pid): (u32, i32),
-        hello: &Hello,
-    ) -> Result<u32, Refusal> {
-        if hello.anew {
-            self.end_former(uid, hello.name.as_deref());
-        }
-        let rule = self.rule_of_another(uid)?;
-        let name = self.free_name((uid, pid), hello.name.as_deref())?;
-        let room = usize::try_from(rule.quotas.arena_bytes).unwrap_or(usize::MAX);
-        let (arena, file) = Arena::create(room).map_err(|error| error.to_string())?;
-        let doorbell = Event::new().map_err(no_descriptors)?;
-        let keep = hello.keep;
-        let wanted = Wanted { client, name, uid, pid, keep, is_machine: false };
-        self.add_session(wanted, (arena, file, doorbell))
-    }
-
-    /// Adds a session with this arena; returns its number.
-    pub(super) fn add_session(
-        &mut self,
-        wanted: Wanted,
-        (arena, file, doorbell): (Arena, OwnedFd, Event),
-    ) -> Result<u32, Refusal> {
-        let Wanted { client, name, uid, pid, keep, is_machine } = wanted;
-        let rule = self.rule_of_another(uid)?;
-        let tokens = (new_token()?, new_token()?);
-        arena.set_epoch(1);
-        let events = (doorbell, Wake::new().map_err(no_descriptors)?);
-        let attached = self.device.live.command_own(|driver| {
-            let engine = driver.engine.as_deref_mut()?;
-            let slot = engine.attach(arena, file, events, rule.quotas);
-            Some(slot.inspect(|slot| share(driver, *slot, (uid, &rule))))
-        });
-        let slot = match attached {
-            Some(Ok(slot)) => slot,
-            Some(Err(error)) => return Err(format!("the daemon cannot add a session: {error}")),
-            None => return Err("the daemon ends".into()),
-        };
-        // If it sleeps, it must tell the new session so.
-        self.device.live.background.wake();
-        self.last_session = self.last_session.wrapping_add(1);
-        let number = self.last_session;
-        let held = Session {
-            number,
-            slot,
-            name,
-            uid,
-            pid,
-            is_machine,
-            token: tokens.0,
-            share: tokens.1,
-            epoch: 1,
-            keep: rule.keep(keep),
-            client: Some(client),
-            ends: None,
-            stored: BTreeSet::new(),
-            builtin: None,
-            instances: None,
-        };
-        tracing::info!(session = number, name = held.name, uid, pid, "a session begins");
-        self.sessions.insert(number, held);
-        self.keep_stored(number);
-        Ok(number)
-    }
-
-    /// Gives the client a session that is there; returns its number.
-    fn take_over(
-        &mut self,
-        client: u32,
-        (uid, pid): (u32, i32),
-        hello: &Hello,
-        token: &SessionToken,
-    ) -> Result<u32, Refusal> {
-        let wanted = |held: &&mut Session| {
-            hello.name.as_ref().is_none_or(|name| *name == held.name)
-                && held.check(uid, token).is_ok()
-        };
-        let found = self.sessions.values_mut().find(wanted);
-        let session = found.map(|held| held.number).ok_or(NO_SUCH_SESSION)?;
-        self.hand_over(session, client, pid, hello.keep)?;
-        Ok(session)
-    }
-
-    /// Gives the client a session that it may have, with all that is in it.
-    pub(super) fn hand_over(
-        &mut self,
-        session: u32,
-        client: u32,
-        pid: i32,
-        keep: Keep,
-    ) -> Result<(), Refusal> {
-        // Who got in beside the former client does not do so beside this one.
-        let share = new_token()?;
-        let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
-        // The former client may still look at its pipe, and would take wake-ups from this one.
-        let wake = Wake::new().map_err(no_descriptors)?;
-        let old = held.take_over(client, pid);
-        held.share = share;
-        held.keep = self.policy.rule(held.uid).keep(keep);
-        let (slot, epoch) = (held.slot, held.epoch);
-        self.device.live.command_own(|driver| {
-            if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-                of.arena.set_epoch(epoch);
-                of.wake = wake;
-            }
-        });
-        self.end_passes_of(session);
-        self.keep_stored(session);
-        if old.is_some() {
-            self.drop_clients(session, "another process has taken the session over");
-        }
-        Ok(())
-    }
-
-    pub(super) fn welcome(&mut self, number: u32, session: u32) -> Then {
-        let Some(client) = self.clients.get(number) else { return Then::Stay };
-        client.session = Some(session);
-        let Some(held) = self.sessions.get(&session) else { return Then::Stay };
-        let slot = held.slot;
-        let (share, epoch) = (held.share, held.epoch);
-        // A process that has joined neither takes the session over nor learns what is in it.
-        let is_guest = held.client != Some(number);
-        let token = if is_guest { SessionToken::default() } else { held.token };
-        let gathered = self.device.live.command_own(|driver| gather(driver, slot));
-        let (quotas, objects, descriptors) = match gathered {
-            Ok(gathered) => gathered,
-            Err(refusal) => return Then::Drop(refusal),
-        };
-        let welcome = Welcome {
-            session,
-            token,
-            share,
-            epoch,
-            quotas,
-            card: self.card(),
-            clock_start_ns: self.device.live.clock.start_ns(),
-            now_ns: self.device.live.clock.now().0,
-            objects: if is_guest { Vec::new() } else { objects },
-        };
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        self.send(number, &Answer::Welcome(welcome), &descriptors)
-    }
-
-    fn card(&self) -> CardInfo {
+    pub(super) fn card(&self) -> CardInfo {
         let info = self.device.info();
         CardInfo { address: info.address, port: info.port, mtu: info.mtu.code() }
     }
@@ -626,17 +396,6 @@ pub(super) const NO_SUCH_SESSION: &str = "there is no session of this name and t
 const NOT_FOR_MACHINES: &str = "the program is in a virtual machine, which uses card memory and \
                                 built-in kernels of its own session only";
 
-/// A session to be added.
-pub(super) struct Wanted {
-    /// Its client.
-    pub(super) client: u32,
-    pub(super) name: String,
-    pub(super) uid: u32,
-    pub(super) pid: i32,
-    pub(super) keep: Keep,
-    pub(super) is_machine: bool,
-}
-
 /// May a client in a virtual machine ask this? It commands its own session. What concerns the
 /// process that `pid` names, which is not the guest's, or other sessions, or the daemon, is not
 /// for it.
@@ -651,45 +410,13 @@ fn is_for_machines(request: &Request<'_>) -> bool {
     )
 }
 
-fn no_descriptors(error: std::io::Error) -> Refusal {
+pub(super) fn no_descriptors(error: std::io::Error) -> Refusal {
     format!("the daemon has no descriptors: {error}")
-}
-
-/// A token that nobody can guess.
-pub(super) fn new_token() -> Result<SessionToken, Refusal> {
-    let mut token = SessionToken::default();
-    rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| format!("the system has no random numbers: {error}"))?;
-    Ok(token)
 }
 
 /// May user `uid` see and end what is user `of`'s?
 pub(super) fn may_see(uid: u32, of: u32) -> bool {
     uid == of || uid == 0 || uid == rustix::process::geteuid().as_raw()
-}
-
-/// A session's quotas, objects and descriptors.
-type Gathered = (crate::message::Quotas, Vec<Object>, [OwnedFd; 3]);
-
-fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
-    let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
-    let objects = engine.objects.of(slot);
-    let of = engine.session(slot).ok_or(NO_SESSION)?;
-    let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(no_descriptors);
-    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.reader())?];
-    Ok((of.quotas, objects, descriptors))
-}
-
-/// Gives a session its share of the card, and holds it to its rates.
-pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
-    if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-        of.user = User { uid, loans: rule.loans, groups: rule.groups, kernels: rule.kernels };
-    }
-    let (client, now) = (client_of(slot), driver.now());
-    driver.nic.set_client_weight(client, rule.weight);
-    if let Err(error) = driver.nic.set_client_limits(now, client, rule.rates) {
-        tracing::error!(%error, "a session without its rates");
-    }
 }
 
 /// Does the queue pair have a connection that speaks the lossy dialect?
@@ -730,24 +457,4 @@ fn describe(rule: &Rule, held: &Session, of: &SessionQueues, now: Instant) -> Se
         rates: rule.rates,
         weight: rule.weight,
     }
-}
-
-/// A name that can be shown and typed.
-fn checked_name(name: &str) -> Result<String, Refusal> {
-    let fits = (1..=NAME_MAX).contains(&name.len());
-    if fits && name.chars().all(|c| !c.is_control()) {
-        return Ok(name.to_owned());
-    }
-    Err(format!("a session’s name has 1 to {NAME_MAX} bytes, none of which is a control character"))
-}
-
-/// The program's name, and the process's number.
-fn default_name(pid: i32) -> String {
-    let mut name = String::new();
-    let comm = File::open(format!("/proc/{pid}/comm"));
-    if let Ok(file) = comm {
-        std::io::Read::read_to_string(&mut std::io::Read::take(file, 64), &mut name).ok();
-    }
-    let name: String = name.chars().filter(|c| !c.is_control()).collect();
-    if name.is_empty() { format!("process-{pid}") } else { format!("{name}-{pid}") }
 }

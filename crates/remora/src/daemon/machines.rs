@@ -16,7 +16,8 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, SocketType};
 
-use super::answers::{NO_SESSION, NO_SUCH_SESSION, Wanted};
+use super::admission::Wanted;
+use super::answers::{NO_SESSION, NO_SUCH_SESSION};
 use super::clients::{Client, Line, Then};
 use super::ivshmem::{MACHINES, Machine, MachineDevice, Qemu};
 use super::server::{REQUESTS, ServeError, Server, listen, mode};

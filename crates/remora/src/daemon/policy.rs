@@ -415,6 +415,16 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_has_a_policy() {
+        let text = include_str!("../../../../docs/nic.md");
+        let (_, policy) = text.split_once("```toml\n").unwrap();
+        let (policy, _) = policy.split_once("```").unwrap();
+        // Tests know no user of that name.
+        let policy = parse(&policy.replace("users.alice", "users.4712")).unwrap();
+        assert_eq!(policy.rule(4712).kernel_memory_bytes, 1 << 30);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let unknown = parse("[users.nobody-of-this-name]").unwrap_err().to_string();
         assert!(unknown.contains("nobody-of-this-name"), "{unknown}");

@@ -14,7 +14,8 @@ use std::time::Instant;
 
 use remora_nic::MrInit;
 
-use super::answers::{KEPT_FILES, new_token, share};
+use super::admission::{new_token, share};
+use super::answers::KEPT_FILES;
 use super::fd_store::{FdStore, Part, Stored, name, parse};
 use super::lent::{Lender, Lent};
 use super::policy::Rule;

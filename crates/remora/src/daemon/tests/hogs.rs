@@ -2,7 +2,7 @@
 
 use super::kernels::*;
 use super::*;
-use crate::daemon::answers::OBSERVERS;
+use crate::daemon::admission::OBSERVERS;
 use crate::daemon::lent::LOANS_MAX;
 
 /// A daemon whose own user may use so much.

@@ -484,6 +484,9 @@ stage_tidy() {
         grep -vE '\]\(|^[^:]*\.md:[0-9]*:\|' |
         objections "longer than 100 columns (links and tables of prose excepted)" || ok=1
 
+    git grep -nIE '^(<{7}|>{7}) ' -- "${text[@]}" |
+        objections "a merge that was not finished" || ok=1
+
     git grep -nIE '[[:blank:]]+$' -- "${text[@]}" | objections "blanks at the end of a line" || ok=1
 
     git ls-files '*.rs' | while read -r file; do

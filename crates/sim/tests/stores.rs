@@ -22,16 +22,7 @@ fn worlds(
 fn stores_keep_what_they_acknowledge() {
     let mut total = StoreTally::default();
     for report in worlds(1..150, |_| {}) {
-        let StoreTally { ended, open, lives, saved, refused, additions, flushes, expiries, .. } =
-            report.unwrap_or_else(|e| panic!("{e}")).stores;
-        total.ended += ended;
-        total.open += open;
-        total.lives += lives;
-        total.saved += saved;
-        total.refused += refused;
-        total.additions += additions;
-        total.flushes += flushes;
-        total.expiries += expiries;
+        total += report.unwrap_or_else(|e| panic!("{e}")).stores;
     }
     // All of it happens somewhere.
     let StoreTally { ended, open, lives, saved, refused, additions, flushes, expiries, .. } = total;

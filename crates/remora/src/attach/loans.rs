@@ -56,6 +56,8 @@ struct Mapped {
 struct LentFile {
     /// The number of the loan.
     number: u32,
+    /// The file's device and its number there.
+    device: u64,
     inode: u64,
     /// Its length when it was lent: it may have grown.
     len: u64,
@@ -154,9 +156,10 @@ impl Loans {
     /// Lends a file of which `end` bytes are needed. All mappings of a file share one loan, which
     /// counts for the session's quotas.
     fn lend(&self, session: &mut Session, file: BorrowedFd<'_>, end: u64) -> Option<LentFile> {
-        let inode = rustix::fs::fstat(file).ok()?.st_ino;
+        let about = rustix::fs::fstat(file).ok()?;
+        let is_same = |loan: &LentFile| (loan.device, loan.inode) == (about.st_dev, about.st_ino);
         let mut lent = self.files.values().map(|mapped| mapped.loan);
-        let known = lent.find(|loan| loan.inode == inode && end <= loan.len);
+        let known = lent.find(|loan| is_same(loan) && end <= loan.len);
         known.or_else(|| lend(session, file))
     }
 
@@ -316,7 +319,8 @@ impl Loans {
 fn lend(session: &mut Session, file: BorrowedFd<'_>) -> Option<LentFile> {
     let about = rustix::fs::fstat(file).ok()?;
     let number = session.lend(Loan::Sealed, Some(file))?;
-    Some(LentFile { number, inode: about.st_ino, len: u64::try_from(about.st_size).ok()? })
+    let len = u64::try_from(about.st_size).ok()?;
+    Some(LentFile { number, device: about.st_dev, inode: about.st_ino, len })
 }
 
 /// Lends all memory of this process, to be reached by system calls; `None` if the daemon refuses.

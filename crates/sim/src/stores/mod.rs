@@ -17,6 +17,8 @@ mod order;
 mod server;
 mod value;
 
+use core::ops::AddAssign;
+
 use client::{Client, Sight};
 use server::Server;
 
@@ -59,6 +61,22 @@ pub struct StoreTally {
     pub flushes: u64,
     /// Operations that were begun and give a key an end.
     pub expiries: u64,
+}
+
+impl AddAssign for StoreTally {
+    fn add_assign(&mut self, other: StoreTally) {
+        let StoreTally { ended, open, lives, saved, evicted, .. } = other;
+        let StoreTally { refused, additions, flushes, expiries, .. } = other;
+        self.ended += ended;
+        self.open += open;
+        self.lives += lives;
+        self.saved += saved;
+        self.evicted += evicted;
+        self.refused += refused;
+        self.additions += additions;
+        self.flushes += flushes;
+        self.expiries += expiries;
+    }
 }
 
 impl StoreTally {
@@ -149,19 +167,14 @@ impl Stores {
     }
 
     pub(crate) fn tally(&self) -> StoreTally {
-        let of = |count: fn(&StoreTally) -> u64| self.clients().map(|c| count(&c.tally)).sum();
-        let servers = || self.stores.iter().map(|(server, _)| server);
-        StoreTally {
-            ended: of(|tally| tally.ended),
-            open: of(|tally| tally.open),
-            lives: servers().map(|server| server.life).sum(),
-            saved: servers().map(|server| server.saved).sum(),
-            evicted: servers().map(|server| server.evicted).sum(),
-            refused: of(|tally| tally.refused),
-            additions: of(|tally| tally.additions),
-            flushes: of(|tally| tally.flushes),
-            expiries: of(|tally| tally.expiries),
+        let mut total = StoreTally::default();
+        self.clients().for_each(|client| total += client.tally);
+        for (server, _) in &self.stores {
+            total.lives += server.life;
+            total.saved += server.saved;
+            total.evicted += server.evicted;
         }
+        total
     }
 
     /// Describes the work that is not done.

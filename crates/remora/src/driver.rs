@@ -95,6 +95,9 @@ pub(crate) struct Own {
     pub(crate) news: News,
     pub(crate) unsent: Unsent,
     pub(crate) groups: Groups,
+    /// The groups have changed, and the background thread, which may sleep on their sockets, was
+    /// not told.
+    pub(crate) regrouped: bool,
     pub(crate) event_loop: EventLoop,
 }
 
@@ -142,6 +145,7 @@ impl Own {
             news,
             unsent: Unsent::default(),
             groups: Groups::default(),
+            regrouped: false,
             event_loop: EventLoop::default(),
         }
     }
@@ -230,6 +234,15 @@ impl Own {
         match &mut self.engine {
             Some(engine) => engine.take_doorbells(now, &mut self.nic, &mut self.memory),
             None => false,
+        }
+    }
+
+    /// Takes what another process has posted to its queue pair, whether or not its doorbell was
+    /// seen: the queue pair has come to another state, or is about to go.
+    pub(crate) fn take_posted(&mut self, qpn: u32) {
+        let now = self.now();
+        if let Some(engine) = &mut self.engine {
+            engine.take_posted(qpn, now, &mut self.nic, &mut self.memory);
         }
     }
 

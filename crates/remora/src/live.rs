@@ -332,7 +332,9 @@ impl Shared {
         driver.publish();
         driver.dispatch_events();
         self.background.note_attention(0, driver.packets_moved() - before);
-        if driver.has_more() {
+        if std::mem::take(&mut driver.regrouped) {
+            self.background.wake();
+        } else if driver.has_more() {
             self.background.more_to_do();
         } else if !driver.event_loop.drives() {
             self.background.due(driver.poll_timeout());

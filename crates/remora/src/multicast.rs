@@ -27,6 +27,7 @@ impl Own {
                 self.end_loop();
                 let others = self.groups.iter().cloned();
                 self.groups = others.chain([Arc::new(socket)]).collect();
+                self.regrouped = true;
                 Ok(())
             }
             Err(source) => {
@@ -43,6 +44,7 @@ impl Own {
         self.end_loop();
         let joined = self.groups.iter().filter(|socket| wanted.contains(&socket.addr()));
         self.groups = joined.cloned().collect();
+        self.regrouped = true;
         Ok(())
     }
 

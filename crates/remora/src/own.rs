@@ -327,6 +327,7 @@ impl Commands for Own {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
+        self.take_posted(qpn);
         Own::settle(self);
         self.nic.destroy_qp(qpn)?;
         self.rings.remove(RingsOf::Qp(qpn));

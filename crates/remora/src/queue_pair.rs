@@ -289,11 +289,7 @@ impl QueuePair {
     /// # Errors
     /// See [`JoinError`].
     pub fn attach_mcast(&self, group: IpAddr) -> Result<(), JoinError> {
-        let live = self.inner.pd.live();
-        live.lock().attach_mcast(self.inner.qpn, group)?;
-        // If the background thread sleeps, it must sleep on the group's socket too.
-        live.background.wake();
-        Ok(())
+        self.inner.pd.live().command(|card| card.attach_mcast(self.inner.qpn, group))
     }
 
     /// Ends what [`QueuePair::attach_mcast`] began; dropping the queue pair does it too.
@@ -301,7 +297,7 @@ impl QueuePair {
     /// # Errors
     /// The queue pair was not attached to the group.
     pub fn detach_mcast(&self, group: IpAddr) -> Result<(), McastError> {
-        self.inner.pd.live().lock().detach_mcast(self.inner.qpn, group)
+        self.inner.pd.live().command(|card| card.detach_mcast(self.inner.qpn, group))
     }
 
     /// The queue pair's state and attributes.

@@ -265,9 +265,8 @@ impl LockedCard<'_> {
     /// # Errors
     /// See [`JoinError`].
     pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), JoinError> {
-        self.driver.attach_mcast(qpn, gid)?;
-        // If the background thread sleeps, it must sleep on the new group's socket too.
-        self.live.background.wake();
-        Ok(())
+        let attached = self.driver.attach_mcast(qpn, gid);
+        self.kick();
+        attached
     }
 }

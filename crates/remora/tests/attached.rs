@@ -3,7 +3,7 @@
 
 mod daemon;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,9 +11,12 @@ use daemon::Daemon;
 use daemon::process::DaemonProcess;
 use remora::memory::Buffer;
 use remora::message::{Keep, Object, Ticket};
+use remora::nic::nic::MULTICAST_QPN;
 use remora::nic::queue::{
     Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status,
+    UdDestination,
 };
+use remora::nic::wire::Transport;
 use remora::nic::{CreateError, PostError};
 use remora::prelude::*;
 
@@ -331,6 +334,72 @@ fn the_end_of_a_session_ends_connections_and_requests_of_its_peers() {
         daemon.observer().evict(&server.ticket().unwrap().name).unwrap();
         connection.closed().wait(LONG).unwrap();
         assert!(sent.wait(LONG).is_err());
+    }
+}
+
+/// A queue pair for datagrams.
+struct Datagrams {
+    cq: CompletionQueue,
+    domain: ProtectionDomain,
+    qp: QueuePair,
+    room: MemoryRegion,
+}
+
+impl Datagrams {
+    /// With so many receive elements.
+    fn on(device: &Device, receives: u64) -> Datagrams {
+        let (cq, domain) = (device.create_cq(64).unwrap(), device.alloc_pd().unwrap());
+        let options = QueuePairOptions::rc(&cq).transport(Transport::Ud).signal_all(false);
+        let qp = domain.create_qp(&options).unwrap();
+        qp.activate_ud(1).unwrap();
+        let room = domain.alloc(64, Access::all()).unwrap();
+        for wr_id in 0..receives {
+            qp.post_recv(&RecvRequest { wr_id, sges: &[room.sge(0, 64)] }).unwrap();
+        }
+        Datagrams { cq, domain, qp, room }
+    }
+
+    /// Sends so many times, and asks for no completion.
+    fn send(&self, to: IpAddr, qpn: u32, times: u64) {
+        let ah = self.domain.create_ah(to).unwrap();
+        let to = Some(UdDestination { ah: ah.handle(), qpn, qkey: 1 });
+        for wr_id in 0..times {
+            let op = SendOp::Send { imm: None, to };
+            let (data, flags) = (Data::Inline(b"last words"), SendFlags::empty());
+            self.qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+        }
+    }
+}
+
+#[test]
+fn datagrams_leave_although_their_queue_pair_is_destroyed_at_once() {
+    let daemon = Daemon::start();
+    let (from, to) = (daemon.attach(), daemon.attach());
+    for _ in 0..20 {
+        let (target, source) = (Datagrams::on(&to, 16), Datagrams::on(&from, 0));
+        source.send(to.info().address, target.qp.qpn(), 16);
+        drop(source);
+        for wr_id in 0..16 {
+            assert_eq!(target.cq.spin(LONG).unwrap().wr_id, wr_id);
+        }
+    }
+}
+
+/// The client does not wake the daemon: it watches its memory.
+#[test]
+fn a_daemon_that_sleeps_hears_of_a_new_group() {
+    let group: IpAddr = "239.18.1.1".parse().unwrap();
+    let daemon = Daemon::start();
+    let (client, other) = (daemon.attach(), Device::open().unwrap());
+    let (member, source) = (Datagrams::on(&client, 1), Datagrams::on(&other, 0));
+    thread::sleep(Duration::from_millis(200));
+    member.qp.attach_mcast(group).unwrap();
+    thread::sleep(Duration::from_millis(200));
+    source.send(group, MULTICAST_QPN, 1);
+    let start = Instant::now();
+    while member.room.slice(40..50).to_vec().unwrap() != b"last words" {
+        assert!(start.elapsed() < LONG, "the daemon sleeps on");
+        thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -114,6 +114,24 @@ fn a_sleeping_member_is_woken() {
     assert_eq!(cq.spin(PATIENCE).unwrap().ok().unwrap().wr_id, 5);
 }
 
+/// The device's own thread sleeps already when the member joins, and nobody else drives the card.
+#[test]
+fn a_device_that_sleeps_hears_of_a_new_group() {
+    let group: IpAddr = "239.18.0.9".parse().unwrap();
+    let (here, there) = (Device::open().unwrap(), Device::open().unwrap());
+    let (a, b) = (member(&here, QKEY), member(&there, QKEY));
+    std::thread::sleep(Duration::from_millis(200));
+    b.qp.attach_mcast(group).unwrap();
+    a.send(group, b"wake", false);
+    let start = std::time::Instant::now();
+    let mut text = [0; 4];
+    while &text != b"wake" {
+        assert!(start.elapsed() < PATIENCE, "the datagram is not in memory");
+        std::thread::sleep(Duration::from_millis(1));
+        b.room.read_at(40, &mut text).unwrap();
+    }
+}
+
 #[test]
 fn an_address_of_no_group_is_refused() {
     let device = Device::open().unwrap();

@@ -336,8 +336,8 @@ impl Engine {
         }
     }
 
-    /// The queue pair may have come to a state in which it takes what was posted before.
-    pub(crate) fn ring_again(
+    /// Hands what was posted to the queue pair to the card.
+    pub(crate) fn take_posted(
         &mut self,
         qpn: u32,
         now: Time,

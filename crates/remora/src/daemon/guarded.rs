@@ -198,15 +198,6 @@ impl<'a> Guarded<'a> {
         self.engine().is_dm(session, addr, len)
     }
 
-    /// The queue pair has come to another state: it may take what was posted before.
-    fn ring_again(&mut self, qpn: u32) {
-        let now = self.driver.now();
-        let Own { engine, nic, memory, .. } = &mut *self.driver;
-        if let Some(engine) = engine {
-            engine.ring_again(qpn, now, nic, memory);
-        }
-    }
-
     fn bound_to(&mut self, to: Bound) -> Result<(), BindError> {
         let object = match to {
             Bound::Receive(qpn) | Bound::Send(qpn) => Object::Qp(qpn),
@@ -331,7 +322,7 @@ impl Commands for Guarded<'_> {
         if resets {
             self.engine().reset_qp(qpn);
         } else {
-            self.ring_again(qpn);
+            self.driver.take_posted(qpn);
         }
         Ok(())
     }
@@ -610,8 +601,8 @@ impl Commands for Guarded<'_> {
             return Err(ChainError::UnknownQp);
         }
         self.driver.loop_back(a, b, access)?;
-        self.ring_again(a);
-        self.ring_again(b);
+        self.driver.take_posted(a);
+        self.driver.take_posted(b);
         Ok(())
     }
 

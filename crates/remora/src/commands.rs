@@ -20,9 +20,9 @@ pub(crate) mod words {
     pub(crate) use remora_nic::cm::message::RejectReason;
     pub(crate) use remora_nic::cm::service::ServiceId;
     pub(crate) use remora_nic::cm::{
-        AcceptParams, AddressScope, CmCounters, CommandError, ConnId, ConnectError, ConnectRequest,
-        ListenError, ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
-        State as ConnState,
+        AcceptParams, AddressScope, CmCounters, CommandError, ConnId, ConnState, ConnectError,
+        ConnectRequest, ListenError, ListenerId, ResolveError, ResolveRequest, SidrAnswer,
+        SidrError, SidrId,
     };
     pub(crate) use remora_nic::kernel::Bound;
     pub(crate) use remora_nic::nic::{

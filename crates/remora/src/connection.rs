@@ -58,7 +58,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora_nic::Access;
-use remora_nic::cm::{ConnId, State};
+use remora_nic::cm::{ConnId, ConnState};
 
 use self::handshake::news_of;
 pub use self::handshake::{ConnectFailure, Handshake};
@@ -223,6 +223,6 @@ impl Drop for Connection {
 }
 
 fn is_alive(driver: &mut Driver, conn: ConnId) -> bool {
-    let alive = [State::Established, State::RepSent, State::MraRepReceived];
+    let alive = [ConnState::Established, ConnState::RepSent, ConnState::MraRepReceived];
     driver.connection_state(conn).is_some_and(|state| alive.contains(&state))
 }

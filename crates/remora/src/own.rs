@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use remora_nic::cm::message::RejectReason;
 use remora_nic::cm::service::ServiceId;
 use remora_nic::cm::{
-    AcceptParams, AddressScope, CommandError, ConnId, ConnectError, ConnectRequest, ListenError,
-    ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId, State as ConnState,
+    AcceptParams, AddressScope, CommandError, ConnId, ConnState, ConnectError, ConnectRequest,
+    ListenError, ListenerId, ResolveError, ResolveRequest, SidrAnswer, SidrError, SidrId,
 };
 use remora_nic::kernel::Bound;
 use remora_nic::nic::{

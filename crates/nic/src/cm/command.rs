@@ -13,7 +13,7 @@ use super::message::{
 };
 use super::receive::{MAX_MTU_CODE, XRC, answer_time};
 use super::service::{CmaHeader, ServiceId};
-use super::state::{Input, Next, State};
+use super::state::{ConnState, Input, Next};
 use super::{Cm, CmEvent, ConnId};
 use crate::wire::Dialect;
 use crate::{Psn, Time};
@@ -141,7 +141,7 @@ pub enum CommandError {
     UnknownConnection,
     /// The command makes no sense in this state.
     #[error("not possible in state {0:?}")]
-    WrongState(State),
+    WrongState(ConnState),
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
@@ -181,7 +181,7 @@ impl Cm {
         }
         let id = self.free_id();
         let mut conn = Connection::new(
-            State::ReqSent,
+            ConnState::ReqSent,
             Beginning {
                 side: Side::Active,
                 peer: request.remote,
@@ -356,7 +356,7 @@ impl Cm {
     /// Ends an established connection; [`CmEvent::Disconnected`] follows. If the peer has already
     /// asked to end it, this does the same as [`disconnect_reply`](Cm::disconnect_reply).
     pub fn disconnect(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
-        if self.state(conn) == Some(State::DreqReceived) {
+        if self.state(conn) == Some(ConnState::DreqReceived) {
             return self.disconnect_reply(now, conn, data);
         }
         let private_data = private_data(data)?;
@@ -384,18 +384,18 @@ impl Cm {
         let before = self.owned(conn).ok_or(CommandError::UnknownConnection)?;
         let (state, unanswered) = (before.state, before.unanswered());
         match state {
-            State::ReqSent | State::MraReqReceived => self.say_timeout(conn.0),
-            State::ReqReceived
-            | State::MraReqSent
-            | State::RepReceived
-            | State::MraRepSent
-            | State::RepSent
-            | State::MraRepReceived => {
+            ConnState::ReqSent | ConnState::MraReqReceived => self.say_timeout(conn.0),
+            ConnState::ReqReceived
+            | ConnState::MraReqSent
+            | ConnState::RepReceived
+            | ConnState::MraRepSent
+            | ConnState::RepSent
+            | ConnState::MraRepReceived => {
                 self.reject_from(conn.0, unanswered, RejectReason::CONSUMER_DEFINED);
             }
-            State::Established => self.say_dreq(now, conn.0, [0; Dreq::PRIVATE_DATA]),
-            State::DreqReceived => self.say_drep(conn.0, [0; Drep::PRIVATE_DATA]),
-            State::DreqSent | State::TimeWait | State::Closed => {}
+            ConnState::Established => self.say_dreq(now, conn.0, [0; Dreq::PRIVATE_DATA]),
+            ConnState::DreqReceived => self.say_drep(conn.0, [0; Drep::PRIVATE_DATA]),
+            ConnState::DreqSent | ConnState::TimeWait | ConnState::Closed => {}
         }
         self.step(now, conn.0, Input::Destroy);
         self.release(now, conn.0);

@@ -8,7 +8,7 @@ use super::PeerCard;
 use super::listener::ListenerId;
 use super::mad::MAD_LEN;
 use super::message::{Answered, Attribute, INFO_LEN, Rej, RejectReason, Req};
-use super::state::State;
+use super::state::ConnState;
 use crate::Time;
 use crate::wire::Dialect;
 
@@ -26,7 +26,7 @@ pub(super) enum Side {
 
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) state: State,
+    pub(super) state: ConnState,
     pub(super) side: Side,
     pub(super) peer: IpAddr,
     /// The identity of the peer's card, once it is known; until then 0.
@@ -74,7 +74,7 @@ pub(super) struct Beginning {
 }
 
 impl Connection {
-    pub(super) fn new(state: State, beginning: Beginning) -> Connection {
+    pub(super) fn new(state: ConnState, beginning: Beginning) -> Connection {
         let Beginning { side, peer, local_qpn, transaction_id, wait, max_retries, time_wait } =
             beginning;
         Connection {
@@ -121,8 +121,8 @@ impl Connection {
     /// Which of the peer's messages a rejection would now answer.
     pub(super) fn unanswered(&self) -> Answered {
         match self.state {
-            State::ReqReceived | State::MraReqSent => Answered::Req,
-            State::RepReceived | State::MraRepSent => Answered::Rep,
+            ConnState::ReqReceived | ConnState::MraReqSent => Answered::Req,
+            ConnState::RepReceived | ConnState::MraRepSent => Answered::Rep,
             _ => Answered::Other,
         }
     }

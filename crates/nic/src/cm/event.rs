@@ -29,7 +29,7 @@ pub enum CmEvent {
         private_data: Vec<u8>,
     },
     /// The peer refuses the connection, or has given it up. If the connection's state is then
-    /// [`TimeWait`](super::State::TimeWait), [`TimewaitExit`](CmEvent::TimewaitExit) follows.
+    /// [`TimeWait`](super::ConnState::TimeWait), [`TimewaitExit`](CmEvent::TimewaitExit) follows.
     Rejected {
         /// The connection.
         conn: ConnId,
@@ -44,7 +44,7 @@ pub enum CmEvent {
         conn: ConnId,
     },
     /// The connection has ended. If its [`state`](super::Cm::state) is
-    /// [`DreqReceived`](super::State::DreqReceived), the peer waits for
+    /// [`DreqReceived`](super::ConnState::DreqReceived), the peer waits for
     /// [`disconnect_reply`](super::Cm::disconnect_reply).
     Disconnected {
         /// The connection.

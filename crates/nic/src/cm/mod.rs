@@ -68,7 +68,7 @@ pub use listener::{ListenError, ListenerId};
 pub use resolution::SidrId;
 pub use scope::AddressScope;
 pub use sidr::{ResolveError, ResolveRequest, SidrAnswer, SidrError};
-pub use state::State;
+pub use state::ConnState;
 
 use crate::Time;
 use crate::wire::Dialect;
@@ -180,7 +180,7 @@ impl Cm {
     }
 
     /// The state of a connection; `None` once it is destroyed.
-    pub fn state(&self, conn: ConnId) -> Option<State> {
+    pub fn state(&self, conn: ConnId) -> Option<ConnState> {
         self.owned(conn).map(|connection| connection.state)
     }
 
@@ -353,7 +353,7 @@ impl Cm {
     }
 
     /// Puts a connection into a state, with everything that follows from the state alone.
-    fn enter(&mut self, now: Time, id: u32, state: State) {
+    fn enter(&mut self, now: Time, id: u32, state: ConnState) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
         let before = core::mem::replace(&mut conn.state, state);
         if before == state {
@@ -361,12 +361,12 @@ impl Cm {
         }
         let until = now + conn.time_wait;
         // A request that the peer takes back waits on, until the caller has seen it.
-        if !state.is_pending() && (state != State::Closed || conn.released) {
+        if !state.is_pending() && (state != ConnState::Closed || conn.released) {
             self.leave_backlog(id);
         }
         match state {
-            State::TimeWait => self.set_deadline(id, until),
-            State::Closed => {
+            ConnState::TimeWait => self.set_deadline(id, until),
+            ConnState::Closed => {
                 self.forget_peer(id);
                 self.set_deadline(id, Time::NEVER);
                 self.drop_if_done(id);
@@ -377,7 +377,7 @@ impl Cm {
     }
 
     fn drop_if_done(&mut self, id: u32) {
-        if self.connections.get(&id).is_some_and(|c| c.released && c.state == State::Closed) {
+        if self.connections.get(&id).is_some_and(|c| c.released && c.state == ConnState::Closed) {
             self.leave_backlog(id);
             self.connections.remove(&id);
             self.released.remove(id);
@@ -401,7 +401,7 @@ impl Cm {
             && let Some((_, oldest)) = self.released.first()
         {
             self.counters.forgotten_early += 1;
-            self.enter(now, oldest, State::Closed);
+            self.enter(now, oldest, ConnState::Closed);
         }
         self.connections.len() < self.config.max_connections
     }

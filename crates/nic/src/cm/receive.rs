@@ -15,7 +15,7 @@ use super::message::{
 };
 use super::offer::{identity, offered};
 use super::service::{CmaHeader, ServiceId};
-use super::state::{Input, Next, State};
+use super::state::{ConnState, Input, Next};
 use super::{Cm, CmEvent, ConnId, IncomingRequest, ListenerId, Reply, of_qpn};
 use crate::Time;
 use crate::wire::Dialect;
@@ -183,7 +183,7 @@ impl Cm {
         let id = self.free_id();
         let limit = self.config.max_requested_timeout;
         let mut conn = Connection::new(
-            State::ReqReceived,
+            ConnState::ReqReceived,
             Beginning {
                 side: Side::Passive(admission.listener),
                 peer: src,
@@ -215,7 +215,7 @@ impl Cm {
     /// Ends a connection that the peer no longer knows.
     fn end_stale(&mut self, now: Time, id: u32) {
         self.counters.stale_connection += 1;
-        if self.connections.get(&id).is_some_and(|conn| conn.state == State::Established) {
+        if self.connections.get(&id).is_some_and(|conn| conn.state == ConnState::Established) {
             self.say_dreq(now, id, [0; Dreq::PRIVATE_DATA]);
             self.step(now, id, Input::Disconnect);
         }
@@ -266,11 +266,11 @@ impl Cm {
             return self.counters.out_of_place += 1;
         }
         match before {
-            Some(State::DreqSent) => {
+            Some(ConnState::DreqSent) => {
                 self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
             }
             // The caller knows already that the connection is over.
-            Some(State::DreqReceived) => {}
+            Some(ConnState::DreqReceived) => {}
             _ => self.tell(id, |conn| CmEvent::Rejected {
                 conn,
                 reason: rej.reason,
@@ -298,7 +298,7 @@ impl Cm {
             return self.refuse_stale_reply(now, id, src, tid, rep);
         }
         match self.step(now, id, Input::Rep) {
-            Some(Next::To(State::RepReceived)) => self.on_first_rep(id, rep),
+            Some(Next::To(ConnState::RepReceived)) => self.on_first_rep(id, rep),
             // A duplicate, and the caller has not established the connection yet: the peer is asked
             // for more time.
             Some(Next::To(_)) => {
@@ -318,7 +318,7 @@ impl Cm {
     /// Would a REP be this connection's first?
     fn takes_reply(&self, id: u32) -> bool {
         let on_rep = |conn: &Connection| conn.state.on(Input::Rep);
-        self.connections.get(&id).map(on_rep) == Some(Next::To(State::RepReceived))
+        self.connections.get(&id).map(on_rep) == Some(Next::To(ConnState::RepReceived))
     }
 
     /// Does another connection already have the peer's id or queue pair?
@@ -398,7 +398,7 @@ impl Cm {
                 self.set_transaction(id, tid);
                 // Both sides have asked at the same time: the manager answers itself, as the caller
                 // expects no further request.
-                if state == State::TimeWait {
+                if state == ConnState::TimeWait {
                     self.say_drep(id, [0; Drep::PRIVATE_DATA]);
                 }
                 let private_data = dreq.private_data.to_vec();
@@ -444,7 +444,7 @@ impl Cm {
     /// here must match, and the peer's id too, once that is known. Any other message is dropped.
     fn find(&mut self, src: IpAddr, ours: u32, theirs: u32) -> Option<u32> {
         let conn = self.connections.get(&ours);
-        if conn.is_some_and(|c| c.state != State::Closed && c.is_between(src, theirs)) {
+        if conn.is_some_and(|c| c.state != ConnState::Closed && c.is_between(src, theirs)) {
             return Some(ours);
         }
         self.counters.unknown_connection += 1;

@@ -10,7 +10,7 @@ use rand_core::Rng;
 
 use super::event::CmEvent;
 use super::message::{Attribute, Message};
-use super::state::{Input, State};
+use super::state::{ConnState, Input};
 use super::{Cm, Timed};
 use crate::Time;
 
@@ -49,7 +49,7 @@ impl Cm {
     /// A connection's timer is due: its message was not answered, or it has rested long enough.
     pub(super) fn on_connection_timer(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        if conn.state == State::TimeWait {
+        if conn.state == ConnState::TimeWait {
             self.tell(id, |conn| CmEvent::TimewaitExit { conn });
             self.step(now, id, Input::TimeWaitOver);
         } else if conn.retries_left == 0 {
@@ -90,7 +90,7 @@ impl Cm {
     pub(super) fn asks_again(&mut self, now: Time, id: u32) -> bool {
         let random = self.rng.next_u32();
         let Some(conn) = self.connections.get_mut(&id) else { return false };
-        let asks = matches!(conn.state, State::ReqSent | State::MraReqReceived);
+        let asks = matches!(conn.state, ConnState::ReqSent | ConnState::MraReqReceived);
         if !asks || conn.retries_left == 0 {
             return false;
         }
@@ -106,7 +106,7 @@ impl Cm {
     /// Ends a connection whose message has been repeated without an answer as often as allowed.
     pub(super) fn give_up(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get(&id) else { return };
-        if conn.state == State::DreqSent {
+        if conn.state == ConnState::DreqSent {
             self.tell(id, |conn| CmEvent::Disconnected { conn, private_data: Vec::new() });
         } else {
             self.counters.unreachable += 1;

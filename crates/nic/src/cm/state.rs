@@ -1,14 +1,14 @@
 //! The states of a connection, and the table of what moves it: InfiniBand volume 1, chapter 12
 //! (Communication Management).
 //!
-//! The table is [`State::on`]. It says only where a connection goes; what is sent and which events
+//! The table is [`ConnState::on`]. It says only where a connection goes; what is sent and which events
 //! there are is with the handler of each input, in `receive`, `command` and `repeat`. Every path
 //! leads forward, so that each connection ends, after a bounded number of events.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum State {
+pub enum ConnState {
     /// Active: the request is sent, and is repeated until it is answered.
     ReqSent,
     /// Active: the peer has the request and asks for more time.
@@ -71,7 +71,7 @@ pub(super) enum Input {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// The connection goes there.
-    To(State),
+    To(ConnState),
     /// The connection stays, and its last message is sent again: the peer seems not to have
     /// received it.
     Resend,
@@ -80,12 +80,12 @@ pub(super) enum Next {
     Refuse,
 }
 
-impl State {
+impl ConnState {
     /// The state table.
     pub(super) fn on(self, input: Input) -> Next {
+        use ConnState::*;
         use Input::*;
         use Next::{Refuse, Resend, To};
-        use State::*;
 
         match (self, input) {
             // Active side, until the connection is established.
@@ -135,13 +135,13 @@ impl State {
 
     /// Does the connection repeat its last message until it is answered?
     pub(super) fn repeats(self) -> bool {
-        use State::*;
+        use ConnState::*;
         matches!(self, ReqSent | MraReqReceived | RepSent | MraRepReceived | DreqSent)
     }
 
     /// Is this a listener's request that is not established yet?
     pub(super) fn is_pending(self) -> bool {
-        use State::*;
+        use ConnState::*;
         matches!(self, ReqReceived | MraReqSent | RepSent | MraRepReceived)
     }
 }
@@ -153,20 +153,20 @@ mod tests {
 
     use super::*;
 
-    const STATES: [State; 13] = [
-        State::ReqSent,
-        State::MraReqReceived,
-        State::RepReceived,
-        State::MraRepSent,
-        State::ReqReceived,
-        State::MraReqSent,
-        State::RepSent,
-        State::MraRepReceived,
-        State::Established,
-        State::DreqSent,
-        State::DreqReceived,
-        State::TimeWait,
-        State::Closed,
+    const STATES: [ConnState; 13] = [
+        ConnState::ReqSent,
+        ConnState::MraReqReceived,
+        ConnState::RepReceived,
+        ConnState::MraRepSent,
+        ConnState::ReqReceived,
+        ConnState::MraReqSent,
+        ConnState::RepSent,
+        ConnState::MraRepReceived,
+        ConnState::Established,
+        ConnState::DreqSent,
+        ConnState::DreqReceived,
+        ConnState::TimeWait,
+        ConnState::Closed,
     ];
 
     const INPUTS: [Input; 19] = [
@@ -210,7 +210,7 @@ mod tests {
     /// No input leads back to an earlier state.
     #[test]
     fn every_path_leads_forward() {
-        fn reachable(from: State) -> BTreeSet<State> {
+        fn reachable(from: ConnState) -> BTreeSet<ConnState> {
             let mut seen = BTreeSet::new();
             let mut todo = vec![from];
             while let Some(state) = todo.pop() {
@@ -235,7 +235,7 @@ mod tests {
     fn every_state_can_be_destroyed() {
         for state in STATES {
             let Next::To(next) = state.on(Input::Destroy) else { panic!("{state:?}") };
-            assert!(matches!(next, State::DreqSent | State::TimeWait | State::Closed));
+            assert!(matches!(next, ConnState::DreqSent | ConnState::TimeWait | ConnState::Closed));
         }
     }
 

@@ -60,11 +60,11 @@ pub struct AsyncKernelClient {
 struct Shared {
     queue_pair: QueuePair,
     places: Places,
-    state: Mutex<State>,
+    state: Mutex<CallsInFlight>,
 }
 
 #[derive(Debug)]
-struct State {
+struct CallsInFlight {
     calls: Vec<CallPlace>,
     /// Receive requests, one for the end of each call; they end in this order.
     ends: VecDeque<Request>,
@@ -101,7 +101,7 @@ impl AsyncKernelClient {
         let places = Places::new(domain, queue_pair, places, result_len)?;
         let calls = (0..places.count).map(|_| CallPlace::Free).collect();
         let ends = VecDeque::with_capacity(places.count);
-        let state = Mutex::new(State { calls, ends, looking: false, broken: false });
+        let state = Mutex::new(CallsInFlight { calls, ends, looking: false, broken: false });
         let shared = Shared { queue_pair: queue_pair.clone(), places, state };
         Ok(AsyncKernelClient { shared: Arc::new(shared) })
     }
@@ -127,7 +127,7 @@ impl AsyncKernelClient {
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, CallsInFlight> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -11,10 +11,10 @@ use crate::egress::Sent;
 
 /// The capture of one card, if it has one.
 #[derive(Debug)]
-pub(crate) struct Recorder(State);
+pub(crate) struct Recorder(Recording);
 
 #[derive(Debug)]
-enum State {
+enum Recording {
     Off,
     On(Capture<BufWriter<File>>),
     /// The file could not be written. This many packets are missing from it since.
@@ -25,29 +25,29 @@ enum State {
 
 impl Recorder {
     pub(crate) fn new(capture: Option<Capture<BufWriter<File>>>) -> Recorder {
-        Recorder(capture.map_or(State::Off, State::On))
+        Recorder(capture.map_or(Recording::Off, Recording::On))
     }
 
     /// Are packets captured?
     pub(crate) fn is_on(&self) -> bool {
-        matches!(self.0, State::On(_))
+        matches!(self.0, Recording::On(_))
     }
 
     /// Packets that are missing because the file could not be written.
     pub(crate) fn missed(&self) -> u64 {
-        if let State::Ended { missed } = self.0 { missed } else { 0 }
+        if let Recording::Ended { missed } = self.0 { missed } else { 0 }
     }
 
     /// Records packets that have just left.
     #[inline]
     pub(crate) fn sent(&mut self, group: &Sent<'_>) {
         match &mut self.0 {
-            State::Off => {}
-            State::On(capture) => {
+            Recording::Off => {}
+            Recording::On(capture) => {
                 let written = capture.sent(wall_clock(), group);
                 self.note(written, group.datagrams().count());
             }
-            State::Ended { missed } => *missed += group.datagrams().count() as u64,
+            Recording::Ended { missed } => *missed += group.datagrams().count() as u64,
         }
     }
 
@@ -58,25 +58,25 @@ impl Recorder {
         datagrams: impl Iterator<Item = Datagram<'a>>,
         port: u16,
     ) {
-        if matches!(self.0, State::Off) {
+        if matches!(self.0, Recording::Off) {
             return;
         }
         let at = wall_clock();
         for datagram in datagrams {
             match &mut self.0 {
-                State::Off => {}
-                State::On(capture) => {
+                Recording::Off => {}
+                Recording::On(capture) => {
                     let written = capture.received(at, &datagram, port);
                     self.note(written, 1);
                 }
-                State::Ended { missed } => *missed += 1,
+                Recording::Ended { missed } => *missed += 1,
             }
         }
     }
 
     /// Hands what is buffered to the file.
     pub(crate) fn flush(&mut self) {
-        if let State::On(capture) = &mut self.0 {
+        if let Recording::On(capture) = &mut self.0 {
             let written = capture.flush();
             self.note(written, 0);
         }
@@ -89,7 +89,7 @@ impl Recorder {
                 "the capture ends, as its file cannot be written: {error}; later packets are \
                  missing from it, and counted in capture_missed"
             );
-            self.0 = State::Ended { missed: packets as u64 };
+            self.0 = Recording::Ended { missed: packets as u64 };
         }
     }
 }

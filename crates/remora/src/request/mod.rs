@@ -126,13 +126,13 @@ const SPIN: Duration = Duration::from_micros(50);
 pub struct Request<T = Completion> {
     qp: QueuePair,
     queue: Queue,
-    state: State,
+    state: RequestState,
     /// The memory that the result will be in, if the request brings more than a completion.
     memory: Option<MemorySlice>,
     outcome: PhantomData<fn() -> T>,
 }
 
-enum State {
+enum RequestState {
     Posted(SlotId),
     /// The queue has no room yet.
     Waiting(Box<Waiting>),
@@ -189,12 +189,12 @@ impl<T: Outcome> Request<T> {
         let mut request = Request {
             qp: qp.clone(),
             queue,
-            state: State::Over,
+            state: RequestState::Over,
             memory: None,
             outcome: PhantomData,
         };
         request.state = match refused {
-            Some(refused) => State::Refused(refused),
+            Some(refused) => RequestState::Refused(refused),
             None => request.begin(work),
         };
         request
@@ -206,19 +206,21 @@ impl<T: Outcome> Request<T> {
         self
     }
 
-    fn begin(&mut self, work: Work<'_>) -> State {
+    fn begin(&mut self, work: Work<'_>) -> RequestState {
         match try_post(&self.qp, &work, None) {
             Ok(Some(posted)) => self.posted(posted),
-            Ok(None) => State::Waiting(Box::new(Waiting { work: work.into_owned(), place: None })),
-            Err(error) => State::Refused(error),
+            Ok(None) => {
+                RequestState::Waiting(Box::new(Waiting { work: work.into_owned(), place: None }))
+            }
+            Err(error) => RequestState::Refused(error),
         }
     }
 
-    fn posted(&mut self, (id, word): (SlotId, Option<MemorySlice>)) -> State {
+    fn posted(&mut self, (id, word): (SlotId, Option<MemorySlice>)) -> RequestState {
         if word.is_some() {
             self.memory = word;
         }
-        State::Posted(id)
+        RequestState::Posted(id)
     }
 
     /// Waits in an ordinary thread, for at most `timeout`.
@@ -254,26 +256,28 @@ impl<T: Outcome> Request<T> {
 
     /// The result, if it is known without driving the device.
     fn advance(&mut self, waker: Option<&Waker>) -> Option<Result<T, RequestError>> {
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Over => panic!("a request is polled after it has ended"),
-            State::Refused(error) => Some(Err(error)),
-            State::Waiting(waiting) => match try_post(&self.qp, &waiting.work, waiting.place) {
-                Ok(Some(posted)) => {
-                    self.state = self.posted(posted);
-                    self.advance(waker)
+        match std::mem::replace(&mut self.state, RequestState::Over) {
+            RequestState::Over => panic!("a request is polled after it has ended"),
+            RequestState::Refused(error) => Some(Err(error)),
+            RequestState::Waiting(waiting) => {
+                match try_post(&self.qp, &waiting.work, waiting.place) {
+                    Ok(Some(posted)) => {
+                        self.state = self.posted(posted);
+                        self.advance(waker)
+                    }
+                    Ok(None) => {
+                        self.state = RequestState::Waiting(waiting);
+                        None
+                    }
+                    Err(error) => {
+                        self.state = RequestState::Waiting(waiting);
+                        self.let_go();
+                        Some(Err(error))
+                    }
                 }
-                Ok(None) => {
-                    self.state = State::Waiting(waiting);
-                    None
-                }
-                Err(error) => {
-                    self.state = State::Waiting(waiting);
-                    self.let_go();
-                    Some(Err(error))
-                }
-            },
-            State::Posted(id) => {
-                self.state = State::Posted(id);
+            }
+            RequestState::Posted(id) => {
+                self.state = RequestState::Posted(id);
                 self.ended(id, waker)
             }
         }
@@ -297,7 +301,7 @@ impl<T: Outcome> Request<T> {
             });
             (result, table.release(id))
         };
-        self.state = State::Over;
+        self.state = RequestState::Over;
         freed.settle();
         Some(result)
     }
@@ -305,7 +309,7 @@ impl<T: Outcome> Request<T> {
 
 impl<T> Request<T> {
     fn line_up(&mut self, waker: Option<&Waker>) {
-        if let (State::Waiting(waiting), Some(waker)) = (&mut self.state, waker)
+        if let (RequestState::Waiting(waiting), Some(waker)) = (&mut self.state, waker)
             && let Ok(requests) = requests(&self.qp, self.queue)
         {
             let freed = requests.table().line_up(self.queue, &mut waiting.place, waker);
@@ -316,8 +320,8 @@ impl<T> Request<T> {
     /// Detaches the request: the program no longer waits for it.
     fn let_go(&mut self) {
         let Some(requests) = self.qp.requests() else { return };
-        match std::mem::replace(&mut self.state, State::Over) {
-            State::Posted(id) => {
+        match std::mem::replace(&mut self.state, RequestState::Over) {
+            RequestState::Posted(id) => {
                 let (in_flight, freed) = requests.table().detach(id);
                 freed.settle();
                 if in_flight {
@@ -325,13 +329,13 @@ impl<T> Request<T> {
                     requests.arm();
                 }
             }
-            State::Waiting(waiting) => {
+            RequestState::Waiting(waiting) => {
                 if let Some(place) = waiting.place {
                     let freed = requests.table().leave(self.queue, place);
                     freed.settle();
                 }
             }
-            State::Refused(_) | State::Over => {}
+            RequestState::Refused(_) | RequestState::Over => {}
         }
     }
 }
@@ -356,10 +360,10 @@ impl<T> Drop for Request<T> {
 impl<T> fmt::Debug for Request<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = match &self.state {
-            State::Posted(_) => "posted",
-            State::Waiting(_) => "waits for room",
-            State::Refused(_) => "refused",
-            State::Over => "over",
+            RequestState::Posted(_) => "posted",
+            RequestState::Waiting(_) => "waits for room",
+            RequestState::Refused(_) => "refused",
+            RequestState::Over => "over",
         };
         let qpn = self.qp.qpn();
         f.debug_struct("Request").field("qpn", &qpn).field("state", &state).finish_non_exhaustive()

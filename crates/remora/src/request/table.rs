@@ -49,12 +49,12 @@ pub(crate) struct Table<H> {
 #[derive(Debug)]
 struct Slot<H> {
     generation: u32,
-    state: State,
+    state: SlotUse,
     held: Option<H>,
 }
 
 #[derive(Debug)]
-enum State {
+enum SlotUse {
     Free,
     /// With the waker of the task that waits for the end, if one does.
     InFlight(Option<Waker>),
@@ -90,7 +90,7 @@ impl<H> Freed<H> {
 
 impl<H> Table<H> {
     pub(crate) fn new(send_slots: u32, recv_slots: u32) -> Table<H> {
-        let slot = |_| Slot { generation: 0, state: State::Free, held: None };
+        let slot = |_| Slot { generation: 0, state: SlotUse::Free, held: None };
         Table {
             slots: (0..send_slots + recv_slots).map(slot).collect(),
             send_slots,
@@ -127,7 +127,7 @@ impl<H> Table<H> {
         let slot = &mut self.slots[index as usize];
         // Never zero, so that the small ids that applications choose match no slot.
         slot.generation = slot.generation.wrapping_add(1).max(1);
-        slot.state = State::InFlight(None);
+        slot.state = SlotUse::InFlight(None);
         slot.held = Some(held());
         Some((SlotId { index, generation: slot.generation }, freed))
     }
@@ -165,13 +165,13 @@ impl<H> Table<H> {
         let id = SlotId::from_wr_id(completion.wr_id);
         let Some(slot) = self.find(id) else { return Freed::default() };
         match &mut slot.state {
-            State::InFlight(waker) => {
+            SlotUse::InFlight(waker) => {
                 let waker = waker.take();
-                slot.state = State::Ended(completion);
+                slot.state = SlotUse::Ended(completion);
                 Freed { held: slot.held.take(), wakers: [waker, None], unneeded: None }
             }
-            State::Detached => self.release(id),
-            State::Free | State::Ended(_) => Freed::default(),
+            SlotUse::Detached => self.release(id),
+            SlotUse::Free | SlotUse::Ended(_) => Freed::default(),
         }
     }
 
@@ -185,9 +185,9 @@ impl<H> Table<H> {
         let mut freed = Freed::default();
         let Some(slot) = self.find(id) else { return (Poll::Pending, freed) };
         let end = match (&mut slot.state, lost) {
-            (State::Ended(completion), _) => Poll::Ready(Ok(*completion)),
+            (SlotUse::Ended(completion), _) => Poll::Ready(Ok(*completion)),
             (_, Some(lost)) => Poll::Ready(Err(lost)),
-            (State::InFlight(old), None) => {
+            (SlotUse::InFlight(old), None) => {
                 match (old, waker) {
                     (Some(old), Some(new)) => freed.unneeded = replace(old, new),
                     (old, Some(new)) => *old = Some(new.clone()),
@@ -195,7 +195,7 @@ impl<H> Table<H> {
                 }
                 Poll::Pending
             }
-            (State::Free | State::Detached, None) => Poll::Pending,
+            (SlotUse::Free | SlotUse::Detached, None) => Poll::Pending,
         };
         (end, freed)
     }
@@ -203,7 +203,7 @@ impl<H> Table<H> {
     /// Gives a slot back.
     pub(crate) fn release(&mut self, id: SlotId) -> Freed<H> {
         let Some(slot) = self.find(id) else { return Freed::default() };
-        slot.state = State::Free;
+        slot.state = SlotUse::Free;
         let held = slot.held.take();
         let queue = if id.index < self.send_slots { Queue::Send } else { Queue::Recv };
         self.free[queue as usize].push(id.index);
@@ -215,9 +215,9 @@ impl<H> Table<H> {
     pub(crate) fn detach(&mut self, id: SlotId) -> (bool, Freed<H>) {
         let lost = self.lost.is_some();
         let Some(slot) = self.find(id) else { return (false, Freed::default()) };
-        match std::mem::replace(&mut slot.state, State::Detached) {
-            State::InFlight(unneeded) if !lost => (true, Freed { unneeded, ..Freed::default() }),
-            State::InFlight(unneeded) => {
+        match std::mem::replace(&mut slot.state, SlotUse::Detached) {
+            SlotUse::InFlight(unneeded) if !lost => (true, Freed { unneeded, ..Freed::default() }),
+            SlotUse::InFlight(unneeded) => {
                 let freed = self.release(id);
                 (false, Freed { unneeded, ..freed })
             }
@@ -230,7 +230,7 @@ impl<H> Table<H> {
     pub(crate) fn lose(&mut self, error: PollCqError) -> Vec<Waker> {
         self.lost = Some(error);
         let waiting = self.slots.iter_mut().filter_map(|slot| match &mut slot.state {
-            State::InFlight(waker) => waker.take(),
+            SlotUse::InFlight(waker) => waker.take(),
             _ => None,
         });
         let lined_up = self.lines.iter().flatten().map(|(_, waker)| waker.clone());

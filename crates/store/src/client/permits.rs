@@ -6,10 +6,10 @@ use std::task::{Context, Poll, Waker};
 
 /// Permits, of which there are so many.
 #[derive(Debug)]
-pub(super) struct Permits(Mutex<State>);
+pub(super) struct Permits(Mutex<FreePermits>);
 
 #[derive(Debug)]
-struct State {
+struct FreePermits {
     free: usize,
     waiting: Vec<Waker>,
 }
@@ -21,10 +21,10 @@ pub(super) struct Permit<'a>(&'a Permits);
 impl Permits {
     /// So many permits, at least one.
     pub(super) fn new(count: usize) -> Permits {
-        Permits(Mutex::new(State { free: count.max(1), waiting: Vec::new() }))
+        Permits(Mutex::new(FreePermits { free: count.max(1), waiting: Vec::new() }))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FreePermits> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -25,20 +25,20 @@ pub enum Fault {
 /// What it does is a function of its seed and of the calls: a failure can be repeated.
 #[derive(Clone, Debug)]
 pub struct Faulty {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Medium>>,
 }
 
 /// An open file of a [`Faulty`] disk; useless after a crash.
 #[derive(Debug)]
 pub struct FaultyFile {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<Medium>>,
     inode: usize,
     /// The disk's count of restarts when the file was opened.
     restarts: u64,
 }
 
 #[derive(Debug)]
-struct State {
+struct Medium {
     random: u64,
     /// By number; numbers are not used again.
     inodes: Vec<Inode>,
@@ -76,7 +76,7 @@ impl Faulty {
     /// An empty disk without faults and without a limit; `seed` decides what a crash leaves.
     #[must_use]
     pub fn new(seed: u64) -> Faulty {
-        let state = State {
+        let state = Medium {
             random: seed,
             inodes: Vec::new(),
             names: Names::new(),
@@ -186,13 +186,13 @@ impl Faulty {
         copy
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Medium> {
         lock(&self.state)
     }
 }
 
 /// A test that panicked with the lock held leaves a disk that is as good as any.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<Medium>) -> MutexGuard<'_, Medium> {
     state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
@@ -204,7 +204,7 @@ enum Outcome {
     Crashed,
 }
 
-impl State {
+impl Medium {
     /// SplitMix64.
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -398,7 +398,7 @@ impl Disk for Faulty {
 }
 
 impl FaultyFile {
-    fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn lock(&self) -> io::Result<MutexGuard<'_, Medium>> {
         let state = lock(&self.state);
         if state.restarts == self.restarts {
             Ok(state)

@@ -75,7 +75,7 @@ pub struct Log {
 
 struct Shared {
     options: Options,
-    state: Mutex<State>,
+    state: Mutex<Appending>,
     /// The numbers of the last position that is on the disk, and of the last one that the system
     /// has.
     durable: AtomicU64,
@@ -92,7 +92,7 @@ struct Shared {
 
 type Listener = Box<dyn Fn() + Send + Sync>;
 
-struct State {
+struct Appending {
     mode: Mode,
     /// The last position that was given.
     last: Position,
@@ -142,7 +142,7 @@ pub(crate) enum Wake {
     Nothing,
 }
 
-impl State {
+impl Appending {
     fn has(&self, wake: Wake, durable: Position) -> bool {
         let is_cut = !self.sealed.is_empty();
         match wake {
@@ -194,7 +194,7 @@ pub(crate) enum Cut {
     All,
 }
 
-impl State {
+impl Appending {
     /// How far the log is when its records up to `last` are: what is to be cut off does not count,
     /// and nothing does before a cut of all.
     fn reached(&self, last: Position) -> Option<Position> {
@@ -240,7 +240,7 @@ impl Log {
     /// A log for [`open_log`](super::open_log), which reads it back and lets it begin.
     #[must_use]
     pub fn new(options: Options) -> Log {
-        let state = State {
+        let state = Appending {
             mode: Mode::Opening,
             last: Position::NONE,
             epoch: options.epoch,
@@ -417,7 +417,7 @@ impl Log {
     /// Puts a record of so many bytes behind those that wait.
     fn add(
         &self,
-        state: &mut State,
+        state: &mut Appending,
         position: Position,
         length: usize,
         put: impl FnOnce(&mut Batch),
@@ -555,13 +555,13 @@ impl Log {
         self.hasten(&mut self.lock(), position);
     }
 
-    fn hasten(&self, state: &mut State, position: Position) {
+    fn hasten(&self, state: &mut Appending, position: Position) {
         state.hurry = state.hurry.max(position.min(state.last));
         self.wake_committer(state);
     }
 
     /// Wakes the committer if it sleeps for what there is now.
-    fn wake_committer(&self, state: &mut State) {
+    fn wake_committer(&self, state: &mut Appending) {
         if state.sleeps_for.is_some_and(|wake| state.has(wake, self.durable())) {
             state.sleeps_for = None;
             self.shared.work.notify_one();
@@ -768,7 +768,7 @@ impl Log {
         self.lock().has(wake, self.durable())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Appending> {
         unpoisoned(self.shared.state.lock())
     }
 }
@@ -789,7 +789,7 @@ impl fmt::Debug for Log {
     }
 }
 
-fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+fn wait<'a>(condition: &Condvar, state: MutexGuard<'a, Appending>) -> MutexGuard<'a, Appending> {
     unpoisoned(condition.wait(state))
 }
 

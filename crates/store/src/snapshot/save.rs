@@ -33,11 +33,11 @@ pub struct Saved {
 #[derive(Debug)]
 pub struct Snapshots<D> {
     disk: Arc<D>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SavesSoFar>>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SavesSoFar {
     running: bool,
     last_save_ms: u64,
     last: Option<Result<Saved, SaveError>>,
@@ -48,12 +48,12 @@ struct State {
     began: i128,
 }
 
-impl State {
-    fn new(recovery: &Recovery, now_ms: u64) -> State {
+impl SavesSoFar {
+    fn new(recovery: &Recovery, now_ms: u64) -> SavesSoFar {
         let last_save_ms = recovery.snapshot.map_or(now_ms, |snapshot| snapshot.created_ms);
         let bytes = recovery.snapshot.map_or(0, |snapshot| snapshot.bytes);
         let began = -i128::from(recovery.log.bytes);
-        State { running: false, last_save_ms, last: None, bytes, began }
+        SavesSoFar { running: false, last_save_ms, last: None, bytes, began }
     }
 
     /// Whether another save is due when the log of this process has so many bytes.
@@ -64,7 +64,7 @@ impl State {
 }
 
 /// The right to make a snapshot, until it is dropped.
-struct Turn(Arc<Mutex<State>>);
+struct Turn(Arc<Mutex<SavesSoFar>>);
 
 impl Drop for Turn {
     fn drop(&mut self) {
@@ -73,7 +73,7 @@ impl Drop for Turn {
 }
 
 /// A thread that panicked with the lock held left it whole: each change is one assignment.
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<SavesSoFar>) -> MutexGuard<'_, SavesSoFar> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -81,7 +81,7 @@ impl<D: Disk> Snapshots<D> {
     /// The snapshots of a directory that a store was read back from at `now_ms` of Unix time.
     #[must_use]
     pub fn new(disk: &Arc<D>, recovery: &Recovery, now_ms: u64) -> Snapshots<D> {
-        let state = State::new(recovery, now_ms);
+        let state = SavesSoFar::new(recovery, now_ms);
         Snapshots { disk: Arc::clone(disk), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -205,7 +205,7 @@ impl<D: Disk> Snapshots<D> {
         SaveError::Disk { place: self.disk.place(), reason: error.to_string() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SavesSoFar> {
         lock(&self.state)
     }
 }
@@ -227,7 +227,7 @@ mod tests {
         };
         let state = |snapshot, bytes| {
             let log = Replayed { bytes, ..Replayed::default() };
-            State::new(&Recovery { snapshot, log }, 9)
+            SavesSoFar::new(&Recovery { snapshot, log }, 9)
         };
         let empty = state(None, 0);
         assert!(!empty.is_due(DUE_BYTES) && empty.is_due(DUE_BYTES + 1));

@@ -95,7 +95,7 @@ fn what_has_ended_makes_room() {
             let rtu = |local_comm_id| Rtu { local_comm_id, remote_comm_id, private_data };
             let mad = flood.mad_of(|theirs| rtu(theirs).into());
             pair.b.handle_mad(pair.now, ip(66), CM_QPN, &mad);
-            assert_eq!(pair.b.state(conn), Some(State::Established));
+            assert_eq!(pair.b.state(conn), Some(ConnState::Established));
         }
         pair.b.destroy(pair.now, conn).unwrap();
         assert!(pair.b.connections() <= 8);
@@ -112,7 +112,7 @@ fn a_time_that_a_peer_chooses_is_capped() {
     let mut flood = Flood::new(&pair, 66);
     flood.ask_and_vanish(&mut pair).unwrap();
     let begun = pair.now;
-    while pair.b.connections.values().any(|conn| conn.state != State::TimeWait) {
+    while pair.b.connections.values().any(|conn| conn.state != ConnState::TimeWait) {
         pair.now = pair.b.poll_timeout();
         pair.b.handle_timeout(pair.now);
         sent(&mut pair.b);
@@ -200,7 +200,7 @@ fn settle(pair: &mut Pair) {
 /// Connects, and asks again as long as the peer has no room. Returns both sides' connections.
 fn served(pair: &mut Pair, qpn: u32) -> (ConnId, ConnId) {
     let a = pair.a.connect(pair.now, &to_port(ip(2), PORT, qpn)).unwrap();
-    while pair.a.state(a) == Some(State::ReqSent) {
+    while pair.a.state(a) == Some(ConnState::ReqSent) {
         settle(pair);
         if let Some(request) = requests(pair).first() {
             let b = request.conn;
@@ -208,7 +208,7 @@ fn served(pair: &mut Pair, qpn: u32) -> (ConnId, ConnId) {
             settle(pair);
             pair.a.establish(pair.now, a, b"").unwrap();
             settle(pair);
-            assert_eq!(pair.b.state(b), Some(State::Established));
+            assert_eq!(pair.b.state(b), Some(ConnState::Established));
             return (a, b);
         }
         pair.wait();
@@ -228,7 +228,7 @@ fn a_peer_without_room_is_asked_again() {
     let a = pair.a.connect(pair.now, &to_port(ip(2), PORT, A_QPN)).unwrap();
     let mut waits = Vec::new();
     settle(&mut pair);
-    while pair.a.state(a) == Some(State::ReqSent) {
+    while pair.a.state(a) == Some(ConnState::ReqSent) {
         let before = pair.now;
         pair.now = pair.a.poll_timeout();
         waits.push(pair.now.since(before));
@@ -253,6 +253,6 @@ fn a_peer_without_room_is_asked_again() {
         pair.a.handle_timeout(pair.now);
         settle(&mut pair);
     }
-    assert_eq!(pair.a.state(again), Some(State::ReqSent));
+    assert_eq!(pair.a.state(again), Some(ConnState::ReqSent));
     assert_eq!(requests(&mut pair).len(), 1);
 }

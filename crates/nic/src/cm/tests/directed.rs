@@ -40,7 +40,7 @@ fn a_connection_from_beginning_to_end() {
     let Some(CmEvent::Disconnected { conn, private_data }) = pair.a.poll_event() else { panic!() };
     assert_eq!((conn, &private_data[..3], private_data.len()), (a, &b"ok\0"[..], 224));
 
-    assert_eq!(pair.a.state(a), Some(State::TimeWait));
+    assert_eq!(pair.a.state(a), Some(ConnState::TimeWait));
     let before = pair.now;
     pair.wait();
     assert_eq!(pair.now.since(before), Duration::from_nanos(4096 << 14));
@@ -112,7 +112,7 @@ fn a_repeated_request_gets_the_reply_again() {
     pair.a_to_b();
     assert_eq!(sent(&mut pair.b), lost);
     assert_eq!(events(&mut pair.b), []);
-    assert_eq!(pair.a.state(a), Some(State::ReqSent));
+    assert_eq!(pair.a.state(a), Some(ConnState::ReqSent));
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_request_repeated_before_the_answer_gets_a_receipt() {
     pair.a_to_b();
     let Message::Mra(mra) = pair.b_to_a() else { panic!() };
     assert_eq!((mra.acknowledged, mra.service_timeout), (Answered::Req, 24));
-    assert_eq!(pair.a.state(a), Some(State::MraReqReceived));
+    assert_eq!(pair.a.state(a), Some(ConnState::MraReqReceived));
     assert_eq!(pair.a.poll_timeout(), pair.now + Duration::from_nanos(4096 << 24));
     pair.b.accept(pair.now, b, &params(B_QPN)).unwrap();
     pair.b_to_a();
@@ -150,10 +150,10 @@ fn a_reply_repeated_before_ready_to_use_gets_a_receipt() {
     pair.b_to_a();
     let Message::Mra(mra) = pair.a_to_b() else { panic!() };
     assert_eq!(mra.acknowledged, Answered::Rep);
-    assert_eq!(pair.b.state(b), Some(State::MraRepReceived));
+    assert_eq!(pair.b.state(b), Some(ConnState::MraRepReceived));
     pair.a.establish(pair.now, a, b"").unwrap();
     pair.a_to_b();
-    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(ConnState::Established));
 }
 
 #[test]
@@ -174,13 +174,13 @@ fn the_caller_can_ask_for_time_on_both_sides() {
     let (a, b) = pair.requested();
     pair.b.mra(pair.now, b, 22).unwrap();
     pair.b_to_a();
-    assert_eq!(pair.a.state(a), Some(State::MraReqReceived));
-    assert_eq!(pair.b.mra(pair.now, b, 22), Err(CommandError::WrongState(State::MraReqSent)));
+    assert_eq!(pair.a.state(a), Some(ConnState::MraReqReceived));
+    assert_eq!(pair.b.mra(pair.now, b, 22), Err(CommandError::WrongState(ConnState::MraReqSent)));
     pair.b.accept(pair.now, b, &params(B_QPN)).unwrap();
     pair.b_to_a();
     pair.a.mra(pair.now, a, 23).unwrap();
     pair.a_to_b();
-    assert_eq!(pair.b.state(b), Some(State::MraRepReceived));
+    assert_eq!(pair.b.state(b), Some(ConnState::MraRepReceived));
     assert_eq!(pair.b.poll_timeout(), pair.now + Duration::from_nanos(4096 << 23));
 }
 
@@ -199,7 +199,7 @@ fn a_peer_that_does_not_answer_is_unreachable_after_all_retries() {
     let Some(Message::Rej(rej)) = all.last() else { panic!() };
     assert_eq!((rej.reason, rej.info_len), (RejectReason::TIMEOUT, 8));
     assert_eq!(rej.info[..8], 1_u64.to_be_bytes());
-    assert_eq!((pair.a.state(conn), pair.a.poll_timeout()), (Some(State::Closed), Time::NEVER));
+    assert_eq!((pair.a.state(conn), pair.a.poll_timeout()), (Some(ConnState::Closed), Time::NEVER));
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_passive_side_left_alone_gives_up() {
     let mut pair = Pair::new();
     let (_, conn) = pair.requested();
     pair.b.accept(pair.now, conn, &params(B_QPN)).unwrap();
-    while pair.b.state(conn) == Some(State::RepSent) {
+    while pair.b.state(conn) == Some(ConnState::RepSent) {
         pair.b.handle_timeout(pair.b.poll_timeout());
     }
     assert_eq!(pair.b.poll_event(), Some(CmEvent::Unreachable { conn }));
@@ -228,7 +228,7 @@ fn giving_up_reaches_a_peer_whose_id_is_not_known() {
         pair.b.poll_event(),
         Some(CmEvent::Rejected { reason: RejectReason::TIMEOUT, .. })
     ));
-    assert_eq!(pair.b.state(conn), Some(State::Closed));
+    assert_eq!(pair.b.state(conn), Some(ConnState::Closed));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_disconnection_of_a_forgotten_connection_is_answered() {
     pair.a_to_b();
     let Message::Drep(drep) = pair.b_to_a() else { panic!() };
     assert_eq!((drep.local_comm_id, drep.remote_comm_id), (b.0, a.0));
-    assert_eq!(pair.a.state(a), Some(State::TimeWait));
+    assert_eq!(pair.a.state(a), Some(ConnState::TimeWait));
     assert_eq!(pair.b.counters().unknown_connection, 1);
 }
 
@@ -266,8 +266,8 @@ fn both_sides_disconnect_at_once() {
     pair.settle();
     assert_eq!(events(&mut pair.a).len(), 1);
     assert_eq!(events(&mut pair.b).len(), 1);
-    assert_eq!(pair.a.state(a), Some(State::TimeWait));
-    assert_eq!(pair.b.state(b), Some(State::TimeWait));
+    assert_eq!(pair.a.state(a), Some(ConnState::TimeWait));
+    assert_eq!(pair.b.state(b), Some(ConnState::TimeWait));
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_disconnection_overtakes_a_lost_ready_to_use() {
     pair.a.disconnect(pair.now, a, b"").unwrap();
     pair.a_to_b();
     assert!(matches!(pair.b.poll_event(), Some(CmEvent::Disconnected { .. })));
-    assert_eq!(pair.b.state(b), Some(State::DreqReceived));
+    assert_eq!(pair.b.state(b), Some(ConnState::DreqReceived));
 }
 
 /// Client and server in one process, at one address.
@@ -313,13 +313,13 @@ fn a_manager_connects_to_itself() {
     loop_back(&mut pair);
     pair.b.establish(pair.now, active, b"").unwrap();
     loop_back(&mut pair);
-    assert_eq!(pair.b.state(active), Some(State::Established));
-    assert_eq!(pair.b.state(request.conn), Some(State::Established));
+    assert_eq!(pair.b.state(active), Some(ConnState::Established));
+    assert_eq!(pair.b.state(request.conn), Some(ConnState::Established));
     pair.b.disconnect(pair.now, request.conn, b"").unwrap();
     loop_back(&mut pair);
     pair.b.disconnect_reply(pair.now, active, b"").unwrap();
     loop_back(&mut pair);
-    assert_eq!(pair.b.state(active), Some(State::TimeWait));
-    assert_eq!(pair.b.state(request.conn), Some(State::TimeWait));
+    assert_eq!(pair.b.state(active), Some(ConnState::TimeWait));
+    assert_eq!(pair.b.state(request.conn), Some(ConnState::TimeWait));
     assert_eq!(pair.b.counters(), &CmCounters::default());
 }

@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    fn states(&self, at: usize) -> Vec<(ConnId, State)> {
+    fn states(&self, at: usize) -> Vec<(ConnId, ConnState)> {
         let cm = &self.sides[at].cm;
         self.sides[at]
             .saw
@@ -174,7 +174,7 @@ impl World {
 
     fn established(&self, at: usize) -> Vec<ConnId> {
         let all = self.states(at).into_iter();
-        all.filter(|(_, state)| *state == State::Established).map(|(conn, _)| conn).collect()
+        all.filter(|(_, state)| *state == ConnState::Established).map(|(conn, _)| conn).collect()
     }
 
     /// Every connection is established on both sides, or is over after an event with the reason.
@@ -183,13 +183,13 @@ impl World {
             for (conn, state) in self.states(at) {
                 let saw = &self.sides[at].saw[&conn.0];
                 assert!(
-                    matches!(state, State::Established | State::Closed),
+                    matches!(state, ConnState::Established | ConnState::Closed),
                     "seed {}: {conn:?} of side {at} hangs in {state:?}, saw {saw:?}",
                     self.seed
                 );
                 let reason = [Saw::Rejected, Saw::Unreachable, Saw::Disconnected];
                 let told = saw.iter().any(|saw| reason.contains(saw));
-                assert_eq!(told, state == State::Closed, "seed {}: {saw:?}", self.seed);
+                assert_eq!(told, state == ConnState::Closed, "seed {}: {saw:?}", self.seed);
             }
         }
     }

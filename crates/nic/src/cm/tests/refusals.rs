@@ -121,7 +121,7 @@ fn a_peer_that_forgot_its_connection_is_stale() {
     pair.settle();
     let told = events(&mut pair.a);
     assert!(matches!(told[..], [CmEvent::Rejected { reason: RejectReason::STALE_CONNECTION, .. }]));
-    assert_eq!(pair.a.state(conn), Some(State::TimeWait), "the queue pair must rest");
+    assert_eq!(pair.a.state(conn), Some(ConnState::TimeWait), "the queue pair must rest");
     assert!(matches!(pair.b.poll_event(), Some(CmEvent::Disconnected { conn, .. }) if conn == b));
     assert_eq!(pair.b.counters().stale_connection, 1);
 
@@ -146,7 +146,7 @@ fn another_card_at_the_address_ends_no_connection() {
     req.local_comm_id = a.0;
     pair.b.handle_mad(pair.now, ip(1), 1, &Message::Req(req).to_mad(tid));
     assert_eq!((sent(&mut pair.b), pair.b.counters().stale_connection), (vec![], 0));
-    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(ConnState::Established));
     assert!(matches!(events(&mut pair.b)[..], [CmEvent::ConnectRequest(_)]));
 
     // Nor does its word that it waits no longer.
@@ -165,7 +165,7 @@ fn another_card_at_the_address_ends_no_connection() {
         info: [0; 72],
         private_data: [0; Rej::PRIVATE_DATA],
     };
-    for (guid, state) in [(77_u64, State::ReqReceived), (1, State::Closed)] {
+    for (guid, state) in [(77_u64, ConnState::ReqReceived), (1, ConnState::Closed)] {
         rej.info[..8].copy_from_slice(&guid.to_be_bytes());
         pair.b.handle_mad(pair.now, ip(1), 1, &Message::Rej(rej.clone()).to_mad(5));
         assert_eq!(pair.b.state(b), Some(state));
@@ -233,7 +233,7 @@ fn a_comm_id_used_anew_is_stale() {
     assert!(matches!(answers[0], Message::Dreq(_)), "the old connection ends");
     let Message::Rej(rej) = &answers[1] else { panic!() };
     assert_eq!(rej.reason, RejectReason::STALE_CONNECTION);
-    assert_eq!(pair.b.state(b), Some(State::DreqSent));
+    assert_eq!(pair.b.state(b), Some(ConnState::DreqSent));
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn a_disconnection_for_another_queue_pair_is_ignored() {
         private_data: [0; Dreq::PRIVATE_DATA],
     };
     pair.b.handle_mad(pair.now, ip(1), 1, &Message::Dreq(dreq).to_mad(5));
-    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(ConnState::Established));
     assert_eq!(pair.b.counters().wrong_qpn, 1);
 }
 
@@ -271,7 +271,7 @@ fn another_peer_cannot_speak_for_a_connection() {
     let mad = pair.a.poll_mad().unwrap();
     pair.b.handle_mad(pair.now, ip(3), 1, mad.bytes.as_slice());
     pair.b.handle_mad(pair.now, ip(1), 7, mad.bytes.as_slice());
-    assert_eq!(pair.b.state(b), Some(State::Established));
+    assert_eq!(pair.b.state(b), Some(ConnState::Established));
     assert_eq!(pair.b.counters().unknown_connection, 1);
     assert_eq!(pair.b.counters().wrong_queue_pair, 1);
 }
@@ -298,16 +298,16 @@ fn commands_out_of_place_change_nothing() {
     let mut pair = Pair::new();
     let (a, b) = pair.requested();
     let wrong = |state| Err(CommandError::WrongState(state));
-    assert_eq!(pair.a.establish(pair.now, a, b""), wrong(State::ReqSent));
-    assert_eq!(pair.a.accept(pair.now, a, &params(1)), wrong(State::ReqSent));
-    assert_eq!(pair.a.disconnect(pair.now, a, b""), wrong(State::ReqSent));
-    assert_eq!(pair.b.disconnect_reply(pair.now, b, b""), wrong(State::ReqReceived));
-    assert_eq!(pair.b.notify_established(pair.now, b), wrong(State::ReqReceived));
+    assert_eq!(pair.a.establish(pair.now, a, b""), wrong(ConnState::ReqSent));
+    assert_eq!(pair.a.accept(pair.now, a, &params(1)), wrong(ConnState::ReqSent));
+    assert_eq!(pair.a.disconnect(pair.now, a, b""), wrong(ConnState::ReqSent));
+    assert_eq!(pair.b.disconnect_reply(pair.now, b, b""), wrong(ConnState::ReqReceived));
+    assert_eq!(pair.b.notify_established(pair.now, b), wrong(ConnState::ReqReceived));
     let long = AcceptParams { private_data: &[0; 197], ..params(1) };
     assert!(matches!(pair.b.accept(pair.now, b, &long), Err(CommandError::PrivateData(_))));
     assert_eq!(pair.b.accept(pair.now, a, &params(1)), Err(CommandError::UnknownConnection));
     assert_eq!((pair.a.poll_mad(), pair.b.poll_mad()), (None, None));
-    assert_eq!(pair.b.state(b), Some(State::ReqReceived));
+    assert_eq!(pair.b.state(b), Some(ConnState::ReqReceived));
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use crate::front::keyspace::{Found, Refused};
 use crate::front::memcached::chunk::VERSION;
+use crate::front::memcached::conversation::{Call, Taken};
 use crate::front::memcached::numbers::end;
 use crate::front::memcached::operations::{
     self, Adding, KEY_BYTES, Mode, Outcome, Storing, longest,
 };
-use crate::front::memcached::state::{Call, Taken};
 use crate::front::memcached::statistics;
 use crate::stats::Op;
 

@@ -1,7 +1,7 @@
 //! The value that follows a line of text, and what several commands of text answer.
 
+use crate::front::memcached::conversation::{Call, Taken};
 use crate::front::memcached::operations::longest;
-use crate::front::memcached::state::{Call, Taken};
 use crate::stats::Op;
 
 /// The version that clients are told.

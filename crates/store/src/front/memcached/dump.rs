@@ -7,9 +7,9 @@
 use crate::front::keyspace::Found;
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::BAD_LINE;
+use crate::front::memcached::conversation::{Call, Taken, Walk};
 use crate::front::memcached::meta::{is_read, used_s};
 use crate::front::memcached::numbers::{signed, unsigned_32};
-use crate::front::memcached::state::{Call, Taken, Walk};
 use crate::slab::class;
 use crate::stats::Op;
 

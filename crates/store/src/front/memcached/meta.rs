@@ -8,11 +8,11 @@ use std::sync::PoisonError;
 use crate::front::keyspace::{Change, Found, Refused, Trace};
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
+use crate::front::memcached::conversation::{Call, Taken, Words};
 use crate::front::memcached::flags::{Flags, MOST_FLAGS};
 use crate::front::memcached::leases::Lease;
 use crate::front::memcached::numbers::signed;
 use crate::front::memcached::operations::{self, Adding, KEY_BYTES, Mode, Outcome, Storing};
-use crate::front::memcached::state::{Call, Taken, Words};
 use crate::slab::class;
 use crate::stats::Op;
 

@@ -9,12 +9,13 @@
 //! - [`chunk`]: values that follow a line of text.
 //! - [`mark`]: what a node says for a client that it relays.
 //! - [`leases`]: which client may fill a key anew, for the meta commands.
-//! - [`state`]: what a connection remembers, and what a request is given.
+//! - [`conversation`]: what a connection remembers, and what a request is given.
 //! - [`session`]: a connection, from bytes to bytes.
 
 mod base64;
 mod binary;
 mod chunk;
+mod conversation;
 mod dump;
 mod flags;
 mod leases;
@@ -23,7 +24,6 @@ mod meta;
 mod numbers;
 mod operations;
 pub mod session;
-mod state;
 mod statistics;
 mod text;
 

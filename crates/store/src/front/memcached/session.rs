@@ -5,8 +5,8 @@ use std::time::Instant;
 use remora::connection::token::Token;
 
 use crate::front::keyspace::TablespaceId;
+use crate::front::memcached::conversation::{Call, Conversation, Taken, Walk};
 use crate::front::memcached::mark::{self, Begin, Who};
-use crate::front::memcached::state::{Call, State, Taken, Walk};
 use crate::front::memcached::{binary, text};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
@@ -17,7 +17,7 @@ const STRANGE: &str = "the node that relays is of another group";
 /// A connection. Its first byte says whether it speaks text or binary.
 #[derive(Debug)]
 pub struct Session {
-    state: State,
+    state: Conversation,
     /// Another node relays the client.
     is_relayed: bool,
 }
@@ -26,7 +26,8 @@ impl Session {
     /// A new connection.
     pub fn new(world: &World) -> Session {
         let is_known = world.settings.password().is_none();
-        let state = State { is_binary: None, skip: 0, looked: 0, walk: Walk::default(), is_known };
+        let state =
+            Conversation { is_binary: None, skip: 0, looked: 0, walk: Walk::default(), is_known };
         Session { state, is_relayed: false }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::memcached::chunk::VERSION;
-use crate::front::memcached::state::Call;
+use crate::front::memcached::conversation::Call;
 use crate::slab::{ClassInfo, class};
 use crate::stats::{Op, Way};
 

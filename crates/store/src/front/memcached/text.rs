@@ -1,11 +1,11 @@
 //! memcached's protocol of text lines.
 
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, VERSION, chunk};
+use crate::front::memcached::conversation::{Call, Taken, Words};
 use crate::front::memcached::numbers::{end, signed, unsigned, unsigned_32};
 use crate::front::memcached::operations::{
     self, Adding, KEY_BYTES, Mode, Outcome, Storing, longest,
 };
-use crate::front::memcached::state::{Call, Taken, Words};
 use crate::front::memcached::{dump, meta, statistics};
 use crate::stats::Op;
 

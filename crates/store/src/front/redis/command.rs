@@ -1,9 +1,9 @@
 //! A command, and what it is given.
 
 use crate::front::keyspace::{Change, Found, Refused, Seen, TablespaceId};
+use crate::front::redis::conversation::Conversation;
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, decimal};
-use crate::front::redis::state::State;
 use crate::front::world::Turn;
 use crate::stats::Op;
 
@@ -126,7 +126,7 @@ pub(crate) type Done = Result<(), Wrong>;
 /// What a command is given.
 pub(crate) struct Call<'a> {
     pub(crate) arguments: Arguments<'a>,
-    pub(crate) state: &'a mut State,
+    pub(crate) state: &'a mut Conversation,
     pub(crate) turn: &'a mut Turn,
     pub(crate) reply: Reply<'a>,
     /// The table of commands.

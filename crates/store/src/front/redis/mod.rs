@@ -2,7 +2,7 @@
 //! besides, two of the store's own, on rows.
 //!
 //! - [`request`]: what clients send; [`reply`]: what they get.
-//! - `state`: what a connection remembers; `command`: what a command is given.
+//! - `conversation`: what a connection remembers; `command`: what a command is given.
 //! - `commands`: the commands themselves; `table`: their names, arities and flags; `glob`: patterns
 //!   of keys; `number`: numbers with fractions.
 //! - `routing`: which keys are served here, and where clients ask for others.
@@ -10,11 +10,11 @@
 
 mod command;
 mod commands;
+mod conversation;
 mod glob;
 mod number;
 pub mod reply;
 pub mod request;
 mod routing;
 pub mod session;
-mod state;
 mod table;

@@ -10,10 +10,10 @@ use crate::front::redis::command::{
     ALONE, AT_ONCE, Call, Command, Done, NO_MULTI, READ, STRANGER, WRITE, Wrong,
 };
 use crate::front::redis::commands::transaction::is_disturbed;
+use crate::front::redis::conversation::{Conversation, Replies, Transaction};
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
 use crate::front::redis::routing::{self, What, keys_of};
-use crate::front::redis::state::{Replies, State, Transaction};
 use crate::front::redis::table::{TABLE, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
 use crate::stats::Way;
@@ -21,7 +21,7 @@ use crate::stats::Way;
 /// A connection.
 pub struct Session {
     reader: Reader,
-    state: State,
+    state: Conversation,
 }
 
 impl fmt::Debug for Session {
@@ -49,7 +49,7 @@ impl Session {
 
     pub(crate) fn new(world: &World, client: Arc<Client>) -> Session {
         let is_known = world.settings.password().is_none();
-        Session { reader: Reader::default(), state: State::new(client, is_known) }
+        Session { reader: Reader::default(), state: Conversation::new(client, is_known) }
     }
 
     /// The memory it keeps, in bytes.
@@ -100,7 +100,7 @@ impl Session {
 
 /// Carries out one request, and counts it. The answer is when that was done.
 fn carry_out(
-    state: &mut State,
+    state: &mut Conversation,
     turn: &mut Turn,
     arguments: Arguments<'_>,
     out: &mut Vec<u8>,
@@ -151,7 +151,7 @@ fn carry_out(
 
 /// Counts how long a request took, and lists it if that was long.
 fn note(
-    state: &State,
+    state: &Conversation,
     turn: &Turn,
     arguments: Arguments<'_>,
     found: Option<(usize, &'static Command)>,

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::front::clients::Client;
 use crate::front::redis::command::{Call, Command, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::commands::keys;
+use crate::front::redis::conversation::Replies;
 use crate::front::redis::reply::Version;
 use crate::front::redis::request::decimal;
-use crate::front::redis::state::Replies;
 use crate::stats::Way;
 
 /// The version of Redis whose behaviour is followed, as clients ask for it.

@@ -2,7 +2,7 @@
 //! (`EXEC` itself stands in `session`, as it runs other commands.)
 
 use crate::front::redis::command::{Call, Done, Wrong};
-use crate::front::redis::state::{Transaction, Watched};
+use crate::front::redis::conversation::{Transaction, Watched};
 
 /// `MULTI`.
 pub(crate) fn multi(call: &mut Call<'_>) -> Done {

@@ -40,7 +40,7 @@ pub(crate) struct Transaction {
 
 /// What a connection remembers.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct Conversation {
     pub(crate) client: Arc<Client>,
     pub(crate) database: usize,
     pub(crate) version: Version,
@@ -58,10 +58,10 @@ pub(crate) struct State {
     pub(crate) put_off: Option<u16>,
 }
 
-impl State {
+impl Conversation {
     /// A new connection; `is_known` if it needs no password.
-    pub(crate) fn new(client: Arc<Client>, is_known: bool) -> State {
-        State {
+    pub(crate) fn new(client: Arc<Client>, is_known: bool) -> Conversation {
+        Conversation {
             client,
             database: 0,
             version: Version::Two,
@@ -80,7 +80,7 @@ impl State {
     pub(crate) fn reset(&mut self, is_known: bool) {
         let client = self.client.clone();
         *client.words() = Default::default();
-        *self = State::new(client, is_known);
+        *self = Conversation::new(client, is_known);
         self.publish();
     }
 

@@ -7,7 +7,7 @@ use crate::stats::Op;
 
 /// What a connection remembers.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct Conversation {
     /// The protocol, once the first byte has come.
     pub(super) is_binary: Option<bool>,
     /// Bytes of a refused value that are still to come.
@@ -45,7 +45,7 @@ pub(super) enum Taken {
 /// What a request is given.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
-    pub(super) state: &'a mut State,
+    pub(super) state: &'a mut Conversation,
     pub(super) turn: &'a mut Turn,
     pub(super) ts: TablespaceId,
     pub(super) out: &'a mut Vec<u8>,

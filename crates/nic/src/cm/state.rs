@@ -1,8 +1,8 @@
 //! The states of a connection, and the table of what moves it: InfiniBand volume 1, chapter 12
 //! (Communication Management).
 //!
-//! The table is [`ConnState::on`]. It says only where a connection goes; what is sent and which events
-//! there are is with the handler of each input, in `receive`, `command` and `repeat`. Every path
+//! The table is [`ConnState::on`]. It says only where a connection goes; what is sent and which
+//! events there are is with the handler of each input, in `receive`, `command` and `repeat`. Every path
 //! leads forward, so that each connection ends, after a bounded number of events.
 
 /// The state of a connection.

@@ -2,8 +2,8 @@
 //! (Communication Management).
 //!
 //! The table is [`ConnState::on`]. It says only where a connection goes; what is sent and which
-//! events there are is with the handler of each input, in `receive`, `command` and `repeat`. Every path
-//! leads forward, so that each connection ends, after a bounded number of events.
+//! events there are is with the handler of each input, in `receive`, `command` and `repeat`. Every
+//! path leads forward, so that each connection ends, after a bounded number of events.
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

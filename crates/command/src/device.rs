@@ -1,9 +1,11 @@
 //! Options of every command that opens a device.
 
+use anyhow::Result;
 use clap::Args;
+use remora::connection::token::Token;
 use remora::{Device, DeviceOptions, OpenError};
 
-use crate::output;
+use crate::{output, random};
 
 /// Options of every command that opens a device.
 #[derive(Clone, Debug, Args)]
@@ -49,5 +51,17 @@ impl DeviceArgs {
         if self.stats {
             output::counters(device);
         }
+    }
+}
+
+/// The token that clients of a node on this device must show: the one that was given, and beyond
+/// loopback, where anybody on the network could connect, a new one if none was.
+///
+/// # Errors
+/// The operating system has no random bytes.
+pub fn token_of_node(device: &Device, given: Option<Token>) -> Result<Option<Token>> {
+    match given {
+        None if !device.info().address.is_loopback() => random::token().map(Some),
+        given => Ok(given),
     }
 }

@@ -238,7 +238,7 @@ impl Own {
     }
 
     /// Takes what another process has posted to its queue pair, whether or not its doorbell was
-    /// seen: the queue pair has come to another state, or is about to go.
+    /// seen: the queue pair may have come to a state in which it takes that.
     pub(crate) fn take_posted(&mut self, qpn: u32) {
         let now = self.now();
         if let Some(engine) = &mut self.engine {
@@ -341,19 +341,21 @@ impl Own {
         self.blocked && self.egress.is_paced()
     }
 
-    /// Sends all that is owed, before a queue pair or the process ends. Otherwise a peer whose last
-    /// message was received but not acknowledged would send it again, get no answer, and fail.
+    /// Sends all that is owed and posted, before a queue pair, an address handle or the process
+    /// ends. Otherwise a peer whose last message was received but not acknowledged would send it
+    /// again, get no answer, and fail; and datagrams that nobody waits for would be lost.
     pub(crate) fn settle(&mut self) {
         // Other processes do not wait for one that ends a queue pair.
         let mut naps = if self.engine.is_some() { 0 } else { SETTLE_NAPS };
         for _ in 0..SETTLE_ROUNDS {
+            let rung = self.take_doorbells(self.now());
             self.transmit();
             while self.is_paced() && naps > 0 {
                 naps -= 1;
                 std::thread::sleep(PACE);
                 self.transmit();
             }
-            if self.blocked || !self.nic.wants_transmit() {
+            if self.blocked || !rung && !self.nic.wants_transmit() {
                 return;
             }
         }

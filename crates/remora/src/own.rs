@@ -327,7 +327,6 @@ impl Commands for Own {
     }
 
     fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
-        self.take_posted(qpn);
         Own::settle(self);
         self.nic.destroy_qp(qpn)?;
         self.rings.remove(RingsOf::Qp(qpn));
@@ -476,6 +475,8 @@ impl Commands for Own {
     }
 
     fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
+        // Programs destroy the handle of their last datagram when it is posted.
+        Own::settle(self);
         self.nic.destroy_ah(ah)
     }
 

@@ -1,4 +1,5 @@
-//! When a thread that polls gives its core away.
+//! When a thread that polls gives its core away. When one stops polling and sleeps is in
+//! `background.rs` (the card's own thread) and in `Request::wait` (`request/mod.rs`).
 //!
 //! Where there are fewer cores than threads that poll, an empty poll keeps the core from the peer
 //! whose message it waits for, to the end of the scheduler's turn: milliseconds. So after a run of

@@ -1,5 +1,6 @@
-//! The limits of a module and of its instances. `instance` charges the instructions that they run;
-//! `guest` refuses memory that grows too far.
+//! The limits of a module and of its instances, which `ModuleLimits` names (`kernel/loadable.rs` of
+//! the offload crate). `module` refuses a module that begins with too much, `guest` memory that
+//! grows too far; `instance` charges the instructions that they run.
 
 use remora_offload::kernel::ModuleLimits;
 

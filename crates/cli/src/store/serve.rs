@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
-use remora_command::device::DeviceArgs;
+use remora_command::device::{DeviceArgs, token_of_node};
 use remora_command::random;
 use remora_command::size::parse_size;
 use remora_store::log::{Fsync, Recovery};
@@ -153,10 +153,7 @@ impl Serve {
         if self.until_eof {
             stop::on_end_of_input(stop.clone())?;
         }
-        let token = match self.token {
-            None if !device.info().address.is_loopback() => Some(random::token()?),
-            given => given,
-        };
+        let token = token_of_node(&device, self.token)?;
         let reads_only = device.is_attached();
         if let Some(name) = group {
             ensure!(

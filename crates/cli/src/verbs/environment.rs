@@ -1,4 +1,5 @@
-//! The environment in which a program finds Remora's library.
+//! The environment in which a program finds Remora's library. What about a program keeps the
+//! library out (static linking, an RPATH, a copy of its own) is in `program`.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -16,7 +16,7 @@ use super::kernel_permit::Permit;
 use super::server::Node;
 use super::spec::RegionSpec;
 use super::start::NodeOptions;
-use crate::device::DeviceArgs;
+use crate::device::{DeviceArgs, token_of_node};
 use crate::{output, random, stop};
 
 /// `remora node`.
@@ -69,10 +69,7 @@ impl Serve {
     pub fn run(self, loader: Loader) -> Result<()> {
         let stop = stop::on_signals()?;
         let device = self.device.open()?;
-        let token = match self.token {
-            None if !device.info().address.is_loopback() => Some(random::token()?),
-            given => given,
-        };
+        let token = token_of_node(&device, self.token)?;
         let regions = self.regions.clone();
         // Kept until the node ends, because dropping it removes the file.
         let local = self.local_permit(&device)?;

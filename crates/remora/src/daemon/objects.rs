@@ -1,7 +1,7 @@
 //! Which object of the card belongs to which session, and what a session may still make.
 //!
 //! A session that has as many as its quota admits is told so as by a card that is full (`guarded`).
-//! Clients, sessions and loans are admitted in `answers`.
+//! Clients and sessions are admitted in `admission`, loans in `answers`.
 
 use std::collections::HashMap;
 

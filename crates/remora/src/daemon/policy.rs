@@ -1,5 +1,5 @@
-//! Who may attach, and what they may use: a file in TOML. `answers` refuses clients and sessions,
-//! `objects` what is beyond a session's quotas.
+//! Who may attach, and what they may use: a file in TOML. `admission` refuses clients and
+//! sessions, `objects` what is beyond a session's quotas, `shares` what is beyond its user's.
 //!
 //! ```toml
 //! sessions = 1024           # of all users together

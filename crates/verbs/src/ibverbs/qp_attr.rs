@@ -3,7 +3,7 @@
 //! The table is that of the InfiniBand specification ("QP state transition properties"), as
 //! `ibv_modify_qp(3)` repeats it. The card checks transitions by a table of its own
 //! (`qp/state.rs` of `remora-nic`); this one says which attributes a program must and may name in
-//! its mask.
+//! its mask. The sizes that a queue pair is granted (`ibv_qp_cap`) are in `qp.rs`.
 
 use std::ffi::c_uint;
 

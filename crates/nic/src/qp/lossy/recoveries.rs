@@ -1,4 +1,5 @@
 //! Recoveries, and those that were for nothing: packets were taken for lost that were only late.
+//! When a packet is found lost is in `completer`, by what `departures` remembers.
 //!
 //! A packet that was found lost had not been lost if its acknowledge comes before it was sent
 //! again, or sooner behind that than any round trip, or if the peer reports the copy. If that is so

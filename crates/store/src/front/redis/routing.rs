@@ -1,5 +1,6 @@
 //! Which requests are carried out here, and where clients ask instead: in a cluster, each key is
-//! with one group of nodes at a time, and its primary serves it.
+//! with one group of nodes at a time, and its primary serves it. `front/slots.rs` judges
+//! (`Shard::judge`); here that becomes MOVED, ASK, TRYAGAIN or CROSSSLOT.
 
 use crate::front::keyspace::{Cluster, ClusterGroup};
 use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};

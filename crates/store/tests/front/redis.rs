@@ -55,6 +55,38 @@ fn odd_requests_are_answered_as_redis_does() {
     client.ask("INCRBYFLOAT f 1e400\r\n", "-ERR increment would produce NaN or Infinity\r\n");
 }
 
+/// In Redis' words, except that tracking cannot be turned on.
+#[test]
+fn clients_that_cache_learn_that_nothing_is_tracked() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CLIENT GETREDIR\r\nCLIENT TRACKING off\r\n", ":-1\r\n+OK\r\n");
+    let info = "*6\r\n$5\r\nflags\r\n*1\r\n$3\r\noff\r\n$8\r\nredirect\r\n:-1\r\n\
+                $8\r\nprefixes\r\n*0\r\n";
+    client.ask("CLIENT TRACKINGINFO\r\n", info);
+    let refused = "-ERR Client tracking is not supported: do not cache on this side\r\n";
+    client.ask("CLIENT TRACKING ON BCAST\r\n", refused);
+    client.ask("CLIENT TRACKING maybe\r\n", "-ERR syntax error\r\n");
+    client.ask("CLIENT UNBLOCK 3 TIMEOUT\r\n", ":0\r\n");
+    let reason = "-ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR\r\n";
+    client.ask("CLIENT UNBLOCK 3 x\r\n", reason);
+    client.ask("CLIENT UNBLOCK a\r\n", "-ERR value is not an integer or out of range\r\n");
+    client.ask("OBJECT FREQ nothing\r\n", "$-1\r\n");
+}
+
+#[test]
+fn clients_are_killed_by_type_and_user() {
+    let server = serve(&options());
+    let (mut client, mut other) = (Client::redis(&server), Client::redis(&server));
+    other.ask("PING\r\n", "+PONG\r\n");
+    client.ask("CLIENT KILL TYPE foo\r\n", "-ERR Unknown client type 'foo'\r\n");
+    client.ask("CLIENT KILL USER nobody\r\n", "-ERR No such user 'nobody'\r\n");
+    client.ask("CLIENT KILL TYPE replica USER default\r\n", ":0\r\n");
+    client.ask("CLIENT KILL TYPE normal USER default\r\n", ":1\r\n");
+    client.ask("PING\r\n", "+PONG\r\n");
+    other.expect_end("");
+}
+
 #[test]
 fn options_of_set() {
     let server = serve(&options());

@@ -193,14 +193,22 @@ fn plain(name: &[u8]) -> Result<String, Wrong> {
     Err(Wrong::Is("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
+const NOT_TRACKED: Wrong = Wrong::Is(
+    "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or \
+     OPTOUT mode enabled",
+);
+
 const CLIENT_HELP: &[&str] = &[
     "GETNAME",
     "    Return the name of the current connection.",
+    "GETREDIR",
+    "    Return -1: keys are not tracked here.",
     "ID",
     "    Return the ID of the current connection.",
     "INFO",
     "    Return information about the current client connection.",
-    "KILL <ip:port> | [ID <id>] [ADDR <ip:port>] [LADDR <ip:port>] [SKIPME (YES|NO)] [MAXAGE <s>]",
+    "KILL <ip:port> | [ID <id>] [TYPE <type>] [USER <user>] [ADDR <ip:port>] [LADDR <ip:port>]",
+    "     [SKIPME (YES|NO)] [MAXAGE <s>]",
     "    Kill connections.",
     "LIST [ID <id> ...]",
     "    Return information about client connections.",
@@ -214,6 +222,12 @@ const CLIENT_HELP: &[&str] = &[
     "    Say which library the client is.",
     "SETNAME <name>",
     "    Assign the name <name> to the current connection.",
+    "TRACKING OFF",
+    "    Accepted: keys are not tracked here.",
+    "TRACKINGINFO",
+    "    Report that keys are not tracked for the current connection.",
+    "UNBLOCK <id> [TIMEOUT|ERROR]",
+    "    Return 0: no client is blocked here.",
 ];
 
 /// `CLIENT …`.
@@ -255,14 +269,56 @@ pub(crate) fn client(call: &mut Call<'_>) -> Done {
         (b"list", _) => return list(call),
         (b"kill", 3..) => return kill(call),
         (b"reply", 3) => return replies(call),
+        (b"unblock", 3 | 4) => unblock(call)?,
+        (b"getredir", 2) => call.reply.integer(-1),
+        (b"trackinginfo", 2) => untracked(call),
+        (b"tracking", 3..) => tracking(call)?,
+        (b"caching", 3) => return Err(NOT_TRACKED),
         (b"no-evict" | b"no-touch", 3) if call.is(2, "on") || call.is(2, "off") => call.reply.ok(),
         (b"no-evict" | b"no-touch", 3) => return Err(SYNTAX),
         (
             b"help" | b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"kill" | b"reply"
-            | b"no-evict" | b"no-touch",
+            | b"no-evict" | b"no-touch" | b"unblock" | b"getredir" | b"trackinginfo" | b"tracking"
+            | b"caching",
             _,
         ) => return call.arity(),
         _ => return call.no_subcommand(),
+    }
+    Ok(())
+}
+
+/// No command of a client waits for another client's, so none is ever unblocked.
+fn unblock(call: &mut Call<'_>) -> Done {
+    if call.len() == 4 && !call.is(3, "timeout") && !call.is(3, "error") {
+        return Err(Wrong::Is("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
+    }
+    decimal(call.at(2)).ok_or(NOT_INTEGER)?;
+    call.reply.integer(0);
+    Ok(())
+}
+
+/// What `CLIENT TRACKINGINFO` says of every connection.
+fn untracked(call: &mut Call<'_>) {
+    call.reply.map(3);
+    call.reply.bulk(b"flags");
+    call.reply.array(1);
+    call.reply.bulk(b"off");
+    call.reply.bulk(b"redirect");
+    call.reply.integer(-1);
+    call.reply.bulk(b"prefixes");
+    call.reply.array(0);
+}
+
+/// `CLIENT TRACKING`: a client that wants to be told what changes must not believe that it will be.
+fn tracking(call: &mut Call<'_>) -> Done {
+    match () {
+        () if call.is(2, "off") => call.reply.ok(),
+        () if call.is(2, "on") => {
+            return Err(Wrong::Is(
+                "ERR Client tracking is not supported: do not cache on this side",
+            ));
+        }
+        () => return Err(SYNTAX),
     }
     Ok(())
 }
@@ -315,13 +371,7 @@ fn list(call: &mut Call<'_>) -> Done {
         let ids: Option<Vec<_>> = call.arguments.from(3).map(decimal).collect();
         only = Some(ids.ok_or(Wrong::Is("ERR Invalid client ID"))?);
     } else if call.len() == 4 && call.is(2, "type") {
-        // Nobody is of the other types here.
-        shows = call.is(3, "normal");
-        let types = ["normal", "master", "slave", "replica", "pubsub"];
-        if !types.iter().any(|word| call.is(3, word)) {
-            let word = String::from_utf8_lossy(call.at(3)).into_owned();
-            return Err(Wrong::says(format!("ERR Unknown client type '{word}'")));
-        }
+        shows = is_normal(call.at(3))?;
     } else if call.len() != 2 {
         return Err(SYNTAX);
     }
@@ -336,6 +386,15 @@ fn list(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// Does this word name the type of the clients that there are here? Nobody is of the others.
+fn is_normal(word: &[u8]) -> Result<bool, Wrong> {
+    let types: [&[u8]; 5] = [b"normal", b"master", b"slave", b"replica", b"pubsub"];
+    let named = types.iter().position(|name| word.eq_ignore_ascii_case(name));
+    let word = String::from_utf8_lossy(word);
+    let unknown = || Wrong::says(format!("ERR Unknown client type '{word}'"));
+    named.map(|at| at == 0).ok_or_else(unknown)
+}
+
 /// Which connections `CLIENT KILL` ends.
 #[derive(Default)]
 struct Victims {
@@ -344,6 +403,8 @@ struct Victims {
     local: Option<String>,
     older_s: Option<i64>,
     spares_me: bool,
+    /// A type was asked for of which nobody is.
+    spares_all: bool,
 }
 
 impl Victims {
@@ -362,6 +423,12 @@ impl Victims {
                 }
                 b"addr" => victims.peer = Some(text(value)),
                 b"laddr" => victims.local = Some(text(value)),
+                b"type" => victims.spares_all |= !is_normal(value)?,
+                b"user" if value == b"default" => {}
+                b"user" => {
+                    let user = String::from_utf8_lossy(value);
+                    return Err(Wrong::says(format!("ERR No such user '{user}'")));
+                }
                 b"maxage" => victims.older_s = Some(decimal(value).ok_or(NOT_INTEGER)?),
                 b"skipme" if value.eq_ignore_ascii_case(b"yes") => victims.spares_me = true,
                 b"skipme" if value.eq_ignore_ascii_case(b"no") => victims.spares_me = false,
@@ -374,7 +441,7 @@ impl Victims {
 
     fn hold(&self, client: &Client, me: u64, now: u64) -> bool {
         let age_s = (now.saturating_sub(client.since_ms) / 1000) as i64;
-        !(self.spares_me && client.id == me)
+        !(self.spares_all || self.spares_me && client.id == me)
             && self.id.is_none_or(|id| id == client.id as i64)
             && self.peer.as_ref().is_none_or(|peer| *peer == client.peer)
             && self.local.as_ref().is_none_or(|local| *local == client.local)

@@ -179,12 +179,15 @@ pub(crate) fn object(call: &mut Call<'_>) -> Done {
         return call.help(&[
             "ENCODING <key>",
             "    Return the kind of value: int, embstr (up to 44 bytes) or raw.",
+            "FREQ <key>",
+            "    Refused: how often keys are used is not counted.",
             "REFCOUNT <key>",
             "    Return 1: values are not shared.",
         ]);
     }
     let (encoding, count) = (call.is(1, "encoding"), call.is(1, "refcount"));
-    if !encoding && !count {
+    let frequency = call.is(1, "freq");
+    if !encoding && !count && !frequency {
         return call.no_subcommand();
     }
     if call.len() != 3 {
@@ -194,6 +197,12 @@ pub(crate) fn object(call: &mut Call<'_>) -> Done {
     let ts = call.ts()?;
     if call.turn.world.keyspace.get(ts, call.at(2), call.turn.now, &mut value).is_none() {
         call.reply.null();
+    } else if frequency {
+        return Err(Wrong::Is(
+            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please \
+             note that when switching between policies at runtime LRU and LFU data will take some \
+             time to adjust.",
+        ));
     } else if count {
         call.reply.integer(1);
     } else if decimal(&value).is_some() {

@@ -12,11 +12,11 @@ use std::time::Duration;
 use remora_store::front::keyspace::Forgetful;
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options, Server};
-use remora_store::front::world::unix_ms;
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
+use remora_store::way::kernel::now_ms;
 
 /// Buckets of the index that one look for expired keys passes.
 const BUCKETS: u32 = 256;
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let server = Server::start(&options, keyspace, Arc::new(Forgetful))?;
     println!("Redis' clients: {:?}; memcached's: {:?}", server.redis(), server.memcached());
     while !server.is_stopping() {
-        store.sweep(unix_ms(), BUCKETS);
+        store.sweep(now_ms(), BUCKETS);
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())

@@ -12,6 +12,7 @@ use crate::front::clients::{CLIENTS_MAX, Clients};
 use crate::front::keyspace::{Keeper, Keyspace, LetGo, Refused, TablespaceId};
 use crate::front::memcached::Leases;
 use crate::stats::{Counts, Stats};
+use crate::way::kernel::now_ms;
 
 /// How many numbered databases Redis' clients have.
 pub const DATABASES: usize = 16;
@@ -270,13 +271,13 @@ impl Turn {
     /// The first turn of a thread.
     pub fn new(world: Arc<World>) -> Turn {
         let counts = world.stats.thread();
-        let now = unix_ms();
+        let now = now_ms();
         Turn { world, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }
     }
 
     /// Begins the next one.
     pub fn begin(&mut self) {
-        self.now = unix_ms();
+        self.now = now_ms();
         self.begun = Some((Instant::now(), self.now));
         if self.world.keeper.is_awaited() {
             self.since = self.world.keeper.seen();
@@ -328,11 +329,6 @@ impl Turn {
             Err(_) => self.counts.errors.add(1),
         }
     }
-}
-
-/// The time, in ms of Unix time.
-pub fn unix_ms() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64
 }
 
 /// How a session goes on after it has read what came.

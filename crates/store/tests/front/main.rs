@@ -20,11 +20,11 @@ use std::time::Duration;
 use remora_store::front::keyspace::{Forgetful, Keeper};
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options, Server};
-use remora_store::front::world::unix_ms;
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
+use remora_store::way::kernel::now_ms;
 
 /// A client that has waited so long for an answer will not get one.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ fn serve_limited(options: &Options, keeper: Arc<dyn Keeper>, limit: u64) -> Serv
     let swept = Arc::downgrade(&store);
     std::thread::spawn(move || {
         while let Some(store) = swept.upgrade() {
-            store.sweep(unix_ms(), 1024);
+            store.sweep(now_ms(), 1024);
             drop(store);
             std::thread::sleep(Duration::from_millis(5));
         }

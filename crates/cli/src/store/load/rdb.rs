@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::io::{Read, Seek};
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use remora::wait_for;
@@ -13,6 +13,7 @@ use remora_command::flight::{self, Item};
 use remora_store::client::AsyncStoreClient;
 use remora_store::rdb::{RdbReader, RdbReport, database_name};
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::kernel::now_ms;
 
 use crate::store::StoreArgs;
 use crate::store::progress::Progress;
@@ -84,10 +85,6 @@ fn left_out(report: &RdbReport, strings: &Strings) -> Vec<String> {
     let rest = rest.map(|(count, why)| (count, why.to_owned()));
     let all = others.chain(rest).filter(|(count, _)| *count > 0);
     all.map(|(count, why)| format!("{count} {why}")).collect()
-}
-
-fn now_ms() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis() as u64
 }
 
 /// Turns a client to the tablespace of a database, which is made if it is not there.

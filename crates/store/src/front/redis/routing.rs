@@ -6,7 +6,8 @@ use crate::front::keyspace::{Cluster, ClusterGroup};
 use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};
 use crate::front::redis::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
-use crate::front::world::{World, unix_ms};
+use crate::front::world::World;
+use crate::way::kernel::now_ms;
 
 const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
 const NOT_FOLLOWING: Wrong = Wrong::Is(
@@ -119,7 +120,7 @@ pub(super) fn run<'k>(
         let is_giving = slot.is_some_and(|slot| shard.is_giving(slot));
         world.enter(what.alone || is_giving, || {
             if is_giving {
-                call.turn.now = call.turn.now.max(unix_ms());
+                call.turn.now = call.turn.now.max(now_ms());
             }
             let (now, space) = (call.turn.now, world.used_database(0));
             let is_here = |key: &[u8]| {

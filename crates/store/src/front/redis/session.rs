@@ -15,8 +15,9 @@ use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
 use crate::front::redis::routing::{self, What, keys_of};
 use crate::front::redis::table::{TABLE, find_again};
-use crate::front::world::{HIGH_WATER, Next, Step, Turn, World, unix_ms};
+use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
+use crate::way::kernel::now_ms;
 
 /// A connection.
 pub struct Session {
@@ -43,7 +44,7 @@ impl Session {
     /// A connection without a socket, of which nobody else hears.
     pub fn detached(world: &World) -> Session {
         let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
-        let client = world.clients.detached(Way::Redis, ends, unix_ms());
+        let client = world.clients.detached(Way::Redis, ends, now_ms());
         Session::new(world, client)
     }
 

@@ -45,6 +45,13 @@ pub struct Slots<M: Memory> {
     pub(crate) trouble: Mutex<Option<String>>,
 }
 
+/// What a node knows before it has seen the map: any slot may be another group's.
+pub(crate) fn unseen() -> Shard {
+    let mut shard = Shard::default();
+    shard.foreign.set(Range::ALL, Some(&()));
+    shard
+}
+
 /// What the log says of the group's slots.
 ///
 /// # Errors
@@ -130,10 +137,10 @@ impl<M: Memory + 'static> Slots<M> {
         self.group.lock().replica.last().position
     }
 
-    /// Nobody is served here for these slots from now on, and again for others.
-    pub(crate) fn dispute(&self, slots: Runs<()>) {
-        if self.shard().disputed != slots {
-            self.write().disputed = slots;
+    /// The map gives these slots to other groups, as this node has just heard.
+    pub(crate) fn set_foreign(&self, slots: Runs<()>) {
+        if self.shard().foreign != slots {
+            self.write().foreign = slots;
         }
     }
 

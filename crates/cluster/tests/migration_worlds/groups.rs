@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use remora_store::front::slots::{Holdings, Shard};
+use remora_store::front::slots::{Holdings, Range, Shard};
 
 /// A change in a group's log.
 #[derive(Clone, Debug)]
@@ -82,7 +82,12 @@ impl Group {
         let mut table = Table::default();
         self.log.iter().for_each(|change| table.apply(change));
         self.epoch += 1;
-        let shard = table.shard.clone();
+        let mut shard = table.shard.clone();
+        match self.nodes.values().next_back() {
+            // All nodes look at the map; this stands for what the new primary has seen.
+            Some(before) => shard.foreign = before.shard.foreign.clone(),
+            None => shard.foreign.set(Range::ALL, Some(&())),
+        }
         let applied = self.log.len();
         let node = Node { applied, table, shard, kept: usize::MAX, is_replaced: false };
         self.nodes.insert(self.epoch, node);

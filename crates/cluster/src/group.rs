@@ -37,7 +37,6 @@ use crate::address::Address;
 use crate::feed::{Feed, KeepError, Saves};
 use crate::link::{Done, Link, LinkId};
 use crate::refusals::{Peer, Refusals};
-use crate::slots::unseen;
 use crate::undecided::Undecided;
 use crate::wire::Frame;
 
@@ -325,7 +324,7 @@ impl Group {
             device: device.clone(),
             domain,
             region: region.expect("a region with a buffer of its own"),
-            shard: RwLock::new(unseen()),
+            shard: RwLock::new(Shard::unseen()),
             state: Mutex::new(state),
             standpoint: Mutex::default(),
             gate: Arc::new(Gate::closed()),

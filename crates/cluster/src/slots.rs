@@ -45,13 +45,6 @@ pub struct Slots<M: Memory> {
     pub(crate) trouble: Mutex<Option<String>>,
 }
 
-/// What a node knows before it has seen the map: any slot may be another group's.
-pub(crate) fn unseen() -> Shard {
-    let mut shard = Shard::default();
-    shard.foreign.set(Range::ALL, Some(&()));
-    shard
-}
-
 /// What the log says of the group's slots.
 ///
 /// # Errors

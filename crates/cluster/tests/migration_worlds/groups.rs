@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use remora_store::front::slots::{Holdings, Range, Shard};
+use remora_store::front::slots::{Holdings, Shard};
 
 /// A change in a group's log.
 #[derive(Clone, Debug)]
@@ -83,11 +83,9 @@ impl Group {
         self.log.iter().for_each(|change| table.apply(change));
         self.epoch += 1;
         let mut shard = table.shard.clone();
-        match self.nodes.values().next_back() {
-            // All nodes look at the map; this stands for what the new primary has seen.
-            Some(before) => shard.foreign = before.shard.foreign.clone(),
-            None => shard.foreign.set(Range::ALL, Some(&())),
-        }
+        // All nodes look at the map; this stands for what the new primary has seen.
+        let seen = self.nodes.values().next_back().map(|before| before.shard.clone());
+        shard.foreign = seen.unwrap_or_else(Shard::unseen).foreign;
         let applied = self.log.len();
         let node = Node { applied, table, shard, kept: usize::MAX, is_replaced: false };
         self.nodes.insert(self.epoch, node);

@@ -211,6 +211,14 @@ pub struct Wanted {
 }
 
 impl Shard {
+    /// What a node knows before it has seen the map: any slot may be another group's.
+    #[must_use]
+    pub fn unseen() -> Shard {
+        let mut foreign = Runs::default();
+        foreign.set(Range::ALL, Some(&()));
+        Shard { foreign, ..Shard::default() }
+    }
+
     /// What the group is for a slot.
     #[must_use]
     pub fn part(&self, slot: u16) -> Option<&Part> {

@@ -8,6 +8,7 @@ use remora::channel::WaitError;
 use remora::nic::queue::Completion;
 use remora::threads::without_signals;
 use remora::{CompletionChannel, CompletionQueue};
+use remora_store::front::slots::Shard;
 use remora_store::log::{Fields, Position};
 use remora_store::memory::Memory;
 use remora_store::replica::{Mark, NodeId, Replica, apply};
@@ -86,7 +87,11 @@ impl<M: Memory + 'static> Drive<M> {
     fn open<'g>(&'g self, state: Locked<'g>) -> Result<Locked<'g>, String> {
         let (group, epoch) = (&*self.group, state.replica.epoch());
         drop(state);
-        *group.shard.write().unwrap_or_else(PoisonError::into_inner) = slots::load(&self.store)?;
+        let mut shard = group.shard.write().unwrap_or_else(PoisonError::into_inner);
+        // What the map says was heard by this node before, and may not be to be had now.
+        let Shard { holdings, transit, .. } = slots::load(&self.store)?;
+        (shard.holdings, shard.transit) = (holdings, transit);
+        drop(shard);
         // What it takes has room with all of them from the first change on, and not only once
         // somebody tends them.
         let limit = group.lock().least_memory().unwrap_or(u64::MAX);

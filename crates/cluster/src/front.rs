@@ -279,12 +279,10 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
 
     /// (What the log says of a slot comes before the first of its keys is gone.)
     fn is_readable(&self, slot: Option<u16>) -> bool {
-        let atlas = self.slots.atlas();
         let is_owned = |slot| {
-            let shard = load(&self.slots.store).unwrap_or_default();
-            let owner = atlas.slots.as_ref().and_then(|map| map.get(slot));
-            shard.part(slot) == Some(&Part::Owned)
-                && owner.is_none_or(|owner| owner.may_be(&self.slots.name))
+            let logged = load(&self.slots.store).unwrap_or_default();
+            let is_foreign = self.slots.shard().foreign.get(slot).is_some();
+            logged.part(slot) == Some(&Part::Owned) && !is_foreign
         };
         slot.is_none_or(is_owned) && self.keeper.is_readable(slot)
     }

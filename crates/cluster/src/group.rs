@@ -247,8 +247,8 @@ pub struct Group {
     pub(crate) device: Device,
     pub(crate) domain: ProtectionDomain,
     pub(crate) region: Region,
-    /// What the group is for each slot, where it is one of several; as of the epoch in which this
-    /// node last began to serve.
+    /// What the group is for each slot, where it is one of several: as of the epoch in which this
+    /// node last began to serve, and of the map as it saw it last.
     pub(crate) shard: RwLock<Shard>,
     state: Mutex<State>,
     /// Nothing else is locked while this is: kernels lock it while the card is.
@@ -324,7 +324,7 @@ impl Group {
             device: device.clone(),
             domain,
             region: region.expect("a region with a buffer of its own"),
-            shard: RwLock::default(),
+            shard: RwLock::new(Shard::unseen()),
             state: Mutex::new(state),
             standpoint: Mutex::default(),
             gate: Arc::new(Gate::closed()),

@@ -53,8 +53,9 @@ pub trait Hands {
     /// Those of these keys that are here, with their values.
     fn items(&self, keys: &[Vec<u8>]) -> Vec<Item>;
 
-    /// From now on nobody is served here for these slots, and for all others as the log says.
-    fn dispute(&self, slots: Runs<()>);
+    /// The map gives these slots to other groups: where the log gives them to this one, too, nobody
+    /// is served here for them.
+    fn set_foreign(&self, slots: Runs<()>);
 
     /// Logs that a new group's slots are those that the map says.
     fn begin(&self, map: &SlotMap) -> Result<(), String>;
@@ -104,7 +105,7 @@ impl<H: Hands> Migration<H> {
     /// # Errors
     /// Why it cannot be done now, in words.
     pub async fn turn(&mut self) -> Result<(), String> {
-        let atlas = self.hands.look().await?;
+        let atlas = self.look().await?;
         let Some(epoch) = self.hands.serves_in() else { return Ok(()) };
         self.epoch = epoch;
         let Some(held) = self.hands.shard().holdings else {
@@ -118,12 +119,20 @@ impl<H: Hands> Migration<H> {
             self.settle().await?;
             return self.hands.replace(atlas.revision, &whole).await.map(drop);
         }
-        let (slots, dispute) = disputed(atlas.slots.as_ref(), &held, self.hands.name());
-        self.hands.dispute(slots);
         for to in self.targets(&atlas) {
             self.go_on(&atlas, &to).await?;
         }
-        dispute.map_or(Ok(()), Err)
+        disputed(atlas.slots.as_ref(), &held, self.hands.name()).map_or(Ok(()), Err)
+    }
+
+    /// Looks at the map. What it says of other groups' slots, each node takes note of: it may be
+    /// the next primary when the map cannot be seen.
+    async fn look(&self) -> Result<Arc<Atlas>, String> {
+        let (atlas, hands) = (self.hands.look().await?, &self.hands);
+        if let Some(map) = &atlas.slots {
+            hands.set_foreign(foreign(hands.shard().foreign, map, hands.name()));
+        }
+        Ok(atlas)
     }
 
     /// The first group of a cluster has all slots.
@@ -132,7 +141,7 @@ impl<H: Hands> Migration<H> {
         map.set(Range::ALL, Some(&Owner::new(self.hands.name())));
         self.hands.replace(0, &map).await?;
         // Of two groups that come first, one has succeeded: which, says the map.
-        let atlas = self.hands.look().await?;
+        let atlas = self.look().await?;
         match &atlas.slots {
             Some(map) => self.begin(map).await,
             None => Ok(()),
@@ -276,7 +285,7 @@ impl<H: Hands> Migration<H> {
 
     /// Writes into the map who has the slots now.
     async fn tell(&mut self, ranges: &[Range], to: &str) -> Result<(), String> {
-        let atlas = self.hands.look().await?;
+        let atlas = self.look().await?;
         let Some(mut map) = atlas.slots.clone() else {
             return Err("the cluster’s map is gone from the service".to_owned());
         };
@@ -289,7 +298,7 @@ impl<H: Hands> Migration<H> {
             return Ok(());
         }
         let is_told = self.hands.replace(atlas.revision, &map).await?;
-        self.hands.look().await?;
+        self.look().await?;
         if is_told { Ok(()) } else { Err("the map has changed meanwhile".to_owned()) }
     }
 }
@@ -316,30 +325,35 @@ fn completed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<SlotM
     has_grown.then_some(whole)
 }
 
-/// The slots that the group of this name has and the map says another one has, with what to do
-/// about it, in words, if there are some. Two groups have a slot where one began without etcd's
-/// map, and the other came back with its directories later.
-fn disputed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> (Runs<()>, Option<String>) {
-    let (mut slots, mut words) = (Runs::default(), None);
-    let serves = |part: &Part| matches!(part, Part::Owned | Part::Giving { .. });
-    for range in held.ranges(serves) {
-        let others = map.iter().flat_map(|map| map.iter()).filter(|(_, owner)| !owner.may_be(name));
-        for (other, owner) in others {
-            let Some(range) = common(range, other) else { continue };
-            slots.set(range, Some(&()));
-            words.get_or_insert_with(|| {
-                format!(
-                    "slots {range} are here by the log of group {name}, and with group {} by the \
-                     cluster’s map: they are not served here. The group that is not to have them \
-                     goes: end its nodes, delete what etcd has of it (etcdctl del --prefix \
-                     /remora/CLUSTER/GROUP/); if the map names it, delete /remora/CLUSTER/slots, \
-                     too",
-                    owner.group
-                )
-            });
-        }
+/// The slots that the map gives to others than the group of this name; of those that it lacks, what
+/// was known before.
+fn foreign(before: Runs<()>, map: &SlotMap, name: &str) -> Runs<()> {
+    let mut slots = before;
+    for (range, owner) in map.iter() {
+        slots.set(range, (!owner.may_be(name)).then_some(&()));
     }
-    (slots, words)
+    slots
+}
+
+/// What to do, in words, about slots that the group of this name has and the map says another one
+/// has, if there are some. Two groups have a slot where one began without etcd's map, and the other
+/// came back with its directories later.
+fn disputed(map: Option<&SlotMap>, held: &Holdings, name: &str) -> Option<String> {
+    let serves = |part: &Part| matches!(part, Part::Owned | Part::Giving { .. });
+    let (map, held) = (map?, held.ranges(serves));
+    let others = map.iter().filter(|(_, owner)| !owner.may_be(name));
+    let mut both = others.flat_map(|(other, owner)| {
+        held.iter().filter_map(move |range| Some((common(*range, other)?, owner)))
+    });
+    both.next().map(|(range, owner)| {
+        format!(
+            "slots {range} are here by the log of group {name}, and with group {} by the \
+             cluster’s map: they are not served here. The group that is not to have them goes: end \
+             its nodes, delete what etcd has of it (etcdctl del --prefix /remora/CLUSTER/GROUP/); \
+             if the map names it, delete /remora/CLUSTER/slots, too",
+            owner.group
+        )
+    })
 }
 
 /// What a group is for its slots after another one has asked for this; the map says that slots are
@@ -440,15 +454,27 @@ mod tests {
         held.set(range("0-29"), Some(&Part::Owned));
         held.set(range("40-49"), Some(&Part::Given { to: "b".to_owned() }));
         let mut map = SlotMap::default();
-        assert_eq!(disputed(Some(&map), &held, "a"), Default::default(), "the map lacks them");
+        assert_eq!(disputed(Some(&map), &held, "a"), None, "the map lacks them");
         map.set(range("0-9"), Some(&Owner::new("a")));
         map.set(range("10-19"), Some(&Owner { group: "b".to_owned(), to: Some("a".to_owned()) }));
         map.set(range("40-49"), Some(&Owner::new("b")));
-        assert_eq!(disputed(Some(&map), &held, "a"), Default::default(), "all of it is as it is");
+        assert_eq!(disputed(Some(&map), &held, "a"), None, "all of it is as it is");
         map.set(range("20-60"), Some(&Owner::new("b")));
-        let (slots, words) = disputed(Some(&map), &held, "a");
-        assert_eq!(slots.ranges(|()| true), [range("20-29")]);
-        assert!(words.unwrap().starts_with("slots 20-29 are here by the log of group a, and with"));
+        let words = disputed(Some(&map), &held, "a").unwrap();
+        assert!(words.starts_with("slots 20-29 are here by the log of group a, and with"));
+    }
+
+    #[test]
+    fn of_slots_that_the_map_lacks_it_is_known_what_was_known() {
+        let range = |text: &str| text.parse::<Range>().unwrap();
+        let (mut before, mut map) = (Runs::default(), SlotMap::default());
+        before.set(range("10-29"), Some(&()));
+        assert_eq!(foreign(before.clone(), &map, "a"), before);
+        map.set(range("0-4"), Some(&Owner::new("b")));
+        map.set(range("5-9"), Some(&Owner { group: "b".to_owned(), to: Some("a".to_owned()) }));
+        map.set(range("15-19"), Some(&Owner::new("a")));
+        let known = foreign(before, &map, "a").ranges(|()| true);
+        assert_eq!(known, ["0-4", "10-14", "20-29"].map(range));
     }
 
     #[test]

@@ -154,8 +154,8 @@ impl<M: Memory + 'static> Hands for Node<M> {
         keys.iter().filter_map(|key| self.slots.item(space, key)).collect()
     }
 
-    fn dispute(&self, slots: Runs<()>) {
-        self.slots.dispute(slots);
+    fn set_foreign(&self, slots: Runs<()>) {
+        self.slots.set_foreign(slots);
     }
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {

@@ -130,10 +130,10 @@ impl<M: Memory + 'static> Slots<M> {
         self.group.lock().replica.last().position
     }
 
-    /// Nobody is served here for these slots from now on, and again for others.
-    pub(crate) fn dispute(&self, slots: Runs<()>) {
-        if self.shard().disputed != slots {
-            self.write().disputed = slots;
+    /// The map gives these slots to other groups, as this node has just heard.
+    pub(crate) fn set_foreign(&self, slots: Runs<()>) {
+        if self.shard().foreign != slots {
+            self.write().foreign = slots;
         }
     }
 

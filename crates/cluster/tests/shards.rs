@@ -104,6 +104,51 @@ fn slots_that_the_map_gives_to_another_group_are_not_served() {
     });
 }
 
+/// What is said of slots in dispute holds for the next primary from its first moment on, whether it
+/// sees the map then or not; for all others it serves.
+#[test]
+fn slots_in_dispute_are_not_served_by_the_next_primary_either() {
+    let mut trial = Trial::new(&["a", "b"], 3);
+    // Of the slots 12182 and 5061.
+    for key in ["foo", "bar"] {
+        assert_eq!(trial.client().ask(&["SET", key, "1"]), Reply::Text("OK".into()));
+    }
+    trial.say_owner_of("8192-16383".parse().unwrap(), "b");
+    let b = trial.primary_front("b");
+    let moved = Reply::Error(format!("MOVED 12182 {b}"));
+    for at in trial.fronts_of("a") {
+        let mut client = Client::new(at);
+        until("each node knows the map", || {
+            (client.direct(&["GET", "foo"]).ok()? == moved).then_some(())
+        });
+    }
+    trial.blind("a", true);
+    trial.kill_primary("a");
+    let mut client = Client::new(trial.primary_front("a"));
+    for _ in 0..100 {
+        assert_eq!(client.direct(&["GET", "foo"]).unwrap(), moved);
+    }
+    assert_eq!(client.direct(&["GET", "bar"]).unwrap(), Reply::Text("1".into()));
+    assert_eq!(client.direct(&["SET", "bar", "2"]).unwrap(), Reply::Text("OK".into()));
+}
+
+/// A node that has never seen the map cannot tell what is in dispute.
+#[test]
+fn a_primary_serves_no_slots_before_it_has_seen_the_map() {
+    let mut trial = Trial::with_blind(&["a"], 3, |node| node.0 != 1);
+    assert_eq!(trial.client().ask(&["SET", "foo", "1"]), Reply::Text("OK".into()));
+    trial.kill_primary("a");
+    let mut client = Client::new(trial.primary_front("a"));
+    let refused = Reply::Error("CLUSTERDOWN Hash slot not served".into());
+    for _ in 0..100 {
+        assert_eq!(client.direct(&["GET", "foo"]).unwrap(), refused);
+    }
+    trial.blind("a", false);
+    until("it serves them", || {
+        (client.direct(&["GET", "foo"]).ok()? == Reply::Text("1".into())).then_some(())
+    });
+}
+
 /// Keys that nobody writes: they make a move take its time.
 fn fill(trial: &Trial, count: usize) {
     let mut client = trial.client();

@@ -82,7 +82,10 @@ impl Group {
         let mut table = Table::default();
         self.log.iter().for_each(|change| table.apply(change));
         self.epoch += 1;
-        let shard = table.shard.clone();
+        let mut shard = table.shard.clone();
+        // All nodes look at the map; this stands for what the new primary has seen.
+        let seen = self.nodes.values().next_back().map(|before| before.shard.clone());
+        shard.foreign = seen.unwrap_or_else(Shard::unseen).foreign;
         let applied = self.log.len();
         let node = Node { applied, table, shard, kept: usize::MAX, is_replaced: false };
         self.nodes.insert(self.epoch, node);

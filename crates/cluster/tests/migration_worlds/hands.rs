@@ -135,8 +135,8 @@ impl Hands for Primary {
         })
     }
 
-    fn dispute(&self, slots: Runs<()>) {
-        self.with_node(|node| node.shard.disputed = slots);
+    fn set_foreign(&self, slots: Runs<()>) {
+        self.with_node(|node| node.shard.foreign = slots);
     }
 
     fn begin(&self, map: &SlotMap) -> Result<(), String> {

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use remora::Device;
 use remora::connection::token::Token;
 use remora_cluster::{
-    Address, CardWays, Configuration, Group, GroupLog, GroupOptions, InProcess, InProcessMap,
-    MapService, Mover, Node, NodeId, Owner, ShardKeeper, SlotMap, Slots,
+    Address, Atlas, CardWays, Configuration, Group, GroupLog, GroupOptions, InProcess,
+    InProcessMap, MapService, Mover, Node, NodeId, Owner, ShardKeeper, SlotMap, Slots,
 };
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
@@ -33,6 +34,30 @@ struct Member {
     ways: CardWays,
     node: Node<Region>,
     _mover: Mover<Region>,
+    is_blind: Arc<AtomicBool>,
+}
+
+/// The map, as a node sees it: not at all, while it is blind.
+struct Sight {
+    map: InProcessMap,
+    is_blind: Arc<AtomicBool>,
+}
+
+impl Sight {
+    fn open(&mut self) -> Result<&mut InProcessMap, String> {
+        let is_blind = self.is_blind.load(Relaxed);
+        if is_blind { Err("the map is away".to_owned()) } else { Ok(&mut self.map) }
+    }
+}
+
+impl MapService for Sight {
+    fn look(&mut self) -> Result<Atlas, String> {
+        self.open()?.look()
+    }
+
+    fn replace(&mut self, revision: i64, next: &SlotMap) -> Result<bool, String> {
+        self.open()?.replace(revision, next)
+    }
 }
 
 pub(crate) struct Trial {
@@ -54,6 +79,11 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 impl Trial {
     /// Groups of these names, with so many nodes each; the first one has all slots.
     pub(crate) fn new(names: &[&str], size: u64) -> Trial {
+        Trial::with_blind(names, size, |_| false)
+    }
+
+    /// The same, where these nodes do not see the map.
+    pub(crate) fn with_blind(names: &[&str], size: u64, is_blind: fn(NodeId) -> bool) -> Trial {
         let members = |index: usize| (1..=size).map(move |node| NodeId(index as u64 * 100 + node));
         let service = |(index, name): (usize, &&str)| {
             let members: Vec<_> = members(index).collect();
@@ -65,7 +95,9 @@ impl Trial {
         let mut trial = Trial { map, members: BTreeMap::new() };
         for (index, name) in names.iter().enumerate() {
             for node in members(index) {
-                let member = start(&services[*name], trial.map.clone(), name, node);
+                let is_blind = Arc::new(AtomicBool::new(is_blind(node)));
+                let sight = Sight { map: trial.map.clone(), is_blind };
+                let member = start(&services[*name], sight, name, node);
                 trial.members.insert(((*name).to_owned(), node), member);
             }
             // The first one claims the slots before others are there.
@@ -128,13 +160,24 @@ impl Trial {
         });
     }
 
+    /// Whether a group's nodes see the map.
+    pub(crate) fn blind(&self, group: &str, is_blind: bool) {
+        let members = self.members.iter().filter(|((name, _), _)| name == group);
+        members.for_each(|(_, member)| member.is_blind.store(is_blind, Relaxed));
+    }
+
     /// Has the map say that a group has all slots, without a move.
     pub(crate) fn say_owner(&self, group: &str) {
+        self.say_owner_of(Range::ALL, group);
+    }
+
+    /// The same of some slots.
+    pub(crate) fn say_owner_of(&self, slots: Range, group: &str) {
         let mut map = self.map.clone();
-        let revision = map.look().unwrap().revision;
-        let mut next = SlotMap::default();
-        next.set(Range::ALL, Some(&Owner::new(group)));
-        assert!(map.replace(revision, &next).unwrap());
+        let atlas = map.look().unwrap();
+        let mut next = atlas.slots.unwrap_or_default();
+        next.set(slots, Some(&Owner::new(group)));
+        assert!(map.replace(atlas.revision, &next).unwrap());
     }
 
     pub(crate) fn is_moved(&self) -> bool {
@@ -166,7 +209,7 @@ impl Trial {
     }
 }
 
-fn start(service: &InProcess, map: InProcessMap, name: &str, me: NodeId) -> Member {
+fn start(service: &InProcess, map: Sight, name: &str, me: NodeId) -> Member {
     let device = Device::open().unwrap();
     let options = GroupOptions {
         me,
@@ -197,6 +240,7 @@ fn start(service: &InProcess, map: InProcessMap, name: &str, me: NodeId) -> Memb
     let address = Address { redis, store: store_at, ..Address::new(group.address()) };
     let coordinator = service.coordinator(me, address);
     let node = Node::start(store, vec![space], coordinator).unwrap();
+    let is_blind = map.is_blind.clone();
     let mover = Mover::start(slots, Box::new(map), None).unwrap();
-    Member { fronts, ways, node, _mover: mover }
+    Member { fronts, ways, node, _mover: mover, is_blind }
 }

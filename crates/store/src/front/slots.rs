@@ -178,9 +178,10 @@ pub struct Shard {
     /// Keys that are on their way to another group, sorted: they can be read here, and not be
     /// changed by anybody.
     pub transit: Vec<Vec<u8>>,
-    /// Slots that the group has as its log says, and another one as the cluster's map says: nobody
-    /// is served here for them. It stands in no log, since the map may be mended.
-    pub disputed: Runs<()>,
+    /// Slots that the cluster's map gives to another group, as far as this node has heard. If this
+    /// one has them, too, as its log says, they are in dispute: nobody is served here for them. It
+    /// stands in no log, since the map may be mended.
+    pub foreign: Runs<()>,
 }
 
 /// Where a request is carried out.
@@ -210,6 +211,14 @@ pub struct Wanted {
 }
 
 impl Shard {
+    /// What a node knows before it has seen the map: any slot may be another group's.
+    #[must_use]
+    pub fn unseen() -> Shard {
+        let mut foreign = Runs::default();
+        foreign.set(Range::ALL, Some(&()));
+        Shard { foreign, ..Shard::default() }
+    }
+
     /// What the group is for a slot.
     #[must_use]
     pub fn part(&self, slot: u16) -> Option<&Part> {
@@ -250,7 +259,7 @@ impl Shard {
             return Verdict::Crosses;
         }
         match self.part(slot) {
-            _ if self.disputed.get(slot).is_some() => Verdict::Moved(slot),
+            Some(part) if self.is_disputed(slot, part) => Verdict::Moved(slot),
             Some(Part::Owned) => Verdict::Here,
             None => Verdict::Moved(slot),
             Some(Part::Given { .. }) => Verdict::Ask(slot),
@@ -274,6 +283,12 @@ impl Shard {
                 if is_stopped { Verdict::InTransit } else { Verdict::Here }
             }
         }
+    }
+
+    /// (What comes and what has gone, the map may still call another group's.)
+    fn is_disputed(&self, slot: u16, part: &Part) -> bool {
+        let has_it = matches!(part, Part::Owned | Part::Giving { .. });
+        has_it && self.foreign.get(slot).is_some()
     }
 
     fn is_in_transit(&self, key: &[u8]) -> bool {

@@ -55,8 +55,8 @@ pub(super) struct Link {
     pub(super) id: u64,
     pub(super) peer: IpAddr,
     pub(super) connection: Watched,
-    /// The process at the other end.
-    pub(super) process: Option<Watched>,
+    /// The process at the other end: it is watched as long as there is the link.
+    pub(super) _process: Option<Watched>,
     pub(super) out: Producer,
     pub(super) into: Consumer,
     /// Packets have an ICRC, since one of the cards captures them.

@@ -38,6 +38,8 @@ use crate::memory::{Gather, SharedMemory};
 const PEERS_MAX: usize = 4096;
 /// The token of the listening socket; links have their number instead.
 const LISTENER: u64 = 0;
+/// In a token: it is of the process at the other end of a link, and not of the connection.
+const PROCESS: u64 = 1 << 63;
 
 /// A link that is not settled yet.
 struct Pending {

@@ -253,16 +253,11 @@ pub(super) fn end_of(pid: u32) -> Option<OwnedFd> {
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
 }
 
-/// Has the process of [`end_of`] ended?
-pub(super) fn has_ended(process: BorrowedFd<'_>) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::from_borrowed_fd(process, PollFlags::IN)], Some(&at_once)) == Ok(1)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
 
@@ -336,14 +331,18 @@ mod tests {
 
     #[test]
     fn the_end_of_a_process_is_seen() {
+        let has_ended = |end: &OwnedFd| {
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(end, PollFlags::IN)], Some(&at_once)) == Ok(1)
+        };
         let mut child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let end = end_of(child.id());
-        let ended_early = end.as_ref().is_some_and(|end| has_ended(end.as_fd()));
+        let ended_early = end.as_ref().is_some_and(has_ended);
         child.kill().unwrap();
         child.wait().unwrap();
         let Some(end) = end else {
             return println!("skipped: this system has no descriptors of processes");
         };
-        assert!(!ended_early && has_ended(end.as_fd()) && end_of(child.id()).is_none());
+        assert!(!ended_early && has_ended(&end) && end_of(child.id()).is_none());
     }
 }

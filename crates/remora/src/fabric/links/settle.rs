@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 use super::super::link::{Link, Watched};
 use super::super::rendezvous::{self, Heard, Hello};
 use super::super::ring::{Consumer, Producer};
-use super::{LISTENER, Links, Pending, Stage, Way};
+use super::{LISTENER, Links, PROCESS, Pending, Stage, Way};
 use crate::memory::SharedMemory;
 use crate::memory::circle::{check_sealed, sealed_file};
 
@@ -61,6 +61,7 @@ impl Links {
         for event in &events[..count] {
             match event.data.u64() {
                 LISTENER => self.accept(now),
+                id if id & PROCESS != 0 => self.has_ended(id & !PROCESS),
                 id => self.heard_of(now, id),
             }
         }
@@ -94,14 +95,17 @@ impl Links {
         }
     }
 
+    /// The process at the other end of the link with this number has ended.
+    fn has_ended(&mut self, id: u64) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
+            link.over = true;
+        }
+    }
+
     /// Something has happened on the connection with this number.
     fn heard_of(&mut self, now: Time, id: u64) {
         if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
-            let ended =
-                link.process.as_ref().is_some_and(|process| rendezvous::has_ended(process.as_fd()));
-            if ended || rendezvous::is_over(link.connection.as_fd()) {
-                link.over = true;
-            }
+            link.over |= rendezvous::is_over(link.connection.as_fd());
             return;
         }
         let Some(at) = self.pending.iter().position(|pending| pending.id == id) else { return };
@@ -170,7 +174,7 @@ impl Links {
     ) {
         let pid = rendezvous::neighbour(connection.as_fd()).ok().and_then(|who| who.pid);
         let end = pid.and_then(rendezvous::end_of);
-        let process = end.and_then(|end| Watched::new(&self.events, end, id).ok());
+        let process = end.and_then(|end| Watched::new(&self.events, end, id | PROCESS).ok());
         let (out, into) = (Producer::new(out), Consumer::new(into));
         // A sleeper, if there is one, was not told of this link: it takes steps before it sleeps
         // again, but until then its peer has to wake it.
@@ -179,7 +183,7 @@ impl Links {
             id,
             peer,
             connection,
-            process,
+            _process: process,
             out,
             into,
             sums: sums || self.sums,

@@ -157,7 +157,7 @@ fn a_call_is_left_to_the_thread_that_sleeps() {
     b.look(Time(2), Looker::BesideLoop);
     assert!(is_readable(&b), "an event loop sleeps on it");
     b.look(Time(3), Looker::Thread);
-    assert!(!is_readable(&b), "whoever slept is awake");
+    assert!(!is_readable(&b), "no thread sleeps any more");
     put(&mut a, 22, &[1; 20]);
     a.flush();
     assert!(!is_readable(&b) && take(&mut b).len() == 2);

@@ -22,6 +22,8 @@
 //!   commands), and for an earlier timer ([`Background::due`]). The wake-up is a count in the
 //!   kernel, which stays until the background thread has read it; then the thread looks at
 //!   everything again. A packet in the socket wakes it too, and so does room in a full socket.
+//!   So does a packet in a ring, by its writer's call: one for each sleep, which only the thread
+//!   that sleeps reads (`fabric/links.rs`).
 //! - *Leaving the work to the application* (`RESTING`). Signals to it may get lost then (`doing`,
 //!   `attention` and `wakes_at` are written without the lock). But it is back within
 //!   [`LOOK_IN_MAX`] in any case, and then drives unless application threads have polled eight
@@ -33,6 +35,8 @@
 //! each thread that changes the card polls or calls `after_command` before it unlocks the driver.
 //!
 //! An event loop that drives the card sleeps with the sockets behind its door, so packets wake it.
+//! At the end of each turn it says in all rings that it sleeps, and no other thread reads the calls
+//! of their writers.
 //! Two more things are to be done while it sleeps. What it has posted and not sent: it is known to
 //! come back for other events, or its door is rung. Timers: this thread, whose naps end with the
 //! next one ([`serve_timers`]); the loop wakes it for an earlier one when a turn has found nothing.

@@ -280,7 +280,7 @@ impl Own {
     /// is still anything to do.
     pub(crate) fn turn(&mut self) -> bool {
         let now = self.now();
-        self.fabric.tend_now(now, true);
+        self.fabric.tend_for_loop(now);
         self.fabric.look_at_all();
         let due = self.nic.poll_timeout() <= now;
         if due {
@@ -301,8 +301,8 @@ impl Own {
             self.transmit_from(self.now());
             self.dispatch_events();
         }
-        // The loop may sleep after this.
-        let more = more || !self.fabric.arm();
+        // The loop may sleep after this, whatever is left.
+        let more = !self.fabric.arm() || more;
         more || self.has_more() && !self.event_loop.expects_more()
     }
 

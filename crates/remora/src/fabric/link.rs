@@ -63,8 +63,6 @@ pub(super) struct Link {
     pub(super) sums: bool,
     /// Packets that came before by UDP are to be taken first.
     pub(super) fresh: bool,
-    /// The peer was told that this card sleeps.
-    pub(super) armed: bool,
     /// The other end is closed; what it has sent is still to be taken.
     pub(super) over: bool,
     pub(super) broken: Option<Broken>,

@@ -14,6 +14,10 @@
 //! # Who wakes whom
 //! A thread that is about to sleep says so in all rings, and looks into them once more. All that
 //! concerns the links, wake-ups included, makes one descriptor readable ([`Links::fd`]).
+//!
+//! A peer calls once for each sleep. So the call is read only by the thread that it is meant for,
+//! which says anew when it sleeps again: another one that read it would leave that thread asleep,
+//! and no peer would call any more. [`Looker`] says who looks.
 
 mod settle;
 #[cfg(test)]
@@ -64,6 +68,17 @@ enum Way {
     /// By UDP; it is asked for a ring after this time, once a packet was sent to it since the last
     /// look.
     Udp { ask_at: Time, wanted: bool },
+}
+
+/// Who looks at the links.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Looker {
+    /// A thread, while no event loop has the card.
+    Thread,
+    /// The event loop that sleeps on them, in its turn. It [arms](Links::arm) them afterwards.
+    Loop,
+    /// Another thread, in the place of the loop that sleeps on them.
+    BesideLoop,
 }
 
 /// A card's links.
@@ -323,19 +338,13 @@ impl Links {
 
     /// Has the peers wake this card. Returns whether it may sleep: nothing is there to be taken.
     pub(super) fn arm(&mut self) -> bool {
-        for link in self.links.iter_mut().filter(|link| !link.armed) {
-            link.into.set_asleep(true);
-            link.armed = true;
-        }
+        self.links.iter().for_each(|link| link.into.set_asleep(true));
         self.links.iter().all(|link| link.into.is_empty())
     }
 
     /// Peers need not wake this card any more.
     fn disarm(&mut self) {
-        for link in self.links.iter_mut().filter(|link| link.armed) {
-            link.into.set_asleep(false);
-            link.armed = false;
-        }
+        self.links.iter().for_each(|link| link.into.set_asleep(false));
     }
 }
 

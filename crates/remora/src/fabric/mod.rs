@@ -36,7 +36,7 @@ use thiserror::Error;
 use crate::environment;
 use crate::socket::{Destination, RecvBatch, Refusal, Socket};
 use link::Put;
-use links::Links;
+use links::{Links, Looker};
 use silence::Silences;
 
 /// The environment variable that chooses what carries packets: `udp` for UDP alone, `auto` (or
@@ -417,14 +417,15 @@ impl Fabric {
         if let Some(links) = &mut self.links
             && links.is_due(now)
         {
-            links.look(now, watched);
+            links.look(now, if watched { Looker::BesideLoop } else { Looker::Thread });
         }
     }
 
-    /// As [`Fabric::tend`], at once.
-    pub(crate) fn tend_now(&mut self, now: Time, watched: bool) {
+    /// As [`Fabric::tend`], at once, for the event loop that sleeps on the rings, and then calls
+    /// [`Fabric::arm`].
+    pub(crate) fn tend_for_loop(&mut self, now: Time) {
         if let Some(links) = &mut self.links {
-            links.look(now, watched);
+            links.look(now, Looker::Loop);
         }
     }
 

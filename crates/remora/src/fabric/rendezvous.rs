@@ -28,7 +28,7 @@ const BACKLOG: i32 = 16;
 /// Bytes of a message.
 const MESSAGE: usize = 32;
 /// What each message begins with, its version included: cards that speak another one do not meet.
-const MAGIC: &[u8; 8] = b"remora-1";
+const MAGIC: &[u8; 8] = b"remora-2";
 /// The user that the kernel names for users who do not exist in a user namespace.
 const OVERFLOW_USER: u32 = 65_534;
 
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(Hello::parse(&hello.encode()), Some(hello));
         }
         let bytes = [
-            b"remora-1".as_slice(),
+            b"remora-2".as_slice(),
             &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 5],
             &[0xb7, 0x12, 1, 0, 0, 0, 16, 0],
         ]
@@ -294,7 +294,7 @@ mod tests {
         for len in 0..MESSAGE {
             assert_eq!(Hello::parse(&bytes[..len]), None);
         }
-        for (at, byte) in [(0, b'x'), (7, b'2'), (26, 2)] {
+        for (at, byte) in [(0, b'x'), (7, b'1'), (26, 2)] {
             let mut wrong = bytes.clone();
             wrong[at] = byte;
             assert_eq!(Hello::parse(&wrong), None, "byte {at}");

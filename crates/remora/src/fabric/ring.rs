@@ -200,7 +200,8 @@ impl Producer {
         Ok(self.look()? >= wanted)
     }
 
-    /// Must the reader be woken for what was shown since the last call?
+    /// Must the reader be woken for what was shown since the last call? Once: it says anew when it
+    /// sleeps again.
     #[inline]
     pub fn must_wake(&mut self) -> bool {
         if !std::mem::take(&mut self.shown) {
@@ -208,7 +209,8 @@ impl Producer {
         }
         // Either this look sees that the reader sleeps, or the reader sees the records.
         fence(Ordering::SeqCst);
-        self.memory.word(ASLEEP).load(Ordering::Relaxed) != 0
+        let asleep = self.memory.word(ASLEEP);
+        asleep.load(Ordering::Relaxed) != 0 && asleep.swap(0, Ordering::Relaxed) != 0
     }
 }
 
@@ -302,10 +304,13 @@ impl Consumer {
     }
 
     /// Says whether the reader sleeps. Before it does, it calls this, and then looks once more
-    /// whether the ring [is empty](Consumer::is_empty).
+    /// whether the ring [is empty](Consumer::is_empty). A writer that wakes it says no.
     pub fn set_asleep(&self, asleep: bool) {
-        self.memory.word(ASLEEP).store(asleep.into(), Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        let (word, asleep) = (self.memory.word(ASLEEP), u64::from(asleep));
+        if word.load(Ordering::Relaxed) != asleep {
+            word.store(asleep, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+        }
     }
 }
 
@@ -439,6 +444,12 @@ mod tests {
         put(&mut producer, 12, &[1; 16], 0);
         assert!(producer.must_wake());
         assert!(!producer.must_wake(), "once for what was shown");
+        put(&mut producer, 12, &[1; 16], 0);
+        assert!(!producer.must_wake(), "once for each sleep");
+        consumer.set_asleep(true);
+        put(&mut producer, 12, &[1; 16], 0);
+        assert!(producer.must_wake(), "it sleeps again");
+        consumer.set_asleep(true);
         consumer.set_asleep(false);
         put(&mut producer, 12, &[1; 16], 0);
         assert!(!producer.must_wake());

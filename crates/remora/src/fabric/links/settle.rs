@@ -12,7 +12,7 @@ use rustix::event::{Timespec, epoll};
 use super::super::link::{Link, Watched};
 use super::super::rendezvous::{self, Heard, Hello};
 use super::super::ring::{Consumer, Producer};
-use super::{LISTENER, Links, PROCESS, Pending, Stage, Way};
+use super::{LISTENER, Links, Looker, PROCESS, Pending, Stage, Way};
 use crate::memory::SharedMemory;
 use crate::memory::circle::{check_sealed, sealed_file};
 
@@ -42,14 +42,18 @@ impl Links {
         now >= self.next_look || self.sleep.woken.load(Ordering::Relaxed)
     }
 
-    /// Looks at all that has happened to the links. `watched` says that an event loop sleeps on
-    /// them.
+    /// Looks at all that has happened to the links.
     #[inline(never)]
-    pub(in crate::fabric) fn look(&mut self, now: Time, watched: bool) {
+    pub(in crate::fabric) fn look(&mut self, now: Time, by: Looker) {
         self.next_look = now + TEND;
         self.last = None;
         self.sleep.woken.store(false, Ordering::Relaxed);
-        if !watched && !self.sleep.asleep.load(Ordering::Relaxed) {
+        let reads_calls = match by {
+            Looker::Thread => !self.sleep.asleep.load(Ordering::Relaxed),
+            Looker::Loop => true,
+            Looker::BesideLoop => false,
+        };
+        if reads_calls && by == Looker::Thread {
             self.disarm();
         }
         let mut events = [epoll::Event {
@@ -59,10 +63,18 @@ impl Links {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let count = epoll::wait(&*self.events, &mut events, Some(&at_once)).unwrap_or(0);
         for event in &events[..count] {
-            match event.data.u64() {
+            let (data, flags) = (event.data, event.flags);
+            let is_end = flags.contains(epoll::EventFlags::HUP);
+            match data.u64() {
                 LISTENER => self.accept(now),
-                id if id & PROCESS != 0 => self.has_ended(id & !PROCESS),
-                id => self.heard_of(now, id),
+                id => match self.links.iter_mut().find(|link| link.id == id & !PROCESS) {
+                    Some(link) if is_end || id & PROCESS != 0 => link.over = true,
+                    Some(link) if reads_calls => {
+                        link.over |= rendezvous::is_over(link.connection.as_fd())
+                    }
+                    Some(_) => {}
+                    None => self.heard_of(now, id),
+                },
             }
         }
         self.pending.retain(|pending| now < pending.until);
@@ -95,19 +107,8 @@ impl Links {
         }
     }
 
-    /// The process at the other end of the link with this number has ended.
-    fn has_ended(&mut self, id: u64) {
-        if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
-            link.over = true;
-        }
-    }
-
-    /// Something has happened on the connection with this number.
+    /// Something has happened on the connection with this number, which is not settled yet.
     fn heard_of(&mut self, now: Time, id: u64) {
-        if let Some(link) = self.links.iter_mut().find(|link| link.id == id) {
-            link.over |= rendezvous::is_over(link.connection.as_fd());
-            return;
-        }
         let Some(at) = self.pending.iter().position(|pending| pending.id == id) else { return };
         match rendezvous::hear(self.pending[at].connection.as_fd()) {
             Ok(Heard::Nothing) => {}
@@ -188,7 +189,6 @@ impl Links {
             into,
             sums: sums || self.sums,
             fresh: true,
-            armed: true,
             over: false,
             broken: None,
             full_since: None,

@@ -29,7 +29,7 @@ fn card(host: u8) -> Links {
 /// Has the cards look a few times, in turn.
 fn look(cards: &mut [&mut Links]) {
     for time in 1..6 {
-        cards.iter_mut().for_each(|card| card.look(Time(time * 2_000_000_000), false));
+        cards.iter_mut().for_each(|card| card.look(Time(time * 2_000_000_000), Looker::Thread));
     }
 }
 
@@ -82,8 +82,8 @@ fn cards_that_ask_each_other_at_once_settle_on_one_link() {
     let [mut a, mut b] = [3, 4].map(card);
     assert!(a.way_to(addr(4)).is_none() && b.way_to(addr(3)).is_none());
     // Both ask before either hears.
-    a.look(Time(1), false);
-    b.look(Time(1), false);
+    a.look(Time(1), Looker::Thread);
+    b.look(Time(1), Looker::Thread);
     look(&mut [&mut b, &mut a]);
     assert_eq!((a.len(), b.len(), a.pending.len(), b.pending.len()), (1, 1, 0, 0));
     for card in [&mut a, &mut b] {
@@ -129,11 +129,50 @@ fn a_card_that_sleeps_is_woken_and_one_that_has_packets_does_not_sleep() {
     assert!(!is_readable(&b), "before the end of the batch");
     a.flush();
     assert!(is_readable(&b));
-    b.look(Time(1), true);
+    b.look(Time(1), Looker::Loop);
     assert!(!is_readable(&b), "the call was read");
     put(&mut a, 9, &[1; 20]);
     a.flush();
-    assert!(is_readable(&b), "an event loop sleeps on it as long as it has the card");
+    assert!(!is_readable(&b), "one call for each sleep");
+    assert!(!b.arm() && take(&mut b).len() == 2 && b.arm());
+    put(&mut a, 9, &[1; 20]);
+    a.flush();
+    assert!(is_readable(&b), "it sleeps again");
+}
+
+/// If another thread read the call, the one that sleeps would go on sleeping, and no peer would
+/// call again.
+#[test]
+fn a_call_is_left_to_the_thread_that_sleeps() {
+    let [mut a, mut b] = pair([21, 22]);
+    b.sleep.asleep.store(true, Ordering::Relaxed);
+    assert!(b.arm());
+    put(&mut a, 22, &[1; 20]);
+    a.flush();
+    for looker in [Looker::Thread, Looker::BesideLoop] {
+        b.look(Time(1), looker);
+        assert!(is_readable(&b), "{looker:?}");
+    }
+    b.sleep.ends();
+    b.look(Time(2), Looker::BesideLoop);
+    assert!(is_readable(&b), "an event loop sleeps on it");
+    b.look(Time(3), Looker::Thread);
+    assert!(!is_readable(&b), "no thread sleeps any more");
+    put(&mut a, 22, &[1; 20]);
+    a.flush();
+    assert!(!is_readable(&b) && take(&mut b).len() == 2);
+}
+
+#[test]
+fn the_end_of_a_peer_is_heard_beside_a_thread_that_sleeps() {
+    let [mut a, mut b] = pair([23, 24]);
+    b.sleep.asleep.store(true, Ordering::Relaxed);
+    assert!(b.arm());
+    put(&mut a, 24, &[1; 20]);
+    a.flush();
+    drop(a);
+    b.look(Time(1), Looker::Thread);
+    assert_eq!((b.way_to(addr(23)), take(&mut b).len()), (None, 1));
 }
 
 #[test]
@@ -141,10 +180,10 @@ fn packets_that_were_sent_before_the_end_still_arrive() {
     let [mut a, mut b] = pair([10, 11]);
     (0..3).for_each(|i| assert_eq!(put(&mut a, 11, &[i; 500]), Put::Sent));
     drop(a);
-    b.look(Time(1), false);
+    b.look(Time(1), Looker::Thread);
     assert_eq!((b.len(), b.way_to(addr(10))), (1, None), "no packet goes there any more");
     assert_eq!(take(&mut b), [[0; 500], [1; 500], [2; 500]]);
-    b.look(Time(2), false);
+    b.look(Time(2), Looker::Thread);
     assert_eq!(b.len(), 0);
     // Another card at the same address is asked.
     let mut a = card(10);
@@ -194,7 +233,7 @@ fn a_broken_ring_is_given_up_and_packets_go_by_udp() {
     assert!(victim.way_to(addr(15)).is_some());
     assert_eq!(take(&mut victim), [vec![7; 100]], "what came before is good");
     assert_eq!(victim.way_to(addr(15)), None);
-    victim.look(Time(1), false);
+    victim.look(Time(1), Looker::Thread);
     assert_eq!((victim.len(), victim.counters.broken), (0, 1));
 
     let mut victim = card(16);
@@ -209,7 +248,7 @@ fn a_broken_ring_is_given_up_and_packets_go_by_udp() {
         };
     }
     assert_eq!((last, victim.way_to(addr(17))), (Put::Broken, None));
-    victim.look(Time(1), false);
+    victim.look(Time(1), Looker::Thread);
     assert_eq!((victim.len(), victim.counters.broken), (0, 1));
 }
 
@@ -244,10 +283,10 @@ fn those_who_say_nonsense_or_pass_other_files_get_no_link() {
     let silent = rendezvous::call(addr(18), PORT).unwrap();
     rendezvous::wake(silent.as_fd());
     let mute = rendezvous::call(addr(18), PORT).unwrap();
-    card.look(Time(1), false);
-    card.look(Time(2), false);
+    card.look(Time(1), Looker::Thread);
+    card.look(Time(2), Looker::Thread);
     assert_eq!((card.len(), card.pending.len()), (0, 1), "one has said nonsense, one nothing");
-    card.look(Time::ZERO + Duration::from_secs(6), false);
+    card.look(Time::ZERO + Duration::from_secs(6), Looker::Thread);
     assert_eq!(card.pending.len(), 0, "nobody waits for ever");
     drop(mute);
 }
@@ -258,9 +297,9 @@ fn a_flood_of_callers_is_bounded() {
     let mut callers = Vec::new();
     for _ in 0..400 {
         callers.extend(rendezvous::call(addr(20), PORT));
-        card.look(Time(1), false);
+        card.look(Time(1), Looker::Thread);
     }
     assert!(card.pending.len() <= 256, "{}", card.pending.len());
-    card.look(Time::ZERO + Duration::from_secs(6), false);
+    card.look(Time::ZERO + Duration::from_secs(6), Looker::Thread);
     assert_eq!(card.pending.len(), 0);
 }

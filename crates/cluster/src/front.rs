@@ -7,18 +7,14 @@ use std::sync::{Arc, PoisonError};
 
 use remora::connection::token::Token;
 use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
-use remora_store::front::slots::{Part, Range, Shard};
+use remora_store::front::slots::{Part, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::replica::{Counters, NodeId, Standing};
 
 use crate::group::{Group, Status};
-use crate::map::{Atlas, GroupView, Owner, SlotMap};
+use crate::map::{Atlas, GroupView};
 use crate::slots::{OF_SLOTS, Slots, load};
-
-/// A group, as the fronts' keeper.
-#[derive(Clone, Debug)]
-pub struct GroupKeeper(pub Arc<Group>);
 
 /// What a node does, in a word for `INFO`.
 fn word_of(status: &Status) -> &'static str {
@@ -51,6 +47,36 @@ fn counted(counters: &Counters) -> [(&'static str, String); 9] {
     .map(|(name, count)| (name, count.to_string()))
 }
 
+/// What `INFO` says of a node of a group.
+fn entries_of(group: &Group) -> Vec<(&'static str, String)> {
+    let status = group.status();
+    let epoch = status.configuration.as_ref().map_or(0, |latest| latest.epoch);
+    let mut entries = vec![
+        ("cluster_node", status.me.to_string()),
+        ("cluster_standing", word_of(&status).to_owned()),
+        ("cluster_epoch", epoch.to_string()),
+        ("cluster_has_lease", u8::from(status.has_lease).to_string()),
+        ("cluster_last", status.last.position.to_string()),
+        ("cluster_committed", status.committed.to_string()),
+        ("cluster_applied", status.applied.position.to_string()),
+        ("cluster_log_bytes", status.last.offset.to_string()),
+        ("cluster_applied_bytes", status.applied.offset.to_string()),
+        ("cluster_broken_links", status.broken.to_string()),
+        ("cluster_refusal", status.last_refusal.unwrap_or_else(|| "none".to_owned())),
+        ("cluster_disk", status.disk.unwrap_or_else(|| "ok".to_owned())),
+        ("cluster_majority", if status.is_stalled { "does not confirm" } else { "ok" }.to_owned()),
+        ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
+    ];
+    entries.extend(counted(&status.counters));
+    let serving = status.serving.map(|time| time.as_secs().to_string());
+    entries.extend(serving.map(|seconds| ("cluster_serving_s", seconds)));
+    if let (Some(saver), Some(log)) = (group.saver.get(), group.log.get()) {
+        entries.extend(saver.entries());
+        entries.extend(log.entries());
+    }
+    entries
+}
+
 /// A transaction of a client, while it is under way.
 struct Together<'g>(&'g Group);
 
@@ -66,108 +92,6 @@ impl Drop for Together<'_> {
         let mut state = self.0.lock();
         state.replica.end_together(&self.0.region);
         state.carry_out(self.0);
-    }
-}
-
-impl Keeper for GroupKeeper {
-    fn is_awaited(&self) -> bool {
-        true
-    }
-
-    fn together(&self, act: &mut dyn FnMut()) {
-        let _together = Together::begin(&self.0);
-        act();
-    }
-
-    /// The lease is looked at last: what was read before is then so for everybody, unless another
-    /// node has served since.
-    fn wait(&self, since: u64, version: u64) -> Result<(), String> {
-        let [since, position] = [since, version].map(Position::from_number);
-        self.0.wait(position).map_err(|doubt| doubt.to_string())?;
-        self.0.check_since(since).map_err(|reason| reason.to_string())
-    }
-
-    fn save(&self, background: bool) -> Result<(), String> {
-        let saver = self.0.saver.get();
-        saver
-            .ok_or("this node keeps the store in its memory: it was started without --dir")?
-            .save(background)
-    }
-
-    fn saved_s(&self) -> u64 {
-        self.0.saver.get().map_or(0, |saver| saver.saved_s())
-    }
-
-    fn entries(&self) -> Vec<(&'static str, String)> {
-        let status = self.0.status();
-        let epoch = status.configuration.as_ref().map_or(0, |latest| latest.epoch);
-        let mut entries = vec![
-            ("cluster_node", status.me.to_string()),
-            ("cluster_standing", word_of(&status).to_owned()),
-            ("cluster_epoch", epoch.to_string()),
-            ("cluster_has_lease", u8::from(status.has_lease).to_string()),
-            ("cluster_last", status.last.position.to_string()),
-            ("cluster_committed", status.committed.to_string()),
-            ("cluster_applied", status.applied.position.to_string()),
-            ("cluster_log_bytes", status.last.offset.to_string()),
-            ("cluster_applied_bytes", status.applied.offset.to_string()),
-            ("cluster_broken_links", status.broken.to_string()),
-            ("cluster_refusal", status.last_refusal.unwrap_or_else(|| "none".to_owned())),
-            ("cluster_disk", status.disk.unwrap_or_else(|| "ok".to_owned())),
-            (
-                "cluster_majority",
-                if status.is_stalled { "does not confirm" } else { "ok" }.to_owned(),
-            ),
-            ("cluster_service", status.service.unwrap_or_else(|| "ok".to_owned())),
-        ];
-        entries.extend(counted(&status.counters));
-        let serving = status.serving.map(|time| time.as_secs().to_string());
-        entries.extend(serving.map(|seconds| ("cluster_serving_s", seconds)));
-        if let (Some(saver), Some(log)) = (self.0.saver.get(), self.0.log.get()) {
-            entries.extend(saver.entries());
-            entries.extend(log.entries());
-        }
-        entries
-    }
-
-    fn seen(&self) -> u64 {
-        self.0.lock().replica.last().position.number()
-    }
-
-    /// (What the slots' owner is decides which group answers.)
-    fn seen_of(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
-        let state = self.0.lock();
-        let keys = keys.chain(OF_SLOTS);
-        state.undecided.until(keys, state.replica.committed()).number()
-    }
-
-    fn is_clustered(&self) -> bool {
-        true
-    }
-
-    fn is_elsewhere(&self) -> bool {
-        !self.0.serves()
-    }
-
-    fn group_token(&self) -> Option<Token> {
-        Some(self.0.options.token)
-    }
-
-    fn relays_to(&self) -> Option<SocketAddr> {
-        self.0.primary_elsewhere()?.memcached
-    }
-
-    fn is_readable(&self, _slot: Option<u16>) -> bool {
-        self.0.follows()
-    }
-
-    fn cluster(&self) -> Option<Cluster> {
-        let (me, view) = view_of(&self.0);
-        let name = String::new();
-        let mut slots = SlotMap::default();
-        slots.set(Range::ALL, Some(&Owner::new(&name)));
-        let groups = [(name, view)].into();
-        Some(Atlas { slots: Some(slots), revision: 0, groups }.shown("", me))
     }
 }
 
@@ -187,7 +111,6 @@ pub(crate) fn atlas_of<M: Memory + 'static>(slots: &Slots<M>) -> Atlas {
 
 /// A group that is one of several, as the fronts' keeper.
 pub struct ShardKeeper<M: Memory> {
-    keeper: GroupKeeper,
     slots: Arc<Slots<M>>,
 }
 
@@ -201,33 +124,45 @@ impl<M: Memory + 'static> ShardKeeper<M> {
     /// What the fronts of a node get of its group and its slots.
     #[must_use]
     pub fn new(slots: Arc<Slots<M>>) -> ShardKeeper<M> {
-        ShardKeeper { keeper: GroupKeeper(slots.group.clone()), slots }
+        ShardKeeper { slots }
+    }
+
+    fn group(&self) -> &Group {
+        &self.slots.group
     }
 }
 
 impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     fn is_awaited(&self) -> bool {
-        self.keeper.is_awaited()
+        true
     }
 
     fn together(&self, act: &mut dyn FnMut()) {
-        self.keeper.together(act);
+        let _together = Together::begin(self.group());
+        act();
     }
 
+    /// The lease is looked at last: what was read before is then so for everybody, unless another
+    /// node has served since.
     fn wait(&self, since: u64, version: u64) -> Result<(), String> {
-        self.keeper.wait(since, version)
+        let [since, position] = [since, version].map(Position::from_number);
+        self.group().wait(position).map_err(|doubt| doubt.to_string())?;
+        self.group().check_since(since).map_err(|reason| reason.to_string())
     }
 
     fn save(&self, background: bool) -> Result<(), String> {
-        self.keeper.save(background)
+        let saver = self.group().saver.get();
+        saver
+            .ok_or("this node keeps the store in its memory: it was started without --dir")?
+            .save(background)
     }
 
     fn saved_s(&self) -> u64 {
-        self.keeper.saved_s()
+        self.group().saver.get().map_or(0, |saver| saver.saved_s())
     }
 
     fn entries(&self) -> Vec<(&'static str, String)> {
-        let mut entries = self.keeper.entries();
+        let mut entries = entries_of(self.group());
         let slots = &self.slots;
         // Where a transaction asks, it holds the lock already, and somebody may wait for it.
         if let Ok(shard) = slots.group.shard.try_read() {
@@ -250,11 +185,14 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     }
 
     fn seen(&self) -> u64 {
-        self.keeper.seen()
+        self.group().lock().replica.last().position.number()
     }
 
+    /// (What the slots' owner is decides which group answers.)
     fn seen_of(&self, keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
-        self.keeper.seen_of(keys)
+        let state = self.group().lock();
+        let keys = keys.chain(OF_SLOTS);
+        state.undecided.until(keys, state.replica.committed()).number()
     }
 
     fn is_clustered(&self) -> bool {
@@ -262,15 +200,15 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
     }
 
     fn is_elsewhere(&self) -> bool {
-        self.keeper.is_elsewhere()
+        !self.group().serves()
     }
 
     fn group_token(&self) -> Option<Token> {
-        self.keeper.group_token()
+        Some(self.group().options.token)
     }
 
     fn relays_to(&self) -> Option<SocketAddr> {
-        self.keeper.relays_to()
+        self.group().primary_elsewhere()?.memcached
     }
 
     fn cluster(&self) -> Option<Cluster> {
@@ -284,7 +222,7 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
             let is_foreign = self.slots.shard().foreign.get(slot).is_some();
             logged.part(slot) == Some(&Part::Owned) && !is_foreign
         };
-        slot.is_none_or(is_owned) && self.keeper.is_readable(slot)
+        slot.is_none_or(is_owned) && self.group().follows()
     }
 
     fn with_shard(&self, act: &mut dyn FnMut(Option<&Shard>)) {

@@ -71,7 +71,7 @@ pub use coordinator::{Coordinator, News};
 #[cfg(feature = "etcd")]
 pub use etcd_map::EtcdMap;
 pub use feed::KeepError;
-pub use front::{GroupKeeper, ShardKeeper};
+pub use front::ShardKeeper;
 pub use group::{Doubt, Group, GroupOptions, NotServing, StartError, Status};
 pub use history::{Cause, EpochChange};
 pub use in_process::{InProcess, InProcessMap};

@@ -426,6 +426,57 @@ fn what_is_changed_together_is_seen_together() {
     assert_eq!(trial.client().ask(&all), Reply::Array(values));
 }
 
+/// Counts the keys that a backup has, in two ways, until it is over; how often it has answered.
+fn count_keys(front: SocketAddr, expected: i64, is_over: &AtomicBool) -> u32 {
+    let (mut client, mut answers) = (Client::new(front), 0);
+    until("a node has all keys", || {
+        (client.direct(&["DBSIZE"]).ok()? == Reply::Number(expected)).then_some(())
+    });
+    while !is_over.load(Relaxed) {
+        for words in [&["DBSIZE"][..], &["KEYS", "*"]] {
+            let count = match client.direct(words).unwrap() {
+                Reply::Number(count) => count,
+                Reply::Array(keys) => keys.len() as i64,
+                other => panic!("{words:?}: {other:?}"),
+            };
+            assert_eq!(count, expected, "{words:?}");
+            answers += 1;
+        }
+    }
+    answers
+}
+
+/// While keys get other names, each with its old one gone in the same step, a backup that is asked
+/// for all that it has shows each of them once.
+#[test]
+fn all_keys_of_a_backup_are_those_of_one_time() {
+    let trial = Trial::new(&["a"], 3);
+    let words = PAIRED.iter().flat_map(|key| [*key, "x"]);
+    let words: Vec<_> = ["MSET"].into_iter().chain(words).collect();
+    assert_eq!(trial.client().ask(&words), Reply::Text("OK".into()));
+    let (is_over, primary) = (AtomicBool::new(false), trial.primary_front("a"));
+    let backups = trial.fronts().into_iter().filter(|front| *front != primary);
+    let answers: Vec<u32> = thread::scope(|scope| {
+        let is_over = &is_over;
+        let count = |front| scope.spawn(move || count_keys(front, PAIRED.len() as i64, is_over));
+        let readers: Vec<_> = backups.map(count).collect();
+        let mut client = Client::new(primary);
+        for number in 0..600 {
+            client.direct(&["MULTI"]).unwrap();
+            for key in PAIRED {
+                let other = format!("{key}.");
+                let names = if number % 2 == 0 { [key, &other] } else { [&other, key] };
+                client.direct(&["RENAME", names[0], names[1]]).unwrap();
+            }
+            let done = vec![Reply::Text("OK".into()); PAIRED.len()];
+            assert_eq!(client.direct(&["EXEC"]).unwrap(), Reply::Array(done));
+        }
+        is_over.store(true, Relaxed);
+        readers.into_iter().map(|reader| reader.join().unwrap()).collect()
+    });
+    assert!(answers.iter().all(|answers| *answers > 10), "{answers:?}");
+}
+
 /// The primary knows how far the others are, a backup how far it is itself; who is lost has failed.
 #[test]
 fn shards_are_shown_as_they_are() {

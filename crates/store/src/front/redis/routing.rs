@@ -56,14 +56,20 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
     if slots.any(|other| other != slot) {
         return None;
     }
-    let (start, mut done) = (call.reply.len(), Ok(()));
-    // (The others' transactions are not carried out here meanwhile.)
-    world.keeper.with_shard(&mut |_| done = (command.run)(call));
+    let start = call.reply.len();
+    let done = run_copy(call, command);
     if world.keeper.is_readable(Some(slot)) {
         return Some(done);
     }
     call.reply.truncate(start);
     None
+}
+
+/// Looks at a backup's copy, while no transaction of the primary's is carried out there.
+fn run_copy(call: &mut Call<'_>, command: &Command) -> Done {
+    let (world, mut done) = (call.turn.world.clone(), Ok(()));
+    world.keeper.with_shard(&mut |_| done = (command.run)(call));
+    done
 }
 
 /// Whether the command is about the keys of a node, whichever these are, and this node is no
@@ -80,7 +86,7 @@ pub(super) fn own_copy(call: &mut Call<'_>, command: &Command) -> Done {
     if world.used_database(0).is_none() {
         return Err(NOT_FOLLOWING);
     }
-    let done = (command.run)(call);
+    let done = run_copy(call, command);
     if world.keeper.is_readable(None) {
         return done;
     }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+use std::thread;
 
 use remora::connection::token::Token;
 use remora_store::front::keyspace::{Cluster, Keeper, Transfer};
@@ -77,12 +78,15 @@ fn entries_of(group: &Group) -> Vec<(&'static str, String)> {
     entries
 }
 
-/// A transaction of a client, while it is under way.
+/// A transaction of a client, while it is under way: there is one at a time, and others' changes
+/// are not of it.
 struct Together<'g>(&'g Group);
 
 impl<'g> Together<'g> {
     fn begin(group: &'g Group) -> Together<'g> {
-        group.lock().replica.begin_together();
+        let mut state = group.lock();
+        state.replica.begin_together();
+        state.transacts = Some(thread::current().id());
         Together(group)
     }
 }
@@ -90,6 +94,7 @@ impl<'g> Together<'g> {
 impl Drop for Together<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
+        state.transacts = None;
         state.replica.end_together(&self.0.region);
         state.carry_out(self.0);
     }

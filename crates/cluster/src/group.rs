@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, mpsc};
 use std::task::Waker;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use remora::connection::token::Token;
@@ -216,6 +216,8 @@ pub(crate) struct State {
     pub(crate) unbroken_from: u32,
     /// The last flush of each tablespace that this node has ordered: see `copy`.
     pub(crate) flushes: BTreeMap<u16, Position>,
+    /// The thread whose changes are a transaction, while one is under way.
+    pub(crate) transacts: Option<ThreadId>,
     /// The last change of an expiry that this node has ordered: the item's version does not tell.
     pub(crate) touched: Position,
     /// What this node has ordered and no majority holds yet.
@@ -305,6 +307,7 @@ impl Group {
             open: None,
             unbroken_from: 0,
             flushes: BTreeMap::new(),
+            transacts: None,
             touched: Position::NONE,
             undecided: Undecided::default(),
             disk: None,

@@ -1,6 +1,7 @@
 //! The journal of a node's store: the log of its group.
 
 use std::sync::Arc;
+use std::thread;
 
 use remora_store::journal::{Journal, JournalError, Prepared, Record};
 use remora_store::log::{Fields, Position};
@@ -31,8 +32,10 @@ impl GroupLog {
         if let Some(position) = state.repeating {
             return Ok(position.number());
         }
+        let is_own = state.transacts == Some(thread::current().id());
+        state.replica.set_apart(!is_own);
         // A transaction that has begun goes on: nobody is told of it before it is committed.
-        if !state.replica.is_amid_transaction() {
+        if !is_own || !state.replica.is_amid_transaction() {
             takes_changes(&state, group).map_err(JournalError::Failed)?;
         }
         let appended =

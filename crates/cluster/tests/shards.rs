@@ -12,8 +12,9 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
+use remora_store::front::keyspace::Keeper;
 use shards::client::{Client, Reply};
-use shards::trial::{Trial, until};
+use shards::trial::{GroupStore, Trial, until};
 
 /// Writes, deletes and reads keys that nobody else does, and looks at every answer.
 fn write(mut client: Client, writer: u64, is_over: &AtomicBool) -> BTreeMap<String, Option<u64>> {
@@ -475,6 +476,60 @@ fn all_keys_of_a_backup_are_those_of_one_time() {
         readers.into_iter().map(|reader| reader.join().unwrap()).collect()
     });
     assert!(answers.iter().all(|answers| *answers > 10), "{answers:?}");
+}
+
+/// Puts so many bytes into a store, by another thread than the test's if it is an `other`.
+fn put(store: &GroupStore, key: &str, len: usize, other: bool) -> Result<(), String> {
+    let put = || {
+        let space = store.tablespace("db0").unwrap();
+        let done = store.put(space, key.as_bytes(), &vec![b'x'; len], 0, None, 1);
+        done.map(|_| ()).map_err(|error| error.to_string())
+    };
+    if !other {
+        return put();
+    }
+    thread::scope(|scope| scope.spawn(put).join().unwrap())
+}
+
+/// What other threads change while a transaction is under way takes nothing of its room, and has
+/// room of its own: a quarter of the ring's 1 MiB is the transaction's.
+#[test]
+fn what_others_change_during_a_transaction_is_no_part_of_it() {
+    let trial = Trial::new(&["a"], 3);
+    assert_eq!(trial.client().ask(&["SET", "key", "1"]), Reply::Text("OK".into()));
+    let (keeper, store) = trial.primary_store("a");
+    keeper.together(&mut || {
+        // Before its first change, others' are of no transaction, long as they may be.
+        put(&store, "other 0", 150 << 10, true).unwrap();
+        put(&store, "own 0", 200 << 10, false).unwrap();
+        put(&store, "other 1", 100 << 10, true).unwrap();
+        put(&store, "own 1", 50 << 10, false).unwrap();
+        let long = put(&store, "own 2", 50 << 10, false).unwrap_err();
+        assert!(long.contains("a transaction changes at most"), "{long}");
+        // What there is no room for may be tried again, when the transaction is over.
+        let full = until("the ring is full", || put(&store, "other 2", 60 << 10, true).err());
+        assert!(full.contains("try again"), "{full}");
+    });
+    until("there is room again", || put(&store, "other 2", 60 << 10, true).ok());
+    for (key, len) in [("own 0", 200 << 10), ("own 1", 50 << 10), ("other 1", 100 << 10)] {
+        let value = Reply::Text("x".repeat(len));
+        assert_eq!(trial.client().ask(&["GET", key]), value, "{key}");
+    }
+}
+
+/// A transaction that has begun goes on; what others change meanwhile needs the lease.
+#[test]
+fn what_others_change_during_a_transaction_needs_the_lease() {
+    let trial = Trial::new(&["a"], 3);
+    assert_eq!(trial.client().ask(&["SET", "key", "1"]), Reply::Text("OK".into()));
+    let (keeper, store) = trial.primary_store("a");
+    keeper.together(&mut || {
+        put(&store, "own 0", 10, false).unwrap();
+        trial.lose_service("a");
+        put(&store, "own 1", 10, false).unwrap();
+        let refused = put(&store, "other", 10, true).unwrap_err();
+        assert!(refused.contains("has no primary that serves"), "{refused}");
+    });
 }
 
 /// The primary knows how far the others are, a backup how far it is itself; who is lost has failed.

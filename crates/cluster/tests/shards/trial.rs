@@ -60,7 +60,10 @@ impl MapService for Sight {
     }
 }
 
+pub(crate) type GroupStore = Store<Region, GroupLog>;
+
 pub(crate) struct Trial {
+    services: BTreeMap<String, InProcess>,
     map: InProcessMap,
     members: BTreeMap<(String, NodeId), Member>,
 }
@@ -92,12 +95,12 @@ impl Trial {
         };
         let services: BTreeMap<_, _> = names.iter().enumerate().map(service).collect();
         let map = InProcessMap::new(services.clone());
-        let mut trial = Trial { map, members: BTreeMap::new() };
+        let mut trial = Trial { services, map, members: BTreeMap::new() };
         for (index, name) in names.iter().enumerate() {
             for node in members(index) {
                 let is_blind = Arc::new(AtomicBool::new(is_blind(node)));
                 let sight = Sight { map: trial.map.clone(), is_blind };
-                let member = start(&services[*name], sight, name, node);
+                let member = start(&trial.services[*name], sight, name, node);
                 trial.members.insert(((*name).to_owned(), node), member);
             }
             // The first one claims the slots before others are there.
@@ -135,6 +138,20 @@ impl Trial {
 
     pub(crate) fn primary_front(&self, group: &str) -> SocketAddr {
         self.primary(group).1.fronts.redis()[0]
+    }
+
+    /// A group's primary, and its store, as fronts and kernels have them.
+    pub(crate) fn primary_store(&self, group: &str) -> (ShardKeeper<Region>, Arc<GroupStore>) {
+        let node = &self.primary(group).1.node;
+        let slots = Slots::new(node.group().clone(), node.store().clone(), group);
+        (ShardKeeper::new(slots), node.store().clone())
+    }
+
+    /// The service goes away, until the group's primary has lost its lease.
+    pub(crate) fn lose_service(&self, group: &str) {
+        let member = self.primary(group).1;
+        self.services[group].set_away(true);
+        until("the lease ends", || member.node.group().check().is_err().then_some(()));
     }
 
     /// Ends a group's primary, without a word to anybody.

@@ -149,6 +149,8 @@ pub struct Replica {
     pub(super) joining: BTreeSet<NodeId>,
     /// How many transactions are under way on this node.
     pub(super) together: u32,
+    /// What is logged next is of none of them.
+    pub(super) is_apart: bool,
     pub(super) postponed: Postponed,
     /// A copy of another node's store may have parts of what comes up to here.
     pub(super) copied_until: Position,
@@ -187,6 +189,7 @@ impl Replica {
             ask_at_ns: 0,
             joining: BTreeSet::new(),
             together: 0,
+            is_apart: false,
             postponed: Postponed::default(),
             copied_until: Position::NONE,
             outputs: VecDeque::new(),

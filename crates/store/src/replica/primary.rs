@@ -339,7 +339,7 @@ impl Replica {
         if len > self.history.window() || !records.iter().all(|(fields, _)| fields.fits()) {
             return Err(AppendError::TooLong { bytes: len, most: self.history.window() });
         }
-        let goes_on = self.together > 0;
+        let goes_on = self.is_of_transaction() || self.is_amid_transaction();
         let positions = records.len() as u64 + u64::from(goes_on);
         if self.history.last().position.counter() + positions > Position::MAX_COUNTER {
             return Err(AppendError::Exhausted);

@@ -20,6 +20,12 @@ impl Replica {
         self.together += 1;
     }
 
+    /// Says whether what is logged next is of none of the transactions that are under way, as
+    /// somebody else changes it. Amid one it is committed with it nevertheless.
+    pub fn set_apart(&mut self, is_apart: bool) {
+        self.is_apart = is_apart;
+    }
+
     /// A transaction ends. What was heard of later epochs meanwhile counts from now on.
     ///
     /// # Panics
@@ -66,11 +72,16 @@ impl Replica {
         self.advance(memory);
     }
 
+    /// Whether what is logged next is a transaction's own.
+    pub(super) fn is_of_transaction(&self) -> bool {
+        self.together > 0 && !self.is_apart
+    }
+
     /// Sees to it that there is room for `len` bytes more. A transaction's first change sees to it
     /// for all of it, so that none of its changes is refused because backups are slow.
     pub(super) fn reserve(&mut self, len: u64) -> Result<(), AppendError> {
-        if self.together == 0 {
-            return self.make_room(len);
+        if !self.is_of_transaction() {
+            return self.reserve_apart(len);
         }
         let (before, window) = (self.history.last(), self.history.window());
         let end = before.offset + len + Fields::of(Operation::Done).length() as u64;
@@ -87,6 +98,25 @@ impl Replica {
             if let Role::Primary(primary) = &mut self.role {
                 primary.spans.push_back(Span { before, until, done: None });
             }
+        }
+        Ok(())
+    }
+
+    /// The same for what is no transaction's own. Amid one, it takes nothing of the room that was
+    /// seen to for that one.
+    fn reserve_apart(&mut self, len: u64) -> Result<(), AppendError> {
+        let last = self.history.last().offset;
+        let Role::Primary(primary) = &mut self.role else {
+            return Err(AppendError::NotPrimary(None));
+        };
+        let Some(until) = primary.open_span().map(|span| span.until) else {
+            return self.make_room(len);
+        };
+        self.make_room(until.saturating_sub(last) + len)?;
+        if let Role::Primary(primary) = &mut self.role
+            && let Some(span) = primary.open_span()
+        {
+            span.until += len;
         }
         Ok(())
     }

@@ -3,9 +3,10 @@
 //! A program with an event loop sleeps on the descriptors of its completion channels, which it has
 //! made non-blocking, and takes events until there are none. If the
 //! [background thread](crate::background) received for it, each packet would wake two threads, which
-//! then compete for the card. So the loop is given the card: its sockets stand behind the [door](crate::door) of one channel, a packet wakes the
-//! loop itself, and the thread that looks for events there takes steps of the driver. The
-//! background thread leaves the card to it as to a thread that polls.
+//! then compete for the card. So the loop is given the card: its sockets stand behind the
+//! [door](crate::door) of one channel, a packet wakes the loop itself, and the thread that looks for
+//! events there takes steps of the driver. The background thread leaves the card to it as to a
+//! thread that polls.
 //!
 //! A blocking descriptor has no sockets behind it: a program that polls it and then takes an event
 //! must find one.

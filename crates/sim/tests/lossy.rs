@@ -294,6 +294,87 @@ fn packets_that_contradict_each_other_are_refused() {
     }
 }
 
+/// A WRITE that leaves its region changes nothing, whichever of its packets comes first.
+#[test]
+fn a_refused_write_changes_nothing() {
+    let code = |code| Op::lookup(code, Dialect::LOSSY).unwrap();
+    let (first, last) = (code(0xE6), code(0xE8));
+    for last_first in [false, true] {
+        let mut pair = pair();
+        let size = 1 << 20;
+        let before = pair.bytes(B, 0, size);
+        let part = |offset| Extensions {
+            reth: Reth { addr: pair.remote(B, size - 1024).addr, len: 2048, ..reth(&pair, B) },
+            leth: Some(Leth { offset, ..Leth::default() }),
+            ..Extensions::default()
+        };
+        let mut packets = [(100, first, part(0)), (101, last, part(1))];
+        if last_first {
+            packets.reverse();
+        }
+        for (psn, op, ext) in packets {
+            pair.forge(A, psn, op, &ext, &[0x5A; 1024]);
+            pair.run();
+        }
+        assert_eq!(pair.ends[B].state(&pair.world), State::Error);
+        assert!(pair.bytes(B, 0, size) == before, "a part of it was written");
+        pair.tear_down();
+    }
+}
+
+/// As many messages as a receiver remembers have arrived behind the first packet of one: that
+/// packet finds room.
+#[test]
+fn the_expected_message_finds_room() {
+    let code = |code| Op::lookup(code, Dialect::LOSSY).unwrap();
+    let (first, last, only) = (code(0xE6), code(0xE8), code(0xEA));
+    let mut pair = pair();
+    let part = |(at, len), offset| Extensions {
+        reth: Reth { addr: pair.remote(B, at).addr, len, ..reth(&pair, B) },
+        leth: Some(Leth { offset, ..Leth::default() }),
+        ..Extensions::default()
+    };
+    let [begin, end] = [0, 1].map(|offset| part((0, 2048), offset));
+    let other = part((4096, 8), 0);
+    for psn in 102..102 + 4200 {
+        pair.forge(A, psn, only, &other, &[2; 8]);
+    }
+    pair.run();
+    pair.forge(A, 100, first, &begin, &[1; 1024]);
+    pair.forge(A, 101, last, &end, &[1; 1024]);
+    pair.run();
+    assert_eq!(pair.bytes(B, 0, 2048), [1; 2048]);
+    pair.tear_down();
+}
+
+/// The answer to a READ is lost behind a SEND for which the peer posts an element only when it has
+/// the answer.
+#[test]
+fn an_answer_behind_a_send_that_waits_is_sent_again() {
+    for packets in [1, 40] {
+        let mut pair = pair();
+        let data = pair.fill(A, 0, 64);
+        let len = packets * 1024;
+        pair.rule(Rule::nth(1, Fate::Drop, |seen| seen.is(Operation::ReadResponse)));
+        pair.send(A, 0, len);
+        pair.world.run(Duration::from_micros(20));
+        pair.read(B, 0, 100_000, 64);
+        pair.world.run(Duration::from_millis(200));
+        assert_eq!(pair.sent(B).len(), 1, "the answer has not come in 200 ms");
+        assert_eq!(pair.bytes(B, 100_000, 64), data);
+        pair.receive(B, 0, len);
+        pair.run();
+        succeeded(&mut pair, 1);
+        pair.tear_down();
+    }
+}
+
+/// The whole region of `of`.
+fn reth(pair: &Pair, of: usize) -> Reth {
+    let Remote { addr, rkey } = pair.remote(of, 0);
+    Reth { addr, rkey, len: 0 }
+}
+
 /// Packets far from the expected PSN, and acknowledges of what was not sent, change nothing.
 #[test]
 fn packets_from_nowhere_change_nothing() {

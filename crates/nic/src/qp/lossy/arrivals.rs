@@ -198,12 +198,18 @@ impl Arrivals {
         if at == 0 && ended {
             return Ok(true);
         }
-        if self.messages.len() >= MESSAGES_MAX {
+        // Only the expected packet makes room again, so there is always room for its message.
+        if at > 0 && self.messages.len() >= MESSAGES_MAX {
             return Err(Stray::TooMany);
         }
         let first = packet.bth.psn.minus(offset);
         self.messages.insert(place, Message { first, known, ended, operation, ssn, reth });
         Ok(true)
+    }
+
+    /// Forgets the message that begins at `first`.
+    pub(super) fn forget(&mut self, first: Psn) {
+        self.messages.retain(|message| message.first != first);
     }
 
     /// Keeps a packet until its turn has come, with its payload if that has not been placed.

@@ -301,6 +301,18 @@ impl Qp {
         }
     }
 
+    /// Counts the last packet of answers that has not arrived as lost, after a wait for a receive
+    /// element. No probe asks for it as long as such waits follow each other, and the peer may post
+    /// its element only when it has the answer.
+    fn lose_last_answer(&mut self, env: &Env<'_>) {
+        let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
+        let lossy = self.lossy();
+        let is_answer = |psn| lossy.is_answer(env.card, psn);
+        if let Some(psn) = lossy.departures.last_missing((una, sent), is_answer) {
+            self.lossy_mut().departures.lose(una, psn, None);
+        }
+    }
+
     /// Counts packets as lost that are by now. Returns when the next may be.
     #[inline]
     fn find_lost(&mut self, env: &mut Env<'_>) -> Time {
@@ -397,6 +409,7 @@ impl Qp {
     pub(crate) fn handle_lossy_timeout(&mut self, env: &mut Env<'_>) {
         if core::mem::replace(&mut self.tx.recovery, Recovery::Nothing) == Recovery::RnrWait {
             self.lossy_mut().quiet_since = env.now;
+            self.lose_last_answer(env);
             self.schedule(env.card);
             return self.arm_lossy(env);
         }

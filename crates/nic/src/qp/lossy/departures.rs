@@ -148,12 +148,12 @@ impl Departures {
         self.lost.binary_search_by_key(&ahead, |lost| lost.psn.distance_from(una))
     }
 
-    /// The first lost packet that has not been sent again.
-    pub(super) fn next_lost(&self) -> Option<Lost> {
+    /// The first lost packet that has not been sent again, of those that may be.
+    pub(super) fn next_lost(&self, may_leave: impl Fn(Psn) -> bool) -> Option<Lost> {
         if self.to_send == 0 {
             return None;
         }
-        self.lost.iter().find(|lost| lost.again.is_none()).copied()
+        self.lost.iter().find(|lost| lost.again.is_none() && may_leave(lost.psn)).copied()
     }
 
     /// Notes that the packet `psn` leaves again, found lost or not, on the path of so many tries.
@@ -193,9 +193,15 @@ impl Departures {
         true
     }
 
-    /// The last of `sent` packets that has not arrived: what a probe sends.
-    pub(super) fn last_missing(&self, una: Psn, sent: u32) -> Option<Psn> {
-        (0..sent).rev().find(|at| !self.arrived.get(*at)).map(|at| una.plus(at))
+    /// The last of `sent` packets that has not arrived, of those that may be asked for: what a
+    /// probe sends.
+    pub(super) fn last_missing(
+        &self,
+        (una, sent): (Psn, u32),
+        may_leave: impl Fn(Psn) -> bool,
+    ) -> Option<Psn> {
+        let missing = (0..sent).rev().filter(|at| !self.arrived.get(*at));
+        missing.map(|at| una.plus(at)).find(|psn| may_leave(*psn))
     }
 
     /// Finds packets that are lost by now: later ones have arrived, and the time is over in which

@@ -162,6 +162,11 @@ impl Lossy {
         self.probe || self.question || self.departures.to_send > 0
     }
 
+    /// Is this packet, which is under way, one of an answer?
+    fn is_answer(&self, card: &Card, psn: Psn) -> bool {
+        !card.outstanding.find(&self.answers, |work| work.holds(psn)).is_none()
+    }
+
     /// Has the peer asked for something that it has not got whole?
     fn owes_answers(&self) -> bool {
         !self.answers.is_empty() || !self.owed.is_empty()

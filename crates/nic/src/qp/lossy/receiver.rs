@@ -182,14 +182,18 @@ impl Qp {
             }
         };
         let taken = match packet.op.operation {
-            Operation::Send => self.place_send(env, packet, leth, ahead)?,
-            Operation::Write => self.place_write(env, packet, leth, (ahead, begins))?,
+            Operation::Send => self.place_send(env, packet, leth, ahead),
+            Operation::Write => self.place_write(env, packet, leth, (ahead, begins)),
             Operation::ReadResponse | Operation::AtomicAcknowledge => {
-                self.take_answer(env, packet, leth)?
+                self.take_answer(env, packet, leth)
             }
-            _ => Taken::Whole,
+            _ => Ok(Taken::Whole),
         };
-        let len = match taken {
+        // A packet that is dropped begins no message: the next one is judged as the first.
+        if begins && taken.is_err() {
+            self.lossy_mut().arrivals.forget(packet.bth.psn.minus(leth.offset));
+        }
+        let len = match taken? {
             Taken::Done => return Ok(true),
             Taken::Placed(len) => Some(len),
             Taken::Whole => None,

@@ -60,7 +60,7 @@ impl Qp {
             }
             let waits = self.tx.recovery == Recovery::RnrWait;
             let left = match self.lossy() {
-                lossy if !waits && lossy.has_lost() => self.send_lost(env, batch, budget),
+                lossy if lossy.has_lost() => self.send_lost(env, batch, budget, waits),
                 _ => None,
             };
             let left = match self.lossy() {
@@ -140,12 +140,17 @@ impl Qp {
 
     /// The packet to send again, of the `sent` that are under way, and how often it has left: a
     /// lost one; or as a probe, if one is due, the last one. Without packets under way that is a
-    /// request whose answer is missing: the peer shows that it is there.
-    fn next_again(&self, sent: u32) -> Option<(Psn, u8)> {
+    /// request whose answer is missing: the peer shows that it is there. While the peer is not
+    /// ready for a SEND (`waits`), only answers leave.
+    fn next_again(&self, env: &Env<'_>, sent: u32, waits: bool) -> Option<(Psn, u8)> {
         let lossy = self.lossy();
-        let lost = lossy.departures.next_lost().map(|lost| (lost.psn, lost.tries));
+        let may_leave = |psn| !waits || lossy.is_answer(env.card, psn);
+        let lost = lossy.departures.next_lost(may_leave).map(|lost| (lost.psn, lost.tries));
+        if waits {
+            return lost;
+        }
         // Each probe takes another path.
-        let last = || lossy.departures.last_missing(self.tx.una, sent);
+        let last = || lossy.departures.last_missing((self.tx.una, sent), |_| true);
         let asked = || lossy.asks.front().map(|ask| ask.psn);
         let probed = || last().or_else(asked).filter(|_| lossy.probe);
         lost.or_else(|| probed().map(|psn| (psn, lossy.probes)))
@@ -176,15 +181,16 @@ impl Qp {
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
         budget: &mut Budget,
+        waits: bool,
     ) -> Option<bool> {
-        if self.lossy().question {
+        if self.lossy().question && !waits {
             self.send_question(env, batch, budget);
             return Some(true);
         }
         let una = self.tx.una;
         let sent = self.tx.high.distance_from(una);
-        let probe = self.lossy().probe;
-        let Some((psn, tries)) = self.next_again(sent) else {
+        let probe = self.lossy().probe && !waits;
+        let Some((psn, tries)) = self.next_again(env, sent, waits) else {
             if probe {
                 self.lossy_mut().probe = false;
             }

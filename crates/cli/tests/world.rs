@@ -256,6 +256,26 @@ fn hpccs_analysis_reads_what_is_exported() {
     assert_eq!(analysed.trim_end(), rows(found).join("\n"));
 }
 
+/// A schedule's calculations are no flows of HPCC's, whose analysis would divide by their time
+/// alone, which is zero.
+#[test]
+fn calculations_are_no_lines_of_an_export() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let goal = "num_ranks 2\nrank 0 {\na: calc 500\nb: send 1000b to 1\nb requires a\n\
+        c: send 1b to 0\nd: recv 1b from 0\n}\n\
+        rank 1 {\na: recv 1000b from 0\nb: calc 700\nb requires a\n}\n";
+    fs::write(at("trace.goal"), goal).unwrap();
+    let text = "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [[workload]]\nkind = \"goal\"\nfile = \"trace.goal\"\n";
+    fs::write(at("w.toml"), text).unwrap();
+    let output = world(&["export", &at("w.toml"), "--fct", &at("fct.txt")]);
+    assert!(output.status.success(), "{}", told(&output));
+    // 500 ns, then as `files_in_and_out` has it: the only message, alone in the network.
+    let lines = fs::read_to_string(at("fct.txt")).unwrap();
+    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4189 4189\n");
+}
+
 /// The rows that [`ANALYSIS`] prints.
 fn rows(mut found: Vec<(u64, f64)>) -> Vec<String> {
     found.sort_by(|a, b| a.partial_cmp(b).unwrap());

@@ -116,6 +116,7 @@ pub(super) fn change(
     let found = section.time("at")?;
     let (at, _) = section.need("at", found)?;
     let named = cables.named(&mut section, "cable")?;
+    let switch = switch(&mut section, cluster.topology.switches)?;
     let mut changes: Vec<(Ps, Change)> = Vec::new();
     if !named.is_empty() {
         let links = || named.as_flattened().iter().copied();
@@ -125,34 +126,36 @@ pub(super) fn change(
         if let Some(probability) = section.number("loss", 0.0..=1.0)? {
             changes.extend(links().map(|link| (at, Change::Loss { link, probability })));
         }
-        if changes.is_empty() {
-            let works = section.flag("works")?;
-            // A change of one link is one of both directions.
-            changes
-                .extend(named.iter().map(|[link, _]| (at, Change::Cable { link: *link, works })));
-        }
     }
-    if let Some((node, place)) = section.node("switch")? {
-        let of = cluster.topology.switches;
-        let help = format!("it should be one of the {of} switches, as in \"switch 0\"");
-        match node {
-            Node::Switch(switch) if switch < of => {
-                changes.push((at, Change::Switch { switch, works: section.flag("works")? }));
-            }
-            _ => return Err(Mistake::new(place, format!("{node} is no switch here"), help)),
-        }
+    // A cable with another rate or with losses does not fail.
+    let failing = if changes.is_empty() { named } else { &[] };
+    if !failing.is_empty() || switch.is_some() {
+        let works = section.flag("works")?;
+        // A change of one link is one of both directions.
+        let cable = |[link, _]: &[u32; 2]| (at, Change::Cable { link: *link, works });
+        changes.extend(failing.iter().map(cable));
+        changes.extend(switch.map(|switch| (at, Change::Switch { switch, works })));
+        let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
+        changes.push((at.saturating_add(later), Change::Reroute));
     }
     if changes.is_empty() {
         let help = "name a `cable` or a `switch`";
         return Err(section.mistake("[change] says nothing of what changes", help));
     }
-    let fails = |change: &Change| matches!(change, Change::Cable { .. } | Change::Switch { .. });
-    if changes.iter().any(|(_, change)| fails(change)) {
-        let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
-        changes.push((at.saturating_add(later), Change::Reroute));
-    }
     cluster.changes.append(&mut changes);
     section.end()
+}
+
+/// The switch that a section names, if it names one.
+fn switch(section: &mut Section<'_>, switches: u32) -> Result<Option<u32>, Mistake> {
+    match section.node("switch")? {
+        None => Ok(None),
+        Some((Node::Switch(switch), _)) if switch < switches => Ok(Some(switch)),
+        Some((node, place)) => {
+            let help = format!("it should be one of the {switches} switches, as in \"switch 0\"");
+            Err(Mistake::new(place, format!("{node} is no switch here"), help))
+        }
+    }
 }
 
 /// Reads the section `[record]`.

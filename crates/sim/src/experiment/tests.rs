@@ -143,6 +143,124 @@ fn a_mistake_is_pointed_at() {
     assert!(message.contains("1000000s") && help.contains("less than 1000000s"), "{help}");
 }
 
+/// Several random workloads of one file draw apart, and the first as if it stood alone.
+#[test]
+fn no_two_workloads_draw_the_same() {
+    let world = |rest: &str| {
+        let topology = "shape = \"star\"\nhosts = 8\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        parse(&format!("seed = 4\n[topology]\n{topology}{rest}")).unwrap().flows.flows
+    };
+    let poisson = "[[workload]]\nkind = \"poisson\"\nsizes = \"web-search\"\nload = 0.5\n\
+        span = \"300us\"\n";
+    let permutation = "[[workload]]\nkind = \"permutation\"\nbytes = 9\n";
+    let gets = "[[workload]]\nkind = \"gets\"\nclients = \"1..7\"\nserver = 0\n\
+        sizes = \"web-search\"\ncalls = 9\n";
+    let store = "[[workload]]\nkind = \"store\"\nclients = \"2..7\"\nservers = \"0..1\"\n\
+        sizes = \"1KB\"\noperations = 9\ngets = 0.5\n";
+    // What was drawn of a flow.
+    type Drawn = (u32, u32, u64, Ps, Option<u32>);
+    let drawn = |flow: &Flow| -> Drawn {
+        let Flow { src, dst, bytes, start, verb, .. } = *flow;
+        (src, dst, bytes, start, verb.key())
+    };
+    for kind in [poisson, permutation, gets, store] {
+        let alone: Vec<Drawn> = world(kind).iter().map(drawn).collect();
+        let three: Vec<Drawn> = world(&kind.repeat(3)).iter().map(drawn).collect();
+        let (first, rest) = three.split_at(alone.len());
+        assert_eq!(first, alone, "the first section is as it would be alone");
+        let second = &rest[..first.len().min(rest.len())];
+        assert!(first != second && !rest.ends_with(first), "{kind}");
+        assert!(!rest.ends_with(second), "{kind}");
+        let seeded = format!("{kind}seed = 7\n").repeat(2);
+        let seeded: Vec<Drawn> = world(&seeded).iter().map(drawn).collect();
+        let (one, other) = seeded.split_at(seeded.len() / 2);
+        assert_eq!(one, other, "a seed of its own is what the section draws from");
+    }
+    let starts = |flows: &[Flow]| flows.iter().map(|flow| flow.start).collect::<Vec<Ps>>();
+    let both = starts(&world(&poisson.repeat(2)));
+    let first = starts(&world(poisson));
+    assert!(both[first.len()..].iter().all(|start| !first.contains(start)), "no common start");
+}
+
+/// A change of a cable and a switch is one of both.
+#[test]
+fn a_cable_and_a_switch_may_change_together() {
+    let both = "cable = [\"switch 0\", \"switch 2\"]\nswitch = \"switch 3\"\n";
+    let changes = |rest: &str| {
+        let from = "cable = [\"switch 0\", \"switch 2\"]\n";
+        let text = WORLD.replace(from, &format!("{both}{rest}"));
+        let changes = parse(&text).map(|world| world.cluster.changes);
+        changes.map(|all| all.into_iter().map(|(_, change)| change).collect::<Vec<Change>>())
+    };
+    for works in [false, true] {
+        let found = changes(&format!("works = {works}\n")).unwrap();
+        let [Change::Cable { works: cable, .. }, Change::Switch { switch: 3, works: switch }, _] =
+            *found
+        else {
+            panic!("{found:?}")
+        };
+        assert_eq!((cable, switch), (works, works));
+    }
+    // A slower cable does not fail; the switch does.
+    let found = changes("rate = \"1Gbps\"\n").unwrap();
+    let rates = found.iter().filter(|change| matches!(change, Change::Rate { .. })).count();
+    assert_eq!((rates, found.len()), (2, 4), "{found:?}");
+    assert!(found.contains(&Change::Switch { switch: 3, works: false }), "{found:?}");
+    let slow = WORLD.replace("learnt-after = \"5us\"", "rate = \"1Gbps\"\nworks = true");
+    assert!(parse(&slow).is_err(), "whether a cable works is nothing that its rate says");
+}
+
+/// Flows have the class that they say, that their section says, or that HPCC's file has for them.
+#[test]
+fn workloads_say_their_class() {
+    let world = |host: &str, rest: &str| {
+        let topology = "shape = \"star\"\nhosts = 4\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!("[topology]\n{topology}[host]\n{host}\n[[workload]]\n{rest}");
+        let flows = |_: &str| Ok("2\n0 1 5 100 1000 0\n1 2 12 100 1000 0\n".to_owned());
+        Experiment::parse(&text, &flows, Overrides::default())
+            .map_err(|mistake| (text[mistake.at].to_owned(), mistake.message))
+    };
+    let classes = |host: &str, rest: &str| -> Vec<(Option<u8>, u8)> {
+        let flows = world(host, rest).unwrap().flows;
+        flows.flows.iter().map(|flow| flow.class).zip(flows.groups).collect()
+    };
+    let incast = "kind = \"incast\"\nsources = \"1..2\"\ntarget = 0\nbytes = 9\n";
+    assert_eq!(classes("", incast), [(None, 3), (None, 3)]);
+    assert_eq!(classes("", &format!("{incast}class = 6\n")), [(Some(6), 6), (Some(6), 6)]);
+    let one = "[[workload.flow]]\nfrom = 0\nto = 1\nbytes = 9\n";
+    let flows = format!("kind = \"flows\"\nclass = 2\n{one}{one}class = 7\n");
+    assert_eq!(classes("", &flows), [(Some(2), 2), (Some(7), 7)]);
+    let hpcc = "kind = \"hpcc\"\nfile = \"flow.txt\"\n";
+    assert_eq!(classes("", hpcc), [(Some(5), 5), (Some(4), 12)]);
+    assert_eq!(classes("", &format!("{hpcc}class = 1\n")), [(Some(1), 1), (Some(1), 1)]);
+    for host in ["transport = \"irn\"", "short-first = true"] {
+        assert_eq!(classes(host, hpcc), [(None, 5), (None, 12)], "{host}");
+    }
+    assert_eq!(world("", &format!("{incast}class = 8\n")).unwrap_err().0, "8");
+    let (_, message) = world("transport = \"irn\"", &format!("{incast}class = 1\n")).unwrap_err();
+    assert!(message.contains("`irn` is a model"), "{message}");
+}
+
+/// Bytes that exist take memory at both ends of each flow: too many are told where they are asked
+/// for, and not found out by a machine without memory.
+#[test]
+fn bytes_that_do_not_fit_memory_are_refused() {
+    let parse_with = |payload: &str, bytes: &str| {
+        let topology = "shape = \"star\"\nhosts = 64\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!(
+            "[topology]\n{topology}[host]\npayload = \"{payload}\"\n\
+             [[workload]]\nkind = \"permutation\"\nbytes = \"{bytes}\"\n"
+        );
+        parse(&text).map_err(|mistake| (text[mistake.at].to_owned(), mistake.message))
+    };
+    let (place, message) = parse_with("real", "2GB").unwrap_err();
+    assert_eq!(place, "\"real\"");
+    assert!(message.contains("239 GiB of memory") && message.contains("is 4 GiB"), "{message}");
+    assert!(parse_with("hollow", "2GB").is_ok());
+    assert!(parse_with("real", "32MiB").is_ok());
+    assert!(parse_with("real", "33MiB").is_err());
+}
+
 /// What only all flows together show is told at the workload that they come from.
 #[test]
 fn a_wrong_flow_is_told_at_its_workload() {
@@ -243,7 +361,7 @@ fn files_that_a_world_names_are_read() {
     };
     let read = Experiment::parse(world, &files, Overrides::default()).unwrap();
     assert_eq!(read.flows.ports, [200]);
-    assert_eq!(read.flows.flows, [Flow::new(0, 1, 5000, MS)]);
+    assert_eq!(read.flows.flows, [Flow { class: Some(3), ..Flow::new(0, 1, 5000, MS) }]);
     assert_eq!(read.cluster.changes.len(), 2, "the lossy cable, in both directions");
     // Of two cables beside each other, the one that the file says loses packets.
     let beside = |name: &str| match name {

@@ -44,7 +44,8 @@ pub struct Cluster {
     /// The time to wait for an acknowledge, as a code of the specification: 4.096 µs · 2^code.
     pub timeout: u8,
     /// Shorter flows have higher classes ([`Flow::classes`](super::Flow::classes)), and larger
-    /// shares of their cards. Switches heed classes if [`NetOptions::classes`] says so.
+    /// shares of their cards; but those that say their class have that. Switches heed classes if
+    /// [`NetOptions::classes`] says so.
     pub short_first: bool,
     /// Whether payload exists.
     pub payload: Content,
@@ -91,6 +92,16 @@ pub enum ClusterError {
         /// How many bytes.
         missing: u64,
     },
+    /// The bytes of messages exist, and would take too much memory.
+    #[error(
+        "the flows' bytes take {} GiB of memory, at their sources and at their targets; the most \
+         is {} GiB",
+        bytes.div_ceil(1 << 30), Cluster::REAL >> 30
+    )]
+    Real {
+        /// The bytes at both ends of all flows.
+        bytes: u64,
+    },
     /// The transport is a model, which has no cards and no payload.
     #[error(
         "`{0}` is a model of a transport, whose hosts have no payload, cards, classes or kernels"
@@ -110,6 +121,9 @@ impl Cluster {
     /// The usual [`Cluster::lot`]: the state of so many hosts, some 16 KB each, fits a core's share
     /// of a processor's last cache.
     pub const LOT: u32 = 128;
+
+    /// The most bytes of memory of all flows where their bytes exist.
+    pub const REAL: u64 = 4 << 30;
 
     /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
     pub fn new(topology: Topology) -> Cluster {
@@ -139,15 +153,21 @@ impl Cluster {
         rates.filter_map(LineRate::bits).min().unwrap_or(0)
     }
 
-    /// Can the transport have what the cluster and these flows ask for?
+    /// Can the transport have what the cluster and these flows ask for, and the machine?
     pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
         let has_cards = self.hardware.iter().any(Option::is_some);
         let has_kernels = flows.iter().any(Flow::is_call);
-        let asks = has_cards || has_kernels || self.short_first || self.payload == Content::Real;
-        match asks && self.transport.is_model() {
-            true => Err(ClusterError::Model(self.transport.name)),
-            false => Ok(()),
+        let has_classes = self.short_first || flows.iter().any(|flow| flow.class.is_some());
+        let is_real = self.payload == Content::Real;
+        let asks = has_cards || has_kernels || has_classes || is_real;
+        if asks && self.transport.is_model() {
+            return Err(ClusterError::Model(self.transport.name));
         }
+        let bytes = flows.iter().fold(0u64, |sum, flow| sum.saturating_add(2 * flow.bytes));
+        if is_real && bytes > Cluster::REAL {
+            return Err(ClusterError::Real { bytes });
+        }
+        Ok(())
     }
 
     /// The address of a host's card: 10.0.0.1 and on.

@@ -265,6 +265,47 @@ fn waits_and_needs_hold() {
     assert!(star(2).run(&[flows[0].clone(), two]).unwrap_err().to_string().contains("needs 2"));
 }
 
+/// Waits that add up to more than the clock can say are refused; up to a hundred days they are run.
+#[test]
+fn waits_do_not_run_past_the_end_of_the_clock() {
+    let chain = |waits: u32| -> Vec<Flow> {
+        let wait = |i: u32| Flow::wait(0, i.checked_sub(1).into_iter().collect(), Flow::LATEST);
+        let last = Flow { after: vec![waits - 1], ..Flow::new(0, 1, 1000, 0) };
+        (0..waits).map(wait).chain([last]).collect()
+    };
+    let report = star(2).run(&chain(10_000)).unwrap();
+    assert_eq!((report.done(), report.flows[10_000].began), (10_001, Some(Flow::FURTHEST)));
+    for waits in [10_001, 18_448] {
+        let error = star(2).run(&chain(waits));
+        assert_eq!(error, Err(ClusterError::Flow(FlowError::Far { flow: 10_000 })));
+    }
+    // Of two that it could go on with, the first counts.
+    let first = Flow { needs: Some(1), after: vec![0, 9_999], ..Flow::new(0, 1, 1, Flow::LATEST) };
+    let flows: Vec<Flow> = chain(10_000)[..10_000].iter().cloned().chain([first]).collect();
+    assert_eq!(Flow::check(&flows, 2), Ok(()));
+}
+
+/// A flow of a high class is not held up by long ones of the lowest, in its card and in the switch.
+#[test]
+fn a_flow_has_the_class_that_it_says() {
+    let run = |class, short_first| {
+        let mut cluster = Cluster { short_first, ..star(4) };
+        cluster.net.classes = true;
+        let mut flows = incast([1, 2, 3, 1, 2, 3], 0, 1 << 20);
+        flows.push(Flow { class, ..Flow::new(1, 0, 1 << 16, 20 * US) });
+        let report = cluster.run(&flows).unwrap();
+        assert_whole(&report, &flows);
+        report.flows[6].slowdown().unwrap()
+    };
+    let (none, low, high) = (run(None, false), run(Some(0), false), run(Some(7), false));
+    assert!(high < 2.0 && low > 3.0 && none > 3.0, "{high}, {low}, {none}");
+    // It is the shortest, and of the highest class by its length; what it says goes first.
+    let (short, told) = (run(None, true), run(Some(0), true));
+    assert!(told > 3.0 * short, "{short}, {told}");
+    let wrong = star(2).run(&[Flow { class: Some(8), ..Flow::new(0, 1, 1, 0) }]);
+    assert_eq!(wrong, Err(ClusterError::Flow(FlowError::Class { flow: 0, class: 8 })));
+}
+
 /// Each transport carries what it is given, and alone takes the time that arithmetic says.
 #[test]
 fn every_transport_carries_messages() {

@@ -4,7 +4,7 @@
 //! - A topology is the number of nodes, of switches and of links; the switches' numbers; and for
 //!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
 //! - A list of flows is its length, and for each flow its source, target, priority group, target
-//!   port, bytes, and start in seconds.
+//!   port, bytes, and start in seconds. The group is the flow's class.
 //! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes,
 //!   start, completion time, and completion time alone, in nanoseconds.
 
@@ -138,7 +138,7 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
             }
         };
         let (src, dst) = (host("a flow's source")?, host("a flow's target")?);
-        let group = words.value("a priority group")?;
+        let group: u8 = words.value("a priority group")?;
         let port = words.value("a port")?;
         let bytes: u64 = words.value("a number of bytes")?;
         let start: f64 = words.value("a start in seconds")?;
@@ -146,7 +146,8 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
         if !(0.0..=Flow::LATEST as f64).contains(&ps) {
             return Err(words.error(format!("a start at {start} s is not from 0 to 1000")));
         }
-        let flow = Flow::new(src, dst, bytes, ps as Ps);
+        let class = Some(group & 7);
+        let flow = Flow { class, ..Flow::new(src, dst, bytes, ps as Ps) };
         Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
             .map_err(|error| words.error(error))?;
         read.flows.push(flow);
@@ -156,7 +157,7 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
     Ok(read)
 }
 
-/// Writes an `fct.txt`: the flows that have ended, in the order in which they did.
+/// Writes an `fct.txt`: the messages that have ended, in the order in which they did.
 pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> String {
     let mut numbers = vec![0; of.topology.hosts as usize];
     for (number, node) in (0u32..).zip(&of.nodes) {
@@ -171,7 +172,8 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     // HPCC counts the ports of a source for each of its targets.
     let mut ports: BTreeMap<(u32, u32), u16> = BTreeMap::new();
     let mut lines = Vec::new();
-    for ((done, flow), dport) in report.flows.iter().zip(&flows.flows).zip(&flows.ports) {
+    let all = report.flows.iter().zip(&flows.flows).zip(&flows.ports);
+    for ((done, flow), dport) in all.filter(|((_, flow), _)| !flow.is_wait()) {
         let next = ports.entry((flow.src, flow.dst)).or_insert(10_000);
         let sport = *next;
         *next = next.wrapping_add(1);
@@ -210,7 +212,7 @@ mod tests {
         assert_eq!(of.topology.check(), Ok(()));
         assert!(of.topology.cables.iter().all(|cable| cable.delay == 1_000_000));
         let flows = read_flows(FLOWS, &of).unwrap();
-        assert_eq!(flows.flows[0], Flow::new(0, 1, 1000, 2_000_000));
+        assert_eq!(flows.flows[0], Flow { class: Some(3), ..Flow::new(0, 1, 1000, 2_000_000) });
         let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
         // As `a_message_takes_what_arithmetic_says` of the flows has it.
         let first = write_fct(&report, &flows, &of).lines().next().unwrap().to_owned();

@@ -171,6 +171,8 @@ pub struct Net {
     pub(super) routes: Routes,
     pub(super) changes: Changes,
     pfc: Option<PfcOptions>,
+    /// Otherwise all packets are of one class.
+    heeds_classes: bool,
     part: Option<Box<Part>>,
     pub(super) notes: Notes,
 }
@@ -223,6 +225,7 @@ impl Net {
             routes: Routes::new(&links, (hosts, switches), (options.routing, options.seed), atlas),
             changes: Changes::new(links, switches, options.seed),
             pfc: options.pfc,
+            heeds_classes: options.classes,
             part: None,
             notes: Notes::default(),
         })
@@ -378,7 +381,7 @@ impl Net {
 
     /// The bytes that wait at a link's port, what is being sent included.
     pub fn backlog(&self, link: u32) -> u64 {
-        let waiting = self.queues.get(link as usize).map_or(0, |queues| queues.bytes);
+        let waiting = self.queues.get(link as usize).map_or(0, Queues::bytes);
         self.ports[link as usize].backlog(self.now) + waiting
     }
 
@@ -396,6 +399,15 @@ impl Net {
             link = self.routes.next(self.now, switch, to, 0);
         }
         Vec::new()
+    }
+
+    /// The bytes of a class that wait at a port with queues, what is being sent included if it is
+    /// of this class.
+    fn backlog_of(&self, link: u32, class: u8) -> u64 {
+        let queues = &self.queues[link as usize];
+        let is_other = queues.leaving.is_some_and(|leaving| leaving.class != class);
+        let sending = if is_other { 0 } else { self.ports[link as usize].backlog(self.now) };
+        sending + queues.bytes_of(class)
     }
 
     /// The packets in the network.
@@ -578,11 +590,15 @@ impl Net {
 
 /// Ports with queues.
 impl Net {
-    /// Puts a packet in its class's queue.
+    /// Puts a packet in its class's queue: what of other classes waits is no reason to drop it, nor
+    /// to mark it.
     fn enqueue(&mut self, link: u32, mut packet: Packet) {
+        if !self.heeds_classes {
+            packet.class = 0;
+        }
         let Packet { via, class, bytes, .. } = packet;
         let switch = self.ports[link as usize].switch;
-        let backlog = self.backlog(link);
+        let backlog = self.backlog_of(link, class);
         if switch != NONE {
             if !self.enters(switch, (via, class), backlog, u64::from(bytes)) {
                 return self.drop_packet(link, packet, |tally| &mut tally.dropped_full);

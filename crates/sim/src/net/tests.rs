@@ -200,6 +200,42 @@ fn a_higher_class_overtakes() {
     assert_eq!(order[..3], [0, 99, 1], "one had begun");
 }
 
+/// A class whose line is full loses packets and has them marked; one whose line is empty neither.
+#[test]
+fn a_full_class_costs_no_other_class_anything() {
+    let buffer = BufferOptions {
+        queue_bytes: 40_000,
+        marking: Some(Marking::step(20_000)),
+        ..BufferOptions::default()
+    };
+    let mut net = star(9, &NetOptions { classes: true, buffer, ..NetOptions::default() });
+    for src in 1..9 {
+        (0..40).for_each(|i| send(&mut net, src, packet(0, 1000, i)));
+    }
+    assert!(net.step(3 * US / 2).is_none(), "the first are at the switch");
+    net.advance(3 * US / 2);
+    (1..9).for_each(|src| send(&mut net, src, Packet { class: 7, ..packet(0, 1000, 99) }));
+    // The line is full from 1.6 µs on, and these come at 2.7 µs: before what waits, and whole.
+    let all = arrivals(&mut net);
+    let high: Vec<&(Ps, u32, Packet)> = all.iter().filter(|(.., p)| p.flow == 99).collect();
+    assert_eq!(high.len(), 8, "none is dropped");
+    assert!(high.iter().all(|(.., p)| !p.marked), "none is marked");
+    assert!(high[7].0 < 5 * US, "{}", high[7].0);
+    let t = net.tally;
+    assert!(t.dropped_full > 100 && t.marked > 40, "{t:?}");
+    assert_conserved(&net);
+}
+
+/// Flow control alone heeds no classes: packets keep their order.
+#[test]
+fn without_classes_a_class_is_nothing() {
+    let mut net = star(3, &NetOptions { pfc: Some(PFC), ..NetOptions::default() });
+    (0..10).for_each(|i| send(&mut net, 1, packet(0, 1000, i)));
+    send(&mut net, 1, Packet { class: 5, ..packet(0, 1000, 99) });
+    let order: Vec<u32> = arrivals(&mut net).iter().map(|(.., p)| p.flow).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 99]);
+}
+
 /// Four switches in a ring, each with traffic that goes two cables on: the textbook deadlock.
 #[test]
 fn a_circle_of_pauses_is_found() {

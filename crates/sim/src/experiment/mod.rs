@@ -97,7 +97,7 @@ impl Experiment {
         let threads = world.number("threads", 1..=2)?;
         let until = world.time("until")?;
         let shape = world.section("topology")?;
-        let topology = topology::read(shape, files)?;
+        let mut topology = topology::read(shape, files)?;
         let mut cluster = Cluster::new(topology.topology.clone());
         cluster.net.seed = overrides.seed.or(seed).unwrap_or(1);
         cluster.threads = overrides.threads.or(threads).unwrap_or(1);
@@ -116,6 +116,7 @@ impl Experiment {
         for change in world.sections("change")? {
             switches::change(change, &cables, &mut cluster)?;
         }
+        topology.topology.cables.clone_from(&cluster.topology.cables);
         if world.has("record") {
             switches::record(world.section("record")?, &cables, &mut cluster)?;
         }

@@ -84,23 +84,30 @@ pub(super) fn losses(of: &HpccTopology, cluster: &mut Cluster) {
     }
 }
 
-/// By the ends of a cable, the lesser first: the two links of each cable between them. It is made
-/// once for all sections that name cables.
-pub(super) struct Cables(BTreeMap<[Node; 2], Vec<[u32; 2]>>);
+/// Cables by their names. It is made once for all sections that name some.
+pub(super) struct Cables {
+    /// By the ends of a cable, the lesser first: the two links of each cable between them.
+    between: BTreeMap<[Node; 2], Vec<[u32; 2]>>,
+    /// By link: its cable.
+    of: Vec<usize>,
+}
 
 impl Cables {
     pub(super) fn of(topology: &Topology) -> Cables {
-        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (cable, links) in topology.cables.iter().zip(topology.links_of_cables()) {
-            all.entry([cable.a.min(cable.b), cable.a.max(cable.b)]).or_default().push(links);
+        let links = topology.links_of_cables();
+        let mut between: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut of = vec![0; 2 * links.len()];
+        for (i, (cable, links)) in topology.cables.iter().zip(links).enumerate() {
+            between.entry([cable.a.min(cable.b), cable.a.max(cable.b)]).or_default().push(links);
+            links.into_iter().for_each(|link| of[link as usize] = i);
         }
-        Cables(all)
+        Cables { between, of }
     }
 
     /// The cables between the nodes that a section names; none if it names none.
     fn named(&self, section: &mut Section<'_>, key: &'static str) -> Result<&[[u32; 2]], Mistake> {
         let Some(([a, b], at)) = section.cable(key)? else { return Ok(&[]) };
-        self.0.get(&[a.min(b), a.max(b)]).map(Vec::as_slice).ok_or_else(|| {
+        self.between.get(&[a.min(b), a.max(b)]).map(Vec::as_slice).ok_or_else(|| {
             let message = format!("there is no cable between {a} and {b}");
             Mistake::new(at, message, "name the ends of a cable of the topology")
         })
@@ -117,18 +124,26 @@ pub(super) fn change(
     let (at, _) = section.need("at", found)?;
     let named = cables.named(&mut section, "cable")?;
     let switch = switch(&mut section, cluster.topology.switches)?;
-    let mut changes: Vec<(Ps, Change)> = Vec::new();
+    let (mut changes, mut is_slow) = (Vec::new(), false);
     if !named.is_empty() {
         let links = || named.as_flattened().iter().copied();
         if let Some(rate) = section.rate("rate")? {
-            changes.extend(links().map(|link| (at, Change::Rate { link, rate })));
+            is_slow = true;
+            if at == 0 {
+                // It is so from the start on, for all that asks for a cable's rate.
+                links().for_each(|link| {
+                    cluster.topology.cables[cables.of[link as usize]].rate = rate;
+                });
+            } else {
+                changes.extend(links().map(|link| (at, Change::Rate { link, rate })));
+            }
         }
         if let Some(probability) = section.number("loss", 0.0..=1.0)? {
             changes.extend(links().map(|link| (at, Change::Loss { link, probability })));
         }
     }
     // A cable with another rate or with losses does not fail.
-    let failing = if changes.is_empty() { named } else { &[] };
+    let failing = if changes.is_empty() && !is_slow { named } else { &[] };
     if !failing.is_empty() || switch.is_some() {
         let works = section.flag("works")?;
         // A change of one link is one of both directions.
@@ -138,7 +153,7 @@ pub(super) fn change(
         let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
         changes.push((at.saturating_add(later), Change::Reroute));
     }
-    if changes.is_empty() {
+    if changes.is_empty() && !is_slow {
         let help = "name a `cable` or a `switch`";
         return Err(section.mistake("[change] says nothing of what changes", help));
     }

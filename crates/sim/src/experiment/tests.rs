@@ -287,6 +287,29 @@ fn a_cable_may_have_another_rate_and_lose_packets_at_once() {
     assert_eq!((changes.len(), rates.count()), (4, 2), "{changes:?}");
 }
 
+/// A cable that is slow from the start on is judged as a slow one: alone, a flow loses nothing.
+#[test]
+fn a_cable_that_begins_slow_is_a_slow_cable() {
+    let world = |at: &str| {
+        format!(
+            "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+             [[change]]\nat = \"{at}\"\ncable = [\"switch 0\", \"host 1\"]\nrate = \"10Gbps\"\n\
+             [[workload]]\nkind = \"incast\"\nsources = \"0\"\ntarget = 1\nbytes = \"64KB\"\n"
+        )
+    };
+    let Experiment { cluster, flows, topology, .. } = parse(&world("0us")).unwrap();
+    assert_eq!((&topology.topology, cluster.changes.len()), (&cluster.topology, 0));
+    assert_eq!(cluster.host_rates(), [100_000_000_000, 10_000_000_000]);
+    let report = cluster.run(&flows.flows).unwrap();
+    let slowdown = report.flows[0].slowdown().unwrap();
+    assert!((slowdown - 1.0).abs() < 1e-3, "{slowdown}");
+    let Experiment { cluster, flows, .. } = parse(&world("1ns")).unwrap();
+    assert_eq!((cluster.changes.len(), cluster.host_bits()), (2, 100_000_000_000));
+    let later = cluster.run(&flows.flows).unwrap();
+    assert_eq!(later.flows[0].ended, report.flows[0].ended);
+    assert!(later.flows[0].slowdown() > Some(5.0), "as of the rate at the start");
+}
+
 #[test]
 fn what_takes_too_much_memory_is_refused_before_it_is_built() {
     let message = |from: &str, to: &str| parse(&WORLD.replace(from, to)).unwrap_err().message;

@@ -6,7 +6,7 @@ use super::section::{Files, Mistake, Section, in_file};
 use crate::dice::{Mix, mix};
 use crate::flows::{
     Cluster, ClusterError, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling,
-    incast, permutation, poisson, ring_all_reduce,
+    incast, permutation, poisson_at, ring_all_reduce,
 };
 use crate::format::hpcc::{self, HpccFlows, HpccTopology};
 use crate::format::{goal, htsim};
@@ -167,8 +167,7 @@ fn random(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mi
     let found = section.time("span")?;
     let (span, _) = section.need("span", found)?;
     let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
-    let (hosts, bits) = (around.cluster.topology.hosts, around.cluster.host_bits());
-    poisson(hosts, bits, load, &sizes, span, seed)
+    poisson_at(&around.cluster.host_rates(), load, &sizes, span, seed)
         .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))
 }
 

@@ -94,8 +94,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let part = division.part(own);
             world.set_part(first as usize, part);
         }
-        let bits = cluster.host_bits();
-        for host in 0..cluster.topology.hosts {
+        for (host, bits) in (0..cluster.topology.hosts).zip(cluster.host_rates()) {
             let profile = cluster.hardware.get(host as usize).copied().flatten();
             world.note_host(Cluster::address(host), profile);
             if (first..last).contains(&host) {

@@ -10,8 +10,8 @@ use super::flow::{Flow, FlowError};
 use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
-use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Atlas, Cable, Change, Net, NetOptions, Topology, TopologyError};
+use crate::net::time::{NEVER, Ps};
+use crate::net::{Atlas, Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -146,11 +146,24 @@ impl Cluster {
         }
     }
 
-    /// The rate of the slowest host's cable, in bits per second; zero if it has no limit.
+    /// By host: the rate of its cable, in bits per second; zero if it has no limit.
+    pub fn host_rates(&self) -> Vec<u64> {
+        let mut rates = vec![0; self.topology.hosts as usize];
+        for Cable { a, b, rate, .. } in &self.topology.cables {
+            for end in [a, b] {
+                if let Node::Host(host) = end
+                    && let Some(bits) = rates.get_mut(*host as usize)
+                {
+                    *bits = rate.bits().unwrap_or(0);
+                }
+            }
+        }
+        rates
+    }
+
+    /// The least of [`Cluster::host_rates`]; zero if none has a limit.
     pub fn host_bits(&self) -> u64 {
-        let is_host = |cable: &&Cable| [cable.a, cable.b].iter().any(|n| n.switch().is_none());
-        let rates = self.topology.cables.iter().filter(is_host).map(|cable| cable.rate);
-        rates.filter_map(LineRate::bits).min().unwrap_or(0)
+        self.host_rates().into_iter().filter(|bits| *bits > 0).min().unwrap_or(0)
     }
 
     /// Can the transport have what the cluster and these flows ask for, and the machine?
@@ -175,7 +188,7 @@ impl Cluster {
         IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
     }
 
-    /// The configuration of a host's card, where [`Cluster::host_bits`] are so many.
+    /// The configuration of a host's card, whose cable carries so many bits per second.
     pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;

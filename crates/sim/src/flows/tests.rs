@@ -3,8 +3,8 @@
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
-    BufferOptions, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions, Node,
-    PfcOptions, Ps, Routing, Star, Topology,
+    BufferOptions, Cable, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions,
+    Node, PfcOptions, Ps, Routing, Star, Topology,
 };
 
 pub(super) fn star(hosts: u32) -> Cluster {
@@ -304,6 +304,35 @@ fn a_flow_has_the_class_that_it_says() {
     assert!(told > 3.0 * short, "{short}, {told}");
     let wrong = star(2).run(&[Flow { class: Some(8), ..Flow::new(0, 1, 1, 0) }]);
     assert_eq!(wrong, Err(ClusterError::Flow(FlowError::Class { flow: 0, class: 8 })));
+}
+
+/// Two hosts at 100 Gb/s, and two at 25, on one switch.
+fn two_rates() -> Topology {
+    let cable = |host| Cable {
+        a: Node::Host(host),
+        b: Node::Switch(0),
+        rate: LineRate::gigabits(if host < 2 { 100 } else { 25 }),
+        delay: US,
+    };
+    Topology { hosts: 4, switches: 1, cables: (0..4).map(cable).collect() }
+}
+
+/// A card's rate is that of its own cable, whatever others have.
+#[test]
+fn a_fast_host_is_not_held_to_the_slowest() {
+    assert_eq!(
+        Cluster::new(two_rates()).host_rates(),
+        [100, 100, 25, 25].map(|g| g * 1_000_000_000)
+    );
+    for transport in TRANSPORTS {
+        let cluster =
+            Cluster { transport: *transport, window_packets: 4096, ..Cluster::new(two_rates()) };
+        for (src, dst) in [(0, 1), (2, 3)] {
+            let report = cluster.run(&[Flow::new(src, dst, 1 << 20, 0)]).unwrap();
+            let slowdown = report.flows[0].slowdown().unwrap();
+            assert!((slowdown - 1.0).abs() < 2e-3, "{}, from {src}: {slowdown}", transport.name);
+        }
+    }
 }
 
 /// Each transport carries what it is given, and alone takes the time that arithmetic says.

@@ -31,7 +31,14 @@ impl Net {
                 self.changes.switch_down[switch as usize] = !works;
                 self.mark_down();
             }
-            Change::Rate { link, rate } => self.ports[link as usize].rate = rate,
+            Change::Rate { link, rate } => {
+                let i = link as usize;
+                self.ports[i].rate = rate;
+                self.markings[i] = self.buffer.marking_at(rate.bits());
+                if let (Some(pfc), Some(ingress)) = (self.pfc, self.ingress.get_mut(i)) {
+                    ingress.headroom = pfc.headroom(rate, self.ports[i].delay);
+                }
+            }
             Change::Loss { link, probability } => {
                 self.changes.set_loss(link, probability);
                 self.ports[link as usize].flags.lossy = probability > 0.0;

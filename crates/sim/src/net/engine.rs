@@ -159,8 +159,9 @@ pub struct Net {
     live: u64,
     /// By link: the one in the other direction.
     pub(super) back: Vec<u32>,
+    pub(super) buffer: BufferOptions,
     /// By link, if packets are marked: the thresholds.
-    markings: Vec<Option<Marking>>,
+    pub(super) markings: Vec<Option<Marking>>,
     randoms: Vec<Mix>,
     /// By link, with classes or flow control.
     pub(super) queues: Vec<Queues>,
@@ -170,7 +171,7 @@ pub struct Net {
     pub(super) of_switch: Vec<Vec<u32>>,
     pub(super) routes: Routes,
     pub(super) changes: Changes,
-    pfc: Option<PfcOptions>,
+    pub(super) pfc: Option<PfcOptions>,
     /// Otherwise all packets are of one class.
     heeds_classes: bool,
     part: Option<Box<Part>>,
@@ -216,6 +217,7 @@ impl Net {
             ports: links.iter().map(|link| port(link, hosts)).collect(),
             live: 0,
             back: links.iter().map(|link| link.back).collect(),
+            buffer: options.buffer,
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
             randoms: (0..links.len() as u64).map(|i| Mix::new(mix(options.seed ^ i))).collect(),
             queues: vec![Queues::default(); none],

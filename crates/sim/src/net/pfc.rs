@@ -53,7 +53,8 @@ struct Hold {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ingress {
     holds: [Hold; CLASSES],
-    headroom: u64,
+    /// What is set aside for each class, in bytes.
+    pub(super) headroom: u64,
 }
 
 /// What became of a packet that has come.

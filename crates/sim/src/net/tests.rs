@@ -371,6 +371,27 @@ fn a_lossy_link_loses_its_share_and_a_slow_one_is_slow() {
     assert_conserved(&net);
 }
 
+/// Where a port slows down, it marks at a shorter queue: thresholds are for a rate.
+#[test]
+fn a_port_that_slows_down_marks_as_a_slow_one() {
+    let marked = |slows_at: Option<Ps>| {
+        let buffer = BufferOptions {
+            marking: Some(Marking::step(100_000)),
+            marking_bits: 100_000_000_000,
+            ..BufferOptions::default()
+        };
+        let mut net = star(3, &NetOptions { buffer, ..NetOptions::default() });
+        let link = net.links_between(Node::Switch(0), Node::Host(0))[0];
+        let slow = LineRate::gigabits(10);
+        slows_at.into_iter().for_each(|at| net.plan(at, Change::Rate { link, rate: slow }));
+        (1..3).for_each(|src| (0..50).for_each(|i| send(&mut net, src, packet(0, 1000, i))));
+        arrivals(&mut net).iter().filter(|(.., p)| p.marked).count()
+    };
+    assert_eq!(marked(None), 0, "the queue has 50 packets at most");
+    // Of 100 packets, those that meet more than ten.
+    assert!(marked(Some(US)) > 70, "{}", marked(Some(US)));
+}
+
 /// Which packets a link loses depends on the seed, and on nothing else.
 #[test]
 fn losses_come_from_the_seed() {

@@ -90,6 +90,8 @@ pub(super) struct Outcome {
     /// The bytes of flows that have ended, by the time until the run stopped, a host.
     pub(super) gigabits_per_host: f64,
     pub(super) packets: Packets,
+    /// Pauses and captured packets of which there were too many to be kept.
+    pub(super) not_noted: u64,
     pub(super) classes: Vec<Class>,
     pub(super) stages: Vec<Stage>,
     /// The sum of all arrivals, which names a run: the same for the same world on any machine.
@@ -184,6 +186,7 @@ impl Outcome {
                 pauses: t.pauses,
                 sent_again: report.retransmitted,
             },
+            not_noted: report.record.as_ref().map_or(0, |record| record.notes.missed),
             classes: report.classes(GROUPS).iter().map(Class::of).collect(),
             stages: stages.unwrap_or_default(),
             trace: format!("{:016x}", report.trace.hash),
@@ -246,6 +249,7 @@ impl Outcome {
             ("marked", p.marked),
             ("sent again", p.sent_again),
             ("pauses", p.pauses),
+            ("not noted for want of room", self.not_noted),
         ];
         let counts = counts.into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
         rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));

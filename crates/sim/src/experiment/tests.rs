@@ -261,6 +261,34 @@ fn bytes_that_do_not_fit_memory_are_refused() {
     assert!(parse_with("real", "33MiB").is_err());
 }
 
+/// A workload may be of some hosts: it is the one that so many hosts alone would have.
+#[test]
+fn a_workload_may_be_of_some_hosts() {
+    let flows = |hosts: u32, rest: &str| {
+        let topology = "shape = \"star\"\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!("[topology]\n{topology}hosts = {hosts}\n[[workload]]\n{rest}");
+        let read = parse(&text).map_err(|mistake| (text[mistake.at].to_owned(), mistake.message));
+        read.map(|world| world.flows.flows)
+    };
+    let poisson = "kind = \"poisson\"\nsizes = \"hadoop\"\nload = 0.5\nspan = \"100us\"\n";
+    for kind in ["permutation", "all-to-all", "ring-all-reduce", "halving-doubling", "poisson"] {
+        let rest = match kind {
+            "poisson" => poisson.to_owned(),
+            _ => format!("kind = \"{kind}\"\nbytes = 4000\n"),
+        };
+        let (alone, some) = (flows(4, &rest), flows(9, &format!("{rest}hosts = \"3..6\"\n")));
+        let moved = |flow: Flow| Flow { src: flow.src + 3, dst: flow.dst + 3, ..flow };
+        let moved: Vec<Flow> = alone.unwrap().into_iter().map(moved).collect();
+        assert_eq!(some.unwrap(), moved, "{kind}");
+        let wrong = flows(9, &format!("{rest}hosts = \"3..9\"\n")).unwrap_err();
+        assert_eq!(wrong.0, "\"3..9\"");
+    }
+    let three = "kind = \"halving-doubling\"\nbytes = 4000\nhosts = \"0..2\"\n";
+    assert_eq!(flows(8, three).unwrap_err().1, "3 hosts are no power of two");
+    let one = flows(8, &format!("{poisson}hosts = 2\n")).unwrap_err().1;
+    assert!(one.contains("needs two hosts"), "{one}");
+}
+
 /// What only all flows together show is told at the workload that they come from.
 #[test]
 fn a_wrong_flow_is_told_at_its_workload() {

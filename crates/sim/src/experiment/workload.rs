@@ -87,26 +87,8 @@ fn made(
             };
             (0..times).flat_map(burst).collect()
         }
-        "permutation" => {
-            let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
-            room(section, hosts.into())?;
-            permutation(hosts, length(section, "bytes")?, seed)
-        }
-        "all-to-all" => {
-            room(section, u64::from(hosts) * u64::from(hosts - 1))?;
-            all_to_all(hosts, length(section, "bytes")?)
-        }
-        "ring-all-reduce" => {
-            room(section, 2 * u64::from(hosts) * u64::from(hosts.saturating_sub(1)))?;
-            let bytes = length(section, "bytes")?;
-            ring_all_reduce(hosts, bytes)
-        }
-        "halving-doubling" => {
-            room(section, 2 * u64::from(hosts) * u64::from(hosts.ilog2()))?;
-            let bytes = length(section, "bytes")?;
-            let why = format!("{hosts} hosts are no power of two");
-            let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
-            halving_doubling(hosts, bytes).ok_or_else(|| section.mistake(why, help))?
+        "permutation" | "all-to-all" | "ring-all-reduce" | "halving-doubling" => {
+            pattern(section, kind, around)?
         }
         "calls" => closed_loop(section, hosts)?,
         "gets" => fetches(section, around)?,
@@ -117,6 +99,52 @@ fn made(
             return Err(Mistake::new(at, message, format!("it should be {KINDS}")));
         }
     })
+}
+
+/// The hosts that a section is about: all, if it does not say.
+fn some_hosts(section: &mut Section<'_>, cluster: &Cluster) -> Result<Vec<u32>, Mistake> {
+    let all = cluster.topology.hosts;
+    Ok(section.hosts_if("hosts", all)?.unwrap_or_else(|| (0..all).collect()))
+}
+
+/// Has flows between the first hosts be between these.
+fn between(mut flows: Vec<Flow>, hosts: &[u32]) -> Vec<Flow> {
+    for flow in &mut flows {
+        (flow.src, flow.dst) = (hosts[flow.src as usize], hosts[flow.dst as usize]);
+    }
+    flows
+}
+
+/// Flows among some hosts that all do the same.
+fn pattern(
+    section: &mut Section<'_>,
+    kind: &str,
+    around: Around<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let own = some_hosts(section, around.cluster)?;
+    let (hosts, others) = (own.len() as u32, own.len() as u64 - 1);
+    let each = match kind {
+        "permutation" => 1,
+        "all-to-all" => others,
+        "ring-all-reduce" => 2 * others,
+        _ => 2 * u64::from(hosts.ilog2()),
+    };
+    room(section, u64::from(hosts) * each)?;
+    let bytes = length(section, "bytes")?;
+    let flows = match kind {
+        "permutation" => {
+            let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
+            permutation(hosts, bytes, seed)
+        }
+        "all-to-all" => all_to_all(hosts, bytes),
+        "ring-all-reduce" => ring_all_reduce(hosts, bytes),
+        _ => halving_doubling(hosts, bytes).ok_or_else(|| {
+            let why = format!("{hosts} hosts are no power of two");
+            let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
+            section.mistake(why, help)
+        })?,
+    };
+    Ok(between(flows, &own))
 }
 
 /// Adds flows behind those that there are.
@@ -167,7 +195,10 @@ fn random(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mi
     let found = section.time("span")?;
     let (span, _) = section.need("span", found)?;
     let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
-    poisson_at(&around.cluster.host_rates(), load, &sizes, span, seed)
+    let (all, hosts) = (around.cluster.host_rates(), some_hosts(section, around.cluster)?);
+    let rates: Vec<u64> = hosts.iter().map(|host| all[*host as usize]).collect();
+    poisson_at(&rates, load, &sizes, span, seed)
+        .map(|flows| between(flows, &hosts))
         .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))
 }
 

@@ -10,6 +10,7 @@ use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Ps, Routing, 
 
 /// Reads the section `[switch]`.
 pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+    let of_queues = ["alpha", "queue"].map(|key| section.place(key));
     let mut buffer = BufferOptions::default();
     if let Some((bytes, _)) = section.bytes("buffer")? {
         buffer.bytes = bytes;
@@ -30,6 +31,11 @@ pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<()
     cluster.net.routing = routing(&mut section)?;
     cluster.net.classes = section.flag("classes")?;
     if section.flag("pfc")? {
+        if let Some(at) = of_queues.into_iter().flatten().next() {
+            let message = "with flow control, no queue is limited: links are paused";
+            let help = "leave it out; `pfc-alpha` says how much a link may hold";
+            return Err(Mistake::new(at, message, help));
+        }
         let usual = PfcOptions::default();
         cluster.net.pfc = Some(PfcOptions {
             alpha: section.number("pfc-alpha", 0.001..=1e6)?.unwrap_or(usual.alpha),

@@ -289,6 +289,19 @@ fn a_workload_may_be_of_some_hosts() {
     assert!(one.contains("needs two hosts"), "{one}");
 }
 
+/// What flow control has no use for is a mistake where it stands.
+#[test]
+fn limits_of_queues_and_flow_control_exclude_each_other() {
+    for (line, value) in [("queue = \"100KB\"", "\"100KB\""), ("alpha = 0.5", "0.5")] {
+        let with = |pfc: &str| WORLD.replace("[switch]", &format!("[switch]\n{line}\n{pfc}"));
+        assert!(parse(&with("")).is_ok() && parse(&with("pfc = false")).is_ok());
+        let text = with("pfc = true");
+        let mistake = parse(&text).unwrap_err();
+        assert_eq!(&text[mistake.at], value);
+        assert!(mistake.help.contains("`pfc-alpha`"), "{}", mistake.help);
+    }
+}
+
 /// What only all flows together show is told at the workload that they come from.
 #[test]
 fn a_wrong_flow_is_told_at_its_workload() {
@@ -437,7 +450,7 @@ fn files_that_a_world_names_are_read() {
         other => files(other),
     };
     let mistake = Experiment::parse(world, &apart, Overrides::default()).unwrap_err();
-    assert_eq!(mistake.message, "there is no path from host 0 to host 1");
+    assert_eq!(mistake.message, "topology.txt, line 4: there is no path from node 0 to node 2");
     assert_eq!(&world[mistake.at], "\"topology.txt\"");
     let missing = world.replace("flow.txt", "flows.txt");
     let mistake = Experiment::parse(&missing, &files, Overrides::default()).unwrap_err();

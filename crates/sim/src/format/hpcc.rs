@@ -15,7 +15,7 @@ use super::words::{FormatError, Words, short};
 use crate::flows::{Flow, Report};
 use crate::net::time::NS;
 use crate::net::topology::MOST;
-use crate::net::{Cable, LineRate, Node, Ps, Topology};
+use crate::net::{Cable, LineRate, Node, Ps, Topology, TopologyError};
 use crate::units;
 
 /// A topology, and what its file says besides.
@@ -43,7 +43,7 @@ pub struct HpccFlows {
 /// Reads a `topology.txt`.
 ///
 /// # Errors
-/// If it is none; whether hosts are connected is for [`Topology::check`] to say.
+/// If it is none, or one that [`Topology::check`] refuses.
 pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     let mut words = Words::of(text);
     let total: u32 = words.value("the number of nodes")?;
@@ -58,7 +58,7 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     }
     let nodes = read_nodes(&mut words, total, switches)?;
     let mut topology = Topology { hosts: total - switches, switches, cables: Vec::new() };
-    let mut losses = Vec::new();
+    let (mut losses, mut lines) = (Vec::new(), Vec::new());
     for i in 0..links as usize {
         let mut node = |what| {
             let number: u32 = words.value(what)?;
@@ -80,8 +80,39 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
             losses.push((i, loss));
         }
         topology.cables.push(Cable { a, b, rate, delay });
+        lines.push(words.line);
     }
-    Ok(HpccTopology { topology, nodes, losses })
+    let read = HpccTopology { topology, nodes, losses };
+    read.topology.check().map_err(|error| read.wrong(error, &lines))?;
+    Ok(read)
+}
+
+impl HpccTopology {
+    /// What is wrong with the topology, in the file's numbers, and at the line of a link that has
+    /// to do with it: `lines` are those of all links.
+    fn wrong(&self, error: TopologyError, lines: &[usize]) -> FormatError {
+        let numbers = self.numbers();
+        let number = |node| numbers.get(&node).copied().unwrap_or(0);
+        let (what, node) = match error {
+            TopologyError::HostCables { host, cables } => {
+                let node = Node::Host(host);
+                (format!("node {} has {cables} links; a host has one", number(node)), Some(node))
+            }
+            TopologyError::NotConnected { host } => {
+                let node = Node::Host(host);
+                let ends = [Node::Host(0), node].map(number);
+                (format!("there is no path from node {} to node {}", ends[0], ends[1]), Some(node))
+            }
+            TopologyError::OutOfReach { switch } => {
+                let node = Node::Switch(switch);
+                (format!("no host has a path to node {}", number(node)), Some(node))
+            }
+            other => (other.to_string(), None),
+        };
+        let is_of = |cable: &Cable| node.is_some_and(|node| [cable.a, cable.b].contains(&node));
+        let link = self.topology.cables.iter().rposition(is_of);
+        FormatError::new(link.map_or(1, |link| lines[link]), what)
+    }
 }
 
 /// Which of the nodes are switches. Hosts and switches keep their order.
@@ -245,6 +276,16 @@ mod tests {
         assert_eq!(wrong("2 3 25", "2 7 25"), "line 5: there is no node 7; the last is 3");
         assert!(wrong("4 1 3", "4 4 3").starts_with("line 1: 4 nodes"));
         assert!(wrong("4 1 3", "4 1 9").contains("the file ends"));
+        // Nodes have the file's numbers: the switch is node 1 here, and host 2 is node 3.
+        let apart = "5 2 3\n1 4\n0 1 1Gbps 1us 0\n2 1 1Gbps 1us 0\n3 4 1Gbps 1us 0\n";
+        let wrong_links =
+            |from: &str, to: &str| read_topology(&apart.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(wrong_links("", ""), "line 5: there is no path from node 0 to node 3");
+        assert_eq!(wrong_links("3 4 1G", "3 1 1G"), "line 1: no host has a path to node 4");
+        assert_eq!(wrong_links("3 4 1G", "1 4 1G"), "line 1: node 3 has 0 links; a host has one");
+        let twice = format!("{}2 4 1Gbps 1us 0\n", apart.replace("5 2 3", "5 2 4"));
+        let twice = read_topology(&twice).unwrap_err().to_string();
+        assert_eq!(twice, "line 6: node 2 has 2 links; a host has one");
         assert!(wrong("0.000000", "2").starts_with("line 5: a loss of 2"));
         let wrong = |from: &str, to: &str| {
             read_flows(&FLOWS.replace(from, to), &of).unwrap_err().to_string()

@@ -23,7 +23,7 @@ impl HpccTopology {
     }
 
     /// By node: its number in files.
-    fn numbers(&self) -> BTreeMap<Node, usize> {
+    pub(super) fn numbers(&self) -> BTreeMap<Node, usize> {
         self.nodes.iter().enumerate().map(|(number, node)| (*node, number)).collect()
     }
 

@@ -206,7 +206,12 @@ impl Net {
                 of_switch[switch as usize].push(i);
             }
         }
-        let headroom = |link: &Link| options.pfc.map_or(0, |p| p.headroom(link.rate, link.delay));
+        let of_hosts = links[..hosts as usize].iter().filter_map(|link| link.rate.bits()).max();
+        let ingress = |link: &Link| {
+            let pfc = options.pfc.unwrap_or_default();
+            let alpha = pfc.alpha_at(link.rate.bits(), of_hosts.unwrap_or(u64::MAX));
+            Ingress::new(pfc.headroom(link.rate, link.delay), alpha)
+        };
         let none = if has_queues { links.len() } else { 0 };
         Ok(Net {
             packets: Packets::default(),
@@ -221,7 +226,7 @@ impl Net {
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
             randoms: (0..links.len() as u64).map(|i| Mix::new(mix(options.seed ^ i))).collect(),
             queues: vec![Queues::default(); none],
-            ingress: links[..none].iter().map(|link| Ingress::new(headroom(link))).collect(),
+            ingress: links[..none].iter().map(ingress).collect(),
             buffers: vec![Buffer::new(options.buffer); switches as usize],
             of_switch,
             routes: Routes::new(&links, (hosts, switches), (options.routing, options.seed), atlas),

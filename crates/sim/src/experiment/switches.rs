@@ -6,7 +6,7 @@ use super::section::{Mistake, Section};
 use crate::flows::{Cluster, RecordOptions};
 use crate::format::hpcc::HpccTopology;
 use crate::net::time::US;
-use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Ps, Routing, Topology};
+use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Routing, Topology};
 
 /// Reads the section `[switch]`.
 pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
@@ -152,12 +152,17 @@ pub(super) fn change(
     let failing = if changes.is_empty() && !is_slow { named } else { &[] };
     if !failing.is_empty() || switch.is_some() {
         let works = section.flag("works")?;
-        // A change of one link is one of both directions.
-        let cable = |[link, _]: &[u32; 2]| (at, Change::Cable { link: *link, works });
-        changes.extend(failing.iter().map(cable));
-        changes.extend(switch.map(|switch| (at, Change::Switch { switch, works })));
         let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
-        changes.push((at.saturating_add(later), Change::Reroute));
+        let learnt = at.saturating_add(later);
+        // A change of one link is one of both directions.
+        for link in failing.iter().map(|[link, _]| *link) {
+            let learns = Change::LearnCable { link, works };
+            changes.extend([(at, Change::Cable { link, works }), (learnt, learns)]);
+        }
+        if let Some(switch) = switch {
+            let learns = Change::LearnSwitch { switch, works };
+            changes.extend([(at, Change::Switch { switch, works }), (learnt, learns)]);
+        }
     }
     if changes.is_empty() && !is_slow {
         let help = "name a `cable` or a `switch`";

@@ -75,10 +75,14 @@ fn a_world_is_what_its_file_says() {
     // 4.096 µs · 2^7 are 524 µs.
     assert_eq!((cluster.transport.name, cluster.timeout), ("selective", 7));
     assert_eq!((cluster.mtu, cluster.window_packets), (Mtu::B4096, 64));
-    let [(at, Change::Cable { works: false, .. }), (later, Change::Reroute)] = *cluster.changes
+    let [
+        (at, Change::Cable { link, works: false }),
+        (later, Change::LearnCable { link: of, works: false }),
+    ] = *cluster.changes
     else {
         panic!("{:?}", cluster.changes)
     };
+    assert_eq!(link, of);
     assert_eq!((at, later), (10 * US, 15 * US));
     assert_eq!(cluster.record.as_ref().unwrap().every, 2 * US);
     let incast = flows.flows.iter().filter(|f| (f.start, f.bytes) == (50 * US, 64_000));
@@ -194,8 +198,12 @@ fn a_cable_and_a_switch_may_change_together() {
     };
     for works in [false, true] {
         let found = changes(&format!("works = {works}\n")).unwrap();
-        let [Change::Cable { works: cable, .. }, Change::Switch { switch: 3, works: switch }, _] =
-            *found
+        let [
+            Change::Cable { works: cable, .. },
+            Change::LearnCable { .. },
+            Change::Switch { switch: 3, works: switch },
+            Change::LearnSwitch { switch: 3, .. },
+        ] = *found
         else {
             panic!("{found:?}")
         };

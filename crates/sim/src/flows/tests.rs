@@ -156,7 +156,7 @@ fn a_fabric_of_its_own_changes_nothing() {
             cluster.changes = vec![
                 (0, loss),
                 (20 * US, Change::Cable { link, works: false }),
-                (30 * US, Change::Reroute),
+                (30 * US, Change::LearnCable { link, works: false }),
             ];
             let whole = cluster.run(&flows).unwrap();
             assert!(until < 40 * US || whole.tally.dropped_loss > 0, "{whole}");
@@ -358,8 +358,11 @@ fn a_cable_may_fail_under_spraying() {
     cluster.transport = Transport::named("selective").unwrap();
     let net = cluster.build().unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(4))[0];
-    cluster.changes =
-        vec![(20 * US, Change::Cable { link, works: false }), (60 * US, Change::Reroute)];
+    let works = false;
+    cluster.changes = vec![
+        (20 * US, Change::Cable { link, works }),
+        (60 * US, Change::LearnCable { link, works }),
+    ];
     let flows = permutation(16, 1_000_000, 3);
     let report = cluster.run(&flows).unwrap();
     assert!(report.tally.dropped_down > 0, "{report}");

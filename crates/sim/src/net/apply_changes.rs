@@ -1,6 +1,6 @@
 //! How [`Change`]s happen to the network.
 
-use super::changes::Change;
+use super::changes::{Change, Changes};
 use super::engine::Net;
 use super::pfc::CLASSES;
 use super::time::Ps;
@@ -8,7 +8,7 @@ use super::topology::Node;
 
 impl Net {
     /// Makes a change happen at `at`. A failure that switches learn of needs a
-    /// [`Change::Reroute`] later.
+    /// [`Change::LearnCable`] or a [`Change::LearnSwitch`] later.
     pub fn plan(&mut self, at: Ps, change: Change) {
         self.changes.planned.push(change);
         self.push_change(at, self.changes.planned.len() as u32 - 1);
@@ -21,14 +21,14 @@ impl Net {
     }
 
     pub(super) fn change(&mut self, index: u32) {
-        match self.changes.planned[index as usize] {
+        let changes = &mut self.changes;
+        match changes.planned[index as usize] {
             Change::Cable { link, works } => {
-                self.changes.cable_down[link as usize] = !works;
-                self.changes.cable_down[self.back[link as usize] as usize] = !works;
+                changes.down.note_cable(&changes.links, link, works);
                 self.mark_down();
             }
             Change::Switch { switch, works } => {
-                self.changes.switch_down[switch as usize] = !works;
+                changes.down.switches[switch as usize] = !works;
                 self.mark_down();
             }
             Change::Rate { link, rate } => {
@@ -43,17 +43,28 @@ impl Net {
                 self.changes.set_loss(link, probability);
                 self.ports[link as usize].flags.lossy = probability > 0.0;
             }
-            Change::Reroute => {
-                let (links, changes) = (&self.changes.links, &self.changes);
-                self.routes.learn(links, |link| changes.is_down(link));
+            Change::LearnCable { link, works } => {
+                changes.known.note_cable(&changes.links, link, works);
+                self.learn();
+            }
+            Change::LearnSwitch { switch, works } => {
+                changes.known.switches[switch as usize] = !works;
+                self.learn();
             }
         }
     }
 
+    /// Has switches take the paths that are left of those that they know to work.
+    fn learn(&mut self) {
+        let Changes { links, known, .. } = &self.changes;
+        self.routes.learn(links, |link| known.has(links, link));
+    }
+
     fn mark_down(&mut self) {
         let mut changed = Vec::new();
+        let Changes { links, down, .. } = &self.changes;
         for (i, port) in (0u32..).zip(&mut self.ports) {
-            let down = self.changes.is_down(i);
+            let down = down.has(links, i);
             if core::mem::replace(&mut port.flags.down, down) != down {
                 changed.push(i);
             }

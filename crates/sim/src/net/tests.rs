@@ -343,7 +343,7 @@ fn what_fails_loses_packets_until_switches_know() {
     let mut net = Net::new(&shape.topology(), &options).unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(2))[0];
     net.plan(US, Change::Cable { link, works: false });
-    net.plan(50 * US, Change::Reroute);
+    net.plan(50 * US, Change::LearnCable { link, works: false });
     (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
     arrivals(&mut net);
     // Of the first 50 µs, 625 packets, half are lost.
@@ -351,11 +351,44 @@ fn what_fails_loses_packets_until_switches_know() {
     assert!((250..380).contains(&lost), "{lost}");
     assert_conserved(&net);
     net.plan(net.now(), Change::Switch { switch: 3, works: false });
-    net.plan(net.now(), Change::Reroute);
+    net.plan(net.now(), Change::LearnSwitch { switch: 3, works: false });
     net.step(net.now());
     send(&mut net, 0, packet(1, 1000, 1));
     arrivals(&mut net);
     assert_eq!(net.tally.dropped_no_path, 1);
+}
+
+/// Switches learn of each failure in its own time, and not with another's.
+#[test]
+fn what_is_learnt_of_one_cable_is_nothing_of_another() {
+    let rate = LineRate::gigabits(100);
+    let shape = LeafSpine {
+        leaves: 2,
+        spines: 4,
+        hosts_per_leaf: 1,
+        host_rate: rate,
+        fabric_rate: rate,
+        delay: US,
+    };
+    let options = NetOptions { routing: Routing::Spray, ..NetOptions::default() };
+    let lost = |learnt: [Ps; 2]| {
+        let mut net = Net::new(&shape.topology(), &options).unwrap();
+        for (spine, at) in [(2, learnt[0]), (3, learnt[1])] {
+            let link = net.links_between(Node::Switch(0), Node::Switch(spine))[0];
+            net.plan(US, Change::Cable { link, works: false });
+            net.plan(at, Change::LearnCable { link, works: false });
+        }
+        (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
+        arrivals(&mut net);
+        assert_conserved(&net);
+        net.tally.dropped_down
+    };
+    // Of 12.5 packets a microsecond half go to where they cannot go on, then a third, then none.
+    let both = lost([20 * US, 20 * US]);
+    assert!((90..150).contains(&both), "{both}");
+    let apart = lost([20 * US, 100 * US]);
+    assert!((380..530).contains(&apart), "{apart}");
+    assert!((380..530).contains(&lost([100 * US, 20 * US])));
 }
 
 #[test]

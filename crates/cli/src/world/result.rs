@@ -196,7 +196,6 @@ impl Outcome {
 
     /// The figures with their names.
     pub(super) fn rows(&self) -> Vec<[String; 2]> {
-        let p = &self.packets;
         let mut rows = vec![
             ["world".into(), printable(&self.name)],
             ["transport".into(), self.transport.into()],
@@ -238,7 +237,17 @@ impl Outcome {
             rows.push(["deadlock".into(), what]);
             rows.push(["".into(), format!("{} not done", counted(*flows_left as u64, "flow"))]);
         }
-        let counts = [
+        let counts =
+            self.counts().into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
+        rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));
+        rows.push(["trace".into(), self.trace.clone()]);
+        rows
+    }
+
+    /// What was counted, with its name.
+    fn counts(&self) -> [(&'static str, u64); 11] {
+        let p = &self.packets;
+        [
             ("packets sent", p.sent),
             ("packets delivered", p.delivered),
             ("still in flight", p.in_flight),
@@ -250,11 +259,7 @@ impl Outcome {
             ("sent again", p.sent_again),
             ("pauses", p.pauses),
             ("not noted for want of room", self.not_noted),
-        ];
-        let counts = counts.into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
-        rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));
-        rows.push(["trace".into(), self.trace.clone()]);
-        rows
+        ]
     }
 
     /// The headings and cells of the table by size.

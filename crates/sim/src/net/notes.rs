@@ -187,7 +187,7 @@ mod tests {
         let all: Vec<PauseNote> =
             (0..most as u64 + 11).map(|i| pause(i / 2, (i % 2) as u32, i % 4 < 2)).collect();
         let of = |link| all.iter().copied().filter(|note| note.link == link).collect::<Vec<_>>();
-        let whole = together(&[all.clone()]);
+        let whole = together(core::slice::from_ref(&all));
         assert_eq!((whole.pauses.len(), whole.missed), (most, 11));
         assert!(whole.pauses == all[..most]);
         let two = together(&[of(0), of(1)]);

@@ -256,6 +256,27 @@ fn hpccs_analysis_reads_what_is_exported() {
     assert_eq!(analysed.trim_end(), rows(found).join("\n"));
 }
 
+/// A schedule's calculations are no flows of HPCC's, whose analysis would divide by their time
+/// alone, which is zero.
+#[test]
+fn calculations_are_no_lines_of_an_export() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let goal = "num_ranks 2\nrank 0 {\na: calc 500\nb: send 1000b to 1\nb requires a\n\
+        c: send 1b to 0\nd: recv 1b from 0\n}\n\
+        rank 1 {\na: recv 1000b from 0\nb: calc 700\nb requires a\n}\n";
+    fs::write(at("trace.goal"), goal).unwrap();
+    let text = "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [[workload]]\nkind = \"goal\"\nfile = \"trace.goal\"\n";
+    fs::write(at("w.toml"), text).unwrap();
+    let output = world(&["export", &at("w.toml"), "--fct", &at("fct.txt")]);
+    assert!(output.status.success(), "{}", told(&output));
+    // The only message, behind the calculation, alone in the network but for a nanosecond: cards
+    // see whole ones.
+    let lines = fs::read_to_string(at("fct.txt")).unwrap();
+    assert_eq!(lines, "0b000001 0b000101 10000 100 1000 500 4190 4189\n");
+}
+
 /// The rows that [`ANALYSIS`] prints.
 fn rows(mut found: Vec<(u64, f64)>) -> Vec<String> {
     found.sort_by(|a, b| a.partial_cmp(b).unwrap());
@@ -339,6 +360,51 @@ fn files_of_other_simulators_are_imported_and_exported() {
     assert_eq!(pcap[..4], [0x0A, 0x0D, 0x0D, 0x0A]);
     // Four messages of 196 packets come in, and acknowledges go out.
     assert!(pcap.len() > 4 * 200_000, "{}", pcap.len());
+}
+
+/// Queues and rates come out as a table: for each link an interval after the other, to the end, and
+/// all bytes that it sent.
+#[test]
+fn series_are_exported_as_a_table() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let text = "[topology]\nshape = \"star\"\nhosts = 5\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [record]\nevery = \"2us\"\n[[workload]]\nkind = \"incast\"\nsources = \"1..4\"\n\
+        target = 0\nbytes = \"64KB\"\n";
+    fs::write(at("w.toml"), text).unwrap();
+    let output = world(&["export", &at("w.toml"), "--series", &at("series.csv")]);
+    assert!(output.status.success(), "{}", told(&output));
+    let series = fs::read_to_string(at("series.csv")).unwrap();
+    let (heading, lines) = series.split_once('\n').unwrap();
+    assert_eq!(heading, "time_us,from,to,queue_bytes,gigabits_per_second");
+    let lines: Vec<Vec<&str>> = lines.lines().map(|line| line.split(',').collect()).collect();
+    let of = |from: &str, to: &str| -> Vec<[f64; 3]> {
+        let own = lines.iter().filter(|line| (line[1], line[2]) == (from, to));
+        own.map(|line| [0, 3, 4].map(|i| line[i].parse().unwrap())).collect()
+    };
+    let port = of("switch 0", "host 0");
+    assert_eq!(lines.len(), 10 * port.len(), "ten links");
+    assert!(port.iter().enumerate().all(|(i, line)| line[0] == 2.0 * (i + 1) as f64), "{port:?}");
+    let longest = port.iter().map(|line| line[1]).fold(0.0, f64::max);
+    assert!(longest > 100_000.0, "of 256 KB three quarters wait: {longest}");
+    // Four messages of 63 packets, 1106 bytes each but for the last.
+    let bytes: f64 = port.iter().map(|line| line[2] * 2.0 * 1000.0 / 8.0).sum();
+    assert!((bytes / 277_000.0 - 1.0).abs() < 0.02, "{bytes}");
+    assert!(of("host 1", "switch 0").iter().any(|line| line[2] > 20.0));
+}
+
+/// SRNIC's largest tree is drawn.
+#[test]
+fn four_thousand_servers_are_drawn() {
+    let folder = Folder::new();
+    let file = folder.path("large.toml");
+    let text = "[topology]\nshape = \"srnic\"\nhosts = 4096\n[[workload]]\nkind = \"flows\"\n\
+        [[workload.flow]]\nfrom = 0\nto = 4095\nbytes = 1000\n";
+    fs::write(&file, text).unwrap();
+    let (figures, page) = run(file.to_str().unwrap(), &[]);
+    assert_eq!(figures["done"], 1);
+    assert!(page.contains("<svg role=\"img\"") && !page.contains("too many to draw"));
+    assert_eq!(page.matches("% busy</title>").count(), 6144);
 }
 
 /// Cards whose hardware takes time answer later than those without, each kind in its own time.

@@ -12,8 +12,8 @@ use remora::pcap::Capture;
 use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Record, RecordOptions};
 use remora_sim::format::{hpcc, hpcc_out};
-use remora_sim::net::Node;
 use remora_sim::net::time::{NS, US};
+use remora_sim::net::{Link, Node};
 
 use super::load::{self, Chosen};
 use crate::output::{counted, grouped};
@@ -48,6 +48,9 @@ pub(super) struct Export {
     /// HPCC's qlen.txt: how often each queue was how long
     #[arg(long, value_name = "FILE")]
     qlen: Option<PathBuf>,
+    /// Queues and rates of all links over time, as CSV: a line for each link and interval
+    #[arg(long, value_name = "FILE")]
+    series: Option<PathBuf>,
     /// The packets that passed a cable, as pcapng; payload that does not exist is zeros
     #[arg(long, value_name = "FILE")]
     pcapng: Option<PathBuf>,
@@ -61,8 +64,9 @@ impl Export {
         if !self.cable.is_empty() && self.pcapng.is_none() {
             bail!("--cable says whose packets --pcapng writes: give --pcapng FILE, too");
         }
-        let outputs = [&self.topology, &self.flows, &self.fct, &self.pfc, &self.qlen, &self.pcapng];
-        let outputs: Vec<&Path> = outputs.into_iter().flatten().map(PathBuf::as_path).collect();
+        let needs_run = [&self.fct, &self.pfc, &self.qlen, &self.series, &self.pcapng];
+        let outputs = [&self.topology, &self.flows].into_iter().chain(needs_run);
+        let outputs: Vec<&Path> = outputs.flatten().map(PathBuf::as_path).collect();
         let mut experiment = load::load(&self.world, self.chosen, &outputs)?;
         if let Some(path) = &self.topology {
             load::write(path, experiment.topology.write())?;
@@ -75,10 +79,12 @@ impl Export {
                 eprintln!("the format cannot say which flows wait for others (here: {left})");
             }
         }
-        let needs_run = [&self.fct, &self.pfc, &self.qlen, &self.pcapng];
         if needs_run.iter().all(|path| path.is_none()) {
             if self.topology.is_none() && self.flows.is_none() {
-                bail!("say what to write: --fct, --pfc, --qlen, --pcapng, --topology or --flows");
+                bail!(
+                    "say what to write: --fct, --pfc, --qlen, --series, --pcapng, --topology or \
+                     --flows"
+                );
             }
             return Ok(ExitCode::SUCCESS);
         }
@@ -96,6 +102,11 @@ impl Export {
         }
         if let Some(path) = &self.qlen {
             load::write(path, hpcc_out::write_qlen(record, &experiment.topology))?;
+        }
+        if let Some(path) = &self.series {
+            let told = || format!("cannot write {}", path.display());
+            let file = BufWriter::new(File::create(path).with_context(told)?);
+            series(file, record, &experiment.cluster.topology.links()).with_context(told)?;
         }
         if let Some(path) = &self.pcapng {
             write_packets(path, record)?;
@@ -117,9 +128,8 @@ impl Export {
                 Node::named(name).with_context(|| format!("\"{name}\" is no node: `switch 0`"))
             };
             let (a, b) = (node(a)?, node(b)?);
-            let is_between = |(_, link): &(u32, &remora_sim::net::Link)| {
-                [(a, b), (b, a)].contains(&(link.from, link.to))
-            };
+            let is_between =
+                |(_, link): &(u32, &Link)| [(a, b), (b, a)].contains(&(link.from, link.to));
             let between = (0u32..).zip(&all).filter(is_between).map(|(link, _)| link);
             options.captures = between.collect();
             if options.captures.is_empty() {
@@ -131,6 +141,19 @@ impl Export {
         }
         Ok(())
     }
+}
+
+/// Writes what was sampled: the end of each interval, a link's ends, the longest queue, the rate.
+fn series(mut out: impl Write, record: &Record, links: &[Link]) -> std::io::Result<()> {
+    writeln!(out, "time_us,from,to,queue_bytes,gigabits_per_second")?;
+    let last = record.every.saturating_mul(record.samples);
+    for (i, (Link { from, to, .. }, link)) in links.iter().zip(&record.links).enumerate() {
+        for ((interval, queue), rate) in (1..).zip(&link.queue).zip(record.rates(i)) {
+            let at = record.interval().saturating_mul(interval).min(last) as f64 / US as f64;
+            writeln!(out, "{at},{from},{to},{queue},{:.3}", rate / 1e9)?;
+        }
+    }
+    out.flush()
 }
 
 fn write_packets(path: &Path, record: &Record) -> Result<()> {

@@ -90,6 +90,8 @@ pub(super) struct Outcome {
     /// The bytes of flows that have ended, by the time until the run stopped, a host.
     pub(super) gigabits_per_host: f64,
     pub(super) packets: Packets,
+    /// Pauses and captured packets of which there were too many to be kept.
+    pub(super) not_noted: u64,
     pub(super) classes: Vec<Class>,
     pub(super) stages: Vec<Stage>,
     /// The sum of all arrivals, which names a run: the same for the same world on any machine.
@@ -184,6 +186,7 @@ impl Outcome {
                 pauses: t.pauses,
                 sent_again: report.retransmitted,
             },
+            not_noted: report.record.as_ref().map_or(0, |record| record.notes.missed),
             classes: report.classes(GROUPS).iter().map(Class::of).collect(),
             stages: stages.unwrap_or_default(),
             trace: format!("{:016x}", report.trace.hash),
@@ -193,7 +196,6 @@ impl Outcome {
 
     /// The figures with their names.
     pub(super) fn rows(&self) -> Vec<[String; 2]> {
-        let p = &self.packets;
         let mut rows = vec![
             ["world".into(), printable(&self.name)],
             ["transport".into(), self.transport.into()],
@@ -235,7 +237,17 @@ impl Outcome {
             rows.push(["deadlock".into(), what]);
             rows.push(["".into(), format!("{} not done", counted(*flows_left as u64, "flow"))]);
         }
-        let counts = [
+        let counts =
+            self.counts().into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
+        rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));
+        rows.push(["trace".into(), self.trace.clone()]);
+        rows
+    }
+
+    /// What was counted, with its name.
+    fn counts(&self) -> [(&'static str, u64); 11] {
+        let p = &self.packets;
+        [
             ("packets sent", p.sent),
             ("packets delivered", p.delivered),
             ("still in flight", p.in_flight),
@@ -246,11 +258,8 @@ impl Outcome {
             ("marked", p.marked),
             ("sent again", p.sent_again),
             ("pauses", p.pauses),
-        ];
-        let counts = counts.into_iter().filter(|(name, n)| *n > 0 || name.starts_with("packets"));
-        rows.extend(counts.map(|(name, n)| [name.to_owned(), grouped(n)]));
-        rows.push(["trace".into(), self.trace.clone()]);
-        rows
+            ("not noted for want of room", self.not_noted),
+        ]
     }
 
     /// The headings and cells of the table by size.

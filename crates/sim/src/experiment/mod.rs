@@ -97,7 +97,7 @@ impl Experiment {
         let threads = world.number("threads", 1..=2)?;
         let until = world.time("until")?;
         let shape = world.section("topology")?;
-        let topology = topology::read(shape, files)?;
+        let mut topology = topology::read(shape, files)?;
         let mut cluster = Cluster::new(topology.topology.clone());
         cluster.net.seed = overrides.seed.or(seed).unwrap_or(1);
         cluster.threads = overrides.threads.or(threads).unwrap_or(1);
@@ -105,7 +105,9 @@ impl Experiment {
             cluster.until = until;
         }
         switches::read(world.section("switch")?, &mut cluster)?;
-        hosts(world.section("host")?, &mut cluster)?;
+        let host = world.section("host")?;
+        let payload = host.place("payload");
+        hosts(host, &mut cluster)?;
         for card in world.sections("card")? {
             cards(card, &mut cluster)?;
         }
@@ -114,18 +116,19 @@ impl Experiment {
         for change in world.sections("change")? {
             switches::change(change, &cables, &mut cluster)?;
         }
+        topology.topology.cables.clone_from(&cluster.topology.cables);
         if world.has("record") {
             switches::record(world.section("record")?, &cables, &mut cluster)?;
         }
         let (mut flows, mut places) = (HpccFlows::of(Vec::new()), Vec::new());
-        for section in world.sections("workload")? {
-            places.push((flows.flows.len(), section.at.clone()));
+        for section in world.sections("workload")?.into_iter().enumerate() {
+            places.push((flows.flows.len(), section.1.at.clone()));
             workload::read(section, (&topology, &cluster), files, &mut flows)?;
         }
         if flows.flows.is_empty() {
             return Err(world.mistake("nothing is to be sent", "add a section [[workload]]"));
         }
-        workload::check(&flows.flows, &cluster, &places)?;
+        workload::check(&flows.flows, &cluster, &places, payload)?;
         world.end()?;
         Ok(Experiment { name, about, cluster, topology, flows })
     }

@@ -146,14 +146,23 @@ impl<'a> Section<'a> {
 
     /// Hosts: `"0..15"`, both included, or one number.
     pub(super) fn hosts(&mut self, key: &'static str, of: u32) -> Result<Vec<u32>, Mistake> {
+        let found = self.hosts_if(key, of)?;
+        self.need(key, found)
+    }
+
+    /// As [`Section::hosts`], if they are there.
+    pub(super) fn hosts_if(
+        &mut self,
+        key: &'static str,
+        of: u32,
+    ) -> Result<Option<Vec<u32>>, Mistake> {
         let what = format!("hosts from 0 to {}, as in \"0..{0}\"", of.saturating_sub(1));
         let read = |word: &str| {
             let (first, last) = word.split_once("..").unwrap_or((word, word));
             let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
             (first <= last && last < of).then(|| (first..=last).collect())
         };
-        let found = self.read(key, &what, read)?;
-        self.need(key, found.map(|found| found.0))
+        Ok(self.read(key, &what, read)?.map(|found| found.0))
     }
 
     /// The two ends of a cable: `["switch 0", "host 3"]`.

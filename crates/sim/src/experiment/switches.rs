@@ -6,10 +6,11 @@ use super::section::{Mistake, Section};
 use crate::flows::{Cluster, RecordOptions};
 use crate::format::hpcc::HpccTopology;
 use crate::net::time::US;
-use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Ps, Routing, Topology};
+use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Routing, Topology};
 
 /// Reads the section `[switch]`.
 pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
+    let of_queues = ["alpha", "queue"].map(|key| section.place(key));
     let mut buffer = BufferOptions::default();
     if let Some((bytes, _)) = section.bytes("buffer")? {
         buffer.bytes = bytes;
@@ -30,6 +31,11 @@ pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<()
     cluster.net.routing = routing(&mut section)?;
     cluster.net.classes = section.flag("classes")?;
     if section.flag("pfc")? {
+        if let Some(at) = of_queues.into_iter().flatten().next() {
+            let message = "with flow control, no queue is limited: links are paused";
+            let help = "leave it out; `pfc-alpha` says how much a link may hold";
+            return Err(Mistake::new(at, message, help));
+        }
         let usual = PfcOptions::default();
         cluster.net.pfc = Some(PfcOptions {
             alpha: section.number("pfc-alpha", 0.001..=1e6)?.unwrap_or(usual.alpha),
@@ -84,23 +90,30 @@ pub(super) fn losses(of: &HpccTopology, cluster: &mut Cluster) {
     }
 }
 
-/// By the ends of a cable, the lesser first: the two links of each cable between them. It is made
-/// once for all sections that name cables.
-pub(super) struct Cables(BTreeMap<[Node; 2], Vec<[u32; 2]>>);
+/// Cables by their names. It is made once for all sections that name some.
+pub(super) struct Cables {
+    /// By the ends of a cable, the lesser first: the two links of each cable between them.
+    between: BTreeMap<[Node; 2], Vec<[u32; 2]>>,
+    /// By link: its cable.
+    of: Vec<usize>,
+}
 
 impl Cables {
     pub(super) fn of(topology: &Topology) -> Cables {
-        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for (cable, links) in topology.cables.iter().zip(topology.links_of_cables()) {
-            all.entry([cable.a.min(cable.b), cable.a.max(cable.b)]).or_default().push(links);
+        let links = topology.links_of_cables();
+        let mut between: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut of = vec![0; 2 * links.len()];
+        for (i, (cable, links)) in topology.cables.iter().zip(links).enumerate() {
+            between.entry([cable.a.min(cable.b), cable.a.max(cable.b)]).or_default().push(links);
+            links.into_iter().for_each(|link| of[link as usize] = i);
         }
-        Cables(all)
+        Cables { between, of }
     }
 
     /// The cables between the nodes that a section names; none if it names none.
     fn named(&self, section: &mut Section<'_>, key: &'static str) -> Result<&[[u32; 2]], Mistake> {
         let Some(([a, b], at)) = section.cable(key)? else { return Ok(&[]) };
-        self.0.get(&[a.min(b), a.max(b)]).map(Vec::as_slice).ok_or_else(|| {
+        self.between.get(&[a.min(b), a.max(b)]).map(Vec::as_slice).ok_or_else(|| {
             let message = format!("there is no cable between {a} and {b}");
             Mistake::new(at, message, "name the ends of a cable of the topology")
         })
@@ -116,43 +129,59 @@ pub(super) fn change(
     let found = section.time("at")?;
     let (at, _) = section.need("at", found)?;
     let named = cables.named(&mut section, "cable")?;
-    let mut changes: Vec<(Ps, Change)> = Vec::new();
+    let switch = switch(&mut section, cluster.topology.switches)?;
+    let (mut changes, mut is_slow) = (Vec::new(), false);
     if !named.is_empty() {
         let links = || named.as_flattened().iter().copied();
         if let Some(rate) = section.rate("rate")? {
-            changes.extend(links().map(|link| (at, Change::Rate { link, rate })));
+            is_slow = true;
+            if at == 0 {
+                // It is so from the start on, for all that asks for a cable's rate.
+                links().for_each(|link| {
+                    cluster.topology.cables[cables.of[link as usize]].rate = rate;
+                });
+            } else {
+                changes.extend(links().map(|link| (at, Change::Rate { link, rate })));
+            }
         }
         if let Some(probability) = section.number("loss", 0.0..=1.0)? {
             changes.extend(links().map(|link| (at, Change::Loss { link, probability })));
         }
-        if changes.is_empty() {
-            let works = section.flag("works")?;
-            // A change of one link is one of both directions.
-            changes
-                .extend(named.iter().map(|[link, _]| (at, Change::Cable { link: *link, works })));
+    }
+    // A cable with another rate or with losses does not fail.
+    let failing = if changes.is_empty() && !is_slow { named } else { &[] };
+    if !failing.is_empty() || switch.is_some() {
+        let works = section.flag("works")?;
+        let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
+        let learnt = at.saturating_add(later);
+        // A change of one link is one of both directions.
+        for link in failing.iter().map(|[link, _]| *link) {
+            let learns = Change::LearnCable { link, works };
+            changes.extend([(at, Change::Cable { link, works }), (learnt, learns)]);
+        }
+        if let Some(switch) = switch {
+            let learns = Change::LearnSwitch { switch, works };
+            changes.extend([(at, Change::Switch { switch, works }), (learnt, learns)]);
         }
     }
-    if let Some((node, place)) = section.node("switch")? {
-        let of = cluster.topology.switches;
-        let help = format!("it should be one of the {of} switches, as in \"switch 0\"");
-        match node {
-            Node::Switch(switch) if switch < of => {
-                changes.push((at, Change::Switch { switch, works: section.flag("works")? }));
-            }
-            _ => return Err(Mistake::new(place, format!("{node} is no switch here"), help)),
-        }
-    }
-    if changes.is_empty() {
+    if changes.is_empty() && !is_slow {
         let help = "name a `cable` or a `switch`";
         return Err(section.mistake("[change] says nothing of what changes", help));
     }
-    let fails = |change: &Change| matches!(change, Change::Cable { .. } | Change::Switch { .. });
-    if changes.iter().any(|(_, change)| fails(change)) {
-        let later = section.time("learnt-after")?.map_or(10 * US, |found| found.0);
-        changes.push((at.saturating_add(later), Change::Reroute));
-    }
     cluster.changes.append(&mut changes);
     section.end()
+}
+
+/// The switch that a section names, if it names one.
+fn switch(section: &mut Section<'_>, switches: u32) -> Result<Option<u32>, Mistake> {
+    match section.node("switch")? {
+        None => Ok(None),
+        Some((Node::Switch(switch), _)) if switch < switches => Ok(Some(switch)),
+        Some((node, place)) => {
+            let help = format!("it should be one of the {switches} switches, as in \"switch 0\"");
+            Err(Mistake::new(place, format!("{node} is no switch here"), help))
+        }
+    }
 }
 
 /// Reads the section `[record]`.

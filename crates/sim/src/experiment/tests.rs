@@ -75,10 +75,14 @@ fn a_world_is_what_its_file_says() {
     // 4.096 µs · 2^7 are 524 µs.
     assert_eq!((cluster.transport.name, cluster.timeout), ("selective", 7));
     assert_eq!((cluster.mtu, cluster.window_packets), (Mtu::B4096, 64));
-    let [(at, Change::Cable { works: false, .. }), (later, Change::Reroute)] = *cluster.changes
+    let [
+        (at, Change::Cable { link, works: false }),
+        (later, Change::LearnCable { link: of, works: false }),
+    ] = *cluster.changes
     else {
         panic!("{:?}", cluster.changes)
     };
+    assert_eq!(link, of);
     assert_eq!((at, later), (10 * US, 15 * US));
     assert_eq!(cluster.record.as_ref().unwrap().every, 2 * US);
     let incast = flows.flows.iter().filter(|f| (f.start, f.bytes) == (50 * US, 64_000));
@@ -143,6 +147,169 @@ fn a_mistake_is_pointed_at() {
     assert!(message.contains("1000000s") && help.contains("less than 1000000s"), "{help}");
 }
 
+/// Several random workloads of one file draw apart, and the first as if it stood alone.
+#[test]
+fn no_two_workloads_draw_the_same() {
+    let world = |rest: &str| {
+        let topology = "shape = \"star\"\nhosts = 8\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        parse(&format!("seed = 4\n[topology]\n{topology}{rest}")).unwrap().flows.flows
+    };
+    let poisson = "[[workload]]\nkind = \"poisson\"\nsizes = \"web-search\"\nload = 0.5\n\
+        span = \"300us\"\n";
+    let permutation = "[[workload]]\nkind = \"permutation\"\nbytes = 9\n";
+    let gets = "[[workload]]\nkind = \"gets\"\nclients = \"1..7\"\nserver = 0\n\
+        sizes = \"web-search\"\ncalls = 9\n";
+    let store = "[[workload]]\nkind = \"store\"\nclients = \"2..7\"\nservers = \"0..1\"\n\
+        sizes = \"1KB\"\noperations = 9\ngets = 0.5\n";
+    // What was drawn of a flow.
+    type Drawn = (u32, u32, u64, Ps, Option<u32>);
+    let drawn = |flow: &Flow| -> Drawn {
+        let Flow { src, dst, bytes, start, verb, .. } = *flow;
+        (src, dst, bytes, start, verb.key())
+    };
+    for kind in [poisson, permutation, gets, store] {
+        let alone: Vec<Drawn> = world(kind).iter().map(drawn).collect();
+        let three: Vec<Drawn> = world(&kind.repeat(3)).iter().map(drawn).collect();
+        let (first, rest) = three.split_at(alone.len());
+        assert_eq!(first, alone, "the first section is as it would be alone");
+        let second = &rest[..first.len().min(rest.len())];
+        assert!(first != second && !rest.ends_with(first), "{kind}");
+        assert!(!rest.ends_with(second), "{kind}");
+        let seeded = format!("{kind}seed = 7\n").repeat(2);
+        let seeded: Vec<Drawn> = world(&seeded).iter().map(drawn).collect();
+        let (one, other) = seeded.split_at(seeded.len() / 2);
+        assert_eq!(one, other, "a seed of its own is what the section draws from");
+    }
+    let starts = |flows: &[Flow]| flows.iter().map(|flow| flow.start).collect::<Vec<Ps>>();
+    let both = starts(&world(&poisson.repeat(2)));
+    let first = starts(&world(poisson));
+    assert!(both[first.len()..].iter().all(|start| !first.contains(start)), "no common start");
+}
+
+/// A change of a cable and a switch is one of both.
+#[test]
+fn a_cable_and_a_switch_may_change_together() {
+    let both = "cable = [\"switch 0\", \"switch 2\"]\nswitch = \"switch 3\"\n";
+    let changes = |rest: &str| {
+        let from = "cable = [\"switch 0\", \"switch 2\"]\n";
+        let text = WORLD.replace(from, &format!("{both}{rest}"));
+        let changes = parse(&text).map(|world| world.cluster.changes);
+        changes.map(|all| all.into_iter().map(|(_, change)| change).collect::<Vec<Change>>())
+    };
+    for works in [false, true] {
+        let found = changes(&format!("works = {works}\n")).unwrap();
+        let [
+            Change::Cable { works: cable, .. },
+            Change::LearnCable { .. },
+            Change::Switch { switch: 3, works: switch },
+            Change::LearnSwitch { switch: 3, .. },
+        ] = *found
+        else {
+            panic!("{found:?}")
+        };
+        assert_eq!((cable, switch), (works, works));
+    }
+    // A slower cable does not fail; the switch does.
+    let found = changes("rate = \"1Gbps\"\n").unwrap();
+    let rates = found.iter().filter(|change| matches!(change, Change::Rate { .. })).count();
+    assert_eq!((rates, found.len()), (2, 4), "{found:?}");
+    assert!(found.contains(&Change::Switch { switch: 3, works: false }), "{found:?}");
+    let slow = WORLD.replace("learnt-after = \"5us\"", "rate = \"1Gbps\"\nworks = true");
+    assert!(parse(&slow).is_err(), "whether a cable works is nothing that its rate says");
+}
+
+/// Flows have the class that they say, that their section says, or that HPCC's file has for them.
+#[test]
+fn workloads_say_their_class() {
+    let world = |host: &str, rest: &str| {
+        let topology = "shape = \"star\"\nhosts = 4\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!("[topology]\n{topology}[host]\n{host}\n[[workload]]\n{rest}");
+        let flows = |_: &str| Ok("2\n0 1 5 100 1000 0\n1 2 12 100 1000 0\n".to_owned());
+        Experiment::parse(&text, &flows, Overrides::default())
+            .map_err(|mistake| (text[mistake.at].to_owned(), mistake.message))
+    };
+    let classes = |host: &str, rest: &str| -> Vec<(Option<u8>, u8)> {
+        let flows = world(host, rest).unwrap().flows;
+        flows.flows.iter().map(|flow| flow.class).zip(flows.groups).collect()
+    };
+    let incast = "kind = \"incast\"\nsources = \"1..2\"\ntarget = 0\nbytes = 9\n";
+    assert_eq!(classes("", incast), [(None, 3), (None, 3)]);
+    assert_eq!(classes("", &format!("{incast}class = 6\n")), [(Some(6), 6), (Some(6), 6)]);
+    let one = "[[workload.flow]]\nfrom = 0\nto = 1\nbytes = 9\n";
+    let flows = format!("kind = \"flows\"\nclass = 2\n{one}{one}class = 7\n");
+    assert_eq!(classes("", &flows), [(Some(2), 2), (Some(7), 7)]);
+    let hpcc = "kind = \"hpcc\"\nfile = \"flow.txt\"\n";
+    assert_eq!(classes("", hpcc), [(Some(5), 5), (Some(4), 12)]);
+    assert_eq!(classes("", &format!("{hpcc}class = 1\n")), [(Some(1), 1), (Some(1), 1)]);
+    for host in ["transport = \"irn\"", "short-first = true"] {
+        assert_eq!(classes(host, hpcc), [(None, 5), (None, 12)], "{host}");
+    }
+    assert_eq!(world("", &format!("{incast}class = 8\n")).unwrap_err().0, "8");
+    let (_, message) = world("transport = \"irn\"", &format!("{incast}class = 1\n")).unwrap_err();
+    assert!(message.contains("`irn` is a model"), "{message}");
+}
+
+/// Bytes that exist take memory at both ends of each flow: too many are told where they are asked
+/// for, and not found out by a machine without memory.
+#[test]
+fn bytes_that_do_not_fit_memory_are_refused() {
+    let parse_with = |payload: &str, bytes: &str| {
+        let topology = "shape = \"star\"\nhosts = 64\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!(
+            "[topology]\n{topology}[host]\npayload = \"{payload}\"\n\
+             [[workload]]\nkind = \"permutation\"\nbytes = \"{bytes}\"\n"
+        );
+        parse(&text).map_err(|mistake| (text[mistake.at].to_owned(), mistake.message))
+    };
+    let (place, message) = parse_with("real", "2GB").unwrap_err();
+    assert_eq!(place, "\"real\"");
+    assert!(message.contains("239 GiB of memory") && message.contains("is 4 GiB"), "{message}");
+    assert!(parse_with("hollow", "2GB").is_ok());
+    assert!(parse_with("real", "32MiB").is_ok());
+    assert!(parse_with("real", "33MiB").is_err());
+}
+
+/// A workload may be of some hosts: it is the one that so many hosts alone would have.
+#[test]
+fn a_workload_may_be_of_some_hosts() {
+    let flows = |hosts: u32, rest: &str| {
+        let topology = "shape = \"star\"\nrate = \"100Gbps\"\ndelay = \"1us\"\n";
+        let text = format!("[topology]\n{topology}hosts = {hosts}\n[[workload]]\n{rest}");
+        let read = parse(&text).map_err(|mistake| (text[mistake.at].to_owned(), mistake.message));
+        read.map(|world| world.flows.flows)
+    };
+    let poisson = "kind = \"poisson\"\nsizes = \"hadoop\"\nload = 0.5\nspan = \"100us\"\n";
+    for kind in ["permutation", "all-to-all", "ring-all-reduce", "halving-doubling", "poisson"] {
+        let rest = match kind {
+            "poisson" => poisson.to_owned(),
+            _ => format!("kind = \"{kind}\"\nbytes = 4000\n"),
+        };
+        let (alone, some) = (flows(4, &rest), flows(9, &format!("{rest}hosts = \"3..6\"\n")));
+        let moved = |flow: Flow| Flow { src: flow.src + 3, dst: flow.dst + 3, ..flow };
+        let moved: Vec<Flow> = alone.unwrap().into_iter().map(moved).collect();
+        assert_eq!(some.unwrap(), moved, "{kind}");
+        let wrong = flows(9, &format!("{rest}hosts = \"3..9\"\n")).unwrap_err();
+        assert_eq!(wrong.0, "\"3..9\"");
+    }
+    let three = "kind = \"halving-doubling\"\nbytes = 4000\nhosts = \"0..2\"\n";
+    assert_eq!(flows(8, three).unwrap_err().1, "3 hosts are no power of two");
+    let one = flows(8, &format!("{poisson}hosts = 2\n")).unwrap_err().1;
+    assert!(one.contains("needs two hosts"), "{one}");
+}
+
+/// What flow control has no use for is a mistake where it stands.
+#[test]
+fn limits_of_queues_and_flow_control_exclude_each_other() {
+    for (line, value) in [("queue = \"100KB\"", "\"100KB\""), ("alpha = 0.5", "0.5")] {
+        let with = |pfc: &str| WORLD.replace("[switch]", &format!("[switch]\n{line}\n{pfc}"));
+        assert!(parse(&with("")).is_ok() && parse(&with("pfc = false")).is_ok());
+        let text = with("pfc = true");
+        let mistake = parse(&text).unwrap_err();
+        assert_eq!(&text[mistake.at], value);
+        assert!(mistake.help.contains("`pfc-alpha`"), "{}", mistake.help);
+    }
+}
+
 /// What only all flows together show is told at the workload that they come from.
 #[test]
 fn a_wrong_flow_is_told_at_its_workload() {
@@ -167,6 +334,29 @@ fn a_cable_may_have_another_rate_and_lose_packets_at_once() {
     let changes: Vec<Change> = both.cluster.changes.iter().map(|(_, change)| *change).collect();
     let rates = changes.iter().filter(|change| matches!(change, Change::Rate { .. }));
     assert_eq!((changes.len(), rates.count()), (4, 2), "{changes:?}");
+}
+
+/// A cable that is slow from the start on is judged as a slow one: alone, a flow loses nothing.
+#[test]
+fn a_cable_that_begins_slow_is_a_slow_cable() {
+    let world = |at: &str| {
+        format!(
+            "[topology]\nshape = \"star\"\nhosts = 2\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+             [[change]]\nat = \"{at}\"\ncable = [\"switch 0\", \"host 1\"]\nrate = \"10Gbps\"\n\
+             [[workload]]\nkind = \"incast\"\nsources = \"0\"\ntarget = 1\nbytes = \"64KB\"\n"
+        )
+    };
+    let Experiment { cluster, flows, topology, .. } = parse(&world("0us")).unwrap();
+    assert_eq!((&topology.topology, cluster.changes.len()), (&cluster.topology, 0));
+    assert_eq!(cluster.host_rates(), [100_000_000_000, 10_000_000_000]);
+    let report = cluster.run(&flows.flows).unwrap();
+    let slowdown = report.flows[0].slowdown().unwrap();
+    assert!((slowdown - 1.0).abs() < 1e-3, "{slowdown}");
+    let Experiment { cluster, flows, .. } = parse(&world("1ns")).unwrap();
+    assert_eq!((cluster.changes.len(), cluster.host_bits()), (2, 100_000_000_000));
+    let later = cluster.run(&flows.flows).unwrap();
+    assert_eq!(later.flows[0].ended, report.flows[0].ended);
+    assert!(later.flows[0].slowdown() > Some(5.0), "as of the rate at the start");
 }
 
 #[test]
@@ -243,7 +433,7 @@ fn files_that_a_world_names_are_read() {
     };
     let read = Experiment::parse(world, &files, Overrides::default()).unwrap();
     assert_eq!(read.flows.ports, [200]);
-    assert_eq!(read.flows.flows, [Flow::new(0, 1, 5000, MS)]);
+    assert_eq!(read.flows.flows, [Flow { class: Some(3), ..Flow::new(0, 1, 5000, MS) }]);
     assert_eq!(read.cluster.changes.len(), 2, "the lossy cable, in both directions");
     // Of two cables beside each other, the one that the file says loses packets.
     let beside = |name: &str| match name {
@@ -268,7 +458,7 @@ fn files_that_a_world_names_are_read() {
         other => files(other),
     };
     let mistake = Experiment::parse(world, &apart, Overrides::default()).unwrap_err();
-    assert_eq!(mistake.message, "there is no path from host 0 to host 1");
+    assert_eq!(mistake.message, "topology.txt, line 4: there is no path from node 0 to node 2");
     assert_eq!(&world[mistake.at], "\"topology.txt\"");
     let missing = world.replace("flow.txt", "flows.txt");
     let mistake = Experiment::parse(&missing, &files, Overrides::default()).unwrap_err();

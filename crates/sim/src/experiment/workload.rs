@@ -5,8 +5,8 @@ use core::ops::Range;
 use super::section::{Files, Mistake, Section, in_file};
 use crate::dice::{Mix, mix};
 use crate::flows::{
-    Cluster, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling, incast,
-    permutation, poisson, ring_all_reduce,
+    Cluster, ClusterError, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling,
+    incast, permutation, poisson_at, ring_all_reduce,
 };
 use crate::format::hpcc::{self, HpccFlows, HpccTopology};
 use crate::format::{goal, htsim};
@@ -16,9 +16,18 @@ const KINDS: &str = "`poisson`, `incast`, `permutation`, `all-to-all`, `ring-all
                      `halving-doubling`, `calls`, `gets`, `store`, `flows`, `hpcc`, `htsim` or \
                      `goal`";
 
-/// Reads one section, and adds its flows to those of the sections before.
+/// What sections are read with.
+#[derive(Clone, Copy)]
+struct Around<'a> {
+    cluster: &'a Cluster,
+    files: Files<'a>,
+    /// What a section draws comes from it, where the section has no seed of its own.
+    seed: u64,
+}
+
+/// Reads the section with this index, and adds its flows to those of the sections before.
 pub(super) fn read(
-    mut section: Section<'_>,
+    (index, mut section): (usize, Section<'_>),
     (of, cluster): (&HpccTopology, &Cluster),
     files: Files<'_>,
     all: &mut HpccFlows,
@@ -26,26 +35,44 @@ pub(super) fn read(
     let found = section.text("kind")?;
     let (kind, at) = section.need("kind", found)?;
     let start = section.time("start")?.map_or(0, |found| found.0);
+    let class = section.number("class", 0..=7u8)?;
+    let around = Around { cluster, files, seed: seed_of(cluster.net.seed, index) };
     let mut more = match kind.as_str() {
-        "hpcc" | "htsim" | "goal" => from_file(&mut section, &kind, of, files)?,
-        _ => HpccFlows::of(made(&mut section, (&kind, at.clone()), cluster, files)?),
+        "hpcc" | "htsim" | "goal" => from_file(&mut section, &kind, of, around)?,
+        _ => HpccFlows::of(made(&mut section, (&kind, at.clone()), around)?),
     };
     let free = more.flows.iter_mut().filter(|flow| flow.after.is_empty());
     free.for_each(|flow| flow.start = flow.start.saturating_add(start));
+    if let Some(class) = class {
+        give_class(&mut more, class, kind == "hpcc");
+    }
     section.end()?;
     append(all, more, at)
+}
+
+/// Gives the messages that have no class yet this one, or all of them.
+fn give_class(flows: &mut HpccFlows, class: u8, all: bool) {
+    for (flow, group) in flows.flows.iter_mut().zip(&mut flows.groups) {
+        if !flow.is_wait() && (all || flow.class.is_none()) {
+            (flow.class, *group) = (Some(class), class);
+        }
+    }
+}
+
+/// What the section with this index draws from: no two draw the same.
+fn seed_of(world: u64, index: usize) -> u64 {
+    if index == 0 { world } else { mix(world ^ mix(index as u64)) }
 }
 
 /// The flows of a kind that needs no other simulator's file.
 fn made(
     section: &mut Section<'_>,
     (kind, at): (&str, Range<usize>),
-    cluster: &Cluster,
-    files: Files<'_>,
+    around: Around<'_>,
 ) -> Result<Vec<Flow>, Mistake> {
-    let hosts = cluster.topology.hosts;
+    let hosts = around.cluster.topology.hosts;
     Ok(match kind {
-        "poisson" => random(section, cluster, files)?,
+        "poisson" => random(section, around)?,
         "incast" => {
             let (sources, target) =
                 (section.hosts("sources", hosts)?, host(section, "target", hosts)?);
@@ -60,36 +87,64 @@ fn made(
             };
             (0..times).flat_map(burst).collect()
         }
-        "permutation" => {
-            let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
-            room(section, hosts.into())?;
-            permutation(hosts, length(section, "bytes")?, seed)
-        }
-        "all-to-all" => {
-            room(section, u64::from(hosts) * u64::from(hosts - 1))?;
-            all_to_all(hosts, length(section, "bytes")?)
-        }
-        "ring-all-reduce" => {
-            room(section, 2 * u64::from(hosts) * u64::from(hosts.saturating_sub(1)))?;
-            let bytes = length(section, "bytes")?;
-            ring_all_reduce(hosts, bytes)
-        }
-        "halving-doubling" => {
-            room(section, 2 * u64::from(hosts) * u64::from(hosts.ilog2()))?;
-            let bytes = length(section, "bytes")?;
-            let why = format!("{hosts} hosts are no power of two");
-            let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
-            halving_doubling(hosts, bytes).ok_or_else(|| section.mistake(why, help))?
+        "permutation" | "all-to-all" | "ring-all-reduce" | "halving-doubling" => {
+            pattern(section, kind, around)?
         }
         "calls" => closed_loop(section, hosts)?,
-        "gets" => fetches(section, cluster, files)?,
-        "store" => store(section, cluster, files)?,
+        "gets" => fetches(section, around)?,
+        "store" => store(section, around)?,
         "flows" => one_by_one(section, hosts)?,
         _ => {
             let message = format!("there is no workload \"{kind}\"");
             return Err(Mistake::new(at, message, format!("it should be {KINDS}")));
         }
     })
+}
+
+/// The hosts that a section is about: all, if it does not say.
+fn some_hosts(section: &mut Section<'_>, cluster: &Cluster) -> Result<Vec<u32>, Mistake> {
+    let all = cluster.topology.hosts;
+    Ok(section.hosts_if("hosts", all)?.unwrap_or_else(|| (0..all).collect()))
+}
+
+/// Has flows between the first hosts be between these.
+fn between(mut flows: Vec<Flow>, hosts: &[u32]) -> Vec<Flow> {
+    for flow in &mut flows {
+        (flow.src, flow.dst) = (hosts[flow.src as usize], hosts[flow.dst as usize]);
+    }
+    flows
+}
+
+/// Flows among some hosts that all do the same.
+fn pattern(
+    section: &mut Section<'_>,
+    kind: &str,
+    around: Around<'_>,
+) -> Result<Vec<Flow>, Mistake> {
+    let own = some_hosts(section, around.cluster)?;
+    let (hosts, others) = (own.len() as u32, own.len() as u64 - 1);
+    let each = match kind {
+        "permutation" => 1,
+        "all-to-all" => others,
+        "ring-all-reduce" => 2 * others,
+        _ => 2 * u64::from(hosts.ilog2()),
+    };
+    room(section, u64::from(hosts) * each)?;
+    let bytes = length(section, "bytes")?;
+    let flows = match kind {
+        "permutation" => {
+            let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
+            permutation(hosts, bytes, seed)
+        }
+        "all-to-all" => all_to_all(hosts, bytes),
+        "ring-all-reduce" => ring_all_reduce(hosts, bytes),
+        _ => halving_doubling(hosts, bytes).ok_or_else(|| {
+            let why = format!("{hosts} hosts are no power of two");
+            let help = "halving and doubling needs 2, 4, 8, … hosts; `ring-all-reduce` does not";
+            section.mistake(why, help)
+        })?,
+    };
+    Ok(between(flows, &own))
 }
 
 /// Adds flows behind those that there are.
@@ -133,19 +188,17 @@ fn length(section: &mut Section<'_>, key: &'static str) -> Result<u64, Mistake> 
     Ok(bytes)
 }
 
-fn random(
-    section: &mut Section<'_>,
-    cluster: &Cluster,
-    files: Files<'_>,
-) -> Result<Vec<Flow>, Mistake> {
-    let sizes = sizes(section, files)?;
+fn random(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mistake> {
+    let sizes = sizes(section, around.files)?;
     let found = section.number("load", 0.0..=1.0)?;
     let load = section.need("load", found)?;
     let found = section.time("span")?;
     let (span, _) = section.need("span", found)?;
-    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
-    let hosts = cluster.topology.hosts;
-    poisson(hosts, cluster.host_bits(), load, &sizes, span, seed)
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
+    let (all, hosts) = (around.cluster.host_rates(), some_hosts(section, around.cluster)?);
+    let rates: Vec<u64> = hosts.iter().map(|host| all[*host as usize]).collect();
+    poisson_at(&rates, load, &sizes, span, seed)
+        .map(|flows| between(flows, &hosts))
         .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))
 }
 
@@ -186,36 +239,28 @@ fn closed_loop(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mista
     Ok(calls(clients, server, sizes, think, count))
 }
 
-fn fetches(
-    section: &mut Section<'_>,
-    cluster: &Cluster,
-    files: Files<'_>,
-) -> Result<Vec<Flow>, Mistake> {
-    let hosts = cluster.topology.hosts;
+fn fetches(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mistake> {
+    let hosts = around.cluster.topology.hosts;
     let clients = section.hosts("clients", hosts)?;
     let server = host(section, "server", hosts)?;
-    let sizes = sizes(section, files)?;
+    let sizes = sizes(section, around.files)?;
     let think = section.time("think")?.map_or(0, |found| found.0);
     let count = section.number("calls", 1..=u32::MAX)?.unwrap_or(1);
-    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
     room(section, (clients.len() as u64).saturating_mul(count.into()))?;
     let mut random = Mix::new(mix(seed));
     Ok(get_calls(clients, server, (count, think), || sizes.draw(&mut random)))
 }
 
-fn store(
-    section: &mut Section<'_>,
-    cluster: &Cluster,
-    files: Files<'_>,
-) -> Result<Vec<Flow>, Mistake> {
-    let hosts = cluster.topology.hosts;
+fn store(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mistake> {
+    let hosts = around.cluster.topology.hosts;
     let (clients, at) = (section.hosts("clients", hosts)?, section.at.clone());
     let servers = section.hosts("servers", hosts)?;
     if let Some(both) = clients.iter().find(|client| servers.contains(client)) {
         let message = format!("host {both} is a client and has a store");
         return Err(Mistake::new(at, message, "take other `clients`, or other `servers`"));
     }
-    let sizes = sizes(section, files)?;
+    let sizes = sizes(section, around.files)?;
     if sizes.longest() > Flow::VALUE {
         let message = format!("values of {} bytes", sizes.longest());
         let help = format!("a store's values have at most {} bytes here", Flow::VALUE);
@@ -223,7 +268,7 @@ fn store(
     }
     let found = section.number("operations", 1..=u32::MAX)?;
     let operations = section.need("operations", found)?;
-    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(cluster.net.seed);
+    let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
     let mut load = StoreLoad::new(operations, seed);
     load.keys = section.number("keys", 1..=1_000_000)?.unwrap_or(load.keys);
     load.gets = section.number("gets", 0.0..=1.0)?.unwrap_or(load.gets);
@@ -244,7 +289,8 @@ fn one_by_one(section: &mut Section<'_>, hosts: u32) -> Result<Vec<Flow>, Mistak
         let (src, dst) = (host(&mut flow, "from", hosts)?, host(&mut flow, "to", hosts)?);
         let bytes = length(&mut flow, "bytes")?;
         let start = flow.time("start")?.map_or(0, |found| found.0);
-        let one = Flow::new(src, dst, bytes, start);
+        let class = flow.number("class", 0..=7u8)?;
+        let one = Flow { class, ..Flow::new(src, dst, bytes, start) };
         Flow::check(core::slice::from_ref(&one), hosts)
             .map_err(|error| flow.mistake(error, "correct the flow"))?;
         flows.push(one);
@@ -257,14 +303,20 @@ fn from_file(
     section: &mut Section<'_>,
     kind: &str,
     of: &HpccTopology,
-    files: Files<'_>,
+    around: Around<'_>,
 ) -> Result<HpccFlows, Mistake> {
     let found = section.text("file")?;
     let (name, at) = section.need("file", found)?;
-    let text = files(&name).map_err(|why| Mistake::new(at.clone(), why, "name a file"))?;
-    let hosts = of.topology.hosts;
+    let text = (around.files)(&name).map_err(|why| Mistake::new(at.clone(), why, "name a file"))?;
+    let (hosts, cluster) = (of.topology.hosts, around.cluster);
     let read = match kind {
-        "hpcc" => hpcc::read_flows(&text, of),
+        "hpcc" => hpcc::read_flows(&text, of).map(|mut read| {
+            // Models have no classes; elsewhere lengths may decide.
+            if cluster.short_first || cluster.transport.is_model() {
+                read.flows.iter_mut().for_each(|flow| flow.class = None);
+            }
+            read
+        }),
         "htsim" => htsim::read_matrix(&text, hosts).map(HpccFlows::of),
         _ => goal::read(&text, hosts).map(HpccFlows::of),
     };
@@ -272,11 +324,13 @@ fn from_file(
 }
 
 /// What is wrong with flows whose sections were right one by one. `places` has each section's first
-/// flow and its place; what is wrong with all flows together is told at the last.
+/// flow and its place; what is wrong with all flows together is told at the last, or at
+/// `payload`, the place where bytes are asked for.
 pub(super) fn check(
     flows: &[Flow],
     of: &Cluster,
     places: &[(usize, Range<usize>)],
+    payload: Option<Range<usize>>,
 ) -> Result<(), Mistake> {
     let place = |flow: usize| {
         let of_flow = places.iter().rfind(|(first, _)| *first <= flow);
@@ -285,7 +339,15 @@ pub(super) fn check(
     Flow::check(flows, of.topology.hosts).map_err(|error| {
         Mistake::new(place(error.flow().unwrap_or(usize::MAX)), error, "correct the workload")
     })?;
-    let call = flows.iter().position(Flow::is_call).unwrap_or(0);
-    let help = "take another transport, or another workload";
-    of.check(flows).map_err(|error| Mistake::new(place(call), error, help))
+    let asks = |flow: &Flow| flow.is_call() || flow.class.is_some();
+    let asking = flows.iter().position(asks).unwrap_or(0);
+    of.check(flows).map_err(|error| match (&error, payload) {
+        (ClusterError::Real { .. }, Some(at)) => {
+            Mistake::new(at, error, "take fewer or shorter flows, or `hollow`")
+        }
+        _ => {
+            let help = "take another transport, or another workload";
+            Mistake::new(place(asking), error, help)
+        }
+    })
 }

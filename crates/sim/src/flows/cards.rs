@@ -79,7 +79,7 @@ pub(super) struct Cards<'a> {
     stores: BTreeMap<u32, Arc<Kept>>,
     /// By host that is here: where its long calls of stores have their heads.
     calls: BTreeMap<u32, Calls>,
-    /// By flow: its class, where shorter flows have higher ones.
+    /// By flow: its class, where there are several.
     classes: Option<Vec<u8>>,
     news: Vec<News>,
 }
@@ -94,8 +94,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let part = division.part(own);
             world.set_part(first as usize, part);
         }
-        let bits = cluster.host_bits();
-        for host in 0..cluster.topology.hosts {
+        for (host, bits) in (0..cluster.topology.hosts).zip(cluster.host_rates()) {
             let profile = cluster.hardware.get(host as usize).copied().flatten();
             world.note_host(Cluster::address(host), profile);
             if (first..last).contains(&host) {
@@ -114,7 +113,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             has_store: vec![false; cluster.topology.hosts as usize],
             stores: BTreeMap::new(),
             calls: BTreeMap::new(),
-            classes: cluster.short_first.then(|| Flow::classes(flows)),
+            classes: classes(cluster, flows),
             news: Vec::new(),
         };
         for flow in flows.iter().filter(|flow| flow.verb.key().is_some()) {
@@ -568,6 +567,15 @@ fn news_of(host: usize, completion: &Completion, flows: &[Flow]) -> News {
         },
         status => News::Failed { flow, status },
     }
+}
+
+/// By flow: the class that it says, or that of its length; `None` if there is but one class.
+fn classes(cluster: &Cluster, flows: &[Flow]) -> Option<Vec<u8>> {
+    if !cluster.short_first && flows.iter().all(|flow| flow.class.is_none()) {
+        return None;
+    }
+    let others = if cluster.short_first { Flow::classes(flows) } else { vec![0; flows.len()] };
+    Some(flows.iter().zip(others).map(|(flow, other)| flow.class.unwrap_or(other)).collect())
 }
 
 /// The bytes of a flow, where payload exists.

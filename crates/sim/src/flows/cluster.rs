@@ -10,8 +10,8 @@ use super::flow::{Flow, FlowError};
 use super::record::RecordOptions;
 use super::transport::{How, Transport};
 use crate::hardware::Profile;
-use crate::net::time::{LineRate, NEVER, Ps};
-use crate::net::{Atlas, Cable, Change, Net, NetOptions, Topology, TopologyError};
+use crate::net::time::{NEVER, Ps};
+use crate::net::{Atlas, Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -44,7 +44,8 @@ pub struct Cluster {
     /// The time to wait for an acknowledge, as a code of the specification: 4.096 µs · 2^code.
     pub timeout: u8,
     /// Shorter flows have higher classes ([`Flow::classes`](super::Flow::classes)), and larger
-    /// shares of their cards. Switches heed classes if [`NetOptions::classes`] says so.
+    /// shares of their cards; but those that say their class have that. Switches heed classes if
+    /// [`NetOptions::classes`] says so.
     pub short_first: bool,
     /// Whether payload exists.
     pub payload: Content,
@@ -91,6 +92,16 @@ pub enum ClusterError {
         /// How many bytes.
         missing: u64,
     },
+    /// The bytes of messages exist, and would take too much memory.
+    #[error(
+        "the flows' bytes take {} GiB of memory, at their sources and at their targets; the most \
+         is {} GiB",
+        bytes.div_ceil(1 << 30), Cluster::REAL >> 30
+    )]
+    Real {
+        /// The bytes at both ends of all flows.
+        bytes: u64,
+    },
     /// The transport is a model, which has no cards and no payload.
     #[error(
         "`{0}` is a model of a transport, whose hosts have no payload, cards, classes or kernels"
@@ -110,6 +121,9 @@ impl Cluster {
     /// The usual [`Cluster::lot`]: the state of so many hosts, some 16 KB each, fits a core's share
     /// of a processor's last cache.
     pub const LOT: u32 = 128;
+
+    /// The most bytes of memory of all flows where their bytes exist.
+    pub const REAL: u64 = 4 << 30;
 
     /// A cluster with the default switches and cards, an MTU of 1024, one thread, no payload.
     pub fn new(topology: Topology) -> Cluster {
@@ -132,22 +146,41 @@ impl Cluster {
         }
     }
 
-    /// The rate of the slowest host's cable, in bits per second; zero if it has no limit.
-    pub fn host_bits(&self) -> u64 {
-        let is_host = |cable: &&Cable| [cable.a, cable.b].iter().any(|n| n.switch().is_none());
-        let rates = self.topology.cables.iter().filter(is_host).map(|cable| cable.rate);
-        rates.filter_map(LineRate::bits).min().unwrap_or(0)
+    /// By host: the rate of its cable, in bits per second; zero if it has no limit.
+    pub fn host_rates(&self) -> Vec<u64> {
+        let mut rates = vec![0; self.topology.hosts as usize];
+        for Cable { a, b, rate, .. } in &self.topology.cables {
+            for end in [a, b] {
+                if let Node::Host(host) = end
+                    && let Some(bits) = rates.get_mut(*host as usize)
+                {
+                    *bits = rate.bits().unwrap_or(0);
+                }
+            }
+        }
+        rates
     }
 
-    /// Can the transport have what the cluster and these flows ask for?
+    /// The least of [`Cluster::host_rates`]; zero if none has a limit.
+    pub fn host_bits(&self) -> u64 {
+        self.host_rates().into_iter().filter(|bits| *bits > 0).min().unwrap_or(0)
+    }
+
+    /// Can the transport have what the cluster and these flows ask for, and the machine?
     pub(crate) fn check(&self, flows: &[Flow]) -> Result<(), ClusterError> {
         let has_cards = self.hardware.iter().any(Option::is_some);
         let has_kernels = flows.iter().any(Flow::is_call);
-        let asks = has_cards || has_kernels || self.short_first || self.payload == Content::Real;
-        match asks && self.transport.is_model() {
-            true => Err(ClusterError::Model(self.transport.name)),
-            false => Ok(()),
+        let has_classes = self.short_first || flows.iter().any(|flow| flow.class.is_some());
+        let is_real = self.payload == Content::Real;
+        let asks = has_cards || has_kernels || has_classes || is_real;
+        if asks && self.transport.is_model() {
+            return Err(ClusterError::Model(self.transport.name));
         }
+        let bytes = flows.iter().fold(0u64, |sum, flow| sum.saturating_add(2 * flow.bytes));
+        if is_real && bytes > Cluster::REAL {
+            return Err(ClusterError::Real { bytes });
+        }
+        Ok(())
     }
 
     /// The address of a host's card: 10.0.0.1 and on.
@@ -155,7 +188,7 @@ impl Cluster {
         IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
     }
 
-    /// The configuration of a host's card, where [`Cluster::host_bits`] are so many.
+    /// The configuration of a host's card, whose cable carries so many bits per second.
     pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
         config.window_packets = self.window_packets;

@@ -67,6 +67,9 @@ pub struct Flow {
     /// For switches and cards' hardware, messages from `src` to `dst` with the same number are of
     /// one queue pair, if they do not overlap; `None`: it is of one of its own.
     pub connection: Option<u32>,
+    /// Its class from 0 to 7, the higher the more urgent, for cards and for switches that heed
+    /// classes; `None`: that of its length, if [`Cluster::short_first`](super::Cluster), or 0.
+    pub class: Option<u8>,
 }
 
 /// Why a list of flows cannot be run.
@@ -98,9 +101,26 @@ pub enum FlowError {
         /// Its bytes.
         bytes: u64,
     },
+    /// There is no such class.
+    #[error("flow {flow} is of class {class}; the highest is 7")]
+    Class {
+        /// The flow, by its index.
+        flow: usize,
+        /// Its class.
+        class: u8,
+    },
     /// The flow starts too late for the clock.
     #[error("flow {flow} starts later than {} s after the start", Flow::LATEST / 1_000_000_000_000)]
     Late {
+        /// The flow, by its index.
+        flow: usize,
+    },
+    /// What the flow waits for takes too long for the clock.
+    #[error(
+        "flow {flow}: the waits before it add up to more than {} s",
+        Flow::FURTHEST / 1_000_000_000_000
+    )]
+    Far {
         /// The flow, by its index.
         flow: usize,
     },
@@ -159,6 +179,9 @@ impl Flow {
     pub const STORED: u64 = 1 << 30;
     /// The latest start: 1000 s.
     pub const LATEST: Ps = 1_000_000_000_000_000;
+    /// The latest moment to which what flows wait for may add up: 10⁷ s, about half of what the
+    /// clock can say.
+    pub const FURTHEST: Ps = 10_000 * Flow::LATEST;
     /// The most flows of a run.
     pub const MOST: usize = 4_000_000;
     /// What a flow takes of memory, in bytes: two queue pairs and their rings.
@@ -167,7 +190,8 @@ impl Flow {
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
         let (after, needs, hears) = (Vec::new(), None, None);
-        Flow { src, dst, bytes, start, after, needs, hears, verb: Verb::Write, connection: None }
+        let (verb, connection, class) = (Verb::Write, None, None);
+        Flow { src, dst, bytes, start, after, needs, hears, verb, connection, class }
     }
 
     /// A value that `src` fetches from `dst`; it ends when `src` has it.
@@ -233,38 +257,64 @@ impl Flow {
         if stored > Flow::STORED {
             return Err(FlowError::Stored { bytes: stored });
         }
-        for (flow, this) in flows.iter().enumerate() {
-            let Flow { src, dst, bytes, start, after, needs, .. } = this;
-            if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
-                return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
+        // By flow: when it begins at the earliest.
+        let mut begins: Vec<Ps> = Vec::with_capacity(flows.len());
+        for flow in 0..flows.len() {
+            Flow::check_one(flows, flow, hosts)?;
+            let at = flows[flow].begins(&begins);
+            if at > Flow::FURTHEST {
+                return Err(FlowError::Far { flow });
             }
-            if src == dst && *bytes > 0 {
-                return Err(FlowError::ToItself { flow, host: *src });
-            }
-            if (*bytes == 0 && src != dst) || *bytes > Flow::LONGEST {
-                return Err(FlowError::Length { flow, bytes: *bytes });
-            }
-            if this.verb.key().is_some() && *bytes > Flow::VALUE {
-                return Err(FlowError::Value { flow, bytes: *bytes });
-            }
-            if *start > Flow::LATEST {
-                return Err(FlowError::Late { flow });
-            }
-            if let Some(needs) = *needs
-                && (needs == 0 || needs as usize > after.len())
-            {
-                return Err(FlowError::Needs { flow, needs, of: after.len() });
-            }
-            for other in after {
-                let before = flows[..flow].get(*other as usize);
-                let ends_here = |f: &Flow| match this.hears {
-                    None => f.src == *src || f.dst == *src && !f.is_call(),
-                    Some(Hears::Arrivals) => !f.is_call() && !f.is_wait(),
-                    Some(Hears::Ends) => true,
-                };
-                if !before.is_some_and(ends_here) {
-                    return Err(FlowError::Order { flow, other: *other });
-                }
+            begins.push(at);
+        }
+        Ok(())
+    }
+
+    /// When it begins at the earliest, if no message takes any time: `begins` has that of all flows
+    /// before it.
+    fn begins(&self, begins: &[Ps]) -> Ps {
+        let mut before: Vec<Ps> = self.after.iter().map(|other| begins[*other as usize]).collect();
+        before.sort_unstable();
+        let last = (self.needed() as usize).checked_sub(1).and_then(|i| before.get(i));
+        last.unwrap_or(&0).saturating_add(self.start)
+    }
+
+    /// Checks a flow by itself, and that what it waits for is before it.
+    fn check_one(flows: &[Flow], flow: usize, hosts: u32) -> Result<(), FlowError> {
+        let this = &flows[flow];
+        let Flow { src, dst, bytes, start, after, needs, .. } = this;
+        if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
+            return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
+        }
+        if src == dst && *bytes > 0 {
+            return Err(FlowError::ToItself { flow, host: *src });
+        }
+        if (*bytes == 0 && src != dst) || *bytes > Flow::LONGEST {
+            return Err(FlowError::Length { flow, bytes: *bytes });
+        }
+        if this.verb.key().is_some() && *bytes > Flow::VALUE {
+            return Err(FlowError::Value { flow, bytes: *bytes });
+        }
+        if let Some(class) = this.class.filter(|class| *class > 7) {
+            return Err(FlowError::Class { flow, class });
+        }
+        if *start > Flow::LATEST {
+            return Err(FlowError::Late { flow });
+        }
+        if let Some(needs) = *needs
+            && (needs == 0 || needs as usize > after.len())
+        {
+            return Err(FlowError::Needs { flow, needs, of: after.len() });
+        }
+        for other in after {
+            let before = flows[..flow].get(*other as usize);
+            let ends_here = |f: &Flow| match this.hears {
+                None => f.src == *src || f.dst == *src && !f.is_call(),
+                Some(Hears::Arrivals) => !f.is_call() && !f.is_wait(),
+                Some(Hears::Ends) => true,
+            };
+            if !before.is_some_and(ends_here) {
+                return Err(FlowError::Order { flow, other: *other });
             }
         }
         Ok(())
@@ -278,7 +328,9 @@ impl FlowError {
             FlowError::NoSuchHost { flow, .. }
             | FlowError::ToItself { flow, .. }
             | FlowError::Length { flow, .. }
+            | FlowError::Class { flow, .. }
             | FlowError::Late { flow }
+            | FlowError::Far { flow }
             | FlowError::Order { flow, .. }
             | FlowError::Needs { flow, .. }
             | FlowError::Value { flow, .. } => Some(flow),

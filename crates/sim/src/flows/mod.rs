@@ -68,4 +68,4 @@ pub use sizes::{Sizes, SizesError};
 pub use stores::StoreLoad;
 pub use transport::{How, Published, TRANSPORTS, Transport};
 pub use watch::Watch;
-pub use workload::{LoadError, all_to_all, incast, permutation, poisson};
+pub use workload::{LoadError, all_to_all, incast, permutation, poisson, poisson_at};

@@ -186,9 +186,7 @@ impl Recorder {
             self.record.links[*link as usize].usage = net.usage(*link);
         }
         self.record.notes = net.take_notes();
-        let Notes { pauses, packets, .. } = &mut self.record.notes;
-        pauses.iter_mut().for_each(|note| note.at -= self.start);
-        packets.iter_mut().for_each(|note| note.at -= self.start);
+        self.record.notes.since(self.start);
         self.record
     }
 }

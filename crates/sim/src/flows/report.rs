@@ -173,6 +173,7 @@ impl Report {
             self.stopped = until;
         }
         if let Some(record) = &mut self.record {
+            record.notes.settle();
             record.end_at(self.stopped);
         }
         self

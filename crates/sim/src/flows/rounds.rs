@@ -221,7 +221,10 @@ impl<'a, C: Carrier<'a>> Rounds<'a, C> {
                         ends(cable).iter().all(|node| ends(*link).contains(node))
                     }
                     Change::Switch { switch, .. } => ends(*link).contains(&Node::Switch(switch)),
-                    Change::Rate { .. } | Change::Loss { .. } | Change::Reroute => false,
+                    Change::Rate { .. }
+                    | Change::Loss { .. }
+                    | Change::LearnCable { .. }
+                    | Change::LearnSwitch { .. } => false,
                 })
             },
         )

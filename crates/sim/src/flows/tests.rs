@@ -3,8 +3,8 @@
 use super::*;
 use crate::net::time::{MS, US};
 use crate::net::{
-    BufferOptions, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions, Node,
-    PfcOptions, Ps, Routing, Star, Topology,
+    BufferOptions, Cable, Change, Dumbbell, FatTree, LeafSpine, LineRate, Marking, NetOptions,
+    Node, PfcOptions, Ps, Routing, Star, Topology,
 };
 
 pub(super) fn star(hosts: u32) -> Cluster {
@@ -156,7 +156,7 @@ fn a_fabric_of_its_own_changes_nothing() {
             cluster.changes = vec![
                 (0, loss),
                 (20 * US, Change::Cable { link, works: false }),
-                (30 * US, Change::Reroute),
+                (30 * US, Change::LearnCable { link, works: false }),
             ];
             let whole = cluster.run(&flows).unwrap();
             assert!(until < 40 * US || whole.tally.dropped_loss > 0, "{whole}");
@@ -265,6 +265,76 @@ fn waits_and_needs_hold() {
     assert!(star(2).run(&[flows[0].clone(), two]).unwrap_err().to_string().contains("needs 2"));
 }
 
+/// Waits that add up to more than the clock can say are refused; up to a hundred days they are run.
+#[test]
+fn waits_do_not_run_past_the_end_of_the_clock() {
+    let chain = |waits: u32| -> Vec<Flow> {
+        let wait = |i: u32| Flow::wait(0, i.checked_sub(1).into_iter().collect(), Flow::LATEST);
+        let last = Flow { after: vec![waits - 1], ..Flow::new(0, 1, 1000, 0) };
+        (0..waits).map(wait).chain([last]).collect()
+    };
+    let report = star(2).run(&chain(10_000)).unwrap();
+    assert_eq!((report.done(), report.flows[10_000].began), (10_001, Some(Flow::FURTHEST)));
+    for waits in [10_001, 18_448] {
+        let error = star(2).run(&chain(waits));
+        assert_eq!(error, Err(ClusterError::Flow(FlowError::Far { flow: 10_000 })));
+    }
+    // Of two that it could go on with, the first counts.
+    let first = Flow { needs: Some(1), after: vec![0, 9_999], ..Flow::new(0, 1, 1, Flow::LATEST) };
+    let flows: Vec<Flow> = chain(10_000)[..10_000].iter().cloned().chain([first]).collect();
+    assert_eq!(Flow::check(&flows, 2), Ok(()));
+}
+
+/// A flow of a high class is not held up by long ones of the lowest, in its card and in the switch.
+#[test]
+fn a_flow_has_the_class_that_it_says() {
+    let run = |class, short_first| {
+        let mut cluster = Cluster { short_first, ..star(4) };
+        cluster.net.classes = true;
+        let mut flows = incast([1, 2, 3, 1, 2, 3], 0, 1 << 20);
+        flows.push(Flow { class, ..Flow::new(1, 0, 1 << 16, 20 * US) });
+        let report = cluster.run(&flows).unwrap();
+        assert_whole(&report, &flows);
+        report.flows[6].slowdown().unwrap()
+    };
+    let (none, low, high) = (run(None, false), run(Some(0), false), run(Some(7), false));
+    assert!(high < 2.0 && low > 3.0 && none > 3.0, "{high}, {low}, {none}");
+    // It is the shortest, and of the highest class by its length; what it says goes first.
+    let (short, told) = (run(None, true), run(Some(0), true));
+    assert!(told > 3.0 * short, "{short}, {told}");
+    let wrong = star(2).run(&[Flow { class: Some(8), ..Flow::new(0, 1, 1, 0) }]);
+    assert_eq!(wrong, Err(ClusterError::Flow(FlowError::Class { flow: 0, class: 8 })));
+}
+
+/// Two hosts at 100 Gb/s, and two at 25, on one switch.
+fn two_rates() -> Topology {
+    let cable = |host| Cable {
+        a: Node::Host(host),
+        b: Node::Switch(0),
+        rate: LineRate::gigabits(if host < 2 { 100 } else { 25 }),
+        delay: US,
+    };
+    Topology { hosts: 4, switches: 1, cables: (0..4).map(cable).collect() }
+}
+
+/// A card's rate is that of its own cable, whatever others have.
+#[test]
+fn a_fast_host_is_not_held_to_the_slowest() {
+    assert_eq!(
+        Cluster::new(two_rates()).host_rates(),
+        [100, 100, 25, 25].map(|g| g * 1_000_000_000)
+    );
+    for transport in TRANSPORTS {
+        let cluster =
+            Cluster { transport: *transport, window_packets: 4096, ..Cluster::new(two_rates()) };
+        for (src, dst) in [(0, 1), (2, 3)] {
+            let report = cluster.run(&[Flow::new(src, dst, 1 << 20, 0)]).unwrap();
+            let slowdown = report.flows[0].slowdown().unwrap();
+            assert!((slowdown - 1.0).abs() < 2e-3, "{}, from {src}: {slowdown}", transport.name);
+        }
+    }
+}
+
 /// Each transport carries what it is given, and alone takes the time that arithmetic says.
 #[test]
 fn every_transport_carries_messages() {
@@ -288,8 +358,11 @@ fn a_cable_may_fail_under_spraying() {
     cluster.transport = Transport::named("selective").unwrap();
     let net = cluster.build().unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(4))[0];
-    cluster.changes =
-        vec![(20 * US, Change::Cable { link, works: false }), (60 * US, Change::Reroute)];
+    let works = false;
+    cluster.changes = vec![
+        (20 * US, Change::Cable { link, works }),
+        (60 * US, Change::LearnCable { link, works }),
+    ];
     let flows = permutation(16, 1_000_000, 3);
     let report = cluster.run(&flows).unwrap();
     assert!(report.tally.dropped_down > 0, "{report}");

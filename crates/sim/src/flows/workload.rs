@@ -40,19 +40,36 @@ pub fn poisson(
     span: Ps,
     seed: u64,
 ) -> Result<Vec<Flow>, LoadError> {
+    poisson_at(&vec![bits_per_second; hosts as usize], load, sizes, span, seed)
+}
+
+/// As [`poisson`], where each host has a rate of its own, in bits per second. What a host sends is
+/// in proportion to its rate, and so is what it is sent.
+///
+/// # Errors
+/// As those of [`poisson`].
+pub fn poisson_at(
+    rates: &[u64],
+    load: f64,
+    sizes: &Sizes,
+    span: Ps,
+    seed: u64,
+) -> Result<Vec<Flow>, LoadError> {
     if !(load > 0.0 && load <= 1.0) {
         return Err(LoadError::Load(load));
     }
-    if hosts < 2 || bits_per_second == 0 {
+    if rates.len() < 2 || rates.contains(&0) {
         return Err(LoadError::Hosts);
     }
-    let gap_ps = sizes.mean() * 8e12 / (bits_per_second as f64 * load);
-    let expected = span as f64 / gap_ps * f64::from(hosts);
+    let gap_of = |bits: u64| sizes.mean() * 8e12 / (bits as f64 * load);
+    let expected = rates.iter().map(|bits| span as f64 / gap_of(*bits)).sum();
     if expected > 0.9 * Flow::MOST as f64 {
         return Err(LoadError::TooMany(expected));
     }
+    let targets = Targets::of(rates);
     let mut flows = Vec::with_capacity(expected as usize);
-    for src in 0..hosts {
+    for (src, bits) in (0u32..).zip(rates) {
+        let gap_ps = gap_of(*bits);
         // A stream for each host: more hosts do not change those that were there.
         let mut random = Mix::new(mix(seed ^ mix(u64::from(src))));
         let mut at = 0.0;
@@ -61,7 +78,7 @@ pub fn poisson(
             if at >= span as f64 {
                 break;
             }
-            let dst = other(&mut random, src, hosts);
+            let dst = targets.draw(&mut random, src);
             flows.push(Flow::new(src, dst, sizes.draw(&mut random), at as Ps));
         }
     }
@@ -69,10 +86,44 @@ pub fn poisson(
     Ok(flows)
 }
 
-/// A random host that is not `than`.
-fn other(random: &mut Mix, than: u32, hosts: u32) -> u32 {
-    let host = (random.number() % u64::from(hosts - 1)) as u32;
-    host + u32::from(host >= than)
+/// Random targets, each as often as its rate says.
+enum Targets {
+    /// So many hosts, of one rate.
+    Alike(u32),
+    /// By host: the sum of the rates up to its own.
+    Sums(Vec<u128>),
+}
+
+impl Targets {
+    fn of(rates: &[u64]) -> Targets {
+        if rates.iter().all(|bits| *bits == rates[0]) {
+            return Targets::Alike(rates.len() as u32);
+        }
+        let mut sum = 0;
+        let add = |bits: &u64| {
+            sum += u128::from(*bits);
+            sum
+        };
+        Targets::Sums(rates.iter().map(add).collect())
+    }
+
+    /// A random host that is not `than`.
+    fn draw(&self, random: &mut Mix, than: u32) -> u32 {
+        match self {
+            Targets::Alike(hosts) => {
+                let host = (random.number() % u64::from(hosts - 1)) as u32;
+                host + u32::from(host >= than)
+            }
+            Targets::Sums(sums) => loop {
+                let all = sums.last().copied().unwrap_or(0);
+                let at = (u128::from(random.number()) * all) >> 64;
+                let host = sums.partition_point(|sum| *sum <= at) as u32;
+                if host != than {
+                    return host;
+                }
+            },
+        }
+    }
 }
 
 /// All of `sources` send `bytes` to `dst` at once.
@@ -123,6 +174,27 @@ mod tests {
         }
         let much = poisson(1 << 20, 1 << 40, 1.0, &Sizes::fixed(1), 1000 * MS, 1);
         assert!(matches!(much, Err(LoadError::TooMany(_))));
+    }
+
+    #[test]
+    fn each_host_has_a_load_of_its_own_rate() {
+        let rates: Vec<u64> =
+            (0..64).map(|host| if host < 16 { 100 } else { 25 } * 1_000_000_000).collect();
+        let (sizes, span) = (Sizes::fixed(10_000), 5 * MS);
+        let flows = poisson_at(&rates, 0.6, &sizes, span, 3).unwrap();
+        assert_eq!(Flow::check(&flows, 64), Ok(()));
+        let load = |of: fn(&Flow) -> u32, host: u32| {
+            let own = flows.iter().filter(|flow| of(flow) == host);
+            let bits: u64 = own.map(|flow| flow.bytes * 8).sum();
+            bits as f64 / (rates[host as usize] as f64 * 0.005)
+        };
+        for host in 0..64 {
+            let loads = [load(|flow| flow.src, host), load(|flow| flow.dst, host)];
+            assert!(loads.iter().all(|load| (load / 0.6 - 1.0).abs() < 0.15), "{host}: {loads:?}");
+        }
+        let alike = poisson_at(&rates[..9], 0.6, &sizes, span, 3);
+        assert_eq!(alike, poisson(9, rates[0], 0.6, &sizes, span, 3));
+        assert_eq!(poisson_at(&[5, 0], 0.6, &sizes, span, 3), Err(LoadError::Hosts));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! - A topology is the number of nodes, of switches and of links; the switches' numbers; and for
 //!   each link its ends, rate (`100Gbps`), delay (`1000ns`, `0.001ms`) and loss.
 //! - A list of flows is its length, and for each flow its source, target, priority group, target
-//!   port, bytes, and start in seconds.
+//!   port, bytes, and start in seconds. The group is the flow's class.
 //! - A completion is a line of eight columns: the addresses in hexadecimal, the ports, bytes,
 //!   start, completion time, and completion time alone, in nanoseconds.
 
@@ -15,7 +15,7 @@ use super::words::{FormatError, Words, short};
 use crate::flows::{Flow, Report};
 use crate::net::time::NS;
 use crate::net::topology::MOST;
-use crate::net::{Cable, LineRate, Node, Ps, Topology};
+use crate::net::{Cable, LineRate, Node, Ps, Topology, TopologyError};
 use crate::units;
 
 /// A topology, and what its file says besides.
@@ -43,7 +43,7 @@ pub struct HpccFlows {
 /// Reads a `topology.txt`.
 ///
 /// # Errors
-/// If it is none; whether hosts are connected is for [`Topology::check`] to say.
+/// If it is none, or one that [`Topology::check`] refuses.
 pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     let mut words = Words::of(text);
     let total: u32 = words.value("the number of nodes")?;
@@ -58,7 +58,7 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
     }
     let nodes = read_nodes(&mut words, total, switches)?;
     let mut topology = Topology { hosts: total - switches, switches, cables: Vec::new() };
-    let mut losses = Vec::new();
+    let (mut losses, mut lines) = (Vec::new(), Vec::new());
     for i in 0..links as usize {
         let mut node = |what| {
             let number: u32 = words.value(what)?;
@@ -80,8 +80,39 @@ pub fn read_topology(text: &str) -> Result<HpccTopology, FormatError> {
             losses.push((i, loss));
         }
         topology.cables.push(Cable { a, b, rate, delay });
+        lines.push(words.line);
     }
-    Ok(HpccTopology { topology, nodes, losses })
+    let read = HpccTopology { topology, nodes, losses };
+    read.topology.check().map_err(|error| read.wrong(error, &lines))?;
+    Ok(read)
+}
+
+impl HpccTopology {
+    /// What is wrong with the topology, in the file's numbers, and at the line of a link that has
+    /// to do with it: `lines` are those of all links.
+    fn wrong(&self, error: TopologyError, lines: &[usize]) -> FormatError {
+        let numbers = self.numbers();
+        let number = |node| numbers.get(&node).copied().unwrap_or(0);
+        let (what, node) = match error {
+            TopologyError::HostCables { host, cables } => {
+                let node = Node::Host(host);
+                (format!("node {} has {cables} links; a host has one", number(node)), Some(node))
+            }
+            TopologyError::NotConnected { host } => {
+                let node = Node::Host(host);
+                let ends = [Node::Host(0), node].map(number);
+                (format!("there is no path from node {} to node {}", ends[0], ends[1]), Some(node))
+            }
+            TopologyError::OutOfReach { switch } => {
+                let node = Node::Switch(switch);
+                (format!("no host has a path to node {}", number(node)), Some(node))
+            }
+            other => (other.to_string(), None),
+        };
+        let is_of = |cable: &Cable| node.is_some_and(|node| [cable.a, cable.b].contains(&node));
+        let link = self.topology.cables.iter().rposition(is_of);
+        FormatError::new(link.map_or(1, |link| lines[link]), what)
+    }
 }
 
 /// Which of the nodes are switches. Hosts and switches keep their order.
@@ -138,7 +169,7 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
             }
         };
         let (src, dst) = (host("a flow's source")?, host("a flow's target")?);
-        let group = words.value("a priority group")?;
+        let group: u8 = words.value("a priority group")?;
         let port = words.value("a port")?;
         let bytes: u64 = words.value("a number of bytes")?;
         let start: f64 = words.value("a start in seconds")?;
@@ -146,7 +177,8 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
         if !(0.0..=Flow::LATEST as f64).contains(&ps) {
             return Err(words.error(format!("a start at {start} s is not from 0 to 1000")));
         }
-        let flow = Flow::new(src, dst, bytes, ps as Ps);
+        let class = Some(group & 7);
+        let flow = Flow { class, ..Flow::new(src, dst, bytes, ps as Ps) };
         Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
             .map_err(|error| words.error(error))?;
         read.flows.push(flow);
@@ -156,7 +188,7 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
     Ok(read)
 }
 
-/// Writes an `fct.txt`: the flows that have ended, in the order in which they did.
+/// Writes an `fct.txt`: the messages that have ended, in the order in which they did.
 pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> String {
     let mut numbers = vec![0; of.topology.hosts as usize];
     for (number, node) in (0u32..).zip(&of.nodes) {
@@ -171,7 +203,8 @@ pub fn write_fct(report: &Report, flows: &HpccFlows, of: &HpccTopology) -> Strin
     // HPCC counts the ports of a source for each of its targets.
     let mut ports: BTreeMap<(u32, u32), u16> = BTreeMap::new();
     let mut lines = Vec::new();
-    for ((done, flow), dport) in report.flows.iter().zip(&flows.flows).zip(&flows.ports) {
+    let all = report.flows.iter().zip(&flows.flows).zip(&flows.ports);
+    for ((done, flow), dport) in all.filter(|((_, flow), _)| !flow.is_wait()) {
         let next = ports.entry((flow.src, flow.dst)).or_insert(10_000);
         let sport = *next;
         *next = next.wrapping_add(1);
@@ -210,7 +243,7 @@ mod tests {
         assert_eq!(of.topology.check(), Ok(()));
         assert!(of.topology.cables.iter().all(|cable| cable.delay == 1_000_000));
         let flows = read_flows(FLOWS, &of).unwrap();
-        assert_eq!(flows.flows[0], Flow::new(0, 1, 1000, 2_000_000));
+        assert_eq!(flows.flows[0], Flow { class: Some(3), ..Flow::new(0, 1, 1000, 2_000_000) });
         let report = Cluster::new(of.topology.clone()).run(&flows.flows).unwrap();
         // As `a_message_takes_what_arithmetic_says` of the flows has it.
         let first = write_fct(&report, &flows, &of).lines().next().unwrap().to_owned();
@@ -243,6 +276,16 @@ mod tests {
         assert_eq!(wrong("2 3 25", "2 7 25"), "line 5: there is no node 7; the last is 3");
         assert!(wrong("4 1 3", "4 4 3").starts_with("line 1: 4 nodes"));
         assert!(wrong("4 1 3", "4 1 9").contains("the file ends"));
+        // Nodes have the file's numbers: the switch is node 1 here, and host 2 is node 3.
+        let apart = "5 2 3\n1 4\n0 1 1Gbps 1us 0\n2 1 1Gbps 1us 0\n3 4 1Gbps 1us 0\n";
+        let wrong_links =
+            |from: &str, to: &str| read_topology(&apart.replace(from, to)).unwrap_err().to_string();
+        assert_eq!(wrong_links("", ""), "line 5: there is no path from node 0 to node 3");
+        assert_eq!(wrong_links("3 4 1G", "3 1 1G"), "line 1: no host has a path to node 4");
+        assert_eq!(wrong_links("3 4 1G", "1 4 1G"), "line 1: node 3 has 0 links; a host has one");
+        let twice = format!("{}2 4 1Gbps 1us 0\n", apart.replace("5 2 3", "5 2 4"));
+        let twice = read_topology(&twice).unwrap_err().to_string();
+        assert_eq!(twice, "line 6: node 2 has 2 links; a host has one");
         assert!(wrong("0.000000", "2").starts_with("line 5: a loss of 2"));
         let wrong = |from: &str, to: &str| {
             read_flows(&FLOWS.replace(from, to), &of).unwrap_err().to_string()

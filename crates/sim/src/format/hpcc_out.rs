@@ -10,7 +10,7 @@ use core::fmt::Write;
 use std::collections::BTreeMap;
 
 use super::hpcc::{HpccFlows, HpccTopology};
-use crate::flows::Record;
+use crate::flows::{Flow, Record};
 use crate::net::time::NS;
 use crate::net::{Cable, Node};
 
@@ -23,7 +23,7 @@ impl HpccTopology {
     }
 
     /// By node: its number in files.
-    fn numbers(&self) -> BTreeMap<Node, usize> {
+    pub(super) fn numbers(&self) -> BTreeMap<Node, usize> {
         self.nodes.iter().enumerate().map(|(number, node)| (*node, number)).collect()
     }
 
@@ -72,9 +72,11 @@ impl HpccTopology {
 }
 
 impl HpccFlows {
-    /// Flows of the port that HPCC's analysis looks at, and of its usual group.
-    pub fn of(flows: Vec<crate::flows::Flow>) -> HpccFlows {
-        HpccFlows { ports: vec![100; flows.len()], groups: vec![3; flows.len()], flows }
+    /// Flows of the port that HPCC's analysis looks at, and of the group that their class is; or
+    /// of its usual one.
+    pub fn of(flows: Vec<Flow>) -> HpccFlows {
+        let groups = flows.iter().map(|flow| flow.class.unwrap_or(3)).collect();
+        HpccFlows { ports: vec![100; flows.len()], groups, flows }
     }
 
     /// Writes a `flow.txt`: the messages that wait for no others, in the order of their starts.
@@ -150,7 +152,9 @@ mod tests {
         let mut of = HpccTopology::of(shape.topology());
         of.losses.push((5, 0.25));
         assert_eq!(read_topology(&of.write()), Ok(of.clone()));
-        let flows = HpccFlows::of(incast(0..4, 1, 5000));
+        let classes = incast(0..4, 1, 5000).into_iter().zip([3, 0, 7]);
+        let flows = classes.map(|(flow, class)| Flow { class: Some(class), ..flow }).collect();
+        let flows = HpccFlows::of(flows);
         let (text, left) = flows.write(&of);
         assert_eq!((read_flows(&text, &of), left), (Ok(flows), 0));
     }

@@ -1,6 +1,6 @@
 //! How [`Change`]s happen to the network.
 
-use super::changes::Change;
+use super::changes::{Change, Changes};
 use super::engine::Net;
 use super::pfc::CLASSES;
 use super::time::Ps;
@@ -8,7 +8,7 @@ use super::topology::Node;
 
 impl Net {
     /// Makes a change happen at `at`. A failure that switches learn of needs a
-    /// [`Change::Reroute`] later.
+    /// [`Change::LearnCable`] or a [`Change::LearnSwitch`] later.
     pub fn plan(&mut self, at: Ps, change: Change) {
         self.changes.planned.push(change);
         self.push_change(at, self.changes.planned.len() as u32 - 1);
@@ -21,32 +21,50 @@ impl Net {
     }
 
     pub(super) fn change(&mut self, index: u32) {
-        match self.changes.planned[index as usize] {
+        let changes = &mut self.changes;
+        match changes.planned[index as usize] {
             Change::Cable { link, works } => {
-                self.changes.cable_down[link as usize] = !works;
-                self.changes.cable_down[self.back[link as usize] as usize] = !works;
+                changes.down.note_cable(&changes.links, link, works);
                 self.mark_down();
             }
             Change::Switch { switch, works } => {
-                self.changes.switch_down[switch as usize] = !works;
+                changes.down.switches[switch as usize] = !works;
                 self.mark_down();
             }
-            Change::Rate { link, rate } => self.ports[link as usize].rate = rate,
+            Change::Rate { link, rate } => {
+                let i = link as usize;
+                self.ports[i].rate = rate;
+                self.markings[i] = self.buffer.marking_at(rate.bits());
+                if let (Some(pfc), Some(ingress)) = (self.pfc, self.ingress.get_mut(i)) {
+                    ingress.headroom = pfc.headroom(rate, self.ports[i].delay);
+                }
+            }
             Change::Loss { link, probability } => {
                 self.changes.set_loss(link, probability);
                 self.ports[link as usize].flags.lossy = probability > 0.0;
             }
-            Change::Reroute => {
-                let (links, changes) = (&self.changes.links, &self.changes);
-                self.routes.learn(links, |link| changes.is_down(link));
+            Change::LearnCable { link, works } => {
+                changes.known.note_cable(&changes.links, link, works);
+                self.learn();
+            }
+            Change::LearnSwitch { switch, works } => {
+                changes.known.switches[switch as usize] = !works;
+                self.learn();
             }
         }
     }
 
+    /// Has switches take the paths that are left of those that they know to work.
+    fn learn(&mut self) {
+        let Changes { links, known, .. } = &self.changes;
+        self.routes.learn(links, |link| known.has(links, link));
+    }
+
     fn mark_down(&mut self) {
         let mut changed = Vec::new();
+        let Changes { links, down, .. } = &self.changes;
         for (i, port) in (0u32..).zip(&mut self.ports) {
-            let down = self.changes.is_down(i);
+            let down = down.has(links, i);
             if core::mem::replace(&mut port.flags.down, down) != down {
                 changed.push(i);
             }

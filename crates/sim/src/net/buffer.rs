@@ -1,8 +1,9 @@
 //! A switch's buffer: who may use how much of it.
 //!
-//! The ports of a switch share its buffer. A queue may grow up to a dynamic threshold, `alpha`
-//! times what is free (Choudhury, Hahne: Dynamic Queue Length Thresholds for Shared-Memory Packet
-//! Switches, IEEE/ACM ToN 1998), so that few queues get much and many get little each.
+//! The ports of a switch share its buffer; with classes, a port has a queue for each. A queue may
+//! grow up to a dynamic threshold, `alpha` times what is free (Choudhury, Hahne: Dynamic Queue
+//! Length Thresholds for Shared-Memory Packet Switches, IEEE/ACM ToN 1998), so that few queues get
+//! much and many get little each.
 
 use super::marking::Marking;
 

@@ -35,8 +35,45 @@ pub enum Change {
         /// The probability that a packet is lost; zero ends it.
         probability: f64,
     },
-    /// Switches learn which links work. Until then they send packets to where they cannot go on.
-    Reroute,
+    /// Switches learn that a cable has failed, or is back. Until then they send packets to where
+    /// they cannot go on.
+    LearnCable {
+        /// One of its links.
+        link: u32,
+        /// Whether it works.
+        works: bool,
+    },
+    /// Switches learn that one of them has failed, or is back.
+    LearnSwitch {
+        /// The switch.
+        switch: u32,
+        /// Whether it works.
+        works: bool,
+    },
+}
+
+/// What does not work.
+#[derive(Debug)]
+pub(super) struct Down {
+    /// By link: has its cable failed?
+    pub(super) cables: Vec<bool>,
+    pub(super) switches: Vec<bool>,
+}
+
+impl Down {
+    /// Does a link carry nothing?
+    pub(super) fn has(&self, links: &[Link], link: u32) -> bool {
+        let Link { from, to, .. } = links[link as usize];
+        let is_down = |node: Node| node.switch().is_some_and(|s| self.switches[s as usize]);
+        self.cables[link as usize] || is_down(from) || is_down(to)
+    }
+
+    /// Notes of a cable, by one of its links, whether it works.
+    pub(super) fn note_cable(&mut self, links: &[Link], link: u32, works: bool) {
+        for link in [link, links[link as usize].back] {
+            self.cables[link as usize] = !works;
+        }
+    }
 }
 
 /// The changes to come, and the state that only they change.
@@ -44,8 +81,9 @@ pub enum Change {
 pub(super) struct Changes {
     pub(super) links: Vec<Link>,
     pub(super) planned: Vec<Change>,
-    pub(super) cable_down: Vec<bool>,
-    pub(super) switch_down: Vec<bool>,
+    pub(super) down: Down,
+    /// What switches have learnt of it.
+    pub(super) known: Down,
     /// By link: how often it has failed or come back.
     pub(super) epochs: Vec<u32>,
     /// By link, once one loses packets: the probability and the random numbers.
@@ -55,9 +93,10 @@ pub(super) struct Changes {
 
 impl Changes {
     pub(super) fn new(links: Vec<Link>, switches: u32, seed: u64) -> Changes {
-        let (cable_down, switch_down) = (vec![false; links.len()], vec![false; switches as usize]);
-        let (planned, epochs, losses) = (Vec::new(), vec![0; links.len()], Vec::new());
-        Changes { links, planned, cable_down, switch_down, epochs, losses, seed }
+        let (cables, switches) = (links.len(), switches as usize);
+        let none = || Down { cables: vec![false; cables], switches: vec![false; switches] };
+        let (planned, epochs, losses) = (Vec::new(), vec![0; cables], Vec::new());
+        Changes { links, planned, down: none(), known: none(), epochs, losses, seed }
     }
 
     /// Does this packet get lost?
@@ -73,11 +112,5 @@ impl Changes {
             self.losses = (0..self.links.len() as u64).map(stream).collect();
         }
         self.losses[link as usize].0 = probability;
-    }
-
-    pub(super) fn is_down(&self, link: u32) -> bool {
-        let Link { from, to, .. } = self.links[link as usize];
-        let is_down = |node: Node| node.switch().is_some_and(|s| self.switch_down[s as usize]);
-        self.cable_down[link as usize] || is_down(from) || is_down(to)
     }
 }

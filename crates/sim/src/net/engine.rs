@@ -159,8 +159,9 @@ pub struct Net {
     live: u64,
     /// By link: the one in the other direction.
     pub(super) back: Vec<u32>,
+    pub(super) buffer: BufferOptions,
     /// By link, if packets are marked: the thresholds.
-    markings: Vec<Option<Marking>>,
+    pub(super) markings: Vec<Option<Marking>>,
     randoms: Vec<Mix>,
     /// By link, with classes or flow control.
     pub(super) queues: Vec<Queues>,
@@ -170,7 +171,9 @@ pub struct Net {
     pub(super) of_switch: Vec<Vec<u32>>,
     pub(super) routes: Routes,
     pub(super) changes: Changes,
-    pfc: Option<PfcOptions>,
+    pub(super) pfc: Option<PfcOptions>,
+    /// Otherwise all packets are of one class.
+    heeds_classes: bool,
     part: Option<Box<Part>>,
     pub(super) notes: Notes,
 }
@@ -203,7 +206,12 @@ impl Net {
                 of_switch[switch as usize].push(i);
             }
         }
-        let headroom = |link: &Link| options.pfc.map_or(0, |p| p.headroom(link.rate, link.delay));
+        let of_hosts = links[..hosts as usize].iter().filter_map(|link| link.rate.bits()).max();
+        let ingress = |link: &Link| {
+            let pfc = options.pfc.unwrap_or_default();
+            let alpha = pfc.alpha_at(link.rate.bits(), of_hosts.unwrap_or(u64::MAX));
+            Ingress::new(pfc.headroom(link.rate, link.delay), alpha)
+        };
         let none = if has_queues { links.len() } else { 0 };
         Ok(Net {
             packets: Packets::default(),
@@ -214,15 +222,17 @@ impl Net {
             ports: links.iter().map(|link| port(link, hosts)).collect(),
             live: 0,
             back: links.iter().map(|link| link.back).collect(),
+            buffer: options.buffer,
             markings: links.iter().map(|l| options.buffer.marking_at(l.rate.bits())).collect(),
             randoms: (0..links.len() as u64).map(|i| Mix::new(mix(options.seed ^ i))).collect(),
             queues: vec![Queues::default(); none],
-            ingress: links[..none].iter().map(|link| Ingress::new(headroom(link))).collect(),
+            ingress: links[..none].iter().map(ingress).collect(),
             buffers: vec![Buffer::new(options.buffer); switches as usize],
             of_switch,
             routes: Routes::new(&links, (hosts, switches), (options.routing, options.seed), atlas),
             changes: Changes::new(links, switches, options.seed),
             pfc: options.pfc,
+            heeds_classes: options.classes,
             part: None,
             notes: Notes::default(),
         })
@@ -378,7 +388,7 @@ impl Net {
 
     /// The bytes that wait at a link's port, what is being sent included.
     pub fn backlog(&self, link: u32) -> u64 {
-        let waiting = self.queues.get(link as usize).map_or(0, |queues| queues.bytes);
+        let waiting = self.queues.get(link as usize).map_or(0, Queues::bytes);
         self.ports[link as usize].backlog(self.now) + waiting
     }
 
@@ -396,6 +406,15 @@ impl Net {
             link = self.routes.next(self.now, switch, to, 0);
         }
         Vec::new()
+    }
+
+    /// The bytes of a class that wait at a port with queues, what is being sent included if it is
+    /// of this class.
+    fn backlog_of(&self, link: u32, class: u8) -> u64 {
+        let queues = &self.queues[link as usize];
+        let is_other = queues.leaving.is_some_and(|leaving| leaving.class != class);
+        let sending = if is_other { 0 } else { self.ports[link as usize].backlog(self.now) };
+        sending + queues.bytes_of(class)
     }
 
     /// The packets in the network.
@@ -578,11 +597,15 @@ impl Net {
 
 /// Ports with queues.
 impl Net {
-    /// Puts a packet in its class's queue.
+    /// Puts a packet in its class's queue: what of other classes waits is no reason to drop it, nor
+    /// to mark it.
     fn enqueue(&mut self, link: u32, mut packet: Packet) {
+        if !self.heeds_classes {
+            packet.class = 0;
+        }
         let Packet { via, class, bytes, .. } = packet;
         let switch = self.ports[link as usize].switch;
-        let backlog = self.backlog(link);
+        let backlog = self.backlog_of(link, class);
         if switch != NONE {
             if !self.enters(switch, (via, class), backlog, u64::from(bytes)) {
                 return self.drop_packet(link, packet, |tally| &mut tally.dropped_full);

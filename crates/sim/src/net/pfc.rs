@@ -13,7 +13,8 @@ pub const CLASSES: usize = 8;
 /// The properties of priority flow control.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PfcOptions {
-    /// A link and class may hold this many times what is free of the shared buffer.
+    /// A link and class may hold this many times what is free of the shared buffer; twice as much
+    /// for each doubling of the link's rate above the hosts', up to all of it.
     pub alpha: f64,
     /// Bytes that a link and class may hold in any case.
     pub reserve_bytes: u64,
@@ -31,6 +32,17 @@ impl Default for PfcOptions {
 }
 
 impl PfcOptions {
+    /// The `alpha` of a link with this rate, as HPCC's simulator has it: where hosts have 100 Gb/s,
+    /// a link of 400 has four times theirs.
+    pub(super) fn alpha_at(&self, bits: Option<u64>, hosts: u64) -> f64 {
+        let (mut alpha, mut bits) = (self.alpha, bits.unwrap_or(0));
+        while bits > hosts && alpha < 1.0 {
+            alpha = (alpha * 2.0).min(1.0);
+            bits /= 2;
+        }
+        alpha
+    }
+
     /// The headroom of a link and class. Three times the product of rate and delay, as HPCC's
     /// simulator has it, and two of the longest packets: one that has begun when the pause is to
     /// be sent, and one when it arrives.
@@ -53,7 +65,10 @@ struct Hold {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ingress {
     holds: [Hold; CLASSES],
-    headroom: u64,
+    /// What is set aside for each class, in bytes.
+    pub(super) headroom: u64,
+    /// It may hold so many times what is free.
+    alpha: f64,
 }
 
 /// What became of a packet that has come.
@@ -68,13 +83,13 @@ pub(super) enum Entry {
 }
 
 impl Ingress {
-    pub(super) fn new(headroom: u64) -> Ingress {
-        Ingress { holds: Default::default(), headroom }
+    pub(super) fn new(headroom: u64, alpha: f64) -> Ingress {
+        Ingress { holds: Default::default(), headroom, alpha }
     }
 
     /// The most bytes in the shared buffer, where `free` bytes are free.
-    fn limit(options: &PfcOptions, free: u64) -> u64 {
-        options.reserve_bytes + (free as f64 * options.alpha) as u64
+    fn limit(&self, options: &PfcOptions, free: u64) -> u64 {
+        options.reserve_bytes + (free as f64 * self.alpha) as u64
     }
 
     /// Counts a packet in.
@@ -85,7 +100,7 @@ impl Ingress {
         bytes: u64,
         free: u64,
     ) -> Entry {
-        let limit = Ingress::limit(options, free);
+        let limit = self.limit(options, free);
         let hold = &mut self.holds[usize::from(class)];
         if hold.shared + bytes <= limit && bytes <= free && hold.headroom == 0 {
             hold.shared += bytes;
@@ -100,7 +115,7 @@ impl Ingress {
 
     /// Is the link to be asked to pause? It is asked once.
     pub(super) fn pauses(&mut self, options: &PfcOptions, class: u8, free: u64) -> bool {
-        let limit = Ingress::limit(options, free);
+        let limit = self.limit(options, free);
         let hold = &mut self.holds[usize::from(class)];
         let pauses = !hold.paused && (hold.headroom > 0 || hold.shared > limit);
         hold.paused |= pauses;
@@ -118,7 +133,7 @@ impl Ingress {
 
     /// May the link go on? It is told so once.
     pub(super) fn resumes(&mut self, options: &PfcOptions, class: u8, free: u64) -> bool {
-        let limit = Ingress::limit(options, free);
+        let limit = self.limit(options, free);
         let hold = &mut self.holds[usize::from(class)];
         let is_low = hold.shared == 0 || hold.shared + options.resume_bytes <= limit;
         let resumes = hold.paused && hold.headroom == 0 && is_low;
@@ -145,7 +160,7 @@ mod tests {
     #[test]
     fn a_link_pauses_and_goes_on_once() {
         let options = PfcOptions { reserve_bytes: 0, resume_bytes: 100, ..PfcOptions::default() };
-        let mut ingress = Ingress::new(1500);
+        let mut ingress = Ingress::new(1500, options.alpha);
         // An eighth of 8000 is the threshold.
         assert_eq!(ingress.enter(&options, 3, 1000, 8000), Entry::Shared);
         assert!(!ingress.pauses(&options, 3, 8000));
@@ -157,6 +172,18 @@ mod tests {
         assert!(!ingress.resumes(&options, 3, 8000), "not low enough");
         assert_eq!(ingress.leave(3, 1000), 1000);
         assert!(ingress.resumes(&options, 3, 8000) && !ingress.resumes(&options, 3, 8000));
+    }
+
+    #[test]
+    fn faster_links_than_the_hosts_may_hold_more() {
+        const G: u64 = 1_000_000_000;
+        let options = PfcOptions::default();
+        let at = |gigabits: u64| options.alpha_at(Some(gigabits * G), 100 * G);
+        assert_eq!([25, 100, 200, 400].map(at), [0.125, 0.125, 0.25, 0.5]);
+        assert_eq!([800, 1600, 100_000].map(at), [1.0; 3], "no more than there is");
+        assert_eq!(options.alpha_at(None, 100 * G), 0.125);
+        let much = PfcOptions { alpha: 2.0, ..options };
+        assert_eq!(much.alpha_at(Some(400 * G), 100 * G), 2.0);
     }
 
     #[test]

@@ -102,8 +102,8 @@ pub(super) struct Queues {
     filled: u8,
     /// A bit for each class that the neighbour has paused.
     pub(super) paused: u8,
-    /// Bytes in all lines.
-    pub(super) bytes: u64,
+    /// Bytes by line.
+    bytes: [u64; CLASSES],
     pub(super) leaving: Option<Leaving>,
 }
 
@@ -112,7 +112,7 @@ impl Queues {
     pub(super) fn push(&mut self, packet: Packet) {
         self.lines[usize::from(packet.class)].push_back(packet);
         self.filled |= 1 << packet.class;
-        self.bytes += u64::from(packet.bytes);
+        self.bytes[usize::from(packet.class)] += u64::from(packet.bytes);
     }
 
     /// Takes the first packet of the highest class that may send.
@@ -124,8 +124,18 @@ impl Queues {
         if line.is_empty() {
             self.filled &= !(1 << class);
         }
-        self.bytes -= u64::from(packet.bytes);
+        self.bytes[class as usize] -= u64::from(packet.bytes);
         Some(packet)
+    }
+
+    /// Bytes in all lines.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.iter().sum()
+    }
+
+    /// Bytes in the line of a class.
+    pub(super) fn bytes_of(&self, class: u8) -> u64 {
+        self.bytes[usize::from(class)]
     }
 
     /// The packets of a class, in order.
@@ -152,7 +162,7 @@ mod tests {
         queues.paused = 1 << 7;
         let classes: Vec<u8> =
             core::iter::from_fn(|| queues.pop()).map(|packet| packet.class).collect();
-        assert_eq!((classes, queues.bytes), (vec![3, 0, 0], 100));
+        assert_eq!((classes, queues.bytes(), queues.bytes_of(7)), (vec![3, 0, 0], 100, 100));
         queues.paused = 0;
         assert_eq!(queues.of_class(7).count(), 1);
         assert!(queues.pop().is_some() && queues.is_empty());

@@ -2,7 +2,7 @@
 //! nothing of what happens.
 
 use super::engine::Net;
-use super::notes::{Notes, PacketNote, PauseNote, note};
+use super::notes::{Notes, PacketNote, PauseNote};
 use super::packets::{Kind, Packet};
 use super::port::Usage;
 use super::topology::Link;
@@ -47,8 +47,10 @@ impl Net {
 
     #[cold]
     pub(super) fn note_pause(&mut self, link: u32, class: u8, paused: bool) {
-        let Notes { pauses, missed, notes_pauses: true, .. } = &mut self.notes else { return };
-        note(pauses, missed, PauseNote { at: self.now, link, class, paused });
+        let Notes { pauses, missed, notes_pauses: true, rooms, .. } = &mut self.notes else {
+            return;
+        };
+        rooms[0].note(pauses, missed, PauseNote { at: self.now, link, class, paused });
     }
 
     #[cold]
@@ -60,6 +62,7 @@ impl Net {
         let Packet { dst, marked, .. } = *packet;
         let cargo = self.packets.look(packet.cargo);
         let entry = PacketNote { at: self.now, link, dst, marked, cargo };
-        note(&mut self.notes.packets, &mut self.notes.missed, entry);
+        let Notes { packets, missed, rooms, .. } = &mut self.notes;
+        rooms[1].note(packets, missed, entry);
     }
 }

@@ -221,6 +221,34 @@ mod tests {
         }
     }
 
+    /// Within the gap a flow keeps its path, however many packets of others come between; after a
+    /// longer pause it may take another.
+    #[test]
+    fn a_flow_changes_its_path_only_after_a_gap() {
+        let (topology, links) = (tree(), tree().links());
+        let size = (topology.hosts, topology.switches);
+        let gap_ps = 20 * US;
+        let by = |routing| Routes::new(&links, size, (routing, 4), &Atlas::default());
+        let (mut flowlets, mut ecmp) = (by(Routing::Flowlet { gap_ps }), by(Routing::Ecmp));
+        let (mut now, mut taken) = (US, Vec::new());
+        for _ in 0..64 {
+            let path = flowlets.next(now, 0, 15, 7);
+            for other in 0..20 {
+                flowlets.next(now + 1, 0, 15, 100 + other);
+                now += gap_ps;
+                assert_eq!(flowlets.next(now, 0, 15, 7), path, "the gap is no longer");
+                assert_eq!(ecmp.next(now, 0, 15, 7), ecmp.next(1, 0, 15, 7));
+            }
+            taken.push(path);
+            now += gap_ps + 1;
+        }
+        let changes = taken.windows(2).filter(|two| two[0] != two[1]).count();
+        assert!((16..48).contains(&changes), "one of two paths at random: {taken:?}");
+        taken.sort_unstable();
+        taken.dedup();
+        assert_eq!(taken.len(), 2, "both links up");
+    }
+
     #[test]
     fn failed_links_are_avoided() {
         let (topology, links) = (tree(), tree().links());

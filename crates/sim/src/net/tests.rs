@@ -200,6 +200,42 @@ fn a_higher_class_overtakes() {
     assert_eq!(order[..3], [0, 99, 1], "one had begun");
 }
 
+/// A class whose line is full loses packets and has them marked; one whose line is empty neither.
+#[test]
+fn a_full_class_costs_no_other_class_anything() {
+    let buffer = BufferOptions {
+        queue_bytes: 40_000,
+        marking: Some(Marking::step(20_000)),
+        ..BufferOptions::default()
+    };
+    let mut net = star(9, &NetOptions { classes: true, buffer, ..NetOptions::default() });
+    for src in 1..9 {
+        (0..40).for_each(|i| send(&mut net, src, packet(0, 1000, i)));
+    }
+    assert!(net.step(3 * US / 2).is_none(), "the first are at the switch");
+    net.advance(3 * US / 2);
+    (1..9).for_each(|src| send(&mut net, src, Packet { class: 7, ..packet(0, 1000, 99) }));
+    // The line is full from 1.6 µs on, and these come at 2.7 µs: before what waits, and whole.
+    let all = arrivals(&mut net);
+    let high: Vec<&(Ps, u32, Packet)> = all.iter().filter(|(.., p)| p.flow == 99).collect();
+    assert_eq!(high.len(), 8, "none is dropped");
+    assert!(high.iter().all(|(.., p)| !p.marked), "none is marked");
+    assert!(high[7].0 < 5 * US, "{}", high[7].0);
+    let t = net.tally;
+    assert!(t.dropped_full > 100 && t.marked > 40, "{t:?}");
+    assert_conserved(&net);
+}
+
+/// Flow control alone heeds no classes: packets keep their order.
+#[test]
+fn without_classes_a_class_is_nothing() {
+    let mut net = star(3, &NetOptions { pfc: Some(PFC), ..NetOptions::default() });
+    (0..10).for_each(|i| send(&mut net, 1, packet(0, 1000, i)));
+    send(&mut net, 1, Packet { class: 5, ..packet(0, 1000, 99) });
+    let order: Vec<u32> = arrivals(&mut net).iter().map(|(.., p)| p.flow).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 99]);
+}
+
 /// Four switches in a ring, each with traffic that goes two cables on: the textbook deadlock.
 #[test]
 fn a_circle_of_pauses_is_found() {
@@ -307,7 +343,7 @@ fn what_fails_loses_packets_until_switches_know() {
     let mut net = Net::new(&shape.topology(), &options).unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(2))[0];
     net.plan(US, Change::Cable { link, works: false });
-    net.plan(50 * US, Change::Reroute);
+    net.plan(50 * US, Change::LearnCable { link, works: false });
     (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
     arrivals(&mut net);
     // Of the first 50 µs, 625 packets, half are lost.
@@ -315,11 +351,44 @@ fn what_fails_loses_packets_until_switches_know() {
     assert!((250..380).contains(&lost), "{lost}");
     assert_conserved(&net);
     net.plan(net.now(), Change::Switch { switch: 3, works: false });
-    net.plan(net.now(), Change::Reroute);
+    net.plan(net.now(), Change::LearnSwitch { switch: 3, works: false });
     net.step(net.now());
     send(&mut net, 0, packet(1, 1000, 1));
     arrivals(&mut net);
     assert_eq!(net.tally.dropped_no_path, 1);
+}
+
+/// Switches learn of each failure in its own time, and not with another's.
+#[test]
+fn what_is_learnt_of_one_cable_is_nothing_of_another() {
+    let rate = LineRate::gigabits(100);
+    let shape = LeafSpine {
+        leaves: 2,
+        spines: 4,
+        hosts_per_leaf: 1,
+        host_rate: rate,
+        fabric_rate: rate,
+        delay: US,
+    };
+    let options = NetOptions { routing: Routing::Spray, ..NetOptions::default() };
+    let lost = |learnt: [Ps; 2]| {
+        let mut net = Net::new(&shape.topology(), &options).unwrap();
+        for (spine, at) in [(2, learnt[0]), (3, learnt[1])] {
+            let link = net.links_between(Node::Switch(0), Node::Switch(spine))[0];
+            net.plan(US, Change::Cable { link, works: false });
+            net.plan(at, Change::LearnCable { link, works: false });
+        }
+        (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
+        arrivals(&mut net);
+        assert_conserved(&net);
+        net.tally.dropped_down
+    };
+    // Of 12.5 packets a microsecond half go to where they cannot go on, then a third, then none.
+    let both = lost([20 * US, 20 * US]);
+    assert!((90..150).contains(&both), "{both}");
+    let apart = lost([20 * US, 100 * US]);
+    assert!((380..530).contains(&apart), "{apart}");
+    assert!((380..530).contains(&lost([100 * US, 20 * US])));
 }
 
 #[test]
@@ -333,6 +402,27 @@ fn a_lossy_link_loses_its_share_and_a_slow_one_is_slow() {
     assert!((850..1150).contains(&net.tally.dropped_loss), "{:?}", net.tally);
     assert!(all.last().unwrap().0 > 9_900 * 800_000);
     assert_conserved(&net);
+}
+
+/// Where a port slows down, it marks at a shorter queue: thresholds are for a rate.
+#[test]
+fn a_port_that_slows_down_marks_as_a_slow_one() {
+    let marked = |slows_at: Option<Ps>| {
+        let buffer = BufferOptions {
+            marking: Some(Marking::step(100_000)),
+            marking_bits: 100_000_000_000,
+            ..BufferOptions::default()
+        };
+        let mut net = star(3, &NetOptions { buffer, ..NetOptions::default() });
+        let link = net.links_between(Node::Switch(0), Node::Host(0))[0];
+        let slow = LineRate::gigabits(10);
+        slows_at.into_iter().for_each(|at| net.plan(at, Change::Rate { link, rate: slow }));
+        (1..3).for_each(|src| (0..50).for_each(|i| send(&mut net, src, packet(0, 1000, i))));
+        arrivals(&mut net).iter().filter(|(.., p)| p.marked).count()
+    };
+    assert_eq!(marked(None), 0, "the queue has 50 packets at most");
+    // Of 100 packets, those that meet more than ten.
+    assert!(marked(Some(US)) > 70, "{}", marked(Some(US)));
 }
 
 /// Which packets a link loses depends on the seed, and on nothing else.

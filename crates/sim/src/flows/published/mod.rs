@@ -76,6 +76,8 @@ pub(super) struct Models<'a> {
     shared: &'a Shared<'a>,
     scheme: Published,
     limits: Limits,
+    /// By host: what its cable carries, in bits per second.
+    rates: Vec<u64>,
     /// From the card to software, and from software to the card.
     software: Option<Ps>,
     net: Net,
@@ -107,6 +109,7 @@ impl<'a> Carrier<'a> for Models<'a> {
             shared,
             scheme,
             limits: limits(shared, scheme)?,
+            rates: cluster.host_rates(),
             software: scheme.recovery().control_queue.map(span),
             net,
             first,
@@ -137,7 +140,8 @@ impl<'a> Carrier<'a> for Models<'a> {
     fn begin(&mut self, flow: usize) {
         let Flow { src, bytes, .. } = self.shared.flows[flow];
         let packets = bytes.div_ceil(self.limits.mtu.into());
-        let sending = Sending::new(self.scheme, packets, self.limits);
+        let bits = self.rates[src as usize];
+        let sending = Sending::new(self.scheme, packets, self.limits, bits);
         self.sending[flow] = Some(Box::new(sending));
         self.line_up(src, flow as u32);
         self.serve(src);
@@ -192,14 +196,14 @@ impl<'a> Carrier<'a> for Models<'a> {
 /// holds (its §3.2: BDP-FC).
 fn limits(shared: &Shared<'_>, scheme: Published) -> Result<Limits, ClusterError> {
     let Shared { cluster, flows, .. } = *shared;
-    let (mtu, bits) = (cluster.mtu.bytes(), cluster.host_bits());
+    let mtu = cluster.mtu.bytes();
     let mut packets = cluster.window_packets;
     if scheme == Published::Irn {
         let mut idle = cluster.build_part(&shared.atlas)?;
         let longest = flows.iter().map(|flow| product(&mut idle, flow, mtu.into())).max();
         packets = packets.min(longest.unwrap_or(1).try_into().unwrap_or(u16::MAX)).max(1);
     }
-    Ok(Limits { packets, bits, mtu })
+    Ok(Limits { packets, mtu })
 }
 
 /// The packets that leave a flow's source in the time of a round trip.

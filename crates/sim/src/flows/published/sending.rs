@@ -23,8 +23,6 @@ enum Control {
 pub(super) struct Limits {
     /// The most packets outstanding.
     pub(super) packets: u16,
-    /// The rate of the hosts' links, in bits per second.
-    pub(super) bits: u64,
     /// The most bytes of payload in a packet.
     pub(super) mtu: u32,
 }
@@ -57,10 +55,10 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// A flow of so many packets.
-    pub(super) fn new(scheme: Published, packets: u64, limits: Limits) -> Sending {
+    /// A flow of so many packets from a host whose cable carries `bits` per second.
+    pub(super) fn new(scheme: Published, packets: u64, limits: Limits, bits: u64) -> Sending {
         let control = match scheme {
-            Published::Irn => Control::Rate(Box::new(Dcqcn::new(limits.bits))),
+            Published::Irn => Control::Rate(Box::new(Dcqcn::new(bits))),
             Published::Srnic => {
                 let (window, dctcp) = (Window::new(limits.packets), Dctcp::new(Psn::new(0)));
                 Control::Window { window, dctcp }

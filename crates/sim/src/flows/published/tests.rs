@@ -83,7 +83,7 @@ fn whatever_is_lost_arrives_on_one_thread_and_two() {
         cluster.changes = vec![
             (0, Change::Loss { link: 16, probability: 0.02 }),
             (20 * US, Change::Cable { link, works: false }),
-            (60 * US, Change::Reroute),
+            (60 * US, Change::LearnCable { link, works: false }),
         ];
         let report = cluster.run(&flows).unwrap();
         assert_whole(&report, &flows);

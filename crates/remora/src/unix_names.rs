@@ -153,7 +153,7 @@ mod tests {
         };
         assert_eq!(hint(" @x/y z"), Some((4711, "y z".into())));
         assert_eq!(hint(""), None);
-        assert_eq!(hint(" /tmp/a @x/y"), None);
+        assert_eq!(hint(" /run/a @x/y"), None);
         assert_eq!(super::hint("x/")(b"Num RefCount Protocol"), None);
     }
 }

@@ -127,8 +127,9 @@ mod tests {
     fn what_looks_like_a_name_is_none() {
         let prefix = prefix("forged");
         let socket = bind(format!("{prefix}/mine"));
-        let folder = std::env::temp_dir().join(format!("remora-names-{} @x", std::process::id()));
-        let path = folder.join("remora");
+        let top = std::env::temp_dir().join(format!("names-{} @remora", std::process::id()));
+        let folder = top.join(prefix.strip_prefix("remora/").unwrap());
+        let path = folder.join("thief");
         std::fs::create_dir_all(&folder).unwrap();
         let _path = UnixDatagram::bind(&path).unwrap();
         let at = format!("{} 00000002 00000000 00010000 0001 01", "0000000000000000:");
@@ -136,7 +137,7 @@ mod tests {
         let stream = SocketAddr::from_abstract_name(format!("{prefix}/mine")).unwrap();
         let _stream = UnixListener::bind_addr(&stream).unwrap();
         let found = named(&prefix).unwrap();
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&top).unwrap();
         if found.first().is_none_or(|named| named.owner.is_none()) {
             println!("skipped: this kernel does not tell of sockets (CONFIG_UNIX_DIAG)");
             return;

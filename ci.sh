@@ -316,7 +316,7 @@ stage_symbols() {
 stage_cost() {
     local write=()
     if ! have valgrind; then
-        say "valgrind is not installed; ./ci.sh setup installs it"
+        lacks "valgrind (./ci.sh setup installs it)"
         return "$skipped"
     fi
     [[ ${COST_WRITE:-} != 1 ]] || write=(--write)

@@ -84,8 +84,8 @@
 //!   [`egress`] hands them to it, [`impair`] is a bad network on request, [`pcap`] captures them,
 //!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
-//!   files for it; [`sock_diag`], who owns a socket; `environment` reads variables, and `text`
-//!   makes words from elsewhere fit to be printed.
+//!   files for it; [`sock_diag`], who owns a socket, and [`unix_names`], what others are called;
+//!   `environment` reads variables, and `text` makes words from elsewhere fit to be printed.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
 //! where `unsafe` stands and what for; the checks compare it with the code.
@@ -155,6 +155,7 @@ mod text;
 pub mod threads;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+pub mod unix_names;
 mod wake_pipe;
 mod wakes;
 mod yielding;

@@ -18,9 +18,21 @@ const HEADER: usize = 16;
 /// Bytes of a request for a Unix socket, and of the fixed part of the answer (`linux/unix_diag.h`).
 const UNIX_REQUEST: usize = 24;
 const UNIX_MESSAGE: usize = 16;
-/// Asks for the owner of a Unix socket, and the attribute with it.
-const SHOW_OWNER: u32 = 0x40;
+/// Asks for the name and the owner of a Unix socket, and the attributes with them.
+const SHOW_NAME_AND_OWNER: u32 = 0x41;
+const NAME: u16 = 0;
 const OWNER: u16 = 7;
+
+/// A Unix socket.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnixSocket {
+    /// The user who made it.
+    pub owner: u32,
+    /// Its name, an abstract one with the zero byte before it; empty if it has none.
+    pub name: Vec<u8>,
+    /// It sends datagrams, so that each name belongs to one such socket only.
+    pub is_datagram: bool,
+}
 
 /// A way to ask the kernel.
 #[derive(Debug)]
@@ -63,22 +75,26 @@ impl SockDiag {
         Some(bytes.get(..len)?.to_vec())
     }
 
-    /// The user who owns the Unix socket with this inode number: the one who made it. `None` if
-    /// there is no such socket in this network namespace, or if the kernel does not tell
-    /// (`CONFIG_UNIX_DIAG`, Linux 5.3). The kernel looks through its whole table for it.
-    pub fn unix_owner(&self, inode: u32) -> Option<u32> {
+    /// The Unix socket with this inode number. `None` if there is no such socket in this network
+    /// namespace, or if the kernel does not tell (`CONFIG_UNIX_DIAG`, Linux 5.3). The kernel looks
+    /// through its whole table for it.
+    pub fn unix_socket(&self, inode: u32) -> Option<UnixSocket> {
         let mut request = [0; UNIX_REQUEST];
         request[0] = AddressFamily::UNIX.as_raw() as u8;
         // Sockets in any state, with any cookie.
         request[4..8].fill(0xff);
         request[8..12].copy_from_slice(&inode.to_ne_bytes());
-        request[12..16].copy_from_slice(&SHOW_OWNER.to_ne_bytes());
+        request[12..16].copy_from_slice(&SHOW_NAME_AND_OWNER.to_ne_bytes());
         request[16..24].fill(0xff);
         let answer = self.ask(&request)?;
         if answer.word(4)? != inode {
             return None;
         }
-        answer.word(answer.attribute(UNIX_MESSAGE, OWNER)?)
+        Some(UnixSocket {
+            owner: u32::from_ne_bytes(*answer.attribute(UNIX_MESSAGE, OWNER)?.first_chunk()?),
+            name: answer.attribute(UNIX_MESSAGE, NAME).unwrap_or_default().to_vec(),
+            is_datagram: answer.0.get(1) == Some(&(SocketType::DGRAM.as_raw() as u8)),
+        })
     }
 }
 
@@ -97,38 +113,42 @@ impl Answer {
         Some(u32::from_ne_bytes(*self.0.get(at..)?.first_chunk()?))
     }
 
-    /// Where the bytes of an attribute begin that stands behind the first `fixed` bytes.
-    pub(crate) fn attribute(&self, fixed: usize, kind: u16) -> Option<usize> {
-        let short = |at: usize| Some(u16::from_ne_bytes(*self.0.get(at..)?.first_chunk()?));
-        let mut at = fixed;
+    /// The bytes of an attribute that stands behind the first `fixed` bytes.
+    pub(crate) fn attribute(&self, fixed: usize, kind: u16) -> Option<&[u8]> {
+        let mut rest = self.0.get(fixed..)?;
         loop {
-            let (len, found) = (usize::from(short(at)?), short(at + 2)?);
+            let short = |at: usize| Some(u16::from_ne_bytes(*rest.get(at..)?.first_chunk()?));
+            let (len, found) = (usize::from(short(0)?).max(4), short(2)?);
             if found == kind {
-                return Some(at + 4);
+                return rest.get(4..len);
             }
-            at += len.max(4).next_multiple_of(4);
+            rest = rest.get(len.next_multiple_of(4)..)?;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::UnixDatagram;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     use super::*;
 
     #[test]
-    fn the_owner_of_a_socket_is_known() {
-        let socket = UnixDatagram::unbound().unwrap();
+    fn the_owner_and_the_name_of_a_socket_are_known() {
+        let name = [b"remora/test/\xff/", std::process::id().to_string().as_bytes()].concat();
+        let address = SocketAddr::from_abstract_name(&name).unwrap();
+        let socket = UnixDatagram::bind_addr(&address).unwrap();
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino as u32;
         let kernel = SockDiag::open().unwrap();
-        let Some(owner) = kernel.unix_owner(inode) else {
+        let Some(told) = kernel.unix_socket(inode) else {
             println!("skipped: this kernel does not tell (CONFIG_UNIX_DIAG)");
             return;
         };
-        assert_eq!(owner, rustix::process::geteuid().as_raw());
+        assert_eq!(told.owner, rustix::process::geteuid().as_raw());
+        assert_eq!((told.name.strip_prefix(b"\0"), told.is_datagram), (Some(&name[..]), true));
         drop(socket);
-        assert_eq!(kernel.unix_owner(inode), None, "the socket is closed");
+        assert_eq!(kernel.unix_socket(inode), None, "the socket is closed");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! Each program is started by `remora run`, both ends pinned to a core each, as the peers are.
 
 use std::ffi::OsStr;
-use std::fs;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::Instant;
 
@@ -206,9 +205,8 @@ fn tcp_connections() -> Result<f64> {
 
 /// Does a process listen on this port of rdma_cm?
 fn has_cm_listener(port: &str) -> bool {
-    fs::read_to_string("/proc/net/unix").unwrap_or_default().lines().any(|line| {
-        let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
-        let parts: Vec<&str> = name.split('/').collect();
+    remora::unix_names::named("remora/cm/").unwrap_or_default().iter().any(|name| {
+        let parts: Vec<&str> = name.rest.split('/').collect();
         // The parts: port space, port, address, card.
         parts.len() == 4 && parts[1] == port
     })

@@ -7,19 +7,22 @@ use std::process::{Command, Stdio};
 
 use remora::daemon::{ObserveError, Observer};
 use remora::message::{DaemonPlace, place};
+use remora::unix_names;
 
 use super::check::Check;
 
-/// A listener of rdma_cm: `@remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
+/// A listener of rdma_cm: `remora/cm/<port space>/<port>/<address>/<card>`, an abstract Unix
 /// socket, by which clients on this machine find it.
-const LISTENER: &str = "@remora/cm/";
+const LISTENER: &str = "remora/cm/";
 
 /// Checks all of them.
 pub(super) fn look(checks: &mut Vec<Check>) {
     checks.extend(firewall_rules());
     checks.extend(confinement());
-    let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    checks.push(listeners(&sockets));
+    checks.push(match unix_names::named(LISTENER) {
+        Ok(names) => listeners(names.iter().map(|name| name.rest.as_str())),
+        Err(error) => Check::note("listeners", format!("cannot read /proc/net/unix: {error}")),
+    });
     checks.push(shared_card(&place()));
     checks.push(Check::note(
         "not needed",
@@ -122,13 +125,9 @@ fn confinement() -> Vec<Check> {
     checks
 }
 
-/// The listeners for connections.
-fn listeners(sockets: &str) -> Check {
-    let mut found: Vec<String> = sockets
-        .lines()
-        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix(LISTENER))
-        .filter_map(describe)
-        .collect();
+/// The listeners for connections, by what follows [`LISTENER`] in their names.
+fn listeners<'a>(names: impl Iterator<Item = &'a str>) -> Check {
+    let mut found: Vec<String> = names.filter_map(describe).collect();
     found.sort_unstable();
     found.dedup();
     match found.as_slice() {
@@ -177,15 +176,11 @@ mod tests {
     }
 
     #[test]
-    fn listeners_are_found_among_other_sockets() {
-        let sockets = "Num RefCount Protocol Flags Type St Inode Path\n\
-            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4/127.0.0.2\n\
-            0: 00000002 00000000 00010000 0001 01 4711 @remora/cm/0106/7471/*4\n\
-            0: 00000002 00000000 00010000 0001 01 4712 /run/x\n\
-            0: 00000002 00000000 00000000 0002 01 4713\n";
-        let check = listeners(sockets);
+    fn listeners_are_found_among_other_names() {
+        let names = ["0106/7471/*4/127.0.0.2", "0106/7471/*4", "0106/7471", "x"];
+        let check = listeners(names.into_iter());
         let expected = "TCP port 7471 of any IPv4 address, on the card 127.0.0.2";
         assert_eq!(check.found, expected);
-        assert_eq!(listeners("").status, Status::Note);
+        assert_eq!(listeners(std::iter::empty()).status, Status::Note);
     }
 }

@@ -118,10 +118,8 @@ impl Running {
     /// Waits until it listens for connections on this port of rdma_cm.
     pub(crate) fn listens_by_cm(&mut self, port: u16) {
         self.until("listens by rdma_cm", || {
-            let table = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-            table.lines().any(|line| {
-                let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
-                let parts: Vec<&str> = name.split('/').collect();
+            remora::unix_names::named("remora/cm/").unwrap().iter().any(|name| {
+                let parts: Vec<&str> = name.rest.split('/').collect();
                 parts.len() > 3 && parts[1] == port.to_string()
             })
         });

@@ -90,8 +90,8 @@ fn octets(addr: IpAddr) -> [u8; 16] {
 fn read(answer: &Answer) -> Option<ReceiveQueue> {
     // The message itself has the queue's length too, but without bytes that were received and still
     // count against the room.
-    let at = answer.attribute(MESSAGE, MEMORY)?;
-    let word = |index: usize| answer.word(at + 4 * index);
+    let memory = answer.attribute(MESSAGE, MEMORY)?;
+    let word = |index: usize| Some(u32::from_ne_bytes(*memory.get(4 * index..)?.first_chunk()?));
     Some(ReceiveQueue { waiting: word(0)?, room: word(1)?, dropped: word(DROPPED)? })
 }
 

@@ -352,7 +352,7 @@ pub(super) fn scope(id: &Id) -> Result<AddressScope> {
 /// Announces to this machine's processes that a bound id listens on these cards.
 pub(super) fn announce(id: &Id, cards: &[&ListedCard]) -> Result<()> {
     let mut state = id.lock();
-    let held = state.port_lock.as_mut().ok_or(EINVAL)?;
+    let held = state.port_lock.as_ref().ok_or(EINVAL)?;
     let mut said = Vec::new();
     for (n, card) in cards.iter().enumerate() {
         match held.announce(card.address) {

@@ -9,9 +9,9 @@
 //! @remora/cm/<port space>/<port>/<address>/<card>   held by a listener, with its card's address
 //! ```
 //!
-//! Clients read the names in `/proc/net/unix`. The names vanish with the process, belong to a
-//! network namespace as addresses do, and need neither files nor a daemon. An id bound to all
-//! addresses has `*` there, or `*4` or `*6` if it is bound to those of one family.
+//! Clients read the names that the kernel tells ([`unix_names`]). The names vanish with the
+//! process, belong to a network namespace as addresses do, and need neither files nor a daemon. An
+//! id bound to all addresses has `*` there, or `*4` or `*6` if it is bound to those of one family.
 //!
 //! Every process can bind names, so names alone would let one user take the clients of another's
 //! server. Therefore a port belongs to a user while it is held: the process that holds it
@@ -21,25 +21,26 @@
 //! ```text
 //! @remora/cm/<port space>/<port>        held by the process that was the first to hold it
 //! ```
+//!
+//! It is held until the process holds the port no more. A process that held the port beside it (of
+//! the same user, at another address) takes the name with its next listener.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Instant;
 
 use remora::nic::cm::AddressScope as Scope;
 use remora::nic::wire::ROCE_PORT;
-use remora::sock_diag::SockDiag;
+use remora::unix_names::{self, Named, read_table};
 
 use super::found::Found;
 use crate::abi::rdma_cma::rdma_port_space;
 use crate::process;
-
-/// Room for a kernel's table of sockets, in bytes. A longer one takes more calls to read.
-const TABLE_BYTES: usize = 16 << 10;
 
 /// The scope of an address to bind to.
 pub(super) fn scope_of(ip: IpAddr, v6_only: bool) -> Scope {
@@ -103,41 +104,18 @@ fn listener_name(space: rdma_port_space, port: u16, scope: Scope, card: IpAddr) 
     format!("{}/{}/{card}", first_name(space, port), text_of(scope))
 }
 
-/// A table of the kernel's, read at once as long as it is short.
-fn read_table(path: &str) -> io::Result<String> {
-    let mut table = String::with_capacity(TABLE_BYTES);
-    File::open(path)?.read_to_string(&mut table)?;
-    Ok(table)
-}
-
-/// The inode, and what follows `prefix`, of each socket whose name begins with it.
-fn names(prefix: &str) -> Vec<(u32, String)> {
-    let table = read_table("/proc/net/unix").unwrap_or_else(|error| {
+/// The names of a port that count: if a user holds the port, those of that user. `None` if the
+/// kernel's table cannot be read, where `/proc` is not mounted.
+fn entries(space: rdma_port_space, port: u16) -> Option<Vec<Entry>> {
+    let names = unix_names::named(&first_name(space, port)).inspect_err(|error| {
         tracing::warn!(%error, "cannot read /proc/net/unix: listeners of other processes are \
              found by their cards' addresses only");
-        String::new()
     });
-    let named = |line: &str| {
-        let (socket, name) = line.split_once(" @")?;
-        let inode = socket.split_whitespace().nth(6)?.parse().ok()?;
-        Some((inode, name.strip_prefix(prefix)?.to_owned()))
-    };
-    table.lines().filter_map(named).collect()
-}
-
-/// The names of a port that count: if a user holds the port, those of that user.
-fn entries(space: rdma_port_space, port: u16) -> Vec<Entry> {
-    let names = names(&first_name(space, port));
-    let kernel = SockDiag::open();
-    let owner = |inode: u32| kernel.as_ref()?.unix_owner(inode);
-    let first = names.iter().find(|(_, rest)| rest.is_empty());
-    let holder = first.and_then(|(inode, _)| owner(*inode));
-    let of_port = names.iter().filter_map(|(inode, rest)| Some((*inode, rest.strip_prefix('/')?)));
-    let counts = |inode: u32| holder.is_none_or(|holder| owner(inode) == Some(holder));
-    of_port
-        .filter(|(inode, _)| counts(*inode))
-        .filter_map(|(inode, rest)| Entry::parse(inode, rest))
-        .collect()
+    let names = names.ok()?;
+    let holder = names.iter().find(|name| name.rest.is_empty()).and_then(|name| name.owner);
+    let counts = |name: &&Named| holder.is_none() || name.owner == holder;
+    let entry = |name: &Named| Entry::parse(name.inode, name.rest.strip_prefix('/')?);
+    Some(names.iter().filter(counts).filter_map(entry).collect())
 }
 
 fn bind(name: &str) -> io::Result<OwnedFd> {
@@ -153,6 +131,37 @@ fn in_use() -> io::Error {
     io::Error::from_raw_os_error(libc::EADDRINUSE)
 }
 
+/// A name of a port's first holder. All holds of one process on a port share it, so that it goes
+/// with the last of them; `None` while another process has it.
+#[derive(Debug, Default)]
+struct First(Mutex<Option<OwnedFd>>);
+
+/// The ports that this process holds.
+#[derive(Debug, Default)]
+struct Firsts(Mutex<HashMap<(rdma_port_space, u16), Weak<First>>>);
+
+impl First {
+    /// That of a port, which is taken unless another process has it.
+    fn of(space: rdma_port_space, port: u16) -> Arc<First> {
+        let firsts = process::current().shared::<Firsts>();
+        let mut known = firsts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = known.get(&(space, port)).and_then(Weak::upgrade).unwrap_or_default();
+        known.retain(|_, first| first.strong_count() > 0);
+        known.insert((space, port), Arc::downgrade(&first));
+        first.take(&first_name(space, port), |held| held.is_none());
+        first
+    }
+
+    /// Binds the name, anew if `if_so` says so of what there was.
+    fn take(&self, name: &str, if_so: impl FnOnce(&Option<OwnedFd>) -> bool) {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if if_so(&held) {
+            *held = None;
+            *held = bind(name).ok();
+        }
+    }
+}
+
 /// A port that this process holds.
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -161,8 +170,7 @@ pub(crate) struct Hold {
     scope: Scope,
     /// The name that says that the port is held.
     _name: OwnedFd,
-    /// The name of the first holder, if it is this one.
-    first: Option<OwnedFd>,
+    first: Arc<First>,
 }
 
 /// Holds a port. With `shared`, other ids may hold it too, if they also give `shared` and none of
@@ -183,7 +191,7 @@ pub(super) fn hold(
         false => in_use(),
     };
     // It may have another holder, whose user is judged below.
-    let first = bind(&first_name(space, port)).ok();
+    let first = First::of(space, port);
     let plain = format!("{}/{}", first_name(space, port), text_of(scope));
     let name = match shared {
         false => plain,
@@ -199,7 +207,10 @@ pub(super) fn hold(
         _ => error,
     })?;
     let mine = inode(&name)?;
-    let all = entries(space, port);
+    // Without the kernel's table, only the very same name clashes.
+    let Some(all) = entries(space, port) else {
+        return Ok(Hold { space, port, scope, _name: name, first });
+    };
     if !all.iter().any(|entry| entry.inode == mine) {
         tracing::warn!(port, "another user's program holds this port of rdma_cm");
         return Err(refused(scope.is_wildcard()));
@@ -220,21 +231,18 @@ impl Hold {
     /// # Errors
     /// `EADDRINUSE`: another listener is announced at one of the addresses, or another user has
     /// come to hold the port.
-    pub(super) fn announce(&mut self, card: IpAddr) -> io::Result<OwnedFd> {
+    pub(super) fn announce(&self, card: IpAddr) -> io::Result<OwnedFd> {
         let Hold { space, port, scope, .. } = *self;
-        let first_name = first_name(space, port);
         let announced = |entry: &Entry| entry.card.is_some() && entry.scope.overlaps(scope);
-        if entries(space, port).iter().any(announced) {
+        if entries(space, port).is_some_and(|all| all.iter().any(announced)) {
             return Err(in_use());
         }
         let name = bind(&listener_name(space, port, scope, card))?;
         let mine = inode(&name)?;
-        let counts = || entries(space, port).iter().any(|entry| entry.inode == mine);
+        let is_mine = |entry: &Entry| entry.inode == mine;
+        let counts = || entries(space, port).is_none_or(|all| all.iter().any(is_mine));
         // A process may have changed its user since it bound the port: a server that began as root.
-        if self.first.is_none() || !counts() {
-            self.first = None;
-            self.first = bind(&first_name).ok();
-        }
+        self.first.take(&first_name(space, port), |held| held.is_none() || !counts());
         if counts() { Ok(name) } else { Err(in_use()) }
     }
 }
@@ -258,7 +266,7 @@ pub(super) fn listener(space: rdma_port_space, address: SocketAddr) -> Option<Ip
         return Some(card);
     }
     let asked = Scope::One(ip);
-    let listeners: Vec<Entry> = entries(space, address.port())
+    let listeners: Vec<Entry> = entries(space, address.port())?
         .into_iter()
         .filter(|entry| entry.card.is_some() && entry.scope.overlaps(asked))
         .collect();
@@ -302,16 +310,43 @@ pub(crate) fn is_local(ip: IpAddr) -> bool {
     ip.is_loopback() || remora::interface::Interface::find(&ip.to_string()).is_ok()
 }
 
-/// Does a card on this machine receive RoCE packets at the address? The table of UDP sockets tells;
-/// the kernel's own card has a socket at the unspecified address.
+/// The socket of a card on this machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct CardSocket {
+    ip: IpAddr,
+    /// The user who has the card.
+    pub(super) owner: u32,
+    inode: u32,
+}
+
+/// Does a card on this machine receive RoCE packets at the address?
 pub(super) fn has_card(ip: IpAddr) -> bool {
-    let bound = |table: &str| {
-        let text = read_table(table).unwrap_or_default();
-        text.lines().filter_map(udp_socket).any(|socket| {
-            socket.port() == ROCE_PORT && (socket.ip() == ip || socket.ip().is_unspecified())
-        })
-    };
-    bound("/proc/net/udp") || bound("/proc/net/udp6")
+    cards_at(ip).is_ok_and(|cards| !cards.is_empty())
+}
+
+/// The sockets of the cards on this machine that receive RoCE packets at the address, the best
+/// match first. The table of UDP sockets tells; the kernel's own card has a socket at the
+/// unspecified address.
+///
+/// # Errors
+/// The kernel's table cannot be read.
+pub(super) fn cards_at(ip: IpAddr) -> io::Result<Vec<CardSocket>> {
+    // A kernel without IPv6 has no table for it.
+    let tables = [read_table("/proc/net/udp")?, read_table("/proc/net/udp6").unwrap_or_default()];
+    let text = tables.each_ref().map(|table| String::from_utf8_lossy(table));
+    let all = text.iter().flat_map(|text| text.lines().filter_map(card_socket));
+    let mut cards: Vec<CardSocket> =
+        all.filter(|card| card.ip == ip || card.ip.is_unspecified()).collect();
+    cards.sort_by_key(|card| card.ip != ip);
+    Ok(cards)
+}
+
+/// The socket of a card, in a line of `/proc/net/udp`.
+fn card_socket(line: &str) -> Option<CardSocket> {
+    let ip = udp_socket(line).filter(|socket| socket.port() == ROCE_PORT)?.ip();
+    let mut words = line.split_whitespace().skip(7);
+    let owner = words.next()?.parse().ok()?;
+    Some(CardSocket { ip, owner, inode: words.nth(1)?.parse().ok()? })
 }
 
 /// The address in a line of `/proc/net/udp`: the words of the address in this machine's byte order,
@@ -335,7 +370,11 @@ fn udp_socket(line: &str) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use remora::sock_diag::SockDiag;
+
     use super::*;
 
     /// A port space that only the tests use, so that no real listener interferes.
@@ -381,8 +420,8 @@ mod tests {
     #[test]
     fn a_shared_port_has_one_listener() {
         let (port, card) = (port(1), "127.9.8.7".parse().unwrap());
-        let mut first = hold(SPACE, port, V4, true).unwrap();
-        let mut second = hold(SPACE, port, V4, true).unwrap();
+        let first = hold(SPACE, port, V4, true).unwrap();
+        let second = hold(SPACE, port, V4, true).unwrap();
         assert_eq!(refusal(port, one("127.0.0.1"), false), Some(libc::EADDRNOTAVAIL));
         let listens = first.announce(card).unwrap();
         assert!(second.announce(card).is_err());
@@ -398,7 +437,7 @@ mod tests {
         let card = "127.9.8.7".parse().unwrap();
         // (If there were a card at the address, it would be asked.)
         assert_eq!(locate(SPACE, asked("127.9.8.6")), ServedBy::Nowhere);
-        let mut held = hold(SPACE, port, Scope::All, false).unwrap();
+        let held = hold(SPACE, port, Scope::All, false).unwrap();
         let said = held.announce(card).unwrap();
         assert!(held.announce(card).is_err());
         for ip in ["127.0.0.1", "127.9.8.7", "::1", "0.0.0.0"] {
@@ -419,7 +458,7 @@ mod tests {
         for n in 1..100 {
             let card = IpAddr::from([127, 9, 7, n]);
             assert_eq!(locate(SPACE, asked), ServedBy::Nowhere);
-            let mut held = hold(SPACE, port, Scope::All, false).unwrap();
+            let held = hold(SPACE, port, Scope::All, false).unwrap();
             assert_eq!(locate(SPACE, asked), ServedBy::Nowhere, "the port is only held");
             let said = held.announce(card).unwrap();
             for _ in 0..3 {
@@ -431,14 +470,14 @@ mod tests {
 
     /// Does something in a thread whose sockets belong to another user. `None` without the right to
     /// change users, or if the kernel does not tell whose a socket is.
-    fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
+    pub(in super::super) fn as_stranger<T: Send>(act: impl FnOnce() -> T + Send) -> Option<T> {
         const STRANGER: u32 = 61_184;
         let run = || {
-            // SAFETY: this changes the user of this thread only, and of its sockets and files.
-            unsafe { libc::setfsuid(STRANGER) };
+            // SAFETY: the bare call changes the user of this thread only, and of its sockets.
+            unsafe { libc::syscall(libc::SYS_setresuid, -1, STRANGER, -1) };
             let socket = OwnedFd::from(UnixDatagram::unbound().unwrap());
-            let owner = SockDiag::open()?.unix_owner(inode(&socket).unwrap());
-            (owner == Some(STRANGER)).then(act)
+            let socket = SockDiag::open()?.unix_socket(inode(&socket).unwrap())?;
+            (socket.owner == STRANGER).then(act)
         };
         let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
         if done.is_none() {
@@ -453,7 +492,7 @@ mod tests {
         let port = port(3);
         let asked = SocketAddr::new("127.9.8.5".parse().unwrap(), port);
         let (card, thiefs) = ("127.9.8.7".parse().unwrap(), "127.9.8.6");
-        let mut held = hold(SPACE, port, V4, false).unwrap();
+        let held = hold(SPACE, port, V4, false).unwrap();
         let thief = as_stranger(|| {
             let first = first_name(SPACE, port);
             let name = bind(&format!("{first}/127.9.8.5/{thiefs}")).unwrap();
@@ -471,11 +510,59 @@ mod tests {
         drop(name);
     }
 
+    /// Nor when the one of two holds that was first ends: the process holds the port still.
+    #[test]
+    fn a_port_belongs_to_its_user_until_the_last_hold() {
+        let port = port(7);
+        let asked = SocketAddr::new("::1".parse().unwrap(), port);
+        let (card, thiefs) = ("127.9.8.7".parse().unwrap(), "127.9.8.6");
+        let both = [V4, V6].map(|scope| hold(SPACE, port, scope, false).unwrap());
+        let said = both.each_ref().map(|hold| hold.announce(card).unwrap());
+        let ([v4, v6], [says_v4, says_v6]) = (both, said);
+        drop((v4, says_v4));
+        let stranger = as_stranger(|| {
+            let first = first_name(SPACE, port);
+            let name = bind(&format!("{first}/::1/{thiefs}")).unwrap();
+            (name, bind(&first).map_err(|error| error.kind()))
+        });
+        let Some((name, taken)) = stranger else { return };
+        assert_eq!(taken.unwrap_err(), io::ErrorKind::AddrInUse);
+        assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
+        drop((name, v6, says_v6));
+        drop(bind(&first_name(SPACE, port)).expect("the last hold has ended"));
+    }
+
+    /// Nor does a name that only looks like the first holder's: of a path, of a broken line, or of
+    /// a socket of another kind. Nor do bytes that are no text break anything.
+    #[test]
+    fn a_strangers_odd_names_change_nothing() {
+        let port = port(6);
+        let asked = SocketAddr::new("127.9.8.3".parse().unwrap(), port);
+        let (card, thiefs) = ("127.9.8.7".parse().unwrap(), "127.9.8.6");
+        let first = first_name(SPACE, port);
+        let held = hold(SPACE, port, V4, false).unwrap();
+        let stranger = as_stranger(|| {
+            let line = format!("0000: 00000002 00000000 00010000 0002 01 1 @{first}");
+            let stream = UnixAddr::from_abstract_name(&first).unwrap();
+            let odd = UnixAddr::from_abstract_name(b"\xff\xff").unwrap();
+            let names = [
+                bind(&format!("x\n{line}\n")).unwrap(),
+                UnixListener::bind_addr(&stream).unwrap().into(),
+                UnixDatagram::bind_addr(&odd).unwrap().into(),
+            ];
+            (names, bind(&format!("{first}/127.9.8.3/{thiefs}")).unwrap())
+        });
+        let Some(_names) = stranger else { return };
+        let said = held.announce(card).unwrap();
+        assert_eq!(locate(SPACE, asked), ServedBy::Card(card));
+        drop((said, held));
+    }
+
     /// A server binds its port as root, gives up its rights, and listens.
     #[test]
     fn a_server_may_change_its_user() {
         let port = port(4);
-        let mut held = hold(SPACE, port, V4, false).unwrap();
+        let held = hold(SPACE, port, V4, false).unwrap();
         let card = "127.9.8.7".parse().unwrap();
         let Some(said) = as_stranger(|| held.announce(card).unwrap()) else { return };
         let asked = SocketAddr::new("127.0.0.1".parse().unwrap(), port);
@@ -490,5 +577,9 @@ mod tests {
         let line = "7: 00000000000000000000000001000000:12B7 0:0";
         assert_eq!(udp_socket(line), Some("[::1]:4791".parse().unwrap()));
         assert_eq!(udp_socket("sl local_address"), None);
+        let line = "7: 0100007F:12B7 00000000:0000 07 0:0 00:00 00000000  1000  0 4711 2 0 0";
+        let card = CardSocket { ip: "127.0.0.1".parse().unwrap(), owner: 1000, inode: 4711 };
+        assert_eq!(card_socket(line), Some(card));
+        assert_eq!(card_socket(&line.replace("12B7", "12B8")), None);
     }
 }

@@ -13,6 +13,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use remora::unix_names::{self, Named};
+
 /// How long a program may take. Only a hang takes that long: nothing is concluded from time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -55,8 +57,8 @@ pub(crate) fn port() -> u16 {
     let first = 10_000 + (process::id() % 1000) as u16 * 20;
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
-        let taken = fs::read_to_string("/proc/net/unix").unwrap_or_default();
-        if !taken.lines().any(|line| line.contains(&format!("/{port}/"))) {
+        let taken = unix_names::named("remora/cm/").unwrap();
+        if !taken.iter().any(|name| name.rest.contains(&format!("/{port}/"))) {
             return port;
         }
     }
@@ -114,12 +116,12 @@ impl Program {
     pub(crate) fn listens(&mut self, port: u16) {
         let start = Instant::now();
         loop {
-            let table = fs::read_to_string("/proc/net/unix").unwrap();
-            let is = |line: &str| {
-                let name = line.split_once("@remora/cm/").map_or("", |(_, name)| name);
-                name.split('/').nth(1) == Some(&port.to_string()) && name.split('/').count() == 4
+            let names = unix_names::named("remora/cm/").unwrap();
+            let is = |name: &Named| {
+                let parts: Vec<&str> = name.rest.split('/').collect();
+                parts.len() == 4 && parts[1] == port.to_string()
             };
-            if table.lines().any(is) {
+            if names.iter().any(is) {
                 return;
             }
             let ended = self.child.try_wait().unwrap();

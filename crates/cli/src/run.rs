@@ -19,7 +19,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use remora::daemon::Observer;
-use remora::message::Kept;
+use remora::message::{self, DaemonPlace, Kept, SOCKET_VARIABLE};
 
 use crate::child;
 use crate::verbs::environment::{Variables, Wishes};
@@ -54,7 +54,7 @@ pub(crate) struct Run {
     log: Option<PathBuf>,
     /// What happens to the card's packets, as in loss=1%,delay=20us+-5us,rate=10G; or @FILE, whose
     /// content may change meanwhile
-    #[arg(long, value_name = "IMPAIRMENTS")]
+    #[arg(long, value_name = "IMPAIRMENTS", conflicts_with = "keep")]
     impair: Option<String>,
     /// Keep what the program has on the card when it ends or is killed: its session is called
     /// NAME, and ends after TIME (60s, 5m, 2h) or by `remora nic evict NAME`; it needs `remora nic`
@@ -92,6 +92,14 @@ impl Run {
         };
         if self.keep.is_some() {
             Observer::connect(None).context("a session can be kept only by a daemon")?;
+        }
+        if let (Some(_), DaemonPlace::Named(socket)) = (&self.impair, message::place()) {
+            bail!(
+                "--impair is for a card of the program's own, but {SOCKET_VARIABLE} names the one \
+                at {}: ask `remora nic impair` for a bad network there, or set \
+                {SOCKET_VARIABLE}=off",
+                socket.display()
+            );
         }
         let variables = wishes.variables(&Libraries::find()?)?;
         if self.env {

@@ -160,6 +160,37 @@ fn clients_that_are_killed_at_any_moment_leave_nothing() {
     daemon.wait_until_as(before);
 }
 
+/// What a daemon's card does not do for its programs is not lost without a word: a program that
+/// asks for it has a card of its own, or is refused where a daemon is named.
+#[test]
+fn a_program_that_asks_for_a_bad_network_has_one() {
+    let folder = Folder::new();
+    let usual = |args: &[&str]| {
+        let mut command = command(args);
+        command.env_remove("REMORA_NIC").env("XDG_RUNTIME_DIR", folder.path(""));
+        command
+    };
+    let mut child = usual(&["nic", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let ready = serde_json::from_str(&line).unwrap();
+    let socket = folder.path("remora/nic.sock");
+    let daemon = Daemon { child, socket, ready, _folder: Folder::new() };
+    for (variable, sessions) in [("REMORA_IMPAIR", 0), ("REMORA_DIALECT", 0), ("NO_MATTER", 1)] {
+        let value = if variable == "REMORA_IMPAIR" { "delay=1us" } else { "lossy" };
+        let mut node = usual(&["node", "--json", "--port", "7471", "--region", "data=1M,rw"]);
+        node.env(variable, value).stdout(Stdio::piped());
+        let mut node = node.spawn().unwrap();
+        self::ready(&mut node);
+        assert_eq!(daemon.sessions().len(), sessions, "{variable}");
+        node.kill().unwrap();
+        node.wait().unwrap();
+    }
+    let refused = daemon.command(&["run", "--impair", "loss=1%", "--", "true"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && errors.contains("remora nic impair"), "{errors}");
+}
+
 #[test]
 fn a_daemons_card_is_impaired_and_works() {
     let daemon = Daemon::start();

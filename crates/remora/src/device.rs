@@ -23,13 +23,16 @@ use crate::commands::{CardCounters, Commands};
 use crate::completion::CompletionQueue;
 use crate::counters::DeviceCounters;
 use crate::device_events::DeviceEvents;
-use crate::dialect::{BadDialect, DialectChoice};
+use crate::dialect::{
+    BadDialect, CONGESTION_VARIABLE, DIALECT_VARIABLE, DialectChoice, PATHS_VARIABLE,
+};
 use crate::dma::Piece;
 use crate::driver::Clock;
 use crate::either::Driver;
+use crate::environment::is_set;
 use crate::event::Event;
 use crate::fabric::{FabricChoice, UnknownFabric};
-use crate::impair::{BadImpairment, Direction, Impairments};
+use crate::impair::{BadImpairment, Direction, IMPAIR_VARIABLE, Impairments};
 use crate::interface::{Interface, InterfaceError};
 pub use crate::live::DeviceInfo;
 use crate::live::{Live, Shared};
@@ -41,7 +44,7 @@ use crate::news::{Concerned, News};
 use crate::own_memory::OwnMemory;
 use crate::region::ProtectionDomain;
 use crate::scheduling;
-use crate::service_levels::BadServiceLevel;
+use crate::service_levels::{BadServiceLevel, SERVICE_LEVELS_VARIABLE};
 use crate::socket::BindError;
 use crate::threads::without_signals;
 use crate::wakes::Wakes;
@@ -289,7 +292,9 @@ impl DeviceOptions {
     ///
     /// Where the environment names the socket of a process that serves a card
     /// ([`SOCKET_VARIABLE`]), or one serves its card at the usual
-    /// place, the device uses that card, unless the options ask for another address.
+    /// place, the device uses that card, unless the options ask for another address. One at the
+    /// usual place is left alone, too, if an option or a variable asks for what only a card of the
+    /// process's own has, such as a bad network.
     ///
     /// # Errors
     /// See [`OpenError`]; each says what to do.
@@ -340,18 +345,19 @@ impl DeviceOptions {
         }
     }
 
-    /// What is asked for that only a card of the process's own can have, in words.
+    /// What is asked for that only a card of the process's own can have, in words: by an option, or
+    /// by the environment.
     fn of_own_cards(&self) -> impl Iterator<Item = &'static str> {
         let asked = [
-            (self.capture.is_some(), "a capture of its packets"),
+            (self.capture.is_some() || is_set(PCAP_VARIABLE), "a capture of its packets"),
             (self.window.is_some(), "a window"),
             (self.mtu.is_some(), "a path MTU"),
-            (self.dialect.is_some(), "a dialect"),
-            (self.paths.is_some(), "a number of paths"),
-            (self.congestion.is_some(), "a congestion policy"),
-            (self.service_levels.is_some(), "service levels"),
+            (self.dialect.is_some() || is_set(DIALECT_VARIABLE), "a dialect"),
+            (self.paths.is_some() || is_set(PATHS_VARIABLE), "a number of paths"),
+            (self.congestion.is_some() || is_set(CONGESTION_VARIABLE), "a congestion policy"),
+            (self.service_levels.is_some() || is_set(SERVICE_LEVELS_VARIABLE), "service levels"),
             (self.real_time, "real-time priority"),
-            (self.impairments.is_some(), "a bad network"),
+            (self.impairments.is_some() || is_set(IMPAIR_VARIABLE), "a bad network"),
         ];
         asked.into_iter().filter_map(|(is_asked, what)| is_asked.then_some(what))
     }
@@ -364,7 +370,7 @@ impl DeviceOptions {
             (Some(kept), Some(_)) => kept.name.clone(),
             _ => session_name(kept),
         };
-        let anew = self.anew || std::env::var_os(ANEW_VARIABLE).is_some_and(|of| !of.is_empty());
+        let anew = self.anew || is_set(ANEW_VARIABLE);
         let anew = anew && kept.is_some();
         let hello = Hello { name: Some(name), token: self.token, keep, anew, ..Hello::default() };
         let mut begun = Begun::at(socket, &hello)?;

@@ -11,6 +11,11 @@ pub const ADDR_VARIABLE: &str = "REMORA_ADDR";
 /// The level and the file of the verbs library's log.
 pub const LOG_VARIABLE: &str = "REMORA_LOG";
 
+/// Does a variable say something?
+pub(crate) fn is_set(variable: &str) -> bool {
+    env::var_os(variable).is_some_and(|value| !value.is_empty())
+}
+
 /// What a variable says; nothing if it is not set.
 ///
 /// Bytes that are no UTF-8 become `U+FFFD`, which no word has: who reads the text refuses it, and

@@ -30,8 +30,9 @@ use remora_store::way::kernel::now_ms;
 const PATIENCE: Duration = Duration::from_secs(60);
 const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
+/// Both fronts on one database, as `remora store serve` has them.
 fn options() -> Options {
-    Options { redis: vec![ANY], memcached: vec![ANY], ..Options::default() }
+    Options { redis: vec![ANY], memcached: vec![ANY], is_shared: true, ..Options::default() }
 }
 
 fn serve_with(options: &Options, keeper: Arc<dyn Keeper>) -> Server {

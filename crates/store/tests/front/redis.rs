@@ -197,14 +197,18 @@ fn transactions_see_nobody_and_notice_others() {
     one.ask("WATCH k\r\nMULTI\r\nINCR k\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n");
     other.ask("SET k 10\r\n", "+OK\r\n");
     one.ask("EXEC\r\nGET k\r\n", "*-1\r\n$2\r\n10\r\n");
+    // To read a watched key does not disturb, though its tablespace notes it for memcached.
+    one.ask("SET k 10\r\nWATCH k\r\nGET k\r\n", "+OK\r\n+OK\r\n$2\r\n10\r\n");
+    other.ask("GET k\r\n", "$2\r\n10\r\n");
+    one.ask("MULTI\r\nINCR k\r\nEXEC\r\n", "+OK\r\n+QUEUED\r\n*1\r\n:11\r\n");
     one.ask(
         "MULTI\r\nnothing\r\n",
         "+OK\r\n-ERR unknown command 'nothing', with args beginning with: \r\n",
     );
     one.ask("EXEC\r\n", "-EXECABORT Transaction discarded because of previous errors.\r\n");
     one.ask("WATCH k\r\nUNWATCH\r\nMULTI\r\n", "+OK\r\n+OK\r\n+OK\r\n");
-    other.ask("SET k 11\r\n", "+OK\r\n");
-    one.ask("GET k\r\nEXEC\r\n", "+QUEUED\r\n*1\r\n$2\r\n11\r\n");
+    other.ask("SET k 12\r\n", "+OK\r\n");
+    one.ask("GET k\r\nEXEC\r\n", "+QUEUED\r\n*1\r\n$2\r\n12\r\n");
 }
 
 /// Each MSETNX sets both keys or none, whichever thread serves it.

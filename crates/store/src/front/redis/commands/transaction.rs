@@ -1,6 +1,7 @@
 //! Transactions: requests put aside and carried out together, if watched keys are as they were.
 //! (`EXEC` itself stands in `session`, as it runs other commands.)
 
+use crate::front::keyspace::Found;
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::redis::conversation::{Transaction, Watched};
 
@@ -64,8 +65,12 @@ pub(crate) fn unwatch(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// Whether a watched key is another than it was.
+/// Whether a watched key is another than it was. One that was only read is not.
 pub(crate) fn is_disturbed(call: &Call<'_>) -> bool {
     let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
-    call.state.watched.iter().any(|held| keyspace.look(held.ts, &held.key, now) != held.found)
+    let changed = |found: Option<Found>| found.map(|it| (it.version, it.flags, it.expires_ms));
+    call.state
+        .watched
+        .iter()
+        .any(|held| changed(keyspace.look(held.ts, &held.key, now)) != changed(held.found))
 }

@@ -118,6 +118,11 @@ impl Client {
         }
     }
 
+    /// The process that has connected, if it is not known to have ended.
+    pub(crate) fn into_process(self) -> Option<OwnedFd> {
+        self.process
+    }
+
     /// The number of the process that has connected, as long as that lives. (A child may have the
     /// connection, and another process the number, when it has ended.)
     pub(crate) fn living(&self) -> Option<i32> {

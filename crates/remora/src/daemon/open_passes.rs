@@ -32,8 +32,9 @@ pub(crate) struct Passes {
 struct Owner {
     gates: Gates,
     file: OwnedFd,
-    /// The sessions that have had a pass, each at the place of its line.
-    senders: Vec<Option<u16>>,
+    /// The clients that have had a pass and whose process may still be within, each at the place of
+    /// its line.
+    senders: Vec<Option<u32>>,
     /// Gates that were used before, and how many have been.
     free: Vec<u32>,
     used: u32,
@@ -81,11 +82,12 @@ impl Passes {
         self.owners.get(&owner).map(|owner| owner.file.as_fd())
     }
 
-    /// Gives `sender` a pass to memory of `owner`, in the place of one that it may have for the
-    /// same requests; `None` if there are as many as there may be.
+    /// Gives the session `sender`, whose only process is `client`, a pass to memory of `owner`, in
+    /// the place of one that it may have for the same requests; `None` if there are as many as
+    /// there may be.
     pub(crate) fn give(
         &mut self,
-        (sender, owner): (u16, u16),
+        (sender, client, owner): (u16, u32, u16),
         ends: [u32; 2],
         key: Key,
     ) -> Option<Gate> {
@@ -95,7 +97,7 @@ impl Passes {
             return None;
         }
         let of = self.owners.get_mut(&owner)?;
-        let line = of.line_of(sender)?;
+        let line = of.line_of(client)?;
         let gate = of.take_gate()?;
         self.mark += 1;
         of.gates.admit(gate, self.mark);
@@ -122,12 +124,22 @@ impl Passes {
     }
 
     /// A session's process has gone, or is not its only one any more: it neither reaches others'
-    /// memory nor lends its own.
+    /// memory nor lends its own. A process that lives may be within for a while; its line says so
+    /// to the owner, and stays its own, until it has [`Passes::gone`].
     pub(crate) fn leave(&mut self, session: u16) {
         self.end_those(|open| open.sender == session || open.owner == session);
         self.owners.remove(&session);
+    }
+
+    /// Has a client a line in somebody's gates?
+    pub(crate) fn has_line(&self, client: u32) -> bool {
+        self.owners.values().any(|owner| owner.senders.contains(&Some(client)))
+    }
+
+    /// A client's process reaches nothing any more.
+    pub(crate) fn gone(&mut self, client: u32) {
         for owner in self.owners.values_mut() {
-            if let Some(line) = owner.senders.iter().position(|of| *of == Some(session)) {
+            if let Some(line) = owner.senders.iter().position(|of| *of == Some(client)) {
                 owner.senders[line] = None;
                 owner.gates.forget(line as u32);
             }
@@ -158,8 +170,8 @@ impl Owner {
     }
 
     /// The line of a sender; `None` if all are taken.
-    fn line_of(&mut self, sender: u16) -> Option<u32> {
-        let place = |of: Option<u16>| self.senders.iter().position(|found| *found == of);
+    fn line_of(&mut self, sender: u32) -> Option<u32> {
+        let place = |of: Option<u32>| self.senders.iter().position(|found| *found == of);
         let line = place(Some(sender)).or_else(|| place(None)).unwrap_or(self.senders.len());
         if line >= SENDERS as usize {
             return None;
@@ -192,8 +204,8 @@ mod tests {
     fn a_pass_ends_with_either_queue_pair_with_the_key_and_with_either_session() {
         let ends = |act: &dyn Fn(&mut Passes)| {
             let (mut passes, gates) = lent();
-            let gone = passes.give((0, 1), [10, 20], 5).unwrap();
-            let stays = passes.give((2, 1), [11, 21], 6).unwrap();
+            let gone = passes.give((0, 0, 1), [10, 20], 5).unwrap();
+            let stays = passes.give((2, 2, 1), [11, 21], 6).unwrap();
             act(&mut passes);
             assert!(!is_open(&gates, gone));
             is_open(&gates, stays)
@@ -208,26 +220,29 @@ mod tests {
     #[test]
     fn gates_are_given_again_and_marks_are_not() {
         let (mut passes, gates) = lent();
-        let first = passes.give((0, 1), [10, 20], 5).unwrap();
-        let again = passes.give((0, 1), [10, 20], 5).unwrap();
+        let first = passes.give((0, 0, 1), [10, 20], 5).unwrap();
+        let again = passes.give((0, 0, 1), [10, 20], 5).unwrap();
         assert!(first.gate == again.gate && first.mark != again.mark, "{first:?} {again:?}");
         assert!(!is_open(&gates, first) && is_open(&gates, again));
         assert_eq!(passes.open.len(), 1);
-        assert_eq!(passes.give((0, 3), [1, 2], 5), None, "session 3 lends nothing so");
+        assert_eq!(passes.give((0, 0, 3), [1, 2], 5), None, "session 3 lends nothing so");
     }
 
     #[test]
     fn there_are_only_so_many() {
         let (mut passes, gates) = lent();
         for sender in 0..SENDERS as u16 {
-            assert!(passes.give((sender + 2, 1), [10, 20], 5).is_some());
+            let of = (sender + 2, u32::from(sender) + 2, 1);
+            assert!(passes.give(of, [10, 20], 5).is_some());
         }
-        assert_eq!(passes.give((999, 1), [10, 20], 5), None, "there is no line left");
+        assert_eq!(passes.give((999, 999, 1), [10, 20], 5), None, "there is no line left");
         passes.leave(7);
-        let line = passes.give((999, 1), [10, 20], 5).unwrap().sender;
+        assert_eq!(passes.give((999, 999, 1), [10, 20], 5), None, "7 may still be within");
+        passes.gone(7);
+        let line = passes.give((999, 999, 1), [10, 20], 5).unwrap().sender;
         assert_eq!(line, 5, "that of the one that has gone");
         for key in 0..GATES {
-            passes.give((2, 1), [10, 20], 100 + key);
+            passes.give((2, 2, 1), [10, 20], 100 + key);
         }
         assert_eq!(passes.open.len(), GATES as usize);
         passes.leave(1);

@@ -61,7 +61,7 @@ impl Server {
         if uid != other_uid || !may_read_each_other(pid, other_pid) {
             return None;
         }
-        self.with(number, |driver, slot| give(driver, (slot, dest), qpn, key))?
+        self.with(number, |driver, slot| give(driver, (slot, number, dest), qpn, key))?
     }
 
     /// The client of a session that no other process uses.
@@ -70,6 +70,23 @@ impl Server {
             [only] if self.sessions.get(&session)?.client == Some(only) => Some(only),
             _ => None,
         }
+    }
+
+    /// May a client be within the memory of others?
+    pub(super) fn has_sent(&self, client: u32) -> bool {
+        self.device.live.command_own(|driver| {
+            driver.engine.as_deref().is_some_and(|engine| engine.passes.has_line(client))
+        })
+    }
+
+    /// A client's connection is over, and it has closed it itself or its process has ended: so it is
+    /// within nobody's memory.
+    pub(super) fn forget_sender(&mut self, client: u32) {
+        self.device.live.command_own(|driver| {
+            if let Some(engine) = driver.engine.as_deref_mut() {
+                engine.passes.gone(client);
+            }
+        });
     }
 
     /// A session's processes have changed: from here on all its requests go by the card.
@@ -95,7 +112,12 @@ fn peer_of(driver: &mut Own, slot: u16, qpn: u32) -> Option<u16> {
 
 /// Gives a pass for memory of the session `owner`, which must be a whole file that the daemon has
 /// mapped.
-fn give(driver: &mut Own, (sender, owner): (u16, u16), qpn: u32, key: Key) -> Option<Given> {
+fn give(
+    driver: &mut Own,
+    (sender, client, owner): (u16, u32, u16),
+    qpn: u32,
+    key: Key,
+) -> Option<Given> {
     let engine = driver.engine.as_deref_mut()?;
     if engine.objects.owner(Object::Mr(key)) != Some(owner) {
         return None;
@@ -109,7 +131,7 @@ fn give(driver: &mut Own, (sender, owner): (u16, u16), qpn: u32, key: Key) -> Op
         return None;
     }
     let Gate { gate, sender, mark } =
-        engine.passes.give((sender, owner), [qpn, pass.dest_qp], key)?;
+        engine.passes.give((sender, client, owner), [qpn, pass.dest_qp], key)?;
     let (iova, len, access) = (pass.iova, pass.len, pass.access);
     let pass = Pass { gate, sender, mark, offset: pass.bus - base, iova, len, access };
     Some((pass, [gates, memory]))

@@ -51,6 +51,11 @@ const STOP: u64 = 1;
 const COMPILED: u64 = 2;
 const LOOKED: u64 = 3;
 const FIRST_CLIENT: u32 = 4;
+/// Those of fenced processes begin here, behind those of machines.
+const FENCED: u64 = 1 << 48;
+/// The most processes that are watched when they are fenced. Of others, lines stay taken for good,
+/// which costs new senders a place, and nobody its memory.
+const FENCED_MOST: usize = 1024;
 
 /// How to serve a card.
 #[derive(Clone, Debug, Default)]
@@ -111,6 +116,8 @@ pub struct Server {
     pub(super) machines: Vec<Machine>,
     pub(super) compiler: Compiler,
     looks: Looks,
+    /// Processes whose connections the daemon has closed, by the numbers of those.
+    fenced: BTreeMap<u32, OwnedFd>,
     pub(super) dma: DmaCards,
     /// No connections are accepted before this time.
     pause_until: Option<Instant>,
@@ -183,6 +190,7 @@ impl Server {
             machines: Vec::new(),
             compiler,
             looks,
+            fenced: BTreeMap::new(),
             dma: DmaCards::default(),
             pause_until: None,
         })
@@ -228,6 +236,7 @@ impl Server {
                 LISTENER => self.accept()?,
                 STOP => goes_on = false,
                 COMPILED => self.answer_compiled(),
+                fenced if fenced >= FENCED => self.forget_fenced(fenced as u32),
                 machine if machine >= MACHINES => self.serve_machine_event(machine),
                 LOOKED => self.answer_looked(),
                 client => self.serve_or_drop(client as u32),
@@ -394,10 +403,16 @@ impl Server {
         unwatch(&self.poll, &client);
         self.dma.end(number);
         self.compiler.forget(number);
-        if let Some(session) = client.session {
+        let session = client.session;
+        if let Some(session) = session {
             self.end_passes_of(session);
         }
-        let Some(held) = client.session.and_then(|session| self.sessions.get_mut(&session)) else {
+        // One that was sent away may be within the memory of others as long as its process lives.
+        match client.into_process().filter(|_| reason.is_some() && self.has_sent(number)) {
+            Some(process) => self.watch_fenced(number, process),
+            None => self.forget_sender(number),
+        }
+        let Some(held) = session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;
         };
         // A client that was fenced has lost the session, and one that has joined it leaves it.
@@ -410,6 +425,25 @@ impl Server {
         } else if held.leave(Instant::now()) == super::sessions::Left::Ends {
             let session = held.number;
             self.end_session(session);
+        }
+    }
+
+    /// Waits for the end of a process whose connection the daemon has closed.
+    fn watch_fenced(&mut self, number: u32, process: OwnedFd) {
+        if self.fenced.len() >= FENCED_MOST {
+            return tracing::warn!("too many processes are fenced to wait for the end of another");
+        }
+        match watch(&self.poll, process.as_fd(), FENCED + u64::from(number)) {
+            Ok(()) => _ = self.fenced.insert(number, process),
+            Err(error) => tracing::warn!(%error, "cannot wait for the end of a process"),
+        }
+    }
+
+    /// A process has ended whose connection the daemon had closed.
+    fn forget_fenced(&mut self, number: u32) {
+        if let Some(process) = self.fenced.remove(&number) {
+            epoll::delete(&self.poll, process).ok();
+            self.forget_sender(number);
         }
     }
 

@@ -133,6 +133,40 @@ fn a_second_process_of_either_session_ends_them() {
     }
 }
 
+/// A process that joins a sender's session, or takes it over, does not hide from the owner that the
+/// sender is still within; and the sender's line is no other's.
+#[test]
+fn an_owner_waits_for_a_sender_that_has_lost_its_passes() {
+    let daemon = Daemon::start();
+    for joins in [true, false] {
+        let hello = Hello { name: Some("a".into()), keep: Keep::Forever, ..Hello::default() };
+        let mut two = Two::of(&daemon);
+        let former = std::mem::replace(&mut two.a, Client::attach(&daemon, &hello).unwrap());
+        drop(former);
+        let (qa, qb) = (two.a.queues(), two.b.queues());
+        two.a.connect(&qa, &qb.made);
+        two.b.connect(&qb, &qa.made);
+        let bytes = Bytes { place: Place::Lent { number: two.lent, offset: 0 }, iova: 0, len: 64 };
+        let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+        let (pass, files) = two.a.pass(qa.made.qpn, key).unwrap();
+        let gates = Gates::open(files[0].as_fd()).unwrap();
+        assert!(gates.enter(pass.sender, pass.gate, pass.mark));
+        let Welcome { session, share, token, .. } = two.a.welcome;
+        let other = if joins {
+            let join = Some(crate::message::Join { session, token: share });
+            Client::attach(&daemon, &Hello { join, ..Hello::default() }).unwrap()
+        } else {
+            Client::attach(&daemon, &Hello { token: Some(token), ..hello }).unwrap()
+        };
+        assert!(!two.is_open(pass) && !two.gates.settle(Duration::ZERO), "joins: {joins}");
+        gates.leave(pass.sender);
+        assert!(two.gates.settle(Duration::ZERO));
+        drop((two, other));
+        assert_eq!(daemon.observer().refusal(&Request::Evict("a"), &[]), None);
+        daemon.wait_until_empty();
+    }
+}
+
 #[test]
 fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
     let daemon = Daemon::start();

@@ -135,7 +135,7 @@ fn socket_fields(socket: &SocketInfo) -> Vec<Field> {
 fn limits_of(limits: &Config) -> impl Iterator<Item = (&'static str, usize, Option<String>)> {
     let dm = (limits.device_memory.end - limits.device_memory.start) as usize;
     let page = 1u64 << limits.page_shift;
-    let reach = output::bytes(page * limits.translation_entries as u64);
+    let reach = output::bytes(page.saturating_mul(limits.translation_entries as u64));
     let note = |text: &str| Some(text.to_owned());
     [
         ("max_qp", limits.max_qps, None),

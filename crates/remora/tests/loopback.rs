@@ -478,6 +478,35 @@ fn a_file_that_shrinks_is_a_clear_error_at_the_reader() {
     std::fs::remove_file(&path).unwrap();
 }
 
+/// What was opened for appending is written where the peer says, and does not grow.
+#[test]
+fn a_file_that_appends_is_written_in_its_place() {
+    let (a, b) = pair();
+    let path = std::env::temp_dir().join(format!("remora-appends-{}", std::process::id()));
+    std::fs::write(&path, [1; 4096]).unwrap();
+    let file = std::fs::File::options().read(true).append(true).open(&path).unwrap();
+    let served = b.pd.register_file(file, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+    let mine = a.pd.alloc(64, OPEN).unwrap();
+    mine.write_at(0, &[2; 64]).unwrap();
+    let op = SendOp::Write { to: served.remote(0), imm: None };
+    a.qp.post_send(&signaled(1, op, Data::Sges(&[mine.sge(0, 64)]))).unwrap();
+    assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::Success);
+    let bytes = std::fs::read(&path).unwrap();
+    assert_eq!((bytes.len(), &bytes[..64], bytes[64]), (4096, &[2; 64][..], 1));
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// A card has room for as many regions as it says, and not only for some thousands.
+#[test]
+fn there_may_be_many_regions() {
+    let end = end();
+    let memory = end.pd.alloc(64, OPEN).unwrap();
+    let regions: Vec<_> = (0..20_000).map(|_| end.pd.alloc(8, OPEN).unwrap()).collect();
+    let keys: std::collections::BTreeSet<u32> =
+        regions.iter().map(|mr| mr.remote(0).rkey).collect();
+    assert!(keys.len() == regions.len() && !keys.contains(&memory.remote(0).rkey));
+}
+
 /// The refusal arises while no packet is sent or received. It leaves at once all the same: the
 /// reader has no timer that asks for it again.
 #[test]

@@ -79,8 +79,8 @@ impl Server {
         })
     }
 
-    /// A client's connection is over, and it has closed it itself or its process has ended: so it is
-    /// within nobody's memory.
+    /// A client has closed its connection, or its process has ended: so it is within nobody's
+    /// memory.
     pub(super) fn forget_sender(&mut self, client: u32) {
         self.device.live.command_own(|driver| {
             if let Some(engine) = driver.engine.as_deref_mut() {

@@ -138,6 +138,8 @@ impl DeviceOptions {
             Vec::new()
         });
         config.page_shift = PAGE_SHIFT;
+        // A region takes one entry, or two if it lies on both sides of a multiple of that.
+        config.translation_entries = 2 * config.max_mrs;
         config.min_ack_timeout = MIN_ACK_TIMEOUT;
         config.message_time = MESSAGE_TIME;
         config.probe_floor = PROBE_FLOOR;

@@ -16,6 +16,7 @@ mod page_aligned;
 pub(crate) mod process;
 
 use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr;
 use std::slice;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use remora_nic::memory::append_by_reading;
 use remora_nic::{Memory, MemoryFault};
+use rustix::fs::{Mode, OFlags, fcntl_getfl};
 use thiserror::Error;
 
 pub use buffer::{AllocError, Buffer, BufferError};
@@ -56,6 +58,24 @@ const LOWEST_ADDR: u64 = 4096;
 pub struct HostMemory {
     /// Files and processes, by their numbers.
     sources: Vec<Option<Source>>,
+}
+
+/// The same file by an open file description of our own. That of the caller may append whatever the
+/// offset, or have each write wait for the disk, or begin to at any time. Where the system does not
+/// let us open it, as with another user's, it stays the caller's.
+fn reopened(file: File) -> File {
+    let open = || {
+        let mode = fcntl_getfl(&file)? & OFlags::ACCMODE;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        rustix::fs::open(path, mode | OFlags::CLOEXEC, Mode::empty())
+    };
+    match open() {
+        Ok(own) => own.into(),
+        Err(error) => {
+            tracing::debug!(%error, "a file is served as it was opened");
+            file
+        }
+    }
 }
 
 /// What system calls reach.
@@ -96,12 +116,13 @@ impl HostMemory {
     }
 
     /// Makes `file` reachable, and returns the bus address of its first byte. The file can be
-    /// written if it was opened for writing, but not made longer.
+    /// written if it was opened for writing, but not made longer. How it was opened besides
+    /// (`O_APPEND`, `O_SYNC`, `O_DIRECT`) does not matter.
     ///
     /// # Errors
     /// Too many files are served.
     pub fn add_file(&mut self, file: File) -> Result<u64, FilesFull> {
-        self.add(Source::File(file))
+        self.add(Source::File(reopened(file)))
     }
 
     /// Makes another process reachable, and returns the bus address of its address 0.

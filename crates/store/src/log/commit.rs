@@ -286,11 +286,9 @@ impl<D: Disk> Committer<D> {
             // A file that was begun in vain is removed at the next start, if it is not now.
             _ = self.disk.remove(&format!("{}{TEMPORARY}", segment_name(first)));
         }
-        let advice = match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                "make room there; it is tried again by itself"
-            }
-            _ => "it is tried again by itself; look at the disk",
+        let advice = match is_full(error) {
+            true => "make room there; it is tried again by itself",
+            false => "it is tried again by itself; look at the disk",
         };
         let place = self.disk.place();
         self.log.failed(&format!("cannot write the log in {place}: {error}; {advice}"));
@@ -298,6 +296,11 @@ impl<D: Disk> Committer<D> {
         self.retry_ms = Some(at);
         Turn::Refused(at)
     }
+}
+
+/// Is there no room on the disk, or none for this user?
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 /// The mark that says how far the log is synced.
@@ -321,7 +324,7 @@ impl<F: File> Segment<F> {
         }
         match self.file.write_at(self.end, &vec![0; (to - self.end) as usize]) {
             // There is no room for zeros, and may be for records.
-            Err(error) if error.kind() == io::ErrorKind::StorageFull => Ok(()),
+            Err(error) if is_full(&error) => Ok(()),
             written => written,
         }
     }

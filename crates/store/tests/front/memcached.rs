@@ -109,6 +109,21 @@ fn leases() {
     other.ask("mg k v R30\r\n", "VA 1 Z\r\nb\r\n");
 }
 
+/// Two clients that append to a key which neither finds lose nothing of each other's.
+#[test]
+fn what_is_made_by_appending_is_made_once() {
+    let server = serve(&Options { threads: 2, ..options() });
+    let rounds = 1000;
+    let mut clients = [Client::memcached(&server), Client::memcached(&server)];
+    let requests: String =
+        (0..rounds).map(|round| format!("ms k{round} 1 MA N0\r\nx\r\n")).collect();
+    clients.iter_mut().for_each(|client| client.send(&requests));
+    clients.iter_mut().for_each(|client| client.expect("HD\r\n".repeat(rounds)));
+    for round in 0..rounds {
+        clients[0].ask(format!("mg k{round} v\r\n"), "VA 2\r\nxx\r\n");
+    }
+}
+
 pub(crate) fn binary(opcode: u8, extras: &[u8], key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0x80, opcode];
     bytes.extend((key.len() as u16).to_be_bytes());
@@ -139,6 +154,15 @@ fn binary_requests() {
     assert_eq!(answer(&mut client), (1, 0, vec![]));
     client.send(binary(0, &[], b"k", b""));
     assert_eq!(answer(&mut client), (0, 0, b"\0\0\0\x09value".to_vec()));
+    // To move an item's end does not change its version.
+    client.send(binary(0x1c, &[0, 0, 0, 100], b"k", b""));
+    let mut header = [0; 24];
+    std::io::Read::read_exact(&mut client.0, &mut header).unwrap();
+    let version: [u8; 8] = header[16..].try_into().unwrap();
+    let mut set = binary(1, &[0, 0, 0, 9, 0, 0, 0, 0], b"k", b"other");
+    set[16..24].copy_from_slice(&version);
+    client.send(set);
+    assert_eq!(answer(&mut client), (1, 0, vec![]), "nobody else has changed it");
     // Quiet gets that miss say nothing, unknown op-codes and wrong lengths are told.
     client.send([binary(9, &[], b"no", b""), binary(0x77, &[], b"", b"")].concat());
     assert_eq!(answer(&mut client).1, 0x81);

@@ -328,6 +328,7 @@ fn store(call: &mut Call<'_>, request: &Request<'_>) -> Op {
         flags: request.u32(0),
         expires_ms: end(i64::from(request.u32(4) as i32), call.turn.now),
         version: request.compared(),
+        made: None,
     };
     let outcome = operations::store(call.turn, call.ts, &storing);
     let outcome = match (mode, outcome) {

@@ -33,7 +33,7 @@ fn name(ts: TablespaceId, key: &[u8]) -> Name {
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
     held: BTreeMap<Name, Lease>,
-    /// Names in the order in which leases were made; some may have gone, or have come again.
+    /// Their names, in the order in which the first lease of each was made.
     order: VecDeque<Name>,
 }
 
@@ -44,17 +44,11 @@ impl Leases {
     }
 
     /// The lease of a key, if it holds for this version.
-    pub(super) fn at(&mut self, ts: TablespaceId, key: &[u8], version: u64) -> Option<Lease> {
-        let name = name(ts, key);
-        let lease = *self.held.get(&name)?;
-        if lease.version != version {
-            self.held.remove(&name);
-            return None;
-        }
-        Some(lease)
+    pub(super) fn at(&self, ts: TablespaceId, key: &[u8], version: u64) -> Option<Lease> {
+        self.held.get(&name(ts, key)).filter(|lease| lease.version == version).copied()
     }
 
-    /// Makes or changes a lease.
+    /// Makes or changes a lease. One of an older version makes way.
     pub(super) fn set(&mut self, ts: TablespaceId, key: &[u8], lease: Lease) {
         let name = name(ts, key);
         if self.held.insert(name.clone(), lease).is_none() {
@@ -80,7 +74,10 @@ mod tests {
         assert_eq!(leases.at(ts, b"k", 7), Some(lease));
         assert_eq!(leases.at(ts, b"other", 7), None);
         assert_eq!(leases.at(ts, b"k", 8), None);
-        assert!(leases.is_empty());
+        let newer = Lease { version: 8, ..lease };
+        leases.set(ts, b"k", newer);
+        assert_eq!((leases.at(ts, b"k", 7), leases.at(ts, b"k", 8)), (None, Some(newer)));
+        assert_eq!(leases.order.len(), 1, "a key has one place");
     }
 
     #[test]

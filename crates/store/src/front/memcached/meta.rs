@@ -208,7 +208,8 @@ fn marks(call: &Call<'_>, key: &[u8], version: u64, wins: bool) -> &'static [u8]
 /// Makes an empty item, which this client is to fill.
 fn make(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
     let expires_ms = flags.end_of_made();
-    let storing = Storing { mode: Mode::Add, key, value: b"", flags: 0, expires_ms, version: None };
+    let (mode, value) = (Mode::Add, &b""[..]);
+    let storing = Storing { mode, key, value, flags: 0, expires_ms, version: None, made: None };
     match operations::store(call.turn, call.ts, &storing) {
         Outcome::Done(version) => {
             if !flags.has(b'u') {
@@ -220,7 +221,13 @@ fn make(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
         }
         Outcome::Refused(refused) => call.refused(&refused),
         // Another client was faster, and is told to fill it.
-        _ => miss(call, flags, key),
+        _ => {
+            let mut value = Vec::new();
+            match operations::read(call.turn, call.ts, key, !flags.has(b'u'), &mut value) {
+                Some(found) => answer(call, flags, key, (&found, false), &value),
+                None => miss(call, flags, key),
+            }
+        }
     }
 }
 
@@ -267,18 +274,12 @@ fn set_or_say(
     key: &[u8],
     value: &[u8],
 ) -> Result<(), &'static [u8]> {
-    let mut mode = mode(flags.mode)?;
-    let mut expires_ms = flags.moved.flatten();
-    let keyspace = &call.turn.world.keyspace;
-    if let (Mode::Append | Mode::Prepend, Some(at)) = (mode, flags.made)
-        && keyspace.look(call.ts, key, call.turn.now).is_none()
-    {
-        (mode, expires_ms) = (Mode::Set, at);
-    }
+    let mode = mode(flags.mode)?;
+    let (expires_ms, made) = (flags.moved.flatten(), flags.made);
     // What is added has no version before.
     let version = flags.compared.filter(|_| mode != Mode::Add);
     let client_flags = flags.client;
-    let mut storing = Storing { mode, key, value, flags: client_flags, expires_ms, version };
+    let mut storing = Storing { mode, key, value, flags: client_flags, expires_ms, version, made };
     let mut outcome = operations::store(call.turn, call.ts, &storing);
     if let (Outcome::Exists, Some(compared), Mode::Set | Mode::Replace) = (&outcome, version, mode)
         && flags.has(b'I')
@@ -316,7 +317,7 @@ fn lend(call: &Call<'_>, key: &[u8], lease: Lease) {
 
 /// Whether somebody has been told to fill this version of the key.
 fn is_won(call: &Call<'_>, key: &[u8], version: u64) -> bool {
-    let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
+    let leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
     leases.at(call.ts, key, version).is_some_and(|lease| lease.is_won)
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Storing<'a> {
     pub(super) expires_ms: Option<u64>,
     /// Only if the key has this version.
     pub(super) version: Option<u64>,
+    /// A missing key is made of what would be joined to it, and ends then.
+    pub(super) made: Option<Option<u64>>,
 }
 
 /// What became of a request.
@@ -52,14 +54,14 @@ pub(super) fn longest(turn: &Turn) -> usize {
 
 /// Stores a value.
 pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) -> Outcome {
-    let &Storing { mode, key, value, flags, expires_ms, version } = storing;
+    let &Storing { mode, key, value, flags, expires_ms, version, made } = storing;
     let (mut outcome, longest) = (Outcome::NotStored, longest(turn));
     let joins = matches!(mode, Mode::Append | Mode::Prepend);
     turn.counts.cmd_set.add(1);
     let changed = change(turn, ts, key, |seen, scratch| {
         if let Some(version) = version {
             match &seen {
-                None if joins => {}
+                None if joins && made.is_none() => {}
                 None => {
                     outcome = Outcome::NotFound;
                     return Change::Keep;
@@ -79,6 +81,13 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => return put,
             (Mode::Append, Some(seen)) => (seen, [seen.value(), value]),
             (Mode::Prepend, Some(seen)) => (seen, [value, seen.value()]),
+            (Mode::Append | Mode::Prepend, None) => {
+                return made.map_or(Change::Keep, |at| Change::Put {
+                    value,
+                    flags,
+                    expires_ms: at,
+                });
+            }
             _ => return Change::Keep,
         };
         let (seen, parts) = joined;
@@ -157,18 +166,17 @@ pub(super) fn touch(
     expires_ms: Option<u64>,
 ) -> Outcome {
     turn.counts.cmd_touch.add(1);
-    let mut traced = false;
-    let changed = change(turn, ts, key, |seen, _| match seen {
-        Some(seen) => {
-            traced = seen.found.trace.is_some();
-            Change::Touch { expires_ms }
-        }
-        None => Change::Keep,
+    let mut touched = None;
+    let changed = change(turn, ts, key, |seen, _| {
+        touched = seen.map(|seen| seen.found);
+        touched.map_or(Change::Keep, |_| Change::Touch { expires_ms })
     });
-    if traced {
+    if touched.is_some_and(|found| found.trace.is_some()) {
         turn.world.keyspace.note_read(ts, key, turn.now);
     }
-    let outcome = ended(changed, Outcome::NotFound);
+    // The key keeps its version, though the change has a place of its own in the order of all.
+    let version = touched.map(|found| found.version);
+    let outcome = ended(changed.map(|done| done.and(version)), Outcome::NotFound);
     match outcome {
         Outcome::Done(_) => turn.counts.touch_hits.add(1),
         _ => turn.counts.touch_misses.add(1),

@@ -348,7 +348,7 @@ fn store_chunk<'a>(
     };
     let expires_ms = end(seconds, call.turn.now);
     let version = version.flatten();
-    let storing = Storing { mode, key, value, flags, expires_ms, version };
+    let storing = Storing { mode, key, value, flags, expires_ms, version, made: None };
     let outcome = operations::store(call.turn, call.ts, &storing);
     call.outcome(&outcome, &STORE);
     Taken::Request(whole, op)

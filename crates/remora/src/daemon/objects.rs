@@ -422,6 +422,14 @@ mod tests {
         assert_eq!((one, two), (Usage::default(), Usage::default()));
     }
 
+    /// The session has the object no more, which is destroyed if nobody else has it.
+    fn give_up(objects: &mut Objects, usage: &mut Usage, session: u16, object: Object) {
+        let is_own = matches!(object, Object::Dm(_));
+        if is_own || objects.leave(session, usage, object).is_none() {
+            objects.remove(session, usage, object);
+        }
+    }
+
     /// To look at a session's objects is to look at its own only.
     #[test]
     fn a_sessions_objects_are_found_beside_many_of_others() {
@@ -435,16 +443,13 @@ mod tests {
                 [(33, all.len() as u64), (45, 4), (54, 3)].map(|(at, most)| (draw >> at) % most);
             let (object, session) = (all[object as usize], session as u16);
             let usage = &mut usages[usize::from(session)];
-            let is_own = matches!(object, Object::Dm(_));
             match what {
                 0 if !objects.owned.contains_key(&place(session, object)) => {
                     objects.add(session, usage, object, (0, None));
                 }
-                1 if !is_own => objects.share(session, usage, object),
+                1 if !matches!(object, Object::Dm(_)) => objects.share(session, usage, object),
                 2 if objects.holds(session, object) => {
-                    if is_own || objects.leave(session, usage, object).is_none() {
-                        objects.remove(session, usage, object);
-                    }
+                    give_up(&mut objects, usage, session, object)
                 }
                 _ => {}
             }
@@ -457,12 +462,7 @@ mod tests {
         }
         for session in 0..4 {
             for object in objects.of(session) {
-                let usage = &mut usages[usize::from(session)];
-                if matches!(object, Object::Dm(_))
-                    || objects.leave(session, usage, object).is_none()
-                {
-                    objects.remove(session, usage, object);
-                }
+                give_up(&mut objects, &mut usages[usize::from(session)], session, object);
             }
         }
         assert!(objects.held.is_empty(), "nothing is kept of sessions that have nothing");

@@ -3,7 +3,7 @@
 //! A session that has as many as its quota admits is told so as by a card that is full (`guarded`).
 //! Clients and sessions are admitted in `admission`, loans in `answers`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use remora_nic::nic::InUse;
 use remora_nic::{Key, Xrcd};
@@ -19,6 +19,9 @@ pub(crate) struct Objects {
     others: HashMap<Object, Vec<u16>>,
     /// The XRC domains of targets and shared receive queues.
     within: HashMap<Object, Xrcd>,
+    /// What each session holds, alone or with others: to look at one session's objects takes no
+    /// longer where others have many.
+    held: HashMap<u16, HashSet<Object>>,
 }
 
 /// Pieces of card memory are named by addresses of their session's; all else has numbers that are
@@ -232,6 +235,17 @@ impl Objects {
         if self.owned.insert(place(session, object), Owned { session, amount, lent }).is_none() {
             usage.change(object, amount, |sum, more| sum + more);
         }
+        self.held.entry(session).or_default().insert(object);
+    }
+
+    /// Notes that a session holds an object no more.
+    fn drop_held(&mut self, session: u16, object: Object) {
+        if let Some(held) = self.held.get_mut(&session) {
+            held.remove(&object);
+            if held.is_empty() {
+                self.held.remove(&session);
+            }
+        }
     }
 
     /// Notes that an object of `session`, whose usage is `usage`, was destroyed; returns the number
@@ -244,6 +258,7 @@ impl Objects {
     ) -> Option<u32> {
         self.within.remove(&object);
         let owned = self.owned.remove(&place(session, object))?;
+        self.drop_held(owned.session, object);
         usage.change(object, owned.amount, u64::saturating_sub);
         owned.lent
     }
@@ -262,6 +277,7 @@ impl Objects {
     pub(crate) fn share(&mut self, session: u16, usage: &mut Usage, object: Object) {
         if self.owner(object).is_some() && !self.holds(session, object) {
             self.others.entry(object).or_default().push(session);
+            self.held.entry(session).or_default().insert(object);
             usage.change(object, 0, |sum, more| sum + more);
         }
     }
@@ -280,6 +296,7 @@ impl Objects {
         if others.is_empty() {
             self.others.remove(&object);
         }
+        self.drop_held(session, object);
         usage.change(object, 0, u64::saturating_sub);
         Some(owner)
     }
@@ -312,10 +329,8 @@ impl Objects {
 
     /// All objects of a session, those first that others stand on least.
     pub(crate) fn of(&self, session: u16) -> Vec<Object> {
-        let mine = self.owned.iter().filter(|(_, owned)| owned.session == session);
-        let with = self.others.iter().filter(|(_, others)| others.contains(&session));
-        let with = with.map(|(object, _)| *object);
-        let mut objects: Vec<Object> = mine.map(|((_, object), _)| *object).chain(with).collect();
+        let held = self.held.get(&session).into_iter().flatten();
+        let mut objects: Vec<Object> = held.copied().collect();
         objects.sort_by_key(|object| Kind::of(*object));
         objects
     }
@@ -405,5 +420,52 @@ mod tests {
         assert_eq!(objects.leave(2, &mut two, target), None, "it is the last");
         objects.remove(2, &mut two, target);
         assert_eq!((one, two), (Usage::default(), Usage::default()));
+    }
+
+    /// The session has the object no more, which is destroyed if nobody else has it.
+    fn give_up(objects: &mut Objects, usage: &mut Usage, session: u16, object: Object) {
+        let is_own = matches!(object, Object::Dm(_));
+        if is_own || objects.leave(session, usage, object).is_none() {
+            objects.remove(session, usage, object);
+        }
+    }
+
+    /// To look at a session's objects is to look at its own only.
+    #[test]
+    fn a_sessions_objects_are_found_beside_many_of_others() {
+        let (mut objects, mut usages) = (Objects::default(), [Usage::default(); 4]);
+        let all: Vec<Object> =
+            (0..30).flat_map(|n| [Object::Qp(n), Object::Dm(n.into()), Object::Srq(n)]).collect();
+        let mut draw = 1u64;
+        for _ in 0..20_000 {
+            draw = draw.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
+            let [object, session, what] =
+                [(33, all.len() as u64), (45, 4), (54, 3)].map(|(at, most)| (draw >> at) % most);
+            let (object, session) = (all[object as usize], session as u16);
+            let usage = &mut usages[usize::from(session)];
+            match what {
+                0 if !objects.owned.contains_key(&place(session, object)) => {
+                    objects.add(session, usage, object, (0, None));
+                }
+                1 if !matches!(object, Object::Dm(_)) => objects.share(session, usage, object),
+                2 if objects.holds(session, object) => {
+                    give_up(&mut objects, usage, session, object)
+                }
+                _ => {}
+            }
+            for session in 0..4 {
+                let held = objects.held.get(&session).map_or(0, HashSet::len);
+                let has = |object: &&Object| objects.holds(session, **object);
+                assert_eq!(all.iter().filter(has).count(), held);
+                assert!(objects.of(session).iter().all(|object| objects.holds(session, *object)));
+            }
+        }
+        for session in 0..4 {
+            for object in objects.of(session) {
+                give_up(&mut objects, &mut usages[usize::from(session)], session, object);
+            }
+        }
+        assert!(objects.held.is_empty(), "nothing is kept of sessions that have nothing");
+        assert_eq!(usages, [Usage::default(); 4]);
     }
 }

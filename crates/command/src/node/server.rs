@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use remora::connection::arrivals::{Arrivals, Ended, HalfOpen};
+use remora::connection::arrivals::{Arrivals, Ended, HalfOpen, UnderWay};
 use remora::connection::roster::{Departed, Departure, Roster};
 use remora::connection::token::Token;
 use remora::nic::Access;
@@ -300,7 +300,8 @@ impl Node {
             let mut ended = Vec::new();
             let step = poll_fn(|context| {
                 let room = CLIENTS_MAX.saturating_sub(lock(&self.roster).len());
-                let more = arrivals.poll(context, room, |client| self.answer(client), &mut ended);
+                let answer = |client, under_way| self.answer(client, under_way);
+                let more = arrivals.poll(context, room, answer, &mut ended);
                 ended.drain(..).for_each(|end| self.note_arrival(end));
                 if stopped() { Poll::Ready(()) } else { more }
             });
@@ -309,8 +310,8 @@ impl Node {
     }
 
     /// Answers a client; `None` if it is refused.
-    fn answer(&self, incoming: IncomingConnection) -> Option<HalfOpen<()>> {
-        let (kernels, reply, queue_pair, access) = match self.admit(&incoming) {
+    fn answer(&self, incoming: IncomingConnection, under_way: UnderWay) -> Option<HalfOpen<()>> {
+        let (kernels, reply, queue_pair, access) = match self.admit(&incoming, under_way) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 self.refuse(incoming, &refusal);
@@ -345,6 +346,7 @@ impl Node {
     fn admit(
         &self,
         incoming: &IncomingConnection,
+        under_way: UnderWay,
     ) -> Result<(bool, Reply, remora::QueuePair, Access), Refusal> {
         let request = Request::parse(incoming.private_data())?;
         if self.token.is_some_and(|token| !token.matches(request.token.as_ref())) {
@@ -357,8 +359,10 @@ impl Node {
         if all >= CLIENTS_MAX {
             return Err(Refusal::Busy);
         }
-        // So that those of one address never take all places.
-        if of_address >= CLIENTS_MAX - all {
+        // So that those of one address never take all places. Clients that are still arriving
+        // count, or a burst would be judged before the roster knows of it.
+        let of_address = of_address + under_way.of_address;
+        if of_address >= CLIENTS_MAX.saturating_sub(all + under_way.all) {
             return Err(Refusal::Share(of_address));
         }
         let mut regions = lock(&self.regions);

@@ -5,7 +5,7 @@
 //! room yet waits in the listener's backlog, whose limits are the card's.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -30,6 +30,15 @@ pub struct HalfOpen<T> {
     pub about: T,
     /// The handshake that is under way.
     pub step: Handshake<'static, Connection>,
+}
+
+/// How many connections were under way when a client asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnderWay {
+    /// Those of all clients.
+    pub all: usize,
+    /// Those of the address that asks.
+    pub of_address: usize,
 }
 
 /// How a connection under way has ended.
@@ -59,13 +68,13 @@ impl<'a, T> Arrivals<'a, T> {
     }
 
     /// Goes on with every handshake, and hands each new client to `answer`, as long as there is
-    /// room for `room` more. Never ends; the caller polls it again when it is woken, or now and
-    /// then.
+    /// room for `room` more, and says how many connections are under way before it. Never ends;
+    /// the caller polls it again when it is woken, or now and then.
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
         room: usize,
-        mut answer: impl FnMut(IncomingConnection) -> Option<HalfOpen<T>>,
+        mut answer: impl FnMut(IncomingConnection, UnderWay) -> Option<HalfOpen<T>>,
         ended: &mut Vec<Ended<T>>,
     ) -> Poll<()> {
         self.go_on(context, ended);
@@ -78,7 +87,9 @@ impl<'a, T> Arrivals<'a, T> {
                 return Poll::Pending;
             };
             self.next = self.listener.accept();
-            if let Some(mut begun) = incoming.ok().and_then(&mut answer) {
+            let Ok(incoming) = incoming else { continue };
+            let under_way = self.under_way(incoming.peer().ip());
+            if let Some(mut begun) = answer(incoming, under_way) {
                 // The first step sends the answer.
                 if let Poll::Ready(connection) = begun.poll(context) {
                     ended.push(begun.end(connection));
@@ -89,6 +100,12 @@ impl<'a, T> Arrivals<'a, T> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    fn under_way(&self, address: IpAddr) -> UnderWay {
+        let is_theirs = |(_, client): &&(Instant, HalfOpen<T>)| client.peer.ip() == address;
+        let of_address = self.half_open.iter().filter(is_theirs).count();
+        UnderWay { all: self.half_open.len(), of_address }
     }
 
     fn is_crowded(&self, room: usize) -> bool {

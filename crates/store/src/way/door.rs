@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use remora::connection::arrivals::{Arrivals, HalfOpen};
+use remora::connection::arrivals::{Arrivals, HalfOpen, UnderWay};
 use remora::connection::roster::{Departed, Departure, Roster};
 use remora::connection::token::Token;
 use remora::nic::Access;
@@ -261,7 +261,7 @@ impl Door {
         while !stopped() {
             let step = poll_fn(|context| {
                 let room = self.options.clients_max.saturating_sub(guests.roster.len());
-                let answer = |client| self.answer(client, &mut guests);
+                let answer = |client, under_way| self.answer(client, under_way, &mut guests);
                 let more = arrivals.poll(context, room, answer, &mut ended);
                 for end in ended.drain(..) {
                     self.arrive(end.connection, end.about, &mut guests);
@@ -302,9 +302,14 @@ impl Door {
     }
 
     /// Answers a client; `None` if it is refused.
-    fn answer(&self, incoming: IncomingConnection, guests: &mut Guests) -> Option<HalfOpen<Guest>> {
+    fn answer(
+        &self,
+        incoming: IncomingConnection,
+        under_way: UnderWay,
+        guests: &mut Guests,
+    ) -> Option<HalfOpen<Guest>> {
         let peer = incoming.peer();
-        let (queue_pair, guest) = match self.admit(&incoming, peer.ip(), guests) {
+        let (queue_pair, guest) = match self.admit(&incoming, under_way, guests) {
             Ok(admitted) => admitted,
             Err(refusal) => {
                 count(&self.counters.refused);
@@ -330,9 +335,10 @@ impl Door {
     fn admit(
         &self,
         incoming: &IncomingConnection,
-        from: IpAddr,
+        under_way: UnderWay,
         guests: &mut Guests,
     ) -> Result<(QueuePair, Guest), Refusal> {
+        let from = incoming.peer().ip();
         let hello = Hello::parse(incoming.private_data())?;
         if self.options.token.is_some_and(|token| !token.matches(hello.token.as_ref())) {
             return Err(Refusal::Token);
@@ -341,8 +347,10 @@ impl Door {
         if all >= self.options.clients_max {
             return Err(Refusal::Busy(all));
         }
-        // So that those of one address never take all places.
-        if of_address >= self.options.clients_max - all {
+        // So that those of one address never take all places. Clients that are still arriving
+        // count, or a burst would be judged before the roster knows of it.
+        let of_address = of_address + under_way.of_address;
+        if of_address >= self.options.clients_max.saturating_sub(all + under_way.all) {
             return Err(Refusal::Share(of_address));
         }
         match hello.purpose {

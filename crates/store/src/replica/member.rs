@@ -557,7 +557,9 @@ impl Replica {
     /// Forgets the records after a mark.
     pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
         let had = self.history.last();
-        self.history.truncate(memory, mark);
+        let (from, scratch) = (self.applied.min(mark), &mut self.aside.scratch);
+        let whole = self.history.whole_until(memory, from, mark, scratch);
+        self.history.truncate(memory, mark, whole);
         if had == mark {
             return;
         }

@@ -122,6 +122,35 @@ fn a_transaction_that_another_node_has_whole_stays() {
     state.assert_equal_stores();
 }
 
+/// A node is told to forget a part of one: what is left is not taken for all of it.
+#[test]
+fn a_transaction_that_was_cut_is_gone() {
+    let mut state = group();
+    state.write(A);
+    state.settle();
+    state.begin(A);
+    state.write(A);
+    let part = state.nodes[&A].replica.last();
+    state.write(A);
+    state.end(A);
+    for _ in 0..10 {
+        state.act(&Action::Arrive(A, B));
+        state.act(&Action::Look(B));
+    }
+    assert!(state.nodes[&B].replica.last() > part);
+    state.with(B, |node| {
+        let cut = Message::Sync { epoch: 1, from: part, slot: 0 };
+        node.replica.handle_message(&node.region, A, cut);
+    });
+    assert_eq!(state.nodes[&B].replica.last(), part);
+    state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
+    state.settle();
+    assert_eq!(state.serving(), B);
+    assert_eq!(state.writes(B), [0]);
+    state.assert_equal_stores();
+}
+
 /// The next primary begins while its predecessor is amid a transaction: that one ends first, or its
 /// store would have a part that no log has.
 #[test]

@@ -12,12 +12,13 @@ use std::time::{Duration, Instant};
 
 use group::paced::{Pace, Paced};
 use remora::connection::token::Token;
-use remora::{Connection, ConnectionParams, Device, QueuePairOptions};
+use remora::{Connection, ConnectionParams, Device, QueuePairOptions, Remote};
 use remora_cluster::{
     Address, ChangeError, Configuration, Group, GroupLog, GroupOptions, InProcess, Node, NodeId,
     NotServing,
 };
 use remora_store::journal::JournalError;
+use remora_store::replica::region_bytes;
 use remora_store::scan::Cursor;
 use remora_store::store::{Change, Old, Options, Store, UpdateError, Value};
 use remora_store::tablespace::TablespaceOptions;
@@ -495,6 +496,45 @@ fn a_primary_begins_with_the_memory_of_all() {
     [2, 1].into_iter().for_each(|name| trial.start(NodeId(name), 1 << 16));
     trial.put("a", "1");
     assert_eq!(trial.primary().store().limit(), LEAST);
+}
+
+/// How a node greets one that it calls in an epoch, whose region is as long as its own.
+fn hello(to: NodeId, epoch: u32, ring_bytes: u64) -> [u8; 56] {
+    let len = u32::try_from(region_bytes(ring_bytes)).unwrap();
+    let (me, to, region) = (77u64.to_le_bytes(), to.0.to_le_bytes(), [0; 12]);
+    let (epoch, len) = (epoch.to_le_bytes(), len.to_le_bytes());
+    let parts = [&b"RMg2"[..], &me, &to, &epoch, &region[..8], &len, &region[8..], &[3; 16]];
+    parts.concat().try_into().unwrap()
+}
+
+/// Who was let in writes here until the node hears of a later epoch, and not once more: the former
+/// primary's card goes on, whatever becomes of its process.
+#[test]
+fn a_connection_of_an_earlier_epoch_writes_nothing_more() {
+    const RING: u64 = 1 << 16;
+    let mut trial = Trial::new(3, RING);
+    trial.put("a", "1");
+    let epoch = |trial: &Trial, node: &NodeId| {
+        trial.nodes[node].group().status().configuration.unwrap().epoch
+    };
+    let primary = trial.primary().group().status().me;
+    let node = trial.backups()[0];
+    let before = epoch(&trial, &node);
+    let device = Device::open().unwrap();
+    let queue_pair = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+    let params = ConnectionParams::new(device.info().mtu).timeout(10);
+    let address = place(trial.nodes[&node].group()).card;
+    let greeting = hello(node, before, RING);
+    let connection = device.connect(queue_pair.clone(), address, &greeting, &params);
+    let connection = connection.wait(PATIENCE).unwrap();
+    // The last place for answers: a group of three has nobody for it.
+    let region = Remote::from_bytes(&connection.private_data()[4..24]).unwrap();
+    let place = region.get(512..520).unwrap();
+    queue_pair.write(&[0; 8], place).wait(PATIENCE).unwrap();
+    trial.nodes.remove(&primary);
+    until("the node hears of another primary", || (epoch(&trial, &node) > before).then_some(()));
+    assert!(queue_pair.write(&[0; 8], place).wait(PATIENCE).is_err());
+    trial.put("a", "2");
 }
 
 /// How a node of a version to come would greet, both ways.

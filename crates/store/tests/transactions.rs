@@ -1,8 +1,9 @@
 //! Transactions and crashes: all of one is there afterwards, or nothing.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use remora_store::disk::{Disk, Fault, Faulty};
@@ -10,7 +11,7 @@ use remora_store::front::served::Served;
 use remora_store::front::server::{Options as ServerOptions, Server};
 use remora_store::log::{
     self, CommitThread, Committer, Fields, Fsync, Log, Operation, Options, Parts, Position,
-    Recovered, Replayed, SEGMENT_HEADER, open_log,
+    Recovered, ReplayError, Replayed, SEGMENT_HEADER, open_log,
 };
 use remora_store::memory::Heap;
 use remora_store::service::Logged;
@@ -185,6 +186,76 @@ fn a_long_transaction_is_whole_or_gone() {
     assert_eq!((read, replayed.records), (vec![0], 1));
     assert!(replayed.torn.unwrap().reason.contains("no end"));
     assert_eq!(log.last().counter(), 1);
+}
+
+/// A disk that does not open a file once.
+struct OpensAllBut {
+    disk: Faulty,
+    opened: AtomicU32,
+    but: u32,
+}
+
+impl Disk for OpensAllBut {
+    type File = <Faulty as Disk>::File;
+
+    fn create(&self, name: &str) -> io::Result<Self::File> {
+        self.disk.create(name)
+    }
+
+    fn open(&self, name: &str) -> io::Result<Self::File> {
+        match self.opened.fetch_add(1, Relaxed) == self.but {
+            true => Err(io::Error::other("no more descriptors")),
+            false => self.disk.open(name),
+        }
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.disk.sync()
+    }
+
+    fn place(&self) -> String {
+        self.disk.place()
+    }
+}
+
+/// Where it cannot be told whether a long one has an end, nothing of it is carried out.
+#[test]
+fn a_long_transaction_that_cannot_be_read_ahead_is_an_error() {
+    let disk = Arc::new(Faulty::new(1));
+    let (log, mut committer, ..) = read_back(&disk, Fsync::Always);
+    log.together(|| (0..40).for_each(|_| _ = log.append(&put(&[7; 70_000])).unwrap()));
+    committer.finish(1);
+    let file = log_file(&disk);
+    disk.damage(&file, |bytes| bytes.truncate(bytes.len() - 100_000));
+    let replay = |but| {
+        let (mut count, opened) = (0, AtomicU32::new(0));
+        let disk = OpensAllBut { disk: disk.copy(1), opened, but };
+        let replayed = log::replay(&disk, Position::NONE, Parts::Whole, &mut |_, _| {
+            count += 1;
+            Ok(())
+        });
+        (replayed, count, disk.opened.into_inner())
+    };
+    let (replayed, count, opens) = replay(u32::MAX);
+    assert_eq!((replayed.unwrap().records, count), (0, 0));
+    for but in 0..opens {
+        let (replayed, count, _) = replay(but);
+        assert!(matches!(replayed, Err(ReplayError::Io { .. })), "{but}: {replayed:?}");
+        assert_eq!(count, 0, "{but}");
+    }
+    assert!(opens > 1);
 }
 
 /// What others log meanwhile waits for the transaction's end, and a panic is one.

@@ -44,7 +44,11 @@ pub fn replay<D: Disk>(
         Parts::Whole => {
             let mut unfinished = Unfinished::default();
             let take = &mut |read: &Read<'_>| unfinished.take(disk, read, &mut visit);
-            let mut replayed = read_records(disk, from, take)?;
+            let read = read_records(disk, from, take);
+            if let Some(error) = unfinished.unreadable.take() {
+                return Err(error);
+            }
+            let mut replayed = read?;
             if let Some((records, before, file, offset)) = unfinished.left() {
                 let reason = "the transaction that begins there has no end";
                 (replayed.last, replayed.torn) = (before, Some(Torn { file, offset, reason }));
@@ -71,6 +75,8 @@ pub(super) struct Unfinished {
     count: u64,
     /// Of one that is too long to be kept: whether it has a last record.
     has_end: Option<bool>,
+    /// Why nobody can tell.
+    unreadable: Option<ReplayError>,
 }
 
 struct Kept {
@@ -87,7 +93,7 @@ impl Unfinished {
     ///
     /// # Errors
     ///
-    /// What `visit` answers.
+    /// What `visit` answers; or nothing of use, where the log cannot be read (`unreadable`).
     pub(super) fn take<D: Disk>(
         &mut self,
         disk: &D,
@@ -112,7 +118,10 @@ impl Unfinished {
             None => self.keep(position, fields),
         }
         if self.bytes > KEPT_MAX {
-            let has_end = has_end(disk, position);
+            let has_end = has_end(disk, position).map_err(|error| {
+                self.unreadable = Some(error);
+                (position, String::new())
+            })?;
             self.has_end = Some(has_end);
             if has_end {
                 self.give(visit)?;
@@ -145,13 +154,17 @@ impl Unfinished {
     }
 }
 
-/// Whether the transaction of the record at a position has a last record. (Where the log cannot be
-/// read any further, that ends the replay, too.)
-fn has_end<D: Disk>(disk: &D, position: Position) -> bool {
-    let read =
-        read_records(disk, position, &mut |read| match read.is_new && !read.fields.goes_on {
-            true => Err((read.position, String::new())),
-            false => Ok(()),
-        });
-    read.is_err()
+/// Whether the transaction of the record at a position has a last record.
+///
+/// # Errors
+///
+/// The log cannot be read so far.
+fn has_end<D: Disk>(disk: &D, position: Position) -> Result<bool, ReplayError> {
+    let mut is_found = false;
+    let read = read_records(disk, position, &mut |read| {
+        is_found = read.is_new && !read.fields.goes_on;
+        // (What is behind it is of no interest.)
+        if is_found { Err((read.position, String::new())) } else { Ok(()) }
+    });
+    if is_found { Ok(true) } else { read.map(|_| false) }
 }

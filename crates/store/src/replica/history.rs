@@ -192,6 +192,25 @@ impl History {
         self.read_until = self.read_until.max(until);
     }
 
+    /// The last place up to `mark` that is not amid a transaction, as the records say that lie
+    /// behind `from`, itself such a place; `mark` is where one of them ends.
+    pub(super) fn whole_until<M: Memory>(
+        &self,
+        memory: &M,
+        from: Mark,
+        mark: Mark,
+        scratch: &mut Vec<u8>,
+    ) -> Mark {
+        let (mut at, mut whole) = (from, from);
+        while at.offset < mark.offset
+            && let Some((next, fields)) = self.after(memory, at, scratch)
+        {
+            at = next;
+            whole = if fields.goes_on { whole } else { at };
+        }
+        whole
+    }
+
     /// Whether `mark` is where a record ends that lies behind `from`, itself such a place.
     pub(super) fn has_mark<M: Memory>(
         &self,
@@ -243,15 +262,16 @@ impl History {
 
     /// Forgets the records after a mark, which is that of a record here. Their bytes become zeros,
     /// so that none of them is taken for the next record once others lie before it; so do those
-    /// that were read here and did not become records.
-    pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark) {
+    /// that were read here and did not become records. `whole` is the last place up to the mark
+    /// that is not amid a transaction: of one that was whole, a part may be left.
+    pub(super) fn truncate<M: Memory>(&mut self, memory: &M, mark: Mark, whole: Mark) {
         let end = self.last().offset.max(self.read_until);
         // What was overwritten for the forgotten records does not come back either.
         self.begin = self.first_offset().min(mark.offset);
         self.clear(memory, mark.offset, end.saturating_sub(mark.offset));
         self.read_until = mark.offset;
         self.ends = self.ends_until(mark).into();
-        self.unfinished.take_if(|before| before.offset >= mark.offset);
+        self.unfinished = Some(whole).filter(|whole| whole.offset < mark.offset);
     }
 
     /// Begins anew behind a snapshot, whose last record is the last of these ends.
@@ -302,7 +322,11 @@ mod tests {
         }
 
         fn append(&mut self, epoch: u32, key: &[u8]) -> Mark {
-            let fields = Fields { key, ..Fields::of(Operation::Delete) };
+            self.append_part(epoch, key, false)
+        }
+
+        fn append_part(&mut self, epoch: u32, key: &[u8], goes_on: bool) -> Mark {
+            let fields = Fields { key, goes_on, ..Fields::of(Operation::Delete) };
             let position = self.history.last().position.next(epoch).unwrap();
             let sum = self.history.sum(&fields);
             self.history.append(&self.memory, position, (&fields, sum), &mut self.scratch)
@@ -359,7 +383,7 @@ mod tests {
         let kept = node.append(1, b"a");
         node.append(3, b"b");
         node.append(3, b"c");
-        node.history.truncate(&node.memory, kept);
+        node.history.truncate(&node.memory, kept, kept);
         let mut other = Node::new();
         other.append(1, b"a");
         let new = other.append(2, b"n");
@@ -387,6 +411,21 @@ mod tests {
         assert_eq!(two.history.last(), Mark::default(), "it ends behind what was asked for");
         two.history.scan(&two.memory, 4, u64::MAX, &mut two.scratch);
         assert_eq!(two.history.last(), end);
+    }
+
+    #[test]
+    fn a_transaction_that_is_cut_has_no_end() {
+        let mut node = Node::new();
+        let before = node.append(1, b"a");
+        let part = node.append_part(1, b"b", true);
+        let whole = node.append(1, b"c");
+        assert_eq!(node.history.unfinished(), None);
+        for (mark, expected) in [(whole, None), (part, Some(before)), (before, None)] {
+            let Node { memory, history, scratch } = &mut node;
+            let until = history.whole_until(memory, Mark::default(), mark, scratch);
+            history.truncate(memory, mark, until);
+            assert_eq!(history.unfinished(), expected, "{mark:?}");
+        }
     }
 
     /// A READ of another node's ring overwrites what lay in its place, and may end half-way.
@@ -418,7 +457,7 @@ mod tests {
         node.memory.write(at, &tail);
         two.append(2, b"a");
         let end = two.append(2, b"d");
-        node.history.truncate(&node.memory, Mark::default());
+        node.history.truncate(&node.memory, Mark::default(), Mark::default());
         node.copy_from(&two, 0);
         assert_eq!(node.history.last(), end, "not the third record of another history");
     }

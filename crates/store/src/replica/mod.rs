@@ -25,6 +25,7 @@ mod message;
 mod primary;
 mod region;
 mod requests;
+mod returning;
 mod role;
 mod service;
 mod transaction;

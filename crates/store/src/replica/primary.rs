@@ -355,35 +355,42 @@ impl Replica {
         Ok(position)
     }
 
-    /// Sees to it that `len` bytes more overwrite nothing that is still needed: cuts off backups
-    /// that would be more than three quarters of a ring behind then, as long as a majority would
-    /// not. The last quarter is left to the first records of later epochs. (What comes behind the
-    /// beginning of a transaction is not carried out before all of it is committed.)
-    pub(super) fn make_room(&mut self, len: u64) -> Result<(), AppendError> {
+    /// Whether `len` bytes more overwrite nothing that a majority still needs: what comes more than
+    /// three quarters of a ring before their end. The last quarter is left to the first records of
+    /// later epochs. (What comes behind the beginning of a transaction is not carried out before
+    /// all of it is committed.)
+    pub(super) fn look_for_room(&mut self, len: u64) -> Result<(), AppendError> {
         let end = self.history.last().offset + len;
         let most = self.options.ring_bytes - self.history.window();
-        let (Role::Primary(primary), Some(configuration)) = (&mut self.role, &self.configuration)
+        let (Role::Primary(primary), Some(configuration)) = (&self.role, &self.configuration)
         else {
             return Err(AppendError::NotPrimary(None));
         };
-        let peers = &primary.peers;
         let keeps_up = |peer: &Peer| peer.is_live() && peer.held_offset + most >= end;
-        let has = |node| node == self.me || peers.get(&node).is_some_and(keeps_up);
+        let has = |node| node == self.me || primary.peers.get(&node).is_some_and(keeps_up);
         let on_disk = !self.options.waits_for_disk || self.kept.offset + most >= end;
         let begins = primary.spans.front().map_or(end, |span| span.before.offset);
         if !configuration.is_quorum(has) || !on_disk || begins + most < end {
             self.aside.counters.full += 1;
             return Err(AppendError::NoMajority);
         }
+        Ok(())
+    }
+
+    /// `len` bytes more are logged: cuts off the backups that still need what they overwrite. A
+    /// majority does not, as [`Replica::look_for_room`] has found.
+    pub(super) fn leave_behind(&mut self, len: u64) {
+        let end = self.history.last().offset + len;
+        let most = self.options.ring_bytes - self.history.window();
+        let Role::Primary(primary) = &mut self.role else { return };
         for (node, peer) in &mut primary.peers {
-            if peer.is_live() && !keeps_up(peer) {
+            if peer.is_live() && peer.held_offset + most < end {
                 peer.progress = Progress::Away;
                 self.aside.counters.overrun += 1;
                 self.outputs.push_back(Output::Disconnect { from: *node });
                 self.outputs.push_back(Output::Connect { to: *node });
             }
         }
-        Ok(())
     }
 
     /// Reads the backups' answers.

@@ -11,8 +11,11 @@ use super::member::Replica;
 use super::message::Message;
 use super::primary::AppendError;
 use super::role::{Postponed, Role, Span};
-use crate::log::{Fields, Operation};
+use crate::log::{Fields, HEADER, Operation};
 use crate::memory::Memory;
+
+/// Bytes of a transaction's last record, which has no contents.
+const DONE: u64 = HEADER as u64;
 
 impl Replica {
     /// From now on all that is logged is one transaction, until as many have ended as were begun.
@@ -65,6 +68,7 @@ impl Replica {
         let Some(span) = primary.open_span() else { return };
         let Some(position) = self.history.last().position.next(self.epoch) else { return };
         span.done = Some(position);
+        self.leave_behind(DONE);
         let done = Fields::of(Operation::Done);
         let sum = self.history.sum(&done);
         let scratch = &mut self.aside.scratch;
@@ -78,45 +82,35 @@ impl Replica {
     }
 
     /// Sees to it that there is room for `len` bytes more. A transaction's first change sees to it
-    /// for all of it, so that none of its changes is refused because backups are slow.
+    /// that a majority has room for all of it, so that none of its changes is refused because
+    /// backups are slow. Nobody is left behind for room that is not taken yet.
     pub(super) fn reserve(&mut self, len: u64) -> Result<(), AppendError> {
-        if !self.is_of_transaction() {
-            return self.reserve_apart(len);
-        }
         let (before, window) = (self.history.last(), self.history.window());
-        let end = before.offset + len + Fields::of(Operation::Done).length() as u64;
+        let is_own = self.is_of_transaction();
         let Role::Primary(primary) = &mut self.role else {
             return Err(AppendError::NotPrimary(None));
         };
         let begun = primary.open_span().map(|span| span.until);
         let until = begun.unwrap_or(before.offset + window);
-        if end > until {
+        if is_own && before.offset + len + DONE > until {
             return Err(AppendError::Transaction { most: window });
         }
-        if begun.is_none() {
-            self.make_room(window)?;
-            if let Role::Primary(primary) = &mut self.role {
-                primary.spans.push_back(Span { before, until, done: None });
+        match (begun, is_own) {
+            (Some(_), true) => {}
+            (None, true) => self.look_for_room(window)?,
+            // Amid one, what is not its own takes nothing of its room.
+            (Some(until), false) => {
+                self.look_for_room(until.saturating_sub(before.offset) + len)?
             }
+            (None, false) => self.look_for_room(len)?,
         }
-        Ok(())
-    }
-
-    /// The same for what is no transaction's own. Amid one, it takes nothing of the room that was
-    /// seen to for that one.
-    fn reserve_apart(&mut self, len: u64) -> Result<(), AppendError> {
-        let last = self.history.last().offset;
-        let Role::Primary(primary) = &mut self.role else {
-            return Err(AppendError::NotPrimary(None));
-        };
-        let Some(until) = primary.open_span().map(|span| span.until) else {
-            return self.make_room(len);
-        };
-        self.make_room(until.saturating_sub(last) + len)?;
-        if let Role::Primary(primary) = &mut self.role
-            && let Some(span) = primary.open_span()
-        {
-            span.until += len;
+        self.leave_behind(len);
+        if let Role::Primary(primary) = &mut self.role {
+            match primary.open_span() {
+                Some(span) if !is_own => span.until += len,
+                None if is_own => primary.spans.push_back(Span { before, until, done: None }),
+                _ => {}
+            }
         }
         Ok(())
     }

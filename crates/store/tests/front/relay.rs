@@ -20,6 +20,8 @@ const REFUSED: &str = "SERVER_ERROR the primary of this node’s group does not 
 struct Node {
     is_backup: Mutex<bool>,
     leads_to: Mutex<Option<SocketAddr>>,
+    /// It is one no more when it has waited once.
+    steps_aside: Mutex<bool>,
 }
 
 impl Node {
@@ -35,7 +37,12 @@ impl Keeper for Node {
     }
 
     fn wait(&self, _: u64, _: u64) -> Result<(), String> {
-        if *self.is_backup.lock().unwrap() { Err("this is a backup".to_owned()) } else { Ok(()) }
+        let mut is_backup = self.is_backup.lock().unwrap();
+        if *is_backup {
+            return Err("this is a backup".to_owned());
+        }
+        *is_backup = *self.steps_aside.lock().unwrap();
+        Ok(())
     }
 
     fn seen(&self) -> u64 {
@@ -279,6 +286,29 @@ fn a_client_is_relayed_between_requests() {
     client.send(vec![b'v'; len - 1000]);
     client.ask("\r\nget k\r\n", "END\r\n");
     assert_eq!(backup.world().stats.sums().connections_relayed, 1);
+}
+
+/// A walk over all keys takes many steps: between two of them, the client is not relayed to a node
+/// that would begin it again.
+#[test]
+fn a_dump_ends_where_its_node_is_the_primary_no_more() {
+    let primary = serve_with(&options(), Arc::new(Node::default()));
+    let node = Arc::new(Node::default());
+    let backup = serve_with(&options(), node.clone());
+    let mut client = Client::memcached(&backup);
+    let count = 5000;
+    let sets = (0..count).map(|number| format!("set k{number} 0 0 1\r\nx\r\n"));
+    client.ask(sets.collect::<String>(), "STORED\r\n".repeat(count));
+    node.set(false, Some(primary.memcached()[0]));
+    *node.steps_aside.lock().unwrap() = true;
+    client.send("lru_crawler metadump all\r\n");
+    let mut dump = String::new();
+    client.0.read_to_string(&mut dump).unwrap();
+    let (lines, last) = dump.trim_end().rsplit_once('\n').unwrap();
+    assert_eq!(last, "SERVER_ERROR this node is not the primary of its cluster: ask another one");
+    assert!(lines.lines().all(|line| line.starts_with("key=k")), "{lines}");
+    assert!((1..count).contains(&lines.lines().count()));
+    assert_eq!(backup.world().stats.sums().connections_relayed, 0);
 }
 
 /// A client that does not read costs the node a buffer, and other clients nothing.

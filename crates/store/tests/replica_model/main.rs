@@ -2,6 +2,8 @@
 //! hear, write and fail, within the bounds that each test states. The model drives the replicas
 //! themselves; only time, links and the disk are the model's.
 
+mod fences;
+mod properties;
 mod region;
 mod transactions;
 
@@ -11,7 +13,7 @@ use region::Region;
 use remora_store::log::{Fields, Operation, Position};
 use remora_store::memory::Memory;
 use remora_store::replica::{
-    AppendError, Configuration, ConfigurationService, Event, Fate, Mark, Message, NoRequest,
+    AppendError, Configuration, ConfigurationService, Entry, Event, Fate, Mark, Message, NoRequest,
     NodeId, Options, Output, Registry, Replica, Request, RequestId, Snapshot,
 };
 use stateright::{Checker, Model, Property, UniformChooser};
@@ -463,65 +465,8 @@ impl Model for Group {
     }
 
     fn properties(&self) -> Vec<Property<Group>> {
-        vec![
-            Property::always("no acknowledged write lost", |_, state: &State| {
-                state.answering().all(|node| {
-                    let has = |write| node.store.iter().any(|(_, stored)| *stored == write);
-                    state.acknowledged.iter().all(|write| has(*write))
-                })
-            }),
-            Property::always("integrity: delivered once, and only if broadcast", integrity),
-            Property::always("total order: one delivers the beginning of another", total_order),
-            Property::always("primary order: within and across epochs", |_, state: &State| {
-                state.nodes.values().all(|node| {
-                    let delivered: Vec<_> = State::delivered(node).collect();
-                    delivered.windows(2).all(|pair| {
-                        let epoch = |write: u8| state.broadcast[usize::from(write)];
-                        let (before, after) = (pair[0].1, pair[1].1);
-                        pair[0].0 < pair[1].0
-                            && (epoch(before) < epoch(after)
-                                || epoch(before) == epoch(after) && before < after)
-                    })
-                })
-            }),
-            Property::always("transactions are delivered as a whole", transactions::whole),
-            Property::always("one node answers reads", |_, state: &State| {
-                state.answering().count() <= 1
-            }),
-            Property::sometimes("a write of a second epoch is acknowledged", |_, state: &State| {
-                let epochs: BTreeSet<_> = state
-                    .acknowledged
-                    .iter()
-                    .map(|write| state.broadcast[usize::from(*write)])
-                    .collect();
-                epochs.len() > 1 || epochs.first().is_some_and(|epoch| *epoch > 1)
-            }),
-            Property::sometimes("what was not acknowledged is lost", |_, state: &State| {
-                let serving = state.nodes.values().filter(|node| node.replica.is_serving());
-                let latest = serving.max_by_key(|node| node.replica.epoch());
-                latest.is_some_and(|node| {
-                    (0..state.broadcast.len() as u8).any(|write| {
-                        state.broadcast[usize::from(write)] < node.replica.epoch()
-                            && node.store.iter().all(|(_, stored)| *stored != write)
-                    })
-                })
-            }),
-        ]
+        properties::all()
     }
-}
-
-fn integrity(_: &Group, state: &State) -> bool {
-    state.nodes.values().all(|node| {
-        let mut seen = BTreeSet::new();
-        State::delivered(node)
-            .all(|(_, write)| seen.insert(write) && usize::from(write) < state.broadcast.len())
-    })
-}
-
-fn total_order(_: &Group, state: &State) -> bool {
-    state.pairs().all(|(one, other)| {
-        State::delivered(one).zip(State::delivered(other)).all(|(one, two)| one == two)
-    })
 }
 
 fn check(group: Group) -> usize {

@@ -36,6 +36,17 @@ impl State {
         self.pairs.extend(begun.map(|(_, first)| (first, u8::MAX)));
     }
 
+    /// Two nodes hear all that they have sent each other; nobody else hears anything.
+    fn settle_between(&mut self, one: NodeId, other: NodeId) {
+        let waits = |state: &State, from, to| !state.links[&(from, to)].packets.is_empty();
+        while waits(self, one, other) || waits(self, other, one) {
+            for (from, to) in [(one, other), (other, one)] {
+                self.act(&Action::Arrive(from, to));
+                self.act(&Action::Look(to));
+            }
+        }
+    }
+
     /// The writes that a node has carried out.
     fn writes(&self, name: NodeId) -> Vec<u8> {
         self.nodes[&name].store.iter().map(|(_, write)| *write).collect()
@@ -108,6 +119,35 @@ fn a_transaction_that_another_node_has_whole_stays() {
     state.act(&Action::Expire);
     state.settle();
     assert_eq!(state.writes(state.serving()), [0, 1]);
+    state.assert_equal_stores();
+}
+
+/// A node is told to forget a part of one: what is left is not taken for all of it.
+#[test]
+fn a_transaction_that_was_cut_is_gone() {
+    let mut state = group();
+    state.write(A);
+    state.settle();
+    state.begin(A);
+    state.write(A);
+    let part = state.nodes[&A].replica.last();
+    state.write(A);
+    state.end(A);
+    for _ in 0..10 {
+        state.act(&Action::Arrive(A, B));
+        state.act(&Action::Look(B));
+    }
+    assert!(state.nodes[&B].replica.last() > part);
+    state.with(B, |node| {
+        let cut = Message::Sync { epoch: 1, from: part, slot: 0 };
+        node.replica.handle_message(&node.region, A, cut);
+    });
+    assert_eq!(state.nodes[&B].replica.last(), part);
+    state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
+    state.settle();
+    assert_eq!(state.serving(), B);
+    assert_eq!(state.writes(B), [0]);
     state.assert_equal_stores();
 }
 
@@ -190,6 +230,53 @@ fn a_transaction_that_has_begun_has_room() {
     state.settle();
     assert_eq!(state.acknowledged.len(), logged);
     assert_eq!(begins(&mut state), 2);
+}
+
+/// A slow backup is cut off by the record that takes its room, and not for what a transaction may
+/// take yet.
+#[test]
+fn a_transaction_cuts_off_nobody_before_it_takes_the_room() {
+    let mut state = group();
+    let overrun = |state: &State| state.nodes[&A].replica.counters().overrun;
+    let write = |state: &mut State| {
+        state.write(A);
+        state.settle_between(A, B);
+    };
+    // Of 640 bytes a backup may be behind by 480. Records have 48, and a transaction may have 160.
+    (0..7).for_each(|_| write(&mut state));
+    state.begin(A);
+    (0..2).for_each(|_| write(&mut state));
+    state.end(A);
+    state.settle_between(A, B);
+    assert_eq!((overrun(&state), state.acknowledged.len()), (0, 9));
+    state.begin(A);
+    assert_eq!(overrun(&state), 0);
+    write(&mut state);
+    assert_eq!(overrun(&state), 1, "there is no more room");
+    state.end(A);
+    state.settle();
+    assert_eq!(state.acknowledged.len(), 10);
+    state.assert_equal_stores();
+}
+
+/// The same for the record that ends one.
+#[test]
+fn the_end_of_a_transaction_cuts_off_who_still_needs_its_room() {
+    let mut state = group();
+    let write = |state: &mut State| {
+        state.write(A);
+        state.settle_between(A, B);
+    };
+    (0..8).for_each(|_| write(&mut state));
+    state.begin(A);
+    (0..2).for_each(|_| write(&mut state));
+    let overrun = |state: &State| state.nodes[&A].replica.counters().overrun;
+    assert_eq!(overrun(&state), 0);
+    state.end(A);
+    assert_eq!(overrun(&state), 1);
+    state.settle();
+    assert_eq!(state.acknowledged.len(), 10);
+    state.assert_equal_stores();
 }
 
 /// All orders in which a primary with a transaction under way is lost.

@@ -29,6 +29,13 @@ pub(super) struct Walk {
     pub(super) bytes: u64,
 }
 
+impl Walk {
+    /// Whether some of its answer is given, and not all.
+    pub(super) fn has_begun(&self) -> bool {
+        self.cursor != 0
+    }
+}
+
 /// What a protocol has done with the bytes that begin with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {

@@ -58,7 +58,8 @@ impl Session {
         }
         if is_elsewhere {
             let to = turn.world.keeper.relays_to();
-            return match to.filter(|_| !self.is_relayed) {
+            // (Nobody else goes on with a walk that has begun here.)
+            return match to.filter(|_| !self.is_relayed && !self.state.walk.has_begun()) {
                 Some(_) if self.state.skip > 0 => Step { used, next: Next::Read(1) },
                 Some(to) => Step { used, next: Next::Relay(to) },
                 None => refuse(&NOT_PRIMARY, input, out),

@@ -6,7 +6,7 @@ use crate::front::keyspace::{Cluster, ClusterGroup};
 use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};
 use crate::front::redis::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
-use crate::front::world::World;
+use crate::front::world::{Turn, World};
 use crate::way::kernel::now_ms;
 
 const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
@@ -57,7 +57,7 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
         return None;
     }
     let start = call.reply.len();
-    let done = run_copy(call, command);
+    let done = run_copy(call, command.run);
     if world.keeper.is_readable(Some(slot)) {
         return Some(done);
     }
@@ -66,9 +66,9 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
 }
 
 /// Looks at a backup's copy, while no transaction of the primary's is carried out there.
-fn run_copy(call: &mut Call<'_>, command: &Command) -> Done {
+fn run_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
     let (world, mut done) = (call.turn.world.clone(), Ok(()));
-    world.keeper.with_shard(&mut |_| done = (command.run)(call));
+    world.keeper.with_shard(&mut |_| done = run(call));
     done
 }
 
@@ -81,17 +81,36 @@ pub(super) fn is_about_a_backup(call: &Call<'_>, command: &Command) -> bool {
 }
 
 /// What a backup has of its group's keys, as [`is_about_a_backup`] means it.
-pub(super) fn own_copy(call: &mut Call<'_>, command: &Command) -> Done {
+pub(super) fn own_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
     let (world, start) = (call.turn.world.clone(), call.reply.len());
     if world.used_database(0).is_none() {
         return Err(NOT_FOLLOWING);
     }
-    let done = run_copy(call, command);
+    let done = run_copy(call, run);
     if world.keeper.is_readable(None) {
         return done;
     }
     call.reply.truncate(start);
     Err(NOT_FOLLOWING)
+}
+
+/// A part of a command that is about the keys of this node, whichever these are, where the command
+/// itself is not.
+pub(super) fn run_about_a_node(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
+    if call.turn.world.keeper.is_elsewhere() {
+        return own_copy(call, run);
+    }
+    let what = What { writes: false, alone: false };
+    let done = self::run(call, std::iter::empty(), what, run);
+    see(call.turn, true);
+    done
+}
+
+/// The turn's answers wait until what they say of keys is so for good.
+pub(super) fn see(turn: &mut Turn, touches: bool) {
+    if touches {
+        turn.version = turn.version.max(turn.world.keeper.seen());
+    }
 }
 
 /// What a request is, as far as its place matters.

@@ -223,7 +223,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         return read.unwrap_or_else(|| refuse(call, Err(elsewhere)));
     }
     if routing::is_about_a_backup(call, command) {
-        return routing::own_copy(call, command);
+        return routing::own_copy(call, command.run);
     }
     let keys = keys_of(command, call.arguments);
     if call.state.transaction.is_some() && !command.has(AT_ONCE) {
@@ -234,7 +234,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         let what = What { writes: command.has(WRITE), alone: false };
         let done = routing::run(call, keys, what, |call| put_aside(call, row));
         let touches = call.turn.world.is_clustered && command.keys.0 > 0;
-        see(call.turn, touches);
+        routing::see(call.turn, touches);
         return if done.is_err() { refuse(call, done) } else { done };
     }
     if command.name == "exec"
@@ -262,7 +262,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         turn.version = turn.version.max(seen);
         return done;
     }
-    see(call.turn, true);
+    routing::see(call.turn, true);
     done
 }
 
@@ -288,19 +288,12 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     } else {
         let what = What { writes, alone: true };
         let done = routing::run(call, keys, what, |call| exec(call, transaction));
-        see(call.turn, touches);
+        routing::see(call.turn, touches);
         done
     };
     call.state.watched.clear();
     call.state.publish();
     done
-}
-
-/// The turn's answers wait until what they say of keys is so for good.
-fn see(turn: &mut Turn, touches: bool) {
-    if touches {
-        turn.version = turn.version.max(turn.world.keeper.seen());
-    }
 }
 
 fn put_aside(call: &mut Call<'_>, row: usize) -> Done {

@@ -6,6 +6,7 @@
 use crate::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health};
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::redis::commands::transfer;
+use crate::front::redis::routing;
 use crate::front::slots::{Range, SLOTS, slot_of};
 
 /// Keys that one step of a whole walk shows.
@@ -39,17 +40,8 @@ pub(crate) fn cluster(call: &mut Call<'_>) -> Done {
     match (sub.as_slice(), call.len()) {
         (b"help", 2) => return call.help(HELP),
         (b"keyslot", 3) => call.reply.integer(slot_of(call.at(2)).into()),
-        (b"countkeysinslot", 3) => {
-            let keys = keys_in(call, usize::MAX)?;
-            call.reply.integer(keys.len() as i64);
-        }
-        (b"getkeysinslot", 4) => {
-            let count = call.integer(3)?;
-            let most = usize::try_from(count).map_err(|_| Wrong::Is("ERR Invalid number of keys"));
-            let keys = keys_in(call, most?)?;
-            call.reply.array(keys.len());
-            keys.iter().for_each(|key| call.reply.bulk(key));
-        }
+        (b"countkeysinslot", 3) => return routing::run_about_a_node(call, count_keys),
+        (b"getkeysinslot", 4) => return routing::run_about_a_node(call, get_keys),
         (b"info", 2) => call.reply.verbatim(&info(&cluster)),
         (b"myid", 2) => {
             let mut nodes = cluster.groups.iter().flat_map(|group| &group.nodes);
@@ -68,6 +60,21 @@ pub(crate) fn cluster(call: &mut Call<'_>) -> Done {
         ) => return call.arity(),
         _ => return call.no_subcommand(),
     }
+    Ok(())
+}
+
+fn count_keys(call: &mut Call<'_>) -> Done {
+    let keys = keys_in(call, usize::MAX)?;
+    call.reply.integer(keys.len() as i64);
+    Ok(())
+}
+
+fn get_keys(call: &mut Call<'_>) -> Done {
+    let count = call.integer(3)?;
+    let most = usize::try_from(count).map_err(|_| Wrong::Is("ERR Invalid number of keys"));
+    let keys = keys_in(call, most?)?;
+    call.reply.array(keys.len());
+    keys.iter().for_each(|key| call.reply.bulk(key));
     Ok(())
 }
 

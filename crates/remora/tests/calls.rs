@@ -20,10 +20,17 @@ struct Pair {
     server: Device,
     domain: ProtectionDomain,
     qp: QueuePair,
-    _passive: QueuePair,
+    /// The server's end.
+    there: ProtectionDomain,
+    passive: QueuePair,
 }
 
 fn pair() -> Pair {
+    pair_with(QueuePairOptions::new())
+}
+
+/// A pair whose caller has these options.
+fn pair_with(options: QueuePairOptions) -> Pair {
     let (server, device) = (Device::open().unwrap(), Device::open().unwrap());
     let echo = |call: Context| async move {
         let bytes = call.params(|params| Ok(params.to_vec())).await?;
@@ -41,11 +48,11 @@ fn pair() -> Pair {
     server.deploy(SUM, Deployment::new("sum", []), sum).unwrap();
     let (there, domain) = (server.alloc_pd().unwrap(), device.alloc_pd().unwrap());
     let passive = there.create_qp(&QueuePairOptions::new()).unwrap();
-    let qp = domain.create_qp(&QueuePairOptions::new().send_sges(2).inline(64)).unwrap();
+    let qp = domain.create_qp(&options.send_sges(2).inline(64)).unwrap();
     let params = ConnectionParams::new(device.info().mtu).kernels(true);
     passive.connect(qp.local(), &params).unwrap();
     qp.connect(passive.local(), &params).unwrap();
-    Pair { server, domain, qp, _passive: passive }
+    Pair { server, domain, qp, there, passive }
 }
 
 #[test]
@@ -102,6 +109,26 @@ fn a_dropped_call_gives_its_place_back() {
         }
         drop(dropped);
         // The answer to the dropped call comes before the answer to this one.
+        assert_eq!(client.call(ECHO, &[round]).wait(TIMEOUT).unwrap(), [round]);
+    }
+}
+
+/// A call for which the send queue had no room is not posted when its future is dropped: its place
+/// is free, and the receive element that was there for it serves another call.
+#[test]
+fn a_call_that_waits_for_room_gives_its_place_back() {
+    let pair = pair_with(QueuePairOptions::new().send_depth(1));
+    let client = AsyncKernelClient::new(&pair.domain, &pair.qp, 4, 64).unwrap();
+    let memory = pair.there.alloc(64, Access::LOCAL_WRITE).unwrap();
+    for round in 0..8u8 {
+        // The peer has no receive element yet, so this request keeps the queue's only place.
+        let first = pair.qp.send(b"first");
+        let mut waiting: Vec<_> = (0..4).map(|_| client.call(ECHO, b"never")).collect();
+        waiting.iter_mut().skip(1).for_each(|call| drop(poll_once(call)));
+        drop(waiting);
+        let received = pair.passive.recv(memory.slice(..));
+        first.wait(TIMEOUT).unwrap();
+        received.wait(TIMEOUT).unwrap();
         assert_eq!(client.call(ECHO, &[round]).wait(TIMEOUT).unwrap(), [round]);
     }
 }

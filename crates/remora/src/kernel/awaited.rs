@@ -68,6 +68,8 @@ struct CallsInFlight {
     calls: Vec<CallPlace>,
     /// Receive requests, one for the end of each call; they end in this order.
     ends: VecDeque<Request>,
+    /// How many of them no call will end: they were posted for calls that were not.
+    spare: usize,
     /// A task looks for ends, and has taken the first of `ends` to poll it.
     looking: bool,
     /// The connection has broken.
@@ -101,7 +103,8 @@ impl AsyncKernelClient {
         let places = Places::new(domain, queue_pair, places, result_len)?;
         let calls = (0..places.count).map(|_| CallPlace::Free).collect();
         let ends = VecDeque::with_capacity(places.count);
-        let state = Mutex::new(CallsInFlight { calls, ends, looking: false, broken: false });
+        let state =
+            Mutex::new(CallsInFlight { calls, ends, spare: 0, looking: false, broken: false });
         let shared = Shared { queue_pair: queue_pair.clone(), places, state };
         Ok(AsyncKernelClient { shared: Arc::new(shared) })
     }
@@ -145,9 +148,7 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        // Posted before the call, so that its end finds a receive element.
-        let end = self.queue_pair.recv(self.places.region.slice(..0));
-        self.state().ends.push_back(end);
+        self.provide_end();
         let op = match payload {
             None => SendOp::Rpc { opcode },
             Some(_) => SendOp::RpcWrite { opcode },
@@ -158,6 +159,18 @@ impl Shared {
             Head::Long(head) => work(self.places.region.slice(head.clone()).into()),
         };
         Ok((place, Request::new(&self.queue_pair, sent, None)))
+    }
+
+    /// Has a receive element in place for the end of a call, before that is posted.
+    fn provide_end(&self) {
+        let mut state = self.state();
+        if state.spare > 0 {
+            state.spare -= 1;
+            return;
+        }
+        drop(state);
+        let end = self.queue_pair.recv(self.places.region.slice(..0));
+        self.state().ends.push_back(end);
     }
 
     fn take_place(&self) -> Result<usize, CallFailure> {
@@ -270,6 +283,17 @@ impl Shared {
         next.into_iter().for_each(Waker::wake);
     }
 
+    /// Frees the place of a call that was not posted, so that no answer will come.
+    fn take_back(&self, place: usize) {
+        let before = {
+            let mut state = self.state();
+            state.spare += 1;
+            std::mem::replace(&mut state.calls[place], CallPlace::Free)
+        };
+        drop(before);
+        self.wake_next();
+    }
+
     /// Gives back a call's place: the call is over, or its future was dropped.
     fn forget(&self, place: usize) {
         let before = {
@@ -299,9 +323,10 @@ impl Shared {
     }
 }
 
-/// A call under way: a future of its result. The call was posted when the future was made. If the
-/// future is dropped, the call's place is free again once the call has ended and another call of
-/// the client is polled.
+/// A call under way: a future of its result. The call was posted when the future was made, or is
+/// posted when the send queue has room and the future is polled. If the future is dropped, the
+/// call's place is free again: at once if it was not posted, else once the call has ended and
+/// another call of the client is polled.
 #[must_use = "without the future, the program does not learn the result"]
 pub struct Call {
     shared: Arc<Shared>,
@@ -337,9 +362,8 @@ impl Call {
             self.sent = None;
             if let Err(error) = sent {
                 if !matches!(error, RequestError::Status(_)) {
-                    // The call was not posted: no answer will come.
                     self.state = CallState::Over;
-                    self.shared.state().calls[place] = CallPlace::Free;
+                    self.shared.take_back(place);
                 }
                 return Poll::Ready(Err(error.into()));
             }
@@ -358,8 +382,13 @@ impl Call {
     }
 
     fn let_go(&mut self) {
-        if let CallState::Begun(place) = std::mem::replace(&mut self.state, CallState::Over) {
-            self.shared.forget(place);
+        let CallState::Begun(place) = std::mem::replace(&mut self.state, CallState::Over) else {
+            return;
+        };
+        // Out of the line before its place is another call's, whose parameters it would carry.
+        match self.sent.take_if(|sent| !sent.is_posted()).is_some() {
+            true => self.shared.take_back(place),
+            false => self.shared.forget(place),
         }
     }
 }

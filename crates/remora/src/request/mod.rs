@@ -200,6 +200,11 @@ impl<T: Outcome> Request<T> {
         request
     }
 
+    /// Has it been posted, and not ended?
+    pub(crate) fn is_posted(&self) -> bool {
+        matches!(self.state, RequestState::Posted(_))
+    }
+
     /// Says in which memory the result will be.
     pub(crate) fn into_memory(mut self, memory: MemorySlice) -> Request<T> {
         self.memory = Some(memory);

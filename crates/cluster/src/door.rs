@@ -61,7 +61,7 @@ impl Door {
             let step = poll_fn(|context| {
                 // Under the lock, so that no queue pair gets ready behind a fence.
                 let mut state = self.group.lock();
-                let answer = |incoming| self.answer(&mut state, incoming);
+                let answer = |incoming, _| self.answer(&mut state, incoming);
                 let more = arrivals.poll(context, LINKS_MAX, answer, &mut ended);
                 for end in ended.drain(..) {
                     arrive(&self.group, &mut state, end);

@@ -406,11 +406,11 @@ impl Server {
         let session = client.session;
         if let Some(session) = session {
             self.end_passes_of(session);
-        }
-        // One that was sent away may be within the memory of others as long as its process lives.
-        match client.into_process().filter(|_| reason.is_some() && self.has_sent(number)) {
-            Some(process) => self.watch_fenced(number, process),
-            None => self.forget_sender(number),
+            // One that was sent away may be within others' memory as long as its process lives.
+            match client.into_process().filter(|_| reason.is_some() && self.has_sent(number)) {
+                Some(process) => self.watch_fenced(number, process),
+                None => self.forget_sender(number),
+            }
         }
         let Some(held) = session.and_then(|session| self.sessions.get_mut(&session)) else {
             return;

@@ -62,12 +62,13 @@ pub struct HostMemory {
 
 /// The same file by an open file description of our own. That of the caller may append whatever the
 /// offset, or have each write wait for the disk, or begin to at any time. Where the system does not
-/// let us open it, as with another user's, it stays the caller's.
+/// let us open it, as with another user's, it stays the caller's; and where we would have to wait
+/// for somebody who has a lease on it.
 fn reopened(file: File) -> File {
     let open = || {
         let mode = fcntl_getfl(&file)? & OFlags::ACCMODE;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        rustix::fs::open(path, mode | OFlags::CLOEXEC, Mode::empty())
+        rustix::fs::open(path, mode | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
     };
     match open() {
         Ok(own) => own.into(),
@@ -427,6 +428,27 @@ pub(crate) mod tests {
         let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
         file.write_all_at(bytes, 0).unwrap();
         file
+    }
+
+    /// Else a client with a lease on a file has the card, and all its programs, wait.
+    #[test]
+    fn a_file_on_lease_is_not_waited_for() {
+        let path = std::env::temp_dir().join(format!("remora-lease-{}", std::process::id()));
+        std::fs::write(&path, b"leased").unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let fd = file.as_raw_fd();
+        // The holder is asked by a signal that does nothing; libc lacks this command's number.
+        const F_SETSIG: i32 = 10;
+        let lease = [(F_SETSIG, libc::SIGURG), (libc::F_SETLEASE, libc::F_WRLCK)];
+        for (command, argument) in lease {
+            // SAFETY: the descriptor is open, and the call reads no memory.
+            assert_eq!(unsafe { libc::fcntl(fd, command, argument) }, 0);
+        }
+        assert_eq!(reopened(file).as_raw_fd(), fd, "it was opened once more");
+        let free = file_of(b"free");
+        let fd = free.as_raw_fd();
+        assert_ne!(reopened(free).as_raw_fd(), fd);
     }
 
     #[test]

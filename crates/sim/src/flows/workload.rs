@@ -114,14 +114,15 @@ impl Targets {
                 let host = (random.number() % u64::from(hosts - 1)) as u32;
                 host + u32::from(host >= than)
             }
-            Targets::Sums(sums) => loop {
-                let all = sums.last().copied().unwrap_or(0);
-                let at = (u128::from(random.number()) * all) >> 64;
-                let host = sums.partition_point(|sum| *sum <= at) as u32;
-                if host != than {
-                    return host;
-                }
-            },
+            // Its own share of the circle is left out.
+            Targets::Sums(sums) => {
+                let sum = |hosts: usize| hosts.checked_sub(1).map_or(0, |last| sums[last]);
+                let [before, up_to] = [than, than + 1].map(|hosts| sum(hosts as usize));
+                let own = up_to - before;
+                let at = (u128::from(random.number()) * (sum(sums.len()) - own)) >> 64;
+                let at = if at < before { at } else { at + own };
+                sums.partition_point(|sum| *sum <= at) as u32
+            }
         }
     }
 }
@@ -195,6 +196,10 @@ mod tests {
         let alike = poisson_at(&rates[..9], 0.6, &sizes, span, 3);
         assert_eq!(alike, poisson(9, rates[0], 0.6, &sizes, span, 3));
         assert_eq!(poisson_at(&[5, 0], 0.6, &sizes, span, 3), Err(LoadError::Hosts));
+        // One that has nearly all of the rate does not draw until it finds another.
+        let unlike = Targets::of(&[1 << 62, 1, 1]);
+        let mut random = Mix::new(1);
+        assert!((0..100).all(|_| unlike.draw(&mut random, 0) != 0));
     }
 
     #[test]

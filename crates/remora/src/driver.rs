@@ -502,8 +502,11 @@ impl Own {
         any
     }
 
+    /// Handles the packets that have come from a socket. What programs posted before their peers
+    /// sent these is there for them.
     fn handle_received(&mut self) {
         let now = self.now();
+        self.take_doorbells(now);
         if self.arriving.is_some() {
             return self.impair_received(now);
         }
@@ -511,12 +514,14 @@ impl Own {
         self.nic.handle_packets(now, &mut self.memory, self.received.datagrams());
     }
 
-    /// Handles the packets that have come by a ring; `sums` says that they have an ICRC.
+    /// As [`Own::handle_received`], from a ring; `sums` says that they have an ICRC.
     fn handle_from_ring(&mut self, sums: bool) {
+        let now = self.now();
+        self.take_doorbells(now);
         if self.arriving.is_some() {
-            return self.impair_from_ring(self.now(), sums);
+            return self.impair_from_ring(now, sums);
         }
-        let (now, packets) = (self.now(), self.fabric.datagrams());
+        let packets = self.fabric.datagrams();
         if sums {
             self.recorder.received(self.fabric.datagrams(), self.fabric.udp.port());
             self.nic.handle_packets(now, &mut self.memory, packets);

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use remora_nic::cm::CmEvent;
 use remora_nic::queue::{Moderation, ResizeCqError};
-use remora_nic::{Event as CardEvent, Key, Memory, Nic, Time};
+use remora_nic::{Event as CardEvent, Key, Nic, Time};
 use rustix::event::epoll;
 
 use super::lent::Lent;
@@ -29,7 +29,6 @@ use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
     Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
-    ring as ring_doorbell,
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
@@ -52,10 +51,13 @@ pub(crate) struct Engine {
     pub(crate) passes: Passes,
     /// The last number that was given to lent memory.
     last_lent: u32,
+    /// Send queues whose doorbells are being taken, by session and record, and how far they were
+    /// posted.
+    pub(super) sends: Vec<(u16, u32, u32)>,
     /// Which session a completion queue of the card belongs to, and its record there.
     cqs: ByNumber<(u16, u32)>,
     /// Which session a queue pair belongs to.
-    qps: ByNumber<u16>,
+    pub(super) qps: ByNumber<u16>,
     /// As `cqs`, for shared receive queues.
     srqs: ByNumber<(u16, u32)>,
     /// The doorbells of all sessions, to sleep on.
@@ -81,6 +83,7 @@ impl Engine {
             named: Named::default(),
             passes: Passes::default(),
             last_lent: 0,
+            sends: Vec::new(),
             cqs: ByNumber::default(),
             qps: ByNumber::default(),
             srqs: ByNumber::default(),
@@ -336,25 +339,6 @@ impl Engine {
         }
     }
 
-    /// Hands what was posted to the queue pair to the card.
-    pub(crate) fn take_posted(
-        &mut self,
-        qpn: u32,
-        now: Time,
-        nic: &mut Nic,
-        memory: &mut dyn Memory,
-    ) {
-        let Some(of) = self.qps.get(&qpn).copied().and_then(|session| self.session(session)) else {
-            return;
-        };
-        for number in of.records(qpn) {
-            let SessionQueues { queues, active, counters, .. } = &mut *of;
-            if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize) {
-                ring_doorbell(work, number, (now, &mut *nic, &mut *memory), active, counters);
-            }
-        }
-    }
-
     /// The session that a number of the card's belongs to: that of an event.
     pub(crate) fn session_of(&self, event: &CardEvent) -> Option<u16> {
         match *event {
@@ -400,7 +384,7 @@ impl Engine {
         }
     }
 
-    fn work(&mut self, session: u16, number: u32) -> Option<&mut Work> {
+    pub(super) fn work(&mut self, session: u16, number: u32) -> Option<&mut Work> {
         match self.session(session)?.queues.get_mut(number as usize)? {
             Some(Queue::Work(work)) => Some(work),
             _ => None,
@@ -660,30 +644,6 @@ fn subject(event: &CmEvent) -> Object {
 
 /// What the driver calls in each step.
 impl Engine {
-    /// Has any session rung a doorbell that was not taken?
-    #[inline]
-    pub(crate) fn is_rung(&self) -> bool {
-        self.sessions.iter().flatten().any(|session| session.doorbells.any(&session.arena))
-    }
-
-    /// Hands the doorbells that were rung to the card; returns whether there were any.
-    pub(crate) fn take_doorbells(
-        &mut self,
-        now: Time,
-        nic: &mut Nic,
-        memory: &mut dyn Memory,
-    ) -> bool {
-        self.end_passes(nic);
-        let mut any = false;
-        for session in self.sessions.iter_mut().flatten() {
-            if session.doorbells.any(&session.arena) {
-                any = true;
-                session.take_doorbells(now, nic, memory);
-            }
-        }
-        any
-    }
-
     /// Hands completions, and slots that are free again, to the sessions. The driver has sent what
     /// it was given before, so that no packet refers to such a slot.
     pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
@@ -717,7 +677,7 @@ impl Engine {
 
     /// Shuts the gates of passes that are over, before anybody learns what has ended them.
     #[inline]
-    fn end_passes(&mut self, nic: &mut Nic) {
+    pub(super) fn end_passes(&mut self, nic: &mut Nic) {
         while let Some(end) = nic.poll_pass_end() {
             self.passes.end(end);
         }

@@ -5,7 +5,8 @@
 //! ([`message`](crate::message)).
 //!
 //! - `engine` moves doorbells, completions and events between the card and the sessions, in the
-//!   steps of the thread that drives the card; `session_queues` has those of one session;
+//!   steps of the thread that drives the card; `session_queues` has those of one session, and
+//!   `doorbells` says in which order posts become known;
 //! - `guarded` carries out a session's commands, on its own objects (`objects`, which knows the
 //!   quotas, too) and on memory that it lends (`lent`).
 //! - `kernels` runs on the card what clients send (`running`), and has modules compiled
@@ -36,6 +37,7 @@ mod descriptions;
 mod descriptors;
 mod dma;
 mod dma_client;
+mod doorbells;
 mod ending;
 pub(crate) mod engine;
 mod fd_store;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
-use remora_nic::{Event as CardEvent, Key, Memory, Nic, PostError, Time};
+use remora_nic::{Event as CardEvent, Key, Nic, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
@@ -147,7 +147,7 @@ pub(super) struct Work {
     /// The index that the client has been told.
     pub(super) retired: u32,
     /// It is in `SessionQueues::active`.
-    active: bool,
+    pub(super) active: bool,
 }
 
 /// Whose work queue it is.
@@ -296,27 +296,6 @@ impl SessionQueues {
         }
     }
 
-    pub(super) fn take_doorbells(&mut self, now: Time, nic: &mut Nic, memory: &mut dyn Memory) {
-        let SessionQueues { arena, doorbells, queues, active, counters, .. } = self;
-        let mut read = Vec::new();
-        doorbells.take(arena, |number| match queues.get_mut(number as usize) {
-            Some(Some(Queue::Work(work))) => {
-                ring(work, number, (now, &mut *nic, &mut *memory), active, counters);
-            }
-            Some(Some(Queue::Completions(queue))) if queue.waits => read.push(number),
-            Some(Some(Queue::Completions(_))) => {}
-            // Number 0 is rung for room in the ring of events, too.
-            _ => counters.refused += u64::from(number != 0),
-        });
-        for number in read {
-            self.move_completions(nic, number);
-            self.notify(number, now);
-        }
-        if self.events.waits() && self.events.flush(&self.arena) {
-            self.wake.wake();
-        }
-    }
-
     /// Moves entries from the card to the client, as far as there is room.
     /// [`SessionQueues::notify`] is to follow.
     pub(super) fn move_completions(&mut self, nic: &mut Nic, number: u32) {
@@ -444,49 +423,6 @@ impl SessionQueues {
             work.active = !work.publish(nic);
             if work.active {
                 self.active.push_back(number);
-            }
-        }
-    }
-}
-
-/// The card, and what its commands take.
-type LentCard<'a> = (Time, &'a mut Nic, &'a mut dyn Memory);
-
-/// Tells the card how far the client has posted. An index that the ring cannot hold takes the queue
-/// pair to the error state.
-pub(super) fn ring(
-    work: &mut Work,
-    number: u32,
-    (now, nic, memory): LentCard<'_>,
-    active: &mut VecDeque<u32>,
-    counters: &mut SessionCounters,
-) {
-    let posted = work.shared.posted();
-    if posted == work.rung {
-        return;
-    }
-    let taken = match work.of {
-        Of::Send(qpn) => nic.handle_send_doorbell(qpn, posted),
-        Of::Recv(qpn) => nic.handle_recv_doorbell(qpn, posted),
-        Of::Srq(srq) => nic.handle_srq_doorbell(srq, posted),
-    };
-    match taken {
-        Ok(()) => {
-            counters.posted += u64::from(posted.wrapping_sub(work.rung));
-            work.rung = posted;
-            if !std::mem::replace(&mut work.active, true) {
-                active.push_back(number);
-            }
-        }
-        // It is posted once the queue pair comes to another state.
-        Err(PostError::State(_)) => {}
-        Err(_) => {
-            counters.refused += 1;
-            work.shared.set_state(WorkQueueState::Refused);
-            if let Of::Send(qpn) | Of::Recv(qpn) = work.of
-                && let Err(error) = nic.fail_qp(now, memory, qpn)
-            {
-                tracing::debug!(%error, "a doorbell of a queue pair that has gone");
             }
         }
     }

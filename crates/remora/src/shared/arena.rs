@@ -64,9 +64,9 @@ const AT_FAR: usize = 2048;
 const AT_RECORDS: usize = 4096;
 
 /// Queues whose bits are in the line of the summary.
-const NEAR: u32 = 7 * 64;
+pub(crate) const NEAR: u32 = 7 * 64;
 /// Queues for each bit of the summary, and how many such groups there are.
-const GROUP: u32 = 4 * 64;
+pub(crate) const GROUP: u32 = 4 * 64;
 const FAR_GROUPS: u32 = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"remora\0a");
@@ -287,6 +287,23 @@ impl Doorbells {
         }
         self.groups != 0
     }
+
+    /// Calls `each` with the number of each queue whose doorbell was rung and that was not taken;
+    /// it stays so. What the client published before it rang is seen behind this.
+    #[inline]
+    pub fn look(&self, arena: &Arena, mut each: impl FnMut(u32)) {
+        for i in 0..7 {
+            let bits = arena.word(AT_NEAR + i * 8).load(Ordering::Acquire);
+            each_bit(bits, i as u32 * 64, &mut each);
+        }
+        let groups = self.groups | arena.word(AT_SUMMARY).load(Ordering::Acquire);
+        each_bit(groups, 0, |group| {
+            for i in group * 4..group * 4 + 4 {
+                let bits = arena.word(AT_FAR + i as usize * 8).load(Ordering::Acquire);
+                each_bit(bits, NEAR + i * 64, &mut each);
+            }
+        });
+    }
 }
 
 /// Takes the bits of a word of doorbells, whose first is that of queue `first`.
@@ -295,7 +312,12 @@ fn take_word(word: &AtomicU64, first: u32, each: &mut impl FnMut(u32)) {
     if word.load(Ordering::Relaxed) == 0 {
         return;
     }
-    let mut bits = word.swap(0, Ordering::Acquire);
+    each_bit(word.swap(0, Ordering::Acquire), first, each);
+}
+
+/// Calls `each` with the number of each bit, of which the lowest has number `first`.
+#[inline]
+fn each_bit(mut bits: u64, first: u32, mut each: impl FnMut(u32)) {
     while bits != 0 {
         each(first + bits.trailing_zeros());
         bits &= bits - 1;

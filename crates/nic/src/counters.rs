@@ -214,7 +214,7 @@ counters! {
     completions,
     /// Completions lost because their queue was full.
     cq_overflows,
-    /// Elements of outstanding work that found the card's pool full and waited.
+    /// Elements and READs that waited because their queue pair had its share of a pool of the card.
     pool_full,
 }
 

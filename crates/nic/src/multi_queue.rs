@@ -66,6 +66,15 @@ impl<T: Copy> MultiQueue<T> {
         (self.counted() < self.limit).then(|| self.append(list, item))
     }
 
+    /// As [`MultiQueue::push`], but a list gets only as much as is left for the others: so one
+    /// whose items stay for ever keeps no other out. (These are the dynamic thresholds by which
+    /// switches share their memory: Choudhury and Hahne, 1998.)
+    #[inline]
+    pub(crate) fn push_share(&mut self, list: &mut List, item: T) -> Option<Cursor> {
+        let left = self.limit.saturating_sub(self.counted());
+        (list.len() < left).then(|| self.append(list, item))
+    }
+
     /// Appends an item that the limit does not count: [`MultiQueue::pop_beyond`] takes it.
     pub(crate) fn push_beyond(&mut self, list: &mut List, item: T) -> Cursor {
         self.beyond += 1;

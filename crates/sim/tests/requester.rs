@@ -413,31 +413,65 @@ fn unsignaled_work_is_reported_only_when_it_fails() {
     t.tear_down();
 }
 
-#[test]
-fn a_queue_pair_continues_when_the_full_pool_has_room_again() {
-    let options = PairOptions { config: |c| c.max_outstanding = 3, ..PairOptions::default() };
-    let mut t = Pair::new(&options);
+/// A pair of cards with room for so few outstanding messages, and a second connection between them.
+fn crowded(options: ConnectOptions) -> (Pair, Endpoint) {
+    let config = |config: &mut Config| config.max_outstanding = 3;
+    let mut t = Pair::new(&PairOptions { config, connect: options, ..PairOptions::default() });
     let [other_a, other_b] = [A, B].map(|i| {
         let pd = t.ends[i].pd;
         Endpoint::create(&mut t.world, (i, pd), Transport::Rc, &QueueOptions::default(), None)
     });
     let psns = (Psn::new(1), Psn::new(2));
-    connect(&mut t.world, (&other_a, &other_b), &ConnectOptions::default(), psns);
-    for _ in 0..40 {
-        t.write(A, 0, 0, 3000);
-    }
-    t.world.step();
+    remora_sim::endpoint::connect(
+        &mut t.world,
+        (&other_a, &other_b),
+        &ConnectOptions::default(),
+        psns,
+    );
+    (t, other_a)
+}
+
+/// Posts a WRITE to the second connection.
+fn write_beside(t: &mut Pair, other: &Endpoint) {
     let (to, sge) = (t.remote(B, 0), t.sge(A, 0, 10));
     let op = SendOp::Write { to, imm: None };
     let flags = SendFlags::SIGNALED;
     let request = SendRequest { wr_id: 1, op, data: Data::Sges(&[sge]), flags };
-    other_a.post_send(&mut t.world, &request).unwrap();
+    other.post_send(&mut t.world, &request).unwrap();
+}
+
+#[test]
+fn a_queue_pair_continues_when_the_full_pool_has_room_again() {
+    let (mut t, other) = crowded(ConnectOptions::default());
+    for _ in 0..40 {
+        t.write(A, 0, 0, 3000);
+    }
+    t.world.step();
+    write_beside(&mut t, &other);
     t.run();
-    // Expect: both finish, although the first one's messages filled the pool when the second
-    // began. The card does not loop meanwhile.
+    // Expect: both finish, although the first one's messages had all the room that it may have when
+    // the second began. The card does not loop meanwhile.
     assert_eq!(statuses(&mut t, A), [Status::Success; 40]);
-    assert_eq!(Endpoint::drain(&mut t.world, A, other_a.send_cq).len(), 1);
+    assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 1);
     assert!(t.world.hosts[A].nic.counters().pool_full > 0);
+}
+
+#[test]
+fn a_queue_pair_that_nobody_answers_leaves_the_others_room() {
+    // It waits for ever.
+    let (mut t, other) = crowded(ConnectOptions { timeout: 0, ..ConnectOptions::default() });
+    let silent = t.ends[B].qpn;
+    t.rule(Rule::all(Fate::Drop, move |packet| packet.bth.dest_qp == silent));
+    for _ in 0..40 {
+        t.write(A, 0, 0, 100);
+    }
+    t.run();
+    for _ in 0..5 {
+        write_beside(&mut t, &other);
+    }
+    t.run();
+    assert_eq!(statuses(&mut t, A), []);
+    assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 5);
 }
 
 #[test]

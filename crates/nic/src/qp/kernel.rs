@@ -149,7 +149,7 @@ impl Qp {
             failed: None,
             origin: Origin::Kernel { buffer },
         };
-        let Some(cursor) = env.card.outstanding.push(&mut self.tx.outstanding, work) else {
+        let Some(cursor) = env.card.outstanding.push_share(&mut self.tx.outstanding, work) else {
             if let Some(buffer) = buffer.and_then(|at| env.card.kernel.buffers.release(at)) {
                 post.data = Payload::Buffer { buffer, len };
             }

@@ -405,7 +405,7 @@ impl Turn<'_, '_> {
             failed: None,
             origin: Origin::Ring,
         };
-        if self.env.card.outstanding.push(&mut qp.tx.outstanding, work).is_some() {
+        if self.env.card.outstanding.push_share(&mut qp.tx.outstanding, work).is_some() {
             return Ok(Progress::Begun);
         }
         more.into_iter().for_each(|slot| self.env.card.sgls.release(slot));

@@ -335,7 +335,7 @@ impl Qp {
             failed,
             origin: Origin::Ring,
         };
-        let cursor = env.card.outstanding.push(&mut self.tx.outstanding, work);
+        let cursor = env.card.outstanding.push_share(&mut self.tx.outstanding, work);
         if cursor.is_some() {
             if failed.is_none() {
                 self.count_ssn(element.opcode);

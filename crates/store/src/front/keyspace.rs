@@ -12,6 +12,8 @@ use crate::front::slots::{Range, Shard};
 pub use crate::item::Trace;
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
+/// When a value that is put ends.
+pub use crate::store::Expiry;
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -64,15 +66,15 @@ pub enum Change<'v> {
         value: &'v [u8],
         /// The client's flags.
         flags: u32,
-        /// When it ends, in ms of Unix time.
-        expires_ms: Option<u64>,
+        /// When it ends.
+        expiry: Expiry,
     },
     /// It has the value that was made in the scratch buffer.
     Make {
         /// The client's flags.
         flags: u32,
-        /// When it ends, in ms of Unix time.
-        expires_ms: Option<u64>,
+        /// When it ends.
+        expiry: Expiry,
     },
     /// Its end moves.
     Touch {

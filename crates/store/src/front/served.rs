@@ -85,11 +85,11 @@ fn found(found: &store::Found) -> Found {
 fn change(change: Change<'_>) -> store::Change<'_> {
     match change {
         Change::Keep => store::Change::Keep,
-        Change::Put { value, flags, expires_ms } => {
-            store::Change::Put { value: Value::Given(value), flags, expires_ms }
+        Change::Put { value, flags, expiry } => {
+            store::Change::Put { value: Value::Given(value), flags, expiry }
         }
-        Change::Make { flags, expires_ms } => {
-            store::Change::Put { value: Value::Scratch, flags, expires_ms }
+        Change::Make { flags, expiry } => {
+            store::Change::Put { value: Value::Scratch, flags, expiry }
         }
         Change::Touch { expires_ms } => store::Change::Touch { expires_ms },
         Change::Delete => store::Change::Delete,

@@ -23,7 +23,9 @@ use crate::select::plan::{Plan, is_laborious};
 use crate::select::plans::{self, Planned, Plans};
 use crate::select::selection::Selection;
 use crate::select::sieve::Sieve;
-use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
+use crate::store::{
+    Change, Changed, Expiry, Found, LONG, Old, Short, Store, UpdateError, Value, is_long,
+};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
@@ -378,11 +380,11 @@ fn may_change(call: &Call<'_>, old: Option<&Old<'_>>) -> Result<(), CallStatus> 
 }
 
 /// When a key expires that is set now.
-fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Option<u64> {
-    match call.expires_ms {
-        EXPIRY_KEPT => old.and_then(|old| old.found.expires_ms),
-        0 => None,
-        at => Some(at),
+fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Expiry {
+    match (call.expires_ms, old) {
+        (EXPIRY_KEPT, Some(old)) => Expiry::of_item(old.found.expires_ms),
+        (EXPIRY_KEPT, None) | (0, _) => Expiry::Default,
+        (at, _) => Expiry::At(at),
     }
 }
 
@@ -391,7 +393,7 @@ fn put<'a>(
     old: Option<&Old<'_>>,
     scratch: &mut Vec<u8>,
 ) -> Result<Change<'a>, CallStatus> {
-    let (flags, expires_ms) = (call.flags, expiry(call, old));
+    let (flags, expiry) = (call.flags, expiry(call, old));
     let value = match (call.placement, old) {
         (Placement::Set, _) | (_, None) => Value::Given(call.value),
         (Placement::Append, Some(old)) => {
@@ -405,7 +407,7 @@ fn put<'a>(
             Value::Scratch
         }
     };
-    Ok(Change::Put { value, flags, expires_ms })
+    Ok(Change::Put { value, flags, expiry })
 }
 
 fn read(old: &Old<'_>, into: &mut Vec<u8>) -> Result<(), CallStatus> {
@@ -437,7 +439,7 @@ fn count<M: Memory, J: Journal>(
         scratch.extend_from_slice(sum.to_string().as_bytes());
         digits.replace(scratch.clone());
         let flags = old.map_or(call.flags, |old| old.found.flags);
-        Ok(Change::Put { value: Value::Scratch, flags, expires_ms: expiry(call, old) })
+        Ok(Change::Put { value: Value::Scratch, flags, expiry: expiry(call, old) })
     })?;
     out.truncate(start);
     answer_change(version, &digits.into_inner(), out);

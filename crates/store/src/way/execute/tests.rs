@@ -151,6 +151,26 @@ fn a_damaged_row_is_not_selected() {
 }
 
 #[test]
+fn an_expiry_that_is_kept_is_that_of_the_item() {
+    let store = store(1 << 20);
+    let brief =
+        TablespaceOptions { default_expiry_ms: Some(50), ..TablespaceOptions::new("brief") };
+    let tablespace = store.create_tablespace(&brief).unwrap();
+    let call = Call { tablespace: tablespace.0, key: b"key", value: b"7", ..Call::default() };
+    let ends = |operation, expires_ms| {
+        ask(Effort::Any, &store, operation, &Call { expires_ms, ..call }, ROOM).unwrap();
+        store.get(tablespace, b"key", 1, &mut Vec::new()).unwrap().expires_ms
+    };
+    assert_eq!(ends(Operation::Put, EXPIRY_KEPT), Some(51), "it is new");
+    assert_eq!(ends(Operation::Touch, 0), None);
+    assert_eq!(ends(Operation::Put, EXPIRY_KEPT), None);
+    assert_eq!(ends(Operation::Count, EXPIRY_KEPT), None);
+    assert_eq!(ends(Operation::Put, 900), Some(900));
+    assert_eq!(ends(Operation::Count, EXPIRY_KEPT), Some(900));
+    assert_eq!(ends(Operation::Put, 0), Some(51));
+}
+
+#[test]
 fn what_takes_long_is_left_for_later() {
     let store = store(1 << 20);
     let space = create(&store, "rows", Codec::None);

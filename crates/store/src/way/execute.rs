@@ -33,7 +33,8 @@ use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptio
 const LOOKED_MAX: usize = 4096;
 /// Bytes of values that it looks at, at most about.
 const LOOKED_BYTES: usize = 4 << 20;
-/// A byte of a compressed value counts as so many.
+/// A byte of a compressed value counts as so many, or as those that it stands for, if these are
+/// more.
 const DECODED: usize = 8;
 
 /// What a call that takes long ends with under [`Effort::Short`]. No client sees it.
@@ -555,7 +556,9 @@ fn walk<M: Memory, J: Journal>(
             return Visited::NotTaken;
         }
         if item.codec != Codec::None {
-            decoded += item.stored.len() * DECODED;
+            // A value that says that it is too long is not decoded.
+            let len = item.codec.decoded_len(item.stored, VALUE_MAX).unwrap_or(0);
+            decoded += len.max(item.stored.len() * DECODED);
         }
         let row = row::begin(item.key, out);
         let selected = take(copied, out);

@@ -150,6 +150,23 @@ fn a_damaged_row_is_not_selected() {
     assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
 }
 
+/// A byte of LZ4 stands for up to 255: what a scan has decoded ends it, not what it has read.
+#[test]
+fn a_scan_of_rows_that_were_compressed_well_ends_early() {
+    const LEN: usize = 900_000;
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::Lz4 { head: 0 });
+    let zeros = vec![0; LEN];
+    for id in 0..300u32 {
+        store.put(space, &id.to_be_bytes(), &zeros, 0, None, 1).unwrap();
+    }
+    let wanted = selection("price = 1", "*").to_bytes().unwrap();
+    let scanned = scan_all(&store, space, &wanted, ROOM);
+    assert_eq!((scanned.times, scanned.looked_at), (0, 300));
+    let least = 300 * LEN / (LOOKED_BYTES + LEN);
+    assert!(scanned.calls >= least, "{} calls, not {least}", scanned.calls);
+}
+
 #[test]
 fn an_expiry_that_is_kept_is_that_of_the_item() {
     let store = store(1 << 20);

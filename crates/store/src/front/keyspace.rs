@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::front::slots::{Range, Shard};
 /// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
+use crate::item::{KEY_MAX, VALUE_MAX};
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
 /// When a value that is put ends.
@@ -109,6 +110,19 @@ pub enum Refused {
     /// Anything else.
     #[error("{0}")]
     Other(String),
+}
+
+impl Refused {
+    /// Whether a key and a value are of lengths that are stored.
+    pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), Refused> {
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(Refused::Key { limit: KEY_MAX });
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Refused::Value { limit: VALUE_MAX });
+        }
+        Ok(())
+    }
 }
 
 /// A change that looks at a key's value, if it has one, and decides.

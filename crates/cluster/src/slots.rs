@@ -14,7 +14,7 @@ use remora_store::front::keyspace::Transfer;
 use remora_store::front::slots::{Holdings, Part, Range, Runs, Shard};
 use remora_store::log::Position;
 use remora_store::memory::Memory;
-use remora_store::store::{Change, Store, Value};
+use remora_store::store::{Change, Expiry, Store, Value};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
 use remora_store::way::kernel::now_ms;
 
@@ -115,7 +115,7 @@ impl<M: Memory + 'static> Slots<M> {
     fn put<T: serde::Serialize>(&self, key: &[u8], what: &T) -> Result<(), String> {
         let value = postcard::to_allocvec(what).expect("a vector has room for any value");
         let value = Value::Given(&value);
-        let put = Change::Put { value, flags: 0, expires_ms: None };
+        let put = Change::Put { value, flags: 0, expiry: Expiry::Never };
         let done = self.store.update(self.space()?, key, now_ms(), &mut |_, _| put);
         done.map(|_| ()).map_err(|error| error.to_string())
     }

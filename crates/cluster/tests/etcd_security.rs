@@ -15,7 +15,7 @@ use remora_cluster::{
     Address, EtcdMap, Group, GroupLog, GroupOptions, MapService, Node, NodeId, SlotMap,
 };
 use remora_store::memory::Heap;
-use remora_store::store::{Change, Options, Store, Value};
+use remora_store::store::{Change, Expiry, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
 
@@ -62,7 +62,7 @@ fn start(group: EtcdGroup) -> Node<Heap> {
 fn put(node: &Node<Heap>, value: &[u8]) -> Result<(), String> {
     node.group().check().map_err(|reason| reason.to_string())?;
     let space = node.store().tablespace("db0").ok_or("there is no tablespace yet")?;
-    let put = Change::Put { value: Value::Given(value), flags: 0, expires_ms: None };
+    let put = Change::Put { value: Value::Given(value), flags: 0, expiry: Expiry::Default };
     let updated = node.store().update(space, b"key", now_ms(), &mut |_, _| put);
     let version = updated.map_err(|error| error.to_string())?.version;
     node.wait(version).map_err(|error| error.to_string())

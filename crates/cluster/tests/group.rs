@@ -20,7 +20,7 @@ use remora_cluster::{
 use remora_store::journal::JournalError;
 use remora_store::replica::region_bytes;
 use remora_store::scan::Cursor;
-use remora_store::store::{Change, Old, Options, Store, UpdateError, Value};
+use remora_store::store::{Change, Expiry, Old, Options, Store, UpdateError, Value};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::kernel::now_ms;
 
@@ -178,7 +178,8 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 fn put(node: &Member, key: &str, value: &str) -> Result<u64, UpdateError> {
     let space = node.store().tablespace("db0").expect("the primary has made it");
-    let put = Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expires_ms: None };
+    let put =
+        Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expiry: Expiry::Default };
     let updated = node.store().update(space, key.as_bytes(), now_ms(), &mut |_, _| put)?;
     Ok(updated.version)
 }

@@ -2,11 +2,13 @@
 //!
 //! - `read`: looks at an item in memory, and gets.
 //! - `change`: the one primitive of change.
+//! - `expiry`: when a value that is put expires.
 //! - `reclaim`: frees blocks that nobody sees any more, and empties sparse pages.
 //! - `scratch`: buffers that a thread uses again.
 //! - `spaces`: tablespaces, flush, and records of a log played again.
 
 mod change;
+mod expiry;
 mod read;
 mod reclaim;
 mod scratch;
@@ -19,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use thiserror::Error;
 
 pub use self::change::{Change, Changed, Old, UpdateError, Updated, Value};
+pub use self::expiry::Expiry;
 pub(crate) use self::read::{LONG, Short, is_long};
 pub use self::reclaim::Located;
 use self::reclaim::Sweeper;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use remora_store::codec::Codec;
 use remora_store::journal::Unlogged;
 use remora_store::memory::{Heap, Memory};
-use remora_store::store::{Change, Old, Options, Store, Value};
+use remora_store::store::{Change, Expiry, Old, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
 
 /// How long anything may take here.
@@ -103,7 +103,7 @@ fn a_block_that_was_written_for_nothing_is_free_again() {
     let store = Store::new(heap, Unlogged::default(), options).unwrap();
     let space = store.create_tablespace(&TablespaceOptions::new("a")).unwrap();
     let (long, other) = (noise(1), noise(2));
-    let put = |value| Change::Put { value: Value::Given(value), flags: 0, expires_ms: None };
+    let put = |value| Change::Put { value: Value::Given(value), flags: 0, expiry: Expiry::Default };
     let bytes = |store: &Store<Heap>| store.tablespaces()[0].bytes;
     for (then, left) in [(Change::Keep, None), (put(b"short"), Some(5)), (put(&other), Some(LEN))] {
         let mut asked = 0;

@@ -14,7 +14,7 @@ use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
 use remora_store::scan::Cursor;
 use remora_store::service::Places;
-use remora_store::store::{Change, Options, Store, Value};
+use remora_store::store::{Change, Expiry, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::door::DoorOptions;
 use remora_store::way::kernel::now_ms;
@@ -111,7 +111,8 @@ pub(crate) fn run(endpoints: Vec<String>) {
 
 fn put(node: &Node<Region>, key: &str, value: &str) -> Result<String, String> {
     let space = node.store().tablespace("db0").ok_or("there is no tablespace yet")?;
-    let put = Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expires_ms: None };
+    let put =
+        Change::Put { value: Value::Given(value.as_bytes()), flags: 0, expiry: Expiry::Default };
     let updated = node.store().update(space, key.as_bytes(), now_ms(), &mut |_, _| put);
     let version = updated.map_err(|error| error.to_string())?.version;
     node.wait(version).map_err(|error| error.to_string())?;

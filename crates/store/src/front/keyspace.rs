@@ -10,8 +10,11 @@ use thiserror::Error;
 use crate::front::slots::{Range, Shard};
 /// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
+use crate::item::{KEY_MAX, VALUE_MAX};
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
+/// When a value that is put ends.
+pub use crate::store::Expiry;
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -64,15 +67,15 @@ pub enum Change<'v> {
         value: &'v [u8],
         /// The client's flags.
         flags: u32,
-        /// When it ends, in ms of Unix time.
-        expires_ms: Option<u64>,
+        /// When it ends.
+        expiry: Expiry,
     },
     /// It has the value that was made in the scratch buffer.
     Make {
         /// The client's flags.
         flags: u32,
-        /// When it ends, in ms of Unix time.
-        expires_ms: Option<u64>,
+        /// When it ends.
+        expiry: Expiry,
     },
     /// Its end moves.
     Touch {
@@ -107,6 +110,19 @@ pub enum Refused {
     /// Anything else.
     #[error("{0}")]
     Other(String),
+}
+
+impl Refused {
+    /// Whether a key and a value are of lengths that are stored.
+    pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), Refused> {
+        if !(1..=KEY_MAX).contains(&key.len()) {
+            return Err(Refused::Key { limit: KEY_MAX });
+        }
+        if value.len() > VALUE_MAX {
+            return Err(Refused::Value { limit: VALUE_MAX });
+        }
+        Ok(())
+    }
 }
 
 /// A change that looks at a key's value, if it has one, and decides.

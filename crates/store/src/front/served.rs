@@ -21,7 +21,7 @@ use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptio
 /// Buffers of values up to this size are kept for the next change, in bytes.
 const KEPT_BYTES: usize = 64 * 1024;
 
-/// Bytes of values, as they are stored, after which a step of a selection ends.
+/// Bytes of values, as clients see them, after which a step of a selection ends.
 const SELECTED_FROM: usize = 16 << 20;
 
 /// Calls of the store's for one step of a walk.
@@ -85,11 +85,11 @@ fn found(found: &store::Found) -> Found {
 fn change(change: Change<'_>) -> store::Change<'_> {
     match change {
         Change::Keep => store::Change::Keep,
-        Change::Put { value, flags, expires_ms } => {
-            store::Change::Put { value: Value::Given(value), flags, expires_ms }
+        Change::Put { value, flags, expiry } => {
+            store::Change::Put { value: Value::Given(value), flags, expiry }
         }
-        Change::Make { flags, expires_ms } => {
-            store::Change::Put { value: Value::Scratch, flags, expires_ms }
+        Change::Make { flags, expiry } => {
+            store::Change::Put { value: Value::Scratch, flags, expiry }
         }
         Change::Touch { expires_ms } => store::Change::Touch { expires_ms },
         Change::Delete => store::Change::Delete,
@@ -217,7 +217,9 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
             // Only a limit ends it, and the selection has none.
             let _: ControlFlow<()> =
                 sieve.values(&plan, &value, |_, row| goes_on = visit(item.key, row));
-            bytes += item.stored.len();
+            // One that says that it is too long is not decoded.
+            let len = item.codec.decoded_len(item.stored, VALUE_MAX);
+            bytes += len.unwrap_or(item.stored.len());
             goes_on && bytes < SELECTED_FROM
         }))
     }
@@ -285,5 +287,45 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
     fn bytes(&self) -> (u64, u64) {
         let items: u64 = self.store.tablespaces().iter().map(|space| space.bytes).sum();
         (items + self.store.index_bytes(), self.limit.min(self.store.limit()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::Codec;
+    use crate::journal::Unlogged;
+    use crate::memory::Heap;
+    use crate::select::Predicate;
+    use crate::select::schema::Schema;
+    use crate::select::selection::Output;
+    use crate::store::Options;
+
+    #[test]
+    fn a_selection_steps_by_what_it_decodes() {
+        let limit = 16 << 20;
+        let made = Options::new(limit, 5);
+        let heap = Heap::new(made.memory_len());
+        let store = Arc::new(Store::new(heap, Unlogged::default(), made).unwrap());
+        let codec = Codec::Lz4 { head: 0 };
+        let options = TablespaceOptions { codec, ..TablespaceOptions::default() };
+        let served = Served::new(store.clone(), limit, options);
+        let space = served.tablespace("rows").unwrap();
+        for key in 0..6 {
+            store.put(space, &[key], &vec![0; SELECTED_FROM / 2], 0, None, 1).unwrap();
+        }
+        let schema = Schema::parse("id u32").unwrap();
+        let condition = Predicate::parse("id = 1").unwrap().bind(&schema, &[]).unwrap();
+        let (row_least, output) = (schema.fixed(), Output::Whole);
+        let selection = Selection { row_least, condition, output, limit: u64::MAX };
+        let (mut cursor, mut steps) = (0, 0);
+        loop {
+            let step = served.select(space, cursor, 1000, 1, &selection, &mut |_, _| true);
+            (cursor, steps) = (step.unwrap(), steps + 1);
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(steps >= 3, "two of six values fill a step, and there were {steps}");
     }
 }

@@ -18,7 +18,7 @@ use crate::item::VALUE_MAX;
 use crate::journal::{Journal, Record};
 use crate::memory::Memory;
 use crate::snapshot::{self, Loaded};
-use crate::store::{self, Change, OpenError, Store, UpdateError};
+use crate::store::{self, Change, Expiry, OpenError, Store, UpdateError, Value};
 use crate::tablespace::TablespaceId;
 
 /// At least so many bytes of index are a bucket, and at most so many partitions has a table: a
@@ -250,17 +250,13 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
         codec.decode(stored, VALUE_MAX, &mut value).map_err(|error| error.to_string())?;
         self.now_ms += self.step_ms;
         let (store, now) = (self.store, self.now_ms);
-        let put = || {
-            store.put(tablespace, key, &value, flags, expires_ms, now)?;
-            if expires_ms.is_none() {
-                // Put gives it the tablespace's default, from a time that is none.
-                store.update(tablespace, key, now, &mut |_, _| Change::Touch { expires_ms })?;
-            }
-            Ok(())
-        };
+        let (value, expiry) = (Value::Given(&value), Expiry::of_item(expires_ms));
+        let put = Change::Put { value, flags, expiry };
         let mut repeated = Ok(());
-        store.journal().repeat(position, &mut || repeated = put());
-        repeated.map_err(|error: UpdateError| error.to_string())
+        store.journal().repeat(position, &mut || {
+            repeated = store.update(tablespace, key, now, &mut |_, _| put).map(drop);
+        });
+        repeated.map_err(|error| error.to_string())
     }
 
     /// Keeps a value for later, if its tablespace may have items that have expired.

@@ -10,7 +10,7 @@ use crate::codec::Codec;
 use crate::disk::{Disk, Fault, Faulty};
 use crate::log::{Committer, Fsync, Log, Options, RecoverError, Recovered, Recovery, open};
 use crate::memory::Heap;
-use crate::store::{self, Change, Store, Value};
+use crate::store::{self, Change, Expiry, Store, Value};
 use crate::tablespace::{Eviction, TablespaceId, TablespaceOptions};
 
 /// What a store has: by tablespace and key, the value, the flags and the expiry.
@@ -504,7 +504,7 @@ fn a_value_changed_in_place_of_another_is_one_record() {
                     assert!(old.append_value(&mut value));
                 }
                 scratch.push(value.first().map_or(1, |count| count + 1));
-                Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+                Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::Default }
             })
             .unwrap();
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 
+use super::expiry::Expiry;
 use super::read::{LONG, Seen, Use};
 use super::scratch::with_scratch;
 use super::{Found, Store};
@@ -67,8 +68,8 @@ pub enum Change<'v> {
         value: Value<'v>,
         /// What to keep beside it.
         flags: u32,
-        /// When it expires, in ms of Unix time; `None`: as the tablespace's default says.
-        expires_ms: Option<u64>,
+        /// When it expires.
+        expiry: Expiry,
     },
     /// Its value stays, and expires at another time, in ms of Unix time, or never.
     Touch {
@@ -367,8 +368,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let _pin = self.pin();
         let (on, _) = self.look(space, key, now, Use::Change, &mut |_| true)?;
         let change = match self.ask(&on, decide, scratch) {
-            Change::Put { value: Value::Scratch, flags, expires_ms } => {
-                Change::Put { value: Value::Given(scratch), flags, expires_ms }
+            Change::Put { value: Value::Scratch, flags, expiry } => {
+                Change::Put { value: Value::Given(scratch), flags, expiry }
             }
             change => change,
         };
@@ -456,7 +457,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         Ok(written)
     }
 
-    /// Puts a value, whatever the key is; see [`Change::Put`].
+    /// Puts a value, whatever the key is, which expires at a time in ms of Unix time, or as the
+    /// tablespace's default says.
     ///
     /// # Errors
     /// See [`UpdateError`]; the key is then as it was.
@@ -469,8 +471,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         expires_ms: Option<u64>,
         now: u64,
     ) -> Result<Updated, UpdateError> {
-        let value = Value::Given(value);
-        self.update(space, key, now, &mut |_, _| Change::Put { value, flags, expires_ms })
+        let (value, expiry) = (Value::Given(value), Expiry::asked(expires_ms));
+        self.update(space, key, now, &mut |_, _| Change::Put { value, flags, expiry })
     }
 
     /// Deletes a key.
@@ -509,7 +511,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let existed = alive.is_some();
         let kept = alive.map_or(0, |(_, _, seen)| seen.head.version);
         let (changed, version) = match (change, alive) {
-            (Change::Put { value, flags, expires_ms }, _) => {
+            (Change::Put { value, flags, expiry }, _) => {
                 let value = match value {
                     Value::Given(value) => value,
                     Value::Scratch => scratch,
@@ -517,7 +519,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
                 if value.len() > VALUE_MAX {
                     return Err(UpdateError::Value(value.len()));
                 }
-                let expires_ms = expires_ms.or_else(|| subject.space.default_expiry(now));
+                let expires_ms = expiry.time(subject.space, now);
                 let written = written.take_if(|written| written.is(value, flags));
                 let traced = subject.space.traced();
                 let version = match (written, subject.space.codec()) {

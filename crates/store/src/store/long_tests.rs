@@ -56,7 +56,7 @@ fn what_is_long_is_prepared_for_the_log_before_the_lock_is_taken() {
     let appended = store.update(space, b"key", 1, &mut |old, scratch| {
         assert!(old.unwrap().append_value(scratch) && scratch.len() == 1 << 20);
         scratch.push(3);
-        Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+        Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::Default }
     });
     assert_eq!(appended.unwrap().changed, Changed::Put);
     let mut value = Vec::new();
@@ -92,7 +92,7 @@ fn a_decision_on_a_long_value_holds_up_nobody_and_holds_only_for_that_value() {
             }
         }
         scratch.push(b'x');
-        Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+        Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::Default }
     });
     assert_eq!(updated.unwrap().changed, Changed::Put);
     assert_eq!(asked, b"ab");

@@ -132,7 +132,7 @@ impl Recorder<'_> {
                     });
                     scratch.clear();
                     scratch.extend_from_slice(&Self::value(number));
-                    Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+                    Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::Default }
                 })
                 .unwrap();
             Does::Swap(seen, number)
@@ -228,7 +228,7 @@ fn increment(store: &Store<Heap, Unlogged>, space: TablespaceId, key: &[u8]) {
             let number = scratch.first_chunk().map_or(0, |&bytes| u64::from_le_bytes(bytes));
             scratch.clear();
             scratch.extend_from_slice(&(number + 1).to_le_bytes());
-            Change::Put { value: Value::Scratch, flags: 0, expires_ms: None }
+            Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::Default }
         })
         .unwrap();
 }
@@ -364,7 +364,7 @@ fn visit(store: &Store<Heap, Unlogged>, space: TablespaceId, step: u64) {
         5 => drop(store.update(space, &key, 1, &mut |old, scratch| {
             old.map(|old| old.append_value(scratch));
             scratch.truncate(1000);
-            Change::Put { value: Value::Scratch, flags: 0, expires_ms: Some(5) }
+            Change::Put { value: Value::Scratch, flags: 0, expiry: Expiry::At(5) }
         })),
         _ => drop(store.get(space, &key, 1, &mut Vec::new())),
     }

@@ -130,6 +130,28 @@ fn a_log_played_again_makes_the_same_store() {
     }
 }
 
+/// What is logged of an expiry is what came of it, not what was asked for.
+#[test]
+fn a_log_played_again_gives_no_expiry_that_was_not_given() {
+    let options = Options::new(1 << 20, 21);
+    let memory = || Heap::new(options.memory_len());
+    let store = Store::new(memory(), Memo::default(), options).unwrap();
+    let brief =
+        TablespaceOptions { default_expiry_ms: Some(50), ..TablespaceOptions::new("brief") };
+    let space = store.create_tablespace(&brief).unwrap();
+    let value = Value::Given(b"value");
+    for (key, expiry) in [(1, Expiry::Default), (2, Expiry::Never), (3, Expiry::At(500))] {
+        let put = Change::Put { value, flags: 0, expiry };
+        store.update(space, &[key], 100, &mut |_, _| put).unwrap();
+    }
+    let again = Store::new(memory(), Unlogged::default(), options).unwrap();
+    store.journal().play(&again);
+    assert_eq!(all(&again, space), all(&store, space));
+    let ends =
+        [1u8, 2, 3].map(|key| again.get(space, &[key], 100, &mut Vec::new()).unwrap().expires_ms);
+    assert_eq!(ends, [Some(150), None, Some(500)]);
+}
+
 /// However large the store is, a put splits a handful of buckets and never waits for a whole table
 /// to be made anew.
 #[test]

@@ -61,7 +61,7 @@ fn a_decision_sees_the_old_value() {
         assert_eq!((scratch.as_slice(), old.found.flags), (b"41".as_slice(), 7));
         scratch.clear();
         scratch.extend_from_slice(b"42");
-        Change::Put { value: Value::Scratch, flags: old.found.flags, expires_ms: None }
+        Change::Put { value: Value::Scratch, flags: old.found.flags, expiry: Expiry::Default }
     });
     let updated = updated.unwrap();
     assert!(updated.version > before);
@@ -177,6 +177,26 @@ fn a_default_expiry_is_taken_where_none_is_given() {
 }
 
 #[test]
+fn a_default_expiry_is_not_taken_by_what_never_expires() {
+    let store = store(1 << 20);
+    let options =
+        TablespaceOptions { default_expiry_ms: Some(50), ..TablespaceOptions::new("brief") };
+    let space = store.create_tablespace(&options).unwrap();
+    for value in [vec![b'v'; 10], vec![b'v'; LONG]] {
+        let put = |expiry| {
+            let put = Change::Put { value: Value::Given(&value), flags: 0, expiry };
+            store.update(space, b"key", 100, &mut |_, _| put).unwrap();
+            let mut read = Vec::new();
+            store.get(space, b"key", 100, &mut read).unwrap().expires_ms
+        };
+        assert_eq!(put(Expiry::Never), None);
+        assert_eq!(put(Expiry::Default), Some(150));
+        assert_eq!(put(Expiry::At(500)), Some(500));
+        assert_eq!(put(Expiry::of_item(None)), None);
+    }
+}
+
+#[test]
 fn values_are_compressed_where_the_tablespace_says_so() {
     let store = store(1 << 20);
     let options =
@@ -268,8 +288,8 @@ proptest! {
                         let Some(old) = old else { return Change::Keep };
                         assert!(old.append_value(scratch));
                         scratch.extend_from_slice(&suffix);
-                        let expires_ms = old.found.expires_ms;
-                        Change::Put { value: Value::Scratch, flags: 0, expires_ms }
+                        let expiry = Expiry::of_item(old.found.expires_ms);
+                        Change::Put { value: Value::Scratch, flags: 0, expiry }
                     }).unwrap();
                     model.entry(key).and_modify(|(value, _)| value.extend_from_slice(&suffix));
                 }

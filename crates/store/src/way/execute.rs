@@ -23,7 +23,9 @@ use crate::select::plan::{Plan, is_laborious};
 use crate::select::plans::{self, Planned, Plans};
 use crate::select::selection::Selection;
 use crate::select::sieve::Sieve;
-use crate::store::{Change, Changed, Found, LONG, Old, Short, Store, UpdateError, Value, is_long};
+use crate::store::{
+    Change, Changed, Expiry, Found, LONG, Old, Short, Store, UpdateError, Value, is_long,
+};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Items that one Scan looks at, at most about; the next goes on from there. So that it does not
@@ -31,7 +33,8 @@ use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptio
 const LOOKED_MAX: usize = 4096;
 /// Bytes of values that it looks at, at most about.
 const LOOKED_BYTES: usize = 4 << 20;
-/// A byte of a compressed value counts as so many.
+/// A byte of a compressed value counts as so many, or as those that it stands for, if these are
+/// more.
 const DECODED: usize = 8;
 
 /// What a call that takes long ends with under [`Effort::Short`]. No client sees it.
@@ -378,11 +381,11 @@ fn may_change(call: &Call<'_>, old: Option<&Old<'_>>) -> Result<(), CallStatus> 
 }
 
 /// When a key expires that is set now.
-fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Option<u64> {
-    match call.expires_ms {
-        EXPIRY_KEPT => old.and_then(|old| old.found.expires_ms),
-        0 => None,
-        at => Some(at),
+fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Expiry {
+    match (call.expires_ms, old) {
+        (EXPIRY_KEPT, Some(old)) => Expiry::of_item(old.found.expires_ms),
+        (EXPIRY_KEPT, None) | (0, _) => Expiry::Default,
+        (at, _) => Expiry::At(at),
     }
 }
 
@@ -391,7 +394,7 @@ fn put<'a>(
     old: Option<&Old<'_>>,
     scratch: &mut Vec<u8>,
 ) -> Result<Change<'a>, CallStatus> {
-    let (flags, expires_ms) = (call.flags, expiry(call, old));
+    let (flags, expiry) = (call.flags, expiry(call, old));
     let value = match (call.placement, old) {
         (Placement::Set, _) | (_, None) => Value::Given(call.value),
         (Placement::Append, Some(old)) => {
@@ -405,7 +408,7 @@ fn put<'a>(
             Value::Scratch
         }
     };
-    Ok(Change::Put { value, flags, expires_ms })
+    Ok(Change::Put { value, flags, expiry })
 }
 
 fn read(old: &Old<'_>, into: &mut Vec<u8>) -> Result<(), CallStatus> {
@@ -437,7 +440,7 @@ fn count<M: Memory, J: Journal>(
         scratch.extend_from_slice(sum.to_string().as_bytes());
         digits.replace(scratch.clone());
         let flags = old.map_or(call.flags, |old| old.found.flags);
-        Ok(Change::Put { value: Value::Scratch, flags, expires_ms: expiry(call, old) })
+        Ok(Change::Put { value: Value::Scratch, flags, expiry: expiry(call, old) })
     })?;
     out.truncate(start);
     answer_change(version, &digits.into_inner(), out);
@@ -553,7 +556,9 @@ fn walk<M: Memory, J: Journal>(
             return Visited::NotTaken;
         }
         if item.codec != Codec::None {
-            decoded += item.stored.len() * DECODED;
+            // A value that says that it is too long is not decoded.
+            let len = item.codec.decoded_len(item.stored, VALUE_MAX).unwrap_or(0);
+            decoded += len.max(item.stored.len() * DECODED);
         }
         let row = row::begin(item.key, out);
         let selected = take(copied, out);

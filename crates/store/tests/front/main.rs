@@ -1,5 +1,6 @@
 //! The fronts end to end: a server on loopback, and clients that write and read bytes.
 
+mod expiry;
 mod limits;
 mod memcached;
 mod meta;
@@ -41,6 +42,17 @@ fn serve_with(options: &Options, keeper: Arc<dyn Keeper>) -> Server {
 
 /// A server whose store may take `limit` bytes.
 fn serve_limited(options: &Options, keeper: Arc<dyn Keeper>, limit: u64) -> Server {
+    let spaces = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::default() };
+    serve_spaces(options, keeper, limit, spaces)
+}
+
+/// The same, whose clients get such tablespaces by using them.
+fn serve_spaces(
+    options: &Options,
+    keeper: Arc<dyn Keeper>,
+    limit: u64,
+    spaces: TablespaceOptions,
+) -> Server {
     let made = store::Options::new(limit, 7);
     let memory = Heap::new(made.memory_len());
     let store = Arc::new(Store::new(memory, Unlogged::default(), made).expect("a store"));
@@ -52,7 +64,6 @@ fn serve_limited(options: &Options, keeper: Arc<dyn Keeper>, limit: u64) -> Serv
             std::thread::sleep(Duration::from_millis(5));
         }
     });
-    let spaces = TablespaceOptions { eviction: Eviction::Clock, ..TablespaceOptions::default() };
     let keyspace = Arc::new(Served::new(store, limit, spaces));
     Server::start(options, keyspace, keeper).expect("loopback can be served")
 }

@@ -211,6 +211,23 @@ fn transactions_see_nobody_and_notice_others() {
     one.ask("GET k\r\nEXEC\r\n", "+QUEUED\r\n*1\r\n$2\r\n12\r\n");
 }
 
+/// A pair that cannot be stored leaves those before it unchanged.
+#[test]
+fn pairs_are_stored_together_or_not_at_all() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("CONFIG SET proto-max-bulk-len 32mb\r\nSET a 0\r\n", "+OK\r\n+OK\r\n");
+    let refused = "-ERR a key is 1 to 65536 bytes long\r\n";
+    client.ask("MSET a 1 \"\" 2\r\nGET a\r\n", format!("{refused}$1\r\n0\r\n"));
+    client.ask("MSETNX b 1 \"\" 2\r\nGET b\r\n", format!("{refused}$-1\r\n"));
+    let long = vec![b'v'; (16 << 20) + 1];
+    client.send("*5\r\n$4\r\nMSET\r\n$1\r\na\r\n$1\r\n1\r\n$1\r\nb\r\n");
+    client.send(format!("${}\r\n", long.len()));
+    client.send(long);
+    let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
+    client.ask("\r\nGET a\r\n", format!("{refused}$1\r\n0\r\n"));
+}
+
 /// Each MSETNX sets both keys or none, whichever thread serves it.
 #[test]
 fn changes_of_several_keys_are_one() {

@@ -1,6 +1,6 @@
 //! memcached's binary protocol: 24 bytes of header, extras, key, value.
 
-use crate::front::keyspace::{Found, Refused};
+use crate::front::keyspace::{Expiry, Found, Refused};
 use crate::front::memcached::chunk::VERSION;
 use crate::front::memcached::conversation::{Call, Taken};
 use crate::front::memcached::numbers::end;
@@ -326,7 +326,7 @@ fn store(call: &mut Call<'_>, request: &Request<'_>) -> Op {
         key: request.key,
         value: request.value,
         flags: request.u32(0),
-        expires_ms: end(i64::from(request.u32(4) as i32), call.turn.now),
+        expiry: Expiry::asked(end(i64::from(request.u32(4) as i32), call.turn.now)),
         version: request.compared(),
         made: None,
     };

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::PoisonError;
 
-use crate::front::keyspace::{Change, Found, Refused, Trace};
+use crate::front::keyspace::{Change, Expiry, Found, Refused, Trace};
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::conversation::{Call, Taken, Words};
@@ -207,9 +207,9 @@ fn marks(call: &Call<'_>, key: &[u8], version: u64, wins: bool) -> &'static [u8]
 
 /// Makes an empty item, which this client is to fill.
 fn make(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
-    let expires_ms = flags.end_of_made();
+    let expiry = Expiry::asked(flags.end_of_made());
     let (mode, value) = (Mode::Add, &b""[..]);
-    let storing = Storing { mode, key, value, flags: 0, expires_ms, version: None, made: None };
+    let storing = Storing { mode, key, value, flags: 0, expiry, version: None, made: None };
     match operations::store(call.turn, call.ts, &storing) {
         Outcome::Done(version) => {
             if !flags.has(b'u') {
@@ -275,11 +275,11 @@ fn set_or_say(
     value: &[u8],
 ) -> Result<(), &'static [u8]> {
     let mode = mode(flags.mode)?;
-    let (expires_ms, made) = (flags.moved.flatten(), flags.made);
+    let (expiry, made) = (Expiry::asked(flags.moved.flatten()), flags.made);
     // What is added has no version before.
     let version = flags.compared.filter(|_| mode != Mode::Add);
     let client_flags = flags.client;
-    let mut storing = Storing { mode, key, value, flags: client_flags, expires_ms, version, made };
+    let mut storing = Storing { mode, key, value, flags: client_flags, expiry, version, made };
     let mut outcome = operations::store(call.turn, call.ts, &storing);
     if let (Outcome::Exists, Some(compared), Mode::Set | Mode::Replace) = (&outcome, version, mode)
         && flags.has(b'I')
@@ -288,7 +288,7 @@ fn set_or_say(
     {
         // A value that is older than the one there: better than none, and known to be old.
         storing.version = Some(found.version);
-        storing.expires_ms = found.expires_ms;
+        storing.expiry = Expiry::of_item(found.expires_ms);
         let is_won = is_won(call, key, found.version);
         outcome = operations::store(call.turn, call.ts, &storing);
         if let Outcome::Done(version) = outcome {
@@ -406,8 +406,8 @@ fn age(
         }
         was_read = is_read(&seen.found);
         scratch.extend_from_slice(seen.value());
-        let expires_ms = expires.unwrap_or(seen.found.expires_ms);
-        Change::Make { flags: seen.found.flags, expires_ms }
+        let expiry = Expiry::of_item(expires.unwrap_or(seen.found.expires_ms));
+        Change::Make { flags: seen.found.flags, expiry }
     });
     if was_read {
         // For its clients it is the item that it was.
@@ -426,7 +426,8 @@ fn empty(call: &mut Call<'_>, key: &[u8], version: Option<u64>) -> Outcome {
             outcome = Outcome::Exists;
             return Change::Keep;
         }
-        Change::Put { value: b"", flags: 0, expires_ms: seen.found.expires_ms }
+        let expiry = Expiry::of_item(seen.found.expires_ms);
+        Change::Put { value: b"", flags: 0, expiry }
     });
     outcome_of(changed, outcome)
 }

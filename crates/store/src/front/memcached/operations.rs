@@ -1,6 +1,6 @@
 //! What memcached's three protocols do to the store.
 
-use crate::front::keyspace::{Change, Found, Refused, Seen, TablespaceId};
+use crate::front::keyspace::{Change, Expiry, Found, Refused, Seen, TablespaceId};
 use crate::front::memcached::numbers;
 use crate::front::world::Turn;
 
@@ -24,8 +24,8 @@ pub(super) struct Storing<'a> {
     pub(super) key: &'a [u8],
     pub(super) value: &'a [u8],
     pub(super) flags: u32,
-    /// When it ends, in ms of Unix time.
-    pub(super) expires_ms: Option<u64>,
+    /// When it ends.
+    pub(super) expiry: Expiry,
     /// Only if the key has this version.
     pub(super) version: Option<u64>,
     /// A missing key is made of what would be joined to it, and ends then.
@@ -54,7 +54,7 @@ pub(super) fn longest(turn: &Turn) -> usize {
 
 /// Stores a value.
 pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) -> Outcome {
-    let &Storing { mode, key, value, flags, expires_ms, version, made } = storing;
+    let &Storing { mode, key, value, flags, expiry, version, made } = storing;
     let (mut outcome, longest) = (Outcome::NotStored, longest(turn));
     let joins = matches!(mode, Mode::Append | Mode::Prepend);
     turn.counts.cmd_set.add(1);
@@ -76,7 +76,7 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
             }
         }
         outcome = Outcome::NotStored;
-        let put = Change::Put { value, flags, expires_ms };
+        let put = Change::Put { value, flags, expiry };
         let joined = match (mode, seen) {
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => return put,
             (Mode::Append, Some(seen)) => (seen, [seen.value(), value]),
@@ -85,7 +85,7 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
                 return made.map_or(Change::Keep, |at| Change::Put {
                     value,
                     flags,
-                    expires_ms: at,
+                    expiry: Expiry::asked(at),
                 });
             }
             _ => return Change::Keep,
@@ -96,7 +96,8 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
             return Change::Keep;
         }
         parts.into_iter().for_each(|part| scratch.extend_from_slice(part));
-        Change::Make { flags: seen.found.flags, expires_ms: seen.found.expires_ms }
+        let expiry = Expiry::of_item(seen.found.expires_ms);
+        Change::Make { flags: seen.found.flags, expiry }
     });
     let outcome = ended(changed, outcome);
     if version.is_some() {
@@ -214,7 +215,7 @@ pub(super) fn add(
             let Some((initial, expires_ms)) = adding.initial else { return Change::Keep };
             number = Some(initial);
             scratch.extend_from_slice(itoa::Buffer::new().format(initial).as_bytes());
-            return Change::Make { flags: 0, expires_ms };
+            return Change::Make { flags: 0, expiry: Expiry::asked(expires_ms) };
         };
         if adding.version.is_some_and(|version| version != seen.found.version) {
             outcome = Outcome::Exists;
@@ -231,8 +232,8 @@ pub(super) fn add(
         let len = scratch.len().max(seen.value().len());
         scratch.resize(len, b' ');
         in_place = scratch.len() <= seen.value().len();
-        let expires_ms = adding.expires_ms.unwrap_or(seen.found.expires_ms);
-        Change::Make { flags: seen.found.flags, expires_ms }
+        let expiry = Expiry::of_item(adding.expires_ms.unwrap_or(seen.found.expires_ms));
+        Change::Make { flags: seen.found.flags, expiry }
     });
     let outcome = ended(changed, outcome);
     let was_read = had.and_then(|found| found.trace).is_some_and(|trace| trace.is_read);

@@ -1,5 +1,6 @@
 //! memcached's protocol of text lines.
 
+use crate::front::keyspace::Expiry;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, VERSION, chunk};
 use crate::front::memcached::conversation::{Call, Taken, Words};
 use crate::front::memcached::numbers::{end, signed, unsigned, unsigned_32};
@@ -346,9 +347,9 @@ fn store_chunk<'a>(
         Chunk::Whole(value, whole) => (value, whole),
         Chunk::Otherwise(taken) => return taken,
     };
-    let expires_ms = end(seconds, call.turn.now);
+    let expiry = Expiry::asked(end(seconds, call.turn.now));
     let version = version.flatten();
-    let storing = Storing { mode, key, value, flags, expires_ms, version, made: None };
+    let storing = Storing { mode, key, value, flags, expiry, version, made: None };
     let outcome = operations::store(call.turn, call.ts, &storing);
     call.outcome(&outcome, &STORE);
     Taken::Request(whole, op)

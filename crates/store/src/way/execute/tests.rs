@@ -150,6 +150,43 @@ fn a_damaged_row_is_not_selected() {
     assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
 }
 
+/// A byte of LZ4 stands for up to 255: what a scan has decoded ends it, not what it has read.
+#[test]
+fn a_scan_of_rows_that_were_compressed_well_ends_early() {
+    const LEN: usize = 900_000;
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::Lz4 { head: 0 });
+    let zeros = vec![0; LEN];
+    for id in 0..300u32 {
+        store.put(space, &id.to_be_bytes(), &zeros, 0, None, 1).unwrap();
+    }
+    let wanted = selection("price = 1", "*").to_bytes().unwrap();
+    let scanned = scan_all(&store, space, &wanted, ROOM);
+    assert_eq!((scanned.times, scanned.looked_at), (0, 300));
+    let least = 300 * LEN / (LOOKED_BYTES + LEN);
+    assert!(scanned.calls >= least, "{} calls, not {least}", scanned.calls);
+}
+
+#[test]
+fn an_expiry_that_is_kept_is_that_of_the_item() {
+    let store = store(1 << 20);
+    let brief =
+        TablespaceOptions { default_expiry_ms: Some(50), ..TablespaceOptions::new("brief") };
+    let tablespace = store.create_tablespace(&brief).unwrap();
+    let call = Call { tablespace: tablespace.0, key: b"key", value: b"7", ..Call::default() };
+    let ends = |operation, expires_ms| {
+        ask(Effort::Any, &store, operation, &Call { expires_ms, ..call }, ROOM).unwrap();
+        store.get(tablespace, b"key", 1, &mut Vec::new()).unwrap().expires_ms
+    };
+    assert_eq!(ends(Operation::Put, EXPIRY_KEPT), Some(51), "it is new");
+    assert_eq!(ends(Operation::Touch, 0), None);
+    assert_eq!(ends(Operation::Put, EXPIRY_KEPT), None);
+    assert_eq!(ends(Operation::Count, EXPIRY_KEPT), None);
+    assert_eq!(ends(Operation::Put, 900), Some(900));
+    assert_eq!(ends(Operation::Count, EXPIRY_KEPT), Some(900));
+    assert_eq!(ends(Operation::Put, 0), Some(51));
+}
+
 #[test]
 fn what_takes_long_is_left_for_later() {
     let store = store(1 << 20);

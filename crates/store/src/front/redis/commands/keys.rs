@@ -1,6 +1,6 @@
 //! Keys, whatever their values are.
 
-use crate::front::keyspace::{Change, TablespaceId};
+use crate::front::keyspace::{Change, Expiry, TablespaceId};
 use crate::front::redis::command::{Call, Done, NO_KEY, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
 use crate::front::world::DATABASES;
@@ -84,7 +84,8 @@ fn copy_to(
             .change_in(to_ts, to, |seen, _| match seen {
                 Some(_) if !replaces => Change::Keep,
                 _ => {
-                    Change::Put { value: &value, flags: found.flags, expires_ms: found.expires_ms }
+                    let expiry = Expiry::of_item(found.expires_ms);
+                    Change::Put { value: &value, flags: found.flags, expiry }
                 }
             })
             .map(Some),

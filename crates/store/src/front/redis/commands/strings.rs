@@ -1,6 +1,6 @@
 //! Strings: reading and writing whole values and parts of them.
 
-use crate::front::keyspace::{Change, Seen};
+use crate::front::keyspace::{Change, Expiry, Refused, Seen};
 use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
 use crate::front::redis::commands::options::{
     Condition, End, agreed, digest_of, end, invalid_expire, once, time,
@@ -85,7 +85,7 @@ impl<'a> SetOptions<'a> {
 pub(crate) fn set(call: &mut Call<'_>) -> Done {
     if call.len() == 3 {
         let (key, value) = (call.at(1), call.at(2));
-        call.change(key, |_, _| Change::Put { value, flags: 0, expires_ms: None })?;
+        call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::Default })?;
         call.turn.counts.stored.add(1);
         call.reply.ok();
         return Ok(());
@@ -110,12 +110,12 @@ fn set_with(call: &mut Call<'_>, options: &SetOptions<'_>) -> Done {
         if !options.allow(seen.as_ref()) {
             return Change::Keep;
         }
-        let expires_ms = match options.end {
-            Some(End::At(at)) => Some(at),
-            Some(End::Keep) => seen.and_then(|seen| seen.found.expires_ms),
-            _ => None,
+        let expiry = match options.end {
+            Some(End::At(at)) => Expiry::At(at),
+            Some(End::Keep) => kept(seen),
+            _ => Expiry::Default,
         };
-        Change::Put { value, flags: 0, expires_ms }
+        Change::Put { value, flags: 0, expiry }
     });
     if let Ok(changed) = changed {
         call.turn.counts.stored.add(changed.into());
@@ -137,7 +137,7 @@ pub(crate) fn setnx(call: &mut Call<'_>) -> Done {
     let (key, value) = (call.at(1), call.at(2));
     let changed = call.change(key, |seen, _| match seen {
         Some(_) => Change::Keep,
-        None => Change::Put { value, flags: 0, expires_ms: None },
+        None => Change::Put { value, flags: 0, expiry: Expiry::Default },
     })?;
     call.reply.flag(changed);
     Ok(())
@@ -159,7 +159,7 @@ fn set_for(call: &mut Call<'_>, unit: i64) -> Done {
     let name = String::from_utf8_lossy(call.at(0));
     let at = at.ok_or_else(|| invalid_expire(&name))? as u64;
     let (key, value) = (call.at(1), call.at(3));
-    call.change(key, |_, _| Change::Put { value, flags: 0, expires_ms: Some(at) })?;
+    call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::At(at) })?;
     call.reply.ok();
     Ok(())
 }
@@ -189,7 +189,7 @@ fn swap<'v>(call: &mut Call<'_>, mut decide: impl FnMut(Option<Seen<'_>>) -> Cha
 /// `GETSET key value`.
 pub(crate) fn getset(call: &mut Call<'_>) -> Done {
     let value = call.at(2);
-    swap(call, |_| Change::Put { value, flags: 0, expires_ms: None })
+    swap(call, |_| Change::Put { value, flags: 0, expiry: Expiry::Default })
 }
 
 /// `GETDEL key`.
@@ -279,10 +279,14 @@ fn pairs(call: &Call<'_>) -> Done {
     Err(Wrong::says(format!("ERR wrong number of arguments for '{name}' command")))
 }
 
+/// Stores all pairs, or none if one of them is refused for its length.
 fn store_pairs(call: &mut Call<'_>) -> Done {
     for index in (1..call.len()).step_by(2) {
+        Refused::check(call.at(index), call.at(index + 1))?;
+    }
+    for index in (1..call.len()).step_by(2) {
         let (key, value) = (call.at(index), call.at(index + 1));
-        call.change(key, |_, _| Change::Put { value, flags: 0, expires_ms: None })?;
+        call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::Default })?;
     }
     Ok(())
 }
@@ -318,9 +322,12 @@ pub(crate) fn append(call: &mut Call<'_>) -> Done {
 
 /// The value made in the scratch buffer, with flags and end as they were.
 pub(crate) fn remade<'v>(seen: Option<Seen<'_>>) -> Change<'v> {
-    let (flags, expires_ms) =
-        seen.map_or((0, None), |seen| (seen.found.flags, seen.found.expires_ms));
-    Change::Make { flags, expires_ms }
+    Change::Make { flags: seen.map_or(0, |seen| seen.found.flags), expiry: kept(seen) }
+}
+
+/// The end as it was; that of a key that is new is for the tablespace to say.
+fn kept(seen: Option<Seen<'_>>) -> Expiry {
+    seen.map_or(Expiry::Default, |seen| Expiry::of_item(seen.found.expires_ms))
 }
 
 /// `STRLEN key`.

@@ -1,7 +1,7 @@
 //! What the primary of one group says to that of another one while slots move between them:
 //! `CLUSTER TAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
 
-use crate::front::keyspace::{Change, Transfer, TransferStep};
+use crate::front::keyspace::{Change, Expiry, Transfer, TransferStep};
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::slots::{Part, Shard, slot_of};
 
@@ -58,14 +58,10 @@ fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: u64) -> Done {
     for at in items().collect::<Vec<_>>() {
         let flags = u32::try_from(call.unsigned(at + 1)?);
         let flags = flags.map_err(|_| Wrong::Is("ERR flags have 32 bits"))?;
-        let expires_ms = Some(call.unsigned(at + 2)?).filter(|end| *end > 0);
+        let end = Some(call.unsigned(at + 2)?).filter(|end| *end > 0);
         let (key, value) = (call.at(at), call.at(at + 3));
-        call.change(key, |_, _| Change::Put { value, flags, expires_ms })?;
-        // A database may give keys an end that this one did not have.
-        call.change(key, |seen, _| match seen.and_then(|seen| seen.found.expires_ms) {
-            Some(_) if expires_ms.is_none() => Change::Touch { expires_ms },
-            _ => Change::Keep,
-        })?;
+        let expiry = Expiry::of_item(end);
+        call.change(key, |_, _| Change::Put { value, flags, expiry })?;
     }
     Ok(())
 }

@@ -30,6 +30,7 @@ use crate::{Device, DeviceOptions};
 
 mod changing;
 mod crashes;
+mod doorbells;
 #[path = "../../tests/support/echo.rs"]
 mod echo;
 mod hogs;

@@ -307,6 +307,11 @@ impl Connection {
         self.next = Next::Close;
     }
 
+    /// How many bytes wait to be sent.
+    pub(crate) fn unsent(&self) -> usize {
+        self.output.len() - self.sent
+    }
+
     /// Sends what waits, and says how the connection goes on.
     pub(crate) fn send(&mut self, turn: &mut Turn, spares: &mut Spares) -> Fate {
         if self.client.kill.load(Relaxed) {
@@ -324,7 +329,7 @@ impl Connection {
                 Err(_) => return Fate::Ends,
             }
         }
-        let is_sent = self.sent == self.output.len();
+        let is_sent = self.unsent() == 0;
         if is_sent {
             self.sent = 0;
             self.output.clear();

@@ -21,6 +21,8 @@ use crate::stats::Way;
 const EVENTS: usize = 256;
 /// Connections that one turn accepts.
 const ACCEPTS: usize = 64;
+/// Bytes of replies after which they are sent, though other connections have not had their turns.
+const ANSWERED_BYTES: usize = 16 << 20;
 /// How often a thread looks around when nothing comes, in ms.
 const TICK_MS: u64 = 100;
 /// How often idle and unwanted connections are looked for, in ms.
@@ -52,6 +54,8 @@ pub(crate) struct Worker {
     turn: Turn,
     /// Connections that had a turn and have to send.
     touched: Vec<usize>,
+    /// Bytes of replies that these have.
+    answered: usize,
     /// Connections that have more to do at once.
     again: BTreeSet<usize>,
     checked_ms: u64,
@@ -76,6 +80,7 @@ impl Worker {
             spares: Spares::default(),
             turn: Turn::new(world),
             touched: Vec::new(),
+            answered: 0,
             again: BTreeSet::new(),
             checked_ms: 0,
         };
@@ -154,7 +159,11 @@ impl Worker {
         connection.turn(&mut self.turn, &mut self.spares);
         connection.waits |= self.turn.version > 0;
         self.turn.version = self.turn.version.max(before);
+        self.answered += connection.unsent();
         self.touched.push(slot);
+        if self.answered > ANSWERED_BYTES {
+            self.answer();
+        }
     }
 
     /// Waits for the log if it must, then sends what the turn's commands have answered.
@@ -181,6 +190,7 @@ impl Worker {
         }
         self.touched = touched;
         self.touched.clear();
+        self.answered = 0;
     }
 
     fn send(&mut self, slot: usize) {

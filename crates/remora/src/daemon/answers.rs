@@ -13,7 +13,7 @@ use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
 use super::lent::{LOANS_MAX, Lender, Lent, has_few_descriptors};
-use super::objects::Ask;
+use super::objects::{Ask, Kind};
 use super::policy::Rule;
 use super::server::Server;
 use super::session_queues::SessionQueues;
@@ -184,7 +184,7 @@ impl Server {
         }
         let may_have = self.device.live.command_own(|driver| {
             let engine = driver.engine.as_deref_mut()?;
-            engine.admits(slot, Ask::Other).ok()?;
+            engine.admits(slot, Ask::Other(Kind::Dm)).ok()?;
             let of = engine.session(slot)?;
             if of.dm.is_empty() {
                 of.card = Some(card.clone());

@@ -30,6 +30,7 @@ use super::running::SessionKernels;
 use super::session_queues::{
     Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
 };
+use super::shares::Pools;
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
 use crate::dma::{self, CardMemory, Kind};
@@ -46,6 +47,8 @@ use crate::wake_pipe::Wake;
 pub(crate) struct Engine {
     pub(super) sessions: Vec<Option<SessionQueues>>,
     pub(crate) objects: Objects,
+    /// What the card has for all users.
+    pub(super) pools: Pools,
     /// XRC domains that files name.
     pub(crate) named: Named,
     pub(crate) passes: Passes,
@@ -80,6 +83,7 @@ impl Engine {
         Ok(Engine {
             sessions: Vec::new(),
             objects: Objects::default(),
+            pools: Pools::default(),
             named: Named::default(),
             passes: Passes::default(),
             last_lent: 0,
@@ -371,7 +375,7 @@ impl Engine {
             }
             _ => return true,
         };
-        let admitted = self.admits(session, Ask::Other).is_ok();
+        let admitted = self.admits(session, Ask::for_one(object)).is_ok();
         if admitted {
             self.own(session, object, (0, None));
         }
@@ -402,7 +406,9 @@ impl Engine {
 impl Engine {
     /// May a session make what is asked for? Otherwise returns the limit.
     pub(crate) fn admits(&mut self, session: u16, ask: Ask) -> Result<(), usize> {
-        self.session(session).map_or(Err(0), |of| of.usage.admits(ask, &of.quotas))
+        let of = self.session(session).ok_or(0usize)?;
+        of.usage.admits(ask, &of.quotas)?;
+        ask.kind().map_or(Ok(()), |kind| self.room_for_user(session, kind))
     }
 
     /// Notes an object that a session has made: see [`Objects::add`].

@@ -25,7 +25,7 @@ use remora_nic::{
 
 use super::engine::Engine;
 use super::lent::ADDRESSES;
-use super::objects::{Ask, window};
+use super::objects::{Ask, Kind, window};
 use super::record::Entry;
 use super::running::client_of;
 use crate::commands::{Bytes, CardCounters, Change, Commands, DM_COPY_MAX, Place, QpMade, SrqMade};
@@ -101,10 +101,11 @@ impl<'a> Guarded<'a> {
     /// Makes an object that counts as one of the others.
     fn make<T: Copy>(
         &mut self,
+        kind: Kind,
         make: impl FnOnce(&mut Own) -> Result<T, CreateError>,
         object: impl FnOnce(T) -> Object,
     ) -> Result<T, CreateError> {
-        self.admits_object(Ask::Other)?;
+        self.admits_object(Ask::Other(kind))?;
         let made = make(self.driver)?;
         self.own(object(made));
         Ok(made)
@@ -157,7 +158,7 @@ impl<'a> Guarded<'a> {
     }
 
     fn check_qp(&mut self, init: &QpInit) -> Result<(), CreateError> {
-        self.admits_object(Ask::Queues)?;
+        self.admits_object(Ask::Qp)?;
         if !self.has(Object::Pd(init.pd)) {
             return Err(CreateError::UnknownPd);
         }
@@ -220,7 +221,7 @@ impl<'a> Guarded<'a> {
 
 impl Commands for Guarded<'_> {
     fn alloc_pd(&mut self) -> Result<Pd, CreateError> {
-        self.make(|card| card.alloc_pd(), Object::Pd)
+        self.make(Kind::Pd, |card| card.alloc_pd(), Object::Pd)
     }
 
     fn dealloc_pd(&mut self, pd: Pd) -> Result<(), DestroyError> {
@@ -429,7 +430,7 @@ impl Commands for Guarded<'_> {
     }
 
     fn alloc_xrcd(&mut self) -> Result<Xrcd, CreateError> {
-        self.make(|card| card.alloc_xrcd(), Object::Xrcd)
+        self.make(Kind::Xrcd, |card| card.alloc_xrcd(), Object::Xrcd)
     }
 
     fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
@@ -533,7 +534,7 @@ impl Commands for Guarded<'_> {
     /// Card memory of a session is a piece of its user's, at the address that is returned; for a
     /// virtual machine, a part of its arena.
     fn alloc_dm(&mut self, len: u64) -> Result<u64, CreateError> {
-        self.admits_object(Ask::Other)?;
+        self.admits_object(Ask::Other(Kind::Dm))?;
         let session = self.session;
         let limit = self.engine().dm_room(session);
         match usize::try_from(len) {
@@ -589,7 +590,7 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Pd(pd)) {
             return Err(CreateError::UnknownPd);
         }
-        self.make(|card| card.create_ah(pd, path), Object::Ah)
+        self.make(Kind::Ah, |card| card.create_ah(pd, path), Object::Ah)
     }
 
     fn destroy_ah(&mut self, ah: u32) -> Result<(), DestroyError> {
@@ -619,7 +620,7 @@ impl Commands for Guarded<'_> {
     }
 
     fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
-        self.make(|card| card.create_budget(elements), Object::Budget)
+        self.make(Kind::Budget, |card| card.create_budget(elements), Object::Budget)
     }
 
     fn refill_budget(&mut self, budget: u32) -> Result<(), ChainError> {
@@ -669,7 +670,7 @@ impl Commands for Guarded<'_> {
     }
 
     fn listen(&mut self, service: ServiceId, at: AddressScope) -> Result<ListenerId, ListenError> {
-        self.admits(Ask::Other).map_err(|_| ListenError::TooMany)?;
+        self.admits(Ask::Other(Kind::Listener)).map_err(|_| ListenError::TooMany)?;
         let listener = self.driver.listen(service, at)?;
         self.own(Object::Listener(listener));
         Ok(listener)
@@ -684,7 +685,8 @@ impl Commands for Guarded<'_> {
     }
 
     fn connect(&mut self, request: ConnectRequest<'_>) -> Result<ConnId, ConnectError> {
-        if self.admits(Ask::Other).is_err() || self.is_foreign(request.local_qpn) {
+        if self.admits(Ask::Other(Kind::Connection)).is_err() || self.is_foreign(request.local_qpn)
+        {
             return Err(ConnectError::TooManyConnections);
         }
         let conn = self.driver.connect(request)?;
@@ -738,7 +740,7 @@ impl Commands for Guarded<'_> {
     }
 
     fn resolve_sidr(&mut self, request: ResolveRequest<'_>) -> Result<SidrId, ResolveError> {
-        self.admits(Ask::Other).map_err(|_| ResolveError::TooMany)?;
+        self.admits(Ask::Other(Kind::Sidr)).map_err(|_| ResolveError::TooMany)?;
         let sidr = self.driver.resolve_sidr(request)?;
         self.own(Object::Sidr(sidr));
         Ok(sidr)

@@ -355,7 +355,7 @@ fn bind(
 /// May the session have another kernel? Otherwise returns how many it, or its user, may have.
 fn room_for_another(driver: &mut Own, slot: u16) -> Result<(), usize> {
     let engine = driver.engine.as_deref_mut().ok_or(0usize)?;
-    engine.admits(slot, Ask::Other)?;
+    engine.admits(slot, Ask::Kernel)?;
     let (of_user, most) = engine.kernels_of_user(slot);
     if of_user < most { Ok(()) } else { Err(most) }
 }

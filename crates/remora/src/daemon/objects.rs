@@ -22,6 +22,8 @@ pub(crate) struct Objects {
     /// What each session holds, alone or with others: to look at one session's objects takes no
     /// longer where others have many.
     held: HashMap<u16, HashSet<Object>>,
+    /// What all sessions have together.
+    pub(super) all: Usage,
 }
 
 /// Pieces of card memory are named by addresses of their session's; all else has numbers that are
@@ -60,7 +62,7 @@ pub(crate) struct Usage {
 /// What kind of object it is, in the order in which a session's are destroyed: connections and
 /// listeners, queue pairs, windows, regions, then what these stand on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
+pub(crate) enum Kind {
     Connection,
     Listener,
     Sidr,
@@ -77,7 +79,7 @@ enum Kind {
     Lent,
 }
 
-const KINDS: usize = Kind::Lent as usize + 1;
+pub(crate) const KINDS: usize = Kind::Lent as usize + 1;
 
 /// Kinds that a quota of their own does not bound.
 const OTHERS: [Kind; 8] = [
@@ -119,8 +121,10 @@ pub(crate) enum Ask {
     Region(u64),
     /// A window.
     Window,
-    /// A queue pair, or a shared receive queue.
-    Queues,
+    /// A queue pair.
+    Qp,
+    /// A shared receive queue.
+    Srq,
     /// A completion queue of so many entries.
     Completions(u64),
     /// So many more entries of a completion queue.
@@ -129,11 +133,38 @@ pub(crate) enum Ask {
     Lent(u64),
     /// So many more bytes of kernels' modules.
     Module(u64),
-    /// Anything else.
-    Other,
+    /// A kernel.
+    Kernel,
+    /// Anything else, of this kind.
+    Other(Kind),
+}
+
+impl Ask {
+    /// For an object that has no quota of its kind's own.
+    pub(crate) fn for_one(object: Object) -> Ask {
+        Ask::Other(Kind::of(object))
+    }
+
+    /// What kind of the card's objects is asked for, if one is.
+    pub(crate) fn kind(self) -> Option<Kind> {
+        match self {
+            Ask::Region(_) => Some(Kind::Mr),
+            Ask::Window => Some(Kind::Mw),
+            Ask::Qp => Some(Kind::Qp),
+            Ask::Srq => Some(Kind::Srq),
+            Ask::Completions(_) => Some(Kind::Cq),
+            Ask::Other(kind) => Some(kind),
+            Ask::Entries(_) | Ask::Lent(_) | Ask::Module(_) | Ask::Kernel => None,
+        }
+    }
 }
 
 impl Usage {
+    /// Objects of a kind.
+    pub(crate) fn of(&self, kind: Kind) -> usize {
+        self.counts[kind as usize] as usize
+    }
+
     /// Objects of the kind that `sample` is of.
     pub(crate) fn count(&self, sample: Object) -> u32 {
         self.counts[Kind::of(sample) as usize]
@@ -156,7 +187,9 @@ impl Usage {
                 fits(self.registered_bytes, bytes, quotas.memory_bytes)
             }
             Ask::Window => regions(),
-            Ask::Queues => below(counts(&[Kind::Qp, Kind::Srq]), u64::from(quotas.queue_pairs)),
+            Ask::Qp | Ask::Srq => {
+                below(counts(&[Kind::Qp, Kind::Srq]), u64::from(quotas.queue_pairs))
+            }
             Ask::Completions(entries) => {
                 below(counts(&[Kind::Cq]), u64::from(quotas.completion_queues))?;
                 fits(self.entries, entries, quotas.entries)
@@ -167,7 +200,7 @@ impl Usage {
                 fits(self.kept_bytes(), bytes, quotas.memory_bytes)
             }
             Ask::Module(bytes) => fits(self.kept_bytes(), bytes, quotas.memory_bytes),
-            Ask::Other => {
+            Ask::Kernel | Ask::Other(_) => {
                 below(counts(&OTHERS) + u64::from(self.kernels), u64::from(quotas.others))
             }
         }
@@ -192,7 +225,7 @@ impl Usage {
 
     /// The session's part of what is in use on the card.
     pub(crate) fn in_use(&self) -> InUse {
-        let of = |kind: Kind| self.counts[kind as usize] as usize;
+        let of = |kind| self.of(kind);
         let mut in_use = InUse::default();
         (in_use.pds, in_use.cqs, in_use.qps) = (of(Kind::Pd), of(Kind::Cq), of(Kind::Qp));
         (in_use.srqs, in_use.xrcds) = (of(Kind::Srq), of(Kind::Xrcd));
@@ -233,7 +266,9 @@ impl Objects {
         (amount, lent): (u64, Option<u32>),
     ) {
         if self.owned.insert(place(session, object), Owned { session, amount, lent }).is_none() {
-            usage.change(object, amount, |sum, more| sum + more);
+            for usage in [usage, &mut self.all] {
+                usage.change(object, amount, |sum, more| sum + more);
+            }
         }
         self.held.entry(session).or_default().insert(object);
     }
@@ -259,7 +294,9 @@ impl Objects {
         self.within.remove(&object);
         let owned = self.owned.remove(&place(session, object))?;
         self.drop_held(owned.session, object);
-        usage.change(object, owned.amount, u64::saturating_sub);
+        for usage in [usage, &mut self.all] {
+            usage.change(object, owned.amount, u64::saturating_sub);
+        }
         owned.lent
     }
 
@@ -278,7 +315,9 @@ impl Objects {
         if self.owner(object).is_some() && !self.holds(session, object) {
             self.others.entry(object).or_default().push(session);
             self.held.entry(session).or_default().insert(object);
-            usage.change(object, 0, |sum, more| sum + more);
+            for usage in [usage, &mut self.all] {
+                usage.change(object, 0, |sum, more| sum + more);
+            }
         }
     }
 
@@ -297,7 +336,9 @@ impl Objects {
             self.others.remove(&object);
         }
         self.drop_held(session, object);
-        usage.change(object, 0, u64::saturating_sub);
+        for usage in [usage, &mut self.all] {
+            usage.change(object, 0, u64::saturating_sub);
+        }
         Some(owner)
     }
 
@@ -371,9 +412,9 @@ mod tests {
         assert_eq!(usage.admits(Ask::Completions(1), &quotas), Err(1));
         assert_eq!(usage.admits(Ask::Entries(1), &quotas), Err(10));
         objects.add(3, &mut usage, Object::Srq(1), (0, None));
-        assert_eq!(usage.admits(Ask::Queues, &quotas), Err(1));
+        assert_eq!(usage.admits(Ask::Qp, &quotas), Err(1));
         objects.add(3, &mut usage, Object::Ah(1), (0, None));
-        assert_eq!(usage.admits(Ask::Other, &quotas), Err(1));
+        assert_eq!(usage.admits(Ask::Other(Kind::Pd), &quotas), Err(1));
         assert_eq!((objects.owner(Object::Cq(1)), objects.owner(Object::Cq(2))), (Some(3), None));
         let in_use = usage.in_use();
         assert_eq!((in_use.mrs, in_use.mws, in_use.cqs, in_use.srqs), (1, 1, 1, 1));

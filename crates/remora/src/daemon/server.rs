@@ -28,6 +28,7 @@ use super::fd_store::FdStore;
 use super::ivshmem::{MACHINES, Machine};
 use super::policy::Policy;
 use super::sessions::Session;
+use super::shares::Pools;
 use crate::device::Device;
 use crate::kernel::{Loader, no_loader};
 use crate::message::{Answer, MessageSocket, encode};
@@ -163,7 +164,10 @@ impl Server {
         options: ServerOptions,
     ) -> Result<Server, ServeError> {
         let ServerOptions { socket: path, policy, loader } = options;
-        let engine = Engine::new()?;
+        let mut engine = Engine::new()?;
+        if policy.shares() {
+            engine.pools = Pools::of(device.live.lock().own().nic.config());
+        }
         let doorbells = engine.doorbells().try_clone_to_owned()?;
         if device.live.doorbells.set(doorbells).is_err() {
             return Err(ServeError::Serving);

@@ -4,7 +4,10 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use remora_nic::Config;
+
 use super::engine::Engine;
+use super::objects::{KINDS, Kind};
 use super::session_queues::{SessionQueues, User};
 
 /// The most memberships in multicast groups of one session, of the card's [`ALL_GROUPS`].
@@ -12,7 +15,54 @@ const GROUPS: usize = 128;
 /// The groups of the card.
 pub(super) const ALL_GROUPS: u32 = 1024;
 
+/// How many objects of each kind the card has; of some there is no such number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pools([usize; KINDS]);
+
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools([usize::MAX; KINDS])
+    }
+}
+
+impl Pools {
+    pub(super) fn of(card: &Config) -> Pools {
+        let mut pools = Pools::default();
+        for (kind, most) in [
+            (Kind::Connection, card.cm.max_connections),
+            (Kind::Listener, card.cm.max_listeners),
+            (Kind::Sidr, card.cm.max_resolutions),
+            (Kind::Qp, card.max_qps),
+            (Kind::Mw, card.max_mws),
+            (Kind::Mr, card.max_mrs),
+            (Kind::Srq, card.max_srqs),
+            (Kind::Cq, card.max_cqs),
+            (Kind::Ah, card.max_ahs),
+            (Kind::Budget, card.max_budgets),
+            (Kind::Xrcd, card.max_xrcds),
+            (Kind::Pd, card.max_pds),
+        ] {
+            pools.0[kind as usize] = most;
+        }
+        pools
+    }
+}
+
 impl Engine {
+    /// May a session's user have another object of a kind? All its sessions have together at most
+    /// as many as are left, so that there are some for others; otherwise returns how many it has.
+    pub(super) fn room_for_user(&self, session: u16, kind: Kind) -> Result<(), usize> {
+        let all = self.objects.all.of(kind);
+        let left = self.pools.0[kind as usize].saturating_sub(all);
+        // To ask each session takes time, and one user has no more than all of them.
+        if all < left {
+            return Ok(());
+        }
+        let (_, mine) = self.of_user(session);
+        let mine = mine.map(|of| of.usage.of(kind)).sum();
+        if mine < left { Ok(()) } else { Err(mine) }
+    }
+
     /// Pieces of memory that all sessions of a session's user lend, and the most that they may.
     pub(crate) fn loans_of_user(&self, session: u16) -> (usize, usize) {
         let (user, mine) = self.of_user(session);
@@ -50,5 +100,51 @@ impl Engine {
     /// Pieces of memory that all sessions lend.
     pub(crate) fn loans(&self) -> usize {
         self.sessions.iter().flatten().map(|of| of.lent.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::objects::Ask;
+    use crate::event::Event;
+    use crate::message::{Object, Quotas};
+    use crate::shared::Arena;
+    use crate::shared::arena::{DATA, PAGE};
+    use crate::wake_pipe::Wake;
+
+    /// An engine with a session of each of these users.
+    fn engine(users: &[u32]) -> Engine {
+        let mut engine = Engine::new().unwrap();
+        for &uid in users {
+            let (arena, file) = Arena::create(DATA + PAGE).unwrap();
+            let events = (Event::new().unwrap(), Wake::new().unwrap());
+            let session = engine.attach(arena, file, events, Quotas::default()).unwrap();
+            engine.session(session).unwrap().user = User { uid, ..User::default() };
+        }
+        engine
+    }
+
+    #[test]
+    fn however_much_some_users_take_others_have_room() {
+        let mut engine = engine(&[7, 7, 8, 9]);
+        let card = Config { max_ahs: 12, ..Config::new(std::net::Ipv4Addr::LOCALHOST.into()) };
+        engine.pools = Pools::of(&card);
+        let mut ahs = 0;
+        let mut take_all = |engine: &mut Engine, session| {
+            let before = ahs;
+            while engine.admits(session, Ask::Other(Kind::Ah)).is_ok() {
+                engine.own(session, Object::Ah(ahs), (0, None));
+                ahs += 1;
+            }
+            ahs - before
+        };
+        // Sessions 0 and 1 are of one user, which has half of all by its first one.
+        assert_eq!([0, 1, 2, 3].map(|session| take_all(&mut engine, session)), [6, 0, 3, 2]);
+        assert_eq!(engine.admits(2, Ask::Other(Kind::Ah)), Err(3));
+        assert_eq!(engine.admits(0, Ask::Qp), Ok(()), "it has enough of those");
+        engine.disown(Object::Ah(0));
+        assert_eq!(engine.admits(3, Ask::Other(Kind::Ah)), Err(2));
+        assert_eq!(engine.objects.all.of(Kind::Ah), 10);
     }
 }

@@ -13,7 +13,7 @@ use super::answers::NO_SESSION;
 use super::ending::leave;
 use super::guarded::Guarded;
 use super::named::FileId;
-use super::objects::Ask;
+use super::objects::{Ask, Kind};
 use super::server::Server;
 use crate::commands::{Commands, SrqMade};
 use crate::message::{Object, OpenXrcd, RingPlace, XrcdError};
@@ -44,7 +44,7 @@ impl Guarded<'_> {
             Some(_) if how.creates && how.exclusive => Err(XrcdError::Exists),
             Some(xrcd) => {
                 if !self.has(Object::Xrcd(xrcd)) {
-                    self.admits_object(Ask::Other).map_err(|_| XrcdError::Full)?;
+                    self.admits_object(Ask::Other(Kind::Xrcd)).map_err(|_| XrcdError::Full)?;
                     let session = self.session;
                     self.engine().share(session, Object::Xrcd(xrcd));
                 }
@@ -75,7 +75,7 @@ impl Guarded<'_> {
 
     /// Makes a target in a domain of the session's.
     pub(super) fn make_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
-        self.admits_object(Ask::Queues)?;
+        self.admits_object(Ask::Qp)?;
         if !self.has(Object::Xrcd(xrcd)) {
             return Err(CreateError::UnknownXrcd);
         }
@@ -95,7 +95,7 @@ impl Guarded<'_> {
             return Err(CreateError::UnknownXrcd);
         }
         if !self.has(target) {
-            self.admits_object(Ask::Queues)?;
+            self.admits_object(Ask::Qp)?;
             let session = self.session;
             self.engine().share(session, target);
         }
@@ -108,7 +108,7 @@ impl Guarded<'_> {
         xrc: Option<(Xrcd, u32)>,
         ring: RingInit,
     ) -> Result<SrqMade, CreateError> {
-        self.admits_object(Ask::Queues)?;
+        self.admits_object(Ask::Srq)?;
         if !self.has(Object::Pd(pd)) {
             return Err(CreateError::UnknownPd);
         }

@@ -23,14 +23,13 @@ use rustix::event::epoll;
 
 use super::lent::Lent;
 use super::named::Named;
-use super::objects::{Ask, Objects, Usage};
+use super::objects::{Ask, Objects, Pools, Usage};
 use super::open_passes::Passes;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
     Completions, Of, Piece, Queue, SessionCounters, SessionQueues, Sides, User, Work,
 };
-use super::shares::Pools;
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
 use crate::dma::{self, CardMemory, Kind};

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use remora_nic::nic::InUse;
-use remora_nic::{Key, Xrcd};
+use remora_nic::{Config, Key, Xrcd};
 
 use crate::message::{Object, Quotas};
 
@@ -79,7 +79,7 @@ pub(crate) enum Kind {
     Lent,
 }
 
-pub(crate) const KINDS: usize = Kind::Lent as usize + 1;
+const KINDS: usize = Kind::Lent as usize + 1;
 
 /// Kinds that a quota of their own does not bound.
 const OTHERS: [Kind; 8] = [
@@ -111,6 +111,43 @@ impl Kind {
             Object::Sidr(_) => Kind::Sidr,
             Object::Lent(_) => Kind::Lent,
         }
+    }
+}
+
+/// How many objects of each kind the card has; of some there is no such number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pools([usize; KINDS]);
+
+impl Default for Pools {
+    fn default() -> Pools {
+        Pools([usize::MAX; KINDS])
+    }
+}
+
+impl Pools {
+    pub(super) fn new(card: &Config) -> Pools {
+        let mut pools = Pools::default();
+        for (kind, most) in [
+            (Kind::Connection, card.cm.max_connections),
+            (Kind::Listener, card.cm.max_listeners),
+            (Kind::Sidr, card.cm.max_resolutions),
+            (Kind::Qp, card.max_qps),
+            (Kind::Mw, card.max_mws),
+            (Kind::Mr, card.max_mrs),
+            (Kind::Srq, card.max_srqs),
+            (Kind::Cq, card.max_cqs),
+            (Kind::Ah, card.max_ahs),
+            (Kind::Budget, card.max_budgets),
+            (Kind::Xrcd, card.max_xrcds),
+            (Kind::Pd, card.max_pds),
+        ] {
+            pools.0[kind as usize] = most;
+        }
+        pools
+    }
+
+    pub(super) fn of(&self, kind: Kind) -> usize {
+        self.0[kind as usize]
     }
 }
 

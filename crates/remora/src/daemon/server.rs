@@ -26,9 +26,9 @@ use super::ending::Ending;
 use super::engine::Engine;
 use super::fd_store::FdStore;
 use super::ivshmem::{MACHINES, Machine};
+use super::objects::Pools;
 use super::policy::Policy;
 use super::sessions::Session;
-use super::shares::Pools;
 use crate::device::Device;
 use crate::kernel::{Loader, no_loader};
 use crate::message::{Answer, MessageSocket, encode};
@@ -166,7 +166,7 @@ impl Server {
         let ServerOptions { socket: path, policy, loader } = options;
         let mut engine = Engine::new()?;
         if policy.shares() {
-            engine.pools = Pools::of(device.live.lock().own().nic.config());
+            engine.pools = Pools::new(device.live.lock().own().nic.config());
         }
         let doorbells = engine.doorbells().try_clone_to_owned()?;
         if device.live.doorbells.set(doorbells).is_err() {

@@ -4,10 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use remora_nic::Config;
-
 use super::engine::Engine;
-use super::objects::{KINDS, Kind};
+use super::objects::Kind;
 use super::session_queues::{SessionQueues, User};
 
 /// The most memberships in multicast groups of one session, of the card's [`ALL_GROUPS`].
@@ -15,45 +13,12 @@ const GROUPS: usize = 128;
 /// The groups of the card.
 pub(super) const ALL_GROUPS: u32 = 1024;
 
-/// How many objects of each kind the card has; of some there is no such number.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pools([usize; KINDS]);
-
-impl Default for Pools {
-    fn default() -> Pools {
-        Pools([usize::MAX; KINDS])
-    }
-}
-
-impl Pools {
-    pub(super) fn of(card: &Config) -> Pools {
-        let mut pools = Pools::default();
-        for (kind, most) in [
-            (Kind::Connection, card.cm.max_connections),
-            (Kind::Listener, card.cm.max_listeners),
-            (Kind::Sidr, card.cm.max_resolutions),
-            (Kind::Qp, card.max_qps),
-            (Kind::Mw, card.max_mws),
-            (Kind::Mr, card.max_mrs),
-            (Kind::Srq, card.max_srqs),
-            (Kind::Cq, card.max_cqs),
-            (Kind::Ah, card.max_ahs),
-            (Kind::Budget, card.max_budgets),
-            (Kind::Xrcd, card.max_xrcds),
-            (Kind::Pd, card.max_pds),
-        ] {
-            pools.0[kind as usize] = most;
-        }
-        pools
-    }
-}
-
 impl Engine {
     /// May a session's user have another object of a kind? All its sessions have together at most
     /// as many as are left, so that there are some for others; otherwise returns how many it has.
     pub(super) fn room_for_user(&self, session: u16, kind: Kind) -> Result<(), usize> {
         let all = self.objects.all.of(kind);
-        let left = self.pools.0[kind as usize].saturating_sub(all);
+        let left = self.pools.of(kind).saturating_sub(all);
         // To ask each session takes time, and one user has no more than all of them.
         if all < left {
             return Ok(());
@@ -105,8 +70,10 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use remora_nic::Config;
+
     use super::*;
-    use crate::daemon::objects::Ask;
+    use crate::daemon::objects::{Ask, Pools};
     use crate::event::Event;
     use crate::message::{Object, Quotas};
     use crate::shared::Arena;
@@ -129,7 +96,7 @@ mod tests {
     fn however_much_some_users_take_others_have_room() {
         let mut engine = engine(&[7, 7, 8, 9]);
         let card = Config { max_ahs: 12, ..Config::new(std::net::Ipv4Addr::LOCALHOST.into()) };
-        engine.pools = Pools::of(&card);
+        engine.pools = Pools::new(&card);
         let mut ahs = 0;
         let mut take_all = |engine: &mut Engine, session| {
             let before = ahs;

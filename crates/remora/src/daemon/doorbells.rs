@@ -99,20 +99,13 @@ impl SessionQueues {
         }
     }
 
-    /// Tells the card what is posted to the receive queues whose doorbells are not taken yet.
+    /// Takes the doorbells of receive queues that are not taken yet.
     fn take_receives(&mut self, (now, nic, memory): LentCard<'_>) {
         let SessionQueues { arena, doorbells, queues, active, counters, .. } = self;
-        doorbells.look(arena, |number| {
-            if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize)
-                && !matches!(work.of, Of::Send(_))
-            {
-                let posted = work.shared.posted();
-                ring(
-                    work,
-                    (number, posted),
-                    (now, &mut *nic, &mut *memory),
-                    (&mut *active, &mut *counters),
-                );
+        doorbells.take_first(arena, |number| {
+            if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize) {
+                let (posted, whose) = (work.shared.posted(), (&mut *active, &mut *counters));
+                ring(work, (number, posted), (now, &mut *nic, &mut *memory), whose);
             }
         });
     }

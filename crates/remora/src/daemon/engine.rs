@@ -382,8 +382,12 @@ impl Engine {
     }
 
     fn set_owner(&mut self, session: u16, number: Option<u32>, owner: Of) {
-        if let Some(work) = number.and_then(|number| self.work(session, number)) {
+        let Some(number) = number else { return };
+        if let Some(work) = self.work(session, number) {
             work.of = owner;
+        }
+        if let Some(of) = self.session(session) {
+            of.doorbells.set_first(number, !matches!(owner, Of::Send(_)));
         }
     }
 

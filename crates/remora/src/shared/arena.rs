@@ -255,6 +255,8 @@ pub(super) fn record(queue: u32) -> usize {
 pub struct Doorbells {
     /// Groups of far queues that the summary announced and that are not looked at yet.
     groups: u64,
+    /// The queues that are taken first, a bit for each.
+    first: Vec<u64>,
 }
 
 impl Doorbells {
@@ -272,7 +274,7 @@ impl Doorbells {
     #[inline]
     pub fn take(&mut self, arena: &Arena, mut each: impl FnMut(u32)) -> bool {
         for i in 0..7 {
-            take_word(arena.word(AT_NEAR + i * 8), i as u32 * 64, &mut each);
+            take_bits(arena.word(AT_NEAR + i * 8), u64::MAX, i as u32 * 64, &mut each);
         }
         if arena.word(AT_SUMMARY).load(Ordering::Relaxed) != 0 {
             self.groups |= arena.word(AT_SUMMARY).swap(0, Ordering::Acquire);
@@ -282,37 +284,44 @@ impl Doorbells {
             self.groups &= self.groups - 1;
             for i in group * 4..group * 4 + 4 {
                 let word = arena.word(AT_FAR + i as usize * 8);
-                take_word(word, NEAR + i * 64, &mut each);
+                take_bits(word, u64::MAX, NEAR + i * 64, &mut each);
             }
         }
         self.groups != 0
     }
 
-    /// Calls `each` with the number of each queue whose doorbell was rung and that was not taken;
-    /// it stays so. What the client published before it rang is seen behind this.
+    /// Notes whether a queue is one of those that [`Doorbells::take_first`] takes.
+    pub fn set_first(&mut self, queue: u32, is_first: bool) {
+        let (word, bit) = (queue as usize / 64, 1 << (queue % 64));
+        if word >= self.first.len() {
+            self.first.resize(word + 1, 0);
+        }
+        self.first[word] = if is_first { self.first[word] | bit } else { self.first[word] & !bit };
+    }
+
+    /// As [`Doorbells::take`], but takes all doorbells of the queues that were set to be first.
     #[inline]
-    pub fn look(&self, arena: &Arena, mut each: impl FnMut(u32)) {
+    pub fn take_first(&self, arena: &Arena, mut each: impl FnMut(u32)) {
+        let first = |word: usize| self.first.get(word).copied().unwrap_or(0);
         for i in 0..7 {
-            let bits = arena.word(AT_NEAR + i * 8).load(Ordering::Acquire);
-            each_bit(bits, i as u32 * 64, &mut each);
+            take_bits(arena.word(AT_NEAR + i * 8), first(i), i as u32 * 64, &mut each);
         }
         let groups = self.groups | arena.word(AT_SUMMARY).load(Ordering::Acquire);
         each_bit(groups, 0, |group| {
-            for i in group * 4..group * 4 + 4 {
-                let bits = arena.word(AT_FAR + i as usize * 8).load(Ordering::Acquire);
-                each_bit(bits, NEAR + i * 64, &mut each);
+            for i in group as usize * 4..group as usize * 4 + 4 {
+                let word = arena.word(AT_FAR + i * 8);
+                take_bits(word, first(7 + i), NEAR + i as u32 * 64, &mut each);
             }
         });
     }
 }
 
-/// Takes the bits of a word of doorbells, whose first is that of queue `first`.
+/// Takes these bits of a word of doorbells, whose lowest is that of queue `first`.
 #[inline]
-fn take_word(word: &AtomicU64, first: u32, each: &mut impl FnMut(u32)) {
-    if word.load(Ordering::Relaxed) == 0 {
-        return;
+fn take_bits(word: &AtomicU64, which: u64, first: u32, each: &mut impl FnMut(u32)) {
+    if word.load(Ordering::Relaxed) & which != 0 {
+        each_bit(word.fetch_and(!which, Ordering::Acquire) & which, first, each);
     }
-    each_bit(word.swap(0, Ordering::Acquire), first, each);
 }
 
 /// Calls `each` with the number of each bit, of which the lowest has number `first`.

@@ -233,7 +233,7 @@ impl DeviceOptions {
     }
 
     /// Does this to packets, as a bad network would: see [`Impairments`]. Without this option, the
-    /// environment variable [`IMPAIR_VARIABLE`](crate::impair::IMPAIR_VARIABLE) says so.
+    /// environment variable [`IMPAIR_VARIABLE`] says so.
     /// [`Device::impair`] changes it.
     #[must_use]
     pub fn impair(mut self, impairments: Impairments) -> DeviceOptions {

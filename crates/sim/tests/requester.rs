@@ -422,12 +422,7 @@ fn crowded(options: ConnectOptions) -> (Pair, Endpoint) {
         Endpoint::create(&mut t.world, (i, pd), Transport::Rc, &QueueOptions::default(), None)
     });
     let psns = (Psn::new(1), Psn::new(2));
-    remora_sim::endpoint::connect(
-        &mut t.world,
-        (&other_a, &other_b),
-        &ConnectOptions::default(),
-        psns,
-    );
+    connect(&mut t.world, (&other_a, &other_b), &ConnectOptions::default(), psns);
     (t, other_a)
 }
 

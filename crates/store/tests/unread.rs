@@ -41,7 +41,7 @@ fn clients_that_do_not_read_do_not_have_their_replies_made_all_at_once() {
     let made = store::Options::new(32 * MIB as u64, 7);
     let heap = Heap::new(made.memory_len());
     let store = Arc::new(Store::new(heap, Unlogged::default(), made).unwrap());
-    let served = Served::new(store, made.memory_len() as u64, TablespaceOptions::default());
+    let served = Served::new(store, made.memory_len(), TablespaceOptions::default());
     let server = Server::start(&options, Arc::new(served), Arc::new(Forgetful)).unwrap();
     let connect = || TcpStream::connect(server.redis()[0]).unwrap();
     let mut first = connect();

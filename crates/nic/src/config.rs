@@ -51,7 +51,7 @@ pub struct Config {
     pub translation_entries: usize,
     /// Bus addresses of the memory that lives on the card.
     pub device_memory: Range<u64>,
-    /// Messages outstanding on all queue pairs together.
+    /// Messages outstanding on all queue pairs together. One has at most as many as are left.
     pub max_outstanding: usize,
     /// Messages of kernels outstanding on all queue pairs together. The last message of an
     /// invocation does not count.

@@ -4,7 +4,7 @@
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
 //! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
 //! pair that could go on when the budget is spent is ready again, behind the others. A queue pair
-//! that finds the pool of outstanding work full is *starved*, and ready when there is room for it.
+//! for which the pool of outstanding work has no room is *starved*, and ready when there is some.
 
 use std::collections::VecDeque;
 
@@ -92,8 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the queue pair has found the pool of outstanding work full. `starved` is the
-    /// queue pair's own mark of when it last did.
+    /// Notes that the pool of outstanding work has no more for the queue pair. `starved` is its own
+    /// mark of when that was so last.
     pub(crate) fn starve(&mut self, qpn: u32, of: Of, starved: &mut u64) {
         // The mark is the number of the listing, counted from one, so that zero means "never".
         if *starved <= self.fed {

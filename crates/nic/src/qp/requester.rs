@@ -355,7 +355,7 @@ impl Qp {
         self.report(env, outcome, (None, None), failure.blame);
     }
 
-    /// Waits for room in the pool of outstanding work, which is full.
+    /// Waits for room in the pool of outstanding work, which has no more for this queue pair.
     #[inline(never)]
     pub(super) fn starve(&mut self, env: &mut Env<'_>) -> Stop {
         env.card.counters.pool_full += 1;

@@ -102,7 +102,7 @@ impl SessionQueues {
     /// Takes the doorbells of receive queues that are not taken yet.
     fn take_receives(&mut self, (now, nic, memory): LentCard<'_>) {
         let SessionQueues { arena, doorbells, queues, active, counters, .. } = self;
-        doorbells.take_first(arena, |number| {
+        doorbells.take_receives(arena, |number| {
             if let Some(Some(Queue::Work(work))) = queues.get_mut(number as usize) {
                 let (posted, whose) = (work.shared.posted(), (&mut *active, &mut *counters));
                 ring(work, (number, posted), (now, &mut *nic, &mut *memory), whose);

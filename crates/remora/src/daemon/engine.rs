@@ -387,7 +387,7 @@ impl Engine {
             work.of = owner;
         }
         if let Some(of) = self.session(session) {
-            of.doorbells.set_first(number, !matches!(owner, Of::Send(_)));
+            of.doorbells.set_receive(number, !matches!(owner, Of::Send(_)));
         }
     }
 

@@ -219,7 +219,7 @@ impl SessionQueues {
     }
 
     pub(super) fn remove(&mut self, number: u32) {
-        self.doorbells.set_first(number, false);
+        self.doorbells.set_receive(number, false);
         match self.queues.get_mut(number as usize).and_then(Option::take) {
             Some(Queue::Work(work)) => {
                 work.shared.set_state(WorkQueueState::Gone);

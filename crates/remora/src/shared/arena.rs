@@ -255,8 +255,8 @@ pub(super) fn record(queue: u32) -> usize {
 pub struct Doorbells {
     /// Groups of far queues that the summary announced and that are not looked at yet.
     groups: u64,
-    /// The queues that are taken first, a bit for each.
-    first: Vec<u64>,
+    /// The receive queues, a bit for each.
+    receives: Vec<u64>,
 }
 
 impl Doorbells {
@@ -290,27 +290,28 @@ impl Doorbells {
         self.groups != 0
     }
 
-    /// Notes whether a queue is one of those that [`Doorbells::take_first`] takes.
-    pub fn set_first(&mut self, queue: u32, is_first: bool) {
+    /// Notes whether a queue is a receive queue.
+    pub fn set_receive(&mut self, queue: u32, is_one: bool) {
         let (word, bit) = (queue as usize / 64, 1 << (queue % 64));
-        if word >= self.first.len() {
-            self.first.resize(word + 1, 0);
+        if word >= self.receives.len() {
+            self.receives.resize(word + 1, 0);
         }
-        self.first[word] = if is_first { self.first[word] | bit } else { self.first[word] & !bit };
+        let bits = &mut self.receives[word];
+        *bits = if is_one { *bits | bit } else { *bits & !bit };
     }
 
-    /// As [`Doorbells::take`], but takes all doorbells of the queues that were set to be first.
+    /// As [`Doorbells::take`], but takes the doorbells of receive queues only, and all of them.
     #[inline]
-    pub fn take_first(&self, arena: &Arena, mut each: impl FnMut(u32)) {
-        let first = |word: usize| self.first.get(word).copied().unwrap_or(0);
+    pub fn take_receives(&self, arena: &Arena, mut each: impl FnMut(u32)) {
+        let receives = |word: usize| self.receives.get(word).copied().unwrap_or(0);
         for i in 0..7 {
-            take_bits(arena.word(AT_NEAR + i * 8), first(i), i as u32 * 64, &mut each);
+            take_bits(arena.word(AT_NEAR + i * 8), receives(i), i as u32 * 64, &mut each);
         }
         let groups = self.groups | arena.word(AT_SUMMARY).load(Ordering::Acquire);
         each_bit(groups, 0, |group| {
             for i in group as usize * 4..group as usize * 4 + 4 {
                 let word = arena.word(AT_FAR + i * 8);
-                take_bits(word, first(7 + i), NEAR + i as u32 * 64, &mut each);
+                take_bits(word, receives(7 + i), NEAR + i as u32 * 64, &mut each);
             }
         });
     }

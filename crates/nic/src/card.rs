@@ -102,9 +102,10 @@ impl Card {
     }
 
     /// Notes that outstanding work has ended: queue pairs that found its pool full may go on.
+    /// Returns whether there were any.
     #[inline]
-    pub(crate) fn feed(&mut self) {
-        self.scheduler.feed(self.outstanding.counted() == 0);
+    pub(crate) fn feed(&mut self) -> bool {
+        self.scheduler.feed(self.outstanding.counted() == 0)
     }
 
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.

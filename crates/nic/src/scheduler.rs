@@ -105,15 +105,18 @@ impl Scheduler {
 
     /// Notes that the pool of outstanding work has room again: some starved queue pairs are ready,
     /// the first of them in front. `is_empty` says that no work is outstanding; then all are.
+    /// Returns whether any were starved.
     ///
     /// Each message that ends makes room for one, so that a few are enough: to wake all each time
     /// would cost as many turns as there are queue pairs. While work is outstanding, more room is
     /// still to come for the others.
     #[inline]
-    pub(crate) fn feed(&mut self, is_empty: bool) {
-        if !self.starved.is_empty() {
+    pub(crate) fn feed(&mut self, is_empty: bool) -> bool {
+        let any = !self.starved.is_empty();
+        if any {
             self.feed_some(if is_empty { self.starved.len() } else { FED_AT_ONCE });
         }
+        any
     }
 
     #[inline(never)]

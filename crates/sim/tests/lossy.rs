@@ -639,22 +639,22 @@ fn an_answer_to_a_peer_that_has_gone_starves_nobody() {
 #[test]
 fn a_queue_pair_that_is_destroyed_feeds_the_starved() {
     for dialect in [Dialect::LOSSY, Dialect::STANDARD] {
-        let config = |config: &mut Config| config.max_outstanding = 1;
+        let config = |config: &mut Config| config.max_outstanding = 3;
         let mut pair = Pair::new(&PairOptions { config, ..options() });
         let [stuck, waits] = [dialect; 2].map(|of| another(&mut pair, of));
-        let info = pair.world.hosts[B].nic.query_qp(stuck.qpn).unwrap();
-        let peer = info.attr.dest_qp.unwrap();
-        pair.rule(Rule::all(Fate::Drop, move |seen| seen.bth.dest_qp == peer));
-        write_from(&mut pair, &stuck);
-        pair.world.step();
-        write_from(&mut pair, &waits);
-        while pair.world.hosts[B].nic.counters().pool_full == 0 {
+        pair.rule(Rule::all(Fate::Drop, |seen| seen.from == B));
+        for end in [&stuck, &waits] {
+            write_from(&mut pair, end);
+            write_from(&mut pair, end);
             pair.world.step();
         }
-        assert_eq!((ended(&mut pair, &stuck), ended(&mut pair, &waits)), (vec![], vec![]));
+        assert_eq!(outstanding(&pair, B), 3, "{dialect:?}: one of them has to wait");
         pair.world.hosts[B].nic.destroy_qp(stuck.qpn).unwrap();
+        pair.world.step();
+        assert_eq!(outstanding(&pair, B), 2, "{dialect:?}: those of the other");
+        pair.world.network.heal();
         pair.run();
-        assert_eq!(ended(&mut pair, &waits), [Status::Success], "{dialect:?}");
+        assert_eq!(ended(&mut pair, &waits), [Status::Success; 2], "{dialect:?}");
     }
 }
 

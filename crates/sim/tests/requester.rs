@@ -417,13 +417,18 @@ fn unsignaled_work_is_reported_only_when_it_fails() {
 fn crowded(options: ConnectOptions) -> (Pair, Endpoint) {
     let config = |config: &mut Config| config.max_outstanding = 3;
     let mut t = Pair::new(&PairOptions { config, connect: options, ..PairOptions::default() });
+    let other = connect_another(&mut t, &ConnectOptions::default());
+    (t, other)
+}
+
+/// Connects two more queue pairs of the cards. Returns the one of the first card.
+fn connect_another(t: &mut Pair, options: &ConnectOptions) -> Endpoint {
     let [other_a, other_b] = [A, B].map(|i| {
         let pd = t.ends[i].pd;
         Endpoint::create(&mut t.world, (i, pd), Transport::Rc, &QueueOptions::default(), None)
     });
-    let psns = (Psn::new(1), Psn::new(2));
-    connect(&mut t.world, (&other_a, &other_b), &ConnectOptions::default(), psns);
-    (t, other_a)
+    connect(&mut t.world, (&other_a, &other_b), options, (Psn::new(1), Psn::new(2)));
+    other_a
 }
 
 /// Posts a WRITE to the second connection.
@@ -467,6 +472,24 @@ fn a_queue_pair_that_nobody_answers_leaves_the_others_room() {
     t.run();
     assert_eq!(statuses(&mut t, A), []);
     assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 5);
+}
+
+#[test]
+fn many_queue_pairs_that_nobody_answers_leave_the_others_room() {
+    let for_ever = ConnectOptions { timeout: 0, ..ConnectOptions::default() };
+    let (mut t, other) = crowded(for_ever);
+    let answered = t.world.hosts[A].nic.query_qp(other.qpn).unwrap().attr.dest_qp.unwrap();
+    t.rule(Rule::all(Fate::Drop, move |packet| packet.from == A && packet.bth.dest_qp != answered));
+    // Expect: they have the whole pool, the other still gets one message after the other through,
+    // and is not passed over for those of them that wait, too.
+    for _ in 0..8 {
+        let silent = connect_another(&mut t, &for_ever);
+        (0..5).for_each(|_| write_beside(&mut t, &silent));
+        t.run();
+    }
+    (0..20).for_each(|_| write_beside(&mut t, &other));
+    t.run();
+    assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 20);
 }
 
 #[test]

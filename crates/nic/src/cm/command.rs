@@ -280,7 +280,7 @@ impl Cm {
         connection.local_qpn = low_24(params.qpn);
         connection.dialect &= speaks;
         if let Side::Passive(listener) = connection.side {
-            self.listeners.accept(listener, now, conn.0);
+            self.listeners.accept(listener, connection.peer, now, conn.0);
         }
         let rep = Rep {
             local_comm_id: conn.0,

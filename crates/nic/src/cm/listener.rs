@@ -49,8 +49,15 @@ struct Listener {
 #[derive(Debug, Default)]
 struct Backlog {
     pending: usize,
-    by_peer: BTreeMap<IpAddr, usize>,
     /// Those that this side has accepted.
+    accepted: Order,
+    by_peer: BTreeMap<IpAddr, OfPeer>,
+}
+
+/// The requests of one peer at a listener.
+#[derive(Debug, Default)]
+struct OfPeer {
+    pending: usize,
     accepted: Order,
 }
 
@@ -112,26 +119,31 @@ impl Listeners {
     /// others leave, so that one alone never fills the backlog.
     pub(super) fn has_room(&self, id: ListenerId, peer: IpAddr, max: usize) -> bool {
         self.entries.get(&id).is_some_and(|Listener { backlog, .. }| {
-            let of_peer = backlog.by_peer.get(&peer).copied().unwrap_or(0);
+            let of_peer = backlog.by_peer.get(&peer).map_or(0, |of_peer| of_peer.pending);
             of_peer < max.saturating_sub(backlog.pending)
         })
     }
 
-    /// The request that was accepted first among those that are not established, and when.
-    pub(super) fn first_accepted(&self, id: ListenerId) -> Option<(Time, u32)> {
-        self.entries.get(&id)?.backlog.accepted.first()
+    /// The request that goes first to make room for one of this peer, and when it was accepted: of
+    /// those that are accepted and not established, the peer's own oldest, and the oldest of all
+    /// for a peer that has no request here. So a peer that asks without end displaces only itself.
+    pub(super) fn first_to_go(&self, id: ListenerId, peer: IpAddr) -> Option<(Time, u32)> {
+        let backlog = &self.entries.get(&id)?.backlog;
+        backlog.by_peer.get(&peer).map_or(&backlog.accepted, |of_peer| &of_peer.accepted).first()
     }
 
     pub(super) fn begin(&mut self, id: ListenerId, peer: IpAddr) {
         if let Some(Listener { backlog, .. }) = self.entries.get_mut(&id) {
             backlog.pending += 1;
-            *backlog.by_peer.entry(peer).or_default() += 1;
+            backlog.by_peer.entry(peer).or_default().pending += 1;
         }
     }
 
-    pub(super) fn accept(&mut self, id: ListenerId, now: Time, request: u32) {
-        if let Some(listener) = self.entries.get_mut(&id) {
-            listener.backlog.accepted.add(now, request);
+    pub(super) fn accept(&mut self, id: ListenerId, peer: IpAddr, now: Time, request: u32) {
+        let Some(Listener { backlog, .. }) = self.entries.get_mut(&id) else { return };
+        backlog.accepted.add(now, request);
+        if let Some(of_peer) = backlog.by_peer.get_mut(&peer) {
+            of_peer.accepted.add(now, request);
         }
     }
 
@@ -141,8 +153,9 @@ impl Listeners {
         backlog.accepted.remove(request);
         backlog.pending = backlog.pending.saturating_sub(1);
         if let Some(of_peer) = backlog.by_peer.get_mut(&peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
+            of_peer.accepted.remove(request);
+            of_peer.pending -= 1;
+            if of_peer.pending == 0 {
                 backlog.by_peer.remove(&peer);
             }
         }

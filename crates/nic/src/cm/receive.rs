@@ -162,13 +162,13 @@ impl Cm {
         Ok(Admission { listener, peer, told, private_data: data.to_vec() })
     }
 
-    /// Makes room at a listener for a request of this peer: if need be, the request that was
-    /// accepted first is given up, unless its peer may still be about to complete it. Returns
+    /// Makes room at a listener for a request of this peer: if need be, one that was accepted long
+    /// enough ago is given up; before that, its peer may still be about to complete it. Returns
     /// whether there is room.
     fn make_room_in_backlog(&mut self, now: Time, listener: ListenerId, src: IpAddr) -> bool {
         let max = self.config.max_pending;
         if !self.listeners.has_room(listener, src, max)
-            && let Some((since, oldest)) = self.listeners.first_accepted(listener)
+            && let Some((since, oldest)) = self.listeners.first_to_go(listener, src)
             && now >= since + HALF_OPEN_GRACE
         {
             self.counters.half_open_dropped += 1;
@@ -233,11 +233,12 @@ impl Cm {
         if self.step(now, id, input).is_none() {
             return self.counters.out_of_place += 1;
         }
-        // The peer gets the time it asks for, up to the manager's limit.
+        // The peer gets the time it asks for, up to the manager's limit, and once: the repetitions
+        // after it have the usual waits between them.
         let asked = standard_time(mra.service_timeout.min(self.config.max_service_timeout));
         let Some(conn) = self.connections.get_mut(&id) else { return };
-        conn.wait = conn.first_wait.max(asked);
-        let again = now + conn.wait;
+        conn.wait = conn.first_wait;
+        let again = now + conn.wait.max(asked);
         self.set_deadline(id, again);
     }
 

@@ -372,7 +372,10 @@ impl Qp {
     pub(crate) fn pop_outstanding(&mut self, env: &mut Env<'_>) -> Option<Outstanding> {
         let work = env.card.outstanding.pop(&mut self.tx.outstanding)?;
         work.more.into_iter().for_each(|slot| env.card.sgls.release(slot));
-        env.card.feed();
+        if env.card.feed() {
+            // The room may be this queue pair's: the others that wait may have had their share.
+            self.schedule(env.card);
+        }
         if work.origin == Origin::Ring {
             self.sq.retired = work.index.wrapping_add(1);
         }

@@ -1,7 +1,7 @@
 //! Many requests at once, honest and hostile: nobody takes what all share.
 
 use super::*;
-use crate::cm::message::{Answered, RejectReason, Req, Rtu};
+use crate::cm::message::{Answered, Mra, RejectReason, Req, Rtu};
 
 /// A peer that sends requests without end, from an address of its own, and asks for long times.
 struct Flood {
@@ -112,14 +112,38 @@ fn a_time_that_a_peer_chooses_is_capped() {
     let mut flood = Flood::new(&pair, 66);
     flood.ask_and_vanish(&mut pair).unwrap();
     let begun = pair.now;
+    wait_till_given_up(&mut pair);
+    let gave_up = pair.now;
+    assert!(gave_up.since(begun) < Duration::from_secs(160), "{:?}", gave_up.since(begun));
+    assert!(pair.b.poll_timeout().since(gave_up) < Duration::from_secs(5));
+}
+
+fn wait_till_given_up(pair: &mut Pair) {
     while pair.b.connections.values().any(|conn| conn.state != ConnState::TimeWait) {
         pair.now = pair.b.poll_timeout();
         pair.b.handle_timeout(pair.now);
         sent(&mut pair.b);
     }
-    let gave_up = pair.now;
-    assert!(gave_up.since(begun) < Duration::from_secs(160), "{:?}", gave_up.since(begun));
-    assert!(pair.b.poll_timeout().since(gave_up) < Duration::from_secs(5));
+}
+
+/// By an MRA a peer may choose another time: it counts once, and not for each repetition.
+#[test]
+fn the_time_of_an_mra_counts_once() {
+    let mut pair = usual_limits();
+    let mut flood = Flood::new(&pair, 66);
+    let conn = flood.ask_and_vanish(&mut pair).unwrap();
+    let begun = pair.now;
+    let mad = flood.mad_of(|theirs| {
+        let private_data = [0; Mra::PRIVATE_DATA];
+        let acknowledged = Answered::Rep;
+        let (local_comm_id, remote_comm_id, service_timeout) = (theirs, conn.0, 31);
+        Mra { local_comm_id, remote_comm_id, acknowledged, service_timeout, private_data }.into()
+    });
+    pair.b.handle_mad(pair.now, ip(66), CM_QPN, &mad);
+    assert_eq!(pair.b.state(conn), Some(ConnState::MraRepReceived));
+    wait_till_given_up(&mut pair);
+    let waited = pair.now.since(begun);
+    assert!(waited > Duration::from_secs(60) && waited < Duration::from_secs(230), "{waited:?}");
 }
 
 #[test]
@@ -179,6 +203,21 @@ fn half_open_requests_make_room() {
     }
     assert_eq!(honest, 50);
     assert!(pair.b.counters().half_open_dropped > 0);
+}
+
+/// A peer that asks without end displaces its own half-open requests, and not those of others.
+#[test]
+fn a_flood_displaces_only_itself() {
+    let mut pair = Pair::new();
+    let mut slow = Flood::new(&pair, 67);
+    let slow = slow.ask_and_vanish(&mut pair).expect("there is room");
+    let mut flood = Flood::new(&pair, 66);
+    for _ in 0..100 {
+        flood.ask_and_vanish(&mut pair);
+        pair.now = pair.now + Duration::from_millis(500);
+    }
+    assert!(pair.b.counters().half_open_dropped > 0);
+    assert_eq!(pair.b.state(slow), Some(ConnState::RepSent));
 }
 
 /// Carries messages between `a` and `b` until there are none; what is for others is lost.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health, Keeper};
+use remora_store::front::keyspace::{
+    Cluster, ClusterGroup, ClusterNode, Forgetful, Health, Keeper,
+};
 use remora_store::front::server::{Options, ServeError, Server};
 use remora_store::front::slots::{Part, Range, Runs, Shard};
+use remora_store::tablespace::TablespaceOptions;
 
-use crate::{Client, options, serve, serve_with};
+use crate::{Client, options, serve, serve_spaces, serve_with};
 
 #[test]
 fn values_come_back() {
@@ -226,6 +229,28 @@ fn pairs_are_stored_together_or_not_at_all() {
     client.send(long);
     let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
     client.ask("\r\nGET a\r\n", format!("{refused}$1\r\n0\r\n"));
+}
+
+/// Nor does memory that suffices for the first pairs alone.
+#[test]
+fn pairs_for_which_memory_does_not_suffice_are_not_stored() {
+    let spaces = TablespaceOptions::default();
+    let server = serve_spaces(&options(), Arc::new(Forgetful), 8 << 20, spaces);
+    let mut client = Client::redis(&server);
+    client.ask("SET a 0\r\n", "+OK\r\n");
+    let long = vec![b'v'; 3 << 20];
+    for name in ["MSET", "MSETNX"] {
+        let first = if name == "MSET" { "a" } else { "z" };
+        client.send(format!("*9\r\n${}\r\n{name}\r\n", name.len()));
+        client.send(format!("$1\r\n{first}\r\n$1\r\n1\r\n"));
+        for key in ["b", "c", "d"] {
+            client.send(format!("$1\r\n{key}\r\n${}\r\n", long.len()));
+            client.send(&long);
+            client.send("\r\n");
+        }
+        let refused = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        client.ask("GET a\r\nDBSIZE\r\n", format!("{refused}$1\r\n0\r\n:1\r\n"));
+    }
 }
 
 /// Each MSETNX sets both keys or none, whichever thread serves it.

@@ -1,6 +1,6 @@
 //! Strings: reading and writing whole values and parts of them.
 
-use crate::front::keyspace::{Change, Expiry, Refused, Seen};
+use crate::front::keyspace::{Change, Expiry, Seen};
 use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
 use crate::front::redis::commands::options::{
     Condition, End, agreed, digest_of, end, invalid_expire, once, time,
@@ -279,15 +279,12 @@ fn pairs(call: &Call<'_>) -> Done {
     Err(Wrong::says(format!("ERR wrong number of arguments for '{name}' command")))
 }
 
-/// Stores all pairs, or none if one of them is refused for its length.
+/// Stores all pairs, or none.
 fn store_pairs(call: &mut Call<'_>) -> Done {
-    for index in (1..call.len()).step_by(2) {
-        Refused::check(call.at(index), call.at(index + 1))?;
-    }
-    for index in (1..call.len()).step_by(2) {
-        let (key, value) = (call.at(index), call.at(index + 1));
-        call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::Default })?;
-    }
+    let pairs: Vec<_> =
+        (1..call.len()).step_by(2).map(|index| (call.at(index), call.at(index + 1))).collect();
+    let version = call.turn.world.keyspace.put_all(call.ts()?, &pairs, call.turn.now)?;
+    call.turn.version = call.turn.version.max(version);
     Ok(())
 }
 

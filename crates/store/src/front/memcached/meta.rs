@@ -310,7 +310,7 @@ fn mode(letter: Option<u8>) -> Result<Mode, &'static [u8]> {
 }
 
 /// Makes the version stale that `change` gives the key; it also says whether somebody has been told
-/// to fill that. Whoever sees this version waits until it is known to be stale.
+/// to fill that. A client that sees this version waits until it is known to be stale.
 fn make_stale(
     call: &mut Call<'_>,
     key: &[u8],

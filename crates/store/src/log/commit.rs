@@ -263,7 +263,7 @@ impl<D: Disk> Committer<D> {
         Ok(self.synced(now_ms))
     }
 
-    /// Syncs all that was written, to where the next process finds it; answers how many records that
+    /// Syncs all that was written, where the next process finds it; answers how many records that
     /// made durable.
     fn sync(&mut self, now_ms: u64) -> io::Result<usize> {
         if let Some(mut segment) = self.segment.take() {

@@ -80,9 +80,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let buckets = pairs.len() as u64;
         let needed = buckets * BUCKET;
         self.with_room(space, 0, now, || match self.usage.take(needed) {
-            true => Ok(spare.0.set(buckets)),
+            true => Ok(()),
             false => Err(UpdateError::Memory { needed, limit: self.usage.limit() }),
         })?;
+        spare.0.set(buckets);
         for &(key, value) in pairs {
             let partition = self.hasher.hash(space, key).partition(self.table.geometry.partitions);
             let write = || self.write(space, key, Unwritten { value, flags: 0 });

@@ -199,6 +199,27 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX … | PX … | EXAT … | PXAT … | PERSIST]`.
 pub(crate) fn getex(call: &mut Call<'_>) -> Done {
+    let wanted = match end_wanted(call) {
+        // As in Redis: where there is no key, nobody looks at the time.
+        Err(wrong) if wrong != SYNTAX && call.look(call.at(1))?.is_none() => {
+            call.reply.null();
+            call.count(false);
+            return Ok(());
+        }
+        wanted => wanted?,
+    };
+    let now = call.turn.now;
+    swap(call, |seen| match (seen, wanted) {
+        (None, _) | (_, None | Some(End::Keep)) => Change::Keep,
+        (_, Some(End::At(at))) if at <= now => Change::Delete,
+        (_, Some(End::At(at))) => Change::Touch { expires_ms: Some(at) },
+        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Change::Keep,
+        (_, Some(End::Never)) => Change::Touch { expires_ms: None },
+    })
+}
+
+/// The end that `GETEX` is to give the key.
+fn end_wanted(call: &Call<'_>) -> Result<Option<End>, Wrong> {
     let (mut wanted, mut index) = (None, 2);
     while index < call.len() {
         if call.is(index, "persist") {
@@ -210,14 +231,7 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Done {
         }
         index += 1;
     }
-    let now = call.turn.now;
-    swap(call, |seen| match (seen, wanted) {
-        (None, _) | (_, None | Some(End::Keep)) => Change::Keep,
-        (_, Some(End::At(at))) if at <= now => Change::Delete,
-        (_, Some(End::At(at))) => Change::Touch { expires_ms: Some(at) },
-        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Change::Keep,
-        (_, Some(End::Never)) => Change::Touch { expires_ms: None },
-    })
+    Ok(wanted)
 }
 
 /// `DELEX key [IFEQ … | IFNE … | IFDEQ … | IFDNE …]`.

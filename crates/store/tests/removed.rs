@@ -1,7 +1,7 @@
 //! A directory that is removed or moved while a store keeps its log in it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use remora_store::disk::Directory;
@@ -28,7 +28,7 @@ impl Drop for Temporary {
 }
 
 /// The log of a directory, and how many records there are.
-fn opened(path: &PathBuf) -> (Log, Committer<Directory>, u64) {
+fn opened(path: &Path) -> (Log, Committer<Directory>, u64) {
     let disk = Arc::new(Directory::open(path).unwrap());
     let options = Options { fsync: Fsync::Always, retry_ms: 1, ..Options::default() };
     let log = Log::new(options);

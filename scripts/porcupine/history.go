@@ -15,7 +15,7 @@ type line struct {
 	Key    string `json:"key"`
 	Client int    `json:"client"`
 	Op     string `json:"op"`
-	// What a set or a swap writes, or an add adds; and what a swap wants to find.
+	// What a set or a swap writes, an add adds, or how much an append makes it longer; and what a swap wants to find.
 	Value *int64 `json:"value"`
 	Old   *int64 `json:"old"`
 	// The order of beginnings and ends. No end: nobody saw the answer.
@@ -35,7 +35,7 @@ func (l *line) check() error {
 		return errors.New("it has no \"invoke\"")
 	case !isOpen && *l.Return < *l.Invoke:
 		return errors.New("it ends before it begins")
-	case (l.Op == "set" || l.Op == "swap" || l.Op == "add") && l.Value == nil:
+	case (l.Op == "set" || l.Op == "swap" || l.Op == "add" || l.Op == "append") && l.Value == nil:
 		return errors.New("it has no \"value\"")
 	case l.Op == "swap" && l.Old == nil:
 		return errors.New("it has no \"old\"")
@@ -45,10 +45,10 @@ func (l *line) check() error {
 		return errors.New("it has ended and does not say which sum it \"found\"")
 	}
 	switch l.Op {
-	case "get", "set", "delete", "swap", "add", "flush":
+	case "get", "set", "delete", "swap", "add", "append", "flush":
 		return nil
 	}
-	return fmt.Errorf("%q is no operation: get, set, delete, swap, add and flush are", l.Op)
+	return fmt.Errorf("%q is no operation: get, set, delete, swap, add, append and flush are", l.Op)
 }
 
 // operation is the line as porcupine takes it. What nobody saw the end of ends after all others:
@@ -109,6 +109,8 @@ func (l *line) step(s state) (bool, state) {
 		// What is not there is 0, in a state too.
 		after := state{true, s.value + *l.Value}
 		return isOpen || after.is(l.Found), after
+	case "append":
+		return true, state{true, s.value + *l.Value}
 	case "flush":
 		return true, state{}
 	default:

@@ -11,6 +11,7 @@ const (
 	swap13   = `{"key":"k","client":2,"op":"swap","old":1,"value":3,"invoke":4,"return":9,"did":true}` +
 		"\n"
 	add2       = `{"key":"k","client":2,"op":"add","value":2,"invoke":4,"return":9,"found":3}` + "\n"
+	append2    = `{"key":"k","client":2,"op":"append","value":2,"invoke":4,"return":9}` + "\n"
 	flush      = `{"key":"k","client":2,"op":"flush","invoke":4,"return":9}` + "\n"
 	openDelete = `{"key":"k","client":3,"op":"delete","invoke":2}` + "\n"
 )
@@ -41,6 +42,8 @@ func TestVerdicts(t *testing.T) {
 		{"an add to nothing", strings.ReplaceAll(add2, `"found":3`, `"found":2`), 0},
 		{"an add that is lost", set1 + add2 + add2, 1},
 		{"an add that is carried out twice", set1 + add2 + get("10", "11", "5"), 1},
+		{"an append", set1 + append2 + get("5", "6", "1") + get("7", "8", "3"), 0},
+		{"an append that is lost", set1 + append2 + append2 + get("10", "11", "3"), 1},
 		{"a flush", set1 + flush + get("5", "6", "1") + get("7", "8", ""), 0},
 		{"a flush that leaves a key", set1 + flush + get("10", "11", "1"), 1},
 		{"an add without its sum", strings.ReplaceAll(add2, `,"found":3`, ""), 2},

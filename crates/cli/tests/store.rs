@@ -271,6 +271,13 @@ fn what_redis_has_saved_is_loaded_and_dumped() {
     let about = succeed([&in_db5[..], &["--json"]].concat());
     let about: Value = serde_json::from_str(&about).unwrap();
     assert_eq!(about["expires_ms"], 4_102_444_800_123u64);
+    // What was to stay there stays where a tablespace lets its keys go.
+    succeed(["store", "dump", &node, "--format", "rdb", "--tablespace", "db0", "--out", out]);
+    succeed(["store", "tablespace", &node, "create", "brief", "--expire", "1000"]);
+    succeed(["store", "load", &node, out, "--tablespace", "brief"]);
+    let about = succeed(["store", "get", &node, "int16", "--tablespace", "brief", "--json"]);
+    let about: Value = serde_json::from_str(&about).unwrap();
+    assert_eq!(about["expires_ms"], Value::Null);
     let wrong = fail(["store", "load", &node, out, "--key", "id"]);
     assert!(wrong.contains("leave out --schema and --key"), "{wrong}");
 }

@@ -19,7 +19,8 @@ pub struct Item {
     pub key: Vec<u8>,
     /// The value.
     pub value: Vec<u8>,
-    /// When it expires, in ms of Unix time; 0 for as the tablespace has it.
+    /// When it expires, in ms of Unix time; 0 for as the tablespace has it, and
+    /// [`EXPIRY_NEVER`](remora_store::way::call::EXPIRY_NEVER) for never.
     pub expires_ms: u64,
     /// For a person; may be empty.
     pub place: String,

@@ -70,6 +70,14 @@ pub trait Disk: Send + Sync {
     /// What the operating system says.
     fn sync(&self) -> io::Result<()>;
 
+    /// Whether the directory, and an open file of it, are still where the next process looks for
+    /// them: a file that was removed takes all that is written, and nobody finds that again.
+    ///
+    /// # Errors
+    ///
+    /// What is not there any more; else what the operating system says.
+    fn check(&self, file: Option<&Self::File>) -> io::Result<()>;
+
     /// Where the directory is, for messages to people.
     fn place(&self) -> String;
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 
-pub use self::change::{Change, Changed, Old, UpdateError, Updated, Value};
+pub use self::change::{Change, Changed, Old, Pair, UpdateError, Updated, Value};
 pub use self::expiry::Expiry;
 pub(crate) use self::read::{LONG, Short, is_long};
 pub use self::reclaim::Located;

@@ -18,13 +18,13 @@ use std::time::Duration;
 use history::card::{Get, ask};
 use history::course::{Client, Course, KEYS, name_of};
 use history::redis::{Line, Redis};
-use history::value::{bytes_of, value_of};
+use history::value::{appended, bytes_of, value_of};
 use history::{Event, Op, Record, Ret};
 use remora::kernel::CallFailure;
 use remora::{Device, DeviceOptions, wait_for};
 use remora_store::client::{AsyncStoreClient, Put, StoreClient, StoreError};
 use remora_store::service::{Service, ServiceOptions};
-use remora_store::way::call::Condition;
+use remora_store::way::call::{Condition, Placement};
 use remora_store::way::chain::ChainError;
 use remora_store::way::connect::ClientOptions;
 use remora_store::way::one_sided::OneSidedError;
@@ -61,6 +61,10 @@ impl SequentialSpec for Key {
                 let sum = self.0.unwrap_or(0) + more;
                 self.0 = Some(sum);
                 Ret::Sum(sum)
+            }
+            Op::Append(more) => {
+                self.0 = Some(self.0.unwrap_or(0) + more);
+                Ret::Done
             }
             Op::Flush => {
                 self.0 = None;
@@ -160,6 +164,11 @@ impl Dropping {
             Op::Add(more) => {
                 Ret::Sum(client.count(key, more.into()).await?.try_into().expect("a sum"))
             }
+            Op::Append(more) => {
+                let how = Put { placement: Placement::Append, ..Put::default() };
+                client.put_with(key, &appended(more), &how).await?.expect("no condition");
+                Ret::Done
+            }
             Op::Flush => client.flush().await.map(|()| Ret::Done)?,
         })
     }
@@ -237,6 +246,11 @@ impl Client for Memcached {
             Op::Get => return Some(Ret::Value(self.gets(key).map(|(value, _)| value))),
             Op::Set(value) => self.store(&format!("set {key}"), value, ""),
             Op::Add(more) => return Some(Ret::Sum(self.add(key, more))),
+            Op::Append(more) => {
+                let mut request = format!("ms {key} {more} MA N0\r\n").into_bytes();
+                request.extend([&appended(more)[..], b"\r\n"].concat());
+                self.ask(&request)
+            }
             Op::Flush => self.ask(b"flush_all\r\n"),
             Op::Delete => self.ask(format!("delete {key}\r\n").as_bytes()),
             // What has another number has another value: values are set once.
@@ -248,7 +262,7 @@ impl Client for Memcached {
             },
         };
         Some(match (op, answer.as_str()) {
-            (Op::Set(_), "STORED") | (Op::Flush, "OK") => Ret::Done,
+            (Op::Set(_), "STORED") | (Op::Flush, "OK") | (Op::Append(_), "HD") => Ret::Done,
             (Op::Delete, "DELETED") | (Op::Swap(..), "STORED") => Ret::Did(true),
             (Op::Delete | Op::Swap(..), "NOT_FOUND") | (Op::Swap(..), "EXISTS") => Ret::Did(false),
             (op, answer) => panic!("{op:?}: {answer}"),
@@ -293,7 +307,7 @@ fn clients(service: &Service) -> Vec<Box<dyn Client>> {
 fn all_ways_in_together_are_linearizable() {
     let service = serve();
     let (mut clients, mut course) = (clients(&service), Course::default());
-    course.flushes = true;
+    (course.flushes, course.grows, course.keys) = (true, true, KEYS + 1);
     let mut record = Record::create("store");
     let mut ended = vec![0; clients.len()];
     let mut open = 0;
@@ -313,7 +327,7 @@ fn all_ways_in_together_are_linearizable() {
             open += u32::from(event.ended.is_none());
             record.add(&name_of(round, event.key), event);
         }
-        for key in 0..KEYS {
+        for key in 0..course.keys {
             judge(round, key, events.iter().filter(|event| event.key == key).copied().collect());
         }
     }
@@ -346,6 +360,12 @@ fn the_judge_knows_what_cannot_be() {
     let add = |client, sum| (client, Op::Add(2), 2, Some((3, Ret::Sum(sum))));
     assert!(is_linearizable(&events(&[set, add(1, 3), add(2, 5), get(4, Some(5))])));
     assert!(!is_linearizable(&events(&[set, add(1, 3), add(2, 3)])), "one is lost");
+    let append = |client| (client, Op::Append(2), 2, Some((3, Ret::Done)));
+    assert!(is_linearizable(&events(&[set, append(1), append(2), get(4, Some(5))])));
+    assert!(
+        !is_linearizable(&events(&[set, append(1), append(2), get(4, Some(3))])),
+        "one is lost"
+    );
     let flush = (2, Op::Flush, 2, Some((3, Ret::Done)));
     assert!(is_linearizable(&events(&[set, flush, get(4, None)])));
     assert!(!is_linearizable(&events(&[set, flush, get(4, Some(1))])), "it is back");

@@ -225,6 +225,10 @@ impl Disk for OpensAllBut {
         self.disk.sync()
     }
 
+    fn check(&self, file: Option<&Self::File>) -> io::Result<()> {
+        self.disk.check(file)
+    }
+
     fn place(&self) -> String {
         self.disk.place()
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, Result};
 use clap::Args;
 use remora_store::client::{self, StoreError};
-use remora_store::way::call::{Condition, EXPIRY_KEPT, Placement};
+use remora_store::way::call::{Condition, EXPIRY_KEPT, EXPIRY_NEVER, Placement};
 use serde_json::json;
 
 use super::StoreArgs;
@@ -149,7 +149,7 @@ fn in_seconds(seconds: f64) -> Result<u64> {
     let at = after.and_then(|after| SystemTime::now().checked_add(after));
     let at = at.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
     let ms = at.and_then(|at| u64::try_from(at.as_millis()).ok());
-    let ms = ms.filter(|ms| *ms < EXPIRY_KEPT);
+    let ms = ms.filter(|ms| *ms < EXPIRY_NEVER);
     ms.with_context(|| format!("{seconds} is no number of seconds in which a key can expire"))
 }
 

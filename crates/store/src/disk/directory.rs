@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -114,6 +115,20 @@ impl Disk for Directory {
 
     fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()
+    }
+
+    fn check(&self, file: Option<&fs::File>) -> io::Result<()> {
+        let gone = |what| Err(io::Error::new(io::ErrorKind::NotFound, what));
+        let own = self.handle.metadata()?;
+        match fs::metadata(&self.path) {
+            Ok(there) if (there.dev(), there.ino()) == (own.dev(), own.ino()) => {}
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => return gone("the directory was removed or moved"),
+        }
+        match file.map(fs::File::metadata).transpose()? {
+            Some(file) if file.nlink() == 0 => gone("the newest segment was removed"),
+            _ => Ok(()),
+        }
     }
 
     fn place(&self) -> String {

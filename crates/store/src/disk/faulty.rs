@@ -392,6 +392,13 @@ impl Disk for Faulty {
         answer(outcome)
     }
 
+    fn check(&self, file: Option<&FaultyFile>) -> io::Result<()> {
+        let state = self.lock();
+        state.awake()?;
+        let is_linked = |file: &FaultyFile| state.names.values().any(|inode| *inode == file.inode);
+        if file.is_none_or(is_linked) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    }
+
     fn place(&self) -> String {
         "memory".to_owned()
     }

@@ -10,11 +10,12 @@ use thiserror::Error;
 use crate::front::slots::{Range, Shard};
 /// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
-use crate::item::{KEY_MAX, VALUE_MAX};
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
 /// When a value that is put ends.
 pub use crate::store::Expiry;
+/// A key and its value.
+pub use crate::store::Pair;
 /// A tablespace, as the store names it.
 pub use crate::tablespace::TablespaceId;
 
@@ -112,19 +113,6 @@ pub enum Refused {
     Other(String),
 }
 
-impl Refused {
-    /// Whether a key and a value are of lengths that are stored.
-    pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), Refused> {
-        if !(1..=KEY_MAX).contains(&key.len()) {
-            return Err(Refused::Key { limit: KEY_MAX });
-        }
-        if value.len() > VALUE_MAX {
-            return Err(Refused::Value { limit: VALUE_MAX });
-        }
-        Ok(())
-    }
-}
-
 /// A change that looks at a key's value, if it has one, and decides.
 pub type Decide<'d, 'v> = &'d mut dyn FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>;
 /// What a scan shows: a key and its end; false ends the scan.
@@ -176,6 +164,12 @@ pub trait Keyspace: Send + Sync + Debug {
         now: u64,
         decide: Decide<'_, '_>,
     ) -> Result<Option<u64>, Refused>;
+
+    /// Puts all pairs, in order, or none of them. The answer is the version of the last one.
+    ///
+    /// # Errors
+    /// If they cannot be put.
+    fn put_all(&self, ts: TablespaceId, pairs: &[Pair<'_>], now: u64) -> Result<u64, Refused>;
 
     /// Shows keys from where `cursor` says, about `budget` of them. Each key that is there during
     /// a whole walk is shown at least once. The answer is where to go on; 0 is the end.

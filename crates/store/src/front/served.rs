@@ -5,7 +5,9 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::front::keyspace::{Change, Decide, Found, Keyspace, LetGo, Refused, Row, Seen, Visit};
+use crate::front::keyspace::{
+    Change, Decide, Found, Keyspace, LetGo, Pair, Refused, Row, Seen, Visit,
+};
 use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
@@ -181,6 +183,10 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         });
         let updated = updated?;
         Ok((updated.changed != Changed::Kept).then_some(updated.version))
+    }
+
+    fn put_all(&self, ts: TablespaceId, pairs: &[Pair<'_>], now: u64) -> Result<u64, Refused> {
+        Ok(self.store.put_all(ts, pairs, now)?)
     }
 
     fn scan(

@@ -34,6 +34,8 @@ pub struct Committer<D: Disk> {
     disk: Arc<D>,
     log: Log,
     segment: Option<Segment<D::File>>,
+    /// The segment that was no longer in its place, or whose directory was not.
+    lost: Option<D::File>,
     /// What is not on the disk for sure, oldest first.
     unsynced: Vec<Group>,
     unsynced_bytes: usize,
@@ -71,6 +73,7 @@ impl<D: Disk> Committer<D> {
             disk,
             log,
             segment: None,
+            lost: None,
             unsynced: Vec::new(),
             unsynced_bytes: 0,
             cut: None,
@@ -233,6 +236,8 @@ impl<D: Disk> Committer<D> {
     /// records that made durable.
     fn begin_segment(&mut self, now_ms: u64) -> io::Result<usize> {
         self.segment = None;
+        self.disk.check(self.lost.as_ref())?;
+        self.lost = None;
         let Some(group) = self.unsynced.last_mut() else { return Ok(self.synced(now_ms)) };
         group.batch.set_mark(&mark(&self.log));
         let first = self.unsynced[0].first;
@@ -258,10 +263,16 @@ impl<D: Disk> Committer<D> {
         Ok(self.synced(now_ms))
     }
 
-    /// Syncs all that was written; answers how many records that made durable.
+    /// Syncs all that was written, where the next process finds it; answers how many records that
+    /// made durable.
     fn sync(&mut self, now_ms: u64) -> io::Result<usize> {
-        if let Some(segment) = &mut self.segment {
+        if let Some(mut segment) = self.segment.take() {
             segment.file.sync()?;
+            if let Err(gone) = self.disk.check(Some(&segment.file)) {
+                self.lost = Some(segment.file);
+                return Err(gone);
+            }
+            self.segment = Some(segment);
         }
         Ok(self.synced(now_ms))
     }
@@ -286,9 +297,12 @@ impl<D: Disk> Committer<D> {
             // A file that was begun in vain is removed at the next start, if it is not now.
             _ = self.disk.remove(&format!("{}{TEMPORARY}", segment_name(first)));
         }
-        let advice = match is_full(error) {
-            true => "make room there; it is tried again by itself",
-            false => "it is tried again by itself; look at the disk",
+        let advice = match error.kind() {
+            _ if is_full(error) => "make room there; it is tried again by itself",
+            io::ErrorKind::NotFound => {
+                "put it back as it was, or copy the store (remora store dump) before it ends"
+            }
+            _ => "it is tried again by itself; look at the disk",
         };
         let place = self.disk.place();
         self.log.failed(&format!("cannot write the log in {place}: {error}; {advice}"));

@@ -10,7 +10,7 @@ use crate::item::VALUE_MAX;
 use crate::journal::Journal;
 use crate::memory::Memory;
 use crate::scan::{BATCH_MAX, Cursor};
-use crate::store::{Store, UpdateError};
+use crate::store::{Change, Expiry, Store, UpdateError, Value};
 use crate::tablespace::{TablespaceError, TablespaceId, TablespaceOptions};
 
 /// What an import came to.
@@ -63,8 +63,9 @@ pub fn database_of(name: &str) -> Option<u64> {
     (database_name(database) == name).then_some(database)
 }
 
-/// Puts all strings of a file into a store, in place of those that have the same keys. `now` is in
-/// ms of Unix time.
+/// Puts all strings of a file into a store, in place of those that have the same keys. What has no
+/// expiry in the file never expires, whatever a tablespace's default is. `now` is in ms of Unix
+/// time.
 ///
 /// # Errors
 ///
@@ -88,7 +89,9 @@ pub fn import<R: Read, M: Memory, J: Journal>(
                 _ => tablespace(store, entry.database)?,
             };
             current = Some((entry.database, id));
-            let put = store.put(id, entry.key, entry.value, 0, entry.expires_ms, now);
+            let value = Value::Given(entry.value);
+            let change = Change::Put { value, flags: 0, expiry: Expiry::of_item(entry.expires_ms) };
+            let put = store.update(id, entry.key, now, &mut |_, _| change);
             let strings = imported.strings;
             put.map_err(|source| ImportError::Store { strings, source })?;
             imported.strings += 1;
@@ -227,6 +230,21 @@ mod tests {
         assert_eq!((imported.strings, imported.expired, imported.empty_keys), (1, 1, 1));
         assert!(value(&store, 0, b"here").is_some());
         assert!(value(&store, 0, b"late").is_none());
+    }
+
+    /// What never expires where it comes from does not expire here.
+    #[test]
+    fn an_import_has_no_default_expiry() {
+        let store = store();
+        let brief =
+            TablespaceOptions { default_expiry_ms: Some(50), ..TablespaceOptions::new("db0") };
+        store.create_tablespace(&brief).unwrap();
+        let mut writer = RdbWriter::new(Vec::new()).unwrap();
+        writer.put(0, b"for ever", b"1", None).unwrap();
+        writer.put(0, b"a while", b"2", Some(900)).unwrap();
+        import(&writer.finish().unwrap()[..], &store, 5).unwrap();
+        assert_eq!(value(&store, 0, b"for ever"), Some((b"1".to_vec(), None)));
+        assert_eq!(value(&store, 0, b"a while"), Some((b"2".to_vec(), Some(900))));
     }
 
     #[test]

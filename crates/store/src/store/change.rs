@@ -1,9 +1,13 @@
 //! The one primitive of change.
 
+mod all;
+
 use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 
+pub use self::all::Pair;
+use self::all::Spare;
 use super::expiry::Expiry;
 use super::read::{LONG, Seen, Use};
 use super::scratch::with_scratch;
@@ -239,6 +243,7 @@ struct Subject<'a> {
     key: &'a [u8],
     hash: Hash,
     asked: Option<Asked<'a>>,
+    spare: Option<&'a Spare>,
 }
 
 /// The key that is to be changed, and who asks for that.
@@ -247,6 +252,7 @@ struct Target<'a> {
     key: &'a [u8],
     hash: Hash,
     asked: Option<Asked<'a>>,
+    spare: Option<&'a Spare>,
 }
 
 type Current = Option<(SlotPlace, Slot, Seen)>;
@@ -305,7 +311,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.note_time(now);
         let hash = self.hasher.hash(space, key);
         let partition = hash.partition(self.table.geometry.partitions);
-        let (target, mut tries) = (Target { key, hash, asked }, 0);
+        let (target, mut tries) = (Target { key, hash, asked, spare: None }, 0);
         loop {
             tries += 1;
             match self.update_once(space, target, now, decide) {
@@ -397,7 +403,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     fn try_update<'v: 'w, 'w>(
         &self,
         space: TablespaceId,
-        Target { key, hash, asked }: Target<'_>,
+        Target { key, hash, asked, spare }: Target<'_>,
         now: u64,
         decide: &mut Decide<'_, 'v>,
         decision: Decision<'_, 'w>,
@@ -405,7 +411,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> Result<Attempt<'w>, UpdateError> {
         let mut locked = self.table.lock_for(hash);
         let place = self.spaces.serving(space).ok_or(UpdateError::Tablespace(space))?;
-        let subject = Subject { id: space, space: place, key, hash, asked };
+        let subject = Subject { id: space, space: place, key, hash, asked, spare };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
@@ -634,7 +640,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let place = match current {
             Some((place, ..)) => place,
             None => {
-                let room = locked.make_room(subject.hash, || self.usage.take(BUCKET));
+                let room = locked.make_room(subject.hash, || self.take_bucket(subject));
                 room.map_err(|Crowded| give_up(self.crowded()))?
             }
         };
@@ -711,7 +717,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let hash = self.hasher.hash(tablespace, key);
         let mut locked = self.table.lock_for(hash);
         let space = self.spaces.serving(tablespace).ok_or(UpdateError::Tablespace(tablespace))?;
-        let subject = Subject { id: tablespace, space, key, hash, asked: None };
+        let subject = Subject { id: tablespace, space, key, hash, asked: None, spare: None };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
         if current.is_some_and(|(_, _, seen)| seen.head.version >= version)
@@ -751,6 +757,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
         space.overdraw(block.size);
         self.free(block.at);
         Err(UpdateError::Quota { needed: block.size, quota: space.quota() })
+    }
+
+    /// Takes memory for the index to grow by a bucket.
+    fn take_bucket(&self, subject: &Subject<'_>) -> bool {
+        subject.spare.is_some_and(Spare::take) || self.usage.take(BUCKET)
     }
 
     /// Why there is no room in the index.

@@ -16,6 +16,7 @@
 //!                                cursor;
 //!                                Create: the quota in bytes, 0 for none
 //!      32  expires_ms     u64   Unix time; 0: the tablespace's default; all ones: as it was;
+//!                                all ones but the last: never;
 //!                                Create: how long items live in ms, 0 for ever
 //!      40  flags          u32   the client's own; Scan: 1 for rows with heads; Info: the section;
 //!                                Create: the codec, and 2^16 if it evicts
@@ -57,6 +58,8 @@ pub const VALUE_MAX: usize = 16 << 20;
 pub const PREDICATE_MAX: usize = 64 << 10;
 /// An expiry that stays as it was.
 pub const EXPIRY_KEPT: u64 = u64::MAX;
+/// No expiry, whatever the tablespace's default is.
+pub const EXPIRY_NEVER: u64 = u64::MAX - 1;
 /// Flag of a Scan: each row's value has an [`AnswerHead`] before it, and a row that is longer than
 /// an answer comes without its value, whose length the head has.
 pub const WITH_HEADS: u32 = 1;
@@ -248,7 +251,7 @@ pub struct Call<'a> {
     /// Info: the cursor; of a Create: the quota, 0 for none.
     pub argument: u64,
     /// When the key expires, in milliseconds of Unix time; 0 for as the tablespace has it by
-    /// default, [`EXPIRY_KEPT`] for as it was.
+    /// default, [`EXPIRY_KEPT`] for as it was, [`EXPIRY_NEVER`] for never.
     pub expires_ms: u64,
     /// The client's own flags; of a Scan: [`WITH_HEADS`] or 0; of an Info: the section; of a
     /// Create: the number of the codec, and [`EVICTS`] if it does.

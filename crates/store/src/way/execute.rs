@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remora::kernel::CallStatus;
 
 use super::call::{
-    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EVICTS, EXPIRY_KEPT, HOLDS_BACK, Operation,
-    Placement, Refused, VALUE_MAX, WITH_HEADS,
+    ANSWER_LEN, AnswerHead, BadCall, Call, Condition, EVICTS, EXPIRY_KEPT, EXPIRY_NEVER,
+    HOLDS_BACK, Operation, Placement, Refused, VALUE_MAX, WITH_HEADS,
 };
 use super::index::Index;
 use super::row;
@@ -385,6 +385,7 @@ fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Expiry {
     match (call.expires_ms, old) {
         (EXPIRY_KEPT, Some(old)) => Expiry::of_item(old.found.expires_ms),
         (EXPIRY_KEPT, None) | (0, _) => Expiry::Default,
+        (EXPIRY_NEVER, _) => Expiry::Never,
         (at, _) => Expiry::At(at),
     }
 }

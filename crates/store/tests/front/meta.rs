@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use remora_store::front::keyspace::{Forgetful, Keyspace};
@@ -29,12 +30,25 @@ struct Talk {
 
 impl Talk {
     fn new() -> Talk {
+        let [talk] = Talk::several();
+        talk
+    }
+
+    /// Sessions on one store, each for a thread.
+    fn several<const N: usize>() -> [Talk; N] {
         let made = store::Options { traced: Some("memcached"), ..store::Options::new(1 << 20, 7) };
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
         let keyspace: Arc<dyn Keyspace> = Arc::new(Served::new(Arc::new(store), 1 << 20, spaces));
-        let world = Arc::new(World::new(keyspace, Arc::new(Forgetful), 1, false));
-        Talk { session: Session::new(&world), turn: Turn::new(world) }
+        let world = Arc::new(World::new(keyspace, Arc::new(Forgetful), N, false));
+        [(); N].map(|()| Talk { session: Session::new(&world), turn: Turn::new(world.clone()) })
+    }
+
+    /// Asks now.
+    fn answer(&mut self, request: &str) -> String {
+        let mut out = Vec::new();
+        self.session.run(&mut self.turn, request.as_bytes(), &mut out);
+        String::from_utf8(out).unwrap()
     }
 
     /// Asks at that second.
@@ -69,6 +83,35 @@ fn an_item_says_when_it_was_used_last() {
         "ms t 1 T100\r\nx\r\nme t\r\n",
         "HD\r\nME t exp=-100 la=0 cas=12 fetch=no cls=1 size=42\r\n",
     );
+}
+
+/// A version that is stale is so from its beginning: nobody sees it as a good one first.
+#[test]
+fn a_stale_version_is_never_seen_as_a_good_one() {
+    let [mut one, mut other] = Talk::several();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..20_000 {
+                one.answer("ms k 1\r\nx\r\n");
+                let answer = one.answer("md k I q\r\nmn\r\n");
+                assert!(answer.ends_with("MN\r\n"), "{round}: {answer}");
+            }
+            is_over.store(true, SeqCst);
+        });
+        // The last version that was seen without a mark.
+        let mut good = String::new();
+        while !is_over.load(SeqCst) {
+            let answer = other.answer("mg k c\r\n");
+            let mut words = answer.split_ascii_whitespace().skip(1);
+            let Some(version) = words.next() else { continue };
+            if words.any(|word| word == "X") {
+                assert_ne!(version, good, "it was no stale one before");
+            } else {
+                good = version.to_owned();
+            }
+        }
+    });
 }
 
 /// memcached, at a socket in a directory of its own.

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
-use remora_store::front::keyspace::{Cluster, ClusterGroup, ClusterNode, Health, Keeper};
+use remora_store::front::keyspace::{
+    Cluster, ClusterGroup, ClusterNode, Forgetful, Health, Keeper,
+};
 use remora_store::front::server::{Options, ServeError, Server};
 use remora_store::front::slots::{Part, Range, Runs, Shard};
+use remora_store::tablespace::TablespaceOptions;
 
-use crate::{Client, options, serve, serve_with};
+use crate::{Client, options, serve, serve_spaces, serve_with};
 
 #[test]
 fn values_come_back() {
@@ -45,7 +48,7 @@ fn odd_requests_are_answered_as_redis_does() {
                      'exec' command\r\n";
     client.ask("EXEC now\r\n", discarded);
     client.ask("EXEC\r\nGET k\r\n", "-ERR EXEC without MULTI\r\n$-1\r\n");
-    client.ask("EXEC now\r\n", "-ERR wrong number of arguments for 'exec' command\r\n");
+    client.ask("EXEC now\r\n", discarded);
     client.ask("WAIT -1 0\r\nWAIT 0 -1\r\n", ":0\r\n-ERR timeout is negative\r\n");
     client.ask("WAIT 0 x\r\n", "-ERR timeout is not an integer or out of range\r\n");
     client.ask("ASKING\r\n", "-ERR This instance has cluster support disabled\r\n");
@@ -134,6 +137,15 @@ fn mistakes_are_answered_as_redis_does() {
     client.ask("RENAME no k\r\n", "-ERR no such key\r\n");
     client.ask("SELECT 16\r\n", "-ERR DB index is out of range\r\n");
     client.ask("EXEC\r\n", "-ERR EXEC without MULTI\r\n");
+    // The number is looked at when there is a key.
+    client.ask("GETEX no EX 0\r\nGETEX no EX x\r\n", "$-1\r\n$-1\r\n");
+    client.ask("GETEX no EX\r\n", "-ERR syntax error\r\n");
+    client.ask("GETEX k EX 0\r\n", "-ERR invalid expire time in 'getex' command\r\n");
+    client.ask("MEMORY USAGE k SAMPLES\r\n", "-ERR syntax error\r\n");
+    let text = "-ERR count should be greater than or equal to -1\r\n";
+    client.ask("SLOWLOG GET x\r\nSLOWLOG GET -2\r\n", [text, text].concat());
+    let failed = "-ERR CONFIG SET failed (possibly related to argument 'timeout') - ";
+    client.ask("CONFIG SET timeout 0 TIMEOUT 0\r\n", format!("{failed}duplicate parameter\r\n"));
     client.ask("CLIENT FOO\r\n", "-ERR unknown subcommand 'FOO'. Try CLIENT HELP.\r\n");
     client.ask("SCAN x\r\n", "-ERR invalid cursor\r\n");
     client.ask(
@@ -226,6 +238,28 @@ fn pairs_are_stored_together_or_not_at_all() {
     client.send(long);
     let refused = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)\r\n";
     client.ask("\r\nGET a\r\n", format!("{refused}$1\r\n0\r\n"));
+}
+
+/// Nor does memory that suffices for the first pairs alone.
+#[test]
+fn pairs_for_which_memory_does_not_suffice_are_not_stored() {
+    let spaces = TablespaceOptions::default();
+    let server = serve_spaces(&options(), Arc::new(Forgetful), 8 << 20, spaces);
+    let mut client = Client::redis(&server);
+    client.ask("SET a 0\r\n", "+OK\r\n");
+    let long = vec![b'v'; 3 << 20];
+    for name in ["MSET", "MSETNX"] {
+        let first = if name == "MSET" { "a" } else { "z" };
+        client.send(format!("*9\r\n${}\r\n{name}\r\n", name.len()));
+        client.send(format!("$1\r\n{first}\r\n$1\r\n1\r\n"));
+        for key in ["b", "c", "d"] {
+            client.send(format!("$1\r\n{key}\r\n${}\r\n", long.len()));
+            client.send(&long);
+            client.send("\r\n");
+        }
+        let refused = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        client.ask("GET a\r\nDBSIZE\r\n", format!("{refused}$1\r\n0\r\n:1\r\n"));
+    }
 }
 
 /// Each MSETNX sets both keys or none, whichever thread serves it.

@@ -24,6 +24,16 @@ fn info(server: &Server) -> BTreeMap<String, String> {
     lines
 }
 
+#[test]
+fn the_time_that_the_process_has_used_is_told() {
+    let server = serve(&options());
+    let seconds = |name: &str| info(&server)[name].parse::<f64>().unwrap();
+    assert!(seconds("used_cpu_user_children") >= 0.0 && seconds("used_cpu_sys_children") >= 0.0);
+    // To ask takes time, too.
+    let used = (0..100_000).any(|_| seconds("used_cpu_user") + seconds("used_cpu_sys") > 0.0);
+    assert!(used);
+}
+
 /// What memcached's `stats WHAT` answers, by name.
 fn stats(client: &mut Client, what: &str) -> BTreeMap<String, u64> {
     client.send(format!("stats {what}\r\n"));

@@ -1,9 +1,9 @@
 //! Operations of clients over the card.
 
 use remora_store::client::{About, Put, StoreClient, StoreError};
-use remora_store::way::call::Condition;
+use remora_store::way::call::{Condition, Placement};
 
-use super::value::{bytes_of, value_of};
+use super::value::{appended, bytes_of, value_of};
 use super::{Op, Ret};
 
 /// A way to read.
@@ -31,6 +31,11 @@ pub(crate) fn ask(
             Ret::Did(client.put_with(key, &bytes_of(new), &how)?.is_some())
         }
         Op::Add(more) => Ret::Sum(client.count(key, more.into())?.try_into().expect("a sum")),
+        Op::Append(more) => {
+            let how = Put { placement: Placement::Append, ..Put::default() };
+            client.put_with(key, &appended(more), &how)?.expect("no condition");
+            Ret::Done
+        }
         Op::Flush => client.flush().map(|()| Ret::Done)?,
     })
 }

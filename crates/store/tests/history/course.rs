@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 
+use super::value::LONG;
 use super::{Event, Op, Ret};
 
 /// The keys of a round, where nobody says otherwise.
@@ -36,17 +37,24 @@ pub(crate) struct Course {
     value: AtomicU32,
     pub(crate) keys: u64,
     pub(crate) flushes: bool,
+    /// Whether one value in sixteen is long, and there is one key more, whose values grow.
+    pub(crate) grows: bool,
 }
 
 impl Default for Course {
     fn default() -> Course {
-        Course { clock: 0.into(), value: 0.into(), keys: KEYS, flushes: false }
+        Course { clock: 0.into(), value: 0.into(), keys: KEYS, flushes: false, grows: false }
     }
 }
 
 impl Course {
     fn now(&self) -> u64 {
         self.clock.fetch_add(1, SeqCst)
+    }
+
+    fn new_value(&self) -> u32 {
+        let value = self.value.fetch_add(1, SeqCst);
+        if self.grows && value.is_multiple_of(16) { value | LONG } else { value }
     }
 
     /// Carries out so many operations of one client on a round's keys.
@@ -78,9 +86,11 @@ impl Course {
                 events.extend((0..self.keys).map(|key| Event { key, ..event }));
                 continue;
             }
-            let new = || self.value.fetch_add(1, SeqCst);
+            let new = || self.new_value();
+            let appends = self.grows && key + 1 == self.keys;
             let op = match random() % 8 {
                 0..4 => Op::Get,
+                4..7 if appends => Op::Append(1 + (random() % 700) as u32),
                 4..7 if is_counter(key) => Op::Add(1 + (random() % 3) as u32),
                 4 | 5 => Op::Set(new()),
                 6 => Op::Swap(seen[key as usize], new()),

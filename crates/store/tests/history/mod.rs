@@ -22,6 +22,8 @@ pub(crate) enum Op {
     Swap(u32, u32),
     /// Adds to a counter, which begins as 0.
     Add(u32),
+    /// Appends so many bytes, all alike, to a value that is nothing but such.
+    Append(u32),
     /// Deletes all keys.
     Flush,
 }
@@ -56,6 +58,7 @@ impl Event {
             Op::Delete => r#""delete""#.to_owned(),
             Op::Swap(old, new) => format!(r#""swap","old":{old},"value":{new}"#),
             Op::Add(more) => format!(r#""add","value":{more}"#),
+            Op::Append(more) => format!(r#""append","value":{more}"#),
             Op::Flush => r#""flush""#.to_owned(),
         };
         let ended = ended.map_or(String::new(), |(at, ret)| {

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::value::{bytes_of, value_of};
+use super::value::{appended, bytes_of, value_of};
 use super::{Op, Ret};
 
 /// A connection over TCP.
@@ -59,12 +59,17 @@ impl Redis {
             }
             Op::Add(1) => self.command(&[b"INCR", key]),
             Op::Add(more) => self.command(&[b"INCRBY", key, more.to_string().as_bytes()]),
+            Op::Append(more) => self.command(&[b"APPEND", key, &appended(more)]),
             Op::Flush => self.command(&[b"FLUSHALL"]),
         }?;
         Ok(Ok(match (op, answer.as_str()) {
             (Op::Get, "$-1") => Ret::Value(None),
             (Op::Get, len) if len.starts_with('$') => Ret::Value(Some(self.0.value(&len[1..])?)),
             (Op::Set(_) | Op::Flush, "+OK") => Ret::Done,
+            (Op::Append(more), len) if len.starts_with(':') => {
+                assert!(len[1..].parse::<u32>().unwrap() >= more, "{len}");
+                Ret::Done
+            }
             (Op::Add(_), sum) if sum.starts_with(':') => Ret::Sum(sum[1..].parse().unwrap()),
             (Op::Delete, ":1") | (Op::Swap(..), "+OK") => Ret::Did(true),
             (Op::Delete, ":0") | (Op::Swap(..), "$-1") => Ret::Did(false),

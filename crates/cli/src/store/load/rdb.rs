@@ -13,6 +13,7 @@ use remora_command::flight::{self, Item};
 use remora_store::client::AsyncStoreClient;
 use remora_store::rdb::{RdbReader, RdbReport, database_name};
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::call::EXPIRY_NEVER;
 use remora_store::way::kernel::now_ms;
 
 use crate::store::StoreArgs;
@@ -139,7 +140,7 @@ impl Strings {
             } else {
                 let place = format!("the key {}", entry.key.escape_ascii());
                 let (key, value) = (entry.key.to_vec(), entry.value.to_vec());
-                let expires_ms = entry.expires_ms.unwrap_or(0);
+                let expires_ms = entry.expires_ms.unwrap_or(EXPIRY_NEVER);
                 self.ahead = Some((entry.database, Item { key, value, expires_ms, place }));
             }
         }

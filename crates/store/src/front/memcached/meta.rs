@@ -10,7 +10,7 @@ use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::conversation::{Call, Taken, Words};
 use crate::front::memcached::flags::{Flags, MOST_FLAGS};
-use crate::front::memcached::leases::Lease;
+use crate::front::memcached::leases::{Lease, Leases};
 use crate::front::memcached::numbers::signed;
 use crate::front::memcached::operations::{self, Adding, KEY_BYTES, Mode, Outcome, Storing};
 use crate::slab::class;
@@ -289,11 +289,10 @@ fn set_or_say(
         // A value that is older than the one there: better than none, and known to be old.
         storing.version = Some(found.version);
         storing.expiry = Expiry::of_item(found.expires_ms);
-        let is_won = is_won(call, key, found.version);
-        outcome = operations::store(call.turn, call.ts, &storing);
-        if let Outcome::Done(version) = outcome {
-            lend(call, key, Lease { version, is_stale: true, is_won });
-        }
+        outcome = make_stale(call, key, |call, leases| {
+            let is_won = leases.at(call.ts, key, found.version).is_some_and(|lease| lease.is_won);
+            (operations::store(call.turn, call.ts, &storing), is_won)
+        });
     }
     finish(call, flags, key, &outcome, Some(value.len()));
     Ok(())
@@ -310,15 +309,20 @@ fn mode(letter: Option<u8>) -> Result<Mode, &'static [u8]> {
     })
 }
 
-fn lend(call: &Call<'_>, key: &[u8], lease: Lease) {
-    let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
-    leases.set(call.ts, key, lease);
-}
-
-/// Whether somebody has been told to fill this version of the key.
-fn is_won(call: &Call<'_>, key: &[u8], version: u64) -> bool {
-    let leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
-    leases.at(call.ts, key, version).is_some_and(|lease| lease.is_won)
+/// Makes the version stale that `change` gives the key; it also says whether somebody has been told
+/// to fill that. A client that sees this version waits until it is known to be stale.
+fn make_stale(
+    call: &mut Call<'_>,
+    key: &[u8],
+    change: impl FnOnce(&mut Call<'_>, &Leases) -> (Outcome, bool),
+) -> Outcome {
+    let world = call.turn.world.clone();
+    let mut leases = world.leases.lock().unwrap_or_else(PoisonError::into_inner);
+    let (outcome, is_won) = change(call, &leases);
+    if let Outcome::Done(version) = outcome {
+        leases.set(call.ts, key, Lease { version, is_stale: true, is_won });
+    }
+    outcome
 }
 
 /// Answers with what became of a change, and what is to be repeated; of a value that was given,
@@ -367,11 +371,7 @@ fn delete_or_say<'a>(
     let (flags, key) = read.map_err(|fault| fault.short())?;
     let compared = flags.compared;
     let outcome = if flags.has(b'I') {
-        let outcome = age(call, &key, compared, flags.moved);
-        if let Outcome::Done(version) = outcome {
-            lend(call, &key, Lease { version, is_stale: true, is_won: false });
-        }
-        outcome
+        make_stale(call, &key, |call, _| (age(call, &key, compared, flags.moved), false))
     } else if flags.has(b'x') {
         empty(call, &key, compared)
     } else {

@@ -268,7 +268,8 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
 
 fn refuse_arity(call: &mut Call<'_>, command: &Command) -> Done {
     let text = format!("wrong number of arguments for '{}' command", command.name);
-    if command.name == "exec" && call.state.transaction.take().is_some() {
+    if command.name == "exec" {
+        call.state.transaction = None;
         call.state.watched.clear();
         call.state.publish();
         let text = format!("EXECABORT Transaction discarded because of: {text}");

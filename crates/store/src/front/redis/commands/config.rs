@@ -168,7 +168,7 @@ fn set(call: &mut Call<'_>) -> Done {
     if call.len() % 2 == 1 {
         return Err(Wrong::Is("ERR wrong number of arguments for 'config|set' command"));
     }
-    let mut changes = Vec::new();
+    let mut changes: Vec<(String, _, Set, _)> = Vec::new();
     for index in (2..call.len()).step_by(2) {
         let name = String::from_utf8_lossy(call.at(index)).to_lowercase();
         let found = PARAMETERS.iter().find(|parameter| parameter.name == name);
@@ -182,6 +182,9 @@ fn set(call: &mut Call<'_>) -> Done {
                 "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
             ))
         };
+        if changes.iter().any(|(before, ..)| *before == name) {
+            return Err(failed("duplicate parameter"));
+        }
         let set = parameter.set.ok_or_else(|| failed("can't set immutable config"))?;
         let text = String::from_utf8_lossy(call.at(index + 1)).into_owned();
         changes.push((name.clone(), (parameter.show)(&call.turn.world), set, text));

@@ -18,6 +18,7 @@ const SECTIONS: &[Section] = &[
     ("Persistence", true, persistence),
     ("Stats", true, stats),
     ("Replication", true, replication),
+    ("CPU", true, cpu),
     ("Commandstats", false, operations),
     ("Latencystats", false, latencies),
     ("Cluster", true, |world, text| {
@@ -83,6 +84,20 @@ fn replication(world: &World, text: &mut String) {
     let nodes = cluster.mine().map_or(0, |group| group.nodes.len());
     line(text, format_args!("role:master"));
     line(text, format_args!("connected_slaves:{}", nodes.saturating_sub(1)));
+}
+
+/// The process's own time and that of the children it has waited for, in the kernel and outside.
+fn cpu(_: &World, text: &mut String) {
+    // Without it the section is empty.
+    let Ok(all) = std::fs::read_to_string("/proc/self/stat") else { return };
+    let second = rustix::param::clock_ticks_per_second() as f64;
+    // The name of the program comes before, in brackets, and may have spaces.
+    let behind = all.rsplit_once(')').map_or("", |(_, behind)| behind);
+    let ticks = behind.split_whitespace().skip(11).map_while(|word| word.parse::<f64>().ok());
+    let names = ["user", "sys", "user_children", "sys_children"];
+    for (name, ticks) in names.into_iter().zip(ticks) {
+        line(text, format_args!("used_cpu_{name}:{:.6}", ticks / second));
+    }
 }
 
 fn clients(world: &World, text: &mut String) {

@@ -117,6 +117,7 @@ pub(crate) fn memory(call: &mut Call<'_>) -> Done {
                 None => call.reply.null(),
             }
         }
+        () if call.is(1, "usage") && call.len() > 3 => return Err(SYNTAX),
         () if call.is(1, "usage") || call.is(1, "stats") => return call.arity(),
         () => return call.no_subcommand(),
     }
@@ -144,7 +145,7 @@ pub(crate) fn slowlog(call: &mut Call<'_>) -> Done {
             call.reply.ok();
         }
         () if call.is(1, "get") && call.len() <= 3 => {
-            let most = if call.len() == 3 { call.integer(2)? } else { 10 };
+            let most = if call.len() == 3 { decimal(call.at(2)).unwrap_or(-2) } else { 10 };
             if most < -1 {
                 let wrong = "ERR count should be greater than or equal to -1";
                 return Err(Wrong::Is(wrong));

@@ -1,6 +1,6 @@
 //! Strings: reading and writing whole values and parts of them.
 
-use crate::front::keyspace::{Change, Expiry, Refused, Seen};
+use crate::front::keyspace::{Change, Expiry, Seen};
 use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
 use crate::front::redis::commands::options::{
     Condition, End, agreed, digest_of, end, invalid_expire, once, time,
@@ -199,6 +199,27 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX … | PX … | EXAT … | PXAT … | PERSIST]`.
 pub(crate) fn getex(call: &mut Call<'_>) -> Done {
+    let wanted = match end_wanted(call) {
+        // As in Redis: where there is no key, nobody looks at the time.
+        Err(wrong) if wrong != SYNTAX && call.look(call.at(1))?.is_none() => {
+            call.reply.null();
+            call.count(false);
+            return Ok(());
+        }
+        wanted => wanted?,
+    };
+    let now = call.turn.now;
+    swap(call, |seen| match (seen, wanted) {
+        (None, _) | (_, None | Some(End::Keep)) => Change::Keep,
+        (_, Some(End::At(at))) if at <= now => Change::Delete,
+        (_, Some(End::At(at))) => Change::Touch { expires_ms: Some(at) },
+        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Change::Keep,
+        (_, Some(End::Never)) => Change::Touch { expires_ms: None },
+    })
+}
+
+/// The end that `GETEX` is to give the key.
+fn end_wanted(call: &Call<'_>) -> Result<Option<End>, Wrong> {
     let (mut wanted, mut index) = (None, 2);
     while index < call.len() {
         if call.is(index, "persist") {
@@ -210,14 +231,7 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Done {
         }
         index += 1;
     }
-    let now = call.turn.now;
-    swap(call, |seen| match (seen, wanted) {
-        (None, _) | (_, None | Some(End::Keep)) => Change::Keep,
-        (_, Some(End::At(at))) if at <= now => Change::Delete,
-        (_, Some(End::At(at))) => Change::Touch { expires_ms: Some(at) },
-        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Change::Keep,
-        (_, Some(End::Never)) => Change::Touch { expires_ms: None },
-    })
+    Ok(wanted)
 }
 
 /// `DELEX key [IFEQ … | IFNE … | IFDEQ … | IFDNE …]`.
@@ -279,15 +293,12 @@ fn pairs(call: &Call<'_>) -> Done {
     Err(Wrong::says(format!("ERR wrong number of arguments for '{name}' command")))
 }
 
-/// Stores all pairs, or none if one of them is refused for its length.
+/// Stores all pairs, or none.
 fn store_pairs(call: &mut Call<'_>) -> Done {
-    for index in (1..call.len()).step_by(2) {
-        Refused::check(call.at(index), call.at(index + 1))?;
-    }
-    for index in (1..call.len()).step_by(2) {
-        let (key, value) = (call.at(index), call.at(index + 1));
-        call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::Default })?;
-    }
+    let pairs: Vec<_> =
+        (1..call.len()).step_by(2).map(|index| (call.at(index), call.at(index + 1))).collect();
+    let version = call.turn.world.keyspace.put_all(call.ts()?, &pairs, call.turn.now)?;
+    call.turn.version = call.turn.version.max(version);
     Ok(())
 }
 

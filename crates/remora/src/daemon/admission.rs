@@ -231,6 +231,7 @@ impl Server {
     pub(super) fn welcome(&mut self, number: u32, session: u32) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.session = Some(session);
+        self.watch_process(number);
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
         let slot = held.slot;
         let (share, epoch) = (held.share, held.epoch);

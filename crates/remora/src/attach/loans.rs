@@ -79,6 +79,16 @@ enum Shared {
 /// microseconds; so only one that is stopped in the middle takes longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// Waits until nobody is within by a gate that was shut before.
+pub(super) fn wait_for_those_within(gates: &Gates) {
+    if !gates.settle(PATIENCE) {
+        tracing::error!(
+            "another process of this user was stopped while it wrote this one’s memory, and may \
+             write some bytes more when it goes on"
+        );
+    }
+}
+
 impl Loans {
     /// Nothing is lent, by a session that may outlive this process.
     /// `shares`: others may be let at memory files without the card.
@@ -105,13 +115,8 @@ impl Loans {
 
     /// Waits until nobody is within the memory of this process by a gate that was shut before.
     pub(super) fn settle(&self) {
-        if let Shared::By(gates) = &self.gates
-            && !gates.settle(PATIENCE)
-        {
-            tracing::error!(
-                "another process of this user was stopped while it wrote this one’s memory, and \
-                 may write some bytes more when it goes on"
-            );
+        if let Shared::By(gates) = &self.gates {
+            wait_for_those_within(gates);
         }
     }
 

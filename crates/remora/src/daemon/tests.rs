@@ -194,6 +194,8 @@ struct Client {
     arena: Arena,
     doorbell: std::fs::File,
     wake: OwnedFd,
+    /// Those of the process that it has taken the session from.
+    former_gates: Option<OwnedFd>,
 }
 
 /// A reliable queue pair of a client, with its rings and its completion queue.
@@ -215,9 +217,10 @@ impl Client {
             Answer::Farewell(reason) => return Err(reason.to_owned()),
             other => panic!("{other:?}"),
         };
-        let [arena, doorbell, wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
-        let arena = Arena::open(arena.as_fd()).unwrap();
-        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake })
+        let mut came = came.into_iter();
+        let [arena, doorbell, wake] = std::array::from_fn(|_| came.next().unwrap());
+        let (arena, former_gates) = (Arena::open(arena.as_fd()).unwrap(), came.next());
+        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake, former_gates })
     }
 
     fn card(&self) -> Stubs<&Asker> {

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use remora_nic::{Access, RegMrError};
 
@@ -75,20 +74,6 @@ enum Shared {
     By(Gates),
 }
 
-/// How long the owner of memory waits for those that write it. Each does a piece at a time, some
-/// microseconds; so only one that is stopped in the middle takes longer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
-/// Waits until nobody is within by a gate that was shut before.
-pub(super) fn wait_for_those_within(gates: &Gates) {
-    if !gates.settle(PATIENCE) {
-        tracing::error!(
-            "another process of this user was stopped while it wrote this one’s memory, and may \
-             write some bytes more when it goes on"
-        );
-    }
-}
-
 impl Loans {
     /// Nothing is lent, by a session that may outlive this process.
     /// `shares`: others may be let at memory files without the card.
@@ -116,7 +101,7 @@ impl Loans {
     /// Waits until nobody is within the memory of this process by a gate that was shut before.
     pub(super) fn settle(&self) {
         if let Shared::By(gates) = &self.gates {
-            wait_for_those_within(gates);
+            gates.wait();
         }
     }
 

@@ -11,7 +11,6 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::ivshmem::{Doorbell, Mail};
-use super::loans::wait_for_those_within;
 use crate::clock::Clock;
 use crate::commands::{Command, Wire};
 use crate::event::never;
@@ -147,7 +146,7 @@ impl Begun {
         // Peers of the process that had the session may be within the memory that this one gets.
         if let Some(former) = next() {
             let gates = Gates::open(former.as_fd()).map_err(|error| silent(error.to_string()))?;
-            wait_for_those_within(&gates);
+            gates.wait();
         }
         let arena = Arena::open(arena.as_fd())?;
         let session = Session::new(Line::Socket(socket));

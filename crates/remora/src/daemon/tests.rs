@@ -108,10 +108,9 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.stop.notify().unwrap();
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the daemon has panicked");
-        }
+        let ended = self.thread.take().map(JoinHandle::join);
+        let ended_well = ended.is_none_or(|ended| ended.is_ok());
+        assert!(ended_well || std::thread::panicking(), "the daemon has panicked");
     }
 }
 
@@ -194,7 +193,6 @@ struct Client {
     arena: Arena,
     doorbell: std::fs::File,
     wake: OwnedFd,
-    /// Those of the process that it has taken the session from.
     former_gates: Option<OwnedFd>,
 }
 

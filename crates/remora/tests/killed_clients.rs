@@ -23,7 +23,7 @@ use remora::offload::chain::offload::list;
 use remora::offload::chain::offload::table::Value;
 use remora::offload::kernel::builtin::{get, opcode};
 use remora::prelude::*;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -390,6 +390,66 @@ fn a_lease_ends_while_a_peer_reads() {
             reads += 1;
         }
         assert!(reads > 0, "the session was kept for a while");
+    }
+    watched.wait_until_clean();
+}
+
+/// As [`is_read`], with a child that only sleeps, and has all descriptors of this process.
+#[test]
+#[ignore = "a program for other tests"]
+fn has_a_child() {
+    let side = Side::on(Device::open().unwrap());
+    // SAFETY: the child calls nothing but `pause`, which is safe after a fork.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: no pointers are passed.
+            unsafe { libc::pause() };
+        }
+    }
+    println!("says {child}");
+    println!("says {}", side.described());
+    side.connect(&heard());
+    println!("says ready");
+    heard();
+}
+
+/// A process that ends with the test.
+struct Child(Pid);
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        kill_process(self.0, Signal::KILL).unwrap();
+    }
+}
+
+/// A child that has its parent's connection, and does not use it, does not hide the parent's end.
+#[test]
+fn a_program_is_killed_whose_child_sleeps() {
+    let watched = Watched::start("child");
+    for keep in ["", "lease:10m"] {
+        let mut program = watched.program("has_a_child", keep);
+        let _child = Child(Pid::from_raw(program.says().parse().unwrap()).unwrap());
+        let side = Side::on(watched.daemon.attach());
+        let from = side.connect(&program.says());
+        program.hears(&side.described());
+        assert_eq!(program.says(), "ready");
+        let reads = || side.does(SendOp::Read { from }) == Status::Success;
+        assert!(reads());
+        program.kill();
+        let until = Instant::now() + LONG;
+        let is_over = || match keep {
+            "" => !reads(),
+            _ => watched.observer().status().unwrap().sessions.iter().any(|held| !held.attached),
+        };
+        while !is_over() {
+            assert!(Instant::now() < until, "the daemon does not notice the program's end");
+            thread::sleep(Duration::from_millis(10));
+        }
+        if !keep.is_empty() {
+            assert!(reads(), "what is kept goes on");
+            watched.observer().evict("lease").unwrap();
+        }
     }
     watched.wait_until_clean();
 }

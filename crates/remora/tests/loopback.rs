@@ -175,10 +175,12 @@ fn a_stale_key_is_refused_and_named() {
     drop(theirs);
     let sge = [mine.sge(0, 8)];
     let op = SendOp::Write { to: stale, imm: None };
+    let refused = || b.device.counters().card.refused_key;
+    let before = refused();
     a.qp.post_send(&signaled(9, op, Data::Sges(&sge))).unwrap();
     let done = a.cq.spin(PATIENCE).unwrap();
     assert_eq!((done.wr_id, done.status), (9, Status::RemoteAccess));
-    assert_eq!(b.device.counters().card.refused_key, 1);
+    assert!(refused() > before);
 }
 
 #[test]
@@ -324,12 +326,12 @@ fn another_port_of_an_address_is_not_the_card_there() {
     let mut icrc = Icrc::start(&flow, 0, packet.datagram_len(), packet.header());
     icrc.update(payload);
     let bytes = [packet.header(), payload, &icrc.finish()].concat();
-    let received = || server.device.counters().card.rx_packets;
-    let before = received();
+    // (The card may have other programs.)
+    let dropped = || server.device.counters().card.drop_source_port;
+    let before = dropped();
     pretender.send_to(&bytes, (there, ROCE_PORT)).unwrap();
-    until("the packet is received", || received() > before);
+    until("the packet is dropped", || dropped() > before);
     assert_eq!(passive.end(), ConnectionEnd::Alive);
-    assert_eq!(server.device.counters().card.drop_source_port, 1);
     drop((active, passive));
 }
 

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::time::Duration;
 
 use remora_nic::{Access, RegMrError};
 
@@ -34,6 +33,9 @@ pub(super) struct Loans {
     converted: BTreeSet<u64>,
     /// The numbers of files that are used no more here, while the card still has regions in them.
     left: Vec<u32>,
+    /// The least bytes of memory that the daemon has refused since something was taken back: it
+    /// has a bound, and to ask again for each region costs time.
+    refused: Option<u64>,
     /// The session outlives this process, and so must its memory.
     is_kept: bool,
     /// The program was told that some memory of a kept session ends with it.
@@ -75,10 +77,6 @@ enum Shared {
     By(Gates),
 }
 
-/// How long the owner of memory waits for those that write it. Each does a piece at a time, some
-/// microseconds; so only one that is stopped in the middle takes longer.
-const PATIENCE: Duration = Duration::from_secs(1);
-
 impl Loans {
     /// Nothing is lent, by a session that may outlive this process.
     /// `shares`: others may be let at memory files without the card.
@@ -105,13 +103,8 @@ impl Loans {
 
     /// Waits until nobody is within the memory of this process by a gate that was shut before.
     pub(super) fn settle(&self) {
-        if let Shared::By(gates) = &self.gates
-            && !gates.settle(PATIENCE)
-        {
-            tracing::error!(
-                "another process of this user was stopped while it wrote this one’s memory, and \
-                 may write some bytes more when it goes on"
-            );
+        if let Shared::By(gates) = &self.gates {
+            gates.wait();
         }
     }
 
@@ -137,7 +130,7 @@ impl Loans {
             return;
         }
         // Part of another buffer shares its pages with bytes that others may write now.
-        if !buffer.is_mapping() {
+        if !buffer.is_mapping() || self.is_refused(len) {
             return;
         }
         let lent = memfd::sealed("remora-region", len).and_then(|file| {
@@ -148,7 +141,7 @@ impl Loans {
             Ok(Some(loan)) => {
                 self.files.insert(addr, Mapped { len, offset: 0, loan });
             }
-            Ok(None) => {}
+            Ok(None) => self.note_refusal(len),
             Err(error) => tracing::debug!(%error, len, "memory is not shared with the card"),
         }
     }
@@ -170,9 +163,21 @@ impl Loans {
             return;
         };
         let is_used = self.files.values().any(|mapped| mapped.loan.number == number);
-        if !is_used && !session.take_back(number) {
-            self.left.push(number);
+        if !is_used {
+            self.refused = None;
+            if !session.take_back(number) {
+                self.left.push(number);
+            }
         }
+    }
+
+    /// Would so much memory be refused as it was before?
+    fn is_refused(&self, len: u64) -> bool {
+        self.refused.is_some_and(|least| least <= len)
+    }
+
+    fn note_refusal(&mut self, len: u64) {
+        self.refused = Some(self.refused.map_or(len, |least| least.min(len)));
     }
 
     /// This is a forked child now: what was lent of the process is its parent's memory, and what
@@ -231,7 +236,7 @@ impl Loans {
 
     /// Has the card's process map memory of the program, if it is private and that is safe.
     fn convert(&mut self, session: &mut Session, arena: &Arena, addr: u64, len: u64) {
-        if self.shared(arena, addr, len).is_some() {
+        if self.shared(arena, addr, len).is_some() || self.is_refused(len) {
             return;
         }
         self.share_gates(session);
@@ -240,6 +245,8 @@ impl Loans {
                 if let Some(loan) = lend(session, made.file.as_fd()) {
                     self.files.insert(made.start, Mapped { len: made.len, offset: 0, loan });
                     self.converted.insert(made.start);
+                } else {
+                    self.note_refusal(len);
                 }
             }
             Ok(None) => tracing::info!(
@@ -280,7 +287,11 @@ impl Loans {
             }
             is_there
         });
+        let before = left.len();
         left.retain(|number| !session.take_back(*number));
+        if left.len() < before {
+            self.refused = None;
+        }
     }
 
     /// Any memory of this process.

@@ -20,7 +20,7 @@ use crate::message::{
     MessageError, MessageSocket, Object, OpenXrcd, Opened, Pass, Request, Ticket, Welcome,
     XrcdError, decode, encode, greeting, parse_answer_to_greeting,
 };
-use crate::shared::{Arena, ArenaError};
+use crate::shared::{Arena, ArenaError, Gates};
 
 /// How long a daemon has for its welcome.
 const GREETING: Duration = Duration::from_secs(5);
@@ -138,9 +138,16 @@ impl Begun {
         let came = socket.receive(&mut bytes).map_err(|error| silent(error.to_string()))?;
         let came = came.ok_or_else(|| silent("it has ended the connection".into()))?;
         let welcome = welcome_of(&bytes)?;
-        let Ok([arena, doorbell, wake]) = <[OwnedFd; 3]>::try_from(came) else {
+        let mut came = came.into_iter();
+        let mut next = || came.next();
+        let (Some(arena), Some(doorbell), Some(wake)) = (next(), next(), next()) else {
             return Err(silent("it has sent other descriptors than those of a session".into()));
         };
+        // Peers of the process that had the session may be within the memory that this one gets.
+        if let Some(former) = next() {
+            let gates = Gates::open(former.as_fd()).map_err(|error| silent(error.to_string()))?;
+            gates.wait();
+        }
         let arena = Arena::open(arena.as_fd())?;
         let session = Session::new(Line::Socket(socket));
         let (clock, doorbell) = (Clock::from(welcome.clock_start_ns), Doorbell::Event(doorbell));

@@ -231,6 +231,7 @@ impl Server {
     pub(super) fn welcome(&mut self, number: u32, session: u32) -> Then {
         let Some(client) = self.clients.get(number) else { return Then::Stay };
         client.session = Some(session);
+        self.watch_process(number);
         let Some(held) = self.sessions.get(&session) else { return Then::Stay };
         let slot = held.slot;
         let (share, epoch) = (held.share, held.epoch);
@@ -238,10 +239,13 @@ impl Server {
         let is_guest = held.client != Some(number);
         let token = if is_guest { SessionToken::default() } else { held.token };
         let gathered = self.device.live.command_own(|driver| gather(driver, slot));
-        let (quotas, objects, descriptors) = match gathered {
+        let (quotas, objects, mut descriptors) = match gathered {
             Ok(gathered) => gathered,
             Err(refusal) => return Then::Drop(refusal),
         };
+        if is_guest {
+            descriptors.truncate(SHARED);
+        }
         let welcome = Welcome {
             session,
             token,
@@ -266,15 +270,22 @@ pub(super) fn new_token() -> Result<SessionToken, Refusal> {
     Ok(token)
 }
 
-/// A session's quotas, objects and descriptors.
-type Gathered = (crate::message::Quotas, Vec<Object>, [OwnedFd; 3]);
+/// Descriptors of a session that all its processes get.
+const SHARED: usize = 3;
+
+/// A session's quotas, objects and descriptors: the last one is that of the gates by which others
+/// reached its memory before, if there are any.
+type Gathered = (crate::message::Quotas, Vec<Object>, Vec<OwnedFd>);
 
 fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
     let objects = engine.objects.of(slot);
-    let of = engine.session(slot).ok_or(NO_SESSION)?;
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(no_descriptors);
-    let descriptors = [copy(of.file.as_fd())?, copy(of.doorbell.as_fd())?, copy(of.wake.reader())?];
+    let former = engine.passes.former_file(slot).map(copy).transpose()?;
+    let of = engine.session(slot).ok_or(NO_SESSION)?;
+    let shared: [_; SHARED] = [of.file.as_fd(), of.doorbell.as_fd(), of.wake.reader()];
+    let mut descriptors = shared.into_iter().map(copy).collect::<Result<Vec<_>, _>>()?;
+    descriptors.extend(former);
     Ok((of.quotas, objects, descriptors))
 }
 

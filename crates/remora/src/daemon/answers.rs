@@ -212,7 +212,11 @@ impl Server {
             let Own { engine: Some(engine), memory, .. } = driver else {
                 return Err(NO_SESSION.to_owned());
             };
-            room_for_loan(engine, (slot, loan), is_scarce)?;
+            let is_last_way = is_last_way(engine, slot, loan);
+            if !is_last_way {
+                room_for_loan(engine, slot)?;
+            }
+            room_for_any(engine, loan, is_scarce)?;
             let taken = Lent::take(loan, with, lender, memory);
             let mut lent = taken.map_err(|error| error.to_string())?;
             let files = engine.session(slot).map_or(KEPT_FILES, |of| of.lent.len());
@@ -225,7 +229,7 @@ impl Server {
                 lent.close_file();
             }
             let amount = lent.quota_bytes();
-            if let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
+            if !is_last_way && let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
                 lent.give_back(memory);
                 return Err(format!("the session’s quota of {limit} bytes is used up"));
             }
@@ -364,12 +368,16 @@ impl Server {
     }
 }
 
+/// Is it the only loan of all memory of the session's process in this way? A session has such a
+/// one beside its quota: by it the card reaches what can no more be lent piece by piece.
+fn is_last_way(engine: &mut Engine, slot: u16, loan: Loan) -> bool {
+    let is_of_process = matches!(loan, Loan::Process | Loan::ProcessFile);
+    let of = engine.session(slot).filter(|_| is_of_process);
+    of.is_some_and(|of| of.lent.values().all(|lent| lent.loan != loan))
+}
+
 /// May the session lend another piece of memory?
-fn room_for_loan(
-    engine: &mut Engine,
-    (slot, loan): (u16, Loan),
-    has_few_descriptors: bool,
-) -> Result<(), Refusal> {
+fn room_for_loan(engine: &mut Engine, slot: u16) -> Result<(), Refusal> {
     if let Err(limit) = engine.admits(slot, Ask::Lent(0)) {
         return Err(format!("the session’s quota of {limit} loans of memory is used up"));
     }
@@ -377,6 +385,11 @@ fn room_for_loan(
     if of_user >= most {
         return Err(format!("all {most} loans of memory of the session’s user are used up"));
     }
+    Ok(())
+}
+
+/// Has the daemon room for another piece of memory?
+fn room_for_any(engine: &Engine, loan: Loan, has_few_descriptors: bool) -> Result<(), Refusal> {
     if engine.loans() >= LOANS_MAX {
         return Err(format!(
             "all sessions together lend {LOANS_MAX} pieces of memory, which is all that the \

@@ -45,6 +45,8 @@ pub(crate) struct Client {
     process: Option<OwnedFd>,
     /// When its greeting must have come; `None`: it has.
     pub(crate) greet_by: Option<Instant>,
+    /// When it leaves, although a child of its process, which has ended, has the connection.
+    pub(crate) leaves_at: Option<Instant>,
     /// The session that it has; observers have none.
     pub(crate) session: Option<u32>,
     /// It waits for an answer, and is not looked at.
@@ -59,7 +61,8 @@ impl Client {
         });
         let process = process.inspect_err(|error| tracing::debug!(%error, pid, "has ended")).ok();
         let line = Line::Socket(socket);
-        Client { line, uid, pid, process, greet_by: Some(by), session: None, waits: false }
+        let greet_by = Some(by);
+        Client { line, uid, pid, process, greet_by, leaves_at: None, session: None, waits: false }
     }
 
     /// A client that has greeted by the request of this number in a virtual machine's mailbox.
@@ -69,7 +72,16 @@ impl Client {
         (uid, pid): (u32, i32),
     ) -> Client {
         let line = Line::Mailbox { mailbox, greeting, request: Some(greeting) };
-        Client { line, uid, pid, process: None, greet_by: None, session: None, waits: false }
+        Client {
+            line,
+            uid,
+            pid,
+            process: None,
+            greet_by: None,
+            leaves_at: None,
+            session: None,
+            waits: false,
+        }
     }
 
     /// Is it in a virtual machine?
@@ -83,6 +95,11 @@ impl Client {
             Line::Socket(socket) => Some(socket.as_fd()),
             Line::Mailbox { .. } => None,
         }
+    }
+
+    /// What says that the process that has connected has ended.
+    pub(crate) fn process(&self) -> Option<BorrowedFd<'_>> {
+        self.process.as_ref().map(AsFd::as_fd)
     }
 
     /// Sends an answer. Descriptors do not pass a mailbox.
@@ -179,8 +196,7 @@ impl Clients {
 
     /// The clients of a session, the oldest connection first.
     pub(crate) fn of_session(&self, session: u32) -> Vec<u32> {
-        let of = self.clients.iter().filter(|(_, client)| client.session == Some(session));
-        of.map(|(number, _)| *number).collect()
+        self.those(|client| client.session == Some(session))
     }
 
     /// Connections of a user that have greeted, and have no session.
@@ -197,7 +213,16 @@ impl Clients {
 
     /// Clients whose greeting has not come in time.
     pub(crate) fn late(&self, now: Instant) -> Vec<u32> {
-        let late = |client: &Client| client.greet_by.is_some_and(|by| by <= now);
-        self.clients.iter().filter(|(_, client)| late(client)).map(|(number, _)| *number).collect()
+        self.those(|client| client.greet_by.is_some_and(|by| by <= now))
+    }
+
+    /// Clients whose process has ended some time ago.
+    pub(crate) fn without_process(&self, now: Instant) -> Vec<u32> {
+        self.those(|client| client.leaves_at.is_some_and(|at| at <= now))
+    }
+
+    fn those(&self, which: impl Fn(&Client) -> bool) -> Vec<u32> {
+        let those = self.clients.iter().filter(|(_, client)| which(client));
+        those.map(|(number, _)| *number).collect()
     }
 }

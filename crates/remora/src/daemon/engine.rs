@@ -153,7 +153,7 @@ impl Engine {
     /// mapped, to be dropped when the card is free for others.
     pub(crate) fn detach(&mut self, session: u16) -> Option<SessionQueues> {
         let gone = self.sessions.get_mut(usize::from(session))?.take()?;
-        self.passes.leave(session);
+        self.passes.forget(session);
         self.cqs.retain(|_, (of, _)| *of != session);
         self.srqs.retain(|_, (of, _)| *of != session);
         self.qps.retain(|_, of| *of != session);

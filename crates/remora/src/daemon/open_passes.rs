@@ -22,6 +22,8 @@ pub(super) const MOST: usize = 4096;
 pub(crate) struct Passes {
     /// The sessions that lend their memory so, by number.
     owners: BTreeMap<u16, Owner>,
+    /// What they lent it by before: senders may be within still, when another process has it.
+    former: BTreeMap<u16, Owner>,
     open: Vec<Open>,
     /// The last mark that was given, to no other pass.
     mark: u64,
@@ -67,6 +69,8 @@ impl Passes {
     pub(crate) fn share(&mut self, owner: u16, file: OwnedFd) -> Result<(), MapError> {
         let gates = Gates::open(file.as_fd())?;
         self.leave(owner);
+        // Its client has waited for those within by the gates that it was told of.
+        self.former.remove(&owner);
         let owned = Owner { gates, file, senders: Vec::new(), free: Vec::new(), used: 0 };
         self.owners.insert(owner, owned);
         Ok(())
@@ -80,6 +84,12 @@ impl Passes {
     /// The file of a session's gates.
     pub(crate) fn file(&self, owner: u16) -> Option<BorrowedFd<'_>> {
         self.owners.get(&owner).map(|owner| owner.file.as_fd())
+    }
+
+    /// The file of the gates by which others reached a session's memory before, all shut now: one
+    /// who takes the session over waits until nobody is within.
+    pub(crate) fn former_file(&self, owner: u16) -> Option<BorrowedFd<'_>> {
+        self.former.get(&owner).map(|owner| owner.file.as_fd())
     }
 
     /// Gives the session `sender`, whose only process is `client`, a pass to memory of `owner`, in
@@ -128,17 +138,26 @@ impl Passes {
     /// to the owner, and stays its own, until it has [`Passes::gone`].
     pub(crate) fn leave(&mut self, session: u16) {
         self.end_those(|open| open.sender == session || open.owner == session);
-        self.owners.remove(&session);
+        if let Some(owner) = self.owners.remove(&session) {
+            self.former.insert(session, owner);
+        }
+    }
+
+    /// A session has ended.
+    pub(crate) fn forget(&mut self, session: u16) {
+        self.leave(session);
+        self.former.remove(&session);
     }
 
     /// Has a client a line in somebody's gates?
     pub(crate) fn has_line(&self, client: u32) -> bool {
-        self.owners.values().any(|owner| owner.senders.contains(&Some(client)))
+        let mut owners = self.owners.values().chain(self.former.values());
+        owners.any(|owner| owner.senders.contains(&Some(client)))
     }
 
     /// A client's process reaches nothing any more.
     pub(crate) fn gone(&mut self, client: u32) {
-        for owner in self.owners.values_mut() {
+        for owner in self.owners.values_mut().chain(self.former.values_mut()) {
             if let Some(line) = owner.senders.iter().position(|of| *of == Some(client)) {
                 owner.senders[line] = None;
                 owner.gates.forget(line as u32);

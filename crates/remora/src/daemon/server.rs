@@ -43,6 +43,8 @@ const TURN: usize = 64;
 const UNGREETED: usize = 256;
 /// How long a client may take for its greeting.
 pub(super) const GREETING: Duration = Duration::from_secs(5);
+/// How long a child of a process that has ended may take for its first use of the session.
+const CHILDREN: Duration = Duration::from_secs(2);
 /// How long the daemon waits before it accepts again where it has no descriptor left.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(100);
 
@@ -52,7 +54,9 @@ const STOP: u64 = 1;
 const COMPILED: u64 = 2;
 const LOOKED: u64 = 3;
 const FIRST_CLIENT: u32 = 4;
-/// Those of fenced processes begin here, behind those of machines.
+/// Those of clients' processes begin here, behind those of machines.
+const PROCESSES: u64 = 1 << 47;
+/// Those of fenced processes begin here.
 const FENCED: u64 = 1 << 48;
 /// The most processes that are watched when they are fenced. Of others, lines stay taken for good,
 /// which costs new senders a place, and nobody its memory.
@@ -241,6 +245,7 @@ impl Server {
                 STOP => goes_on = false,
                 COMPILED => self.answer_compiled(),
                 fenced if fenced >= FENCED => self.forget_fenced(fenced as u32),
+                process if process >= PROCESSES => self.note_end(process as u32),
                 machine if machine >= MACHINES => self.serve_machine_event(machine),
                 LOOKED => self.answer_looked(),
                 client => self.serve_or_drop(client as u32),
@@ -257,8 +262,10 @@ impl Server {
             return Some(Duration::ZERO);
         }
         let leases = self.sessions.values().filter_map(|held| held.ends);
-        let greetings = self.clients.iter().filter_map(|client| client.greet_by);
-        let next = leases.chain(greetings).chain(self.pause_until).min()?;
+        let clients = self.clients.iter();
+        let clients =
+            clients.flat_map(|client| client.greet_by.into_iter().chain(client.leaves_at));
+        let next = leases.chain(clients).chain(self.pause_until).min()?;
         // A millisecond more, so that the time is over when it is looked at.
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
@@ -432,6 +439,26 @@ impl Server {
         }
     }
 
+    /// Waits for the end of a client's process: a child that has its connection, too, may hide it.
+    pub(super) fn watch_process(&mut self, number: u32) {
+        let Some(process) = self.clients.get(number).and_then(|client| client.process()) else {
+            return;
+        };
+        if let Err(error) = watch(&self.poll, process, PROCESSES + u64::from(number)) {
+            tracing::warn!(%error, "the end of a client is its connection's only");
+        }
+    }
+
+    /// A client's process has ended. Another one may have its session by then, or have it soon: a
+    /// child that uses it.
+    fn note_end(&mut self, number: u32) {
+        let Some(client) = self.clients.get(number) else { return };
+        client.leaves_at = Some(Instant::now() + CHILDREN);
+        if let Some(process) = client.process() {
+            epoll::delete(&self.poll, process).ok();
+        }
+    }
+
     /// Waits for the end of a process whose connection the daemon has closed.
     fn watch_fenced(&mut self, number: u32, process: OwnedFd) {
         if self.fenced.len() >= FENCED_MOST {
@@ -491,6 +518,9 @@ impl Server {
         for number in self.clients.late(now) {
             self.drop_client(number, Some("no greeting came: this is no client of a card"));
         }
+        for number in self.clients.without_process(now) {
+            self.drop_client(number, None);
+        }
         if self.pause_until.is_some_and(|until| until <= now) {
             self.pause_until = None;
             watch(&self.poll, self.listener.as_fd(), LISTENER)?;
@@ -527,9 +557,9 @@ pub(super) fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, token: u64) -> io::Resul
     Ok(epoll::add(poll, fd, data, epoll::EventFlags::IN)?)
 }
 
-/// Has a client's descriptor, if it has one, watched no more.
+/// Has a client's descriptors, those that it has, watched no more.
 fn unwatch(poll: &OwnedFd, client: &Client) {
-    if let Some(descriptor) = client.descriptor() {
+    for descriptor in client.descriptor().into_iter().chain(client.process()) {
         epoll::delete(poll, descriptor).ok();
     }
 }

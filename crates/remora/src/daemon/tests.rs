@@ -108,10 +108,9 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.stop.notify().unwrap();
-        if let Some(thread) = self.thread.take() {
-            let ended = thread.join();
-            assert!(ended.is_ok() || std::thread::panicking(), "the daemon has panicked");
-        }
+        let ended = self.thread.take().map(JoinHandle::join);
+        let ended_well = ended.is_none_or(|ended| ended.is_ok());
+        assert!(ended_well || std::thread::panicking(), "the daemon has panicked");
     }
 }
 
@@ -194,6 +193,7 @@ struct Client {
     arena: Arena,
     doorbell: std::fs::File,
     wake: OwnedFd,
+    former_gates: Option<OwnedFd>,
 }
 
 /// A reliable queue pair of a client, with its rings and its completion queue.
@@ -215,9 +215,10 @@ impl Client {
             Answer::Farewell(reason) => return Err(reason.to_owned()),
             other => panic!("{other:?}"),
         };
-        let [arena, doorbell, wake] = <[OwnedFd; 3]>::try_from(came).unwrap();
-        let arena = Arena::open(arena.as_fd()).unwrap();
-        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake })
+        let mut came = came.into_iter();
+        let [arena, doorbell, wake] = std::array::from_fn(|_| came.next().unwrap());
+        let (arena, former_gates) = (Arena::open(arena.as_fd()).unwrap(), came.next());
+        Ok(Client { asker, welcome, arena, doorbell: doorbell.into(), wake, former_gates })
     }
 
     fn card(&self) -> Stubs<&Asker> {

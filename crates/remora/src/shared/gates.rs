@@ -28,6 +28,9 @@ use crate::memory::memfd::{self, MapError};
 pub const SENDERS: u32 = 64;
 /// The most passes for the memory of a session.
 pub const GATES: u32 = 1536;
+/// How long the owner of memory waits for those that write it. Each does a piece at a time, some
+/// microseconds; so only one that is stopped in the middle takes longer.
+const PATIENCE: Duration = Duration::from_secs(1);
 const LINE: usize = 64;
 const AT_GATES: usize = SENDERS as usize * LINE;
 const LEN: usize = AT_GATES + GATES as usize * 8;
@@ -119,6 +122,16 @@ impl Gates {
     /// Owner: shuts all gates, since the daemon that opened them has gone.
     pub fn shut_all(&self) {
         (0..GATES).for_each(|gate| self.shut(gate));
+    }
+
+    /// Owner: waits until nobody is within by a gate that was shut before.
+    pub fn wait(&self) {
+        if !self.settle(PATIENCE) {
+            tracing::error!(
+                "another process of this user was stopped while it wrote this one’s memory, and \
+                 may write some bytes more when it goes on"
+            );
+        }
     }
 
     /// Owner: waits until each sender has been without once, for `timeout` at most. Returns

@@ -191,6 +191,58 @@ fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
     daemon.wait_until_empty();
 }
 
+/// A session that is kept lends its memory, and a sender is within when another process takes it
+/// over: that one waits, until the sender has gone out, or has ended.
+#[test]
+fn who_takes_a_session_over_waits_for_those_within_its_memory() {
+    let daemon = Daemon::start();
+    let keep = Keep::Forever;
+    let hello = Hello { name: Some("kept".into()), keep, ..Hello::default() };
+    for ends in [true, false] {
+        let mut two = Two::of(&daemon);
+        two.b = Client::attach(&daemon, &hello).unwrap();
+        let (qa, qb) = (two.a.queues(), two.b.queues());
+        two.a.connect(&qa, &qb.made);
+        two.b.connect(&qb, &qa.made);
+        let gates = two.b.share();
+        let (file, _) = sealed(4096);
+        let number = two.b.lend(Loan::Sealed, &file);
+        let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
+        let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
+        let (pass, _) = two.a.pass(qa.made.qpn, key).unwrap();
+        assert!(gates.enter(pass.sender, pass.gate, pass.mark));
+        let Two { a, b: former, .. } = two;
+        let token = former.welcome.token;
+        drop(former);
+        // By hand, the gates are all there is to see.
+        let by_hand = Hello { token: Some(token), ..hello.clone() };
+        let heir = Client::attach(&daemon, &by_hand).unwrap();
+        let those = Gates::open(heir.former_gates.as_ref().unwrap().as_fd()).unwrap();
+        assert!(!those.enter(9, pass.gate, pass.mark) && !those.settle(Duration::ZERO));
+        let token = heir.welcome.token;
+        let has_left = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let is_heir = |page: &StatusPage| page.sessions.iter().any(|of| of.epoch == 3);
+                while !daemon.observer().status().iter().any(is_heir) {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(50));
+                has_left.store(1, Ordering::SeqCst);
+                if ends { drop(a) } else { gates.leave(pass.sender) }
+            });
+            let options = DeviceOptions::new().attach(&daemon.path);
+            let ticket = crate::message::Ticket { name: "kept".into(), token };
+            let device = options.take_over(ticket, keep).open().unwrap();
+            assert_eq!(has_left.load(Ordering::SeqCst), 1, "it waits");
+            assert!(those.settle(Duration::ZERO));
+            drop(device);
+        });
+        assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
+        daemon.wait_until_empty();
+    }
+}
+
 #[test]
 fn gates_of_wrong_kinds_are_refused() {
     let daemon = Daemon::start();

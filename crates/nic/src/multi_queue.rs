@@ -66,8 +66,8 @@ impl<T: Copy> MultiQueue<T> {
         (self.counted() < self.limit).then(|| self.append(list, item))
     }
 
-    /// As [`MultiQueue::push`], but a list gets only as much as is left for the others, and one item
-    /// always: so those whose items stay for ever keep no other out. (These are the dynamic
+    /// As [`MultiQueue::push`], but a list gets only as much as is left for the others, and one
+    /// item always: so those whose items stay for ever keep no other out. (These are the dynamic
     /// thresholds by which switches share their memory: Choudhury and Hahne, 1998.)
     #[inline]
     pub(crate) fn push_share(&mut self, list: &mut List, item: T) -> Option<Cursor> {

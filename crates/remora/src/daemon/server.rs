@@ -31,7 +31,7 @@ use super::policy::Policy;
 use super::sessions::Session;
 use crate::device::Device;
 use crate::kernel::{Loader, no_loader};
-use crate::message::{Answer, MessageSocket, encode};
+use crate::message::{Answer, Keep, MessageSocket, encode};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 128;
@@ -439,11 +439,14 @@ impl Server {
         }
     }
 
-    /// Waits for the end of a client's process: a child that has its connection, too, may hide it.
+    /// Waits for the end of a process that has a session which outlives it: a child that has its
+    /// connection, too, hides that end. (Another session stays such a child's, as an open device
+    /// does: a program may go on in a child that uses the card much later.)
     pub(super) fn watch_process(&mut self, number: u32) {
-        let Some(process) = self.clients.get(number).and_then(|client| client.process()) else {
-            return;
-        };
+        let Some(client) = self.clients.get(number) else { return };
+        let held = client.session.and_then(|session| self.sessions.get(&session));
+        let is_kept = held.is_some_and(|held| held.keep != Keep::No);
+        let Some(process) = client.process().filter(|_| is_kept) else { return };
         if let Err(error) = watch(&self.poll, process, PROCESSES + u64::from(number)) {
             tracing::warn!(%error, "the end of a client is its connection's only");
         }

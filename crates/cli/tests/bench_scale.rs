@@ -31,7 +31,7 @@ fn what_structures_take_is_beside_the_papers() {
     let (rows, page) = bench("memory");
     let row = |name: &str| rows.iter().find(|row| row["name"] == name);
     let median = |name: &str| row(name).unwrap()["ours"]["median"].as_f64().unwrap();
-    for part in ["queue_pairs_hot", "work_queue_rings", "receive_buffer"] {
+    for part in ["queue_pairs_hot", "work_queue_rings", "receive_buffer", "lossy_state"] {
         assert!(median(&format!("memory_1000_{part}")) > 0.0, "{part}");
     }
     // There are none without losses.
@@ -53,4 +53,12 @@ fn a_storm_of_a_verbs_program_is_all_up() {
     let (rows, page) = bench("storm_5000_verbs");
     assert!(rows[0]["ours"]["median"].as_f64().unwrap() > 0.0, "{rows:?}");
     assert!(page.contains("storm_5000_verbs"));
+}
+
+#[test]
+fn crowds_of_clients_are_served() {
+    for name in ["clients_200", "behind_70000_refused"] {
+        let (rows, _) = bench(name);
+        assert!(rows[0]["ours"]["median"].as_f64().unwrap() > 0.0, "{rows:?}");
+    }
 }

@@ -1,10 +1,11 @@
 //! Many clients at once at one node, honest and hostile.
 
+#[path = "../src/bench/scale/hostile.rs"]
+mod hostile;
 mod support;
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader};
-use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -12,21 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hostile::Hostile;
 use remora::Device;
-use remora::connection::token::Token;
-use remora::nic::Time;
-use remora::nic::cm::mad::{CM_QKEY, CM_QPN};
-use remora::nic::cm::message::{Message, Req};
-use remora::nic::cm::service::PortSpace;
-use remora::nic::cm::{Cm, CmConfig, ConnectRequest};
-use remora::nic::wire::icrc::IcrcMaker;
-use remora::nic::wire::ip::Flow;
-use remora::nic::wire::{
-    Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Packet, ROCE_PORT, Transport,
-};
+use remora::nic::cm::CmConfig;
 use remora_command::node::address::{NodeAddress, RegionAddress};
 use remora_command::node::client::{OpenRegionError, RemoteRegion};
-use remora_command::node::protocol::Request;
 use serde_json::Value;
 use support::{Folder, Node, PATIENCE, address, succeed, until};
 
@@ -46,62 +37,6 @@ fn count(node: &Node, event: &str) -> u64 {
     let stats = succeed(["stats", &node.address(), "--token", TOKEN, "--json"]);
     let stats: Value = serde_json::from_str(&stats).unwrap();
     stats["events"][event].as_u64().unwrap()
-}
-
-/// A card that asks for connections and says no more: a plain socket at an address of its own.
-struct Hostile {
-    socket: UdpSocket,
-    flow: Flow,
-    icrc: IcrcMaker,
-    like: Req,
-    asked: u32,
-}
-
-impl Hostile {
-    fn new(node: NodeAddress, token: Option<Token>) -> Hostile {
-        let ip = address();
-        let socket = UdpSocket::bind((IpAddr::from(ip), ROCE_PORT)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let data = Request { name: "m", token }.emit().unwrap();
-        let service = PortSpace::Tcp.service_id(node.port);
-        let request = ConnectRequest {
-            ack_timeout: 24,
-            private_data: &data,
-            ..ConnectRequest::new(node.ip, service, 1)
-        };
-        let mut cm = Cm::new(CmConfig::new(ip.into(), 66), 66);
-        cm.connect(Time::ZERO, &request).unwrap();
-        let mad = cm.poll_mad().unwrap();
-        let (_, Message::Req(mut like)) = Message::from_mad(&mad.bytes[..]).unwrap() else {
-            panic!()
-        };
-        like.local_response_timeout = 31;
-        let flow = Flow { src: ip.into(), dst: node.ip, src_port: ROCE_PORT, dst_port: ROCE_PORT };
-        Hostile { socket, flow, icrc: IcrcMaker::new(), like, asked: 0 }
-    }
-
-    /// Sends a request, each time from another queue pair.
-    fn ask(&mut self) {
-        self.asked += 1;
-        (self.like.local_comm_id, self.like.local_qpn) = (self.asked, self.asked);
-        let mad = Message::Req(self.like.clone()).to_mad(self.asked.into());
-        let op = Op::lookup(0x64, Dialect::STANDARD).filter(|op| op.transport == Transport::Ud);
-        let op = op.expect("UD SEND ONLY");
-        let bth = Bth { opcode: 0x64, dest_qp: CM_QPN, ..Bth::ours() };
-        let deth = Deth { qkey: CM_QKEY, src_qp: CM_QPN };
-        let ext = Extensions { deth, ..Extensions::default() };
-        let mut headers = [0; MAX_HEADER];
-        let len = Packet::emit_headers(&bth, op, &ext, &mut headers);
-        let mut packet = [&headers[..len], &mad].concat();
-        let icrc = self.icrc.make(&self.flow, 0, &packet);
-        packet.extend_from_slice(&icrc);
-        self.socket.send_to(&packet, (self.flow.dst, ROCE_PORT)).unwrap();
-    }
-
-    /// Takes up to `count` answers; stops when none comes for a while.
-    fn answers(&self, count: usize) -> usize {
-        (0..count).take_while(|_| self.socket.recv(&mut [0; 512]).is_ok()).count()
-    }
 }
 
 #[test]
@@ -130,11 +65,11 @@ fn two_hundred_clients_at_once_are_served() {
 fn seventy_thousand_refused_requests_keep_nobody_out() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
-    let mut hostile = Hostile::new(at, None);
+    let mut hostile = Hostile::new(address(), at, None).unwrap();
     let begun = Instant::now();
     let mut answered = 0;
-    while hostile.asked < 70_000 {
-        (0..64).for_each(|_| hostile.ask());
+    while hostile.asked() < 70_000 {
+        (0..64).for_each(|_| hostile.ask().unwrap());
         answered += hostile.answers(64);
     }
     println!("{answered} of 70000 requests refused in {} ms", begun.elapsed().as_millis());
@@ -150,15 +85,15 @@ fn half_open_requests_keep_nobody_out() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
     let device = Device::open().unwrap();
-    let mut hostile = Hostile::new(at, TOKEN.parse().ok());
+    let mut hostile = Hostile::new(address(), at, TOKEN.parse().ok()).unwrap();
     // More than the node keeps half-open, and then eight with each honest client.
     for _ in 0..300 {
-        hostile.ask();
+        hostile.ask().unwrap();
         hostile.answers(1);
     }
     let mut regions = Vec::new();
     for n in 0..50 {
-        (0..8).for_each(|_| hostile.ask());
+        (0..8).for_each(|_| hostile.ask().unwrap());
         regions.push(open(&device, at).unwrap_or_else(|error| panic!("client {n}: {error}")));
     }
     until("44 are incomplete", || count(&node, "clients_incomplete") >= 44);
@@ -225,12 +160,12 @@ fn a_client_behind_a_flood_is_served() {
     let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
     let at = address_of(&node);
     let backlog = CmConfig::new(at.ip, 0).max_pending as u64;
-    let mut hostile = Hostile::new(at, TOKEN.parse().ok());
+    let mut hostile = Hostile::new(address(), at, TOKEN.parse().ok()).unwrap();
     let flood = |hostile: &mut Hostile| {
-        (0..64).for_each(|_| hostile.ask());
+        (0..64).for_each(|_| hostile.ask().unwrap());
         thread::sleep(Duration::from_millis(2));
     };
-    while u64::from(hostile.asked) < 2 * backlog {
+    while u64::from(hostile.asked()) < 2 * backlog {
         flood(&mut hostile);
     }
     let served = AtomicBool::new(false);

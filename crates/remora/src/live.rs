@@ -38,6 +38,9 @@ pub struct DeviceInfo {
     pub port: u16,
     /// The largest path MTU of its link.
     pub mtu: Mtu,
+    /// Its user has named the address ([`DeviceOptions::bind`](crate::DeviceOptions::bind));
+    /// otherwise it is a free one of loopback.
+    pub is_named: bool,
 }
 
 /// The device and its background thread; every object of the device holds it.

@@ -41,7 +41,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -113,6 +113,8 @@ pub struct CardInfo {
     pub port: u16,
     /// The largest path MTU of its link, as its code ([`Mtu::code`](remora_nic::qp::Mtu::code)).
     pub mtu: u8,
+    /// The daemon's user has named the address.
+    pub is_named: bool,
 }
 
 /// What a session may use. Further requests are refused.

@@ -38,13 +38,12 @@ fn open_cards() -> Vec<ListedCard> {
     let wanted = environment::text(ADDR_VARIABLE);
     let mut cards: Vec<ListedCard> = Vec::new();
     for bind in wanted.split(',').map(str::trim) {
-        let is_named = !matches!(bind, "" | "auto");
-        let options = match is_named {
-            false => DeviceOptions::new(),
-            true => DeviceOptions::new().bind(bind),
+        let options = match bind {
+            "" | "auto" => DeviceOptions::new(),
+            named => DeviceOptions::new().bind(named),
         };
         match options.open() {
-            Ok(device) => cards.push(card(cards.len(), is_named, device)),
+            Ok(device) => cards.push(card(cards.len(), device)),
             Err(error) => {
                 tracing::error!(address = bind, %error, "no RDMA device");
                 if matches!(error, OpenError::Bind(BindError::InUse { .. })) {
@@ -60,14 +59,14 @@ fn open_cards() -> Vec<ListedCard> {
     cards
 }
 
-fn card(index: usize, is_named: bool, device: Device) -> ListedCard {
+fn card(index: usize, device: Device) -> ListedCard {
     let info = device.info();
     let (ifindex, ifname) = sysfs::interface_of(info.address);
     let mut card = ListedCard {
         index,
         name: format!("remora{index}"),
         address: info.address,
-        is_named,
+        is_named: info.is_named,
         mtu: info.mtu,
         guid: device.limits().cm.ca_guid,
         letter: device.letter().inspect_err(|error| tracing::warn!(%error, "no letter")).ok(),

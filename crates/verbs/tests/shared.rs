@@ -25,6 +25,11 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Daemon {
+        Daemon::of(DeviceOptions::new())
+    }
+
+    /// One with a card of its own that is made so.
+    fn of(card: DeviceOptions) -> Daemon {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         // Programs may be reached by each way.
@@ -33,7 +38,7 @@ impl Daemon {
         fs::write(&file, format!("[users.{own}]\nlend_process_memory = true\n")).unwrap();
         let policy = Policy::read(&file).unwrap();
         let socket = cm::links().join(format!("shared-{number}.sock"));
-        let device = DeviceOptions::new().embedded().open().unwrap();
+        let device = card.embedded().open().unwrap();
         let options = ServerOptions { socket: Some(socket.clone()), policy, loader: None };
         let mut server = Server::new(device.clone(), options).unwrap();
         let stop = Arc::new(Event::new().unwrap());
@@ -134,4 +139,28 @@ fn memory_of_all_kinds_is_reached_by_each_way() {
     for ways in ["usual", "convert", "process_vm", "proc_mem", "convert,process_vm"] {
         shares_by("shared/memory", &[ways]);
     }
+}
+
+/// A client on a daemon's card that has been given an address is seen at that address.
+#[test]
+fn a_server_sees_the_address_that_the_daemon_of_its_client_was_given() {
+    let Some(program) = cm::built("cm/source", "rdma_cma.h") else { return };
+    let program = program.display();
+    let [high, low] = std::process::id().to_be_bytes()[2..] else { panic!("two bytes") };
+    let [own, server_own] = [93, 92].map(|last| format!("127.{}.{low}.{last}", 100 + high % 100));
+    let daemon = Daemon::of(DeviceOptions::new().bind(&own));
+    let (_alone, port) = (cm::alone(), cm::port());
+    let mut server = cm::Program::start_with(&format!("{program} server {port}"), |command| {
+        command.env("REMORA_ADDR", &server_own).env("REMORA_NIC", "off");
+    });
+    server.listens(port);
+    let client = format!("{program} client {server_own} {port}");
+    let mut client = cm::Program::start_with(&client, |command| {
+        command.env("REMORA_NIC", &daemon.socket);
+    });
+    let (code, said) = client.end();
+    assert_eq!((code, said), (Some(0), format!("client {own}\n")), "{}", server.said());
+    let (code, said) = server.end();
+    assert_eq!((code, said), (Some(0), format!("client {own}\nserver {server_own}\n")));
+    daemon.wait_until_empty();
 }

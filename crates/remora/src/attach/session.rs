@@ -111,7 +111,8 @@ impl Begun {
     pub(crate) fn info(&self) -> Result<DeviceInfo, AttachError> {
         let card = &self.welcome.card;
         let mtu = Mtu::from_code(card.mtu).ok_or(MessageError::Malformed)?;
-        Ok(DeviceInfo { address: card.address, port: card.port, mtu })
+        let (address, port, is_named) = (card.address, card.port, card.is_named);
+        Ok(DeviceInfo { address, port, mtu, is_named })
     }
 
     /// The card's settings and limits.

@@ -54,7 +54,8 @@ impl Server {
 
     pub(super) fn card(&self) -> CardInfo {
         let info = self.device.info();
-        CardInfo { address: info.address, port: info.port, mtu: info.mtu.code() }
+        let (address, port, mtu) = (info.address, info.port, info.mtu.code());
+        CardInfo { address, port, mtu, is_named: info.is_named }
     }
 
     pub(super) fn answer(

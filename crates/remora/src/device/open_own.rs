@@ -60,7 +60,8 @@ impl DeviceOptions {
             Some(impairments) => Wish { impairments, watch: None },
             None => Wish::from_environment()?,
         };
-        let info = DeviceInfo { address: socket.addr(), port: socket.port(), mtu };
+        let (address, port, is_named) = (socket.addr(), socket.port(), self.bind.is_some());
+        let info = DeviceInfo { address, port, mtu, is_named };
         // SAFETY: the card passes only addresses of its own memory, of rings and of registered
         // regions. The first lives in `Shared` beside the driver; rings and regions are `Buffer`s
         // that their owners keep until they are destroyed on the card, or ranges for which the

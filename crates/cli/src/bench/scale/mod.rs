@@ -3,7 +3,9 @@
 //! (Table 3).
 
 pub(super) mod caches;
+mod crowd;
 mod figures;
+mod hostile;
 mod storm;
 mod verbs_storm;
 
@@ -11,6 +13,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Args;
+use remora::DialectChoice;
 use remora::nic::nic::StructureUse;
 use remora::nic::qp::HOT_BYTES;
 
@@ -52,6 +55,12 @@ const DEPTH: u32 = 8;
 /// The set-ups of a storm, and the seconds that they may take.
 const STORM: usize = 5000;
 const STORM_SECONDS: f64 = 3.0;
+/// The clients that come at once to a node, and the seconds until all are served.
+const CLIENTS: usize = 200;
+const CLIENTS_SECONDS: f64 = 1.0;
+/// The requests that a node refuses, and the seconds that an honest client behind them may take.
+const REFUSED: u32 = 70_000;
+const BEHIND_SECONDS: f64 = 0.1;
 /// The hot bytes of a queue pair of SRNIC, and the target.
 const SRNIC_HOT_BYTES: f64 = 210.0;
 const HOT_BYTES_TARGET: f64 = 208.0;
@@ -115,7 +124,24 @@ fn cases(seconds: &'static str, runs: usize) -> Vec<(Case<'static>, usize)> {
         (many("qps_10000_depth_8", 10_000, DEPTH, DEPTH, Target::Any), runs),
         (many("qps_100000_depth_8", 100_000, DEPTH, DEPTH, Target::Any), fewer_runs),
         (many("qps_10000_depth_1", 10_000, 1, 10_000 / 128, Target::Any), runs),
-        (storm_case("storm_5000", STORM_SECONDS, || Ok(storm::run(STORM)?.seconds)), runs),
+        (
+            storm_case("storm_5000", STORM_SECONDS, || {
+                Ok(storm::run(STORM, DialectChoice::Auto)?.seconds)
+            }),
+            runs,
+        ),
+        (storm_case("clients_200", CLIENTS_SECONDS, || crowd::at_once(CLIENTS)), runs),
+        (
+            Case {
+                name: "behind_70000_refused",
+                unit: "s",
+                peer: "before them",
+                target: Target::Within(BEHIND_SECONDS),
+                ours: Box::new(|| crowd::behind(REFUSED)),
+                theirs: Box::new(|| crowd::behind(0)),
+            },
+            1,
+        ),
         (
             Case {
                 name: "hot_bytes",
@@ -154,10 +180,10 @@ fn sends(qps: u32, depth: u32, seconds: &str) -> Run<'static> {
 
 /// What structures take with so many connections, and all together with StRoM's.
 fn memory(connections: usize) -> Result<Vec<Row>> {
-    let memory = storm::run(connections)?.memory;
+    let memory = storm::run(connections, DialectChoice::Lossy)?.memory;
     show_memory(&memory, connections);
     let mut rows: Vec<Row> = memory.iter().map(|part| memory_row(part, connections)).collect();
-    let memory = storm::run(STROM_CONNECTIONS)?.memory;
+    let memory = storm::run(STROM_CONNECTIONS, DialectChoice::Standard)?.memory;
     show_memory(&memory, STROM_CONNECTIONS);
     let megabytes = memory.iter().map(|part| part.bytes).sum::<u64>() as f64 / 1e6;
     for beside in STROM_MEGABYTES {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 use remora::nic::nic::StructureUse;
 use remora::{
-    ConnectFailure, Connection, ConnectionParams, DeviceOptions, Listener, ProtectionDomain,
-    QueuePair, QueuePairOptions,
+    ConnectFailure, Connection, ConnectionParams, DeviceOptions, DialectChoice, Listener,
+    ProtectionDomain, QueuePair, QueuePairOptions,
 };
 
 use crate::thread::spawn_scoped;
@@ -30,10 +30,10 @@ pub(super) struct Storm {
     pub(super) memory: Vec<StructureUse>,
 }
 
-/// Sets up `count` connections at once.
-pub(super) fn run(count: usize) -> Result<Storm> {
-    let [server, client] = [DeviceOptions::new().embedded(), DeviceOptions::new().embedded()];
-    let (server, client) = (server.open()?, client.open()?);
+/// Sets up `count` connections at once, of the dialect that both cards offer.
+pub(super) fn run(count: usize, dialect: DialectChoice) -> Result<Storm> {
+    let card = || DeviceOptions::new().embedded().dialect(dialect).open();
+    let (server, client) = (card()?, card()?);
     let to = SocketAddr::new(server.info().address, PORT);
     let domain = client.alloc_pd()?;
     let params = ConnectionParams::new(client.info().mtu);

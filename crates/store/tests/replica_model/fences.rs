@@ -38,6 +38,23 @@ fn what_a_replaced_primary_has_on_its_way_is_carried_out_nowhere() {
     assert_eq!(state.acknowledged, [1].into());
 }
 
+/// The next primary serves when a majority holds its epoch's first record: until then, what it has
+/// taken over may yet be replaced.
+#[test]
+fn a_primary_serves_when_its_first_record_is_committed() {
+    let mut state = group();
+    state.write(A);
+    state.settle();
+    state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
+    state.settle_without(&[Action::Look(C)]);
+    let replica = &state.nodes[&B].replica;
+    assert_eq!((replica.epoch(), replica.last().position.epoch()), (2, 2), "it has ordered it");
+    assert!(!replica.is_serving() && replica.committed().epoch() == 1);
+    state.settle();
+    assert_eq!(state.serving(), B);
+}
+
 /// What a replica wants done, all at once.
 fn outputs(replica: &mut Replica) -> Vec<Output> {
     std::iter::from_fn(|| replica.poll_output()).collect()

@@ -55,6 +55,25 @@ fn a_primary_serves_when_its_first_record_is_committed() {
     assert_eq!(state.serving(), B);
 }
 
+/// Other members are established when a majority of them holds the epoch's first record: a quorum
+/// is a majority of those before, too, until then.
+#[test]
+fn members_are_established_when_the_first_record_is_committed() {
+    let (mut state, late) = (group(), NodeId(4));
+    state.arrive(late);
+    state.with(A, |node| node.replica.join(late).unwrap());
+    state.settle_without(&[Action::Look(B), Action::Look(C)]);
+    let latest = |state: &State| state.registry.latest().unwrap().clone();
+    assert_eq!(
+        (latest(&state).members, latest(&state).established),
+        (vec![A, B, C, late], vec![A, B, C])
+    );
+    assert_eq!(state.nodes[&A].replica.last().position.epoch(), 2, "it has ordered it");
+    state.settle();
+    assert!(latest(&state).is_established());
+    assert_eq!(state.serving(), A);
+}
+
 /// What a replica wants done, all at once.
 fn outputs(replica: &mut Replica) -> Vec<Output> {
     std::iter::from_fn(|| replica.poll_output()).collect()

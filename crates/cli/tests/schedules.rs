@@ -33,6 +33,7 @@ use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
 use history::course::{Client, Course, name_of, random_numbers};
+use history::redis::pair_of;
 use history::{Event, Op, Record};
 use remora::DeviceOptions;
 use schedules::card::Card;
@@ -44,6 +45,9 @@ use support::verbs::installed;
 
 /// The keys of a schedule: they have slots of both groups.
 const KEYS: u64 = 12;
+/// Pairs of keys that are set together, and those who do that.
+const PAIRS: u64 = 3;
+const PAIR_CLIENTS: usize = 2;
 /// How long a client thinks at most before it does something else, in milliseconds.
 const THINKS_MS: u64 = 10;
 
@@ -126,13 +130,20 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> Outcome {
     let round = plan.seed as usize;
     let device = DeviceOptions::new().embedded().open().unwrap();
     let mut cluster = Cluster::start(plan, etcd, device.info().address);
-    let (mut course, over) = (Course::default(), AtomicBool::new(false));
+    let (mut course, mut pairs) = (Course::default(), Course::default());
     course.keys = KEYS;
-    let fronts = cluster.fronts();
+    (pairs.keys, pairs.only_sets) = (PAIRS, true);
+    let (fronts, over) = (cluster.fronts(), AtomicBool::new(false));
+    let moving = |index, of_pairs| {
+        let mut client = Moving::new(fronts.clone(), index);
+        client.of_pairs = of_pairs;
+        client
+    };
     let mut card = Card::new(&device, &cluster.stores());
-    let (mut events, skipped): (Vec<Event>, _) = scope(|scope| {
-        let client = |index: usize, mut client: Box<dyn Client>| {
-            let (course, over) = (&course, &over);
+    let (mut events, mut of_pairs, skipped) = scope(|scope| {
+        let (course, pairs, over) = (&course, &pairs, &over);
+        let client = |index: usize, of_pairs: bool, mut client: Box<dyn Client>| {
+            let course = if of_pairs { pairs } else { course };
             let mut random = random_numbers(plan.seed << 8 | index as u64);
             let goes_on = move || {
                 sleep(Duration::from_millis(random() % THINKS_MS));
@@ -140,26 +151,37 @@ fn run(plan: &Plan, etcd: &mut Etcd) -> Outcome {
             };
             scope.spawn(move || course.run_while(index, round, &mut *client, goes_on))
         };
-        let moving = |index| Box::new(Moving::new(fronts.clone(), index)) as Box<dyn Client>;
-        let mut clients: Vec<_> =
-            (0..plan.clients).map(|index| client(index, moving(index))).collect();
-        clients.push(client(plan.clients, Box::new(&mut card)));
+        let of_redis = |index, of_pairs| client(index, of_pairs, Box::new(moving(index, of_pairs)));
+        let mut clients: Vec<_> = (0..plan.clients).map(|index| of_redis(index, false)).collect();
+        clients.push(client(plan.clients, false, Box::new(&mut card)));
+        let numbers = plan.clients + 1..plan.clients + 1 + PAIR_CLIENTS;
+        let of_pairs: Vec<_> = numbers.map(|index| of_redis(index, true)).collect();
         let acted = catch_unwind(AssertUnwindSafe(|| cluster.live_through(plan)));
         over.store(true, Relaxed);
-        let events = clients.into_iter().flat_map(|client| client.join().unwrap()).collect();
-        (events, acted.unwrap_or_else(|panic| resume_unwind(panic)))
+        let [events, of_pairs] = [clients, of_pairs].map(|clients| -> Vec<Event> {
+            clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+        });
+        (events, of_pairs, acted.unwrap_or_else(|panic| resume_unwind(panic)))
     });
     cluster.settle();
     // What was acknowledged, and what happened besides, is there.
-    let mut reader = Moving::new(fronts, 0);
-    let read = |key| course.carry_out(plan.clients + 1, round, key, Op::Get, &mut reader);
-    events.extend((0..KEYS).map(read));
-    cluster.compare(&(0..KEYS).map(|key| name_of(round, key)).collect::<Vec<_>>());
+    let read_all = |course: &Course, of_pairs| -> Vec<Event> {
+        let mut reader = moving(0, of_pairs);
+        let read = |key| course.carry_out(plan.clients + 9, round, key, Op::Get, &mut reader);
+        (0..course.keys).map(read).collect()
+    };
+    events.extend(read_all(&course, false));
+    of_pairs.extend(read_all(&pairs, true));
+    let names = (0..PAIRS).flat_map(|key| pair_of(&name_of(round, key)));
+    cluster.compare(&(0..KEYS).map(|key| name_of(round, key)).chain(names).collect::<Vec<_>>());
     let mut record = Record::create(&format!("schedule-{}", plan.seed));
     events.iter().for_each(|event| record.add(&name_of(round, event.key), event));
-    let ended = events.iter().filter(|event| event.ended.is_some()).count();
-    assert!(ended > KEYS as usize, "{ended} operations ended");
+    of_pairs.iter().for_each(|event| record.add(&format!("pair-{}", event.key), event));
+    let ended = |events: &[Event]| events.iter().filter(|event| event.ended.is_some()).count();
+    let all = [ended(&events), ended(&of_pairs)];
+    assert!(all[0] > KEYS as usize && all[1] > PAIRS as usize, "{all:?} operations ended");
     let by_card = events.iter().filter(|event| event.client == plan.clients);
     assert!(by_card.filter(|event| event.ended.is_some()).count() > 0, "none by the card");
-    Outcome { ended, open: events.len() - ended, reads: card.read_one_sided(), skipped }
+    let (ended, begun) = (all[0] + all[1], events.len() + of_pairs.len());
+    Outcome { ended, open: begun - ended, reads: card.read_one_sided(), skipped }
 }

@@ -8,6 +8,7 @@
 //! Each round has keys of its own, so that histories stay short: a judge takes long for long ones.
 //! The histories are written for porcupine, too, where `REMORA_HISTORIES` says to which folder.
 
+#[allow(dead_code, reason = "each test program uses a part of it")]
 mod history;
 
 use std::net::{Ipv4Addr, SocketAddr};

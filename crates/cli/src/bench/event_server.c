@@ -1,14 +1,15 @@
 /* A server and its clients, each one thread that sleeps in epoll_wait: over TCP sockets, or over
  * queue pairs with completion channels.
  *
- *   event_server tcp|one|each server PORT CONNECTIONS DEPTH
- *   event_server tcp|one|each client PORT CONNECTIONS DEPTH SECONDS
+ *   event_server WAY server PORT CONNECTIONS DEPTH
+ *   event_server WAY client PORT CONNECTIONS DEPTH SECONDS
  *
- * `one`: all queue pairs of a process share a completion queue; `each`: each queue pair has a
- * completion queue and a channel of its own, as key-value stores have it. The client is one process
- * with all connections, and keeps DEPTH requests in flight on each. It prints the replies that it
- * got a second. Requests and replies have 64 bytes, of which the first 8 are the request's number
- * on its connection. What has arrived together is answered together, by one write or one SEND.
+ * The ways are `tcp`; `one`: all queue pairs of a process share a completion queue; `each`: each
+ * queue pair has a completion queue and a channel of its own, as key-value stores have it. The
+ * client is one process with all connections, and keeps DEPTH requests in flight on each. It prints
+ * the replies that it got a second. Requests and replies have 64 bytes, of which the first 8 are
+ * the request's number on its connection. What has arrived together is answered together, by one
+ * write or one SEND; with `one-apart` and `each-apart`, each request and each reply is a SEND.
  *
  * Queue pairs tell each other their numbers over TCP connections, whose end is the end of the run.
  */
@@ -58,7 +59,7 @@ struct end {
     union ibv_gid gid;
 };
 
-static int is_client, over_tcp, one_channel;
+static int is_client, over_tcp, one_channel, apart;
 static int connections_max, depth, poller, open_connections, ending;
 static struct connection *connections;
 static struct ibv_context *context;
@@ -151,7 +152,7 @@ static void post_receive(struct connection *c, uint64_t id)
     CHECK(ibv_post_recv(c->qp, &wr, &bad) == 0);
 }
 
-static void post_send(struct connection *c, const char *bytes, size_t len)
+static void post_one_send(struct connection *c, const char *bytes, size_t len)
 {
     char *place = place_of(c, depth + c->sends % sends_max());
     memcpy(place, bytes, len);
@@ -159,6 +160,13 @@ static void post_send(struct connection *c, const char *bytes, size_t len)
     struct ibv_send_wr wr = {.opcode = IBV_WR_SEND, .sg_list = &sge, .num_sge = 1}, *bad;
     wr.send_flags = ++c->sends % SIGNAL_EVERY ? 0 : IBV_SEND_SIGNALED;
     CHECK(ibv_post_send(c->qp, &wr, &bad) == 0);
+}
+
+static void post_send(struct connection *c, const char *bytes, size_t len)
+{
+    size_t each = apart ? BYTES : len;
+    for (size_t at = 0; at < len; at += each)
+        post_one_send(c, bytes + at, each);
 }
 
 static void handle_completion(const struct ibv_wc *wc)
@@ -350,7 +358,8 @@ int main(int argc, char **argv)
 {
     CHECK(argc >= 6);
     over_tcp = strcmp(argv[1], "tcp") == 0;
-    one_channel = strcmp(argv[1], "one") == 0;
+    one_channel = strncmp(argv[1], "one", 3) == 0;
+    apart = strstr(argv[1], "-apart") != NULL;
     is_client = strcmp(argv[2], "client") == 0;
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[3]))};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -25,8 +25,9 @@ impl EventServer {
     }
 
     /// The rows, each beside TCP: with a channel for each client, as key-value stores have it, and
-    /// with one completion queue for all.
-    pub(super) fn cases(&self, seconds: &'static str) -> [Case<'_>; 4] {
+    /// with one completion queue for all; where 16 are in flight, those that have arrived together
+    /// in one SEND, and each in a SEND of its own.
+    pub(super) fn cases(&self, seconds: &'static str) -> [Case<'_>; 6] {
         let case = |name, way, depth| Case {
             name,
             unit: "K requests/s",
@@ -38,8 +39,10 @@ impl EventServer {
         [
             case("event_server_50", "each", 1),
             case("event_server_50_p16", "each", 16),
+            case("event_server_50_p16_apart", "each-apart", 16),
             case("event_server_50_shared", "one", 1),
             case("event_server_50_shared_p16", "one", 16),
+            case("event_server_50_shared_p16_apart", "one-apart", 16),
         ]
     }
 

@@ -22,13 +22,15 @@ pub(crate) struct Moving {
     connection: Option<Redis>,
     /// Whether the node to be asked is asked once only, as its answer to this.
     is_asking: bool,
+    /// Each key is two, which are read and set together.
+    pub(crate) of_pairs: bool,
 }
 
 impl Moving {
     /// A client that begins with the node of this index.
     pub(crate) fn new(nodes: Vec<SocketAddr>, first: usize) -> Moving {
         let (at, next) = (nodes[first % nodes.len()], first + 1);
-        Moving { nodes, next, at, connection: None, is_asking: false }
+        Moving { nodes, next, at, connection: None, is_asking: false, of_pairs: false }
     }
 
     fn ask(&mut self, key: &str, op: Op) -> Said {
@@ -45,7 +47,8 @@ impl Moving {
         });
         // Where nothing was sent, nothing is carried out.
         let Ok(mut redis) = asked else { return Said::Nothing };
-        let said = match redis.ask(key, op) {
+        let answer = if self.of_pairs { redis.ask_pair(key, op) } else { redis.ask(key, op) };
+        let said = match answer {
             Ok(Ok(ret)) => Said::Done(ret),
             Ok(Err(answer)) => Said::of(&answer),
             Err(_) => Said::Lost,

@@ -31,19 +31,22 @@ pub(crate) fn name_of(round: usize, key: u64) -> String {
 }
 
 /// What all clients of a test share: the order of what happens, the next value, how many keys
-/// there are in a round, and whether clients delete all keys at times.
+/// there are in a round, whether clients delete all keys at times, and whether they do nothing but
+/// read and set.
 pub(crate) struct Course {
     clock: AtomicU64,
     value: AtomicU32,
     pub(crate) keys: u64,
     pub(crate) flushes: bool,
+    pub(crate) only_sets: bool,
     /// Whether one value in sixteen is long, and there is one key more, whose values grow.
     pub(crate) grows: bool,
 }
 
 impl Default for Course {
     fn default() -> Course {
-        Course { clock: 0.into(), value: 0.into(), keys: KEYS, flushes: false, grows: false }
+        let (clock, value, keys) = (0.into(), 0.into(), KEYS);
+        Course { clock, value, keys, flushes: false, only_sets: false, grows: false }
     }
 }
 
@@ -90,6 +93,7 @@ impl Course {
             let appends = self.grows && key + 1 == self.keys;
             let op = match random() % 8 {
                 0..4 => Op::Get,
+                _ if self.only_sets => Op::Set(new()),
                 4..7 if appends => Op::Append(1 + (random() % 700) as u32),
                 4..7 if is_counter(key) => Op::Add(1 + (random() % 3) as u32),
                 4 | 5 => Op::Set(new()),

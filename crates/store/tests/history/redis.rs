@@ -77,6 +77,63 @@ impl Redis {
         }))
     }
 
+    /// The same for two keys of one slot, which have one value at any time: read together, and set
+    /// together in one of two ways.
+    ///
+    /// # Panics
+    /// If they are seen with two values.
+    pub(crate) fn ask_pair(&mut self, key: &str, op: Op) -> io::Result<Result<Ret, String>> {
+        let names = pair_of(key);
+        let [one, other] = [names[0].as_bytes(), names[1].as_bytes()];
+        let value = if let Op::Set(value) = op { bytes_of(value) } else { Vec::new() };
+        let answer = match op {
+            Op::Get => self.command(&[b"MGET", one, other])?,
+            Op::Set(even) if even.is_multiple_of(2) => {
+                self.command(&[b"MSET", one, &value, other, &value])?
+            }
+            Op::Set(_) => return self.transact(&[[b"SET", one, &value], [b"SET", other, &value]]),
+            _ => panic!("{op:?} is nothing for two keys"),
+        };
+        match (op, answer.as_str()) {
+            (Op::Get, "*2") => {
+                let [one, other] = [self.nullable()?, self.nullable()?];
+                assert_eq!(one, other, "{key}: a part of what was set together");
+                Ok(Ok(Ret::Value(one)))
+            }
+            (Op::Set(_), "+OK") => Ok(Ok(Ret::Done)),
+            _ => Ok(Err(answer)),
+        }
+    }
+
+    /// A transaction whose commands are all answered with OK.
+    fn transact(&mut self, commands: &[[&[u8]; 3]]) -> io::Result<Result<Ret, String>> {
+        let mut refused = None;
+        let mut expect = |answer: String, expected: &str| {
+            if answer != expected {
+                refused.get_or_insert(answer);
+            }
+        };
+        expect(self.command(&[b"MULTI"])?, "+OK");
+        for command in commands {
+            expect(self.command(command)?, "+QUEUED");
+        }
+        let answer = self.command(&[b"EXEC"])?;
+        if answer == format!("*{}", commands.len()) {
+            for _ in commands {
+                expect(self.0.line()?, "+OK");
+            }
+        } else {
+            expect(answer, "");
+        }
+        Ok(refused.map_or(Ok(Ret::Done), Err))
+    }
+
+    /// A value of an array.
+    fn nullable(&mut self) -> io::Result<Option<u32>> {
+        let len = self.0.line()?;
+        Ok(if len == "$-1" { None } else { Some(self.0.value(&len[1..])?) })
+    }
+
     fn command(&mut self, words: &[&[u8]]) -> io::Result<String> {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
@@ -86,4 +143,9 @@ impl Redis {
         }
         self.0.ask(&request)
     }
+}
+
+/// The two keys of one slot that a name stands for.
+pub(crate) fn pair_of(key: &str) -> [String; 2] {
+    ["one", "other"].map(|which| format!("{{{key}}}.{which}"))
 }

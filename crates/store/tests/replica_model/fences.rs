@@ -38,6 +38,42 @@ fn what_a_replaced_primary_has_on_its_way_is_carried_out_nowhere() {
     assert_eq!(state.acknowledged, [1].into());
 }
 
+/// The next primary serves when a majority holds its epoch's first record: until then, what it has
+/// taken over may yet be replaced.
+#[test]
+fn a_primary_serves_when_its_first_record_is_committed() {
+    let mut state = group();
+    state.write(A);
+    state.settle();
+    state.act(&Action::Crash(A));
+    state.act(&Action::Expire);
+    state.settle_without(&[Action::Look(C)]);
+    let replica = &state.nodes[&B].replica;
+    assert_eq!((replica.epoch(), replica.last().position.epoch()), (2, 2), "it has ordered it");
+    assert!(!replica.is_serving() && replica.committed().epoch() == 1);
+    state.settle();
+    assert_eq!(state.serving(), B);
+}
+
+/// Other members are established when a majority of them holds the epoch's first record: a quorum
+/// is a majority of those before, too, until then.
+#[test]
+fn members_are_established_when_the_first_record_is_committed() {
+    let (mut state, late) = (group(), NodeId(4));
+    state.arrive(late);
+    state.with(A, |node| node.replica.join(late).unwrap());
+    state.settle_without(&[Action::Look(B), Action::Look(C)]);
+    let latest = |state: &State| state.registry.latest().unwrap().clone();
+    assert_eq!(
+        (latest(&state).members, latest(&state).established),
+        (vec![A, B, C, late], vec![A, B, C])
+    );
+    assert_eq!(state.nodes[&A].replica.last().position.epoch(), 2, "it has ordered it");
+    state.settle();
+    assert!(latest(&state).is_established());
+    assert_eq!(state.serving(), A);
+}
+
 /// What a replica wants done, all at once.
 fn outputs(replica: &mut Replica) -> Vec<Output> {
     std::iter::from_fn(|| replica.poll_output()).collect()

@@ -6,8 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::c_program::CProgram;
+use super::program::{Program, free_tcp_port, has_tcp_listener};
 use super::row::{Case, Run, Target};
-use super::running::{Program, free_tcp_port, has_tcp_listener};
 
 /// The program in C.
 const SOURCE: &str = include_str!("event_server.c");

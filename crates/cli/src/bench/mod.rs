@@ -9,7 +9,7 @@
 //!   [`cluster`]: the store on several nodes; [`worlds`]: networks of servers, simulated;
 //!   [`peers`]: plain sockets, to compare with. [`cost`] has no peer: valgrind counts its
 //!   instructions.
-//! - What they start: [`running`]: programs, pinned to cores; [`c_program`]: those in C, which it
+//! - What they start: [`program`]: programs, pinned to cores; [`c_program`]: those in C, which it
 //!   compiles; [`event_server`]: one of them, whose ends sleep; [`daemon_process`]: a daemon.
 //! - The output: [`figure`]: the same work by size; [`plot`]: a figure drawn; [`page`]: all in one
 //!   file.
@@ -29,9 +29,9 @@ mod memory;
 pub(crate) mod page;
 mod peers;
 pub(crate) mod plot;
+mod program;
 mod report;
 mod row;
-mod running;
 mod scale;
 mod store;
 mod transport;

@@ -11,9 +11,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::event_server::EventServer;
+use super::program::{Program, free_tcp_port, has_tcp_listener};
 use super::report::{Options, report};
 use super::row::{Case, Run, Target, measure};
-use super::running::{Program, free_tcp_port, has_tcp_listener};
 use super::transport::{peer, writes};
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;

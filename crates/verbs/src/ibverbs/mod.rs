@@ -4,8 +4,8 @@
 //! object, named as in verbs without `ibv_`. They are `extern "C"` functions: programs call them
 //! through `symbols` or through the tables that `open` fills, and `rdmacm` calls them directly.
 //!
-//! - Devices: `device`, `open`, `context`, `port` (a device's limits and clock, too), `gid`,
-//!   `parent_domain`, `pd`, `import`, `fork`.
+//! - Devices: `device`, `open`, `context`, `device_attr` (limits and clock), `port`,
+//!   `gid`, `parent_domain`, `pd`, `import`, `fork`.
 //! - Memory: `buf`, `mr`, `mw`, `bind_mw`, `dm`. Addresses: `ah`, `mcast`.
 //! - Queue pairs: `qp`, `qp_attr`, `srq`, `xrc`. Posting: `post`, `recv`, `qp_ex`.
 //! - Completions: `cq`, `cq_ex`, `poll`, `channel`. Events: `routes` finds whom one is for;
@@ -35,6 +35,7 @@ mod copy;
 pub mod cq;
 pub mod cq_ex;
 pub mod device;
+pub mod device_attr;
 pub mod dm;
 mod fork;
 mod gate;

@@ -15,9 +15,9 @@ use remora::nic::{Access, Key};
 use remora::raw;
 
 use super::buf;
+use super::device_attr::MAX_REGION;
 use super::objects::{Context, Pd};
 use super::pd;
-use super::port::MAX_REGION;
 use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
 use crate::abi::newer::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR,

@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicUsize;
 
 use super::objects::{Context, Events};
 use super::{
-    ENODEV, ENOMEM, Errno, Result, bind_mw, context, cq, cq_ex, device, dm, mr, mw, or_null,
-    parent_domain, poll, port, post, qp, recv, srq, xrc,
+    ENODEV, ENOMEM, Errno, Result, bind_mw, context, cq, cq_ex, device, device_attr, dm, mr, mw,
+    or_null, parent_domain, poll, port, post, qp, recv, srq, xrc,
 };
 use crate::abi::*;
 use crate::card::ListedCard;
@@ -63,8 +63,8 @@ fn functions() -> verbs_context {
     c.alloc_parent_domain = Some(parent_domain::alloc_parent_domain);
     c.alloc_td = Some(parent_domain::alloc_td);
     c.dealloc_td = Some(parent_domain::dealloc_td);
-    c.query_rt_values = Some(port::query_rt_values);
-    c.query_device_ex = Some(port::query_device_ex);
+    c.query_rt_values = Some(device_attr::query_rt_values);
+    c.query_device_ex = Some(device_attr::query_device_ex);
     c.create_cq_ex = Some(cq_ex::create_cq_ex);
     c.modify_cq = Some(cq::modify_cq);
     c.create_qp_ex = Some(qp::create_qp_ex);

@@ -42,7 +42,7 @@ export! {
     "ibv_node_type_str@@IBVERBS_1.1" = strings::node_type_str;
     "ibv_open_device@@IBVERBS_1.1" = open::open_device;
     "ibv_port_state_str@@IBVERBS_1.1" = strings::port_state_str;
-    "ibv_query_device@@IBVERBS_1.1" = port::query_device;
+    "ibv_query_device@@IBVERBS_1.1" = device_attr::query_device;
     "ibv_query_gid@@IBVERBS_1.1" = gid::query_gid;
     "ibv_query_pkey@@IBVERBS_1.1" = gid::query_pkey;
     "ibv_query_port@@IBVERBS_1.1" = port::query_port;

@@ -11,7 +11,7 @@ use remora_cluster::etcd::{EtcdGroup, overview};
 use remora_command::folder::Folder;
 use serde::Deserialize;
 
-use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
+use super::super::program::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::load::{Ask, Load, Work};
 use crate::child::Helper;
 use crate::store::cluster::trial::{Etcd, Node, Terms, start_nodes};

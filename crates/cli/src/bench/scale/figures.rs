@@ -5,8 +5,8 @@ use anyhow::{Context, Result};
 
 use super::{IN_FLIGHT, sends};
 use crate::bench::figure::{Figure, Point, Style};
+use crate::bench::program::cpu_of_children_s;
 use crate::bench::row::{Case, Run, Target};
-use crate::bench::running::cpu_of_children_s;
 use crate::bench::transport::{ours, peer};
 
 /// The numbers of queue pairs of Fig. 9: divisors of [`IN_FLIGHT`].

@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::bench::c_program::CProgram;
-use crate::bench::running::Program;
+use crate::bench::program::Program;
 
 /// The program in C.
 const SOURCE: &str = include_str!("storm.c");

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use super::super::running::Program;
+use super::super::program::Program;
 use super::servers::TemporaryFile;
 use super::tpch::Table;
 

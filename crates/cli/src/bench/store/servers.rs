@@ -10,7 +10,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::super::running::{Program, cpu_s, free_tcp_port, has_tcp_listener};
+use super::super::program::{Program, cpu_s, free_tcp_port, has_tcp_listener};
 use super::bed::{key, value};
 
 /// What the rows say without their peers.

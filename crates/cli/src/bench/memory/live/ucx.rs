@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::bench::running::{free_tcp_port, has_tcp_listener};
+use crate::bench::program::{free_tcp_port, has_tcp_listener};
 use crate::child::output_within;
 
 /// The longest wait for a server to listen, and for a client to end.

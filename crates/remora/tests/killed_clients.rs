@@ -444,5 +444,6 @@ fn a_program_is_killed_whose_child_sleeps() {
     }
     assert!(reads(), "what is kept goes on");
     watched.observer().evict("lease").unwrap();
+    drop(side);
     watched.wait_until_clean();
 }

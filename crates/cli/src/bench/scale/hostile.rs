@@ -41,9 +41,10 @@ impl Hostile {
         token: Option<Token>,
     ) -> Result<Hostile> {
         let ip = IpAddr::V4(from.into());
-        let socket = UdpSocket::bind((ip, ROCE_PORT)).context("the port of RoCE is taken")?;
+        let socket = UdpSocket::bind((ip, ROCE_PORT))
+            .with_context(|| format!("cannot have UDP port {ROCE_PORT} at {ip}"))?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
-        let data = Request { name: "m", token }.emit().context("a region's name")?;
+        let data = Request { name: "m", token }.emit().context("cannot ask for the region `m`")?;
         let service = PortSpace::Tcp.service_id(node.port);
         let request = ConnectRequest {
             ack_timeout: 24,
@@ -52,12 +53,15 @@ impl Hostile {
         };
         let mut cm = Cm::new(CmConfig::new(ip, 66), 66);
         cm.connect(Time::ZERO, &request)?;
-        let mad = cm.poll_mad().context("a manager sends what it is asked to")?;
-        let (_, message) = Message::from_mad(&mad.bytes[..]).context("it can be read")?;
-        let Message::Req(mut like) = message else { anyhow::bail!("it is a request") };
+        let mad = cm.poll_mad().context("the connection manager sends no request")?;
+        let (_, message) =
+            Message::from_mad(&mad.bytes[..]).context("its own request cannot be read")?;
+        let Message::Req(mut like) = message else { anyhow::bail!("what it sends is no request") };
         like.local_response_timeout = 31;
         let op = Op::lookup(UD_SEND_ONLY, Dialect::STANDARD);
-        let op = op.filter(|op| op.transport == Transport::Ud).context("a datagram's op-code")?;
+        let op = op
+            .filter(|op| op.transport == Transport::Ud)
+            .context("datagrams have no such op-code")?;
         let flow = Flow { src: ip, dst: node.ip, src_port: ROCE_PORT, dst_port: ROCE_PORT };
         Ok(Hostile { socket, flow, op, icrc: IcrcMaker::new(), like, asked: 0 })
     }

@@ -36,7 +36,10 @@ struct Two {
 
 impl Two {
     fn of(daemon: &Daemon) -> Two {
-        let (a, b) = (daemon.client(), daemon.client());
+        Two::between(daemon.client(), daemon.client())
+    }
+
+    fn between(a: Client, b: Client) -> Two {
         let (qa, qb) = (a.queues(), b.queues());
         a.connect(&qa, &qb.made);
         b.connect(&qb, &qa.made);
@@ -140,15 +143,8 @@ fn an_owner_waits_for_a_sender_that_has_lost_its_passes() {
     let daemon = Daemon::start();
     for joins in [true, false] {
         let hello = Hello { name: Some("a".into()), keep: Keep::Forever, ..Hello::default() };
-        let mut two = Two::of(&daemon);
-        let former = std::mem::replace(&mut two.a, Client::attach(&daemon, &hello).unwrap());
-        drop(former);
-        let (qa, qb) = (two.a.queues(), two.b.queues());
-        two.a.connect(&qa, &qb.made);
-        two.b.connect(&qb, &qa.made);
-        let bytes = Bytes { place: Place::Lent { number: two.lent, offset: 0 }, iova: 0, len: 64 };
-        let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
-        let (pass, files) = two.a.pass(qa.made.qpn, key).unwrap();
+        let two = Two::between(Client::attach(&daemon, &hello).unwrap(), daemon.client());
+        let (pass, files) = two.pass().unwrap();
         let gates = Gates::open(files[0].as_fd()).unwrap();
         assert!(gates.enter(pass.sender, pass.gate, pass.mark));
         let Welcome { session, share, token, .. } = two.a.welcome;
@@ -171,21 +167,13 @@ fn an_owner_waits_for_a_sender_that_has_lost_its_passes() {
 fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
     let daemon = Daemon::start();
     let hello = Hello { name: Some("kept".into()), keep: Keep::Forever, ..Hello::default() };
-    let two = Two { b: Client::attach(&daemon, &hello).unwrap(), ..Two::of(&daemon) };
+    let two = Two::between(daemon.client(), Client::attach(&daemon, &hello).unwrap());
     let token = Some(two.b.welcome.token);
-    let (qa, qb) = (two.a.queues(), two.b.queues());
-    two.a.connect(&qa, &qb.made);
-    two.b.connect(&qb, &qa.made);
-    let gates = two.b.share();
-    let (file, _) = sealed(4096);
-    let number = two.b.lend(Loan::Sealed, &file);
-    let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
-    let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
-    let (pass, _) = two.a.pass(qa.made.qpn, key).unwrap();
-    assert!(gates.is_open(pass.gate, pass.mark));
+    let (pass, _) = two.pass().unwrap();
+    assert!(two.is_open(pass));
     let heir = Client::attach(&daemon, &Hello { token, ..hello }).unwrap();
-    assert!(!gates.is_open(pass.gate, pass.mark));
-    assert!(two.a.pass(qa.made.qpn, key).is_none());
+    assert!(!two.is_open(pass));
+    assert!(two.pass().is_none());
     assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
     drop((two, heir));
     daemon.wait_until_empty();
@@ -199,19 +187,10 @@ fn who_takes_a_session_over_waits_for_those_within_its_memory() {
     let keep = Keep::Forever;
     let hello = Hello { name: Some("kept".into()), keep, ..Hello::default() };
     for ends in [true, false] {
-        let mut two = Two::of(&daemon);
-        two.b = Client::attach(&daemon, &hello).unwrap();
-        let (qa, qb) = (two.a.queues(), two.b.queues());
-        two.a.connect(&qa, &qb.made);
-        two.b.connect(&qb, &qa.made);
-        let gates = two.b.share();
-        let (file, _) = sealed(4096);
-        let number = two.b.lend(Loan::Sealed, &file);
-        let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 64 };
-        let key = two.b.card().reg_mr(qb.pd, bytes, Access::all()).unwrap();
-        let (pass, _) = two.a.pass(qa.made.qpn, key).unwrap();
-        assert!(gates.enter(pass.sender, pass.gate, pass.mark));
-        let Two { a, b: former, .. } = two;
+        let two = Two::between(daemon.client(), Client::attach(&daemon, &hello).unwrap());
+        let (pass, _) = two.pass().unwrap();
+        assert!(two.gates.enter(pass.sender, pass.gate, pass.mark));
+        let Two { a, b: former, gates, .. } = two;
         let token = former.welcome.token;
         drop(former);
         // By hand, the gates are all there is to see.

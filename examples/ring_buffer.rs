@@ -4,7 +4,7 @@
 
 use std::error::Error;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remora::prelude::*;
 
@@ -19,13 +19,15 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Waits until the peer has raised a counter in local memory above `seen`.
 fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
-    loop {
+    let start = Instant::now();
+    while start.elapsed() < TIMEOUT {
         let count = counter.load_u64()?;
         if count > seen {
             return Ok(count);
         }
         thread::yield_now();
     }
+    Err("the peer has fallen silent".into())
 }
 
 /// Writes records into the ring, and waits while it has no room.

@@ -97,6 +97,8 @@ def main():
             print(f"  {name:20} {new:>10,}  {word}")
             if too_much:
                 grown.append(name)
+    if not counts:
+        sys.exit(77)  # Nothing can be compared here: the stage is skipped.
     if args.write:
         with open(TABLE, "w") as file:
             json.dump({**here, "instructions": {**table["instructions"], **counts}}, file, indent=2)

@@ -39,6 +39,7 @@ make_setup() {
         qemu-system-x86
     need_command ip "network namespaces, to reach the virtual machine" iproute2
     need_command objdump "to see which libraries a program needs" binutils
+    need_command xz "to unpack the kernel's modules" xz-utils
     need_command cc "a C compiler, for the programs inside" gcc libc6-dev
     [[ -n $(apt_candidate linux-image-amd64) ]] || apt_update
 }
@@ -210,7 +211,7 @@ fi
 [[ $(uname -m) == x86_64 ]] || cannot "it is made of x86-64 packages, and this is $(uname -m)"
 have qemu-system-x86_64 || cannot "qemu-system-x86_64 is missing (./ci.sh setup)"
 have apt-get || cannot "it is made of Debian packages, and there is no apt here"
-for tool in cc objdump ip; do have "$tool" || cannot "$tool is missing (./ci.sh setup)"; done
+for tool in cc objdump ip xz; do have "$tool" || cannot "$tool is missing (./ci.sh setup)"; done
 
 place=$(target_dir)/rxe-vm
 mkdir -p "$place"

@@ -13,7 +13,8 @@ trap 'rm -rf "$lists"' EXIT
 mkdir -p "$lists/state/partial" "$lists/parts"
 for list in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
     [[ -e $list ]] || continue
-    sed -n 's/^deb \(.*debian.*\)/deb-src \1/p' "$list" >"$lists/parts/$(basename "$list")"
+    sed -nE 's/^deb (.*(debian|ubuntu).*)/deb-src \1/p' "$list" \
+        >"$lists/parts/$(basename "$list")"
 done
 for list in /etc/apt/sources.list.d/*.sources; do
     [[ -e $list ]] || continue

@@ -51,7 +51,8 @@ apt_install() {
         "This script installs with apt only. Please install what Debian calls: $*"
     apt_update
     say "  installing $*: $why"
-    removed=$(LC_ALL=C apt-get -s install "$@" 2>/dev/null | sed -n 's/^Remv \([^ ]*\).*/\1/p')
+    removed=$(LC_ALL=C apt-get -s install "$@" 2>/dev/null | sed -n 's/^Remv \([^ ]*\).*/\1/p' ||
+        true) # What apt does not know, it says below.
     if [[ -n $removed ]]; then
         other=$(grep -vE '^(rustc|cargo|rustfmt|rust-|libstd-rust)' <<<"$removed" || true)
         [[ -z $other ]] || fail "apt would have to remove: ${other//$'\n'/ }" \

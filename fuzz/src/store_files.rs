@@ -10,7 +10,7 @@ use remora_store::log::{
     Fields, LOG_MAGIC, NoRecord, Operation, Parts, Position, SEGMENT_HEADER, SNAPSHOT_MAGIC,
     SegmentHeader, replay, seal, segment_name,
 };
-use remora_store::rdb::{RdbReader, RdbWriter};
+use remora_store::rdb::{RdbReader, RdbWriter, dump, restore};
 use remora_store::snapshot::{load, snapshot_name};
 
 use crate::Seed;
@@ -134,11 +134,17 @@ pub fn store_snapshot(data: &[u8]) {
     }
 }
 
-/// The input is an RDB file.
+/// The input is an RDB file, and a value as in such a file.
 ///
 /// # Panics
 /// If what is read from it is not the same once it was written and read again.
 pub fn store_rdb(data: &[u8]) {
+    let sum = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc64Redis, data);
+    let (mut value, mut payload, mut again) = (Vec::new(), Vec::new(), Vec::new());
+    if restore(&[data, &sum.to_le_bytes()].concat(), &mut value).is_ok() {
+        dump(&value, &mut payload);
+        assert_eq!((restore(&payload, &mut again), &again), (Ok(()), &value));
+    }
     type Strings = BTreeMap<(u64, Vec<u8>), (Vec<u8>, Option<u64>)>;
     let read = |bytes: &[u8]| -> Option<Strings> {
         let mut reader = RdbReader::new(bytes).ok()?;
@@ -235,5 +241,10 @@ pub fn rdbs() -> Vec<Seed> {
     writer.put(0, b"key", b"value", Some(5)).expect("memory takes it");
     writer.put(7, b"other", &[b'x'; 100], None).expect("memory takes it");
     let saved = include_bytes!("../../crates/store/tests/data/redis-7.0.15.rdb");
-    vec![seed("written", writer.finish().expect("memory takes it")), seed("redis", saved.to_vec())]
+    vec![
+        seed("written", writer.finish().expect("memory takes it")),
+        seed("redis", saved.to_vec()),
+        // Without its checksum, the payload of a string of 13 equal bytes, compressed.
+        seed("payload", b"\0\xc3\x05\x0d\0a\xe0\x03\0\x09\0".to_vec()),
+    ]
 }

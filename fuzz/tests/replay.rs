@@ -2,6 +2,9 @@
 //!
 //! `REMORA_FUZZ_SEED` and `REMORA_FUZZ_ROUNDS` choose the inputs; `./ci.sh fuzz` sets them.
 
+#[path = "../../crates/nic/tests/judges/split_mix.rs"]
+mod split_mix;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -14,6 +17,7 @@ use remora_fuzz::{
 use remora_nic::Counters;
 use remora_nic::wire::opcode::TABLE;
 use remora_nic::wire::{Dialect, Malformed, Op, Packet};
+use split_mix::Random;
 
 #[test]
 fn every_target_survives_its_corpus() {
@@ -263,17 +267,7 @@ fn setting(name: &str, default: u64) -> u64 {
     })
 }
 
-/// SplitMix64: small, and good enough to make inputs.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
     /// A number below `limit`, which is not 0.
     fn below(&mut self, limit: usize) -> usize {
         (self.next() % limit as u64) as usize

@@ -13,6 +13,9 @@ const (
 	add2       = `{"key":"k","client":2,"op":"add","value":2,"invoke":4,"return":9,"found":3}` + "\n"
 	append2    = `{"key":"k","client":2,"op":"append","value":2,"invoke":4,"return":9}` + "\n"
 	flush      = `{"key":"k","client":2,"op":"flush","invoke":4,"return":9}` + "\n"
+	expire     = `{"key":"k","client":2,"op":"expire","invoke":4,"return":9,"did":true}` + "\n"
+	persist    = `{"key":"k","client":2,"op":"persist","invoke":10,"return":11,"did":true}` + "\n"
+	getex1     = `{"key":"k","client":2,"op":"getex","value":1,"invoke":4,"return":9,"found":1}` + "\n"
 	openDelete = `{"key":"k","client":3,"op":"delete","invoke":2}` + "\n"
 )
 
@@ -21,6 +24,15 @@ func get(invoke, end, found string) string {
 		found = `,"found":` + found
 	}
 	return `{"key":"k","client":1,"op":"get","invoke":` + invoke + `,"return":` + end + found + "}\n"
+}
+
+func expires(invoke, end, found string) string {
+	return strings.ReplaceAll(get(invoke, end, found), `"get"`, `"expires"`)
+}
+
+// later is a line of what happens in 0 to 1, from 10 to 11.
+func later(line string) string {
+	return strings.ReplaceAll(line, `"invoke":0,"return":1`, `"invoke":10,"return":11`)
 }
 
 func TestVerdicts(t *testing.T) {
@@ -46,6 +58,20 @@ func TestVerdicts(t *testing.T) {
 		{"an append that is lost", set1 + append2 + append2 + get("10", "11", "3"), 1},
 		{"a flush", set1 + flush + get("5", "6", "1") + get("7", "8", ""), 0},
 		{"a flush that leaves a key", set1 + flush + get("10", "11", "1"), 1},
+		{"an end", set1 + expire + expires("10", "11", "1"), 0},
+		{"an end that is lost", set1 + expire + expires("10", "11", "0"), 1},
+		{"an end of nothing", expire, 1},
+		{"an end that is taken away", set1 + expire + persist + expires("12", "13", "0"), 0},
+		{"an end that is still there", set1 + expire + persist + expires("12", "13", "1"), 1},
+		{"an end that was not there", set1 + persist, 1},
+		{"an end beside a read", set1 + getex1 + expires("10", "11", "1"), 0},
+		{"an end of a key without one", set1 + expires("2", "3", "1"), 1},
+		{"an end of a key that is gone", set1 + openDelete + expires("3", "4", ""), 0},
+		{"a new value with the old end", set1 + getex1 + later(set1) + expires("12", "13", "1"), 1},
+		{"an add that leaves the end", set1 + getex1 + strings.ReplaceAll(add2, "4", "9") +
+			expires("20", "21", "1"), 0},
+		{"a persist without its answer", strings.ReplaceAll(persist, `,"did":true`, ""), 2},
+		{"a getex that does not say what for", strings.ReplaceAll(getex1, `"value":1,`, ""), 2},
 		{"an add without its sum", strings.ReplaceAll(add2, `,"found":3`, ""), 2},
 		{"another key's value", set1 + strings.ReplaceAll(get("2", "3", "1"), `"k"`, `"j"`), 1},
 		{"no operation", "", 2},

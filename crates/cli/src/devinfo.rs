@@ -1,7 +1,6 @@
 //! `remora devinfo`: what the device offers, in the manner of `ibv_devinfo`.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,6 +8,7 @@ use remora::nic::Config;
 use remora::nic::qp::{MAX_RD_ATOMIC, Mtu};
 use remora::nic::queue::MAX_SGE;
 use remora::nic::queue::element::{MAX_INLINE, MAX_MESSAGE};
+use remora::nic::wire::ip::gid;
 use remora::{Device, SocketInfo};
 use serde_json::{Value, json};
 
@@ -174,14 +174,6 @@ fn limits_of(limits: &Config) -> impl Iterator<Item = (&'static str, usize, Opti
 fn guid(bits: u64) -> String {
     let group = |at: u32| (bits >> (16 * at)) & 0xffff;
     format!("{:04x}:{:04x}:{:04x}:{:04x}", group(3), group(2), group(1), group(0))
-}
-
-/// The GID of an address: in RoCE v2, a GID is an IP address.
-pub(crate) fn gid(address: IpAddr) -> Ipv6Addr {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    }
 }
 
 #[cfg(test)]

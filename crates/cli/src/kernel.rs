@@ -24,6 +24,7 @@ use serde_json::json;
 
 use crate::output;
 use crate::remote::RemoteArgs;
+use crate::sink::Sink;
 
 /// `remora kernel`.
 #[derive(Debug, Args)]
@@ -36,7 +37,8 @@ Examples:
   remora kernel call 127.0.0.2 --opcode 0x100 --text ERROR --payload server.log
   remora kernel list 127.0.0.2
 
-Kernels are written with the libraries in guest/rust and guest/c; docs/kernels.md says how.")]
+Kernels are written with the libraries in guest/rust, guest/c and guest/assemblyscript;
+docs/kernels.md says how.")]
 pub(crate) struct Kernel {
     #[command(subcommand)]
     what: What,
@@ -229,7 +231,15 @@ impl List {
 
 fn table(kernels: &[KernelRow]) -> comfy_table::Table {
     let headings = [
-        "op-code", "kernel", "calls", "failed", "running", "steps", "memory", "may use", "bound to",
+        "op-code",
+        "kernel",
+        "calls",
+        "failed",
+        "running",
+        "steps ≤",
+        "memory ≤",
+        "may use",
+        "bound to",
     ];
     let mut table = output::table(headings);
     let unlimited =
@@ -362,19 +372,19 @@ impl Call {
         if self.node.json {
             let hex: String = result.iter().map(|byte| format!("{byte:02x}")).collect();
             let (code, text) = (status.0, status.text());
-            return output::json_line(
+            output::json_line(
                 &json!({ "status": code, "meaning": text, "bytes": result.len(), "result": hex }),
-            );
-        }
-        if status != CallStatus::OK {
+            )?;
+        } else if status != CallStatus::OK {
             eprintln!("remora: the call of op-code {:#x} failed: {status}", self.opcode);
-            return Ok(());
         }
-        if self.out == Path::new("-") {
-            let mut out = io::stdout().lock();
-            return out.write_all(result).and_then(|()| out.flush()).context("cannot write");
+        let has_place = !self.node.json || self.out != Path::new("-");
+        if status == CallStatus::OK && has_place {
+            let mut sink = Sink::create(&self.out)?;
+            sink.write_all(result)?;
+            sink.finish()?;
         }
-        fs::write(&self.out, result).with_context(|| format!("cannot write {}", self.out.display()))
+        Ok(())
     }
 }
 

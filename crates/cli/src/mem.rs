@@ -1,8 +1,11 @@
 //! `remora mem`: reads and writes a node's regions, one-sided.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
@@ -15,6 +18,7 @@ use remora_command::size::parse_size;
 
 use crate::remote::RemoteArgs;
 use crate::sink::Sink;
+use crate::stop::Input;
 use crate::{output, stop};
 
 /// `remora mem`.
@@ -156,7 +160,7 @@ struct WriteRegion {
 impl WriteRegion {
     fn run(self) -> Result<()> {
         let stop = stop::on_signals()?;
-        let (mut source, len) = open_input(&self.input)?;
+        let (mut source, len) = open_input(&self.input, &stop)?;
         let device = self.remote.open(self.region.node)?;
         let region = self.remote.connect(&device, &self.region)?;
         let room = region.len().saturating_sub(self.offset);
@@ -184,17 +188,18 @@ impl WriteRegion {
     }
 }
 
-/// The input, and its length if it is known.
-fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
-    if path == Path::new("-") {
-        return Ok((Box::new(io::stdin().lock()), None));
-    }
+/// The input, which ends with an error once `stop` is true, and its length if it is known.
+fn open_input(path: &Path, stop: &Arc<AtomicBool>) -> Result<(Input, Option<u64>)> {
     let unreadable = || format!("cannot read {}", path.display());
+    if path == Path::new("-") {
+        let own = io::stdin().as_fd().try_clone_to_owned().with_context(unreadable)?;
+        return Ok((Input::new(own, stop.clone()), None));
+    }
     let file = File::open(path).with_context(unreadable)?;
     let about = file.metadata().with_context(unreadable)?;
     ensure!(!about.is_dir(), "cannot read {}: it is a directory", path.display());
     let len = about.is_file().then_some(about.len());
-    Ok((Box::new(BufReader::new(file)), len))
+    Ok((Input::new(file, stop.clone()), len))
 }
 
 /// A progress bar, if standard error is a terminal.

@@ -26,16 +26,7 @@ pub(crate) struct RemoteArgs {
 impl RemoteArgs {
     /// Opens a device that can reach `node`.
     pub(crate) fn open(&self, node: NodeAddress) -> Result<Device> {
-        let mut args = self.device.clone();
-        if args.bind.is_none() && !is_served_by_default(node.ip) {
-            let route = route_to((node.ip, ROCE_PORT).into()).and_then(|route| route.local_addr());
-            let source = route.with_context(|| {
-                let ip = node.ip;
-                format!("no address of this machine reaches {ip}; name one that does with --bind")
-            })?;
-            args.bind = Some(source.ip().to_string());
-        }
-        let device = args.open()?;
+        let device = reaching(&self.device, node.ip)?.open()?;
         // A card that several programs share may well have the node's own address.
         ensure!(
             device.is_attached() || device.info().address != node.ip,
@@ -48,6 +39,23 @@ impl RemoteArgs {
     pub(crate) fn connect(&self, device: &Device, region: &RegionAddress) -> Result<RemoteRegion> {
         Ok(RemoteRegion::open(device, region, self.token, CONNECT_PATIENCE)?)
     }
+}
+
+/// The options, with an address from which `peer` is reached unless they name one.
+///
+/// # Errors
+/// This machine has no such address.
+pub(crate) fn reaching(device: &DeviceArgs, peer: IpAddr) -> Result<DeviceArgs> {
+    let mut args = device.clone();
+    if args.bind.is_none() && !is_served_by_default(peer) {
+        let route = route_to((peer, ROCE_PORT).into()).and_then(|route| route.local_addr());
+        let source = route.with_context(|| {
+            format!("no address of this machine reaches {peer}; name one that does with --bind")
+        })?;
+        // An address of this machine's own is the peer's already: any other one reaches it.
+        args.bind = Some(source.ip()).filter(|ip| *ip != peer).map(|ip| ip.to_string());
+    }
+    Ok(args)
 }
 
 /// Is the address one that nodes use by default, in 127.0.0.0/8?

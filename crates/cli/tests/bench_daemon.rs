@@ -48,5 +48,5 @@ fn the_bench_of_a_shared_card_writes_its_rows() {
 fn a_row_that_there_is_none_of_is_named() {
     let output = run(["bench", "daemon", "--quick", "--only", "fig7"]);
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && said.contains("no row is called `fig7`"), "{said}");
+    assert!(!output.status.success() && said.contains("nothing is called `fig7`"), "{said}");
 }

@@ -50,6 +50,20 @@ fn simulated_figures_become_rows_and_a_page() {
 }
 
 #[test]
+fn predictions_are_rows_and_outlive_a_page_that_cannot_be_written() {
+    let json = path("predictions.json");
+    let args = ["--simulated", "--quick", "--only", "predictions", "--json"];
+    let more = [json.to_str().unwrap(), "--html", "/nonexistent/page.html"];
+    let said = failure(&[&args[..], &more].concat());
+    assert!(said.contains("cannot write /nonexistent/page.html"), "{said}");
+    let rows: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    std::fs::remove_file(&json).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert!(rows.iter().any(|row| row["name"] == "predictions: 226 ns more, H2C, 4"), "{rows:?}");
+    assert!(rows.iter().all(|row| row["ours"]["median"].as_f64() > Some(0.0)));
+}
+
+#[test]
 fn each_parameter_is_printed_with_its_ground() {
     let output = bench(&["--parameters"]);
     assert!(output.status.success());

@@ -136,4 +136,9 @@ fn a_turing_machine_runs_and_halts() {
     let run = chain(&["machine", file.to_str().unwrap()]);
     assert_eq!(run.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&run.stderr).contains("make it longer"));
+    // A symbol that the table does not have is no matter of the tape's length.
+    fs::write(&file, text.replacen("\"tape\": [0", "\"tape\": [3", 1)).unwrap();
+    let run = chain(&["machine", file.to_str().unwrap()]);
+    assert_eq!(run.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&run.stderr).contains("the table knows 0 to 1"));
 }

@@ -37,7 +37,7 @@ mod with_clusters {
         node_command, redis_unit, run_of, skip, suite,
     };
     use crate::support::verbs::installed;
-    use crate::support::{Folder, PATIENCE, command, fail, run, succeed, until};
+    use crate::support::{Folder, Killed, PATIENCE, command, fail, run, succeed, until};
 
     /// `remora store cluster try`, and more nodes.
     struct Trial {
@@ -145,7 +145,13 @@ mod with_clusters {
 
     /// Starts a command, and waits for its line of JSON.
     fn begin(args: &[&str]) -> (Child, Value) {
+        begin_with(args, |_| {})
+    }
+
+    /// As [`begin`], with `prepare` to change the command first.
+    fn begin_with(args: &[&str], prepare: impl FnOnce(&mut Command)) -> (Child, Value) {
         let mut command = command(args);
+        prepare(&mut command);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -289,6 +295,53 @@ mod with_clusters {
         trial.finish();
     }
 
+    /// A command that is told to stop before the end has not done what was asked for.
+    #[test]
+    fn a_resize_that_is_left_says_so_and_goes_on() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let trial = Trial::start("1", "3");
+        let (cluster, etcd) = (trial.text("cluster"), trial.text("etcd"));
+        let all = |signal| trial.fronts().iter().for_each(|front| trial.signal(front, signal));
+        all(Signal::STOP);
+        let mut waiting = command(["store", "cluster", "resize", cluster, "2", "--etcd", etcd])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(waiting.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert!(line.contains("is to have 2"), "{line}");
+        kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+        let status = waiting.wait().unwrap();
+        all(Signal::CONT);
+        said.read_line(&mut line).unwrap();
+        assert!(status.code() == Some(130) && line.contains("goes on without"), "{line}");
+        until("the group has two members", || {
+            let status = trial.status();
+            let nodes = status["nodes"].as_array().unwrap().iter();
+            nodes.filter(|node| node["part"] != "spare").count() == 2
+        });
+        trial.finish();
+    }
+
+    #[test]
+    fn a_cluster_to_try_has_the_password_of_the_environment() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let args = ["store", "cluster", "try", "--json", "--until-eof", "--nodes", "1"];
+        let (child, ready) = begin_with(&args, |command| {
+            command.env("REMORA_STORE_PASSWORD", "sesame");
+        });
+        let trial = Trial { child, ready, more: Vec::new() };
+        let front = trial.fronts()[0];
+        assert!(redis(front, "GET foo")[0].starts_with("-NOAUTH"));
+        assert_eq!(redis(front, "AUTH sesame\r\nSET foo 1"), ["+OK", "+OK"]);
+        trial.finish();
+    }
+
     /// A script below `cluster`, for redis-py, if that is there.
     fn redis_py(script: &str) -> Option<Command> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -323,6 +376,38 @@ mod with_clusters {
         assert!(told.contains("slots: 0-99, 101-1999, 3001-16000.\n"), "{told}");
         assert!(told.contains("slots: 100, 2000-3000, 16001-16383.\n"), "{told}");
         trial.finish();
+    }
+
+    /// The way to another version: what a cluster has is kept in a file, and another one begins
+    /// with it.
+    #[test]
+    fn what_a_cluster_has_is_dumped_and_loaded_into_another() {
+        if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
+            return;
+        }
+        let folder = Folder::new();
+        let path = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+        let (rows, kept) = (path("rows.csv"), path("kept.rdb"));
+        let row = |key: u32| format!("key-{key},value {key}\n");
+        let csv: String = std::iter::once("key,value\n".into()).chain((0..300).map(row)).collect();
+        std::fs::write(&rows, csv).unwrap();
+        let at = |trial: &Trial| trial.ready["nodes"][0]["store"].as_str().unwrap().to_owned();
+        let dumped = |trial: &Trial| {
+            let json = succeed(["store", "dump", &at(trial), "--format", "json"]);
+            let rows = json.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+            let row = |row: Value| (row["key"].to_string(), row["value"].to_string());
+            rows.map(row).collect::<std::collections::BTreeMap<_, _>>()
+        };
+        let first = Trial::start("2", "1");
+        succeed(["store", "load", &at(&first), &rows]);
+        let had = dumped(&first);
+        assert_eq!(had.len(), 300, "of both groups");
+        succeed(["store", "dump", &at(&first), "--format", "rdb", "--out", &kept]);
+        first.finish();
+        let next = Trial::start("2", "1");
+        succeed(["store", "load", &at(&next), &kept]);
+        assert_eq!(dumped(&next), had);
+        next.finish();
     }
 
     /// Redis' and memcached's own suites, and a value as long as can be.
@@ -408,13 +493,13 @@ mod with_clusters {
     }
 
     /// A client of others' that works until its input ends. Dropping it ends it.
-    struct Worker(Child);
+    struct Worker(Killed);
 
     impl Worker {
         /// Waits until it works.
         fn start(mut command: Command, port: &str) -> Worker {
             command.args(["failover", port]).stdin(Stdio::piped()).stdout(Stdio::piped());
-            let mut worker = Worker(command.stderr(Stdio::piped()).spawn().unwrap());
+            let mut worker = Worker(Killed(command.stderr(Stdio::piped()).spawn().unwrap()));
             let mut line = String::new();
             BufReader::new(worker.0.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
             if line != "works\n" {
@@ -430,13 +515,6 @@ mod with_clusters {
             self.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
             self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
             assert!(self.0.wait().unwrap().success(), "{said}");
-        }
-    }
-
-    impl Drop for Worker {
-        fn drop(&mut self) {
-            self.0.kill().ok();
-            self.0.wait().ok();
         }
     }
 

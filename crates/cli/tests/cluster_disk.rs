@@ -459,6 +459,71 @@ fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
     compare(&trial.nodes);
 }
 
+/// Has a client of etcd act.
+fn with_etcd<T>(
+    etcd: &Etcd,
+    act: impl AsyncFnOnce(&mut etcd_client::Client) -> Result<T, etcd_client::Error>,
+) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done = runtime.block_on(async {
+        let mut client = etcd_client::Client::connect(&etcd.endpoints, None).await?;
+        act(&mut client).await
+    });
+    done.unwrap()
+}
+
+/// A group's configuration is in etcd as it was before the last primary, as after the restore of a
+/// backup. The nodes serve no more, with one another's logs or without, and say why; from their
+/// directories the group begins again.
+#[test]
+fn a_group_that_is_older_in_etcd_than_its_nodes_says_so() {
+    if !can_run() {
+        return;
+    }
+    let mut trial = Trial::start();
+    trial.write(5);
+    let key = format!("/remora/{CLUSTER}/");
+    let below = || Some(etcd_client::GetOptions::new().with_prefix());
+    let old = with_etcd(&trial.etcd, async |client| client.get(&*key, below()).await);
+    let is_it = |pair: &&etcd_client::KeyValue| pair.key().ends_with(b"/configuration");
+    let old = old.kvs().iter().find(is_it).expect("the group’s latest configuration");
+    let primary = trial.write(1);
+    trial.kill(primary);
+    trial.write(5);
+    trial.resume(primary);
+    trial.check();
+    // One that has heard only of the old entry would go on from there, and others say so.
+    let epoch = |node: usize| trial.node(node).info("cluster_epoch");
+    let has_heard =
+        |node: usize| epoch(node).is_some_and(|epoch| epoch.parse::<u32>().unwrap() > 1);
+    until("all hear of the next epoch", || (0..3).all(has_heard));
+    with_etcd(&trial.etcd, async |client| client.put(old.key(), old.value(), None).await);
+    let is_told = |node: &Process| {
+        let says = node.info("cluster_service");
+        says.is_some_and(|says| says.contains("older backup") && says.contains("--restore"))
+    };
+    let serves = |node: &Process| redis(node.front(), "SET late 1") == ["+OK"];
+    until("all say it", || (0..3).all(|node| is_told(trial.node(node))));
+    assert!(!(0..3).any(|node| serves(trial.node(node))));
+    for node in 0..3 {
+        trial.kill(node);
+        trial.resume(node);
+    }
+    until("all say it again", || (0..3).all(|node| is_told(trial.node(node))));
+    assert!(!(0..3).any(|node| serves(trial.node(node))));
+    (0..3).for_each(|node| trial.kill(node));
+    let all = etcd_client::DeleteOptions::new().with_prefix();
+    with_etcd(&trial.etcd, async |client| client.delete(&*key, Some(all)).await);
+    for node in 0..3 {
+        let mut command = trial.command(node);
+        command.arg("--restore");
+        trial.nodes[node] = Some(Process::start(command));
+    }
+    trial.check();
+    trial.write(5);
+    compare(&trial.nodes);
+}
+
 /// A primary that etcd does not hear loses its lease. It answers no key, and says what it lacks.
 #[test]
 fn a_primary_that_lacks_the_lease_answers_nothing_and_says_so() {

@@ -6,15 +6,15 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use support::xdma::{self, Xdma};
-use support::{Folder, command, fail, pattern, run, succeed};
+use support::{Folder, Killed, command, fail, pattern, run, succeed};
 
 /// `remora dma files` at work, until it is dropped.
 struct Card {
-    child: Child,
+    child: Killed,
     folder: PathBuf,
     told: Value,
 }
@@ -23,7 +23,8 @@ impl Card {
     fn start(folder: &Folder, options: &[&str]) -> Card {
         let folder = folder.path("card");
         let args = ["dma", "files", folder.to_str().unwrap(), "--json", "--near", "2M"];
-        let mut child = command(args.iter().chain(options)).stdout(Stdio::piped()).spawn().unwrap();
+        let mut files = command(args.iter().chain(options));
+        let mut child = Killed(files.stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Card { child, folder, told: serde_json::from_str(&line).unwrap() }
@@ -38,13 +39,6 @@ impl Card {
         assert!(interrupt.unwrap().success());
         assert!(self.child.wait().unwrap().success());
         assert_eq!(fs::read_dir(&self.folder).unwrap().count(), 0, "its files are removed");
-    }
-}
-
-impl Drop for Card {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -147,6 +141,57 @@ fn files_are_copied_through_a_card_of_ones_own() {
     }
     let args = ["dma", "copy", data.to_str().unwrap(), back.to_str().unwrap(), "--len", "3M"];
     refused(&args, "has only 2500000 bytes");
+}
+
+#[test]
+fn a_copy_that_cannot_work_changes_no_file() {
+    let folder = Folder::new();
+    let card = Card::start(&folder, &["--far", "2M"]);
+    let dir = card.folder.to_str().unwrap();
+    let (data, old) = (folder.file("data", 1000), folder.file("old", 77));
+    let [from, to] = [&data, &old].map(|path| path.to_str().unwrap());
+    succeed(["dma", "copy", from, from]);
+    assert!(fs::read(&data).unwrap() == pattern(1000), "a file is copied to itself");
+    refused(&["dma", "copy", from, to, "--len", "1001"], "has only 1000 bytes");
+    refused(&["dma", "copy", "card:100G", to, "--len", "4K", "--card", dir], "not within");
+    assert!(fs::read(&old).unwrap() == pattern(77));
+    let new = folder.path("new");
+    refused(&["dma", "copy", from, new.to_str().unwrap(), "--len", "1001"], "has only");
+    assert_eq!(folder.names(), ["card", "data", "old"], "no part is left");
+    card.stop();
+}
+
+#[test]
+fn ranges_of_a_card_that_overlap_are_copied_whole() {
+    let folder = Folder::new();
+    let card = Card::start(&folder, &["--far", "8M"]);
+    let dir = card.folder.to_str().unwrap();
+    let data = folder.file("data", 3 << 20);
+    let copy = |from: &str, to: &str| {
+        succeed(["dma", "copy", from, to, "--len", "3M", "--card", dir]);
+    };
+    for (from, to) in [(0, 512 << 10), (0, 100), (512 << 10, 0), (100, 0), (0, 2 << 20)] {
+        let [at, moved] = [from, to].map(|address: u64| format!("card:{address}"));
+        copy(data.to_str().unwrap(), &at);
+        copy(&at, &moved);
+        let back = run(["dma", "copy", &moved, "-", "--len", "3M", "--card", dir]);
+        assert!(back.stdout == pattern(3 << 20), "from {from} to {to}");
+    }
+    card.stop();
+}
+
+#[test]
+fn what_a_killed_card_has_left_is_replaced() {
+    let folder = Folder::new();
+    for options in [&["--far", "2M", "--streaming"][..], &["--far", "2M"]] {
+        let killed = Card::start(&folder, options);
+        drop(killed);
+        assert!(folder.path("card/xdma0_h2c_0").symlink_metadata().is_ok());
+        let next = Card::start(&folder, options);
+        // A pipe from which somebody reads is another card's.
+        refused(&[&["dma", "files", next.folder.to_str().unwrap()], options].concat(), "is there");
+        next.stop();
+    }
 }
 
 #[test]

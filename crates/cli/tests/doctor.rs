@@ -3,11 +3,12 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Output;
 
 use serde_json::Value;
 use support::verbs::{free_port, installed, libraries, remora_run};
-use support::{Folder, Node, command};
+use support::{Folder, Node, command, skips};
 
 fn doctor(args: &[&str]) -> std::process::Command {
     libraries();
@@ -114,11 +115,16 @@ fn settings_for_another_card_are_reported() {
 
 /// The output in a network namespace that `prepare` has set up; `None` if the test cannot make one.
 fn in_a_network(prepare: &str) -> Option<Output> {
+    in_a_network_with(prepare, &[])
+}
+
+fn in_a_network_with(prepare: &str, args: &[&str]) -> Option<Output> {
     let plain = doctor(&[]);
-    let script =
-        format!("ip link set lo up && {prepare} && echo made >&2 && exec \"$0\" doctor --json");
+    let script = format!(
+        "ip link set lo up && {prepare} && echo made >&2 && exec \"$0\" doctor --json \"$@\""
+    );
     let mut command = std::process::Command::new("unshare");
-    command.args(["-rn", "sh", "-c", &script]).arg(plain.get_program());
+    command.args(["-rn", "sh", "-c", &script]).arg(plain.get_program()).args(args);
     for (name, value) in plain.get_envs() {
         match value {
             Some(value) => command.env(name, value),
@@ -128,7 +134,7 @@ fn in_a_network(prepare: &str) -> Option<Output> {
     let output = command.output().ok()?;
     let made = output.stderr.starts_with(b"made");
     if !made {
-        eprintln!("skipped, no network can be made here: {output:?}");
+        skips::lacks(&format!("no network can be made here: {output:?}"));
     }
     made.then_some(output)
 }
@@ -139,6 +145,37 @@ fn a_link_of_small_packets_is_reported() {
     let (status, text) = check(&output, "MTU");
     assert_eq!(status, "warn");
     assert!(text.contains("path MTU 512") && text.contains("1100"), "{text}");
+}
+
+/// The way to an address of this machine's own starts at that address, which is its card's.
+#[test]
+fn a_card_of_this_machine_is_reached_at_an_address_of_its_network() {
+    let folder = Folder::new();
+    let out = folder.path("out");
+    let out = out.display();
+    let prepare = format!(
+        "start() {{ setpriv --pdeathsig KILL \"$0\" \"$@\" > {out}.$1 & \
+         while ! [ -s {out}.$1 ]; do sleep 0.05; done; }} && \
+         for i in 192.0.2.7/32 192.0.2.8/32 192.0.2.9/32 fd00::7/128; do \
+         ip addr add $i dev lo || exit 1; done && \
+         {{ export REMORA_TOKEN=0123456789abcdef0123456789abcdef; \
+         start node --json --bind 192.0.2.9 --region m=1M; \
+         start perf serve --bind 192.0.2.8; \
+         \"$0\" mem ls 192.0.2.9 > {out}.ls 2>&1; \
+         \"$0\" perf write lat --iters 5 --no-pin --json 192.0.2.8 > {out}.to 2>&1; \
+         \"$0\" perf write lat --iters 5 --no-pin --json --bind 192.0.2.7 > {out}.from 2>&1; \
+         \"$0\" perf write lat --iters 5 --no-pin --json --bind fd00::7 > {out}.six 2>&1; }}"
+    );
+    let Some(output) = in_a_network_with(&prepare, &["192.0.2.9"]) else { return };
+    for name in ["route", "peer"] {
+        let (status, text) = check(&output, name);
+        assert_eq!(status, "ok", "{text}");
+    }
+    let measured = ["to", "from", "six"].map(|name| (name, "median_us"));
+    for (name, words) in measured.into_iter().chain([("ls", "1 048 576")]) {
+        let told = fs::read_to_string(folder.path(&format!("out.{name}"))).unwrap();
+        assert!(told.contains(words), "{name}: {told}");
+    }
 }
 
 #[test]
@@ -180,6 +217,25 @@ fn a_program_is_examined_and_not_run() {
             assert_eq!(status, "ok", "{name}: {text}");
         }
     }
+}
+
+/// A file may name any program as the one that is to load it.
+#[test]
+fn what_a_program_names_as_its_loader_is_not_run() {
+    let folder = Folder::new();
+    let make = |name: &str, bytes: &[u8]| {
+        fs::write(folder.path(name), bytes).unwrap();
+        fs::set_permissions(folder.path(name), fs::Permissions::from_mode(0o700)).unwrap();
+    };
+    make("loader", b"#!/bin/sh\ntouch it-ran\n");
+    let mut program = fs::read("/bin/true").unwrap();
+    let at = program.windows(5).position(|word| word == b"/lib6").unwrap();
+    program[at..at + 9].copy_from_slice(b"./loader\0");
+    make("program", &program);
+    let output = doctor(&["--", "./program"]).current_dir(folder.path(".")).output().unwrap();
+    let (status, text) = check(&output, "program");
+    assert!(status == "note" && text.contains("its libraries were not checked"), "{text}");
+    assert_eq!(folder.names(), ["loader", "program"]);
 }
 
 #[test]

@@ -4,15 +4,10 @@
 mod support;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::Value;
-use support::{Folder, Node, command, fail, pattern, run, succeed, until};
-
-fn guest(name: &str) -> String {
-    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/built").join(name);
-    path.to_str().unwrap().to_owned()
-}
+use support::{Folder, Node, command, fail, guest, pattern, run, succeed, until};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -129,24 +124,23 @@ fn kernels_that_cannot_be_bound_are_refused_with_a_reason() {
 fn the_example_of_built_in_kernels_works() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/kernels.md");
     let docs = fs::read_to_string(docs).unwrap();
-    let (_, rest) = docs.split_once("<!-- the tests run this -->\n```sh\nremora node ").unwrap();
-    let (example, _) = rest.split_once("```").unwrap();
-    let (regions, commands) = example.split_once('\n').unwrap();
+    let begin = "<!-- the tests run this -->\n```sh\nremora node --bind 127.0.0.9 ";
+    let (_, rest) = docs.split_once(begin).unwrap();
+    let (example, _) = rest.split_once("kill $!; wait $!\n```").unwrap();
+    let (regions, commands) = example.split_once(" &\nsleep 1\n").unwrap();
     let node = Node::start(regions.split_whitespace());
     let folder = Folder::new();
-    // 2,000 numbers, half of which are distinct.
-    let half = pattern(8_000);
-    fs::write(folder.path("values.bin"), [&half[..], &half].concat()).unwrap();
     let program = Path::new(env!("CARGO_BIN_EXE_remora")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let mut shell = std::process::Command::new("sh");
-    let commands = commands.replace("127.0.0.1", &node.address());
+    let commands = commands.replace("127.0.0.9", &node.address());
     shell.args(["-euc", &commands]).env("PATH", path).current_dir(folder.path(""));
     let output = shell.output().unwrap();
     let said = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
     let figures: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let [distinct, count] = figures[figures.len() - 2..] else { panic!("{said}") };
+    // The example writes 2,000 numbers, half of which are distinct.
     assert!((distinct / 1000.0 - 1.0).abs() < 0.05 && count == 2000.0, "{said}");
     node.finish();
 }

@@ -4,10 +4,10 @@ mod support;
 
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use support::{Folder, Node, command, fail, pattern, region_of, run, succeed};
+use support::{Folder, Node, command, fail, pattern, region_of, run, succeed, until};
 
 #[test]
 fn bytes_arrive_exactly_in_both_directions() {
@@ -51,6 +51,79 @@ fn standard_input_is_written_as_far_as_there_is_room() {
     assert!(back.stdout == pattern(room));
     let (fits, why) = write(pattern(room + 1));
     assert!(!fits && why.contains("the input is longer than the 3145727 bytes"), "{why}");
+}
+
+/// As in `remora mem read … --out - | head -c 10`.
+#[test]
+fn a_reader_that_goes_ends_a_command_quietly() {
+    let node = Node::start(["--region", "m=3M"]);
+    let (address, region) = (node.address(), node.region("m"));
+    for args in [
+        &["mem", "ls", &address, "--json"][..],
+        &["mem", "read", &region, "--out", "-"],
+        &["stats", &address, "--watch", "--json"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command(args).stdout(writer).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{args:?}");
+        assert_eq!(output.status.code(), Some(128 + 13), "{args:?}");
+    }
+}
+
+#[test]
+fn another_name_of_standard_output_is_standard_output() {
+    let folder = Folder::new();
+    let data = folder.file("data", 1000);
+    let node = Node::start(["--region", &region_of("data", &data)]);
+    let file = folder.path("file");
+    // As /dev/stdout is, which a mistake would replace for all.
+    let name = folder.path("stdout");
+    std::os::unix::fs::symlink("/proc/self/fd/1", &name).unwrap();
+    let script = "(echo before; \"$0\" mem read \"$1\" --out \"$3\"; echo after) > \"$2\"";
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_remora"), &node.region("data")]).arg(&file);
+    shell.arg(&name);
+    assert!(shell.status().unwrap().success());
+    assert_eq!(fs::read(&file).unwrap(), [b"before\n", &pattern(1000)[..], b"after\n"].concat());
+}
+
+/// The first signal ends a command that waits for its input; `nohup` keeps it.
+#[test]
+fn a_command_that_waits_for_its_input_can_be_stopped() {
+    let node = Node::start(["--region", "m=3M,rw"]);
+    let begin = |signal: &str, way: &str| {
+        // (The test itself may have been started by `nohup`.)
+        let mut child = Command::new("env")
+            .args(["--default-signal=HUP", "sh", "-c", &format!("{way} exec \"$@\""), "sh"])
+            .arg(env!("CARGO_BIN_EXE_remora"))
+            .args(["mem", "write", &node.region("m"), "--in", "-"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let piece = signal.as_bytes().iter().copied().cycle().take(1 << 20).collect::<Vec<_>>();
+        child.stdin.as_mut().unwrap().write_all(&piece).unwrap();
+        let read = ["mem", "read", &node.region("m"), "--len", "1M", "--out", "-"];
+        until("the first piece has come", || run(read).stdout == piece);
+        let done = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(done.unwrap().success());
+        child
+    };
+    for signal in ["-INT", "-TERM", "-1"] {
+        let mut child = begin(signal, "");
+        let stdin = child.stdin.take();
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{signal}: {said}");
+        assert!(said.contains("it was stopped before the end of its input"), "{said}");
+    }
+    let mut child = begin("-HUP", "trap '' HUP;");
+    child.stdin.as_mut().unwrap().write_all(b"more").unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    let all = run(["mem", "read", &node.region("m"), "--offset", "1M", "--len", "4", "--out", "-"]);
+    assert_eq!(all.stdout, b"more");
 }
 
 #[test]

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use remora::prelude::*;
 use serde_json::Value;
-use support::{Folder, command, until};
+use support::{Folder, Killed, command, until};
 
 /// A daemon; it ends with the test.
 struct Daemon {
-    child: Child,
+    child: Killed,
     socket: PathBuf,
     ready: Value,
     _folder: Folder,
@@ -34,7 +34,7 @@ impl Daemon {
         let socket = folder.path("nic.sock");
         let mut daemon = command(["nic", "--json", "--socket"]);
         daemon.arg(&socket).args(options);
-        let mut child = daemon.stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = Killed(daemon.stdout(Stdio::piped()).spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap();
@@ -91,13 +91,6 @@ impl Daemon {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -175,7 +168,7 @@ fn a_program_that_asks_for_a_bad_network_has_one() {
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let ready = serde_json::from_str(&line).unwrap();
     let socket = folder.path("remora/nic.sock");
-    let daemon = Daemon { child, socket, ready, _folder: Folder::new() };
+    let daemon = Daemon { child: Killed(child), socket, ready, _folder: Folder::new() };
     for (variable, sessions) in [("REMORA_IMPAIR", 0), ("REMORA_DIALECT", 0), ("NO_MATTER", 1)] {
         let value = if variable == "REMORA_IMPAIR" { "delay=1us" } else { "lossy" };
         let mut node = usual(&["node", "--json", "--port", "7471", "--region", "data=1M,rw"]);

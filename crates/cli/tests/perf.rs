@@ -118,7 +118,7 @@ fn the_table_and_the_counters() {
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(table.contains("median µs") && table.contains("verified"), "{table}");
     let counters = String::from_utf8(output.stderr).unwrap();
-    assert!(counters.contains("rx_packets"), "{counters}");
+    assert_eq!(counters.matches("│ rx_packets ").count(), 2, "of both ends: {counters}");
 }
 
 #[test]
@@ -206,6 +206,14 @@ fn the_bench_prints_and_writes_its_rows() {
     }
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("write_rate_64B") && printed.contains(&format!("processor: {level}")));
+}
+
+#[test]
+fn a_bench_of_nothing_says_so() {
+    for bench in ["local", "transport", "loss"] {
+        let said = failure(&format!("bench {bench} --quick --only tpyo"));
+        assert!(said.contains("nothing is called `tpyo`"), "{bench}: {said}");
+    }
 }
 
 #[test]

@@ -6,10 +6,10 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use support::verbs::{described, installed, printed, remora_run};
-use support::{Folder, command, skips};
+use support::{Folder, Killed, command, skips};
 
 /// Makes two network namespaces, joined by a pair of interfaces, with a daemon in each. Both end
 /// with standard input. (A process in the background gets none, unless it is told.)
@@ -37,7 +37,7 @@ exec "$remora" nic --child --json --bind 192.0.2.1 --socket "$folder/left.sock"
 
 /// The two daemons. They end with this value.
 struct Daemons {
-    child: Child,
+    child: Killed,
     folder: Folder,
 }
 
@@ -49,7 +49,7 @@ impl Daemons {
         network.args(["--net", "sh", "-c", NETWORK, "sh"]);
         network.arg(remora).arg(folder.path("")).stdin(Stdio::piped()).stdout(Stdio::piped());
         network.env_remove("REMORA_NIC").env_remove("REMORA_ADDR");
-        let mut child = network.spawn().unwrap();
+        let mut child = Killed(network.spawn().unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.map_while(Result::ok).take(2).filter(|line| line.contains("192.0.2."));
         assert_eq!(ready.count(), 2, "the daemons have not started");
@@ -64,8 +64,6 @@ impl Daemons {
 impl Drop for Daemons {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

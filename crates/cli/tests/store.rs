@@ -5,7 +5,7 @@ mod support;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use support::{Folder, command, fail, run, succeed};
@@ -195,6 +195,9 @@ fn files_are_loaded_and_dumped() {
     let wanted = ["--where", "price < 1 and comment like '%, 15%'", "--select", "count"];
     let found = succeed([&["store", "scan", &node, "--json"], &to[..], &wanted[..]].concat());
     assert_eq!(found, "{\"count\":\"3\"}\n", "150, 1500 and 1550");
+    let wanted = ["--where", "id < 3", "--select", "max( price )"];
+    let found = succeed([&["store", "scan", &node, "--json"], &to[..], &wanted[..]].concat());
+    assert!(found.contains("\"2.50\""), "{found}");
 
     // What was dumped can be loaded again, whatever it is written as.
     let dumped = folder.path("dumped.csv");
@@ -226,6 +229,22 @@ fn files_are_loaded_and_dumped() {
     succeed(["store", "tablespace", &node, "drop", "orders"]);
     let gone = fail(["store", "scan", &node, "--tablespace", "orders"]);
     assert!(gone.contains("no tablespace `orders`; there are: db0"), "{gone}");
+}
+
+/// A pipe is read once, from its first byte on.
+#[test]
+fn what_comes_by_a_pipe_is_loaded() {
+    let (served, folder) = (Served::start(&[]), Folder::new());
+    let (node, pipe) = (served.node(), folder.path("pipe"));
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let path = pipe.to_str().unwrap();
+    let said = std::thread::scope(|threads| {
+        threads.spawn(|| std::fs::write(&pipe, "key,value\na,1\nb,2\n").unwrap());
+        succeed(["store", "load", &node, path])
+    });
+    assert!(said.starts_with("2 rows loaded"), "{said}");
+    assert_eq!(succeed(["store", "get", &node, "a"]), "1");
 }
 
 /// What was dumped before is still there when a later dump fails.

@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use remora::{DeviceOptions, wait_for};
@@ -15,11 +15,11 @@ use remora_store::way::connect::ClientOptions;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::nic::Daemon;
-use support::{Folder, command, fail, succeed, until};
+use support::{Folder, Killed, command, fail, succeed, until};
 
 /// A store on a daemon's card; it ends with the test.
 struct Served {
-    child: Child,
+    child: Killed,
     store: SocketAddr,
     redis: SocketAddr,
 }
@@ -28,7 +28,7 @@ impl Served {
     fn start(daemon: &Daemon) -> Served {
         let mut serve = command(["store", "serve", "--json", "--memory", "64M", "--redis", "0"]);
         serve.env("REMORA_NIC", daemon.folder.path("nic.sock")).stdout(Stdio::piped());
-        let mut child = serve.spawn().unwrap();
+        let mut child = Killed(serve.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready: Value = serde_json::from_str(&line).unwrap();
@@ -72,13 +72,6 @@ impl Served {
 
     fn go_on(&self) {
         kill_process(Pid::from_child(&self.child), Signal::CONT).unwrap();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

@@ -1,5 +1,8 @@
 //! systemd judges the units: settings that it does not know, and words that it cannot read.
 
+#[path = "../../remora/tests/support/skips.rs"]
+mod skips;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -14,7 +17,8 @@ impl Units {
         std::fs::create_dir_all(&folder).unwrap();
         for path in units() {
             let text = std::fs::read_to_string(&path).unwrap();
-            let text = text.replace("/usr/bin/remora", env!("CARGO_BIN_EXE_remora"));
+            let built = concat!("\"", env!("CARGO_BIN_EXE_remora"), "\"");
+            let text = text.replace("/usr/bin/remora", built);
             std::fs::write(folder.join(path.file_name().unwrap()), change(&text)).unwrap();
         }
         Units(folder)
@@ -53,7 +57,7 @@ fn units() -> Vec<PathBuf> {
 #[test]
 fn systemd_takes_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
-        return eprintln!("skipped, because this machine has no systemd-analyze");
+        return skips::lacks("this machine has no systemd-analyze");
     }
     assert_eq!(units().len(), 3);
     let said = Units::new("as-they-are", str::to_owned).judge();

@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 
+use support::skips;
 use support::verbs::{Running, described, free_port, installed, printed, remora_run};
 
 /// Runs a `qperf` server and its client, for some of its tests. Each test prints figures, or fails.
@@ -111,16 +112,16 @@ fn ibverbs_crate() -> Option<[std::path::PathBuf; 2]> {
     };
     let fetched = cargo(&["fetch", "--quiet"]);
     if !fetched.status.success() {
-        eprintln!("skipped, the crate `ibverbs` cannot be fetched: {}", described(&fetched));
+        let why = described(&fetched);
+        skips::lacks(&format!("the crate `ibverbs` cannot be fetched: {why}"));
         return None;
     }
     let built = cargo(&["build", "--quiet"]);
     if !built.status.success() {
         let report = described(&built);
         let lacks = ["libclang", "libnl", "Could NOT find", "clang"];
-        let here = std::env::var_os("CI").is_none();
-        assert!(here && lacks.iter().any(|word| report.contains(word)), "{report}");
-        eprintln!("skipped, tools to build `ibverbs` are missing; ./ci.sh setup installs them");
+        assert!(lacks.iter().any(|word| report.contains(word)), "{report}");
+        skips::has_not(&format!("no tools to build `ibverbs`: {report}"));
         return None;
     }
     Some([target.join("debug/ibverbs-crate"), target.join("debug/loopback")])

@@ -3,8 +3,9 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 use support::Folder;
@@ -96,6 +97,159 @@ fn worlds_are_compared() {
     assert!(!world(&["compare", both[0]]).status.success(), "one world is none to compare");
 }
 
+#[test]
+fn what_worlds_set_is_compared() {
+    let folder = Folder::new();
+    let text = fs::read_to_string(example("tuned.toml")).unwrap();
+    let (own, json) = (folder.path("own.toml"), folder.path("both.json"));
+    let tuning = text.split_once("\n[host.tuning]\n").unwrap().1.split_once("[[").unwrap().0;
+    fs::write(&own, text.replace(tuning, "").replace("\"tuned\"", "\"own\"")).unwrap();
+    let (own, json) = (own.to_str().unwrap(), json.to_str().unwrap());
+    let output = world(&["compare", own, &example("tuned.toml"), "--json", json]);
+    assert!(output.status.success(), "{}", told(&output));
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let row = |name: &str| shown.lines().find(|line| line.contains(name)).unwrap_or_default();
+    assert!(row("additive").contains("20Mbps") && row("additive").contains("400Mbps"), "{shown}");
+    assert!(row("least-rate").is_empty() && row("window").is_empty(), "{shown}");
+    let both: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(both[1]["settings"]["increase-every"], "10us");
+    assert_ne!(both[0]["trace"], both[1]["trace"], "what is set is what runs");
+}
+
+/// With several seeds, figures are the means of the runs that each seed has by itself.
+#[test]
+fn a_world_is_run_with_several_seeds() {
+    let folder = Folder::new();
+    let json = folder.path("out.json");
+    let json = json.to_str().unwrap();
+    let world_file = example("fat-tree.toml");
+    let figures = |args: &[&str]| -> (Value, String) {
+        let output = world(&[args, &["--json", json]].concat());
+        assert!(output.status.success(), "{}", told(&output));
+        let text = fs::read_to_string(json).unwrap();
+        (serde_json::from_str(&text).unwrap(), String::from_utf8_lossy(&output.stdout).into())
+    };
+    let (all, shown) = figures(&["run", &world_file, "--seed", "5", "--seeds", "2"]);
+    assert!(shown.contains("lowest") && shown.contains("seeds 5 to 6"), "{shown}");
+    assert_eq!(all["seeds"], serde_json::json!([5, 6]));
+    let (own, _) = figures(&["run", &world_file, "--seed", "6"]);
+    assert_eq!(all["runs"][1]["trace"], own["trace"]);
+    assert_ne!(all["runs"][0]["trace"], own["trace"]);
+    let (spread, runs) = (&all["figures"]["p99_us"], &all["runs"]);
+    let p99 = [0, 1].map(|i: usize| runs[i]["times_us"]["p99"].as_f64().unwrap());
+    assert_eq!(spread["lowest"].as_f64().unwrap(), p99[0].min(p99[1]));
+    assert_eq!(spread["highest"].as_f64().unwrap(), p99[0].max(p99[1]));
+    assert!((spread["mean"].as_f64().unwrap() - (p99[0] + p99[1]) / 2.0).abs() < 1e-9);
+    let incast = example("incast.toml");
+    let (both, shown) = figures(&["compare", &incast, &incast, "--seeds", "2"]);
+    assert!(shown.contains("(1.00)") && shown.contains("the lowest and the highest"), "{shown}");
+    assert_eq!(both[1]["figures"]["failed"]["highest"], 0.0);
+    let page = world(&["run", &incast, "--seeds", "2", "--page", json]);
+    assert!(told(&page).contains("leave --page or --seeds out"), "{}", told(&page));
+    // What is a stream is read once.
+    let mut piped = Command::new(env!("CARGO_BIN_EXE_remora"))
+        .args(["world", "run", "/dev/stdin", "--seed", "5", "--seeds", "2", "--json", json])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(&fs::read(&world_file).unwrap()).unwrap();
+    assert!(piped.wait().unwrap().success());
+    let piped: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    assert_eq!(piped["runs"][1]["trace"], own["trace"]);
+    let many = world(&["run", &incast, "--seed", "18446744073709551615", "--seeds", "2"]);
+    assert!(told(&many).contains("take a lower --seed"), "{}", told(&many));
+}
+
+/// What has arrived counts, of flows that a run ends before their end, too, and the time before the
+/// first flow does not.
+#[test]
+fn goodput_is_of_what_arrived_from_the_first_flow_on() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let text = "until = \"2000100us\"\n[topology]\nshape = \"star\"\nhosts = 2\n\
+        rate = \"100Gbps\"\ndelay = \"1us\"\n[[workload]]\nkind = \"flows\"\nstart = \"2s\"\n\
+        [[workload.flow]]\nfrom = 0\nto = 1\nbytes = 100000000\n";
+    fs::write(at("late.toml"), text).unwrap();
+    let late = at("late.toml");
+    let (figures, page) = run(&late, &[]);
+    assert_eq!((&figures["done"], &figures["first_us"]), (&0.into(), &2_000_000.0.into()));
+    // Half of it sends, at nearly the whole rate but for headers.
+    let goodput = figures["gigabits_per_host"].as_f64().unwrap();
+    assert!(goodput > 40.0 && goodput < 50.0, "{goodput}");
+    let busy = page.split("% busy</title>").next().unwrap().rsplit(' ').nth(1).unwrap();
+    assert!(busy.parse::<u32>().unwrap() > 90, "{busy}");
+    let shown = world(&["run", &late]).stdout;
+    assert!(String::from_utf8_lossy(&shown).contains("from 2000000.0 to 2000100.0 µs"));
+    let output = world(&["compare", &late, &late]);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = shown.lines().find(|line| line.contains("goodput")).unwrap();
+    assert!(line.contains(&format!("{goodput:.2} (1.00)")), "{line}");
+    let output = world(&["export", &late, "--qlen", &at("qlen.txt"), "--fct", &at("fct.txt")]);
+    assert!(output.status.success(), "{}", told(&output));
+    let queues = fs::read_to_string(at("qlen.txt")).unwrap();
+    assert_eq!(queues.lines().next(), Some("time: 2000100000"));
+    let port: Vec<u32> =
+        queues.lines().nth(1).unwrap().split(' ').map(|n| n.parse().unwrap()).collect();
+    assert_eq!(port[2..].iter().sum::<u32>(), 100, "a sample a microsecond");
+}
+
+/// What a format cannot say is told.
+#[test]
+fn losses_are_exported_and_failures_are_told() {
+    let folder = Folder::new();
+    let at = |name: &str| folder.path(name).to_str().unwrap().to_owned();
+    let text = "[topology]\nshape = \"star\"\nhosts = 3\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [[change]]\nat = \"0us\"\ncable = [\"host 2\", \"switch 0\"]\nloss = 0.25\n\
+        [[workload]]\nkind = \"flows\"\n[[workload.flow]]\nfrom = 0\nto = 1\nbytes = 1\n";
+    let fails = "[[change]]\nat = \"9us\"\nswitch = \"switch 0\"\n";
+    for (more, is_told) in [("", false), (fails, true)] {
+        fs::write(at("w.toml"), format!("{text}{more}")).unwrap();
+        let output = world(&["export", &at("w.toml"), "--topology", &at("t.txt")]);
+        assert!(output.status.success(), "{}", told(&output));
+        assert_eq!(told(&output).contains("the format cannot say"), is_told);
+        assert!(fs::read_to_string(at("t.txt")).unwrap().ends_with(" 0.25\n"));
+    }
+    let cable = ["--cable", "switch 0", "host 1"];
+    fs::write(at("w.toml"), text).unwrap();
+    let output =
+        world(&[&["export", &at("w.toml"), "--pcapng", &at("p.pcapng")], &cable[..]].concat());
+    assert!(output.status.success(), "{}", told(&output));
+    let packets = fs::read(at("p.pcapng")).unwrap();
+    for name in ["switch 0 to host 1", "host 1 to switch 0"] {
+        assert!(packets.windows(name.len()).any(|part| part == name.as_bytes()), "{name}");
+    }
+}
+
+/// A collective beside other traffic has figures of its own.
+#[test]
+fn each_workload_has_its_figures() {
+    let folder = Folder::new();
+    let file = folder.path("two.toml");
+    let text = "[topology]\nshape = \"star\"\nhosts = 6\nrate = \"100Gbps\"\ndelay = \"1us\"\n\
+        [[workload]]\nkind = \"ring-all-reduce\"\nhosts = \"0..3\"\nbytes = \"400KB\"\n\
+        start = \"10us\"\n[[workload]]\nkind = \"flows\"\n[[workload.flow]]\nfrom = 4\nto = 5\n\
+        bytes = 1000\n";
+    fs::write(&file, text).unwrap();
+    let (figures, page) = run(file.to_str().unwrap(), &[]);
+    let [ring, one] = &figures["workloads"].as_array().unwrap()[..] else { panic!("{figures}") };
+    assert_eq!(
+        (&ring["kind"], &ring["flows"], &ring["done"]),
+        (&"ring-all-reduce".into(), &24.into(), &24.into())
+    );
+    // Six steps of 100 KB, one behind the other, and the last is acknowledged.
+    let whole = ring["whole_us"].as_f64().unwrap();
+    let end = figures["end_us"].as_f64().unwrap();
+    assert!((whole - (end - 10.0)).abs() < 1e-6, "{whole} {end}");
+    assert!(whole > 6.0 * 8.0 && whole < 6.0 * 15.0, "{whole}");
+    let rate = ring["gigabits"].as_f64().unwrap();
+    assert!((rate - 24.0 * 0.1e6 * 8e-3 / whole).abs() < 0.01 * rate, "{rate}");
+    assert_eq!(
+        (&one["done"], &one["mean_us"], &one["p99_us"]),
+        (&1.into(), &one["whole_us"], &one["mean_us"])
+    );
+    assert!(page.contains("By workload") && page.contains("<td>1. ring-all-reduce"));
+}
+
 /// Worlds whose flows fail are told from those that cannot be run, and from those that end early.
 #[test]
 fn flows_that_fail_have_a_status_of_their_own() {
@@ -119,6 +273,14 @@ fn flows_that_fail_have_a_status_of_their_own() {
         (output.status.code(), told(&output))
     };
     assert_eq!(ran(&["run", &good]), (Some(0), String::new()));
+    // What is no flow's has no figure; and a page that cannot be written takes none along.
+    let (json, nowhere) = (at("early.json"), at("nowhere/page.html"));
+    let (status, said) = ran(&["run", &early, "--json", &json, "--page", &nowhere]);
+    assert!(status == Some(1) && said.contains("cannot write"), "{said}");
+    let figures: Value = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+    for figure in ["end_us", "times_us", "mean_slowdown", "p99_slowdown"] {
+        assert!(figures[figure].is_null(), "{figure}: {figures}");
+    }
     assert_eq!(ran(&["run", &early]).0, Some(0));
     let (status, said) = ran(&["run", &bad]);
     assert_eq!(status, Some(3), "{said}");
@@ -243,7 +405,9 @@ fn hpccs_analysis_reads_what_is_exported() {
     // A time; then for each port of the switch how often its queue had so many kilobytes.
     let queues = words(&qlen);
     assert_eq!((queues[0][0].as_str(), queues[0].len(), queues.len()), ("time:", 2, 17));
-    let samples = number(&queues[0][1]) / 1000;
+    // A sample a microsecond, from the one on in which the first flow begins.
+    let first = flows.iter().map(|flow| number(&flow[5])).min().unwrap() / 1000;
+    let samples = number(&queues[0][1]) / 1000 - first;
     for (port, queue) in (1..).zip(&queues[1..]) {
         assert_eq!((number(&queue[0]), number(&queue[1])), (16, port));
         assert_eq!(queue[2..].iter().map(number).sum::<u64>(), samples, "{queue:?}");
@@ -480,6 +644,27 @@ fn the_bench_of_worlds_writes_figures() {
         .output()
         .unwrap();
     assert!(told(&nothing).contains("nothing is called `fig99`"), "{}", told(&nothing));
+}
+
+/// A row that quick runs have not is no name that there is none of; figures of one way are rows.
+#[test]
+fn rows_of_the_bench_of_worlds_are_found_by_name() {
+    let folder = Folder::new();
+    let (json, page) = (folder.path("rows.json"), folder.path("page.html"));
+    let bench = |only: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
+        command.args(["bench", "worlds", "--quick", "--only", only, "--json"]).arg(&json);
+        command.arg("--html").arg(&page).output().unwrap()
+    };
+    let said = told(&bench("fct_ours"));
+    assert!(said.contains("`fct_ours` is of 256 servers: leave --quick out"), "{said}");
+    for (only, name) in [("redn7", "redn7: "), ("hosts_4096_memory", "hosts_4096_memory")] {
+        let output = bench(only);
+        assert!(output.status.success(), "{}", told(&output));
+        let rows: Vec<Value> = serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
+        let named = |row: &Value| row["name"].as_str().unwrap().starts_with(name);
+        assert!(!rows.is_empty() && rows.iter().all(named), "{rows:?}");
+    }
 }
 
 /// Another build's random worlds are run as ours are; one that cannot run them is an error.

@@ -14,7 +14,7 @@ use remora::{
 };
 use remora_store::replica::NodeId;
 
-use crate::group::{Group, LINKS_MAX, State};
+use crate::group::{Group, GroupState, LINKS_MAX};
 use crate::link::{Link, parts};
 use crate::refusals::Peer;
 use crate::wire::{Hello, Welcome};
@@ -85,7 +85,11 @@ impl Door {
     }
 
     /// Answers a node that connects; `None` if it is refused.
-    fn answer(&self, state: &mut State, incoming: IncomingConnection) -> Option<HalfOpen<Guest>> {
+    fn answer(
+        &self,
+        state: &mut GroupState,
+        incoming: IncomingConnection,
+    ) -> Option<HalfOpen<Guest>> {
         let (hello, parts) = match self.admit(state, &incoming) {
             Ok(admitted) => admitted,
             Err(reason) => {
@@ -109,7 +113,7 @@ impl Door {
 
     fn admit(
         &self,
-        state: &State,
+        state: &GroupState,
         incoming: &IncomingConnection,
     ) -> Result<(Hello, (QueuePair, MemoryRegion)), String> {
         let hello = Hello::parse(incoming.private_data()).map_err(|error| error.to_string())?;
@@ -137,7 +141,7 @@ impl Door {
     }
 
     /// Posts the receive requests of queue pairs that are ready for them.
-    fn receive(&self, state: &mut State) {
+    fn receive(&self, state: &mut GroupState) {
         let failed = state
             .links
             .iter_mut()
@@ -149,10 +153,10 @@ impl Door {
     }
 
     /// Calls the nodes that are wanted, where they are known.
-    fn begin_calls(&self, state: &mut State, calls: &mut Vec<Call>) {
+    fn begin_calls(&self, state: &mut GroupState, calls: &mut Vec<Call>) {
         let (now, epoch) = (Instant::now(), state.replica.epoch());
         calls.retain(|call| call.epoch == epoch);
-        let due = |state: &State, calls: &[Call], node: &NodeId| {
+        let due = |state: &GroupState, calls: &[Call], node: &NodeId| {
             let wanted = state.wanted[node];
             wanted.epoch == epoch
                 && wanted.not_before.is_none_or(|at| now >= at)
@@ -181,7 +185,7 @@ impl Door {
     }
 
     /// Looks which calls were answered.
-    fn go_on(&self, state: &mut State, context: &mut Context<'_>, calls: &mut Vec<Call>) {
+    fn go_on(&self, state: &mut GroupState, context: &mut Context<'_>, calls: &mut Vec<Call>) {
         let mut at = 0;
         while let Some(call) = calls.get_mut(at) {
             let answer = match Pin::new(&mut call.step).poll(context) {
@@ -204,7 +208,7 @@ impl Door {
     /// A call was answered.
     fn connected(
         &self,
-        state: &mut State,
+        state: &mut GroupState,
         call: &Call,
         answer: Result<Connection, ConnectFailure>,
     ) -> Result<(), String> {
@@ -235,7 +239,7 @@ impl Door {
 }
 
 /// A node has completed its connection, or has not.
-fn arrive(group: &Group, state: &mut State, end: Ended<Guest>) {
+fn arrive(group: &Group, state: &mut GroupState, end: Ended<Guest>) {
     let Guest { node, qpn } = end.about;
     let Some(link) = state.links.get_mut(&node).filter(|link| link.qpn() == qpn) else { return };
     match end.connection {

@@ -14,10 +14,11 @@ use remora_store::memory::Memory;
 use remora_store::replica::{Mark, NodeId, Replica, apply};
 use remora_store::store::Store;
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::clock::boot_ns;
 use remora_store::way::region::Region;
 
 use crate::copy::{Sender, replace};
-use crate::group::{Group, State, now_ns};
+use crate::group::{Group, GroupState};
 use crate::journal::GroupLog;
 use crate::keep::write_copy;
 use crate::slots;
@@ -65,9 +66,9 @@ impl<M: Memory + 'static> Drive<M> {
             }
         }
         state.replica.poll_memory(&group.region);
-        state.replica.handle_time(now_ns());
+        state.replica.handle_time(boot_ns());
         if state.refusal().is_some() {
-            state.replica.handle_refusing_disk(now_ns());
+            state.replica.handle_refusing_disk(boot_ns());
         }
         state.carry_out(group);
         if found > 0 {
@@ -221,7 +222,7 @@ impl<M: Memory + 'static> Drive<M> {
     }
 
     /// Begins the copies that are wanted: the store has now all that the log has.
-    fn start_copies(&self, state: &mut State) -> Result<(), String> {
+    fn start_copies(&self, state: &mut GroupState) -> Result<(), String> {
         state.copiers.retain(|copier| !copier.is_finished());
         if state.replica.is_amid_transaction() {
             return Ok(());
@@ -259,7 +260,7 @@ impl<M: Memory + 'static> Drive<M> {
     }
 }
 
-type Locked<'g> = std::sync::MutexGuard<'g, State>;
+type Locked<'g> = std::sync::MutexGuard<'g, GroupState>;
 
 fn send_copy<M: Memory>(sender: Sender, store: &Store<M, GroupLog>) {
     let (group, to, link) = (sender.group.clone(), sender.to, sender.link);

@@ -22,6 +22,7 @@ use etcd_client::{
     TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions, WatchStream,
 };
 use remora::connection::token::Token;
+use remora_store::log::Position;
 use remora_store::replica::{Configuration, Entry, Event, NoConfiguration, NodeId, Request};
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
@@ -29,6 +30,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::documents::{self, Agreed, Document, Key, SIZE, Size, VERSION, Written, key_of};
+use crate::epochs::Epochs;
 use crate::founding::first_configuration;
 use crate::history::{EpochChange, with_change};
 
@@ -192,6 +194,8 @@ struct Inner {
     changes: Vec<EpochChange>,
     /// The group has begun, as this node has seen.
     was_founded: bool,
+    /// The epochs of its entries, and that of this node's log.
+    epochs: Epochs,
     /// Only nodes that have a part of its log can begin it.
     is_restored: bool,
     nodes: BTreeMap<NodeId, Address>,
@@ -341,6 +345,7 @@ impl Etcd {
                 latest: None,
                 changes: Vec::new(),
                 was_founded: false,
+                epochs: Epochs::default(),
                 is_restored: false,
                 nodes: BTreeMap::new(),
                 news: VecDeque::new(),
@@ -366,6 +371,8 @@ impl Etcd {
     #[must_use]
     pub fn announce(mut self, address: Address) -> Etcd {
         self.inner.address = Some(address);
+        let last = address.last.map(Position::from_number);
+        self.inner.epochs.hear(last.map_or(0, Position::epoch));
         self
     }
 }
@@ -497,10 +504,11 @@ impl Inner {
 
     /// Has etcd lost what this node has seen there?
     fn look_for_loss(&self) -> Answer<()> {
-        match self.was_founded && self.latest.is_none() {
-            true => Err(etcd_client::Error::WatchError(GONE.to_owned())),
-            false => Ok(()),
-        }
+        let words = match self.was_founded && self.latest.is_none() {
+            true => Some(GONE.to_owned()),
+            false => self.epochs.trouble(),
+        };
+        words.map_or(Ok(()), |words| Err(etcd_client::Error::WatchError(words)))
     }
 
     /// Gives up what takes longer than a request may: the lease is renewed by the same thread.
@@ -550,7 +558,10 @@ impl Inner {
 
     /// Tells this node how things are.
     fn tell(&mut self) {
-        self.news.push_back(News::Event(Event::Latest(self.latest.clone())));
+        // (What is older than what this node has is not the group's any more.)
+        if !self.epochs.are_others() {
+            self.news.push_back(News::Event(Event::Latest(self.latest.clone())));
+        }
     }
 
     /// Takes note of a key as it is now.
@@ -588,6 +599,7 @@ impl Inner {
     /// This is the latest entry.
     fn keep(&mut self, written: Written, revision: u64) {
         let Written { configuration, is_free, changes } = written;
+        self.epochs.see(configuration.epoch, configuration.primary);
         self.latest = Some(Entry { configuration, revision, is_free });
         self.changes = changes;
         self.was_founded = true;
@@ -645,6 +657,7 @@ impl Inner {
 
     fn see(&mut self, there: &GetResponse) -> Answer<()> {
         self.latest = None;
+        self.epochs.see_none();
         match there.kvs().first() {
             Some(pair) => self.note(pair),
             None => {

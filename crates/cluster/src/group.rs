@@ -1,8 +1,8 @@
 //! A node's part in a group, as its threads share it.
 //!
 //! One lock guards the replica and its links. A thread that changes something under it carries
-//! out what the replica wants before the lock is released ([`State::carry_out`]). What takes time
-//! is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
+//! out what the replica wants before the lock is released ([`GroupState::carry_out`]). What takes
+//! time is left to a thread: connecting to the door, copies and the log to `drive`, requests to the
 //! service to `coordinator`.
 //!
 //! Locks are taken in this order: the shard's (see `slots`), a lock of the store, this one, the
@@ -28,9 +28,9 @@ use remora_store::replica::{
     ChangeError, Configuration, Counters, Event, Fate, MEMBERS_MAX, Mark, NodeId, Options, Replica,
     Request, Snapshot, Standing, region_bytes,
 };
+use remora_store::way::clock::boot_ns;
 use remora_store::way::gate::Gate;
 use remora_store::way::region::Region;
-use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
 use crate::address::Address;
@@ -198,11 +198,13 @@ pub(crate) struct Standpoint {
 
 /// What a node's threads change together.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct GroupState {
     pub(crate) replica: Replica,
     pub(crate) links: BTreeMap<NodeId, Link>,
     pub(crate) addresses: BTreeMap<NodeId, Address>,
     pub(crate) wanted: BTreeMap<NodeId, Wanted>,
+    /// When a node was last asked to become a member.
+    pub(crate) asked: Option<Instant>,
     /// Wakes the door when more nodes are wanted.
     pub(crate) door: Option<Waker>,
     /// Copies of the store to be sent, and over which links.
@@ -252,7 +254,7 @@ pub struct Group {
     /// What the group is for each slot, where it is one of several: as of the epoch in which this
     /// node last began to serve, and of the map as it saw it last.
     pub(crate) shard: RwLock<Shard>,
-    state: Mutex<State>,
+    state: Mutex<GroupState>,
     /// Nothing else is locked while this is: kernels lock it while the card is.
     standpoint: Mutex<Standpoint>,
     /// Open to those who read the store's memory while this node serves.
@@ -274,12 +276,6 @@ pub(crate) fn is_ring(bytes: u64) -> bool {
     (1 << 10..=RING_MAX).contains(&bytes) && bytes.is_multiple_of(8)
 }
 
-/// Nanoseconds of a clock that goes on while the machine sleeps.
-pub(crate) fn now_ns() -> u64 {
-    let now = clock_gettime(ClockId::Boottime);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 impl Group {
     /// A node that knows nothing yet, with a ring in the device's memory.
     ///
@@ -296,11 +292,12 @@ impl Group {
         let domain = device.alloc_pd()?;
         let region = Region::new(domain.register(buffer, access)?);
         let (sender, requests) = mpsc::channel();
-        let state = State {
+        let state = GroupState {
             replica: Replica::new(options.me, replica_options(&options, false)),
             links: BTreeMap::new(),
             addresses: BTreeMap::new(),
             wanted: BTreeMap::new(),
+            asked: None,
             door: None,
             copies: BTreeMap::new(),
             copiers: Vec::new(),
@@ -356,13 +353,13 @@ impl Group {
         self.region.region().slice(..).remote()
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, GroupState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The lock, at a moment at which the store has what the replica says is carried out, and no
     /// part of a transaction.
-    pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn lock_at_rest(&self) -> MutexGuard<'_, GroupState> {
         let mut state = self.lock();
         while (state.applying_from.is_some() || state.replica.is_amid_transaction())
             && !self.is_stopping()
@@ -384,9 +381,9 @@ impl Group {
     /// Waits until something has changed, or for a while.
     pub(crate) fn sleep<'g>(
         &self,
-        state: MutexGuard<'g, State>,
+        state: MutexGuard<'g, GroupState>,
         at_most: Duration,
-    ) -> MutexGuard<'g, State> {
+    ) -> MutexGuard<'g, GroupState> {
         let slept = self.changed.wait_timeout(state, at_most);
         slept.unwrap_or_else(PoisonError::into_inner).0
     }
@@ -484,7 +481,7 @@ impl Group {
     /// primary any more, for kernels as well, before it gets anything.
     pub(crate) fn serves(&self) -> bool {
         let Standpoint { epoch, until_ns, .. } = self.standpoint();
-        epoch != 0 && now_ns() < until_ns
+        epoch != 0 && boot_ns() < until_ns
     }
 
     /// As [`Group::check`], and no other node has served since this node's log had this end: a
@@ -550,7 +547,7 @@ impl Group {
             me: replica.me(),
             configuration: replica.configuration().cloned(),
             standing: replica.standing(),
-            has_lease: state.failure.is_none() && replica.holds_lease(replica.epoch(), now_ns()),
+            has_lease: state.failure.is_none() && replica.holds_lease(replica.epoch(), boot_ns()),
             last: replica.last(),
             committed: replica.committed(),
             applied: state.applying_from.unwrap_or(replica.applied()),
@@ -578,13 +575,13 @@ fn replica_options(options: &GroupOptions, waits_for_disk: bool) -> Options {
     }
 }
 
-impl State {
+impl GroupState {
     /// Whether this node serves.
     pub(crate) fn check(&self) -> Result<(), NotServing> {
         if let Some(reason) = &self.failure {
             return Err(NotServing::Failed(reason.clone()));
         }
-        if self.is_open() && self.replica.holds_lease(self.replica.epoch(), now_ns()) {
+        if self.is_open() && self.replica.holds_lease(self.replica.epoch(), boot_ns()) {
             return Ok(());
         }
         match self.replica.primary().filter(|node| *node != self.replica.me()) {
@@ -601,7 +598,7 @@ impl State {
         self.replica.standing() == Standing::Backup(true)
             && self.failure.is_none()
             && self.replica.is_of_one_time()
-            && self.replica.has_heard(now_ns())
+            && self.replica.has_heard(boot_ns())
     }
 
     fn address_of(&self, node: NodeId) -> Option<Address> {
@@ -623,7 +620,7 @@ impl State {
 
     /// The service has said something.
     pub(crate) fn hear(&mut self, group: &Group, event: Event) {
-        self.replica.handle_event(&group.region, event, now_ns());
+        self.replica.handle_event(&group.region, event, boot_ns());
         self.carry_out(group);
     }
 

@@ -9,7 +9,7 @@ use remora_store::replica::{AppendError, Replica, with_fields};
 use remora_store::request::Asked;
 use remora_store::way::region::Region;
 
-use crate::group::{Group, State};
+use crate::group::{Group, GroupState};
 
 /// The journal of a node's store: changes are logged in the group, where the node is the primary.
 #[derive(Clone, Debug)]
@@ -71,7 +71,7 @@ impl GroupLog {
 
 /// # Errors
 /// Why this node logs nothing at the moment, in words.
-fn takes_changes(state: &State, group: &Group) -> Result<(), String> {
+fn takes_changes(state: &GroupState, group: &Group) -> Result<(), String> {
     state.check().map_err(|reason| reason.to_string())?;
     if let Some(reason) = state.refusal() {
         return Err(format!("the group can only be read at the moment: {reason}"));

@@ -21,7 +21,7 @@ use remora_store::snapshot::{
     Begun, SaveError, SnapshotFile, Snapshots, Walked, adopt, load_node, newest,
 };
 use remora_store::store::Store;
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 use serde::{Deserialize, Serialize};
 
 use crate::feed::{Feed, KeepError, Saves};

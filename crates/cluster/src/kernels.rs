@@ -17,12 +17,12 @@ use remora_store::replica::NoRequest;
 use remora_store::service::FIRST;
 use remora_store::tablespace::TablespaceId;
 use remora_store::way::call::{ANSWER_LEN, AnswerHead, BadCall, Call, LEASED, Operation, Refused};
+use remora_store::way::clock::{boot_ns, now_ms};
 use remora_store::way::execute::{Effort, answer_change, execute_call};
 use remora_store::way::info::SpaceInfo;
-use remora_store::way::kernel::{Executed, Served, now_ms};
+use remora_store::way::kernel::{Executed, Served};
 
 use crate::front::atlas_of;
-use crate::group::now_ns;
 use crate::slots::Slots;
 
 /// A node of a group, as kernels serve it.
@@ -91,7 +91,7 @@ impl<M: Memory + 'static> Served for GroupStore<M> {
         let until = Position::from_number(executed.until);
         let standpoint = self.slots.group.standpoint();
         // The lease is looked at last: what was read before is then so for everybody.
-        if standpoint.epoch != until.epoch() || now_ns() >= standpoint.until_ns {
+        if standpoint.epoch != until.epoch() || boot_ns() >= standpoint.until_ns {
             let reason = if executed.has_changed { Refused::Doubt } else { Refused::Elsewhere };
             return Err(reason.status());
         }
@@ -290,7 +290,7 @@ impl<M: Memory + 'static> GroupStore<M> {
     /// gain and lose a part. The client begins to count before this node has looked at its clock.
     fn lease(&self, out: &mut Vec<u8>) -> Result<u64, CallStatus> {
         let state = self.slots.group.lock();
-        let left = state.replica.lease_until_ns().saturating_sub(now_ns());
+        let left = state.replica.lease_until_ns().saturating_sub(boot_ns());
         let drift = u128::from(self.slots.group.options.drift_ppm);
         let counted = u128::from(left) * (MILLION - drift) / (MILLION + drift);
         let version = state.replica.committed().number();

@@ -22,8 +22,8 @@
 //!   `history`: how a group came to its latest configuration. (Leases are
 //!   `remora_store::replica::Lease`, as long as [`GroupOptions::lease`] says.)
 //! - `etcd`: the service in etcd (feature `etcd`), and `etcd_map`: the map there; `documents`: what
-//!   is written there; `founding`: a group's first configuration. `in_process`: the service in
-//!   this process.
+//!   is written there; `founding`: a group's first configuration; `epochs`: is the service behind
+//!   the nodes? `in_process`: the service in this process.
 //! - `hostile`: what strangers may send and write, for fuzzing.
 //! - `node`: starts and ends all of it; reads and changes that the group answers for.
 //!
@@ -36,6 +36,8 @@ mod copy;
 mod documents;
 mod door;
 mod drive;
+#[cfg(feature = "etcd")]
+mod epochs;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[cfg(feature = "etcd")]

@@ -2,13 +2,17 @@
 //! that are lost, and members that are too many go. And what a node knows of them.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use remora_store::front::keyspace::Health;
 use remora_store::replica::{Configuration, NodeId};
 
 use crate::address::Address;
-use crate::group::{Group, State};
+use crate::group::{Group, GroupState};
 use crate::map::Seen;
+
+/// How long a node that is asked to become a member has, to be connected, before another one is.
+const COMES: Duration = Duration::from_secs(3);
 
 /// A change of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,15 +32,33 @@ impl Group {
         if state.check().is_err() {
             return;
         }
-        let configuration = state.replica.configuration().filter(|latest| latest.is_established());
-        let step =
-            configuration.and_then(|latest| next_step(latest, &state.addresses, size, held_bytes));
-        let Some(step) = step else { return };
-        let asked = match step {
-            Step::Join(node) => state.replica.join(node),
-            Step::Leave(node) => state.replica.leave(node),
+        let Some(latest) = state.replica.configuration().filter(|latest| latest.is_established())
+        else {
+            return;
         };
-        if let Err(reason) = asked {
+        let asked: BTreeMap<_, _> = state.replica.learners().collect();
+        let step = next_step(latest, &state.addresses, &asked, size, held_bytes);
+        let is_wanted = matches!(step, Some(Step::Join(_)));
+        // The places of those that do not come are others'.
+        for (node, is_connected) in &asked {
+            let may_come = is_wanted && state.addresses.contains_key(node);
+            if !is_connected && !may_come {
+                state.replica.give_up(*node);
+            }
+        }
+        let is_coming = state.replica.learners().any(|(_, is_connected)| !is_connected);
+        let is_soon = is_coming && state.asked.is_some_and(|at| at.elapsed() < COMES);
+        let outcome = match step {
+            None => Ok(()),
+            Some(Step::Leave(node)) => state.replica.leave(node),
+            Some(Step::Join(node)) if asked.contains_key(&node) => Ok(()),
+            Some(Step::Join(_)) if is_soon => Ok(()),
+            Some(Step::Join(node)) => {
+                state.asked = Some(Instant::now());
+                state.replica.join(node)
+            }
+        };
+        if let Err(reason) = outcome {
             tracing::info!("the members stay as they are for now: {reason}");
         }
         state.carry_out(self);
@@ -63,7 +85,7 @@ impl Group {
     }
 }
 
-impl State {
+impl GroupState {
     /// The least memory of this primary and of those it knows, as far as they say so.
     pub(crate) fn least_memory(&self) -> Option<u64> {
         let all = self.replica.peers().map(|(node, _)| node).chain([self.replica.me()]);
@@ -71,10 +93,12 @@ impl State {
     }
 }
 
-/// The vote of a lost member goes only after another node has one.
+/// The vote of a lost member goes only after another node has one. Nodes that were `asked` to come
+/// do so if they are connected; if none is, another one is asked.
 fn next_step(
     latest: &Configuration,
     there: &BTreeMap<NodeId, Address>,
+    asked: &BTreeMap<NodeId, bool>,
     size: usize,
     held_bytes: u64,
 ) -> Option<Step> {
@@ -88,8 +112,15 @@ fn next_step(
         return None;
     }
     let has_room = |address: &Address| address.memory.is_none_or(|bytes| bytes >= held_bytes);
-    let mut others = there.iter().filter(|(node, _)| !members.contains(node));
-    others.find(|(_, address)| has_room(address)).map(|(node, _)| Step::Join(*node))
+    let spares = there.iter().filter(|(node, _)| !members.contains(node));
+    let spares = spares.filter(|(_, address)| has_room(address)).map(|(node, _)| *node);
+    // (The first of the least.)
+    let order = |node: &NodeId| match asked.get(node) {
+        Some(true) => 0,
+        None => 1,
+        Some(false) => 2,
+    };
+    spares.min_by_key(order).map(Step::Join)
 }
 
 #[cfg(test)]
@@ -104,7 +135,7 @@ mod tests {
             let members = members.iter().copied().map(node).collect();
             let latest = Configuration::first(node(1), members).unwrap();
             let there = there.iter().map(|number| (node(*number), address)).collect();
-            next_step(&latest, &there, 3, 100)
+            next_step(&latest, &there, &BTreeMap::new(), 3, 100)
         };
         assert_eq!(step(&[1, 2, 3], &[1, 2, 3, 4]), None);
         assert_eq!(step(&[1, 2, 3], &[1, 2]), None, "there is nobody to come");
@@ -125,7 +156,24 @@ mod tests {
         let latest = Configuration::first(NodeId(1), vec![NodeId(1), NodeId(2)]).unwrap();
         let there = [(1, 200), (2, 200), (3, 99), (4, 100)];
         let there = there.map(|(node, memory)| (NodeId(node), address(memory))).into();
-        assert_eq!(next_step(&latest, &there, 3, 100), Some(Step::Join(NodeId(4))));
-        assert_eq!(next_step(&latest, &there, 3, 101), None);
+        let step = |held_bytes| next_step(&latest, &there, &BTreeMap::new(), 3, held_bytes);
+        assert_eq!(step(100), Some(Step::Join(NodeId(4))));
+        assert_eq!(step(101), None);
+    }
+
+    #[test]
+    fn a_node_that_does_not_come_keeps_no_other_one_out() {
+        let address = Address::new(([127, 0, 0, 1], 7490).into());
+        let latest = Configuration::first(NodeId(1), vec![NodeId(1), NodeId(2)]).unwrap();
+        let there = [1, 2, 3, 4].map(|node| (NodeId(node), address)).into();
+        let step = |asked: &[(u64, bool)]| {
+            let asked = asked.iter().map(|(node, is_there)| (NodeId(*node), *is_there)).collect();
+            next_step(&latest, &there, &asked, 3, 100)
+        };
+        assert_eq!(step(&[]), Some(Step::Join(NodeId(3))));
+        assert_eq!(step(&[(3, true)]), Some(Step::Join(NodeId(3))));
+        assert_eq!(step(&[(3, false)]), Some(Step::Join(NodeId(4))));
+        assert_eq!(step(&[(3, false), (4, true)]), Some(Step::Join(NodeId(4))));
+        assert_eq!(step(&[(3, false), (4, false)]), Some(Step::Join(NodeId(3))));
     }
 }

@@ -17,6 +17,8 @@ use crate::map::{Atlas, Owner, SlotMap, common};
 /// Keys that are on their way together, and their bytes as stored.
 const BATCH: usize = 128;
 const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of a name's length among those of others, at most.
+const LENGTH: usize = 4;
 /// Bits of a ticket below the epoch's.
 const ATTEMPT_BITS: u32 = 40;
 
@@ -59,12 +61,15 @@ pub trait Hands {
 
     /// Logs that a new group's slots are those that the map says.
     fn begin(&self, map: &SlotMap) -> Result<(), String>;
-    /// Logs that the group is something else for these slots.
-    fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String>;
-    /// Logs that nobody changes these keys before they are released.
-    fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String>;
-    /// Logs that another group has these keys, the frozen ones: they go from here.
-    fn release(&self, keys: &[Vec<u8>]) -> Result<(), String>;
+    /// How many bytes a change may have that is logged here.
+    fn window(&self) -> usize;
+    /// Logs, if this node serves in this epoch, that the group is something else for these slots.
+    fn become_for(&self, epoch: u32, ranges: &[Range], part: Option<&Part>) -> Result<(), String>;
+    /// Logs, if it serves in this epoch, that nobody changes these keys before they are released.
+    fn freeze(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String>;
+    /// Logs, if it serves in this epoch, that another group has these keys, the frozen ones: they
+    /// go from here.
+    fn release(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String>;
     /// Waits until a majority has all that this node's log has.
     async fn settle(&self) -> Result<(), String>;
 
@@ -119,9 +124,15 @@ impl<H: Hands> Migration<H> {
             self.settle().await?;
             return self.hands.replace(atlas.revision, &whole).await.map(drop);
         }
+        let mut outcome = Ok(());
         for to in self.targets(&atlas) {
-            self.go_on(&atlas, &to).await?;
+            outcome = outcome.and(self.go_on(&atlas, &to).await);
+            // A group that is away holds no other one up, unless keys are on their way to it.
+            if !self.is_primary() || !self.hands.shard().transit.is_empty() {
+                break;
+            }
         }
+        outcome?;
         disputed(atlas.slots.as_ref(), &held, self.hands.name()).map_or(Ok(()), Err)
     }
 
@@ -154,15 +165,20 @@ impl<H: Hands> Migration<H> {
     }
 
     async fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
-        self.hands.become_for(ranges, part)?;
+        self.hands.become_for(self.epoch, ranges, part)?;
         self.settle().await
+    }
+
+    /// Whether this node serves in the epoch still in which it gives slots away.
+    fn is_primary(&self) -> bool {
+        self.hands.serves_in() == Some(self.epoch)
     }
 
     /// Waits until a majority has what was logged. The log of a node that was replaced settles,
     /// too, as others write it: what the node knows of its slots and keys is of the past then.
     async fn settle(&self) -> Result<(), String> {
         self.hands.settle().await?;
-        match self.hands.serves_in() == Some(self.epoch) {
+        match self.is_primary() {
             true => Ok(()),
             false => Err("another node became the primary meanwhile".to_owned()),
         }
@@ -232,10 +248,33 @@ impl<H: Hands> Migration<H> {
             while self.send_all(&mut session, &left).await? > 0 {}
             self.become_for(&left, Some(&given)).await?;
         }
-        let all: Vec<_> = handed.into_iter().chain(left).collect();
-        self.hands.own(&mut session, &all).await?;
+        let all: Vec<_> = handed.iter().copied().chain(left).collect();
+        if let Err(reason) = self.hands.own(&mut session, &all).await {
+            self.announce_again(&mut session, to, &handed).await.map_err(|_| reason)?;
+            self.hands.own(&mut session, &all).await?;
+        }
         self.tell(&all, to).await?;
         self.become_for(&all, None).await
+    }
+
+    /// A group that has lost all of its nodes and begun anew knows nothing of slots that were given
+    /// to the one before: it takes them as they are, so that somebody serves them.
+    async fn announce_again(
+        &self,
+        session: &mut H::Session,
+        to: &str,
+        handed: &[Range],
+    ) -> Result<(), String> {
+        let atlas = self.look().await?;
+        let given = Part::Given { to: to.to_owned() };
+        let [still, _] = self.ranges(&atlas, to, |part| *part == given);
+        // (What has gone on from there is no more to be taken there.)
+        let is_in = |range: &Range| still.iter().any(|it| common(*it, *range) == Some(*range));
+        let is_so = handed.iter().all(is_in);
+        if handed.is_empty() || !is_so || !self.is_primary() {
+            return Err("nothing was handed over before".to_owned());
+        }
+        self.hands.take(session, handed).await
     }
 
     /// Keys that were on their way when the session before ended: they have come, or not.
@@ -261,12 +300,12 @@ impl<H: Hands> Migration<H> {
         loop {
             let (keys, next) = self.hands.keys(ranges, cursor);
             cursor = next;
-            for keys in batches(keys) {
+            for keys in batches(keys, self.hands.window() / 2) {
                 if self.hands.is_over() {
                     return Err("the node ends".to_owned());
                 }
                 sent += keys.len();
-                self.hands.freeze(&keys)?;
+                self.hands.freeze(self.epoch, &keys)?;
                 self.settle().await?;
                 self.deliver(session, &keys).await?;
             }
@@ -280,7 +319,7 @@ impl<H: Hands> Migration<H> {
     async fn deliver(&self, session: &mut H::Session, keys: &[Vec<u8>]) -> Result<(), String> {
         let items = self.hands.items(keys);
         self.hands.import(session, &items).await?;
-        self.hands.release(keys)
+        self.hands.release(self.epoch, keys)
     }
 
     /// Writes into the map who has the slots now.
@@ -414,17 +453,17 @@ pub fn is_in(ranges: &[Range], key: &[u8]) -> bool {
     ranges.iter().any(|range| range.has(slot))
 }
 
-/// Keys in batches that are frozen together.
-fn batches(keys: Vec<(Vec<u8>, usize)>) -> Vec<Vec<Vec<u8>>> {
-    let (mut batches, mut bytes) = (Vec::<Vec<Vec<u8>>>::new(), 0);
+/// Keys in batches that are frozen together: their names are one change, of `most` bytes.
+fn batches(keys: Vec<(Vec<u8>, usize)>, most: usize) -> Vec<Vec<Vec<u8>>> {
+    let (mut batches, mut bytes, mut names) = (Vec::<Vec<Vec<u8>>>::new(), 0, 0);
     for (key, len) in keys {
+        (bytes, names) = (bytes + key.len() + len, names + key.len() + LENGTH);
         match batches.last_mut() {
-            Some(batch) if batch.len() < BATCH && bytes + len <= BATCH_BYTES => {
-                bytes += len;
+            Some(batch) if batch.len() < BATCH && bytes <= BATCH_BYTES && names <= most => {
                 batch.push(key);
             }
             _ => {
-                bytes = len;
+                (bytes, names) = (key.len() + len, key.len() + LENGTH);
                 batches.push(vec![key]);
             }
         }
@@ -439,12 +478,16 @@ mod tests {
     #[test]
     fn batches_have_some_keys_or_some_bytes() {
         let lens = |lens: &[usize]| {
-            let keys = lens.iter().map(|len| (vec![0], *len)).collect();
-            batches(keys).iter().map(Vec::len).collect::<Vec<_>>()
+            let keys = lens.iter().map(|len| (vec![], *len)).collect();
+            batches(keys, 1 << 20).iter().map(Vec::len).collect::<Vec<_>>()
         };
         assert!(lens(&[]).is_empty());
         assert_eq!(lens(&[1; 300]), [128, 128, 44]);
         assert_eq!(lens(&[BATCH_BYTES * 2, 1, BATCH_BYTES - 1, 1]), [1, 2, 1]);
+        // Long names of short values are one change, too.
+        let keys = [3000, 3000, 3000, 9000, 1].map(|len| (vec![7; len], 1)).to_vec();
+        let found = batches(keys, 8 << 10);
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [2, 1, 1, 1]);
     }
 
     #[test]

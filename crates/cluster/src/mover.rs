@@ -14,7 +14,7 @@ use remora_store::front::slots::{Part, Range, Runs, Shard};
 use remora_store::memory::Memory;
 use remora_store::scan::Cursor;
 use remora_store::tablespace::TablespaceId;
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 
 use crate::map::{Atlas, MapService, SlotMap};
 use crate::migration::{Hands, Item, Migration, is_in};
@@ -162,16 +162,20 @@ impl<M: Memory + 'static> Hands for Node<M> {
         self.slots.begin(map)
     }
 
-    fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
-        self.slots.become_for(ranges, part)
+    fn window(&self) -> usize {
+        (self.slots.group.options.ring_bytes / 4) as usize
     }
 
-    fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String> {
-        self.slots.freeze(keys)
+    fn become_for(&self, epoch: u32, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
+        self.slots.become_for(epoch, ranges, part)
     }
 
-    fn release(&self, keys: &[Vec<u8>]) -> Result<(), String> {
-        self.space().map_or(Ok(()), |space| self.slots.release(space, keys))
+    fn freeze(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String> {
+        self.slots.freeze(epoch, keys)
+    }
+
+    fn release(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String> {
+        self.space().map_or(Ok(()), |space| self.slots.release(epoch, space, keys))
     }
 
     async fn settle(&self) -> Result<(), String> {

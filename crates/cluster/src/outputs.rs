@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use remora_store::replica::{Message, NodeId, Output, Request};
 
-use crate::group::{Group, State, Wanted};
+use crate::group::{Group, GroupState, Wanted};
 use crate::link::Link;
 use crate::wire::Frame;
 
 /// Changes of so many bytes are posted though nobody waits yet: the others begin with them.
 const UNPOSTED: u64 = 16 << 10;
 
-impl State {
+impl GroupState {
     /// Does what the replica wants.
     pub(crate) fn carry_out(&mut self, group: &Group) {
         self.posted_to = self.replica.last().offset;
@@ -88,6 +88,7 @@ impl State {
                 self.want(to, None);
             }
             Output::Disconnect { from } => {
+                self.wanted.remove(&from);
                 self.drop_link(from);
             }
             Output::Send { to, message } => self.send(to, message),

@@ -16,7 +16,7 @@ use remora_store::log::Position;
 use remora_store::memory::Memory;
 use remora_store::store::{Change, Expiry, Store, Value};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 
 use crate::group::Group;
 use crate::journal::GroupLog;
@@ -102,6 +102,15 @@ impl<M: Memory + 'static> Slots<M> {
         self.group.shard.write().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The shard, to be changed by what was begun in this epoch. (No later one begins meanwhile.)
+    fn write_in(&self, epoch: u32) -> Result<RwLockWriteGuard<'_, Shard>, String> {
+        let shard = self.write();
+        match self.group.serves_in() == Some(epoch) {
+            true => Ok(shard),
+            false => Err("another node became the primary meanwhile".to_owned()),
+        }
+    }
+
     /// The tablespace of the group's slots, made if it is not there.
     fn space(&self) -> Result<TablespaceId, String> {
         if let Some(space) = self.store.tablespace(SPACE) {
@@ -151,9 +160,14 @@ impl<M: Memory + 'static> Slots<M> {
         Ok(())
     }
 
-    /// Makes the group something else for these slots.
-    pub(crate) fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
-        let mut shard = self.write();
+    /// Makes the group something else for these slots, if this node serves in this epoch.
+    pub(crate) fn become_for(
+        &self,
+        epoch: u32,
+        ranges: &[Range],
+        part: Option<&Part>,
+    ) -> Result<(), String> {
+        let mut shard = self.write_in(epoch)?;
         let mut next = shard.holdings.clone().ok_or("the group has no slots yet")?;
         ranges.iter().for_each(|range| next.set(*range, part));
         if shard.holdings.as_ref() != Some(&next) {
@@ -165,18 +179,23 @@ impl<M: Memory + 'static> Slots<M> {
 
     /// Sees to it that nobody changes these keys before they are released, whichever node is the
     /// primary.
-    pub(crate) fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String> {
+    pub(crate) fn freeze(&self, epoch: u32, keys: &[Vec<u8>]) -> Result<(), String> {
         let mut keys = keys.to_vec();
         keys.sort_unstable();
-        let mut shard = self.write();
+        let mut shard = self.write_in(epoch)?;
         self.put(TRANSIT, &keys)?;
         shard.transit = keys;
         Ok(())
     }
 
     /// Another group has these keys, the frozen ones: they go from here.
-    pub(crate) fn release(&self, space: TablespaceId, keys: &[Vec<u8>]) -> Result<(), String> {
-        let mut shard = self.write();
+    pub(crate) fn release(
+        &self,
+        epoch: u32,
+        space: TablespaceId,
+        keys: &[Vec<u8>],
+    ) -> Result<(), String> {
+        let mut shard = self.write_in(epoch)?;
         for key in keys {
             let gone = self.store.update(space, key, now_ms(), &mut |_, _| Change::Delete);
             gone.map_err(|error| error.to_string())?;

@@ -4,9 +4,13 @@
 mod etcd {
     pub(super) mod member;
 }
+#[path = "../../remora/tests/support/skips.rs"]
+mod skips;
+#[path = "../../remora/tests/support/until.rs"]
+mod until;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use etcd::member::{Etcd, ask_for_passwords};
 use remora::Device;
@@ -17,24 +21,10 @@ use remora_cluster::{
 use remora_store::memory::Heap;
 use remora_store::store::{Change, Expiry, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
+use until::until_ok;
 
-/// How long anything may take on a busy machine; nothing is asserted about it.
-const PATIENCE: Duration = Duration::from_secs(60);
 const USER: (&str, &str) = ("remora", "open sesame");
-
-fn is_there(program: &str) -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
-}
-
-fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
-    let start = Instant::now();
-    while let Err(wrong) = look() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
 
 /// A group of this node alone.
 fn start(group: EtcdGroup) -> Node<Heap> {
@@ -70,9 +60,8 @@ fn put(node: &Node<Heap>, value: &[u8]) -> Result<(), String> {
 
 #[test]
 fn a_node_outlives_an_etcd_that_forgets_who_has_shown_a_password() {
-    if !is_there("etcd") || !is_there("openssl") {
-        assert!(std::env::var_os("CI").is_none(), "no etcd or openssl: run ./ci.sh setup");
-        return eprintln!("skipped, because etcd or openssl is not installed: see ./ci.sh setup");
+    if !skips::has("etcd", "etcd-server") || !skips::has("openssl", "openssl") {
+        return;
     }
     let mut etcd = Etcd::start_with_certificates();
     let nobody = etcd.group("safe/a");
@@ -89,19 +78,19 @@ fn a_node_outlives_an_etcd_that_forgets_who_has_shown_a_password() {
     let group = EtcdGroup { user: user(USER.0, USER.1), ..nobody };
     let node = start(group.clone());
     let mut map = EtcdMap::new(&group).unwrap();
-    until("the node serves", || put(&node, b"1"));
+    until_ok("the node serves", || put(&node, b"1"));
     assert_eq!(map.replace(0, &SlotMap::default()), Ok(true));
     for _ in 0..2 {
         etcd.kill(0);
-        until("the lease ends", || match put(&node, b"2") {
+        until_ok("the lease ends", || match put(&node, b"2") {
             Ok(()) => Err("it serves".to_owned()),
             Err(_) => Ok(()),
         });
         etcd.start_member(0);
-        until("the node serves again", || put(&node, b"3"));
-        until("the map is seen again", || map.look().map(|_| ()));
+        until_ok("the node serves again", || put(&node, b"3"));
+        until_ok("the map is seen again", || map.look().map(|_| ()));
     }
-    until("the node is there", || {
+    until_ok("the node is there", || {
         let there = overview(&group).map_err(|error| error.to_string())?;
         there.nodes.contains_key(&NodeId(7)).then_some(()).ok_or("it is not".to_owned())
     });

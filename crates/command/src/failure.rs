@@ -1,6 +1,7 @@
 //! How a failure is told to a person.
 
-/// The error, and behind it those of its causes that it does not tell itself.
+/// The error, and behind it those of its causes that it does not tell itself, as a terminal may
+/// show them: they may name what a peer has sent.
 pub fn told(error: &anyhow::Error) -> String {
     let mut words = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -8,7 +9,7 @@ pub fn told(error: &anyhow::Error) -> String {
             words = format!("{words}: {cause}");
         }
     }
-    words
+    words.split('\n').map(remora::printable).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]
@@ -24,6 +25,12 @@ mod tests {
     #[error("cannot open x: {source}")]
     struct TellsItsCause {
         source: io::Error,
+    }
+
+    #[test]
+    fn what_a_peer_sent_does_not_steer_a_terminal() {
+        let error = anyhow::anyhow!("there are:\n  db0\x1b[2J, \u{202e}evil");
+        assert_eq!(told(&error), "there are:\n  db0?[2J, ?evil");
     }
 
     #[test]

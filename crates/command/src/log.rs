@@ -1,15 +1,18 @@
 //! What a command logs, and how it ends with the reader of its output.
 
+use std::io::{Error, ErrorKind};
+
 use remora::environment::LOG_VARIABLE;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+/// The exit status by which a shell reports that SIGPIPE has ended a program.
+const BY_SIGPIPE: i32 = 128 + 13;
+
 /// A program that reads the output may close the pipe early (`remora … | head -n 1`). The command
 /// then ends quietly, as other commands do, without reporting a panic.
 pub fn end_with_the_reader() {
-    /// The exit status by which a shell reports that SIGPIPE has ended a program.
-    const BY_SIGPIPE: i32 = 128 + 13;
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let is_pipe =
@@ -19,6 +22,13 @@ pub fn end_with_the_reader() {
         }
         report(panic);
     }));
+}
+
+/// As [`end_with_the_reader`], for an error of standard output that is no panic.
+pub(crate) fn end_if_nobody_reads(error: &Error) {
+    if error.kind() == ErrorKind::BrokenPipe {
+        std::process::exit(BY_SIGPIPE);
+    }
 }
 
 /// Logs to standard error as [`LOG_VARIABLE`] says; warnings by default.

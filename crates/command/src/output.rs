@@ -1,6 +1,6 @@
 //! Tables and JSON, alike for every command.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -8,6 +8,8 @@ use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 use remora::Device;
 use serde::Serialize;
+
+use crate::log;
 
 /// An empty table with these column headings.
 pub fn table<T: Into<comfy_table::Cell>>(headings: impl IntoIterator<Item = T>) -> Table {
@@ -42,9 +44,29 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     std::fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Standard output, for what `println!` does not print. The process ends with its reader, as
+/// [`log::end_with_the_reader`] says.
+#[derive(Debug)]
+pub struct Out(Stdout);
+
+/// Standard output.
+pub fn out() -> Out {
+    Out(io::stdout())
+}
+
+impl Write for Out {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).inspect_err(log::end_if_nobody_reads)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().inspect_err(log::end_if_nobody_reads)
+    }
+}
+
 /// Prints a line of JSON and flushes it.
 pub fn json_line(value: &impl Serialize) -> Result<()> {
-    let mut out = io::stdout().lock();
+    let mut out = BufWriter::new(out());
     serde_json::to_writer(&mut out, value).context("cannot print JSON")?;
     writeln!(out).and_then(|()| out.flush()).context("cannot print JSON")
 }

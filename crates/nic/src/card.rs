@@ -40,6 +40,8 @@ pub(crate) struct Card {
     /// The exported completion queues that have got entries, each once.
     pub(crate) completed: VecDeque<u32>,
     pub(crate) srqs: Handles<SharedReceiveQueue>,
+    /// The exported shared receive queues of which elements were taken, each once.
+    pub(crate) taken: VecDeque<u32>,
     pub(crate) xrcds: Handles<Domain>,
     /// The shared receive queues that XRC requests may name, by their numbers on the wire.
     pub(crate) xrc_srqs: Numbered<u32>,
@@ -111,6 +113,9 @@ impl Card {
     /// Notes that an element of a shared receive queue was taken and `waiting` are left.
     pub(crate) fn srq_taken(&mut self, handle: u32, waiting: u32) {
         let Some(srq) = self.srqs.get_mut(handle) else { return };
+        if srq.list() {
+            self.taken.push_back(handle);
+        }
         if srq.falls_below_limit(waiting) {
             self.events.push_back(Event::SrqLimitReached(handle));
         }

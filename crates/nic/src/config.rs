@@ -5,7 +5,7 @@ use core::ops::Range;
 use core::time::Duration;
 
 use crate::cm::CmConfig;
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, Tuning};
 use crate::service_level::ServiceLevels;
 use crate::transmit::Ecn;
 use crate::wire::ip::gid;
@@ -70,6 +70,8 @@ pub struct Config {
     /// What decides how many packets queue pairs have outstanding that choose nothing else
     /// ([`crate::qp::QpAttr::congestion`]).
     pub congestion: Congestion,
+    /// The figures of the policies.
+    pub tuning: Tuning,
     /// The rate of the link in bits per second, at which [`Congestion::Dcqcn`] begins.
     pub link_bits_per_second: u64,
     /// An acknowledge is requested at the end of each message, and each time this many packets have
@@ -127,6 +129,7 @@ impl Config {
             service_levels: ServiceLevels::default(),
             window_packets: 64,
             congestion: Congestion::default(),
+            tuning: Tuning::default(),
             link_bits_per_second: 100_000_000_000,
             ack_every: 16,
             min_ack_timeout: Duration::ZERO,

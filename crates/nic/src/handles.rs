@@ -9,7 +9,7 @@ use crate::transmit::Path;
 pub(crate) type Handles<T> = Table<T, 20, 32>;
 
 /// An XRC domain's handle.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Xrcd(pub(crate) u32);
 

@@ -14,7 +14,7 @@
 //!    for payload. `table` and `handles`: the card's objects, and what names them; `numbered`:
 //!    those that peers know by a number.
 //! 5. [`qp`]: the queue pair, in three parts: requester, completer, responder. `congestion`: the
-//!    names of the policies of congestion control.
+//!    names of the policies of congestion control. `prefetch`: hints to the processor.
 //! 6. [`nic`]: the card as its driver sees it: commands, events, and the loop of turns.
 //!    [`transmit`]: what it hands to the driver to send.
 //! 7. [`kernel`]: code on the data path, how it is invoked, and what it may do; `buffer`: bytes on
@@ -49,6 +49,7 @@ pub mod memory;
 mod multi_queue;
 pub mod nic;
 mod numbered;
+mod prefetch;
 pub mod psn;
 pub mod qp;
 pub mod queue;
@@ -65,6 +66,7 @@ pub mod wire;
 
 pub use chain::{ChainError, ChainLimits, ChainStep, EnableError, QpFlags, Queue, StepEnd};
 pub use config::Config;
+pub use congestion::{DcqcnTuning, DctcpTuning, SwiftTuning, Tuning};
 pub use counters::Counters;
 pub use event::Event;
 pub use handles::Xrcd;

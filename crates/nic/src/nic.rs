@@ -8,6 +8,7 @@
 //!   shared receive queues), `multicast`, `xrc`, `chains`, `kernels`, `clients`, `connect`
 //!   (connections by the communication manager), `restore` (objects that another card had).
 //! - `local`: packets from the card to itself; `passes`: requests that it takes no part in.
+//! - `look_ahead`: what the next packets and turns need is fetched side by side.
 //! - `silence`: what its driver knows of peers that do not answer; `memory_use`: the memory that
 //!   the card takes.
 //! - `error`: errors that several commands share.
@@ -18,6 +19,7 @@ mod connect;
 mod error;
 mod kernels;
 mod local;
+mod look_ahead;
 mod memory;
 mod memory_use;
 mod multicast;
@@ -142,6 +144,7 @@ impl Nic {
                 cqs: Table::new(config.max_cqs),
                 completed: VecDeque::new(),
                 srqs: Table::new(config.max_srqs),
+                taken: VecDeque::new(),
                 xrcds: Table::new(config.max_xrcds),
                 xrc_srqs: Numbered::new(config.max_srqs, numbered::BITS, srqns),
                 ahs: Table::new(config.max_ahs),
@@ -217,6 +220,13 @@ impl Nic {
     }
 
     /// Makes a queue pair, in RESET. Returns its number.
+    ///
+    /// # Errors
+    /// [`CreateError::BadRing`] if a ring's sizes are not legal, or an XRC sender has a receive
+    /// ring; [`CreateError::UnknownPd`] and [`CreateError::UnknownCq`] if there is no such object;
+    /// [`CreateError::UnknownSrq`] if there is no such shared receive queue in the domain, it is
+    /// one that peers name, or the queue pair is an XRC sender; [`CreateError::Full`] if the card
+    /// has as many queue pairs as its limit.
     pub fn create_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
         let QpInit { pd, send_cq, recv_cq, srq, sq, rq, .. } = init;
         if !sq.is_valid() || !rq.is_valid() {
@@ -246,10 +256,7 @@ impl Nic {
     fn insert_qp(&mut self, init: QpInit) -> Result<u32, CreateError> {
         let QpInit { pd, transport, send_cq, recv_cq, srq, sq, rq, signal_all, flags, client } =
             init;
-        if client != 0 {
-            self.card.scheduler.share();
-        }
-        let limit = self.card.config.max_qps;
+        let limit = self.qps.limit();
         let config = &self.card.config;
         let made = self.qps.insert_with(|qpn| Qp {
             qpn,
@@ -278,6 +285,9 @@ impl Nic {
             cold: Box::new(Cold::new()),
         });
         let qpn = made.ok_or(CreateError::Full { limit })?;
+        if client != 0 {
+            self.card.scheduler.share();
+        }
         if let Some(qp) = self.qps.get_mut(qpn) {
             qp.note_limits(&self.card);
             qp.follow(self.card.config.congestion, &self.card);
@@ -285,8 +295,12 @@ impl Nic {
         Ok(qpn)
     }
 
-    /// Destroys a queue pair, which must not be attached to a multicast group. Its work is
-    /// forgotten without completions; completions that were delivered before stay.
+    /// Destroys a queue pair. Its work is forgotten without completions; completions that were
+    /// delivered before stay.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such queue pair, [`DestroyError::Busy`] if it is
+    /// attached to a multicast group.
     pub fn destroy_qp(&mut self, qpn: u32) -> Result<(), DestroyError> {
         let groups = self.qps.get(qpn).ok_or(DestroyError::Unknown)?.cold.groups;
         if groups > 0 {
@@ -304,6 +318,12 @@ impl Nic {
     }
 
     /// Changes a queue pair's attributes and state, by the table in [`crate::qp::state`].
+    ///
+    /// # Errors
+    /// [`ModifyQpError::UnknownQp`] if there is no such queue pair, [`ModifyQpError::Range`] if a
+    /// value is out of range. By the table: [`ModifyQpError::Transition`] if the state cannot
+    /// follow the current one, [`ModifyQpError::Missing`] if `attr` lacks what the transition
+    /// needs, [`ModifyQpError::Extra`] if it has what the transition does not take.
     pub fn modify_qp(
         &mut self,
         now: Time,
@@ -346,6 +366,13 @@ impl Nic {
     }
 
     /// Posts a send request: writes its element into the ring and rings the doorbell.
+    ///
+    /// # Errors
+    /// [`PostError::UnknownQueue`] if there is no such queue pair; [`PostError::State`] in RESET,
+    /// INIT and RTR, unless the queue is managed; [`PostError::Full`] if the ring is full (that of
+    /// a managed queue never is) or there is none; [`PostError::TooLong`] if the request has more
+    /// entries or inline bytes than an element of the ring holds; [`PostError::Memory`] if the ring
+    /// cannot be written.
     pub fn post_send(
         &mut self,
         mem: &mut dyn Memory,
@@ -358,6 +385,9 @@ impl Nic {
     }
 
     /// Posts a receive request.
+    ///
+    /// # Errors
+    /// As [`Nic::post_send`], but [`PostError::State`] only in RESET.
     pub fn post_recv(
         &mut self,
         mem: &mut dyn Memory,
@@ -370,6 +400,10 @@ impl Nic {
     }
 
     /// Posts a receive request to a shared receive queue.
+    ///
+    /// # Errors
+    /// [`PostError::UnknownQueue`] if there is no such shared receive queue; [`PostError::Full`],
+    /// [`PostError::TooLong`] and [`PostError::Memory`] as of [`Nic::post_send`].
     pub fn post_srq_recv(
         &mut self,
         mem: &mut dyn Memory,
@@ -444,6 +478,8 @@ impl Nic {
                 });
             }
         }
+        let qps = &self.qps;
+        self.card.timers.sweep(|qpn, at| qps.get(qpn).is_some_and(|qp| qp.tx.timer.is_queued(at)));
         self.handle_cq_timeouts(now);
         self.handle_chain_timeouts(now);
         self.wake_clients(now);
@@ -488,6 +524,7 @@ impl Nic {
         while batch.len() < limit
             && let Some(qpn) = round.next(&mut self.card.scheduler)
         {
+            self.look_at_turns(mem);
             let Some(qp) = self.qps.get_mut(qpn) else { continue };
             qp.queued = false;
             if qp.mode.intersects(Mode::IN_CARD) {

@@ -60,6 +60,11 @@ impl<T> Numbered<T> {
         self.len
     }
 
+    /// The most objects that there can be.
+    pub(crate) fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// The bytes of the places, which do not hold the values themselves.
     pub(crate) fn bytes_of_places(&self) -> usize {
         self.places.capacity() * size_of::<Entry<T>>()

@@ -2,7 +2,7 @@
 //! Where clients share the card, or service levels differ, [`Shares`] says of which it is.
 //!
 //! A queue pair that has something to do is *ready*, and is in the schedule queue once. Each poll
-//! of the card gives turns to the ready queue pairs, in order. A turn has a [`Budget`]; a queue
+//! of the card gives turns to the ready queue pairs, in order. A turn has a [`TurnBudget`]; a queue
 //! pair that could go on when the budget is spent is ready again, behind the others. A queue pair
 //! for which the pool of outstanding work has no room is *starved*, and ready when there is some.
 
@@ -31,9 +31,9 @@ pub(crate) struct Scheduler {
     /// differ.
     shares: Option<Box<Shares<Ready>>>,
     /// The budget of a whole turn.
-    turn: Budget,
+    turn: TurnBudget,
     /// What the last turn has left of its budget.
-    pub(crate) left: Budget,
+    pub(crate) left: TurnBudget,
     /// The bytes that it has spent beyond its budget, with a message that was carried out whole.
     pub(crate) beyond: u32,
     /// Queue pairs that found the pool of outstanding work full, by number and whose they are.
@@ -58,7 +58,7 @@ impl Scheduler {
         let levels = &config.service_levels;
         let differ = !service_level::are_alike(levels);
         let shares = differ.then(|| Box::new(Shares::new(Ready::new(levels))));
-        Scheduler { turn: Budget::turn(config), shares, ..Scheduler::default() }
+        Scheduler { turn: TurnBudget::turn(config), shares, ..Scheduler::default() }
     }
 
     /// From now on clients share the card.
@@ -164,6 +164,12 @@ impl Scheduler {
         self.ready.front().copied()
     }
 
+    /// The queue pair that has a turn behind `turns` others, where turns are not paid for.
+    #[inline]
+    pub(crate) fn ready_at(&self, turns: usize) -> Option<u32> {
+        self.ready.get(turns).copied()
+    }
+
     /// Takes the queue pair that has the next turn; it is no longer ready.
     #[inline]
     fn take(&mut self) -> Option<u32> {
@@ -184,7 +190,7 @@ impl Scheduler {
     #[inline(never)]
     pub(crate) fn end_turn(&mut self) {
         let Some(shares) = &mut self.shares else { return };
-        let (Budget { elements, bytes }, left) = (self.turn, self.left);
+        let (TurnBudget { elements, bytes }, left) = (self.turn, self.left);
         // A turn's elements cost as much as its bytes. Every turn costs something, since
         // acknowledges do, too.
         let spent = u64::from(elements.saturating_sub(left.elements));
@@ -232,34 +238,34 @@ impl Round {
 
 /// What a turn, or a part of it, may still spend (SRNIC §4.3.1).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Budget {
+pub(crate) struct TurnBudget {
     pub(crate) elements: u32,
     pub(crate) bytes: u32,
 }
 
-impl Budget {
+impl TurnBudget {
     /// The budget of a whole turn.
     #[inline]
-    pub(crate) fn turn(config: &Config) -> Budget {
-        Budget { elements: config.fetch_elements, bytes: config.burst_bytes }
+    pub(crate) fn turn(config: &Config) -> TurnBudget {
+        TurnBudget { elements: config.fetch_elements, bytes: config.burst_bytes }
     }
 
     /// Divides a turn's budget: a part for answers to the peer, and a part for requests. A long
     /// READ by the peer must not hold up this queue pair's own requests.
     #[inline]
-    pub(crate) fn share(self, has_requests: bool) -> (Budget, Budget) {
-        let Budget { elements, bytes } = self;
+    pub(crate) fn share(self, has_requests: bool) -> (TurnBudget, TurnBudget) {
+        let TurnBudget { elements, bytes } = self;
         let half = (bytes / 2).max(1);
         match has_requests {
-            true => (Budget { elements, bytes: half }, Budget { elements, bytes: half }),
-            false => (self, Budget { elements, bytes: 0 }),
+            true => (TurnBudget { elements, bytes: half }, TurnBudget { elements, bytes: half }),
+            false => (self, TurnBudget { elements, bytes: 0 }),
         }
     }
 
     /// Adds what is left of another part.
     #[inline]
-    pub(crate) fn with_rest_of(self, other: Budget) -> Budget {
-        Budget { bytes: self.bytes + other.bytes, ..self }
+    pub(crate) fn with_rest_of(self, other: TurnBudget) -> TurnBudget {
+        TurnBudget { bytes: self.bytes + other.bytes, ..self }
     }
 
     #[inline]
@@ -339,7 +345,7 @@ mod tests {
 
     #[test]
     fn answers_and_requests_share_a_turn() {
-        let turn = Budget { elements: 8, bytes: 1000 };
+        let turn = TurnBudget { elements: 8, bytes: 1000 };
         let (mut answers, requests) = turn.share(true);
         answers.spend(400);
         assert_eq!(requests.with_rest_of(answers).bytes, 600);

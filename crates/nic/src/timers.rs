@@ -27,6 +27,11 @@ impl Timer {
         self.deadline != Time::NEVER
     }
 
+    /// Is this the time of the timer's valid entry?
+    pub(crate) fn is_queued(&self, at: Time) -> bool {
+        self.queued == at
+    }
+
     pub(crate) fn disarm(&mut self) {
         self.deadline = Time::NEVER;
     }
@@ -36,15 +41,20 @@ impl Timer {
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<(Time, u32)>>,
+    /// How many entries are void because their timers were set to run out earlier, at least.
+    void: usize,
 }
+
+/// So many void entries are left in the heap.
+const VOID_MAX: usize = 1024;
 
 impl Timers {
     /// Sets `timer` of queue pair `qpn` to run out at `deadline`.
     pub(crate) fn arm(&mut self, timer: &mut Timer, qpn: u32, deadline: Time) {
         timer.deadline = deadline;
         if deadline < timer.queued {
-            // The old entry stays in the heap and is void: at most one for each wait that was cut
-            // short.
+            // The old entry stays in the heap and is void, until it comes up or is swept out.
+            self.void += usize::from(timer.queued != Time::NEVER);
             timer.queued = deadline;
             self.heap.push(Reverse((deadline, qpn)));
         }
@@ -72,9 +82,20 @@ impl Timers {
         self.heap.pop().map(|Reverse(entry)| entry)
     }
 
+    /// Removes the void entries, if they are many and most of all. `is_valid` says whether a queue
+    /// pair has a timer whose valid entry is for this time.
+    #[inline]
+    pub(crate) fn sweep(&mut self, is_valid: impl Fn(u32, Time) -> bool) {
+        if self.void > VOID_MAX && self.void > self.heap.len() / 2 {
+            self.heap.retain(|Reverse((at, qpn))| is_valid(*qpn, *at));
+            self.void = 0;
+        }
+    }
+
     /// Has `timer` run out, given that its entry for `at` has come up?
     pub(crate) fn expire(&mut self, timer: &mut Timer, qpn: u32, at: Time, now: Time) -> bool {
-        if timer.queued != at {
+        if !timer.is_queued(at) {
+            self.void = self.void.saturating_sub(1);
             return false;
         }
         timer.queued = Time::NEVER;
@@ -114,6 +135,27 @@ mod tests {
         let (at, qpn) = timers.pop(Time(300)).unwrap();
         assert!(timers.expire(&mut timer, qpn, at, Time(300)));
         assert_eq!(timers.next(), Time::NEVER);
+    }
+
+    /// A short wait, as for a receive element, cuts a long one short again and again.
+    #[test]
+    fn void_entries_are_swept_out() {
+        let mut timers = Timers::default();
+        let mut timer = Timer::IDLE;
+        for now in (0..100_000).map(|round| round * 10) {
+            timers.arm(&mut timer, 7, Time(now + 1_000_000));
+            timers.arm(&mut timer, 7, Time(now + 10));
+            while let Some((at, qpn)) = timers.pop(Time(now + 10)) {
+                timers.expire(&mut timer, qpn, at, Time(now + 10));
+            }
+            timers.sweep(|qpn, at| qpn == 7 && timer.is_queued(at));
+            assert!(timers.len() <= VOID_MAX + 2);
+        }
+        timers.arm(&mut timer, 7, Time(2_000_000));
+        timers.arm(&mut timer, 7, Time(1_500_000));
+        timers.void = timers.len() + VOID_MAX;
+        timers.sweep(|qpn, at| qpn == 7 && timer.is_queued(at));
+        assert_eq!((timers.len(), timers.next()), (1, Time(1_500_000)));
     }
 
     #[test]

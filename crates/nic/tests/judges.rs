@@ -3,6 +3,9 @@
 //!
 //! `REMORA_SKIP_JUDGES=1` skips these tests, for machines where the two cannot be installed.
 
+#[path = "judges/split_mix.rs"]
+mod split_mix;
+
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
@@ -17,6 +20,7 @@ use remora_nic::wire::{
     Packet, ROCE_PORT, Reth, Transport, Xrceth,
 };
 use serde_json::{Map, Value, json};
+use split_mix::Random;
 
 const INSTALL: &str = "`./ci.sh setup` installs it; REMORA_SKIP_JUDGES=1 skips the judges";
 
@@ -175,17 +179,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// SplitMix64: enough to vary the fields, the same in every run.
-struct Random(u64);
-
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ z >> 31
-    }
-
     fn bit(&mut self) -> bool {
         self.next() & 1 == 1
     }

@@ -13,7 +13,7 @@ mod client;
 
 use std::sync::Arc;
 
-use remora_nic::queue::{ELEMENT_LEN, Remote, RingInit, Sge};
+use remora_nic::queue::{ELEMENT_LEN, PollCqError, Remote, RingInit, Sge};
 use remora_nic::{
     Access, ChainError, ChainLimits, ChainStep, CreateError, PostError, QpFlags, Queue,
 };
@@ -216,9 +216,11 @@ impl ChainBudget {
     }
 
     /// Fills the budget.
-    pub fn refill(&self) {
-        let refilled = self.inner.live.lock().refill_budget(self.inner.handle);
-        refilled.expect("a budget lives as long as its handle");
+    ///
+    /// # Errors
+    /// [`ChainError::Gone`] if the card is another process's, and that process has ended.
+    pub fn refill(&self) -> Result<(), ChainError> {
+        self.inner.live.lock().refill_budget(self.inner.handle)
     }
 }
 
@@ -408,7 +410,10 @@ impl Chain {
     }
 
     /// How many of the queue's requests have succeeded, of those that report a completion.
-    pub fn completions(&self, queue: QueueId) -> u64 {
+    ///
+    /// # Errors
+    /// As of [`CompletionQueue::count`].
+    pub fn completions(&self, queue: QueueId) -> Result<u64, PollCqError> {
         self.parts.cqs[queue.index()].count()
     }
 

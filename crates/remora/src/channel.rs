@@ -99,7 +99,7 @@ impl CompletionChannel {
 }
 
 /// When a time-out ends: in a year at most, so that any duration can be added.
-pub(crate) fn deadline(timeout: Duration) -> Instant {
+pub fn deadline(timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
     Instant::now() + timeout.min(YEAR)
 }

@@ -96,9 +96,11 @@ impl CompletionQueue {
     }
 
     /// How many completions without an error the queue has had. A chain's WAIT compares with it.
-    pub fn count(&self) -> u64 {
-        let count = self.inner.live.lock().cq_count(self.inner.handle);
-        count.expect("a completion queue lives as long as its handle")
+    ///
+    /// # Errors
+    /// [`PollCqError::Gone`] if the card is another process's, and that process has ended.
+    pub fn count(&self) -> Result<u64, PollCqError> {
+        self.inner.live.lock().cq_count(self.inner.handle).ok_or(PollCqError::Gone)
     }
 
     /// The card's number for the queue, which [`CompletionChannel::wait`](crate::CompletionChannel::wait) returns.

@@ -190,19 +190,19 @@ impl Connection {
             Err(error) => self.queue_pair.refused(error.into()),
         }
     }
+}
 
-    /// Has the queue pair's requests end with an error when the connection ends. Otherwise a
-    /// receive request would wait without end.
-    fn follow(&self) {
-        if self.queue_pair.requests().is_some() {
-            self.live.lock().news().follows.insert(self.conn, self.queue_pair.qpn());
-        }
+/// Has the queue pair's requests end with an error when the connection ends. Otherwise a receive
+/// request would wait without end.
+fn follow(driver: &mut Driver, conn: ConnId, queue_pair: &QueuePair) {
+    if queue_pair.requests().is_some() {
+        driver.news().follows.insert(conn, queue_pair.qpn());
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.live.command(|driver| {
+        let wakers = self.live.command(|driver| {
             if driver.news().follows.contains_key(&self.conn) {
                 // The last acknowledges leave before the queue pair goes to the error state.
                 driver.settle();
@@ -217,8 +217,9 @@ impl Drop for Connection {
                 tracing::debug!(%error, "a connection was gone before it was dropped");
             }
             driver.news().cm_inbox.forget(self.conn);
-            self.live.wakes.forget_cm(Topic::Connection(self.conn));
+            self.live.wakes.forget_cm(Topic::Connection(self.conn))
         });
+        drop(wakers);
     }
 }
 

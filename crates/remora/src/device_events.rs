@@ -27,7 +27,7 @@ use crate::news::Concerned;
 /// # let qp = domain.create_qp(&QueuePairOptions::rc(&queue).srq(&shared))?;
 /// # qp.connect(qp.local(), &ConnectionParams::new(device.info().mtu))?;
 /// # shared.post_recv(&RecvRequest { wr_id: 0, sges: &[] })?;
-/// shared.arm(1); // when the next message takes the last receive request, say so
+/// shared.arm(1)?; // when the next message takes the last receive request, say so
 /// # let op = SendOp::Send { imm: None, to: None };
 /// # let (data, flags) = (Data::Sges(&[]), SendFlags::SIGNALED);
 /// # qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;

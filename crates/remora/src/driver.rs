@@ -246,6 +246,14 @@ impl Own {
         }
     }
 
+    /// As [`Own::take_posted`], of a shared receive queue.
+    pub(crate) fn take_posted_srq(&mut self, session: u16, srq: u32) {
+        let now = self.now();
+        if let Some(engine) = &mut self.engine {
+            engine.take_posted_srq(session, srq, (now, &mut self.nic, &mut self.memory));
+        }
+    }
+
     /// Hands other processes their completions.
     #[inline]
     pub(crate) fn publish(&mut self) {

@@ -102,6 +102,14 @@ impl Driver {
         }
     }
 
+    /// Would as many more send requests be taken now?
+    pub(crate) fn check_sends(&self, qpn: u32, count: usize) -> Result<(), PostError> {
+        match self {
+            Driver::Own(own) => own.check_sends(qpn, count),
+            Driver::Attached(attached) => attached.check_sends(qpn, count),
+        }
+    }
+
     /// Posts a receive request.
     #[inline]
     pub(crate) fn post_recv(

@@ -146,6 +146,9 @@ pub mod service_levels;
 pub mod shared;
 pub mod shared_receive;
 mod silence;
+#[cfg(test)]
+#[path = "../tests/support/skips.rs"]
+mod skips;
 pub mod slice;
 pub mod sock_diag;
 pub mod socket;

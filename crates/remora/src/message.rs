@@ -41,7 +41,7 @@ pub use socket::{DESCRIPTORS_MAX, MESSAGE_MAX, MessageSocket};
 pub use ticket::{BadTicket, Ticket};
 
 /// The version of everything in this folder and of the arena's layout. Both ends must be of one.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 /// What a greeting begins with.
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
@@ -100,8 +100,10 @@ pub struct Welcome {
     pub clock_start_ns: u64,
     /// The card's time, in nanoseconds: for a client in a virtual machine, whose clock is another.
     pub now_ns: u64,
-    /// What the session has already, if it was taken over.
+    /// What the session has already, if it was taken over: some of it, in an order of its own.
     pub objects: Vec<Object>,
+    /// It has others behind those: see [`Request::Objects`].
+    pub more: bool,
 }
 
 /// The daemon's card: see [`DeviceInfo`](crate::DeviceInfo).
@@ -155,7 +157,7 @@ impl Default for Quotas {
 }
 
 /// Something that a session has made on the card.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub enum Object {
     /// A protection domain.
     Pd(Pd),
@@ -201,6 +203,9 @@ pub enum Request<'a> {
     /// How an object of the session was made, and where it lies: for a client that has taken the
     /// session over. Answer: [`Answer::Described`].
     Describe(Object),
+    /// Asks for the session's objects behind this one, after [`Welcome::objects`]. Answer:
+    /// [`Answer::Objects`].
+    Objects(Object),
     /// Opens the XRC domain that a file names, whose descriptor comes along. Answer:
     /// [`Answer::Xrcd`].
     OpenXrcd(OpenXrcd),
@@ -291,6 +296,13 @@ pub enum Answer<'a> {
     /// To [`Request::Describe`]: none, if the session has no such object, or one of which there is
     /// nothing to say. The file of a region's memory comes along, if it is to be mapped.
     Described(Option<Description>),
+    /// To [`Request::Objects`].
+    Objects {
+        /// Some of them.
+        objects: Vec<Object>,
+        /// There are others behind those.
+        more: bool,
+    },
     /// To [`Request::OpenXrcd`].
     Xrcd(Result<Xrcd, XrcdError>),
     /// To [`Request::Status`].

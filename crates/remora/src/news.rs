@@ -92,7 +92,11 @@ pub(crate) trait Concerned: Commands + Sized {
             self.news().cm_sink = Some(sink);
             return;
         }
-        if let CmEvent::Disconnected { conn, .. } = event {
+        // (Before it is established, a connection has no requests that follow it.)
+        if let CmEvent::Disconnected { conn, .. }
+        | CmEvent::Rejected { conn, .. }
+        | CmEvent::Unreachable { conn } = event
+        {
             self.end_requests(conn);
         }
         match self.news().cm_inbox.keep(event) {

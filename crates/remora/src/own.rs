@@ -47,6 +47,16 @@ impl Own {
         self.nic.post_xrc_send(&mut self.memory, qpn, srqn, request)
     }
 
+    /// Would as many more send requests be taken now?
+    pub(crate) fn check_sends(&self, qpn: u32, count: usize) -> Result<(), PostError> {
+        let info = self.nic.query_qp(qpn).ok_or(PostError::UnknownQueue)?;
+        if matches!(info.state, State::Reset | State::Init | State::Rtr) {
+            return Err(PostError::State(info.state));
+        }
+        let room = info.depths.0.saturating_sub(info.sends);
+        if count <= room as usize { Ok(()) } else { Err(PostError::Full) }
+    }
+
     /// Posts a receive request.
     #[inline]
     pub(crate) fn post_recv(

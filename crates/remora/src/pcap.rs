@@ -1,7 +1,7 @@
 //! A capture file of what a card sends and receives, for Wireshark.
 //!
-//! The format is pcapng (draft-ietf-opsawg-pcapng): a section header, one interface, and a block
-//! for each packet, all in this machine's byte order, which the file states. Packets are whole IP
+//! The format is pcapng (draft-ietf-opsawg-pcapng): a section header, interfaces, and a block for
+//! each packet, all in this machine's byte order, which the file states. Packets are whole IP
 //! packets. A UDP socket does not show the outer headers of packets that arrive, so their unknown
 //! fields are made up (IPv4 identification 0, time to live 64).
 
@@ -36,6 +36,8 @@ pub struct Capture<W: Write> {
     out: W,
     packet: Vec<u8>,
     block: Vec<u8>,
+    /// The interface of the next packets, by its number.
+    interface: u32,
 }
 
 /// Which way a packet went, as the bits of the block's flags.
@@ -114,10 +116,23 @@ impl<W: Write> Capture<W> {
     /// # Errors
     /// Those of writing to `out`.
     pub fn new(out: W, name: &str) -> io::Result<Capture<W>> {
-        let mut capture = Capture { out, packet: Vec::new(), block: Vec::new() };
+        Capture::of(out, [name])
+    }
+
+    /// As [`Capture::new`], on several interfaces; the first is that of the first packets.
+    ///
+    /// # Errors
+    /// Those of writing to `out`.
+    pub fn of<'a>(out: W, names: impl IntoIterator<Item = &'a str>) -> io::Result<Capture<W>> {
+        let mut capture = Capture { out, packet: Vec::new(), block: Vec::new(), interface: 0 };
         capture.write_section_header()?;
-        capture.write_interface(name)?;
+        names.into_iter().try_for_each(|name| capture.write_interface(name))?;
         Ok(capture)
+    }
+
+    /// The next packets are of this interface, by its place among the names.
+    pub fn on(&mut self, interface: u32) {
+        self.interface = interface;
     }
 
     /// Writes a datagram that arrived on UDP port `dst_port` at `at` (nanoseconds since 1970).
@@ -192,7 +207,7 @@ impl<W: Write> Capture<W> {
         let len = self.packet.len() as u32;
 
         self.block.clear();
-        self.put_u32(0); // The only interface.
+        self.put_u32(self.interface);
         self.put_u32((at >> 32) as u32);
         self.put_u32(at as u32);
         self.put_u32(len); // Captured, and as it was on the wire.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use remora_nic::nic::McastError;
 use remora_nic::qp::{ModifyQpError, QpAttr, State};
 use remora_nic::queue::{RecvRequest, RingInit, SendRequest};
-use remora_nic::{Access, CreateError, Path, PostError, Psn, QpInfo, QpInit, Queue};
+use remora_nic::{Access, CreateError, Path, PostError, Psn, QpFlags, QpInfo, QpInit, Queue};
 
 use crate::attach::AdoptedQueuePair;
 use crate::commands::{Commands, QpMade};
@@ -67,6 +67,8 @@ struct QpInner {
     pd: ProtectionDomain,
     qpn: u32,
     psn: Psn,
+    /// With what it was made.
+    made: QpInit,
     /// Views of memory that the card's owner keeps until the queue pair is destroyed.
     rings: [(Option<Buffer>, RingInit); 2],
     requests: Option<Arc<Requests>>,
@@ -129,7 +131,8 @@ impl QueuePair {
         drop(driver);
         let awaited = [options.send_cq.is_none(), options.recv_cq.is_none()];
         let queues = (send_cq, recv_cq, options.srq.cloned());
-        let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
+        let made = init;
+        let inner = QpInner { pd, qpn, psn, made, rings, requests, awaited, _queues: queues };
         Ok(QueuePair { inner: Arc::new(inner) })
     }
 
@@ -145,10 +148,23 @@ impl QueuePair {
         // SAFETY: as in `QueuePair::new`.
         let rings = adopted.rings.map(|ring| (unsafe { driver.ring_view(ring) }, ring));
         drop(driver);
-        let psn = adopted.info.attr.sq_psn.unwrap_or(Psn::new(0));
+        let info = &adopted.info;
+        let psn = info.attr.sq_psn.unwrap_or(Psn::new(0));
+        let made = QpInit {
+            pd: info.pd,
+            transport: info.transport,
+            send_cq: info.send_cq,
+            recv_cq: info.recv_cq,
+            srq: info.srq,
+            sq: adopted.rings[0],
+            rq: adopted.rings[1],
+            signal_all: info.signal_all,
+            flags: QpFlags::empty(),
+            client: info.client,
+        };
         let queues = (send_cq, recv_cq, None);
         let (requests, awaited) = (None, [false; 2]);
-        let inner = QpInner { pd, qpn, psn, rings, requests, awaited, _queues: queues };
+        let inner = QpInner { pd, qpn, psn, made, rings, requests, awaited, _queues: queues };
         QueuePair { inner: Arc::new(inner) }
     }
 
@@ -199,12 +215,17 @@ impl QueuePair {
         Peer { address, qpn: self.inner.qpn, psn: self.inner.psn }
     }
 
-    /// Changes attributes and state.
+    /// Changes attributes and state. RESET drops the work in flight without completions; futures
+    /// of requests end with [`Status::Flushed`](remora_nic::queue::Status::Flushed) all the same.
     ///
     /// # Errors
     /// See [`ModifyQpError`]; nothing was changed then.
     pub fn modify(&self, attr: &QpAttr) -> Result<(), ModifyQpError> {
-        self.inner.pd.live().command(|driver| driver.modify_qp(self.inner.qpn, attr.clone()))
+        self.inner.pd.live().command(|driver| driver.modify_qp(self.inner.qpn, attr.clone()))?;
+        if let (Some(State::Reset), Some(requests)) = (attr.state, self.requests()) {
+            requests.flush();
+        }
+        Ok(())
     }
 
     /// Takes a connected queue pair from RESET to INIT: receive requests may be posted.
@@ -300,10 +321,11 @@ impl QueuePair {
         self.inner.pd.live().command(|card| card.detach_mcast(self.inner.qpn, group))
     }
 
-    /// The queue pair's state and attributes.
+    /// The queue pair's state and attributes. If the card was another process's, and that process
+    /// has ended, the queue pair is in the error state, and has no other attributes.
     pub fn query(&self) -> QpInfo {
         let info = self.inner.pd.live().lock().query_qp(self.inner.qpn);
-        info.expect("a queue pair lives as long as its handle")
+        info.unwrap_or_else(|| QpInfo::lost(&self.inner.made))
     }
 
     /// Posts a send request and rings the doorbell.

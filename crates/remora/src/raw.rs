@@ -114,6 +114,15 @@ impl LockedCard<'_> {
         self.driver.post_send(qpn, srqn, request)
     }
 
+    /// Would as many more send requests be taken now, if each is in order? Nothing is asked of
+    /// another process, if that has the card.
+    ///
+    /// # Errors
+    /// See [`PostError`].
+    pub fn check_sends(&self, qpn: u32, count: usize) -> Result<(), PostError> {
+        self.driver.check_sends(qpn, count)
+    }
+
     /// Posts a receive request.
     ///
     /// # Errors

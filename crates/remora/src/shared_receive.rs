@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use remora_nic::CreateError;
-use remora_nic::PostError;
 use remora_nic::queue::{RecvRequest, RingInit};
+use remora_nic::{CreateError, DestroyError, PostError};
 use thiserror::Error;
 
 use crate::commands::Commands;
@@ -104,9 +103,11 @@ impl SharedReceiveQueue {
 
     /// Asks for one asynchronous event when fewer than `limit` receive requests are left. (See
     /// [`Device::events`](crate::Device::events).)
-    pub fn arm(&self, limit: u32) {
-        let armed = self.inner.pd.live().lock().arm_srq(self.inner.handle, limit);
-        armed.expect("a shared receive queue lives as long as its handle");
+    ///
+    /// # Errors
+    /// [`DestroyError::Gone`] if the card is another process's, and that process has ended.
+    pub fn arm(&self, limit: u32) -> Result<(), DestroyError> {
+        self.inner.pd.live().lock().arm_srq(self.inner.handle, limit)
     }
 }
 

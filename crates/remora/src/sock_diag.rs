@@ -142,8 +142,7 @@ mod tests {
         let inode = rustix::fs::fstat(&socket).unwrap().st_ino as u32;
         let kernel = SockDiag::open().unwrap();
         let Some(told) = kernel.unix_socket(inode) else {
-            println!("skipped: this kernel does not tell (CONFIG_UNIX_DIAG)");
-            return;
+            return crate::skips::lacks("this kernel does not tell (CONFIG_UNIX_DIAG)");
         };
         assert_eq!(told.owner, rustix::process::geteuid().as_raw());
         assert_eq!((told.name.strip_prefix(b"\0"), told.is_datagram), (Some(&name[..]), true));

@@ -139,8 +139,7 @@ mod tests {
         let found = named(&prefix).unwrap();
         std::fs::remove_dir_all(&top).unwrap();
         if found.first().is_none_or(|named| named.owner.is_none()) {
-            println!("skipped: this kernel does not tell of sockets (CONFIG_UNIX_DIAG)");
-            return;
+            return crate::skips::lacks("this kernel does not tell of sockets (CONFIG_UNIX_DIAG)");
         }
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].rest.as_str(), found[0].inode), ("/mine", inode(&socket)));

@@ -99,9 +99,11 @@ impl Wakes {
         }
     }
 
-    /// Nobody waits for news about `topic` any more.
-    pub(crate) fn forget_cm(&self, topic: Topic) {
-        lock(&self.cm).waiting.remove(&topic);
+    /// Nobody waits for news about `topic` any more. The caller drops the wakers once it holds no
+    /// lock: the last one of a task drops the task, and what is in it.
+    #[must_use]
+    pub(crate) fn forget_cm(&self, topic: Topic) -> Vec<Waker> {
+        lock(&self.cm).waiting.remove(&topic).unwrap_or_default()
     }
 
     fn announce(&self) {

@@ -3,16 +3,17 @@
 
 mod daemon;
 
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
 use daemon::program::{Program, heard, read, written};
-use remora::AdoptError;
 use remora::message::{Keep, Object, Ticket};
 use remora::nic;
 use remora::nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
 use remora::prelude::*;
+use remora::{AdoptError, ConnectionEnd};
 
 const LONG: Duration = Duration::from_secs(60);
 /// What is counted lies here in the memory of each side.
@@ -255,4 +256,72 @@ fn a_program_begins_anew_behind_one_that_was_killed() {
     }
     let sessions = daemon.observer().status().unwrap().sessions;
     assert_eq!(sessions.iter().filter(|session| session.name == "server").count(), 1);
+}
+
+/// Connects to a listener, whose address comes by standard input, and waits until it is killed.
+#[test]
+#[ignore = "a program for other tests"]
+fn connect_until_killed() {
+    let device = DeviceOptions::new().open().unwrap();
+    let cq = device.create_cq(16).unwrap();
+    let qp = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    let (to, params) = (heard().parse().unwrap(), ConnectionParams::new(device.info().mtu));
+    let _connection = device.connect(qp, to, b"hello", &params).wait(LONG).unwrap();
+    println!("says {}", device.ticket().unwrap());
+    heard();
+}
+
+#[test]
+fn a_connection_goes_on_in_another_process_and_each_side_hears_of_its_end() {
+    let daemon = Daemon::start();
+    let server = DeviceOptions::new().embedded().open().unwrap();
+    let listener = server.listen(7472).unwrap();
+    let address = SocketAddr::new(server.info().address, listener.port());
+    for is_left in [false, true] {
+        let keep = format!("connected-{is_left}:10m");
+        let mut program = Program::start("connect_until_killed", &daemon.socket, &keep);
+        program.hears(&address.to_string());
+        let peer = Peers::new(&server);
+        let params = ConnectionParams::new(server.info().mtu);
+        let request = listener.accept().wait(LONG).unwrap();
+        let accepted = request.accept(peer.qp.clone(), b"", &params).wait(LONG).unwrap();
+        let ticket = program.says().parse().unwrap();
+        program.kill();
+
+        let options = DeviceOptions::new().attach(&daemon.socket);
+        let device = options.take_over(ticket, Keep::No).open().unwrap();
+        let number = only(&device.taken(), |object| match object {
+            Object::Connection(number) => Some(*number),
+            _ => None,
+        });
+        let qp = device.adopt_qp(queue_pair_of(&device.taken())).unwrap();
+        let connection = device.adopt_connection(number, qp.clone()).unwrap();
+        let again = device.adopt_connection(number, qp.clone()).unwrap_err();
+        assert_eq!(again, AdoptError::Before);
+        device.release_rest().unwrap();
+        assert_eq!(connection.peer().ip(), server.info().address);
+        assert_eq!(
+            (connection.end(), accepted.end()),
+            (ConnectionEnd::Alive, ConnectionEnd::Alive)
+        );
+        let (op, flags) =
+            (SendOp::Write { to: peer.memory.remote(0), imm: None }, SendFlags::SIGNALED);
+        qp.post_send(&SendRequest { wr_id: 1, op, data: Data::Inline(b"goes on "), flags })
+            .unwrap();
+        let cq = device.adopt_cq(qp.query().send_cq).unwrap();
+        assert_eq!(cq.spin(LONG).unwrap().status, Status::Success);
+        assert_eq!(peer.number().to_le_bytes(), *b"goes on ");
+
+        let heard = match is_left {
+            true => {
+                drop(connection);
+                accepted.wait_for_end(LONG)
+            }
+            false => {
+                drop(accepted);
+                connection.wait_for_end(LONG)
+            }
+        };
+        assert_eq!(heard, ConnectionEnd::Disconnected, "{is_left}");
+    }
 }

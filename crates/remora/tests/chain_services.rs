@@ -1,22 +1,27 @@
 //! What chains are for: they serve clients of other processes, and compute, while the host sleeps.
 
+#[path = "support/peer.rs"]
+mod peer;
+#[path = "support/until.rs"]
+mod until;
+
 use std::io::{BufRead, BufReader, Write};
-use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use peer::{read, written};
 use remora::chain::{Chain, ChainClient};
-use remora::nic::{Access, Psn};
+use remora::nic::Access;
 use remora::offload::chain::machine::{Action, Compiled, Configuration, Machine, Move};
 use remora::offload::chain::offload::list;
 use remora::offload::chain::offload::lookup::Lookup;
 use remora::offload::chain::offload::table::{Table, Value};
 use remora::offload::chain::program::Program;
 use remora::offload::chain::text;
-use remora::{Device, MemoryRegion, Peer, ProtectionDomain};
+use remora::{Device, MemoryRegion, ProtectionDomain};
+use until::until;
 
-const PATIENCE: Duration = Duration::from_secs(30);
 /// The environment variable that is set in the server's process.
 const SERVER: &str = "REMORA_TEST_CHAIN_SERVER";
 const CLIENTS: usize = 4;
@@ -61,17 +66,6 @@ fn fill(pd: &ProtectionDomain) -> MemoryRegion {
     memory
 }
 
-fn line_of(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-fn peer_of(line: &str) -> Peer {
-    let words: Vec<&str> = line.split_whitespace().collect();
-    let [address, qpn, psn] = words[..] else { panic!("{line}") };
-    let address: IpAddr = address.parse().unwrap();
-    Peer { address, qpn: qpn.parse().unwrap(), psn: Psn::new(psn.parse().unwrap()) }
-}
-
 /// The server's process: it sets the chains up, and then waits for the end of its input.
 #[test]
 fn server_process() {
@@ -88,12 +82,12 @@ fn server_process() {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\nmemory {}", memory.addr()).unwrap();
     for chain in &chains {
-        writeln!(out, "{}", line_of(chain.local().unwrap())).unwrap();
+        writeln!(out, "{}", written(chain.local().unwrap())).unwrap();
     }
     out.flush().unwrap();
     let mut lines = std::io::stdin().lock().lines();
     for chain in &chains {
-        let client = peer_of(&lines.next().unwrap().unwrap());
+        let client = read(&lines.next().unwrap().unwrap()).0;
         chain.serve(client, device.info().mtu).unwrap();
     }
     writeln!(out, "ready").unwrap();
@@ -129,8 +123,8 @@ fn another_process_serves_many_clients() {
     let clients: Vec<ChainClient> = (0..programs().len() * CLIENTS)
         .map(|_| {
             let client = ChainClient::new(&device, &pd, 4096).unwrap();
-            client.connect(peer_of(&line()), mtu).unwrap();
-            writeln!(to, "{}", line_of(client.local())).unwrap();
+            client.connect(read(line().trim()).0, mtu).unwrap();
+            writeln!(to, "{}", written(client.local())).unwrap();
             client
         })
         .collect();
@@ -157,15 +151,6 @@ fn another_process_serves_many_clients() {
     assert!(server.wait().unwrap().success());
 }
 
-/// Waits for a chain without driving its device.
-fn asleep(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < end, "{what} within {PATIENCE:?}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// The tape of a machine on the card.
 fn tape(chain: &Chain, compiled: &Compiled) -> Vec<u8> {
     Compiled::symbols(&chain.read(compiled.tape_addr(chain.layout()), compiled.tape.len).unwrap())
@@ -182,18 +167,18 @@ fn rule_110_goes_on_until_it_is_stopped() {
     let compiled = machine.compile(&first, 1);
     let chain = pd.load_chain(&compiled.program, &[]).unwrap();
     chain.start().unwrap();
-    asleep("10 000 steps", || chain.completions(compiled.ring) >= 10_000);
+    until("10 000 steps", || chain.completions(compiled.ring).unwrap() >= 10_000);
     // The stopped chain stands at some step. The plain interpreter has the same tape at that step,
     // or at the next, whose lap may have begun.
     chain.queue_pairs().for_each(|qp| qp.modify(&stop()).unwrap());
-    let (steps, tape) = (chain.completions(compiled.ring), tape(&chain, &compiled));
+    let (steps, tape) = (chain.completions(compiled.ring).unwrap(), tape(&chain, &compiled));
     let mut plain: Configuration = machine.start(&first, 1);
     (0..steps).for_each(|_| assert!(machine.step(&mut plain)));
     let before = plain.tape.clone();
     machine.step(&mut plain);
     assert!(tape == before || tape == plain.tape, "after {steps} steps");
     thread::sleep(Duration::from_millis(20));
-    assert_eq!(chain.completions(compiled.ring), steps, "it has been stopped");
+    assert_eq!(chain.completions(compiled.ring).unwrap(), steps, "it has been stopped");
 }
 
 fn stop() -> remora::nic::qp::QpAttr {
@@ -215,9 +200,9 @@ fn a_busy_beaver_halts_by_itself() {
     let compiled = beaver.compile(&[0; 8], 4);
     let chain = pd.load_chain(&compiled.program, &[]).unwrap();
     chain.start().unwrap();
-    asleep("six steps", || chain.completions(compiled.ring) >= 6);
+    until("six steps", || chain.completions(compiled.ring).unwrap() >= 6);
     thread::sleep(Duration::from_millis(10));
-    assert_eq!(chain.completions(compiled.ring), 6, "it has halted");
+    assert_eq!(chain.completions(compiled.ring).unwrap(), 6, "it has halted");
     let mut plain = beaver.start(&[0; 8], 4);
     while beaver.step(&mut plain) {}
     assert_eq!(tape(&chain, &compiled), plain.tape);
@@ -233,5 +218,5 @@ fn a_text_runs_live() {
     chain.start().unwrap();
     let i = source.program.items()[0].span;
     let at = source.program.address(chain.layout(), i.at);
-    asleep("1000 rounds", || chain.read(at, 8).unwrap() == 1000u64.to_le_bytes());
+    until("1000 rounds", || chain.read(at, 8).unwrap() == 1000u64.to_le_bytes());
 }

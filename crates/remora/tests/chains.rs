@@ -1,7 +1,11 @@
 //! Chains on live cards: a server whose host does nothing, and clients over real sockets.
 
-use std::time::{Duration, Instant};
+#[path = "support/until.rs"]
+mod until;
 
+use std::time::Duration;
+
+use remora::chain::{AsyncChainClient, ChainClient};
 use remora::nic::qp::State;
 use remora::nic::queue::{Data, Opcode, RecvRequest, SendFlags, SendOp, SendRequest, Sge, Status};
 use remora::nic::{Access, Calc, ChainLimits, QpFlags, Queue};
@@ -13,6 +17,7 @@ use remora::{
     Chain, CompletionQueue, ConnectionParams, Device, MemoryRegion, ProtectionDomain, QueuePair,
     QueuePairOptions,
 };
+use until::until;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const VALUE: u32 = 100;
@@ -145,10 +150,8 @@ fn a_client_that_asks_for_other_memory_is_cut_off() {
     let (op, flags) = (SendOp::Send { imm: None, to: None }, SendFlags::SIGNALED);
     bad.qp.post_send(&SendRequest { wr_id: 0, op, data, flags }).unwrap();
     bad.cq.spin(PATIENCE).unwrap().ok().unwrap();
-    let start = Instant::now();
-    while !bad_chain.queue_pairs().any(|qp| qp.query().state == State::Error) {
-        assert!(start.elapsed() < PATIENCE, "the chain has not ended");
-    }
+    let has_ended = || bad_chain.queue_pairs().any(|qp| qp.query().state == State::Error);
+    until("the chain has ended", has_ended);
     let at = memory.addr() + (1 << 15);
     assert_eq!(good.ask(&lookup.message(1, &table.addresses(at, 1))), value(1));
 }
@@ -182,10 +185,47 @@ fn rings_are_memory_and_budgets_end_what_does_not_end() {
     ring.region.read_at(64, &mut opcode).unwrap();
     assert_eq!(u16::from_le_bytes(opcode), Opcode::Enable as u16);
     qp.doorbell(Queue::Send, 2).unwrap();
-    let start = Instant::now();
-    while qp.query().state != State::Error {
+    until("it has ended", || {
         device.progress();
-        assert!(start.elapsed() < PATIENCE, "it has not ended");
+        qp.query().state == State::Error
+    });
+    assert_eq!(cq.count(), Ok(1000));
+}
+
+/// An answer that comes after its caller has given up is not the next call's.
+#[test]
+fn answers_of_calls_that_were_given_up_are_forgotten() {
+    let (near, far) = (Device::open().unwrap(), Device::open().unwrap());
+    let far = far.alloc_pd().unwrap();
+    let memory = far.alloc(1 << 16, Access::LOCAL_WRITE | Access::REMOTE_READ).unwrap();
+    let first = memory.addr() + (1 << 15);
+    memory.write_at(1 << 15, &list::nodes(first, &values(&memory, 1..9))).unwrap();
+    let load = || far.load_chain(&list::walking(), &[memory.clone(), memory.clone()]);
+    let (domain, mtu) = (near.alloc_pd().unwrap(), near.info().mtu);
+
+    let chain: Chain = load().unwrap();
+    let mut client = ChainClient::new(&near, &domain, VALUE).unwrap();
+    client.connect(chain.local().unwrap(), mtu).unwrap();
+    chain.serve(client.local(), mtu).unwrap();
+    for key in (1..9).cycle().take(100) {
+        let mut answer = Vec::new();
+        client.timeout = Duration::ZERO;
+        client.call(&list::message(key % 8 + 1, first), &mut answer).ok();
+        client.timeout = PATIENCE;
+        answer.clear();
+        client.call(&list::message(key, first), &mut answer).unwrap();
+        assert_eq!(answer, value(key));
     }
-    assert_eq!(cq.count(), 1000);
+
+    let chain: Chain = load().unwrap();
+    let mut client = AsyncChainClient::new(&domain, VALUE).unwrap();
+    client.connect(chain.local().unwrap(), mtu).unwrap();
+    chain.serve(client.local(), mtu).unwrap();
+    for key in (1..9).cycle().take(100) {
+        for other in 0..5 {
+            client.call(&list::message((key + other) % 8 + 1, first)).wait(Duration::ZERO).ok();
+        }
+        let answer = client.call(&list::message(key, first)).wait(PATIENCE).unwrap();
+        assert_eq!(answer, value(key));
+    }
 }

@@ -1,6 +1,9 @@
 //! Peers on another machine (another network namespace, joined by a link) that stand still, end, or
 //! are cut off, each in either dialect.
 
+#[path = "support/skips.rs"]
+mod skips;
+
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -116,7 +119,7 @@ fn outcome(dialect: &str, timeout: u8, happens: &str, server: &[(&str, &str)]) -
     let said: Vec<String> = lines.collect();
     std::fs::remove_dir_all(&folder).ok();
     if !child.wait().unwrap().success() && std::env::var_os("CI").is_none() && said.is_empty() {
-        println!("skipped: no network namespaces with a link between them here");
+        skips::lacks("no network namespaces with a link between them here");
         return None;
     }
     let end = said.iter().find(|line| line.contains("ends: "));

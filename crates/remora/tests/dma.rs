@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remora::dma::choose::{Bench, NoPath, chosen, measured};
-use remora::dma::path::{Application, Kind as PathKind, Path};
+use remora::dma::path::{Application, Path, PathKind};
 use remora::dma::{Channel, *};
 use remora::memory::Buffer;
 use remora::prelude::*;
@@ -298,6 +298,28 @@ fn a_long_copy_holds_up_nobody() {
 }
 
 #[test]
+fn a_caller_that_wants_the_engine_waits_for_one_channel() {
+    let mut engine = engine();
+    let region = engine.grant_own(buffer_of(&vec![7; 4 << 20]), false).unwrap();
+    let open = |_| engine.open(ChannelOptions::new(Direction::HostToCard)).unwrap();
+    let mut channels = [0, 1, 2].map(open);
+    for channel in &mut channels {
+        channel.copy(region.at(0), Address::Card(0), 1 << 20, Flags::empty()).unwrap();
+        channel.submit();
+    }
+    // In four turns each channel moves its bytes, and none has two turns in a row.
+    let done: Vec<u64> = (0..12)
+        .map(|_| {
+            assert!(engine.step_while(|| false));
+            engine.counters().done
+        })
+        .collect();
+    assert_eq!(done, [0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3]);
+    assert!(!engine.step_while(|| false));
+    assert!(channels.iter_mut().all(|channel| channel.completed(1).count == 1));
+}
+
+#[test]
 fn a_sleeper_is_woken_by_an_engine_that_slept() {
     let service = Service::start(engine()).unwrap();
     let region = service.engine().grant_own(buffer_of(&[7; 64]), false).unwrap();
@@ -323,7 +345,7 @@ fn a_sleeper_is_woken_by_an_engine_that_slept() {
 fn every_path_moves_the_same_bytes() {
     let bench = Bench::new(1 << 20).unwrap();
     let source = pattern(4, 1 << 20);
-    let near = bench.card().range(Kind::Near).start as usize;
+    let near = bench.card().range(MemoryKind::Near).start as usize;
     for kind in PathKind::ALL {
         let mut path = match bench.open(kind) {
             Ok(path) => path,
@@ -401,7 +423,7 @@ fn a_path_behind_a_channel_fails_by_its_descriptors() {
 #[test]
 fn device_memory_can_be_a_piece_of_card_memory() {
     let mut engine = engine();
-    let piece = engine.card().alloc(Kind::Near, 1 << 20).unwrap();
+    let piece = engine.card().alloc(MemoryKind::Near, 1 << 20).unwrap();
     let at = piece.address();
     let device = DeviceOptions::new().embedded().device_memory(piece).open().unwrap();
     let domain = device.alloc_pd().unwrap();
@@ -420,7 +442,7 @@ fn device_memory_can_be_a_piece_of_card_memory() {
     one.read(there.slice(..64), memory.slice(..64).remote()).wait(TIMEOUT).unwrap();
     assert_eq!(there.slice(..16).to_vec().unwrap(), b"by DMA!!by DMA!!");
     // The piece is the device's until that closes.
-    assert!(engine.card().alloc(Kind::Near, 2 << 20).is_err());
+    assert!(engine.card().alloc(MemoryKind::Near, 2 << 20).is_err());
     drop((one, other, there, memory, domain, device));
-    assert!(engine.card().alloc(Kind::Near, 2 << 20).is_ok());
+    assert!(engine.card().alloc(MemoryKind::Near, 2 << 20).is_ok());
 }

@@ -6,11 +6,12 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use daemon::Daemon;
+use daemon::until::until;
 use remora::daemon::{DmaChannel, DmaClient, DmaError};
-use remora::dma::path::{Application, Kind as PathKind, Path};
+use remora::dma::path::{Application, Path, PathKind};
 use remora::dma::*;
 use remora::memory::Buffer;
 use remora::message::{
@@ -23,14 +24,6 @@ const LEN: usize = 1 << 20;
 
 fn client(daemon: &Daemon) -> DmaClient {
     DmaClient::connect(Some(&daemon.socket)).unwrap()
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        thread::yield_now();
-    }
 }
 
 /// The next outcome of a channel.
@@ -159,15 +152,15 @@ fn a_client_reaches_its_own_regions_only() {
     assert_eq!(copied(&mut h2c, region.at(0), Address::Card(0), 8), Status::OutOfRange);
     assert_eq!(copied(&mut c2h, Address::Card(0), region.at(0), 8), Status::OutOfRange);
     assert!(thief.revoke(region).is_err());
-    let (address, len) = honest.alloc(Kind::Near, 5000).unwrap();
+    let (address, len) = honest.alloc(MemoryKind::Near, 5000).unwrap();
     assert_eq!(len, 8192);
     assert!(thief.free(address).is_err());
     // The other's piece is given to nobody else, until its holder gives it back or ends.
     let rest = thief.sizes().near - len;
-    thief.alloc(Kind::Near, rest).unwrap();
-    assert!(thief.alloc(Kind::Near, 1).is_err());
+    thief.alloc(MemoryKind::Near, rest).unwrap();
+    assert!(thief.alloc(MemoryKind::Near, 1).is_err());
     drop(honest);
-    until("the other's piece is free", || thief.alloc(Kind::Near, 1).is_ok());
+    until("the other's piece is free", || thief.alloc(MemoryKind::Near, 1).is_ok());
     assert_eq!(memory.load_u64(0).unwrap().to_le_bytes(), [4, 5, 6, 7, 0, 1, 2, 3]);
 }
 
@@ -332,7 +325,7 @@ fn requests_of_every_wrong_kind_are_answered_and_leave_nothing() {
     drop(raw);
     until("its channels are closed", || honest.status().unwrap().channels.is_empty());
     let near = honest.sizes().near;
-    until("its pieces are free", || honest.alloc(Kind::Near, near).is_ok());
+    until("its pieces are free", || honest.alloc(MemoryKind::Near, near).is_ok());
     let (mut h2c, _) = both(&honest);
     h2c.fill(3, Address::Card(0), 8, Flags::empty()).unwrap();
     h2c.submit();

@@ -3,15 +3,19 @@
 //! The other process is this test's own file, started again: the test whose name it is given acts
 //! as the other side if the environment says so, and does nothing otherwise.
 
+#[path = "support/killed.rs"]
+mod killed;
+
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+use killed::Killed;
 use remora::dma::choose::open;
-use remora::dma::path::{Application, Kind as PathKind, Mapping};
+use remora::dma::path::{Application, Mapping, PathKind};
 use remora::dma::*;
 use remora::memory::{Buffer, memfd};
 
@@ -21,21 +25,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const LEN: usize = 1 << 20;
 
 /// The other process, which ends with its owner.
-struct Other(Child);
-
-impl Other {
-    fn start(test: &str, told: &str) -> Other {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", test, "--nocapture"]).env(VARIABLE, told);
-        Other(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Other {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
+fn other(test: &str, told: &str) -> Killed {
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(VARIABLE, told);
+    Killed(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
 }
 
 /// A descriptor of the parent, opened anew.
@@ -88,8 +81,7 @@ fn an_engine_in_another_process_serves_a_ring() {
     let host = Buffer::map(file.as_fd(), 0, LEN).unwrap();
     let rings = [Ring::new(16).unwrap(), Ring::new(16).unwrap()];
     let numbers = [file.as_raw_fd(), rings[0].as_fd().as_raw_fd(), rings[1].as_fd().as_raw_fd()];
-    let mut other =
-        Other::start("engine_of_the_other_process", &numbers.map(|n| n.to_string()).join(" "));
+    let mut other = other("engine_of_the_other_process", &numbers.map(|n| n.to_string()).join(" "));
     let [to, from] = rings;
     let mut h2c = Channel::new(to, ChannelOptions::new(Direction::HostToCard), None, None);
     let mut c2h = Channel::new(from, ChannelOptions::new(Direction::CardToHost), None, None);
@@ -119,8 +111,8 @@ fn an_engine_in_another_process_serves_a_ring() {
         thread::yield_now();
     }
     // Its death leaves the ring and the memory as they are.
-    other.0.kill().unwrap();
-    other.0.wait().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
     h2c.copy(region.at(0), Address::Card(0), 8, Flags::empty()).unwrap();
     h2c.submit();
     assert_eq!(h2c.completed(1).count, 0);
@@ -153,13 +145,13 @@ fn the_memory_of_another_process_is_reached_by_each_path() {
     }
     let file = memfd::sealed("remora-test", 4096).unwrap();
     let page = Buffer::map(file.as_fd(), 0, 4096).unwrap();
-    let mut other = Other::start("application_of_the_other_process", &file.as_raw_fd().to_string());
+    let mut other = other("application_of_the_other_process", &file.as_raw_fd().to_string());
     let until = Instant::now() + TIMEOUT;
     while page.load_u64(0).unwrap() == 0 {
         assert!(Instant::now() < until, "the other process never told of its memory");
         thread::yield_now();
     }
-    let pid = other.0.id() as i32;
+    let pid = other.id() as i32;
     let number = page.load_u64(16).unwrap();
     let path = format!("/proc/{pid}/fd/{number}");
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -184,8 +176,8 @@ fn the_memory_of_another_process_is_reached_by_each_path() {
         reached.push((kind, path));
     }
     assert!(reached.iter().any(|(kind, _)| *kind == PathKind::Mapping));
-    other.0.kill().unwrap();
-    other.0.wait().unwrap();
+    other.kill().unwrap();
+    other.wait().unwrap();
     for (kind, path) in &mut reached {
         // What needs the process fails by an error; what is a file outlives it.
         let lives = path.to_card(1000, &card, 0, 20).is_ok();

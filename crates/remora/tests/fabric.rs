@@ -1,22 +1,28 @@
 //! Cards of several processes of this machine, by shared memory and by UDP.
 
+#[path = "support/killed.rs"]
+mod killed;
 #[path = "support/skips.rs"]
 mod skips;
+#[path = "support/until.rs"]
+mod until;
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use killed::Killed;
 use remora::fabric::FabricChoice;
 use remora::nic::Access;
 use remora::{
     Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, QueuePairOptions, Remote,
 };
+use until::until;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The environment variable that makes this program a server, and says of what kind.
@@ -73,7 +79,7 @@ fn params(device: &Device) -> ConnectionParams {
 
 /// A process that is killed with the test.
 struct Server {
-    child: Child,
+    child: Killed,
     _pipes: (ChildStdin, BufReader<ChildStdout>),
     address: IpAddr,
     /// The process that it has forked.
@@ -107,7 +113,7 @@ impl Server {
             }
         };
         let _pipes = (child.stdin.take().unwrap(), output);
-        Server { child, _pipes, address, forked }
+        Server { child: Killed(child), _pipes, address, forked }
     }
 
     fn signal(&self, signal: i32) {
@@ -127,8 +133,6 @@ impl Drop for Server {
             // SAFETY: no pointers are passed; the process was forked by this test's own child.
             unsafe { libc::kill(forked, libc::SIGKILL) };
         }
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -170,19 +174,11 @@ impl Client {
 
     /// Exchanges bytes until they go by a ring.
     fn until_by_ring(&self) {
-        self.until("a ring carries the packets", || {
+        until("a ring carries the packets", || {
             self.exchange(100, 1);
             let counters = self.device.counters().fabric;
             counters.tx_packets > 0 && counters.rx_packets > 0
         });
-    }
-
-    fn until(&self, what: &str, mut done: impl FnMut() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !done() {
-            assert!(Instant::now() < end, "{what} within {PATIENCE:?}");
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 
     fn by_udp(&self) -> u64 {
@@ -288,7 +284,7 @@ fn a_killed_peer_is_missed_and_the_next_one_found() {
         server.kill();
         writing.join().unwrap();
     });
-    client.until("the ring is closed", || {
+    until("the ring is closed", || {
         device.progress();
         device.ring_peers() == Some(0)
     });
@@ -296,7 +292,7 @@ fn a_killed_peer_is_missed_and_the_next_one_found() {
     let next = Server::start("plain", &[(ADDRESS, &address)]);
     assert_eq!(next.address, server.address);
     let client = Client::connect(&device, &next);
-    client.until("a ring to the next process", || {
+    until("a ring to the next process", || {
         client.exchange(1000, 3);
         device.ring_peers() == Some(1)
     });
@@ -313,7 +309,7 @@ fn a_killed_peer_is_missed_although_its_forked_child_lives() {
     client.until_by_ring();
     client.exchange(SIZE, 1);
     server.kill();
-    client.until("the ring is closed", || {
+    until("the ring is closed", || {
         device.progress();
         device.ring_peers() == Some(0)
     });
@@ -327,7 +323,7 @@ fn a_stopped_peer_does_not_hold_up_others() {
     let [first, second] = [&stopped, &other].map(|server| Client::connect(&device, server));
     first.until_by_ring();
     second.until_by_ring();
-    second.until("both rings", || {
+    until("both rings", || {
         second.exchange(10, 1);
         device.ring_peers() == Some(2)
     });
@@ -395,7 +391,7 @@ fn the_end_of_a_process_is_noticed_before_retries_are_used_up() {
         server.signal(libc::SIGSTOP);
         let qp = client.connection.queue_pair();
         let write = qp.write(client.memory.slice(..), client.theirs);
-        client.until("packets have left", || {
+        until("packets have left", || {
             device.progress();
             device.counters().card.tx_packets > 10
         });
@@ -407,22 +403,9 @@ fn the_end_of_a_process_is_noticed_before_retries_are_used_up() {
 }
 
 /// Processes that only compute, beside those of a test.
-struct Load(Vec<Child>);
-
-impl Load {
-    fn of(processes: usize) -> Load {
-        let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        Load((0..processes).map(|_| busy()).collect())
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            child.kill().ok();
-            child.wait().ok();
-        }
-    }
+fn load(processes: usize) -> Vec<Killed> {
+    let busy = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    (0..processes).map(|_| Killed(busy())).collect()
 }
 
 #[test]
@@ -431,7 +414,7 @@ fn connections_stay_beside_a_load_of_ten_processes() {
         let server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
         let device = Device::open().unwrap();
         let clients: Vec<_> = (0..64).map(|_| Client::connect(&device, &server)).collect();
-        let load = Load::of(10);
+        let load = load(10);
         for _ in 0..20 {
             let writes = clients.iter().flat_map(|client| {
                 let qp = client.connection.queue_pair();
@@ -481,7 +464,7 @@ fn a_network_becomes_bad_and_good_again_while_a_card_runs() {
     assert_eq!(lost(), [0, 0]);
     let other = "peer=192.0.2.1,loss=100%; out,loss=3%,corrupt=1%; in,loss=0%,corrupt=1%,seed=7";
     client.device.impair(&other.parse().unwrap()).unwrap();
-    client.until("packets are lost and repeated", || {
+    until("packets are lost and repeated", || {
         client.exchange(1_000_000, 2);
         client.device.counters().card.tx_retransmitted > 0
     });
@@ -503,7 +486,7 @@ fn a_file_says_what_happens_to_packets_meanwhile() {
     (0..5).for_each(|seed| client.exchange(1_000_000, seed));
     assert_eq!(client.device.counters().card.tx_retransmitted, 0);
     std::fs::write(&path, "in,loss=3%").unwrap();
-    client.until("the server's card loses packets", || {
+    until("the server's card loses packets", || {
         client.exchange(1_000_000, 9);
         client.device.counters().card.tx_retransmitted > 0
     });
@@ -523,7 +506,7 @@ fn packets_of_a_ring_are_captured() {
     client.exchange(SIZE, 1);
     assert_eq!(client.device.counters().card.drop_icrc, 0);
     // The card's thread writes it out before it sleeps.
-    client.until("the packets are in the file", || {
+    until("the packets are in the file", || {
         std::fs::metadata(&path).unwrap().len() >= 2 * SIZE as u64
     });
     std::fs::remove_dir_all(folder).unwrap();

@@ -1,6 +1,8 @@
 //! Kernels between two devices of one process, over real sockets.
 
 mod support;
+#[path = "support/until.rs"]
+mod until;
 
 use std::time::Duration;
 
@@ -10,13 +12,14 @@ use remora::kernel::{
     KernelClient, Notify, StatusWord, Tap,
 };
 use remora::nic::Access;
-use remora::nic::queue::{Data, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{Data, Opcode, SendFlags, SendOp, SendRequest, Status, WorkKind};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
     aggregate, consistency, filter, get, hyperloglog, opcode, shuffle, traversal,
 };
 use remora::{ConnectionParams, MemoryRegion};
 use support::{end, pair};
+use until::until_some;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -309,6 +312,52 @@ fn the_host_calls_its_own_kernels() {
     assert_eq!(&result, b"local");
     let expected = StatusWord { cookie: 9, len: 5, status: CallStatus::OK };
     assert_eq!(StatusWord::parse(&word), Some(expected));
+}
+
+/// As StRoM's `postRpc` and `postRpcWrite`: the kernel's WRITEs bring the results.
+#[test]
+fn calls_are_posted_like_other_requests() {
+    let (a, b, _client) = pair();
+    let reversed = |context: Context| async move {
+        let mut bytes = context.params(|params| Ok(params.to_vec())).await?;
+        while context.payload(|piece, _| bytes.extend_from_slice(piece)).await?.is_some() {}
+        bytes.reverse();
+        context.output(|out| out.extend_from_slice(&bytes)).await
+    };
+    b.device.deploy(7, Deployment::new("reversed", []), reversed).unwrap();
+    let (to, word) = (a.memory.remote(0), a.memory.remote(8192));
+    let call = |cookie, text: &[u8]| {
+        let (notify, params_len) = (Notify::Word(word), 5);
+        let header = Header { notify, local: false, params_len, to, max_len: 8192, cookie };
+        [&header.to_bytes()[..], text].concat()
+    };
+    let ended = |cookie, expected: &[u8]| {
+        let answered = || {
+            let mut word = [0; 16];
+            a.memory.read_at(8192, &mut word).unwrap();
+            StatusWord::parse(&word).filter(|word| word.cookie == cookie)
+        };
+        let len = expected.len() as u32;
+        let answer = StatusWord { cookie, len, status: CallStatus::OK };
+        assert_eq!(until_some("an answer", answered), answer);
+        assert!(a.memory.slice(..expected.len()).to_vec().unwrap() == expected, "call {cookie}");
+    };
+    let done = |wr_id, opcode| {
+        let done = a.send_cq.spin(PATIENCE).unwrap();
+        assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+        assert_eq!(done.kind, WorkKind::Send(opcode));
+    };
+    a.qp.post_rpc(11, 7, Data::Inline(&call(1, b"short")), SendFlags::SIGNALED).unwrap();
+    done(11, Opcode::Rpc);
+    ended(1, b"trohs");
+    // With payload of more than one packet, behind the parameters.
+    let text: Vec<u8> = b"after".iter().copied().chain((0..6000).map(|i| i as u8)).collect();
+    let call = call(2, &text);
+    a.memory.write_at(1 << 20, &call).unwrap();
+    let sges = [a.memory.sge(1 << 20, call.len() as u32)];
+    a.qp.post_rpc_write(12, 7, Data::Sges(&sges), SendFlags::SIGNALED).unwrap();
+    done(12, Opcode::RpcWrite);
+    ended(2, &text.into_iter().rev().collect::<Vec<u8>>());
 }
 
 #[test]

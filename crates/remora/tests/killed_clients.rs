@@ -9,9 +9,10 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use daemon::process::{DaemonProcess, Held};
+use daemon::process::{DaemonProcess, Held, wait_for_sessions};
 use daemon::program::{Program, heard, read, written};
 use daemon::side::{LEN, Side};
+use daemon::until::until;
 use remora::ConnectionEnd;
 use remora::daemon::Observer;
 use remora::kernel::builtin::{Builtin, Kind, RemoteTable};
@@ -48,11 +49,7 @@ impl Watched {
     }
 
     fn wait_for_sessions(&self, count: usize) {
-        let until = Instant::now() + LONG;
-        while self.observer().status().unwrap().sessions.len() != count {
-            assert!(Instant::now() < until, "a session stays");
-            thread::yield_now();
-        }
+        wait_for_sessions(&self.observer(), count);
     }
 
     /// Waits until nothing is left of any client.
@@ -437,11 +434,9 @@ fn a_program_is_killed_whose_child_sleeps() {
     let reads = || side.does(SendOp::Read { from }) == Status::Success;
     assert!(reads());
     program.kill();
-    let until = Instant::now() + LONG;
-    while watched.observer().status().unwrap().sessions.iter().all(|held| held.attached) {
-        assert!(Instant::now() < until, "the daemon does not notice the program's end");
-        thread::sleep(Duration::from_millis(10));
-    }
+    let sessions = || watched.observer().status().unwrap().sessions;
+    let is_noticed = || !sessions().iter().all(|held| held.attached);
+    until("the daemon notices the program's end", is_noticed);
     assert!(reads(), "what is kept goes on");
     watched.observer().evict("lease").unwrap();
     drop(side);

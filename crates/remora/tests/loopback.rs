@@ -1,8 +1,12 @@
 //! Two devices of one process, over real sockets on loopback.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+#[path = "support/until.rs"]
+mod until;
 
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use remora::daemon::{Server, ServerOptions};
 use remora::nic::cm::ConnectRequest;
 use remora::nic::cm::service::PortSpace;
 use remora::nic::qp::{Mtu, QpAttr, State};
@@ -10,6 +14,7 @@ use remora::nic::queue::{
     Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, UdDestination,
     WorkKind,
 };
+use remora::nic::service_level::ServiceLevel;
 use remora::nic::transmit::PayloadRef;
 use remora::nic::wire::icrc::{Flow, Icrc};
 use remora::nic::wire::{ROCE_PORT, Transport};
@@ -18,6 +23,7 @@ use remora::{
     CompletionChannel, CompletionQueue, ConnectFailure, ConnectionEnd, ConnectionParams, Device,
     DeviceOptions, OpenError, Peer, ProtectionDomain, QueuePair, QueuePairOptions,
 };
+use until::until;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const OPEN: Access = Access::all();
@@ -35,15 +41,6 @@ fn end() -> End {
     let cq = device.create_cq(256).unwrap();
     let qp = pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
     End { device, pd, cq, qp }
-}
-
-/// Waits until something has come about, without driving a device.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// As [`end`], with a channel to sleep on.
@@ -602,5 +599,40 @@ fn a_card_goes_before_others_where_it_may() {
             assert!(said.contains("CAP_SYS_NICE") && said.contains("ulimit"), "{said}");
         }
         Err(error) => panic!("{error}"),
+    }
+}
+
+/// A level of higher priority has all turns while it wants them, on a live card too.
+#[test]
+fn a_service_level_goes_before_others_as_the_options_say() {
+    const LEN: u64 = 4 << 20;
+    let first = ServiceLevel { priority: 1, ..ServiceLevel::default() };
+    let device = DeviceOptions::new().embedded().service_level(5, first).open().unwrap();
+    // What the card of a daemon sends itself stays within it, so that no window keeps a queue pair
+    // from its turn.
+    let name = format!("remora-levels-{}.sock", std::process::id());
+    let socket = Some(std::env::temp_dir().join(name));
+    let options = ServerOptions { socket, ..ServerOptions::default() };
+    let _server = Server::new(device.clone(), options).unwrap();
+    let (pd, cq) = (device.alloc_pd().unwrap(), device.create_cq(64).unwrap());
+    let memory = pd.alloc(2 * LEN as usize, OPEN).unwrap();
+    let [(first, _to_first), (other, _to_other)] = [5, 0].map(|level| {
+        let ends = [(); 2].map(|()| pd.create_qp(&QueuePairOptions::rc(&cq)).unwrap());
+        let params = ConnectionParams::new(device.info().mtu).service_level(level);
+        ends[0].connect(ends[1].local(), &params).unwrap();
+        ends[1].connect(ends[0].local(), &params).unwrap();
+        ends.into()
+    });
+    let (sge, to) = ([memory.sge(0, LEN as u32)], memory.remote(LEN));
+    let write = |qp: &QueuePair, wr_id| {
+        let op = SendOp::Write { to, imm: None };
+        qp.post_send(&signaled(wr_id, op, Data::Sges(&sge))).unwrap();
+    };
+    // They take much longer than it takes to post what is behind them.
+    (0..24).for_each(|number| write(&first, number));
+    write(&other, 24);
+    for number in 0..25 {
+        let done = cq.spin(PATIENCE).unwrap();
+        assert_eq!((done.wr_id, done.status), (number, Status::Success));
     }
 }

@@ -7,14 +7,16 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::killed::Killed;
 use daemon::program::{heard, read, written};
+use daemon::until::until;
 use remora::device::OpenError;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::memory::{Buffer, memfd};
@@ -127,7 +129,7 @@ impl Machine {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        Running { child, input, lines: Box::new(lines) }
+        Running { child: Killed(child), input, lines: Box::new(lines) }
     }
 
     /// The mailbox, for a program that writes what it likes.
@@ -171,7 +173,7 @@ impl Drop for Machine {
 
 /// A program in a machine, in a process of its own.
 struct Running {
-    child: Child,
+    child: Killed,
     input: ChildStdin,
     lines: Box<dyn Iterator<Item = String>>,
 }
@@ -187,13 +189,6 @@ impl Running {
     fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 
@@ -289,14 +284,6 @@ fn session(daemon: &Daemon) -> SessionStatus {
     sessions.remove(0)
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + LONG;
-    while !is_so() {
-        assert!(Instant::now() < until, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 #[test]
 fn a_program_in_a_machine_has_the_hosts_card() {
     let daemon = Daemon::start();
@@ -339,7 +326,7 @@ fn a_program_in_a_machine_has_the_hosts_card() {
     let again = mine.alloc(4096, Access::all()).unwrap();
     assert_eq!(again.slice(..6).to_vec().unwrap(), [0; 6]);
     drop((again, one, two, local, remote, mine, theirs, device));
-    wait_until("something stays", || sessions(&daemon).is_empty());
+    until("nothing stays", || sessions(&daemon).is_empty());
 }
 
 #[test]
@@ -366,7 +353,7 @@ fn a_chain_outlives_its_machine_and_another_machine_takes_it_over() {
     assert!(session().attached, "QEMU goes on");
     // The machine is halted.
     machine.stream = None;
-    wait_until("the daemon does not notice that QEMU has ended", || !session().attached);
+    until("the daemon notices that QEMU has ended", || !session().attached);
     assert!(session().ends_in_s.is_some_and(|seconds| seconds <= 600));
     asks();
 
@@ -396,7 +383,7 @@ fn a_chain_outlives_its_machine_and_another_machine_takes_it_over() {
     asks();
     assert_eq!((session().epoch, session().keep), (2, Keep::Forever));
     daemon.observer().evict(&session().name).unwrap();
-    wait_until("the program is not told", || device.alloc_pd().is_err());
+    until("the program is told", || device.alloc_pd().is_err());
 }
 
 #[test]
@@ -417,7 +404,7 @@ fn one_program_follows_the_other() {
     }
     // The last one has ended, and with it all that it had.
     drop(machine);
-    wait_until("something stays", || sessions(&daemon).is_empty());
+    until("nothing stays", || sessions(&daemon).is_empty());
 }
 
 #[test]
@@ -486,14 +473,14 @@ fn a_device_is_one_machines() {
     let device = machine.attach();
     // One that says something is no QEMU.
     rustix::io::write(machine.stream.as_ref().unwrap(), b"hello").unwrap();
-    wait_until("the session stays", || sessions(&daemon).is_empty());
+    until("the session has ended", || sessions(&daemon).is_empty());
     assert!(receive(machine.stream.as_ref().unwrap()).is_none());
     machine.stream = None;
     // As on a socket: the card's process has gone, for the program.
     drop(device);
     let next = Machine::boot(&daemon);
     drop(next.attach());
-    wait_until("something stays", || sessions(&daemon).is_empty());
+    until("nothing stays", || sessions(&daemon).is_empty());
 }
 
 #[test]
@@ -502,7 +489,7 @@ fn a_program_learns_that_the_daemon_has_ended() {
     let machine = Machine::boot(&daemon);
     let device = machine.attach();
     daemon.end();
-    wait_until("the program is not told", || device.alloc_pd().is_err());
+    until("the program is told", || device.alloc_pd().is_err());
 }
 
 #[test]

@@ -7,16 +7,14 @@ mod skips;
 
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::process::wait_for_sessions;
 use daemon::program::Program;
 use daemon::side::{LEN, Side};
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{Remote, SendOp, Status};
 use remora::prelude::Device;
-
-const LONG: Duration = Duration::from_secs(20);
 
 /// Lends its memory, until it is told to `stop`: then it ends its queue pair, and looks whether its
 /// memory is its own.
@@ -73,15 +71,6 @@ fn lent(daemon: &Daemon) -> (Side, Program, Remote) {
     (side, program, to)
 }
 
-/// Waits until the daemon has only so many sessions.
-fn wait_for_sessions(daemon: &Daemon, count: usize) {
-    let until = Instant::now() + LONG;
-    while daemon.observer().status().unwrap().sessions.len() != count {
-        assert!(Instant::now() < until, "a session stays");
-        thread::yield_now();
-    }
-}
-
 #[test]
 fn an_owner_that_has_ended_it_has_its_memory_for_itself() {
     let daemon = Daemon::start();
@@ -100,9 +89,9 @@ fn a_program_that_is_killed_is_written_no_more() {
     let (side, mut program, to) = lent(&daemon);
     program.kill();
     while side.does(SendOp::Write { to, imm: None }) == Status::Success {}
-    wait_for_sessions(&daemon, 1);
+    wait_for_sessions(&daemon.observer(), 1);
     drop(side);
-    wait_for_sessions(&daemon, 0);
+    wait_for_sessions(&daemon.observer(), 0);
 }
 
 #[test]
@@ -116,7 +105,7 @@ fn a_writer_that_is_killed_holds_nothing_up() {
         assert_eq!(program.says(), "past");
         program.kill();
         drop(side);
-        wait_for_sessions(&daemon, 0);
+        wait_for_sessions(&daemon.observer(), 0);
     }
 }
 

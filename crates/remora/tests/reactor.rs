@@ -54,7 +54,7 @@ async fn asynchronous_events_wake_a_task() {
     for wr_id in 0..3 {
         shared.post_recv(&RecvRequest { wr_id, sges: &[room.sge(0, 64)] }).unwrap();
         // The message takes the only receive request, which is below this limit.
-        shared.arm(1);
+        shared.arm(1).unwrap();
         qp.post_send(&send(wr_id)).unwrap();
         let event = timeout(TIMEOUT, events.next()).await.unwrap().unwrap();
         assert!(matches!(event, Event::SrqLimitReached(_)), "{event:?}");

@@ -2,6 +2,8 @@
 
 #[path = "support/executor.rs"]
 mod executor;
+#[path = "support/until.rs"]
+mod until;
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -17,6 +19,7 @@ use remora::nic::PostError;
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{CompletionFlags, Status, WorkKind};
 use remora::prelude::*;
+use until::until;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -57,15 +60,6 @@ fn status<T>(result: Result<T, RequestError>) -> Status {
         Err(RequestError::Status(status)) => status,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it ended well"),
-    }
-}
-
-/// Waits for what another thread is about to do.
-fn wait_until(mut met: impl FnMut() -> bool) {
-    let start = std::time::Instant::now();
-    while !met() {
-        assert!(start.elapsed() < TIMEOUT, "it does not happen");
-        thread::yield_now();
     }
 }
 
@@ -144,7 +138,7 @@ fn the_memory_of_a_dropped_request_lives_until_it_has_ended() {
     // When this request has ended, all that were posted before it have.
     block_on(a.qp.write(b"x", peer.slice(..1))).unwrap();
     assert_eq!(b.memory.slice(65_000..65_008).to_vec().unwrap(), [(299 % 256) as u8; 8]);
-    wait_until(|| a.device.in_use().mrs == regions);
+    until("the memory is freed", || a.device.in_use().mrs == regions);
     let writes: Vec<Request> = (0..128).map(|_| a.qp.write(b"y", peer.slice(..1))).collect();
     for write in writes {
         block_on(write).unwrap();
@@ -249,7 +243,7 @@ fn a_queue_pair_that_is_dropped_leaves_nothing_behind() {
     }
     let End { device, domain, qp, memory } = a;
     drop((domain, qp, memory));
-    wait_until(|| device.in_use() == Default::default());
+    until("all is gone", || device.in_use() == Default::default());
 }
 
 #[test]
@@ -365,7 +359,7 @@ fn tasks_share_queue_pairs() {
         block_on(qp.write(b"z", peer.slice(8..))).unwrap();
     }
     // Only the region with the words of atomics is left.
-    wait_until(|| a.device.in_use().mrs == regions);
+    until("the memory is freed", || a.device.in_use().mrs == regions);
 }
 
 #[test]
@@ -440,4 +434,55 @@ fn a_waker_that_is_replaced_may_end_other_requests() {
     for message in sent {
         block_on(message).unwrap();
     }
+}
+
+#[test]
+fn reset_ends_what_is_in_flight() {
+    let (_a, b) = pair();
+    let waits = b.qp.recv(b.memory.slice(..64));
+    drop(b.qp.recv(b.memory.slice(64..128)));
+    b.qp.modify(&QpAttr { state: Some(State::Reset), ..QpAttr::default() }).unwrap();
+    assert_eq!(status(waits.wait(TIMEOUT)), Status::Flushed);
+    // All places are free again.
+    let a = end(&QueuePairOptions::new());
+    connect(&a.qp, &b.qp, &a.device);
+    let peer = a.memory.slice(..).remote();
+    for _ in 0..300 {
+        b.qp.write(b"again", peer.slice(..5)).wait(TIMEOUT).unwrap();
+    }
+    let receives: Vec<Request> = (0..128).map(|_| b.qp.recv(b.memory.slice(..64))).collect();
+    for received in receives {
+        a.qp.send(b"one").wait(TIMEOUT).unwrap();
+        assert_eq!(received.wait(TIMEOUT).unwrap().len, 3);
+    }
+}
+
+/// The server gives a client up that believes to be connected, as its last message was lost.
+#[test]
+fn a_connection_that_is_refused_late_ends_its_requests() {
+    // A daemon's card is not this test's to impair.
+    let own_card = || DeviceOptions::new().embedded().open().unwrap();
+    let server = own_card();
+    let listener = server.listen(7473).unwrap();
+    let to = SocketAddr::new(server.info().address, listener.port());
+    let params = ConnectionParams::new(server.info().mtu);
+    let (has_asked, asked) = std::sync::mpsc::channel();
+    let (is_deaf, deaf) = std::sync::mpsc::channel();
+    let client = thread::spawn(move || {
+        let device = own_card();
+        let qp = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+        has_asked.send(device.clone()).unwrap();
+        let connection = device.connect(qp, to, b"", &params).wait(TIMEOUT).unwrap();
+        is_deaf.send(()).unwrap();
+        status(connection.recv_remote().wait(TIMEOUT).map(drop))
+    });
+    let device: Device = asked.recv().unwrap();
+    let request = listener.accept().wait(TIMEOUT).unwrap();
+    device.impair(&"out,loss=100%".parse().unwrap()).unwrap();
+    let qp = server.alloc_pd().unwrap().create_qp(&QueuePairOptions::new()).unwrap();
+    let mut accepting = request.accept(qp, b"", &params);
+    assert!(poll_once(&mut accepting).is_pending());
+    deaf.recv_timeout(TIMEOUT).unwrap();
+    drop(accepting);
+    assert_eq!(client.join().unwrap(), Status::Flushed);
 }

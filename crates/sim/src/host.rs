@@ -117,8 +117,9 @@ impl Hosts {
         index
     }
 
+    /// Notes that something has happened to a host.
     #[inline]
-    fn touch(&mut self, index: usize) {
+    pub(crate) fn touch(&mut self, index: usize) {
         let host = &mut self.list[index - self.first];
         if !core::mem::replace(&mut host.is_touched, true) {
             self.touched.push(index as u32);

@@ -28,7 +28,7 @@ pub fn kernel_pair(
     limits: ExecutorLimits,
     port: Option<PortTerms>,
 ) -> Pair {
-    options.connect.dialect = Dialect::KERNELS;
+    options.connect.dialect |= Dialect::KERNELS;
     let mut pair = Pair::new(&options);
     for host in &mut pair.world.hosts {
         let mut kernels = Executor::new(limits);

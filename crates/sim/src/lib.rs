@@ -75,7 +75,7 @@ pub use faults::{Fate, Faults, Rule};
 pub use goodput::{Goodput, goodput};
 pub use link_faults::LinkOptions;
 pub use options::Options;
-pub use pair::{A, B, Pair, PairOptions};
+pub use pair::{A, B, Pair, PairOptions, statuses};
 pub use percentile::percentile;
 pub use run::{Failure, Report, run};
 pub use stores::{StoreOptions, StoreTally};

@@ -5,9 +5,10 @@ use core::time::Duration;
 
 use remora_nic::Config;
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
+    Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status,
+    UdDestination,
 };
-use remora_nic::wire::{Bth, Extensions, Op, Transport};
+use remora_nic::wire::{Bth, Dialect, Extensions, Op, Transport};
 use remora_nic::{Access, Event, Path, Psn};
 
 use crate::dice::pattern;
@@ -79,6 +80,11 @@ pub struct Pair {
     next_wr_id: u64,
 }
 
+/// How requests have ended, in the order of their completions.
+pub fn statuses(entries: &[Completion]) -> Vec<Status> {
+    entries.iter().map(|entry| entry.status).collect()
+}
+
 /// The address of host `i`.
 pub fn address(i: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, (i >> 8) as u8, i as u8 + 1))
@@ -136,6 +142,15 @@ impl Pair {
     /// A pair with the default options.
     pub fn standard() -> Pair {
         Pair::new(&PairOptions::default())
+    }
+
+    /// A pair that has agreed to this dialect.
+    ///
+    /// # Panics
+    /// As [`Pair::new`].
+    pub fn of_dialect(dialect: Dialect) -> Pair {
+        let connect = ConnectOptions { dialect, ..ConnectOptions::default() };
+        Pair::new(&PairOptions { connect, ..PairOptions::default() })
     }
 
     /// Adds a rule to the network.

@@ -44,6 +44,12 @@ pub(crate) fn time(word: &str) -> Option<Ps> {
     with_unit(&word.replace(' ', ""), &UNITS).filter(|ps| *ps < 1e18).map(|ps| ps.round() as u64)
 }
 
+/// A part of the whole, `0.5`, as so many of `whole` parts, rounded.
+pub(crate) fn part(word: &str, whole: u64) -> Option<u64> {
+    let part = word.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part))?;
+    Some((part * whole as f64).round() as u64)
+}
+
 /// The delay of a cable in picoseconds.
 pub(crate) fn delay(word: &str) -> Option<Ps> {
     time(word).filter(|delay| *delay <= LONGEST)
@@ -76,6 +82,7 @@ mod tests {
         assert_eq!(rate("0.4 Tbps"), Some(LineRate::gigabits(400)));
         assert_eq!((rate("0Gbps"), rate("100"), rate("-1Gbps")), (None, None, None));
         assert_eq!((time("1.5us"), time("3"), time("1e3ns")), (Some(1_500_000), None, None));
+        assert_eq!((part("0.25", 1000), part("1.1", 10), part("nan", 10)), (Some(250), None, None));
         assert_eq!((delay("1s"), delay("2s")), (Some(LONGEST), None));
         assert_eq!(
             (bytes("1500"), bytes("64KB"), bytes("2 MiB")),

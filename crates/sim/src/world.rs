@@ -308,7 +308,7 @@ impl World {
                 None
             }
             Happening::PortFree { host } => {
-                let _ = &mut self.hosts[host as usize];
+                self.hosts.touch(host as usize);
                 None
             }
             Happening::Timer { host } => {

@@ -11,9 +11,8 @@ use remora_nic::wire::{
     Aeth, Dialect, Extensions, Nak, Op, Operation, Position, ROCE_PORT, Reth, Syndrome, Transport,
 };
 use remora_nic::{Datagram, Transmit, TransmitBatch};
-use remora_sim::endpoint::ConnectOptions;
 use remora_sim::pair::address;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+use remora_sim::{A, B, Fate, Pair, Rule};
 
 const ACK: &str = "RC Acknowledge";
 const WRITE: &str = "RC RDMA WRITE Only";
@@ -21,8 +20,7 @@ const BOTH: &str = "RC RDMA WRITE Only with Acknowledge";
 
 /// A pair that agreed to the StRoM dialect.
 fn strom_pair() -> Pair {
-    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
-    Pair::new(&PairOptions { connect, ..PairOptions::default() })
+    Pair::of_dialect(Dialect::KERNELS)
 }
 
 /// Posts an empty WRITE at `from` and delivers it at once. Returns the names of the packets sent.

@@ -4,14 +4,12 @@
 use remora_nic::Calc;
 use remora_nic::queue::{Data, Opcode, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation};
-use remora_sim::endpoint::ConnectOptions;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+use remora_sim::{A, B, Fate, Pair, Rule};
 
 const CALCS: [Calc; 6] = [Calc::Max, Calc::Min, Calc::And, Calc::Or, Calc::Xor, Calc::Add];
 
 fn agreed() -> Pair {
-    let connect = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
-    Pair::new(&PairOptions { connect, ..PairOptions::default() })
+    Pair::of_dialect(Dialect::KERNELS)
 }
 
 #[test]

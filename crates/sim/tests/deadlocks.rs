@@ -76,6 +76,23 @@ fn a_deadlock_that_may_end_is_none() {
     assert!(found_until(10 * MS, Change::Cable { link, works: false }) < 5 * MS);
 }
 
+/// What waits for a change that is far away is recorded without a look at each moment until then.
+#[test]
+fn a_record_of_what_stands_still_takes_no_time() {
+    let mut cluster = Cluster { timeout: 14, ..ring(100) };
+    let link = cluster.build().unwrap().links_between(Node::Switch(1), Node::Switch(0))[0];
+    cluster.changes = vec![(1_000_000 * MS, Change::Cable { link, works: false })];
+    cluster.record = Some(RecordOptions { every: US, captures: Vec::new() });
+    let report = cluster.run(&across()).unwrap();
+    assert!(report.deadlock.is_none() && report.failed() > 0, "{report}");
+    let record = report.record.unwrap();
+    assert_eq!(record.samples, report.stopped / US);
+    let waits = |queue: &[u32]| queue.iter().filter(|bytes| **bytes > 5000).count();
+    let stands = record.links.iter().filter(|link| waits(&link.queue) > link.queue.len() / 2);
+    let stands = stands.count();
+    assert!(stands >= 4, "{stands}");
+}
+
 /// Ports that wait for each other in a circle at two looks, but go on: some of what they wait for
 /// leaves by slow cables to hosts.
 #[test]

@@ -1,4 +1,5 @@
-//! A new queue pair gets the number of a closed one while invocations of the closed one still run.
+//! What ended is used again: the number of a closed queue pair while its invocations still run, and
+//! buffers of results.
 
 use core::time::Duration;
 
@@ -6,6 +7,7 @@ use remora_nic::kernel::CallStatus;
 use remora_nic::queue::Remote;
 use remora_nic::wire::{Dialect, Op, Operation};
 use remora_nic::{Psn, QpFlags, QpInit};
+use remora_offload::kernel::builtin::consistency;
 use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::endpoint::{ConnectOptions, QueueOptions, connect, ring};
 use remora_sim::faults::{Fate, Rule};
@@ -19,6 +21,8 @@ const READS: u64 = 1;
 const TAKES: u64 = 2;
 const SENDS: u64 = 3;
 const HOST: u64 = 4;
+/// The number of a card's first fallback.
+const FALLBACK: u32 = 1;
 
 /// The word at `at` of the parameters.
 async fn param(context: Context, at: usize) -> Result<u64, CallStatus> {
@@ -65,7 +69,7 @@ fn pair() -> Pair {
     t.deploy(B, READS, reads).unwrap();
     t.deploy(B, TAKES, takes).unwrap();
     t.deploy(B, SENDS, sends).unwrap();
-    t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+    assert_eq!(t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ()))), FALLBACK);
     t
 }
 
@@ -120,7 +124,7 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         let header = t.header(&[], 4096, 1);
         t.call_with(TAKES, &header, &[], &[9; 3000]);
         t.world.run(Duration::from_micros(micros));
-        let host_call = t.kernels(B, |kernels, _| kernels.next_fallback());
+        let host_call = t.kernels(B, |kernels, _| kernels.next_fallback(FALLBACK));
         let running = t.kernels(B, |kernels, _| kernels.running());
         assert!(running > 0 || micros == 5, "no invocation is in flight after {micros} µs");
 
@@ -152,4 +156,29 @@ fn answers_of_a_closed_queue_pair_do_not_reach_the_next_of_its_number() {
         assert_eq!((status, got), (Some(CallStatus::OK), vec![5; 3000]));
         t.tear_down();
     }
+}
+
+#[test]
+fn refused_and_torn_objects_take_no_buffers_away() {
+    let limits = ExecutorLimits { result_bytes: 2 << 20, ..Default::default() };
+    let mut t = kernel_pair(PairOptions::default(), limits, None);
+    t.deploy(B, READS, consistency::consistency).unwrap();
+    let len = 1 << 20;
+    let call = |t: &mut Pair, address, len| {
+        let params = consistency::Params { address, len, readings: 1 }.to_bytes();
+        t.call_and_wait(READS, &params, &[], len).0
+    };
+    for _ in 0..40 {
+        assert_eq!(call(&mut t, 0x10, len), Some(CallStatus::ACCESS));
+    }
+    // One that is longer than what is sent at once comes whole, or not at all.
+    let data = t.fill(B, 0, 150_000);
+    t.set(B, 150_000, &consistency::checksum(&data).to_le_bytes());
+    let there = t.remote(B, 0).addr;
+    assert_eq!(call(&mut t, there, 150_008), Some(CallStatus::OK));
+    for _ in 0..40 {
+        assert_eq!(call(&mut t, there, 200_000), Some(CallStatus::INCONSISTENT));
+    }
+    assert_eq!(call(&mut t, 0x10, len), Some(CallStatus::ACCESS));
+    t.tear_down();
 }

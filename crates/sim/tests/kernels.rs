@@ -389,11 +389,11 @@ fn closing_a_queue_pair_ends_its_invocations() {
 #[test]
 fn the_host_answers_calls_without_a_kernel() {
     let mut t = pair();
-    t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+    let fallback = t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
     let header = t.header(b"params", 100, 0);
     t.call_with(OP, &header, b"params", &[5; 3000]);
     t.world.run(Duration::from_millis(1));
-    let call = t.kernels(B, |kernels, _| kernels.next_fallback()).unwrap();
+    let call = t.kernels(B, |kernels, _| kernels.next_fallback(fallback)).unwrap();
     assert_eq!((call.opcode, &call.params[..], call.payload.len()), (OP, &b"params"[..], 3000));
     t.kernels(B, |kernels, io| kernels.answer(io, call.id, CallStatus::OK, b"from the host"));
     t.run();
@@ -402,9 +402,27 @@ fn the_host_answers_calls_without_a_kernel() {
     let header = t.header(b"", 100, 1);
     t.call(OP, &header, b"");
     t.world.run(Duration::from_millis(1));
-    t.kernels(B, |kernels, io| kernels.end_fallback(io));
+    t.kernels(B, |kernels, io| kernels.end_fallback(io, fallback));
     t.run();
     assert_eq!(t.status(1).map(|w| w.status), Some(CallStatus::UNAVAILABLE));
+    t.tear_down();
+}
+
+#[test]
+fn a_second_fallback_takes_over_what_waits() {
+    let mut t = pair();
+    let first = t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+    let header = t.header(b"", 100, 0);
+    t.call(OP, &header, b"");
+    t.world.run(Duration::from_millis(1));
+    let second = t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+    t.kernels(B, |kernels, io| kernels.end_fallback(io, first));
+    assert!(t.kernels(B, |kernels, _| kernels.next_fallback(first)).is_none());
+    let call = t.kernels(B, |kernels, _| kernels.next_fallback(second)).unwrap();
+    t.kernels(B, |kernels, io| kernels.answer(io, call.id, CallStatus::OK, b"second"));
+    t.run();
+    assert_eq!(t.status(0).map(|w| (w.status, w.len)), Some((CallStatus::OK, 6)));
+    t.kernels(B, |kernels, io| kernels.end_fallback(io, second));
     t.tear_down();
 }
 
@@ -765,36 +783,4 @@ fn filter_and_aggregate_process_streams() {
     assert!(t.bytes(B, 0, wanted.len() as u64) == wanted);
     t.world.hosts[B].nic.unbind_kernel(Bound::Region(key)).unwrap();
     t.tear_down();
-}
-
-/// Payload that pauses is waited for, but a requester that falls silent does not hold a place for
-/// ever.
-#[test]
-fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
-    const NO_KERNEL: u64 = OP + 1;
-    let payload_patience = Duration::from_millis(4);
-    let limits = ExecutorLimits { invocations: 1, payload_patience, ..Default::default() };
-    for (opcode, resumes) in [(OP, false), (NO_KERNEL, false), (OP, true)] {
-        let mut t = kernel_pair(PairOptions::default(), limits, None);
-        t.deploy(B, OP, echo).unwrap();
-        t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
-        // All packets of the call after the first three are lost.
-        let mut came = 0;
-        t.rule(Rule::all(Fate::Drop, move |seen| {
-            came += u32::from(seen.op.is_some_and(|op| op.operation == Operation::RpcWrite));
-            came > 3
-        }));
-        let header = t.header(&[], 4096, 0);
-        t.call_with(opcode, &header, &[], &[9; 4000]);
-        t.world.run(payload_patience / 2);
-        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1);
-        if resumes {
-            t.world.network.heal();
-        }
-        t.world.run(3 * payload_patience);
-        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
-        assert_eq!(t.counted("kernel_late"), u64::from(!resumes));
-        let status = t.status(0).map(|word| word.status);
-        assert_eq!(status, resumes.then_some(CallStatus::OK), "resumes: {resumes}");
-    }
 }

@@ -2,18 +2,14 @@
 //! handled.
 
 use remora_nic::incident::Cause;
-use remora_nic::queue::{Completion, Data, FlushKind, Opcode, SendFlags, SendOp, Status, WorkKind};
+use remora_nic::queue::{Data, FlushKind, Opcode, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Dialect, Operation, Transport};
 use remora_nic::{Access, AccessError};
 use remora_sim::endpoint::ConnectOptions;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 const GLOBAL: FlushKind = FlushKind { global: true, persistent: false, whole_region: false };
 const PERSISTENT: FlushKind = FlushKind { global: false, persistent: true, whole_region: true };
-
-fn statuses(entries: &[Completion]) -> Vec<Status> {
-    entries.iter().map(|c| c.status).collect()
-}
 
 fn atomic_write(t: &mut Pair, at: u64, value: u64) {
     let to = t.remote(B, at);

@@ -10,11 +10,7 @@ use remora_nic::queue::{
 use remora_nic::wire::{Operation, Transport};
 use remora_sim::endpoint::{ConnectOptions, QueueOptions};
 use remora_sim::memory::Layout;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
-
-fn statuses(entries: &[Completion]) -> Vec<Status> {
-    entries.iter().map(|c| c.status).collect()
-}
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 #[test]
 fn an_armed_queue_notifies_once() {

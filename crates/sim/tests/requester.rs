@@ -10,11 +10,7 @@ use remora_nic::{Config, Psn, Silence};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
 use remora_sim::link_faults::LinkOptions;
 use remora_sim::world::Host;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
-
-fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
-    t.sent(of).iter().map(|c| c.status).collect()
-}
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 #[test]
 fn a_write_a_read_and_a_send_arrive() {
@@ -50,7 +46,7 @@ fn message_sizes_around_the_mtu_arrive_whole() {
         t.receive(B, 400_005, len as u32);
         t.send(A, 7, len as u32);
         t.run();
-        assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+        assert_eq!(statuses(&t.sent(A)), [Status::Success; 3]);
         assert_eq!(t.bytes(B, 200_003, len), bytes);
         assert_eq!(t.bytes(B, 400_005, len), bytes);
         assert_eq!(t.bytes(A, 300_001, len), other);
@@ -74,7 +70,7 @@ fn a_lost_data_packet_gets_a_sequence_nak_and_is_sent_again() {
     assert_eq!(naks.iter().map(|n| n.bth.psn.value()).collect::<Vec<_>>(), [102]);
     assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
     assert_eq!(t.bytes(B, 20_000, 10_000), bytes);
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     t.tear_down();
 }
 
@@ -89,7 +85,7 @@ fn a_lost_acknowledge_costs_a_timeout_and_the_message_is_received_once() {
     t.run();
     // Expect: the SEND is repeated and acknowledged as a duplicate, and one receive element is
     // used.
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     assert_eq!(t.received(B).len(), 1);
     assert_eq!(t.world.hosts[B].nic.counters().rx_duplicates, 1);
     assert_eq!(t.world.hosts[A].nic.counters().timeouts, 1);
@@ -105,7 +101,7 @@ fn a_later_acknowledge_replaces_a_lost_one() {
     t.write(A, 0, 0, 100);
     t.run();
     // Expect: both complete, and no packet is sent again.
-    assert_eq!(statuses(&mut t, A), [Status::Success; 2]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 2]);
     assert_eq!(t.world.hosts[A].nic.counters().tx_retransmitted, 0);
     t.tear_down();
 }
@@ -121,7 +117,7 @@ fn a_lost_read_response_is_asked_for_again() {
         t.read(A, 0, 50_000, 10 * 1024);
         t.run();
         assert_eq!(t.bytes(A, 50_000, 10 * 1024), bytes);
-        assert_eq!(statuses(&mut t, A), [Status::Success]);
+        assert_eq!(statuses(&t.sent(A)), [Status::Success]);
         let asked = t.seen(|p| p.is(Operation::ReadRequest));
         assert_eq!(asked.len(), 2);
         assert_eq!(asked[1].bth.psn.value(), 100 + lost as u32 - 1);
@@ -141,7 +137,7 @@ fn a_lost_atomic_result_is_replayed_not_executed_again() {
     assert_eq!(t.word(B, 64), 15);
     assert_eq!(t.word(A, 0), 5);
     assert_eq!(t.seen(|p| p.is(Operation::FetchAdd)).len(), 3);
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     t.tear_down();
 }
 
@@ -157,7 +153,7 @@ fn an_acknowledge_that_passes_a_read_implies_a_loss() {
     let counters = *t.world.hosts[A].nic.counters();
     assert_eq!((counters.implied_naks, counters.timeouts), (1, 0));
     assert_eq!(t.bytes(A, 1000, 100), bytes);
-    assert_eq!(statuses(&mut t, A), [Status::Success; 2]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 2]);
     t.tear_down();
 }
 
@@ -172,7 +168,7 @@ fn psns_wrap() {
     t.fetch_add(A, 0, 1, 60_000);
     t.run();
     // Expect: the same as with PSNs that do not wrap.
-    assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 3]);
     assert_eq!(t.bytes(A, 40_000, 10_000), bytes);
     t.tear_down();
 }
@@ -210,7 +206,7 @@ fn a_receiver_that_becomes_ready_is_waited_for() {
     assert!(naks.len() >= 3);
     assert!(naks.windows(2).all(|w| w[1].at.since(w[0].at) >= Duration::from_micros(30)));
     assert_eq!(t.bytes(B, 10_000, 3000), bytes);
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     t.tear_down();
 }
 
@@ -232,7 +228,7 @@ fn sequence_naks_of_a_receiver_that_is_not_ready_use_up_no_retries() {
     assert!(t.seen(|p| p.is_rnr()).len() >= 10);
     t.receive(B, 10_000, 3000);
     t.run();
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     assert_eq!(t.bytes(B, 10_000, 3000), bytes);
     t.tear_down();
 }
@@ -246,7 +242,7 @@ fn a_receiver_that_is_never_ready_ends_the_connection() {
     t.run();
     // Expect: one try and 3 retries, then an error and the rest flushed; B's queue pair stays up.
     assert_eq!(t.seen(|p| p.is_rnr()).len(), 4);
-    assert_eq!(statuses(&mut t, A), [Status::RnrRetryExceeded, Status::Flushed]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RnrRetryExceeded, Status::Flushed]);
     assert_eq!(t.ends[A].state(&t.world), State::Error);
     assert_eq!(t.ends[B].state(&t.world), State::Rts);
     t.tear_down();
@@ -268,7 +264,7 @@ fn a_peer_that_is_gone_ends_the_connection() {
     let wait = Duration::from_nanos(4096 << 8);
     let waits: Vec<_> = tries.windows(2).map(|w| w[1].at.since(w[0].at)).collect();
     assert!(waits[0] == wait && (wait..wait * 3 / 2).contains(&waits[1]), "{waits:?}");
-    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded, Status::Flushed]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RetryExceeded, Status::Flushed]);
     assert_eq!(t.received(A)[0].status, Status::Flushed);
     t.tear_down();
 }
@@ -296,10 +292,10 @@ fn requests_to_a_peer_that_is_held_go_on_beyond_the_retries_for_a_minute() {
     t.write(A, 0, 0, 10);
     // Expect: without the driver's word, the third wait of a millisecond would end it.
     assert!(run_with(&mut t, Silence::Held, 50) > 3);
-    assert_eq!(statuses(&mut t, A), []);
+    assert_eq!(statuses(&t.sent(A)), []);
     assert!(t.world.hosts[A].nic.counters().retries_waited > 3);
     run_with(&mut t, Silence::Held, 61_000);
-    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded], "a minute is the longest");
+    assert_eq!(statuses(&t.sent(A)), [Status::RetryExceeded], "a minute is the longest");
     t.tear_down();
 }
 
@@ -311,7 +307,7 @@ fn a_peer_that_is_held_no_longer_answers_what_is_sent_again() {
     t.rule(Rule::first(40, Fate::Drop, |p| p.from == A));
     t.write(A, 0, 0, 5000);
     run_with(&mut t, Silence::Held, 1000);
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     assert_eq!(t.bytes(B, 0, 5000), data);
     t.tear_down();
 }
@@ -324,7 +320,7 @@ fn requests_to_a_peer_that_is_gone_end_at_once() {
     t.write(A, 0, 0, 10);
     // Expect: the first wait of a millisecond leads to the question, and the answer to the end.
     assert_eq!(run_with(&mut t, Silence::Gone, 3), 1);
-    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RetryExceeded]);
     assert_eq!(t.world.hosts[A].nic.counters().peers_gone, 1);
     t.tear_down();
 }
@@ -404,12 +400,12 @@ fn unsignaled_work_is_reported_only_when_it_fails() {
     let write = SendOp::Write { to, imm: None };
     t.post(A, write, Data::Sges(&[sge]), SendFlags::empty());
     t.run();
-    assert_eq!(statuses(&mut t, A), []);
+    assert_eq!(statuses(&t.sent(A)), []);
     t.rule(Rule::all(Fate::Drop, |_| true));
     t.post(A, write, Data::Sges(&[sge]), SendFlags::empty());
     t.run();
     // Expect: no completion for the first request, and an error for the second.
-    assert_eq!(statuses(&mut t, A), [Status::RetryExceeded]);
+    assert_eq!(statuses(&t.sent(A)), [Status::RetryExceeded]);
     t.tear_down();
 }
 
@@ -451,7 +447,7 @@ fn a_queue_pair_continues_when_the_full_pool_has_room_again() {
     t.run();
     // Expect: both finish, although the first one's messages had all the room that it may have when
     // the second began. The card does not loop meanwhile.
-    assert_eq!(statuses(&mut t, A), [Status::Success; 40]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 40]);
     assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 1);
     assert!(t.world.hosts[A].nic.counters().pool_full > 0);
 }
@@ -470,7 +466,7 @@ fn a_queue_pair_that_nobody_answers_leaves_the_others_room() {
         write_beside(&mut t, &other);
     }
     t.run();
-    assert_eq!(statuses(&mut t, A), []);
+    assert_eq!(statuses(&t.sent(A)), []);
     assert_eq!(Endpoint::drain(&mut t.world, A, other.send_cq).len(), 5);
 }
 
@@ -503,8 +499,8 @@ fn the_smallest_turn_still_moves_both_directions() {
     }
     t.run();
     // Expect: answers and requests both progress, even with a turn of one byte.
-    assert_eq!(statuses(&mut t, A), [Status::Success; 3]);
-    assert_eq!(statuses(&mut t, B), [Status::Success; 3]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 3]);
+    assert_eq!(statuses(&t.sent(B)), [Status::Success; 3]);
     t.tear_down();
 }
 
@@ -538,7 +534,7 @@ fn a_nak_overtaken_by_its_missing_packet_still_acknowledges() {
     t.run();
     // Expect: done within the first round trip, without the timeout of 67 ms.
     assert_eq!(t.world.hosts[A].nic.counters().timeouts, 0);
-    assert_eq!(statuses(&mut t, A), [Status::Success]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success]);
     t.tear_down();
 }
 
@@ -555,7 +551,7 @@ fn a_refused_element_completes_in_order() {
     t.run();
     // Expect: the request before it succeeds, it fails, and the request behind it is flushed.
     let expected = [Status::Success, Status::LocalProtection, Status::Flushed];
-    assert_eq!(statuses(&mut t, A), expected);
+    assert_eq!(statuses(&t.sent(A)), expected);
     t.tear_down();
 }
 
@@ -574,7 +570,7 @@ fn a_window_with_overlapping_reads_respects_the_peers_limit() {
     }
     t.run();
     // Expect: never more than two READs at once, so B refuses none.
-    assert_eq!(statuses(&mut t, A), [Status::Success; 12]);
+    assert_eq!(statuses(&t.sent(A)), [Status::Success; 12]);
     assert_eq!(t.bytes(A, 100_000, 100_000), bytes);
     assert_eq!(t.bytes(A, 300_000, 100_000), bytes);
     assert_eq!(t.world.hosts[B].nic.counters().refused_too_many_reads, 0);

@@ -3,19 +3,13 @@
 use core::time::Duration;
 
 use remora_nic::qp::{QpAttr, State};
-use remora_nic::queue::{
-    Completion, Data, Moderation, ResizeCqError, SendFlags, SendOp, Sge, Status,
-};
+use remora_nic::queue::{Data, Moderation, ResizeCqError, SendFlags, SendOp, Sge, Status};
 use remora_nic::{
     Access, Event, MrChange, MrInit, PageTable, RegMrError, Time, Translation, nic::ResizeSrqError,
 };
 use remora_sim::endpoint::{QueueOptions, ring};
 use remora_sim::world::Host;
-use remora_sim::{A, B, Pair, PairOptions};
-
-fn statuses(entries: &[Completion]) -> Vec<Status> {
-    entries.iter().map(|c| c.status).collect()
-}
+use remora_sim::{A, B, Pair, PairOptions, statuses};
 
 #[test]
 fn completion_entries_carry_the_time_at_which_they_were_written() {
@@ -218,5 +212,14 @@ fn a_query_returns_all_attributes_that_were_set() {
     t.run();
     assert!(!t.world.hosts[A].nic.query_qp(end.qpn).unwrap().draining);
     assert!(t.events(A).contains(&Event::SendQueueDrained(end.qpn)));
+    // One that has gone on before it was drained, and stops with nothing to drain, does not.
+    end.go_to(&mut t.world, State::Rts);
+    t.write(A, 0, 0, 50_000);
+    t.world.run(Duration::from_nanos(300));
+    end.go_to(&mut t.world, State::Sqd);
+    end.go_to(&mut t.world, State::Rts);
+    t.run();
+    end.go_to(&mut t.world, State::Sqd);
+    assert!(!t.world.hosts[A].nic.query_qp(end.qpn).unwrap().draining);
     t.tear_down();
 }

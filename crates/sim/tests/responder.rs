@@ -6,26 +6,22 @@ use remora_nic::qp::State;
 use remora_nic::queue::{Data, Remote, SendFlags, SendOp, Status};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
-    AtomicEth, Bth, Dialect, Extensions, Nak, Op, Operation, Position, Reth, Transport,
+    AtomicEth, Bth, Dialect, Extensions, Leth, Nak, Op, Operation, Position, Reth, Transport,
 };
 use remora_nic::{Access, Event};
 use remora_sim::endpoint::ConnectOptions;
 use remora_sim::packet::Wire;
 use remora_sim::pair::address;
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 fn op(operation: Operation, position: Position) -> &'static Op {
     Op::of(Transport::Rc, operation, position, Follows::empty())
 }
 
-fn statuses(t: &mut Pair, of: usize) -> Vec<Status> {
-    t.sent(of).iter().map(|c| c.status).collect()
-}
-
 /// Checks that B has answered with this NAK, and that its queue pair is in ERROR.
 fn assert_refused(t: &mut Pair, nak: Nak, status: Status) {
     assert_eq!(t.seen(|p| p.is_nak(nak)).len(), 1, "one NAK {nak:?}");
-    assert_eq!(statuses(t, A), [status]);
+    assert_eq!(statuses(&t.sent(A)), [status]);
     assert_eq!(t.ends[B].state(&t.world), State::Error);
     let told = match nak {
         Nak::RemoteAccess => Event::QpAccessError(t.ends[B].qpn),
@@ -223,6 +219,28 @@ fn wrong_lengths_are_refused() {
         }
         t.run();
         assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1, "{message:?}");
+    }
+}
+
+/// No message is longer than 2^31 bytes, whatever its key opens.
+#[test]
+fn a_length_beyond_that_of_a_message_is_refused() {
+    let kernels = ConnectOptions { dialect: Dialect::KERNELS, ..ConnectOptions::default() };
+    let lossy = ConnectOptions { dialect: Dialect::LOSSY, ..ConnectOptions::default() };
+    let first_of = |operation| (op(operation, Position::First), ConnectOptions::default());
+    let cases = [
+        first_of(Operation::Write),
+        (Op::lookup(0x19, Dialect::KERNELS).unwrap(), kernels),
+        (Op::lookup(0xE6, Dialect::LOSSY).unwrap(), lossy),
+    ];
+    for (op, connect) in cases {
+        let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
+        let Remote { addr, rkey } = t.remote(B, 0);
+        let reth = Reth { addr, rkey, len: (1 << 31) + 1 };
+        let ext = Extensions { reth, leth: Some(Leth::default()), ..Extensions::default() };
+        t.forge(A, 100, op, &ext, &[1; 1024]);
+        t.run();
+        assert_eq!(t.seen(|p| p.is_nak(Nak::InvalidRequest)).len(), 1, "{}", op.name);
     }
 }
 

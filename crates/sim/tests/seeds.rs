@@ -1,10 +1,12 @@
 //! Random worlds: a few on every run. `SIM_SEEDS` sets their number and `SIM_FIRST` the first
 //! seed.
 
-use std::env;
+#[path = "support/survive.rs"]
+mod survive;
 
 use remora_sim::Options;
 use remora_sim::run::run_world;
+use survive::survive;
 
 /// Worlds that showed a bug.
 #[test]
@@ -37,23 +39,5 @@ fn guests_have_atomics() {
 
 #[test]
 fn random_worlds() {
-    let number = |name, default| env::var(name).map_or(default, |v| v.parse().unwrap());
-    let (first, count): (u64, u64) = (number("SIM_FIRST", 1), number("SIM_SEEDS", 50));
-    let mut failures = Vec::new();
-    for seed in first..first + count {
-        let result = std::panic::catch_unwind(|| remora_sim::run(seed));
-        match result {
-            Ok(Ok(report)) if count == 1 => println!("{report}"),
-            Ok(Ok(_)) => {}
-            Ok(Err(failure)) => {
-                println!("{}{failure}", failure.options);
-                failures.push(seed);
-            }
-            Err(_) => {
-                println!("seed {seed}: panic");
-                failures.push(seed);
-            }
-        }
-    }
-    assert!(failures.is_empty(), "{} of {count} seeds failed: {failures:?}", failures.len());
+    survive("SIM", 50, remora_sim::run);
 }

@@ -1,16 +1,12 @@
 //! Memory windows: bound and invalidated by work requests, in the order of the queue.
 
 use remora_nic::nic::DestroyError;
-use remora_nic::queue::{Completion, Data, Opcode, Remote, SendFlags, SendOp, Status, WorkKind};
+use remora_nic::queue::{Data, Opcode, Remote, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Operation, Transport};
 use remora_nic::{Access, Key, MwBinding, MwType, memory::window::next_key};
-use remora_sim::{A, B, Fate, Pair, PairOptions, Rule};
+use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
 
 const READ_WRITE: Access = Access::REMOTE_READ.union(Access::REMOTE_WRITE);
-
-fn statuses(entries: &[Completion]) -> Vec<Status> {
-    entries.iter().map(|c| c.status).collect()
-}
 
 fn window(t: &mut Pair, kind: MwType) -> Key {
     let pd = t.ends[B].pd;

@@ -8,10 +8,11 @@ use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
     WorkKind,
 };
-use remora_nic::wire::{Operation, Transport};
+use remora_nic::wire::{Bth, Dialect, Extensions, Op, Operation, Transport, Xrceth};
 use remora_nic::{Access, Config, Path, Pd, Psn, QpFlags, Xrcd};
 use remora_sim::endpoint::{Endpoint, ring};
 use remora_sim::memory::{Layout, Region};
+use remora_sim::packet::Wire;
 use remora_sim::pair::address;
 use remora_sim::world::Host;
 use remora_sim::{A, B, Fate, LinkOptions, Rule, World};
@@ -293,6 +294,32 @@ fn naming_a_queue_outside_of_the_xrc_domain_ends_the_connection() {
     assert_eq!(nic.counters().refused_xrc_srq, 1);
     assert_eq!(nic.query_qp(t.receiver).unwrap().state, State::Error);
     nic.dealloc_xrcd(other).unwrap();
+    t.tear_down();
+}
+
+/// A new message, for another queue, comes in the middle of one: the connection ends, and the
+/// receive element of the first is told to its own queue's owner.
+#[test]
+fn a_message_within_another_ends_the_connection_in_the_queue_of_the_first() {
+    let mut t = Xrc::new();
+    t.receive(0, 10, 4000);
+    t.receive(1, 11, 4000);
+    for (psn, code, queue) in [(500, 0xA0, 0), (501, 0xA4, 1)] {
+        let (dest_qp, psn) = (t.receiver, Psn::new(psn));
+        let bth = Bth { dest_qp, psn, ..Bth::ours() };
+        let op = Op::lookup(code, Dialect::default()).unwrap();
+        let xrceth = Xrceth { srqn: t.queues[queue].srqn };
+        let ext = Extensions { xrceth, ..Extensions::default() };
+        t.world.inject(Wire::craft((address(A), address(B)), &bth, op, &ext, &[0; 1024]));
+        t.run();
+    }
+    let (first, second) = (t.received(0), t.received(1));
+    assert_eq!((first.len(), first[0].wr_id), (1, 10));
+    assert_eq!(first[0].status, Status::RemoteInvalidRequest);
+    assert!(second.is_empty(), "its owner has lost an element");
+    let nic = &t.world.hosts[B].nic;
+    assert_eq!(nic.counters().refused_xrc_srq, 1);
+    assert_eq!(nic.query_qp(t.receiver).unwrap().state, State::Error);
     t.tear_down();
 }
 

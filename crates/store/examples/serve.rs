@@ -16,7 +16,7 @@ use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 
 /// Buckets of the index that one look for expired keys passes.
 const BUCKETS: u32 = 256;

@@ -9,7 +9,7 @@
 //! [`carried`] leaves that to others: to simulated worlds; `error` says why a call has no result.
 //! Of a cluster, `route` finds the primary that has a key; `fleet` has the polled connections to
 //! all nodes (each a `node`), `lanes` those whose calls are futures, with time limits of a `timer`.
-//! `permits` bound how many futures are under way.
+//! `permits` bound how many futures are under way, and a `refusal` of a chain is remembered.
 
 mod awaited;
 mod awaited_node;
@@ -21,6 +21,7 @@ mod node;
 mod operations;
 mod permits;
 mod polled;
+mod refusal;
 mod route;
 mod timer;
 

@@ -17,6 +17,9 @@
 
 mod directory;
 mod faulty;
+#[cfg(test)]
+#[path = "../tests/support/temporary.rs"]
+mod temporary;
 
 use std::io;
 

@@ -2,6 +2,7 @@
 
 use crate::item::Item;
 use crate::journal::{Journal, Record};
+use crate::layout::BUCKET;
 use crate::memory::Memory;
 use crate::store::Store;
 use crate::table::{Locked, Slot, SlotPlace};
@@ -11,6 +12,8 @@ use crate::tablespace::TablespaceId;
 const BUCKETS_LOCKED: u32 = 32;
 /// Locks that are taken until the clock has to name items although all were used recently.
 const LOCKS_MAX: u64 = 256;
+/// A tablespace with fewer items than one in so many buckets is sparse among the others.
+const SPARSE: u64 = 16;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 64;
 
@@ -22,6 +25,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if !self.may_evict(only) {
             return 0;
         }
+        if let Some(only) = only.filter(|only| self.is_sparse(*only)) {
+            return self.evict_together(only, bytes, now);
+        }
         for spare_used in [true, false] {
             let locks = LOCKS_MAX.max(self.table().geometry.partitions);
             for _ in 0..locks {
@@ -29,6 +35,35 @@ impl<M: Memory, J: Journal> Store<M, J> {
                     return evicted;
                 }
                 evicted += self.evict_in(self.next_hand(), only, bytes - evicted, now, spare_used);
+            }
+        }
+        evicted
+    }
+
+    /// Whether so few items are a tablespace's that hands which pass buckets seldom come to one.
+    fn is_sparse(&self, space: TablespaceId) -> bool {
+        self.count(space) * SPARSE < self.index_bytes() / BUCKET
+    }
+
+    /// Evicts items of that tablespace whose blocks lie in one span, until these have so many
+    /// bytes. Returns how many they have.
+    fn evict_together(&self, only: TablespaceId, bytes: u64, now: u64) -> u64 {
+        let (blocks, mut evicted) = (self.some_blocks(only, self.next_hand()), 0);
+        // A new item counts as used once.
+        for spare_used in [true, true, false] {
+            for &at in &blocks {
+                if evicted >= bytes {
+                    return evicted;
+                }
+                let size = self.with_slot_of(at, |locked, found| {
+                    let (place, slot) = found?;
+                    let goes = (locked.age(place) == 0 || !spare_used)
+                        && self.evict_item(locked, place, &slot, now);
+                    locked.unstash();
+                    self.free_retired(locked, FREED_MAX);
+                    goes.then(|| self.block_size(&slot))
+                });
+                evicted += size.flatten().unwrap_or(0);
             }
         }
         evicted

@@ -148,65 +148,46 @@ pub trait Journal: Send + Sync {
     }
 }
 
-impl<J: Journal + ?Sized> Journal for &J {
-    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
-        (**self).append(record)
-    }
+/// A pointer to a log is that log.
+macro_rules! forward {
+    ($($pointer:ty),*) => {$(
+        impl<J: Journal + ?Sized> Journal for $pointer {
+            fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
+                (**self).append(record)
+            }
 
-    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
-        (**self).prepare(record)
-    }
+            fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
+                (**self).prepare(record)
+            }
 
-    fn append_prepared(
-        &self,
-        record: &Record<'_>,
-        prepared: Prepared,
-    ) -> Result<u64, JournalError> {
-        (**self).append_prepared(record, prepared)
-    }
+            fn append_prepared(
+                &self,
+                record: &Record<'_>,
+                prepared: Prepared,
+            ) -> Result<u64, JournalError> {
+                (**self).append_prepared(record, prepared)
+            }
 
-    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
-        (**self).append_asked(record, asked)
-    }
+            fn append_asked(
+                &self,
+                record: &Record<'_>,
+                asked: &Asked<'_>,
+            ) -> Result<u64, JournalError> {
+                (**self).append_asked(record, asked)
+            }
 
-    fn holds_back(&self) -> bool {
-        (**self).holds_back()
-    }
+            fn holds_back(&self) -> bool {
+                (**self).holds_back()
+            }
 
-    fn logs_expiry(&self) -> bool {
-        (**self).logs_expiry()
-    }
+            fn logs_expiry(&self) -> bool {
+                (**self).logs_expiry()
+            }
+        }
+    )*};
 }
 
-impl<J: Journal + ?Sized> Journal for std::sync::Arc<J> {
-    fn append(&self, record: &Record<'_>) -> Result<u64, JournalError> {
-        (**self).append(record)
-    }
-
-    fn prepare(&self, record: &Record<'_>) -> Option<Prepared> {
-        (**self).prepare(record)
-    }
-
-    fn append_prepared(
-        &self,
-        record: &Record<'_>,
-        prepared: Prepared,
-    ) -> Result<u64, JournalError> {
-        (**self).append_prepared(record, prepared)
-    }
-
-    fn append_asked(&self, record: &Record<'_>, asked: &Asked<'_>) -> Result<u64, JournalError> {
-        (**self).append_asked(record, asked)
-    }
-
-    fn holds_back(&self) -> bool {
-        (**self).holds_back()
-    }
-
-    fn logs_expiry(&self) -> bool {
-        (**self).logs_expiry()
-    }
-}
+forward!(&J, std::sync::Arc<J>);
 
 /// No log: positions are counted, and records forgotten.
 #[derive(Debug, Default)]

@@ -241,6 +241,77 @@ impl Memory for Heap {
     }
 }
 
+/// What a test does before the store reaches its memory.
+pub trait Watch: Send + Sync {
+    /// The store is about to read `len` bytes from `at` on.
+    fn before_read(&self, at: u64, len: usize) {
+        let _ = (at, len);
+    }
+
+    /// The store is about to write `len` bytes from `at` on.
+    fn before_write(&self, at: u64, len: usize) {
+        let _ = (at, len);
+    }
+}
+
+/// Memory for tests, beside whose accesses something happens.
+#[derive(Debug)]
+pub struct Watched<W> {
+    heap: Heap,
+    watch: W,
+}
+
+impl<W> Watched<W> {
+    /// Zeros, as [`Heap::new`].
+    ///
+    /// # Panics
+    /// The system has no room for them.
+    pub fn new(len: u64, watch: W) -> Watched<W> {
+        Watched { heap: Heap::new(len), watch }
+    }
+
+    /// What happens.
+    pub fn watch(&self) -> &W {
+        &self.watch
+    }
+}
+
+impl<W: Watch> Memory for Watched<W> {
+    fn len(&self) -> u64 {
+        self.heap.len()
+    }
+
+    fn load(&self, at: u64) -> u64 {
+        self.heap.load(at)
+    }
+
+    fn store(&self, at: u64, value: u64) {
+        self.heap.store(at, value);
+    }
+
+    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
+        self.heap.compare_swap(at, old, new)
+    }
+
+    fn read(&self, at: u64, dst: &mut [u8]) {
+        self.watch.before_read(at, dst.len());
+        self.heap.read(at, dst);
+    }
+
+    fn write(&self, at: u64, src: &[u8]) {
+        self.watch.before_write(at, src.len());
+        self.heap.write(at, src);
+    }
+
+    fn prefetch(&self, at: u64, len: u64) {
+        self.heap.prefetch(at, len);
+    }
+
+    fn give_back(&self, at: u64, len: u64) {
+        self.heap.give_back(at, len);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,13 +3,15 @@
 //! [`RdbReader`] reads what Redis and Valkey save (`dump.rdb`), versions 5 to 12, and gives the
 //! strings; values of other types are skipped and counted by type. [`RdbWriter`] writes version 9,
 //! which every Redis since 5.0 and every Valkey loads. [`import`] and [`export`] are these for a
-//! store.
+//! store. [`dump`] and [`restore`] are for the payloads of the commands of these names, which have
+//! one value.
 //!
 //! The format, as far as it is needed: the word `REDIS` and four digits of version; then items,
 //! each an op-code or a type, lengths of one to nine bytes, strings that are plain, an integer or
 //! compressed by LZF; at the end a CRC-64 (Jones) of all before it, or zero for none.
 
 mod lzf;
+mod payload;
 mod read;
 mod skip;
 mod source;
@@ -23,6 +25,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 pub use lzf::decompress as decompress_lzf;
+pub use payload::{PayloadError, dump, restore};
 pub use read::{RdbEntry, RdbReader};
 pub use store::{Exported, ImportError, Imported, database_name, database_of, export, import};
 pub use write::RdbWriter;
@@ -33,6 +36,9 @@ pub const OLDEST: u32 = 5;
 pub const NEWEST: u32 = 12;
 /// The version that is written.
 pub const WRITTEN: u32 = 9;
+
+/// The type of a string.
+const STRING: u8 = 0;
 
 /// Bytes before a type, instead of one.
 mod op {

@@ -74,7 +74,7 @@ pub(crate) struct Wanted<'p> {
 
 /// What a call may still do, and what it has done.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct ScanBudget {
     /// Items that it may visit, and about as many that it may judge: up to twice as many, if they
     /// are all that is left of a partition.
     pub(crate) items: usize,
@@ -161,7 +161,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> Cursor {
         let wanted = Wanted { space, now, longest: usize::MAX, plan: None };
         let items = at_most.clamp(1, BATCH_MAX);
-        let mut budget = Budget { items, bytes: READ_MAX, buckets: WALKED_MAX, looked_at: 0 };
+        let mut budget = ScanBudget { items, bytes: READ_MAX, buckets: WALKED_MAX, looked_at: 0 };
         let mut visit = |copied: &Copied<'_>| {
             if copied.is_whole() { visit(&copied.item) } else { Visited::Next }
         };
@@ -174,7 +174,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self,
         wanted: &Wanted<'_>,
         cursor: Cursor,
-        budget: &mut Budget,
+        budget: &mut ScanBudget,
         visit: &mut Visit<'_>,
     ) -> Went {
         // What a slot led to stays as it is, so that it can be read without the lock.
@@ -186,7 +186,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self,
         wanted: &Wanted<'_>,
         cursor: Cursor,
-        (buffers, budget): (&mut Buffers, &mut Budget),
+        (buffers, budget): (&mut Buffers, &mut ScanBudget),
         visit: &mut Visit<'_>,
     ) -> Went {
         let partitions = self.table().geometry.partitions;
@@ -224,7 +224,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self,
         wanted: &Wanted<'_>,
         buffers: &mut Buffers,
-        budget: &mut Budget,
+        budget: &mut ScanBudget,
         visit: &mut Visit<'_>,
     ) -> ControlFlow<u64> {
         buffers.chosen.sort_unstable();
@@ -274,7 +274,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         &self,
         wanted: &Wanted<'_>,
         (partition, last): (u64, u64),
-        budget: &mut Budget,
+        budget: &mut ScanBudget,
         buffers: &mut Buffers,
     ) -> Next {
         let Buffers { slots, chosen: ids, .. } = buffers;
@@ -318,7 +318,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     }
 }
 
-impl Budget {
+impl ScanBudget {
     fn is_spent(&self) -> bool {
         self.items == 0 || self.bytes == 0
     }

@@ -31,9 +31,10 @@ use crate::stats::Stats;
 use crate::store::{self, OpenError, Store};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceOptions};
 use crate::way::chain;
+use crate::way::clock::now_ms;
 use crate::way::door::{Behind, ChainMaker, Door, DoorCounters, DoorError, DoorOptions};
 use crate::way::hello::StoreKind;
-use crate::way::kernel::{self, deploy, now_ms, undeploy};
+use crate::way::kernel::{self, deploy, undeploy};
 use crate::way::long::LongCalls;
 use crate::way::region::Region;
 
@@ -202,6 +203,8 @@ impl Places {
         let others = device.alloc_pd()?;
         let for_chains = memory.register_in(&others, memory.addr(), Access::REMOTE_READ)?;
         let region = Region::new(memory.clone()).expect("a region with a buffer of its own");
+        // There are none before the door is open.
+        region.readers().expect(false);
         Ok(Places { region, for_clients: memory, for_chains })
     }
 }

@@ -192,6 +192,21 @@ impl Histogram {
         }
         upper(BUCKETS - 1)
     }
+
+    /// For each power of two of ns, from 1 µs on: the latency in µs, and how many operations took
+    /// no longer. Those that add none are left out.
+    pub fn steps(&self) -> Vec<(u64, u64)> {
+        let (mut steps, mut seen) = (Vec::<(u64, u64)>::new(), 0);
+        for (index, held) in self.buckets.iter().enumerate().filter(|(_, held)| **held > 0) {
+            seen += held;
+            let us = upper(index).max(1023).next_power_of_two() / 1000;
+            match steps.last_mut() {
+                Some(last) if last.0 == us => last.1 = seen,
+                _ => steps.push((us, seen)),
+            }
+        }
+        steps
+    }
 }
 
 /// Names the counts once: the fields, their sum, and their names.
@@ -506,6 +521,9 @@ mod tests {
             let found = sum.percentile_ns(share);
             assert!((exact..=exact * 17 / 16).contains(&found), "{share}: {found}");
         }
+        let below = |us: u64| us.min(1000);
+        let steps = [1, 2, 4, 8, 16, 32, 65, 131, 262, 524, 1048].map(|us| (us, below(us)));
+        assert_eq!(sum.steps(), steps);
         assert_eq!(stats.histogram(Way::Memcached, Op::Get).percentile_ns(0.5), 0);
         stats.reset();
         assert_eq!(stats.histogram(Way::Redis, Op::Get).count(), 0);

@@ -289,17 +289,18 @@ impl Tablespaces {
         Ok(id)
     }
 
-    /// Ends a tablespace. `empty` removes its keys, and `log` is told before.
-    pub(crate) fn drop(
+    /// Ends a tablespace. `empty` removes its keys, and `log` is told before; what it answers is
+    /// held until the tablespace serves no more.
+    pub(crate) fn drop<G>(
         &self,
         id: TablespaceId,
-        log: impl FnOnce() -> Result<(), JournalError>,
+        log: impl FnOnce() -> Result<G, JournalError>,
         empty: impl FnOnce(),
     ) -> Result<(), TablespaceError> {
         let space = {
             let mut all = self.lock();
             let space = self.serving(id).ok_or(TablespaceError::Unknown(id))?;
-            log()?;
+            let _held = log()?;
             space.state.store(DROPPED, Release);
             if let Some(options) = all.get_mut(usize::from(id.0)) {
                 *options = None;

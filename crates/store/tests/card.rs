@@ -13,8 +13,9 @@ use remora_store::front::keyspace::{Change, Expiry};
 use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused, VALUE_MAX};
+use remora_store::way::clock::now_ms;
 use remora_store::way::connect::{ClientOptions, ConnectError};
-use remora_store::way::kernel::{now_ms, undeploy};
+use remora_store::way::kernel::undeploy;
 
 /// A store on a card of this process.
 struct Served(Service);

@@ -1,7 +1,11 @@
 //! Logs whose ends are cut off and written anew, as those of a group's nodes, by seed.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::sync::Arc;
 
+use random::Random;
 use remora_store::disk::{Disk, Fault, Faulty};
 use remora_store::log::{
     Committer, Fields, Fsync, Log, Operation, Options, Parts, Position, open_log,
@@ -9,15 +13,6 @@ use remora_store::log::{
 use remora_store::snapshot::{SnapshotFile, adopt, newest};
 
 const SALT: u64 = 9;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
-}
 
 /// A log, with what it is to have, and what it had before each cut.
 struct World {

@@ -37,9 +37,10 @@ const ROUNDS: usize = 400;
 /// Operations of a client in a round.
 const OPERATIONS: usize = 10;
 
-/// A key, as one copy of it behaves. Values are numbers that nobody sets twice.
+/// A key, as one copy of it behaves: its value, and whether it has an end. Values are numbers that
+/// nobody sets twice.
 #[derive(Clone, Debug, Default)]
-struct Key(Option<u32>);
+struct Key(Option<u32>, bool);
 
 impl SequentialSpec for Key {
     type Op = Op;
@@ -49,13 +50,15 @@ impl SequentialSpec for Key {
         match *op {
             Op::Get => Ret::Value(self.0),
             Op::Set(value) => {
-                self.0 = Some(value);
+                *self = Key(Some(value), false);
                 Ret::Done
             }
-            Op::Delete => Ret::Did(self.0.take().is_some()),
+            Op::Delete => Ret::Did(std::mem::take(self).0.is_some()),
             Op::Swap(old, new) => {
                 let is_old = self.0 == Some(old);
-                self.0 = if is_old { Some(new) } else { self.0 };
+                if is_old {
+                    *self = Key(Some(new), false);
+                }
                 Ret::Did(is_old)
             }
             Op::Add(more) => {
@@ -68,9 +71,19 @@ impl SequentialSpec for Key {
                 Ret::Done
             }
             Op::Flush => {
-                self.0 = None;
+                *self = Key::default();
                 Ret::Done
             }
+            Op::End(ends) => {
+                let does = self.0.is_some() && (ends || self.1);
+                self.1 = self.0.is_some() && ends;
+                Ret::Did(does)
+            }
+            Op::GetEnd(ends) => {
+                self.1 = self.0.is_some() && ends;
+                Ret::Value(self.0)
+            }
+            Op::HasEnd => Ret::Value(self.0.map(|_| self.1.into())),
         }
     }
 }
@@ -159,7 +172,9 @@ impl Dropping {
             Op::Delete => Ret::Did(client.delete(key).await?),
             Op::Swap(old, new) => {
                 let old = bytes_of(old);
-                let how = Put { condition: Condition::Value(&old), ..Put::default() };
+                // As over the other ways: the new value has no end.
+                let how =
+                    Put { condition: Condition::Value(&old), expires_ms: 0, ..Put::default() };
                 Ret::Did(client.put_with(key, &bytes_of(new), &how).await?.is_some())
             }
             Op::Add(more) => {
@@ -171,6 +186,7 @@ impl Dropping {
                 Ret::Done
             }
             Op::Flush => client.flush().await.map(|()| Ret::Done)?,
+            Op::End(_) | Op::GetEnd(_) | Op::HasEnd => panic!("{op:?} is of Redis' clients"),
         })
     }
 }
@@ -188,6 +204,10 @@ impl Client for Redis {
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
         let ended = self.ask(key, op).expect("it is served");
         Some(ended.unwrap_or_else(|answer| panic!("{op:?}: {answer}")))
+    }
+
+    fn sees_ends(&self) -> bool {
+        true
     }
 }
 
@@ -254,6 +274,7 @@ impl Client for Memcached {
             }
             Op::Flush => self.ask(b"flush_all\r\n"),
             Op::Delete => self.ask(format!("delete {key}\r\n").as_bytes()),
+            Op::End(_) | Op::GetEnd(_) | Op::HasEnd => panic!("{op:?} is of Redis' clients"),
             // What has another number has another value: values are set once.
             Op::Swap(old, new) => match self.gets(key) {
                 Some((value, cas)) if value == old => {
@@ -299,6 +320,7 @@ fn clients(service: &Service) -> Vec<Box<dyn Client>> {
         polling(StoreClient::get_one_sided),
         polling(StoreClient::get_by_chain),
         Box::new(Redis(line(fronts.redis()[0]))),
+        Box::new(Redis(line(fronts.redis()[0]))),
         Box::new(Memcached(line(fronts.memcached()[0]), 0)),
         Box::new(Dropping { client, turn: 0 }),
     ]
@@ -309,6 +331,7 @@ fn all_ways_in_together_are_linearizable() {
     let service = serve();
     let (mut clients, mut course) = (clients(&service), Course::default());
     (course.flushes, course.grows, course.keys) = (true, true, KEYS + 1);
+    course.expires = true;
     let mut record = Record::create("store");
     let mut ended = vec![0; clients.len()];
     let mut open = 0;
@@ -367,6 +390,22 @@ fn the_judge_knows_what_cannot_be() {
         !is_linearizable(&events(&[set, append(1), append(2), get(4, Some(3))])),
         "one is lost"
     );
+    let ends = |began, is| (1, Op::HasEnd, began, Some((began + 1, Ret::Value(is))));
+    let expire = (0, Op::End(true), 2, Some((3, Ret::Did(true))));
+    let persist = |did| (2, Op::End(false), 4, Some((5, Ret::Did(did))));
+    let getex = |is| (2, Op::GetEnd(is), 4, Some((5, Ret::Value(Some(1)))));
+    let again = (0, Op::Set(2), 4, Some((5, Ret::Done)));
+    assert!(is_linearizable(&events(&[set, ends(2, Some(0)), ends(4, Some(0))])));
+    assert!(is_linearizable(&events(&[set, expire, ends(6, Some(1))])));
+    assert!(!is_linearizable(&events(&[set, expire, ends(6, Some(0))])), "an end is lost");
+    assert!(is_linearizable(&events(&[set, expire, persist(true), ends(6, Some(0))])));
+    assert!(!is_linearizable(&events(&[set, persist(true)])), "there is no end to take away");
+    assert!(!is_linearizable(&events(&[set, expire, persist(false)])), "there is one");
+    assert!(!is_linearizable(&events(&[set, expire, persist(true), ends(6, Some(1))])));
+    assert!(is_linearizable(&events(&[set, expire, getex(false), ends(6, Some(0))])));
+    assert!(is_linearizable(&events(&[set, getex(true), ends(6, Some(1))])));
+    assert!(!is_linearizable(&events(&[set, expire, again, ends(6, Some(1))])), "a new value");
+    assert!(!is_linearizable(&events(&[expire])), "there is no key");
     let flush = (2, Op::Flush, 2, Some((3, Ret::Done)));
     assert!(is_linearizable(&events(&[set, flush, get(4, None)])));
     assert!(!is_linearizable(&events(&[set, flush, get(4, Some(1))])), "it is back");

@@ -3,8 +3,11 @@
 //! The process is this test program itself, started a second time with a directory in its
 //! environment.
 
+#[path = "support/temporary.rs"]
+mod temporary;
+
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +18,7 @@ use remora_store::memory::Heap;
 use remora_store::snapshot::Snapshots;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
+use temporary::Temporary;
 
 const DIRECTORY: &str = "REMORA_STORE_KILLED_IN";
 const WRITERS: u64 = 4;
@@ -76,19 +80,9 @@ fn child() {
     });
 }
 
-struct Temporary(PathBuf);
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn what_was_acknowledged_is_there_after_a_kill() {
-    let name = format!("remora-store-kill-{}", std::process::id());
-    let temporary = Temporary(std::env::temp_dir().join(name));
-    std::fs::create_dir_all(&temporary.0).unwrap();
+    let temporary = Temporary::new("kill");
     let mut acknowledged = [0; WRITERS as usize];
     let mut snapshots = 0;
     for round in 0..6 {

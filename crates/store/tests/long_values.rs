@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use remora_store::codec::Codec;
 use remora_store::journal::Unlogged;
-use remora_store::memory::{Heap, Memory};
+use remora_store::memory::{Heap, Watch, Watched};
 use remora_store::store::{Change, Expiry, Old, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
 
@@ -15,41 +15,19 @@ use remora_store::tablespace::TablespaceOptions;
 const LIMIT: Duration = Duration::from_secs(60);
 const LEN: usize = 2 << 20;
 
-/// Memory that, before a long piece is written to it, waits until somebody else has done something.
-struct Attended {
-    heap: Heap,
+/// Before a long piece is written to memory, it waits until somebody else has done something.
+struct Attention {
     begin: Sender<()>,
     done: Mutex<Receiver<()>>,
 }
 
-impl Memory for Attended {
-    fn len(&self) -> u64 {
-        self.heap.len()
-    }
-
-    fn load(&self, at: u64) -> u64 {
-        self.heap.load(at)
-    }
-
-    fn store(&self, at: u64, value: u64) {
-        self.heap.store(at, value);
-    }
-
-    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
-        self.heap.compare_swap(at, old, new)
-    }
-
-    fn read(&self, at: u64, dst: &mut [u8]) {
-        self.heap.read(at, dst);
-    }
-
-    fn write(&self, at: u64, src: &[u8]) {
-        if src.len() >= LEN / 2 {
+impl Watch for Attention {
+    fn before_write(&self, _: u64, len: usize) {
+        if len >= LEN / 2 {
             self.begin.send(()).unwrap();
             let done = self.done.lock().unwrap().recv_timeout(LIMIT);
             assert!(done.is_ok(), "others wait while a long value is written");
         }
-        self.heap.write(at, src);
     }
 }
 
@@ -67,8 +45,8 @@ fn others_change_their_keys_while_a_long_value_is_written() {
     let options = Options::new(64 << 20, 3);
     let (begin, begun) = channel();
     let (say, said) = channel();
-    let heap = Heap::new(options.memory_len());
-    let memory = Attended { heap, begin, done: Mutex::new(said) };
+    let attention = Attention { begin, done: Mutex::new(said) };
+    let memory = Watched::new(options.memory_len(), attention);
     let store = Store::new(memory, Unlogged::default(), options).unwrap();
     let plain = store.create_tablespace(&TablespaceOptions::new("plain")).unwrap();
     let codec = Codec::Lz4 { head: 0 };

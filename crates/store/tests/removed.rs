@@ -1,31 +1,17 @@
 //! A directory that is removed or moved while a store keeps its log in it.
 
+#[path = "support/temporary.rs"]
+mod temporary;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use remora_store::disk::Directory;
 use remora_store::log::{
     Committer, Fields, Fsync, Log, LogError, Operation, Options, Parts, Position, Turn, open_log,
 };
-
-/// A directory of this test's own, removed at the end.
-struct Temporary(PathBuf);
-
-impl Temporary {
-    fn new(name: &str) -> Temporary {
-        let name = format!("remora-store-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).unwrap();
-        Temporary(path)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        _ = fs::remove_dir_all(&self.0);
-    }
-}
+use temporary::Temporary;
 
 /// The log of a directory, and how many records there are.
 fn opened(path: &Path) -> (Log, Committer<Directory>, u64) {

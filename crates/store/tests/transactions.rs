@@ -1,11 +1,15 @@
 //! Transactions and crashes: all of one is there afterwards, or nothing.
 
+#[path = "support/random.rs"]
+mod random;
+
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use random::Random;
 use remora_store::disk::{Disk, Fault, Faulty};
 use remora_store::front::served::Served;
 use remora_store::front::server::{Options as ServerOptions, Server};
@@ -104,15 +108,6 @@ fn read_back(disk: &Arc<Faulty>, fsync: Fsync) -> (Log, Committer<Faulty>, Vec<u
     });
     let (committer, replayed) = opened.unwrap();
     (log, committer, read, replayed)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
 }
 
 /// A crash at any step of the disk, again and again; the committer has turns amid transactions.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use remora::nic::qp::Mtu;
+use remora::nic::wire::ip::gid;
 use remora::{Device, raw};
 
 use crate::abi::*;
@@ -128,10 +129,7 @@ impl ListedCard {
 
 /// The GID of an address.
 pub fn gid_of(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
+    gid(address).octets()
 }
 
 /// The address of a GID.

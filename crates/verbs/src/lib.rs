@@ -30,4 +30,7 @@ pub mod preload;
 pub mod process;
 mod rdmacm;
 mod rsocket;
+#[cfg(test)]
+#[path = "../../remora/tests/support/skips.rs"]
+mod skips;
 pub mod sysfs;

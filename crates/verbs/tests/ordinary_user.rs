@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::{env, fs};
 
-use cm::{Program, alone, is_installed, port};
+use cm::{Program, alone, is_installed, port, skips};
 
 /// User ids that no system has given to a user: a process needs no name for its id.
 const ALICE: u32 = 65_534;
@@ -85,13 +85,12 @@ fn is_root() -> bool {
 #[test]
 fn users_find_each_other() {
     if !is_root() {
-        println!("skipped: this is an ordinary user already, as in all other tests");
-        return;
+        return skips::lacks("this is an ordinary user already, as in all other tests");
     }
     let machine = Machine::new();
     if !machine.works() {
-        println!("skipped: cannot give up rights, or others cannot read {:?}", machine.0);
-        return;
+        let folder = machine.0.display();
+        return skips::lacks(&format!("no rights to give up, or others cannot read {folder}"));
     }
     let _alone = alone();
     if is_installed("ibv_devinfo") {

@@ -24,7 +24,7 @@ fn rc_pingpong() {
             "-n 200",
             "-n 200 -g 0",
             "-n 200 -g 1",
-            "-n 200 -g 0 -e",
+            "-n 200 -g 1 -e",
             "-n 200 -g 0 -t",
             "-n 200 -g 0 -o",
             "-n 100 -g 0 -s 100000 -m 4096 -r 10",
@@ -36,17 +36,17 @@ fn rc_pingpong() {
 
 #[test]
 fn uc_pingpong() {
-    variants("ibv_uc_pingpong", &["-n 200", "-n 200 -g 0 -s 10000", "-n 200 -g 0 -e"]);
+    variants("ibv_uc_pingpong", &["-n 200", "-n 200 -g 0 -s 10000", "-n 200 -g 1 -e"]);
 }
 
 #[test]
 fn ud_pingpong() {
-    variants("ibv_ud_pingpong", &["-n 200", "-n 200 -g 0 -s 1000", "-n 200 -g 0 -e"]);
+    variants("ibv_ud_pingpong", &["-n 200", "-n 200 -g 0 -s 1000", "-n 200 -g 1 -e"]);
 }
 
 #[test]
 fn srq_pingpong() {
-    variants("ibv_srq_pingpong", &["-n 200", "-n 200 -g 0", "-n 200 -g 0 -e -q 4"]);
+    variants("ibv_srq_pingpong", &["-n 200", "-n 200 -g 0", "-n 200 -g 1 -e -q 4"]);
 }
 
 #[test]

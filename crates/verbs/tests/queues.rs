@@ -7,6 +7,7 @@ mod card;
 use std::collections::HashSet;
 use std::ptr::{self, with_exposed_provenance_mut};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use card::{Card, done, init, next, post_recv, post_send, send_wr, to_state, write_target};
 use remora_verbs::abi::*;
@@ -342,6 +343,30 @@ fn invalid_handles_are_refused() {
     assert_eq!(post_send(qp, &mut send_wr(7, IBV_WR_SEND, &mut [])), Err((libc::EINVAL, 7)));
 }
 
+/// An XRC domain of no file.
+fn xrc_domain(card: &Card) -> *mut ibv_xrcd {
+    let mut attr = ibv_xrcd_init_attr {
+        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+        fd: -1,
+        oflags: libc::O_CREAT,
+    };
+    // SAFETY: the attributes live through the call.
+    let xrcd = unsafe { xrc::open_xrcd(card.context, &mut attr) };
+    assert!(!xrcd.is_null());
+    xrcd
+}
+
+/// A receiving queue pair of an XRC domain.
+fn xrc_target(card: &Card, xrcd: *mut ibv_xrcd) -> *mut ibv_qp {
+    let mut attr = ibv_qp_init_attr_ex::zeroed();
+    (attr.comp_mask, attr.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
+    attr.qp_type = IBV_QPT_XRC_RECV;
+    // SAFETY: the attributes live through the call.
+    let target = unsafe { qp::create_qp_ex(card.context, &mut attr) };
+    assert!(!target.is_null());
+    target
+}
+
 /// A shared receive queue of an XRC domain, and its number.
 fn xrc_queue(card: &Card, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> (*mut ibv_srq, u32) {
     let mut init = ibv_srq_init_attr_ex::zeroed();
@@ -365,20 +390,9 @@ fn xrc_queue(card: &Card, xrcd: *mut ibv_xrcd, cq: *mut ibv_cq) -> (*mut ibv_srq
 fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_no_process() {
     let card = Card::open();
     let cq = card.cq(ptr::null_mut());
-    let mut attr = ibv_xrcd_init_attr {
-        comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
-        fd: -1,
-        oflags: libc::O_CREAT,
-    };
-    // SAFETY: the attributes live through the call.
-    let xrcd = unsafe { xrc::open_xrcd(card.context, &mut attr) };
-    assert!(!xrcd.is_null());
+    let xrcd = xrc_domain(&card);
     let (srq, srqn) = xrc_queue(&card, xrcd, cq);
-    let mut attr = ibv_qp_init_attr_ex::zeroed();
-    (attr.comp_mask, attr.xrcd) = (IBV_QP_INIT_ATTR_XRCD, xrcd);
-    attr.qp_type = IBV_QPT_XRC_RECV;
-    // SAFETY: the attributes live through the call.
-    let target = unsafe { qp::create_qp_ex(card.context, &mut attr) };
+    let target = xrc_target(&card, xrcd);
     let sender = card.qp(IBV_QPT_XRC_SEND, cq, ptr::null_mut());
     card.connect(target, sender);
     card.connect(sender, target);
@@ -414,6 +428,36 @@ fn xrc_reaches_a_shared_queue_through_a_queue_pair_of_no_process() {
     assert!(unsafe { qp::open_qp(card.context, &mut open) }.is_null());
     assert_eq!((qp::destroy_qp(target), qp::destroy_qp(again), qp::destroy_qp(sender)), (0, 0, 0));
     assert_eq!((srq::destroy_srq(srq), xrc::close_xrcd(xrcd), cq::destroy_cq(cq)), (0, 0, 0));
+}
+
+/// A thread opens a receiving queue pair that there is not, while another makes and destroys some.
+#[test]
+fn an_xrc_queue_pair_is_opened_while_another_is_destroyed() {
+    let card = Card::open();
+    let xrcd = xrc_domain(&card);
+    let [context, domain] = [card.context.expose_provenance(), xrcd.expose_provenance()];
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut open = ibv_qp_open_attr {
+                comp_mask: IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE,
+                qp_num: 0xff_fff0,
+                xrcd: with_exposed_provenance_mut(domain),
+                qp_context: ptr::null_mut(),
+                qp_type: IBV_QPT_XRC_RECV,
+            };
+            while !ended.load(Ordering::Relaxed) {
+                let context = with_exposed_provenance_mut(context);
+                // SAFETY: the attributes live through the call.
+                assert!(unsafe { qp::open_qp(context, &mut open) }.is_null());
+            }
+        });
+        for _ in 0..20_000 {
+            assert_eq!(qp::destroy_qp(xrc_target(&card, xrcd)), 0);
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(xrc::close_xrcd(xrcd), 0);
 }
 
 /// Takes a completion, if there is one, and records that its request has ended.

@@ -1,6 +1,9 @@
 //! Access of peers to regions and windows, between two connected queue pairs of one card.
 #![allow(clippy::undocumented_unsafe_blocks, reason = "what is passed lives on the stack")]
 
+#[path = "../../remora/tests/support/skips.rs"]
+mod skips;
+
 use std::ffi::c_void;
 use std::ptr::{null_mut, with_exposed_provenance_mut};
 
@@ -286,7 +289,7 @@ fn huge_pages_are_registered_and_reached() {
     ];
     for (kind, at) in kinds {
         let Some(at) = at else {
-            println!("skipped: this machine has no huge pages (vm.nr_hugepages), {kind} ones");
+            skips::lacks(&format!("there are no huge pages (vm.nr_hugepages), {kind} ones"));
             continue;
         };
         for access in [ALL, ALL | IBV_ACCESS_HUGETLB, ALL | IBV_ACCESS_ON_DEMAND] {

@@ -11,7 +11,7 @@
 
 use core::fmt;
 
-use wasmparser::{BinaryReaderError, CompositeInnerType, Operator, TypeSectionReader};
+use wasmparser::{BinaryReaderError, CompositeInnerType, Operator, SubType, TypeSectionReader};
 
 /// What the function costs that counts a bulk instruction.
 pub(crate) const COUNTED: u64 = 2500;
@@ -20,6 +20,11 @@ const FUNCTION: u64 = 300;
 /// What a type costs, and each of its parameters and results.
 const TYPE: u64 = 50;
 const TYPE_VALUE: u64 = 12;
+/// What each value costs that the host, or a call through a table, may pass to a function or take
+/// from it: there may be code for that beside each function.
+const PASSED: u64 = 30;
+/// So many locals cost one unit, whatever becomes of them.
+const LOCALS: u64 = 8;
 /// What it costs to take a value over a branch or call.
 const MOVED: u64 = 7;
 
@@ -31,14 +36,18 @@ pub(crate) fn types(section: TypeSectionReader<'_>) -> Result<u64, BinaryReaderE
     let mut cost = 0;
     for group in section {
         for of in group?.types() {
-            let values = match &of.composite_type.inner {
-                CompositeInnerType::Func(of) => of.params().len() + of.results().len(),
-                _ => 0,
-            };
-            cost += TYPE + TYPE_VALUE * values as u64;
+            cost += TYPE + TYPE_VALUE * passed(of);
         }
     }
     Ok(cost)
+}
+
+/// The parameters and results of a function's type.
+pub(crate) fn passed(of: &SubType) -> u64 {
+    match &of.composite_type.inner {
+        CompositeInnerType::Func(of) => (of.params().len() + of.results().len()) as u64,
+        _ => 0,
+    }
 }
 
 /// What a function costs, instruction by instruction.
@@ -61,11 +70,12 @@ pub(crate) struct FunctionCost {
 }
 
 impl FunctionCost {
-    /// The cost of function `index`, which has so many locals, without its instructions.
-    pub(crate) fn new(index: u32, locals: u32) -> FunctionCost {
+    /// The cost of function `index`, which has so many locals, and so many of parameters and
+    /// results together, without its instructions.
+    pub(crate) fn new(index: u32, locals: u32, passed: u64) -> FunctionCost {
         FunctionCost {
             index,
-            flat: FUNCTION,
+            flat: FUNCTION + u64::from(locals) / LOCALS + PASSED * passed,
             ways: 0,
             checks: 0,
             alive: locals.into(),
@@ -265,7 +275,7 @@ mod tests {
 
     /// The estimate for a function that repeats an instruction, between operands from a local.
     fn cost(times: u64, repeated: &Operator<'_>) -> u64 {
-        let mut cost = FunctionCost::new(1, 1);
+        let mut cost = FunctionCost::new(1, 1, 0);
         for _ in 0..times {
             cost.add(&Operator::LocalGet { local_index: 0 }, 1, 2);
             cost.add(repeated, 3, 2);
@@ -285,6 +295,15 @@ mod tests {
             let estimate = cost(times, &operator);
             assert!(estimate >= measured, "{times} {operator:?}: {estimate}");
             assert!(estimate < 5 * measured, "{times} {operator:?}: {estimate}");
+        }
+    }
+
+    /// Measured as above: many locals, and many parameters and results.
+    #[test]
+    fn functions_without_instructions_count_too() {
+        for (locals, passed, measured) in [(50_000, 0, 4_700), (1_000, 2_000, 58_000)] {
+            let estimate = FunctionCost::new(1, locals, passed).total();
+            assert!(estimate >= measured && estimate < 2 * measured, "{estimate}, {measured}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::limits::MODULE_MAX;
+use crate::limits::{MODULE_MAX, PARTS_MAX};
 use remora_offload::kernel::CallStatus;
 
 /// Why a module cannot be loaded.
@@ -73,6 +73,9 @@ pub enum LoadError {
         /// The elements that its limits allow.
         limit: usize,
     },
+    /// Each instance of the module would take too long to set up.
+    #[error("the module has more globals and active segments than {PARTS_MAX}, all that it may")]
+    Parts,
     /// This machine cannot run WebAssembly.
     #[error("WebAssembly cannot be run on this machine: {0}")]
     Engine(String),

@@ -8,3 +8,6 @@ use remora_offload::kernel::ModuleLimits;
 pub const MODULE_MAX: usize = ModuleLimits::LENGTH_MAX;
 /// The most that compiling a module may cost; `compile_cost` says in what unit.
 pub(crate) const COMPILE_MAX: u64 = 10_000_000;
+/// The most globals and active segments of a module. Each instance sets them up, which counts
+/// neither as its instructions nor as its memory.
+pub(crate) const PARTS_MAX: u32 = 4096;

@@ -5,19 +5,21 @@ use std::collections::BTreeSet;
 
 use wasmparser::types::Types;
 use wasmparser::{
-    BinaryReaderError, FuncToValidate, FuncValidatorAllocations, FunctionBody, Operator,
-    OperatorsReader, Parser, Payload, ValidPayload, Validator, ValidatorResources, WasmFeatures,
+    BinaryReaderError, DataKind, ElementKind, FuncToValidate, FuncValidatorAllocations,
+    FunctionBody, Operator, OperatorsReader, Parser, Payload, ValidPayload, Validator,
+    ValidatorResources, WasmFeatures, WasmModuleResources,
 };
 
 use crate::bulk::{Bulk, Counted};
 use crate::compile_cost::{self, FunctionCost};
 use crate::error::LoadError;
-use crate::limits::COMPILE_MAX;
+use crate::limits::{COMPILE_MAX, PARTS_MAX};
 
 /// Examines a module. Returns what is needed to count its bulk instructions, if it has any.
 ///
 /// # Errors
-/// The module is not valid, has an instruction that is not offered, or takes too long to compile.
+/// The module is not valid, has an instruction that is not offered, takes too long to compile, or
+/// its instances take too long to set up.
 pub(crate) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
     let mut validator = Validator::new_with_features(features());
     let mut survey = Survey::default();
@@ -28,6 +30,10 @@ pub(crate) fn survey(module: &[u8]) -> Result<Option<Counted>, LoadError> {
             if survey.cost > COMPILE_MAX {
                 return Err(LoadError::Compile("its types have too many parameters".into()));
             }
+        }
+        survey.parts += parts_of(&payload).map_err(invalid)?;
+        if survey.parts > PARTS_MAX {
+            return Err(LoadError::Parts);
         }
         match validator.payload(&payload).map_err(invalid)? {
             ValidPayload::Func(function, body) => survey.examine(function, &body)?,
@@ -48,9 +54,32 @@ fn features() -> WasmFeatures {
     known.union(WasmFeatures::TAIL_CALL).union(WasmFeatures::EXTENDED_CONST)
 }
 
+/// What a section has that each new instance gets, one by one: globals, and segments that are
+/// copied when it begins.
+fn parts_of(payload: &Payload<'_>) -> Result<u32, BinaryReaderError> {
+    let mut parts = 0;
+    match payload {
+        Payload::GlobalSection(globals) => parts = globals.count(),
+        Payload::DataSection(segments) => {
+            for segment in segments.clone() {
+                parts += u32::from(matches!(segment?.kind, DataKind::Active { .. }));
+            }
+        }
+        Payload::ElementSection(segments) => {
+            for segment in segments.clone() {
+                parts += u32::from(matches!(segment?.kind, ElementKind::Active { .. }));
+            }
+        }
+        _ => {}
+    }
+    Ok(parts)
+}
+
 /// What was found so far.
 #[derive(Default)]
 struct Survey {
+    /// See [`parts_of`].
+    parts: u32,
     cost: u64,
     /// The function that costs most.
     dearest: Option<FunctionCost>,
@@ -65,11 +94,12 @@ impl Survey {
         function: FuncToValidate<ValidatorResources>,
         body: &FunctionBody<'_>,
     ) -> Result<(), LoadError> {
+        let passed = function.resources.sub_type_at(function.ty).map_or(0, compile_cost::passed);
         let mut validator = function.into_validator(core::mem::take(&mut self.allocations));
         let mut reader = body.get_binary_reader();
         validator.read_locals(&mut reader).map_err(invalid)?;
         let mut operators = OperatorsReader::new(reader);
-        let mut cost = FunctionCost::new(validator.index(), validator.len_locals());
+        let mut cost = FunctionCost::new(validator.index(), validator.len_locals(), passed);
         while !operators.eof() {
             let (operator, offset) = operators.read_with_offset().map_err(invalid)?;
             if let Some(name) = refused(&operator) {

@@ -48,10 +48,31 @@ fn what_would_take_long_to_compile_is_refused() {
         ("conversions", function(1, &conversions)),
         ("segments", format!("(memory 1) {segments} (func {inits})")),
         ("functions", "(func)".repeat(40_000)),
+        (
+            "functions of many values",
+            wide("$t")
+                + &"(func (type $t) unreachable)".repeat(300)
+                + &{
+                    let all: String = (1..301).map(|i| format!("{i} ")).collect();
+                    format!("(table 300 funcref) (elem (i32.const 0) func {all})")
+                },
+        ),
         ("types", (0..450).map(|i| wide(&format!("$t{i}"))).collect()),
     ] {
         let refused = load(&parts);
         assert!(matches!(refused, Err(LoadError::Compile(_))), "{name}: {refused:?}");
+    }
+}
+
+#[test]
+fn what_each_instance_would_take_long_to_set_up_is_refused() {
+    let table = "(memory 1) (table 1 funcref)";
+    for part in
+        ["(global i32 (i32.const 0))", "(data (i32.const 0) \"\")", "(elem (i32.const 0) func)"]
+    {
+        let refused = load(&format!("{table} {}", part.repeat(5_000)));
+        assert_eq!(refused, Err(LoadError::Parts), "{part}");
+        assert_eq!(load(&format!("{table} {}", part.repeat(4_000))), Ok(()), "{part}");
     }
 }
 

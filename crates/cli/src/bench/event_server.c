@@ -9,7 +9,7 @@
  * client is one process with all connections, and keeps DEPTH requests in flight on each. It prints
  * the replies that it got a second. Requests and replies have 64 bytes, of which the first 8 are
  * the request's number on its connection. What has arrived together is answered together, by one
- * write or one SEND; with `one-apart` and `each-apart`, each request and each reply is a SEND.
+ * write or one SEND; behind `-apart`, each request and each reply has its own.
  *
  * Queue pairs tell each other their numbers over TCP connections, whose end is the end of the run.
  */
@@ -113,21 +113,6 @@ static void close_connection(struct connection *c)
     open_connections--;
 }
 
-static void read_tcp(struct connection *c)
-{
-    ssize_t got = read(c->tcp, c->bytes + c->partial, depth * BYTES - c->partial);
-    if (got == 0 || (got < 0 && errno == ECONNRESET))
-        return close_connection(c);
-    CHECK(got > 0 && over_tcp);
-    size_t len = c->partial + got;
-    c->partial = len % BYTES;
-    size_t answers = answer(c, c->bytes, len - c->partial);
-    /* No more is under way than the socket's buffer holds. */
-    if (answers > 0)
-        CHECK(write(c->tcp, c->bytes, answers) == (ssize_t)answers);
-    memmove(c->bytes, c->bytes + len - c->partial, c->partial);
-}
-
 /* The place of a message that arrives; behind these places are those of messages to be sent. */
 static char *place_of(struct connection *c, uint64_t slot)
 {
@@ -152,7 +137,7 @@ static void post_receive(struct connection *c, uint64_t id)
     CHECK(ibv_post_recv(c->qp, &wr, &bad) == 0);
 }
 
-static void post_one_send(struct connection *c, const char *bytes, size_t len)
+static void post_send(struct connection *c, const char *bytes, size_t len)
 {
     char *place = place_of(c, depth + c->sends % sends_max());
     memcpy(place, bytes, len);
@@ -162,11 +147,28 @@ static void post_one_send(struct connection *c, const char *bytes, size_t len)
     CHECK(ibv_post_send(c->qp, &wr, &bad) == 0);
 }
 
-static void post_send(struct connection *c, const char *bytes, size_t len)
+/* Sends messages by as few writes or SENDs as possible, or each by its own. */
+static void send_messages(struct connection *c, const char *bytes, size_t len)
 {
     size_t each = apart ? BYTES : len;
     for (size_t at = 0; at < len; at += each)
-        post_one_send(c, bytes + at, each);
+        if (!over_tcp)
+            post_send(c, bytes + at, each);
+        else /* No more is under way than the socket's buffer holds. */
+            CHECK(write(c->tcp, bytes + at, each) == (ssize_t)each);
+}
+
+static void read_tcp(struct connection *c)
+{
+    ssize_t got = read(c->tcp, c->bytes + c->partial, depth * BYTES - c->partial);
+    if (got == 0 || (got < 0 && errno == ECONNRESET))
+        return close_connection(c);
+    CHECK(got > 0 && over_tcp);
+    size_t len = c->partial + got;
+    c->partial = len % BYTES;
+    size_t answers = answer(c, c->bytes, len - c->partial);
+    send_messages(c, c->bytes, answers);
+    memmove(c->bytes, c->bytes + len - c->partial, c->partial);
 }
 
 static void handle_completion(const struct ibv_wc *wc)
@@ -177,9 +179,7 @@ static void handle_completion(const struct ibv_wc *wc)
     /* A receive is named by its connection and its place. */
     struct connection *c = &connections[wc->wr_id / depth];
     char *bytes = place_of(c, wc->wr_id % depth);
-    size_t answers = answer(c, bytes, wc->byte_len);
-    if (answers > 0)
-        post_send(c, bytes, answers);
+    send_messages(c, bytes, answer(c, bytes, wc->byte_len));
     post_receive(c, wc->wr_id);
 }
 
@@ -339,10 +339,7 @@ static double load(double time)
         memset(messages, 0, sizeof messages);
         for (; c->requests < (uint64_t)depth; c->requests++)
             memcpy(messages + c->requests * BYTES, &c->requests, sizeof c->requests);
-        if (over_tcp)
-            CHECK(write(c->tcp, messages, sizeof messages) == (ssize_t)sizeof messages);
-        else
-            post_send(c, messages, sizeof messages);
+        send_messages(c, messages, sizeof messages);
     }
     while ((end = seconds()) < start + time)
         turn();
@@ -357,7 +354,7 @@ static double load(double time)
 int main(int argc, char **argv)
 {
     CHECK(argc >= 6);
-    over_tcp = strcmp(argv[1], "tcp") == 0;
+    over_tcp = strncmp(argv[1], "tcp", 3) == 0;
     one_channel = strncmp(argv[1], "one", 3) == 0;
     apart = strstr(argv[1], "-apart") != NULL;
     is_client = strcmp(argv[2], "client") == 0;

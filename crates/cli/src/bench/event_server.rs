@@ -26,23 +26,23 @@ impl EventServer {
 
     /// The rows, each beside TCP: with a channel for each client, as key-value stores have it, and
     /// with one completion queue for all; where 16 are in flight, those that have arrived together
-    /// in one SEND, and each in a SEND of its own.
+    /// in one SEND or write, and each in its own.
     pub(super) fn cases(&self, seconds: &'static str) -> [Case<'_>; 6] {
-        let case = |name, way, depth| Case {
+        let case = |name, [way, peers]: [&'static str; 2], depth| Case {
             name,
             unit: "K requests/s",
             peer: "TCP, epoll",
             target: Target::AtLeast(1.0),
             ours: self.rate(way, depth, seconds),
-            theirs: self.rate("tcp", depth, seconds),
+            theirs: self.rate(peers, depth, seconds),
         };
         [
-            case("event_server_50", "each", 1),
-            case("event_server_50_p16", "each", 16),
-            case("event_server_50_p16_apart", "each-apart", 16),
-            case("event_server_50_shared", "one", 1),
-            case("event_server_50_shared_p16", "one", 16),
-            case("event_server_50_shared_p16_apart", "one-apart", 16),
+            case("event_server_50", ["each", "tcp"], 1),
+            case("event_server_50_p16", ["each", "tcp"], 16),
+            case("event_server_50_p16_apart", ["each-apart", "tcp-apart"], 16),
+            case("event_server_50_shared", ["one", "tcp"], 1),
+            case("event_server_50_shared_p16", ["one", "tcp"], 16),
+            case("event_server_50_shared_p16_apart", ["one-apart", "tcp-apart"], 16),
         ]
     }
 

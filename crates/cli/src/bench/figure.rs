@@ -111,18 +111,21 @@ impl Figure {
         println!("{table}\npaper: {}\nhere:  {}", self.paper, self.here);
     }
 
-    /// Remora's result beside each baseline, for each point.
+    /// Remora's result beside each baseline, or alone if there is none, for each point.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
         self.points.iter().flat_map(move |point| {
             let ours = point.ways[0];
-            self.ways.iter().zip(&point.ways).skip(1).map(move |(way, spread)| Row {
-                name: format!("{}: {}", self.id, point.x).into(),
+            let name = format!("{}: {}", self.id, point.x);
+            let alone = (point.ways.len() == 1).then(|| Row::alone(name.clone(), self.unit, ours));
+            let beside = self.ways.iter().zip(&point.ways).skip(1);
+            alone.into_iter().chain(beside.map(move |(way, spread)| Row {
+                name: name.clone().into(),
                 unit: self.unit,
                 ours,
                 peer: PeerSide { name: way.clone().into(), spread: *spread },
                 ratio: ours.median / spread.median,
                 target: Target::Any,
-            })
+            }))
         })
     }
 }
@@ -172,7 +175,7 @@ mod tests {
     fn each_point_is_a_row_for_each_baseline() {
         let mut ways: Vec<Run<'_>> = vec![Box::new(|| Ok(1.0)), Box::new(|| Ok(4.0))];
         let points = vec![Point::measure("8".into(), 2, &mut ways).unwrap()];
-        let figure = Figure {
+        let mut figure = Figure {
             id: "fig7",
             origin: "StRoM’s Figure 7",
             title: "",
@@ -188,5 +191,11 @@ mod tests {
         };
         let rows: Vec<Row> = figure.rows().collect();
         assert_eq!((rows.len(), rows[0].ratio, &*rows[0].peer.name), (1, 0.25, "READs"));
+        // Without a baseline, a point is a row all the same.
+        figure.ways.truncate(1);
+        figure.points[0].ways.truncate(1);
+        let rows: Vec<Row> = figure.rows().collect();
+        assert_eq!((rows.len(), &*rows[0].name, rows[0].ours.median), (1, "fig7: 8", 1.0));
+        assert!(rows[0].ratio.is_nan() && rows[0].peer.spread.median.is_nan());
     }
 }

@@ -27,7 +27,7 @@ impl Local {
                 rows.push(measure(case, runs)?);
             }
         }
-        report(&rows, &self.options)
+        report(&rows, "`embedded_local_lat_8B`", &self.options)
     }
 }
 

@@ -46,6 +46,8 @@ use clap::{Args, Subcommand};
 use remora::fabric::FABRIC_VARIABLE;
 use remora::offload::cpu;
 
+use crate::store::PASSWORD_VARIABLE;
+
 /// `remora bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -131,7 +133,8 @@ impl Bench {
 
     /// If another level of processor is asked for than this process would use, or the bench judges
     /// what goes by the wire, the command takes this one's place with [`cpu::VARIABLE`] or
-    /// [`FABRIC_VARIABLE`] set, for itself and for processes that it starts.
+    /// [`FABRIC_VARIABLE`] set, for itself and for processes that it starts; and without the
+    /// password of the user's own stores, of which the clients of a bench know nothing.
     fn take_environment(&self) -> Result<()> {
         let options = match &self.what {
             What::Transport(transport) => &transport.options,
@@ -151,12 +154,13 @@ impl Bench {
         let level = options.cpu.filter(|asked| *asked != cpu::level());
         let both = matches!(self.what, What::Local(_) | What::Daemon(_));
         let wire = !both && env::var_os(FABRIC_VARIABLE).is_none();
-        if level.is_none() && !wire {
+        let password = env::var_os(PASSWORD_VARIABLE).is_some();
+        if level.is_none() && !wire && !password {
             return Ok(());
         }
         let program = env::current_exe().context("cannot find this program's own file")?;
         let mut again = std::process::Command::new(program);
-        again.args(env::args_os().skip(1));
+        again.args(env::args_os().skip(1)).env_remove(PASSWORD_VARIABLE);
         again.envs(level.map(|level| (cpu::VARIABLE, level.name())));
         again.envs(wire.then_some((FABRIC_VARIABLE, "udp")));
         Err(again.exec()).context("cannot start this program again")

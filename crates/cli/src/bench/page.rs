@@ -50,6 +50,8 @@ pub(super) struct Words {
     pub(super) ours: &'static str,
     /// The command that made it.
     pub(super) command: &'static str,
+    /// Names of some rows and figures.
+    pub(super) such: &'static str,
 }
 
 /// The page's text. `more` are sections behind those of the figures.
@@ -95,26 +97,28 @@ fn table_of_rows(page: &mut String, words: Words, rows: &[Row]) -> Result<()> {
     )?;
     for row in rows {
         let verdict = row.verdict();
-        let spread = |s: &Spread| {
-            if s.median.is_nan() {
-                return "–".to_owned();
-            }
-            format!("{:.2} <small>({:.2}–{:.2})</small> {}", s.median, s.min, s.max, row.unit)
-        };
         write!(
             page,
             "<tr><td class=\"words\"><code>{}</code><td>{}<td class=\"words\">{}<td>{}\
              <td><b>{}</b><td>{}<td class=\"{verdict}\">{verdict}</tr>",
             text(&row.name),
-            spread(&row.ours),
+            cell(&row.ours, row.unit),
             text(&row.peer.name),
-            spread(&row.peer.spread),
+            cell(&row.peer.spread, row.unit),
             row.ratio(),
             row.target
         )?;
     }
     write!(page, "</table></div></section>")?;
     Ok(())
+}
+
+/// A spread in a table; a dash if it was not measured.
+fn cell(s: &Spread, unit: &str) -> String {
+    if s.median.is_nan() {
+        return "–".to_owned();
+    }
+    format!("{:.2} <small>({:.2}–{:.2})</small> {unit}", s.median, s.min, s.max)
 }
 
 fn section(page: &mut String, figure: &Figure) -> Result<()> {
@@ -139,7 +143,7 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
     for point in &figure.points {
         write!(page, "<tr><td class=\"words\">{}", text(&point.x))?;
         for s in &point.ways {
-            write!(page, "<td>{:.2} <small>({:.2}–{:.2})</small>", s.median, s.min, s.max)?;
+            write!(page, "<td>{}", cell(s, ""))?;
         }
     }
     write!(page, "</table></details></section>")?;
@@ -161,6 +165,7 @@ mod tests {
     #[test]
     fn a_page_shows_each_figure_and_is_sound_markup() {
         let spread = Spread { min: 1.0, median: 2.0, max: 4.0 };
+        let none = Spread::of(vec![f64::NAN]);
         let figure = Figure {
             id: "fig7",
             origin: "StRoM’s Figure 7",
@@ -170,15 +175,16 @@ mod tests {
             y: "latency",
             unit: "µs",
             style: Style::Lines,
-            ways: vec!["kernel".into(), "READs".into()],
-            points: vec![Point { x: "4 < 8".into(), ways: vec![spread; 2] }],
+            ways: vec!["kernel".into(), "READs".into(), "not possible here".into()],
+            points: vec![Point { x: "4 < 8".into(), ways: vec![spread, spread, none] }],
             paper: "",
             here: String::new(),
         };
-        let words = Words { title: "T", about: "", rows: "", ours: "", command: "" };
+        let words = Words { title: "T", about: "", rows: "", ours: "", command: "", such: "" };
         let page = render(words, &[], &[figure], "").unwrap();
         assert!(page.contains("Lists &amp; more") && page.contains("4 &lt; 8"), "{page}");
         assert!(page.matches("<circle").count() >= 2, "a mark for each way");
+        assert!(!page.contains("NaN"), "{page}");
         assert!(
             !page.contains("http://") || page.contains("www.w3.org"),
             "the page refers to no other file"

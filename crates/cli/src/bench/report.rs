@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use remora::offload::cpu::{self, Level};
 use serde::Serialize;
@@ -41,14 +41,37 @@ struct Written<'a> {
     cpu: &'static str,
 }
 
-/// Prints the rows, and writes them if the options ask for it.
-pub(super) fn report(rows: &[Row], options: &Options) -> Result<()> {
+/// What a benchmark has measured.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) rows: Vec<Row>,
+    pub(super) figures: Vec<Figure>,
+    /// Sections of the page behind those of the figures, and what of them are rows of JSON.
+    pub(super) sections: (String, Vec<Row>),
+}
+
+/// Prints the rows, and writes them if the options ask for it. `such` are names of some of all.
+pub(super) fn report(rows: &[Row], such: &str, options: &Options) -> Result<()> {
+    ensure_any(!rows.is_empty(), such, options)?;
     show(rows);
     write(rows, options)
 }
 
-/// Prints the rows.
+/// An error if nothing has the name that the options ask for: what was written before stays.
+fn ensure_any(is_any: bool, such: &str, options: &Options) -> Result<()> {
+    ensure!(
+        is_any,
+        "nothing is called `{}`: there are names such as {such}; without --only, all of them run",
+        options.only
+    );
+    Ok(())
+}
+
+/// Prints the rows, if there are any.
 pub(super) fn show(rows: &[Row]) {
+    if rows.is_empty() {
+        return;
+    }
     let headings = ["row", "unit", "ours", "peer", "peer's", "ratio", "target", ""];
     let mut table = output::table(headings);
     for row in rows {
@@ -76,23 +99,27 @@ pub(super) fn levels() -> String {
     }
 }
 
-/// Writes the page of rows and figures, and the rows of both if the options ask for it.
+/// Writes the rows of all if the options ask for it, and the page.
 pub(super) fn publish(
     words: page::Words,
-    mut rows: Vec<Row>,
-    figures: &[Figure],
+    found: Found,
     html: &Path,
     options: &Options,
 ) -> Result<()> {
-    let page = page::render(words, &rows, figures, "")?;
+    let Found { mut rows, figures, sections: (sections, behind) } = found;
+    let is_any = !rows.is_empty() || !figures.is_empty() || !sections.is_empty();
+    ensure_any(is_any, words.such, options)?;
+    let page = page::render(words, &rows, &figures, &sections)?;
+    rows.extend(figures.iter().flat_map(Figure::rows).chain(behind));
+    // First: what was measured is not to be lost with the page.
+    write(&rows, options)?;
     std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
     println!("\nThe plots: {}", html.display());
-    rows.extend(figures.iter().flat_map(Figure::rows));
-    write(&rows, options)
+    Ok(())
 }
 
 /// Writes the rows to the file that the options name.
-pub(super) fn write(rows: &[Row], options: &Options) -> Result<()> {
+fn write(rows: &[Row], options: &Options) -> Result<()> {
     match &options.json {
         Some(path) => {
             let cpu = cpu::level().name();

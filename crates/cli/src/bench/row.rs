@@ -126,7 +126,7 @@ pub(super) struct Row {
 impl Row {
     /// A row beside one figure of a peer: not a number where the peer is not there.
     pub(super) fn beside(
-        name: &'static str,
+        name: impl Into<Cow<'static, str>>,
         unit: &'static str,
         ours: Spread,
         (peer, figure): (&'static str, f64),
@@ -134,6 +134,15 @@ impl Row {
     ) -> Row {
         let peer = PeerSide { name: peer.into(), spread: Spread::of(vec![figure]) };
         Row { name: name.into(), unit, ours, ratio: ours.median / figure, peer, target }
+    }
+
+    /// A row that no peer has a figure for.
+    pub(super) fn alone(
+        name: impl Into<Cow<'static, str>>,
+        unit: &'static str,
+        ours: Spread,
+    ) -> Row {
+        Row::beside(name, unit, ours, ("nothing", f64::NAN), Target::Any)
     }
 
     /// The ratio in words; a dash if the peer is not there.

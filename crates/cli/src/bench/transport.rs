@@ -40,7 +40,7 @@ impl Transport {
         for (name, loss) in GOODPUT.into_iter().zip(LOSSES).filter(|(name, _)| is_wanted(name)) {
             rows.push(measure(simulated(name, loss), 1)?);
         }
-        report(&rows, &self.options)
+        report(&rows, "`write_latency_8B`, `goodput_loss_1%`", &self.options)
     }
 }
 

@@ -47,7 +47,7 @@ impl Verbs {
         for (case, runs) in cases.filter(|(case, _)| case.name.contains(&self.options.only)) {
             rows.push(measure(case, if quick { runs.min(3) } else { runs })?);
         }
-        report(&rows, &self.options)
+        report(&rows, "`ib_write_lat_8B`", &self.options)
     }
 }
 

@@ -70,9 +70,17 @@ impl TuringMachine {
         let description: Description = serde_json::from_str(&text)
             .with_context(|| format!("{path} does not describe a machine"))?;
         let Description { table, tape, head } = description;
-        let table = table.iter().map(|row| row.iter().map(Action::from).collect()).collect();
+        let table: Vec<Vec<_>> =
+            table.iter().map(|row| row.iter().map(Action::from).collect()).collect();
+        let symbols = table.first().map_or(0, Vec::len);
         let machine =
             Machine::new(table).with_context(|| format!("{path} does not describe a machine"))?;
+        if let Some(symbol) = tape.iter().find(|symbol| usize::from(**symbol) >= symbols) {
+            bail!(
+                "{path}: the tape has a symbol {symbol}, and the table knows 0 to {}",
+                symbols - 1
+            );
+        }
         if head >= tape.len() {
             bail!("{path}: the head is at {head}, beyond the tape's {} cells", tape.len());
         }

@@ -34,8 +34,9 @@ impl Run {
         };
         let source = load(&self.file, self.json)?;
         let (mut card, messages) = set_up(&source)?;
-        let (stop, end) = (stop::on_signals()?, Instant::now() + patience);
-        let goes_on = || !stop.load(Ordering::Relaxed) && Instant::now() < end;
+        let (stop, end) = (stop::on_signals()?, Instant::now().checked_add(patience));
+        let is_in_time = || end.is_none_or(|end| Instant::now() < end);
+        let goes_on = || !stop.load(Ordering::Relaxed) && is_in_time();
         let mut rests = false;
         let mut answers = Vec::new();
         // The client sends a message when the one before is answered, or when the program comes to

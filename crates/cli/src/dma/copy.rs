@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use remora::daemon::DmaClient;
-use remora::dma::Kind as MemoryKind;
+use remora::dma::MemoryKind;
 use remora::dma::choose::{Bench, chosen, open};
-use remora::dma::path::{Application, Kind, Path};
+use remora::dma::path::{Application, Path, PathKind};
 use remora::memory::Buffer;
 use remora_command::size::parse_size;
 use serde::Serialize;
@@ -21,6 +21,7 @@ use serde::Serialize;
 use super::daemon::{self, DaemonArgs};
 use super::files::CARD;
 use crate::output;
+use crate::sink::Sink;
 
 /// Bytes that are moved at a time.
 const PIECE: usize = 1 << 20;
@@ -42,7 +43,7 @@ pub(super) struct Copy {
     daemon: DaemonArgs,
     /// The way between host and card [default: the best here; see `remora dma paths`]
     #[arg(long, value_name = "NAME")]
-    path: Option<Kind>,
+    path: Option<PathKind>,
     /// Print one line of JSON about the copy, to standard error if the bytes go to standard output
     #[arg(long)]
     json: bool,
@@ -122,31 +123,36 @@ impl Copy {
         };
         let paths = Paths { bench: &bench, target: &target };
         let (mut source, mut sink) = (self.source(&paths)?, self.sink(&paths)?);
-        let mut len = self.len.unwrap_or(u64::MAX);
+        let mut left = self.len.unwrap_or(u64::MAX);
+        let backwards = self.goes_backwards(left);
         let stage = bench.card().range(MemoryKind::Near).start as usize;
         let (mut done, mut moving) = (0, Duration::ZERO);
-        while len > 0 {
-            let wanted = len.min(PIECE as u64) as usize;
+        while left > 0 {
+            let wanted = left.min(PIECE as u64) as usize;
             let got = source.fetch(&bench, wanted)?;
             if got == 0 {
                 break;
             }
             let start = Instant::now();
+            let piece = if backwards { left - got as u64 } else { done };
             // Where the bytes lie on the card between the two halves of the copy.
             let (bytes, at) = match (&self.from, &self.to) {
-                (CopyEnd::Card(address), _) | (_, CopyEnd::Card(address)) => (card, address + done),
-                _ => (bench.card().bytes(), stage as u64),
+                (CopyEnd::Card(address), _) | (_, CopyEnd::Card(address)) => {
+                    (card, on_card(*address, piece)?)
+                }
+                _ => (bench.card().bytes(), stage),
             };
-            let at = usize::try_from(at).context("no such address")?;
-            source.copy_to_card(done, bytes, at, got)?;
+            source.copy_to_card(piece, bytes, at, got)?;
             if let (CopyEnd::Card(_), CopyEnd::Card(to)) = (&self.from, &self.to) {
-                card.copy_at((to + done) as usize, card, at, got)?;
+                // (A copy between ranges that overlap would read what it has written.)
+                bench.card().bytes().copy_at(stage, card, at, got)?;
+                card.copy_at(on_card(*to, piece)?, bench.card().bytes(), stage, got)?;
             }
-            sink.copy_to_host(done, bytes, at, got)?;
+            sink.copy_to_host(piece, bytes, at, got)?;
             moving += start.elapsed();
             sink.store(&bench, got)?;
             done += got as u64;
-            len -= got as u64;
+            left -= got as u64;
         }
         ensure!(
             self.len.is_none_or(|len| len == done),
@@ -154,7 +160,22 @@ impl Copy {
             self.from,
             self.len.unwrap_or(0)
         );
+        sink.write.take().map_or(Ok(()), Sink::finish)?;
         self.report(done, moving, &source, &sink)
+    }
+
+    /// Would pieces from the start overwrite what is still to be read?
+    fn goes_backwards(&self, len: u64) -> bool {
+        let (from, to) = match (&self.from, &self.to) {
+            (CopyEnd::Card(from), CopyEnd::Card(to)) => (from, to),
+            (CopyEnd::Process { pid, addr }, CopyEnd::Process { pid: other, addr: to })
+                if pid == other =>
+            {
+                (addr, to)
+            }
+            _ => return false,
+        };
+        to.checked_sub(*from).is_some_and(|distance| 0 < distance && distance < len)
     }
 
     fn report(&self, bytes: u64, moving: Duration, source: &End, sink: &End) -> Result<()> {
@@ -216,13 +237,12 @@ impl Copy {
 
     fn sink(&self, paths: &Paths<'_>) -> Result<End> {
         let path = self.path_of(&self.to, paths)?;
-        let unwritable = || format!("cannot write {}", self.to);
-        let stream: Option<Box<dyn Write>> = match &self.to {
-            CopyEnd::Standard => Some(Box::new(io::stdout().lock())),
-            CopyEnd::File(path) => Some(Box::new(File::create(path).with_context(unwritable)?)),
+        let write = match &self.to {
+            CopyEnd::Standard => Some(Sink::create("-".as_ref())?),
+            CopyEnd::File(path) => Some(Sink::create(path)?),
             CopyEnd::Card(_) | CopyEnd::Process { .. } => None,
         };
-        Ok(End { path, read: None, write: stream })
+        Ok(End { path, read: None, write })
     }
 
     /// The path between a place and the card, for places that are not on the card.
@@ -233,7 +253,7 @@ impl Copy {
             CopyEnd::Process { pid, addr } => {
                 let len = u64::MAX >> 8;
                 let application = Application { pid, addr, len, file: None };
-                let kind = self.path.unwrap_or(Kind::ProcessVm);
+                let kind = self.path.unwrap_or(PathKind::ProcessVm);
                 let path = open(kind, &application);
                 Ok(Some(path.with_context(|| format!("no path {kind} to {place}"))?))
             }
@@ -259,15 +279,15 @@ struct Paths<'a> {
 
 impl Paths<'_> {
     /// The path that was asked for, or the best.
-    fn open(&self, forced: Option<Kind>) -> Result<Box<dyn Path>> {
+    fn open(&self, forced: Option<PathKind>) -> Result<Box<dyn Path>> {
         if let Target::Daemon(card) = self.target {
             let kind = daemon::chosen(card, forced)?;
             return daemon::open(card, self.bench, kind).with_context(|| format!("no path {kind}"));
         }
         let mut kind = chosen(forced)?;
-        if kind == Kind::Engine && matches!(self.target, Target::Files(_)) {
+        if kind == PathKind::Engine && matches!(self.target, Target::Files(_)) {
             ensure!(forced.is_none(), "the engine’s path reaches its own card only");
-            kind = Kind::Mapping;
+            kind = PathKind::Mapping;
         }
         self.bench.open(kind).with_context(|| format!("no path {kind}"))
     }
@@ -277,7 +297,7 @@ impl Paths<'_> {
 struct End {
     path: Option<Box<dyn Path>>,
     read: Option<Box<dyn Read>>,
-    write: Option<Box<dyn Write>>,
+    write: Option<Sink>,
 }
 
 impl End {
@@ -314,6 +334,12 @@ impl End {
         let Some(path) = &mut self.path else { return Ok(()) };
         Ok(path.to_host(card, from, at, len)?)
     }
+}
+
+/// Where on the card a piece lies of what begins at `address`.
+fn on_card(address: u64, piece: u64) -> Result<usize> {
+    let at = address.checked_add(piece).context("no such address")?;
+    usize::try_from(at).context("no such address")
 }
 
 /// The memory of the card whose files are in `folder`.

@@ -10,9 +10,9 @@ use clap::Args;
 use remora::daemon::{DmaClient, DmaError, ObserveError};
 use remora::dma::choose::{Bench, Measured, SIZES, choose, measure_all, or_environment};
 use remora::dma::path::Application;
-use remora::dma::path::{Kind, Path};
+use remora::dma::path::{Path, PathKind};
 use remora::dma::{
-    CardMemory, Channel, ChannelOptions, Engine, Kind as MemoryKind, RegionId, Service, Sizes,
+    CardMemory, Channel, ChannelOptions, Engine, MemoryKind, RegionId, Service, Sizes,
 };
 use remora::memory::Buffer;
 use remora::message::{DaemonPlace, place};
@@ -61,7 +61,7 @@ impl CardEngine {
     ) -> Result<RegionId> {
         Ok(match self {
             CardEngine::Own(service) => service.engine().grant_own(memory.clone(), true)?,
-            CardEngine::Daemons(card) => card.grant(Kind::Mapping, application, true)?,
+            CardEngine::Daemons(card) => card.grant(PathKind::Mapping, application, true)?,
         })
     }
 
@@ -97,13 +97,13 @@ impl DaemonArgs {
 /// Sets up a path between the memory of `bench`, this process's, and a daemon's card. Those that
 /// the card's process must walk go through its engine, by which it reaches the memory so; by the
 /// others, this process moves the bytes, which has the card's memory mapped.
-pub(super) fn open(card: &DmaClient, bench: &Bench, kind: Kind) -> io::Result<Box<dyn Path>> {
+pub(super) fn open(card: &DmaClient, bench: &Bench, kind: PathKind) -> io::Result<Box<dyn Path>> {
     match kind {
-        Kind::Engine | Kind::ProcessVm | Kind::ProcMem => {
+        PathKind::Engine | PathKind::ProcessVm | PathKind::ProcMem => {
             let through = card.through(kind, bench.application());
             Ok(Box::new(through.map_err(io::Error::other)?))
         }
-        Kind::Mapping | Kind::Memfd | Kind::Pipe | Kind::Udp => bench.open(kind),
+        PathKind::Mapping | PathKind::Memfd | PathKind::Pipe | PathKind::Udp => bench.open(kind),
     }
 }
 
@@ -117,7 +117,7 @@ pub(super) fn measured(card: &DmaClient) -> Result<Vec<Measured>> {
 }
 
 /// The path that was asked for, or else the best of [`measured`].
-pub(super) fn chosen(card: &DmaClient, forced: Option<Kind>) -> Result<Kind> {
+pub(super) fn chosen(card: &DmaClient, forced: Option<PathKind>) -> Result<PathKind> {
     Ok(choose(&measured(card)?, or_environment(forced)?)?)
 }
 

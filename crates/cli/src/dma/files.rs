@@ -6,8 +6,9 @@
 //! `DIR/xdma0_control` has the registers by which Xilinx's scripts count channels.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -15,9 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use remora::dma::{CardMemory, Kind};
+use remora::dma::{CardMemory, MemoryKind};
 use remora::memory::{Buffer, memfd};
 use rustix::fs::{FileType, Mode, OFlags, mknodat, open};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use super::SizeArgs;
@@ -93,7 +95,8 @@ impl Files {
         // Kept open, so that bytes stay in a pipe when their writer has gone.
         let mut pipes = Vec::new();
         for number in 0..self.channels {
-            for direction in ["h2c", "c2h"] {
+            // (The link first: once there is a pipe, one that is left would lead to it.)
+            for direction in ["c2h", "h2c"] {
                 let name = format!("xdma0_{direction}_{number}");
                 if !self.streaming {
                     self.link(&mut made, &name, card.as_fd().as_raw_fd())?;
@@ -113,7 +116,7 @@ impl Files {
     }
 
     fn tell(&self, card: &CardMemory, made: &Made) -> Result<()> {
-        let (near, far) = (card.range(Kind::Near), card.range(Kind::Far));
+        let (near, far) = (card.range(MemoryKind::Near), card.range(MemoryKind::Far));
         let file = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into();
         if self.json {
             return output::json_line(&Told {
@@ -166,10 +169,9 @@ impl Files {
         make: impl FnOnce(&Path) -> std::io::Result<()>,
     ) -> Result<()> {
         let path = self.dir.join(name);
-        if let Ok(about) = fs::symlink_metadata(&path) {
-            let is_left = about.is_symlink() && !path.exists();
+        if fs::symlink_metadata(&path).is_ok() {
             ensure!(
-                is_left,
+                is_left(&path),
                 "{} is there already: another card’s, or a file of yours; choose another directory",
                 path.display()
             );
@@ -187,5 +189,18 @@ impl Files {
         let memory = Buffer::map(file.as_fd(), 0, len)?;
         memory.write_at(0, &registers(self.channels, self.streaming))?;
         Ok(file)
+    }
+}
+
+/// Has an earlier run left it: is it a link to nothing, or a pipe from which nobody reads?
+fn is_left(path: &Path) -> bool {
+    let is_pipe = |about: fs::Metadata| about.file_type().is_fifo();
+    match fs::metadata(path).map(is_pipe) {
+        Ok(true) => {
+            let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            open(path, flags, Mode::empty()).is_err_and(|error| error == Errno::NXIO)
+        }
+        Ok(false) => false,
+        Err(error) => error.kind() == ErrorKind::NotFound,
     }
 }

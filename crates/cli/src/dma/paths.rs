@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use remora::dma::choose::{Cost, Measured, SIZES, choose, measured, or_environment};
-use remora::dma::path::Kind;
+use remora::dma::path::PathKind;
 use serde::Serialize;
 
 use super::daemon::{self, DaemonArgs};
@@ -14,7 +14,7 @@ use crate::output;
 pub(super) struct Paths {
     /// Force a path by its name, as REMORA_DMA_PATH does
     #[arg(long, value_name = "NAME")]
-    path: Option<Kind>,
+    path: Option<PathKind>,
     #[command(flatten)]
     daemon: DaemonArgs,
     /// Print one line of JSON
@@ -40,7 +40,7 @@ struct At {
 }
 
 impl Row {
-    fn of(path: &Measured, best: Kind) -> Row {
+    fn of(path: &Measured, best: PathKind) -> Row {
         let at = |costs: &[Cost; SIZES.len()]| {
             std::array::from_fn(|size| At {
                 bytes: SIZES[size],

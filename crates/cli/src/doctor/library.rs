@@ -109,6 +109,13 @@ fn linker() -> Option<String> {
     elf::read(&env::current_exe().ok()?).ok()??.interpreter
 }
 
+/// Is the linker that a program names this program's own? It may name anything, and only this
+/// program's is started.
+fn is_same(wanted: &str, own: &str) -> bool {
+    let file = |linker: &str| Path::new(linker).canonicalize().ok();
+    file(own).is_some_and(|own| file(wanted) == Some(own))
+}
+
 /// The dynamic linker's report.
 #[derive(Debug, Default)]
 struct Trace {
@@ -200,17 +207,19 @@ fn look_at_program(name: &OsString, variables: &Variables, checks: &mut Vec<Chec
 /// What the dynamic linker would do with the program under `remora run`.
 fn loading(program: &Program, variables: &Variables) -> Check {
     let name = program.binary.display();
-    let linker = program.elf.as_ref().and_then(|elf| elf.interpreter.as_deref());
-    let Some(linker) = linker else {
-        return Check::note(
-            "program",
-            format!("{name} is not an ELF program, so its libraries were not checked"),
+    let wanted = program.elf.as_ref().and_then(|elf| elf.interpreter.as_deref());
+    let Some(linker) = linker().filter(|own| wanted.is_some_and(|wanted| is_same(wanted, own)))
+    else {
+        let why = wanted.map_or_else(
+            || format!("{name} is not an ELF program"),
+            |wanted| format!("{name} is loaded by {wanted}, which is not asked"),
         );
+        return Check::note("program", format!("{why}, so its libraries were not checked"));
     };
     // Without the preload, which would make the linker list the library for every program.
     let variables: Variables =
         variables.iter().filter(|(name, _)| *name == LIBRARY_PATH).cloned().collect();
-    let trace = trace(Path::new(linker), &program.binary, &variables);
+    let trace = trace(Path::new(&linker), &program.binary, &variables);
     let gone = trace.libraries.iter().filter(|(_, path)| path.is_none());
     let gone: BTreeSet<&str> = gone.map(|(name, _)| name.as_str()).collect();
     if !gone.is_empty() {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use remora::interface::Interface;
 use remora::nic::qp::Mtu;
+use remora::nic::wire::ip::gid;
 use remora::{Device, DeviceOptions};
 
 use super::check::{Check, Status};
@@ -34,14 +35,7 @@ pub(super) struct OpenCard {
 pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
     let automatic = matches!(addr, "" | "auto");
     let wanted = if automatic { "127.0.0.1" } else { addr };
-    let interface = match Interface::find(wanted) {
-        Ok(interface) => interface,
-        Err(error) => {
-            let advice = "set REMORA_ADDR or --addr to an address or interface of this machine";
-            checks.push(Check::fail("address", error.to_string(), advice));
-            return None;
-        }
-    };
+    let interface = find(wanted, checks)?;
     let mut options = DeviceOptions::new();
     if !automatic {
         options = options.bind(addr);
@@ -55,6 +49,11 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
         }
     };
     let info = device.info();
+    // A daemon's card is not always where this command would open one.
+    let interface = match device.is_attached() {
+        true => find(&info.address.to_string(), checks)?,
+        false => interface,
+    };
     checks.push(Check::ok("address", whose_address(&device, automatic, &interface)));
     if info.address.is_loopback() {
         checks.push(Check::note(
@@ -71,7 +70,7 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
         "GID",
         format!(
             "{}, RoCE v2, at index 0 to {LAST_GID}: use `-g 0` for programs that need an index",
-            crate::devinfo::gid(info.address)
+            gid(info.address)
         ),
     ));
     checks.extend(gid_variables(|name| env::var(name).ok()));
@@ -81,6 +80,15 @@ pub(super) fn look(addr: &str, checks: &mut Vec<Check>) -> Option<OpenCard> {
         checks.extend(buffers(&device));
     }
     Some(OpenCard { device, link_mtu: interface.link_mtu })
+}
+
+/// The interface that has an address, or this name.
+fn find(wanted: &str, checks: &mut Vec<Check>) -> Option<Interface> {
+    let found = Interface::find(wanted).map_err(|error| {
+        let advice = "set REMORA_ADDR or --addr to an address or interface of this machine";
+        checks.push(Check::fail("address", error.to_string(), advice));
+    });
+    found.ok()
 }
 
 /// What there is to say of the card's address.

@@ -44,7 +44,7 @@ pub(super) fn look(peer: &str, card: Option<&OpenCard>, checks: &mut Vec<Check>)
         return checks.push(Check::note("route", found));
     };
     let ours = card.device.info().address;
-    if ours == to {
+    if ours == to && !card.device.is_attached() {
         // This command's card has just taken the address, so no other card had it.
         let found = format!("no card has {to}: it was free, on UDP port 4791");
         return checks.push(Check::fail("peer", found, START_IT));
@@ -73,6 +73,12 @@ fn fits(ours: IpAddr, from: IpAddr, to: IpAddr) -> Check {
         let found = format!("the card has {ours} and the peer {to}: one is IPv4, the other IPv6");
         let advice = format!("give the card an address of the peer's family: --addr {from}");
         return Check::fail("route", found, advice);
+    }
+    if from == to {
+        return Check::ok(
+            "route",
+            format!("from {ours} to {to}, an address of this machine's own"),
+        );
     }
     if ours.is_loopback() && !to.is_loopback() {
         let found = format!("the card is on loopback ({ours}), and {to} is not on this machine");
@@ -179,6 +185,9 @@ mod tests {
         assert_eq!(status("127.0.0.2", "127.0.0.1", "127.0.0.9"), Status::Ok);
         assert_eq!(status("10.0.0.1", "10.0.0.1", "10.0.0.9"), Status::Ok);
         assert_eq!(status("10.0.0.2", "10.0.0.1", "10.0.0.9"), Status::Warn);
+        // The kernel reaches an address of its own from that address.
+        assert_eq!(status("127.0.0.1", "10.0.0.9", "10.0.0.9"), Status::Ok);
+        assert_eq!(status("10.0.0.2", "10.0.0.9", "10.0.0.9"), Status::Ok);
         assert_eq!(status("127.0.0.1", "10.0.0.1", "10.0.0.9"), Status::Fail);
         assert_eq!(status("127.0.0.1", "fe80::1", "fe80::2"), Status::Fail);
     }

@@ -49,7 +49,7 @@ enum Command {
 /// `remora nic evict`.
 #[derive(Debug, Args)]
 struct Evict {
-    /// The session's name or number: see `remora nic status`
+    /// The session's name, or its number, as in %7: see `remora nic status`
     session: String,
     #[command(flatten)]
     socket: Socket,

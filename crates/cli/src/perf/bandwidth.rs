@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use remora::nic::queue::{Completion, Data, RecvRequest, SendFlags, SendRequest};
 
-use super::control::PATIENCE;
 use super::plan::{Until, Verb};
 use super::session::{Session, Work, ensure_success};
 
@@ -47,7 +46,7 @@ pub(super) fn measure(session: &mut Session, until: Until) -> Result<Bandwidth> 
     let mut inline = vec![0; plan.size.min(64) as usize];
     session.buffer().read_at(lanes[0].work.at, &mut inline)?;
     let mut out = [Completion::default(); TAKE];
-    let (mut posted, mut done) = (0, 0);
+    let (mut posted, mut done, patience) = (0, 0, 3 * plan.patience());
     let start = Instant::now();
     let mut last_seen = start;
     while !ready.is_empty() || done < posted {
@@ -62,7 +61,7 @@ pub(super) fn measure(session: &mut Session, until: Until) -> Result<Bandwidth> 
         if found > 0 {
             last_seen = now;
         }
-        ensure!(now - last_seen < 3 * PATIENCE, "no completion for {:?}", 3 * PATIENCE);
+        ensure!(now - last_seen < patience, "no completion for {patience:?}");
         if matches!(until, Until::Elapsed(time) if now - start >= time) {
             ready.clear();
         }
@@ -103,7 +102,7 @@ fn post(session: &Session, lanes: &mut [Lane], ready: &mut Vec<u32>, inline: &[u
 
 /// Serves a client until the client says that it is done; returns the number of messages received.
 pub(super) fn serve(session: &mut Session) -> Result<u64> {
-    let mut received = 0;
+    let (mut received, patience) = (0, session.plan.patience());
     let mut last_moved = Instant::now();
     loop {
         let mut moved = false;
@@ -113,7 +112,8 @@ pub(super) fn serve(session: &mut Session) -> Result<u64> {
                 received += taken;
                 moved |= taken > 0;
             } else {
-                moved |= session.device.progress();
+                // What goes by another process's card is not seen here.
+                moved |= session.device.progress() | session.device.is_attached();
             }
         }
         let over = session.control.poll()?.is_some();
@@ -131,7 +131,7 @@ pub(super) fn serve(session: &mut Session) -> Result<u64> {
             last_moved = Instant::now();
         }
         session.ensure_alive()?;
-        ensure!(last_moved.elapsed() < PATIENCE, "nothing from the client for {PATIENCE:?}");
+        ensure!(last_moved.elapsed() < patience, "nothing from the client for {patience:?}");
     }
 }
 

@@ -4,12 +4,11 @@
 //! memory for the last byte, which holds a number that changes. READ and atomics are carried out by
 //! the server's card alone, and the whole round trip is counted.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use remora::nic::queue::{Completion, Data, RecvRequest, SendFlags, SendRequest};
 
-use super::control::PATIENCE;
 use super::plan::{Until, Verb};
 use super::session::{Session, Work, ensure_success};
 
@@ -153,7 +152,8 @@ impl Side<'_> {
             self.take_completions()?;
             self.session.ensure_alive()?;
             let since = start.get_or_insert_with(Instant::now).elapsed();
-            ensure!(since < PATIENCE, "no message from the peer for {PATIENCE:?}");
+            let patience = self.session.plan.patience();
+            ensure!(since < patience, "no message from the peer for {patience:?}");
         }
     }
 
@@ -191,7 +191,8 @@ impl Side<'_> {
     }
 
     fn retire_some(&mut self) -> Result<()> {
-        let done = self.session.send_cq.spin(patience())?;
+        // The card's retries take longer than a message should.
+        let done = self.session.send_cq.spin(3 * self.session.plan.patience())?;
         ensure_success(&done)?;
         self.retired = done.wr_id;
         Ok(())
@@ -207,11 +208,6 @@ impl Side<'_> {
         }
         Ok(())
     }
-}
-
-/// The longest wait for a message: the card's retries take longer than a message should.
-fn patience() -> Duration {
-    3 * PATIENCE
 }
 
 /// The last byte of message `i`: never the same twice in a row, and not 0 at first.

@@ -16,7 +16,7 @@ mod serve;
 mod session;
 mod verify;
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -24,6 +24,7 @@ use clap::{Args, Subcommand, value_parser};
 
 use crate::DeviceArgs;
 use crate::child::{self, Helper};
+use crate::remote::reaching;
 use plan::{Mode, Plan, Until, Verb};
 use serve::DEFAULT_PORT;
 use session::Session;
@@ -119,7 +120,10 @@ impl Test {
         if !self.no_pin && server.is_some() {
             child::pin(0)?;
         }
-        let device = self.device.open()?;
+        let device = match self.node {
+            Some(_) => reaching(&self.device, node.ip())?.open()?,
+            None => self.device.open()?,
+        };
         let outcome = self.measure(&device, plan, node);
         self.device.finish(&device);
         let result = outcome?;
@@ -180,6 +184,9 @@ impl Test {
         if self.device.stats {
             args.push("--stats".into());
         }
+        if self.device.bind.as_deref().is_some_and(is_ipv6) {
+            args.extend(["--bind".into(), Ipv6Addr::LOCALHOST.to_string()]);
+        }
         let mut server = Helper::start(args)?;
         let line = server.line()?;
         let node = line.strip_prefix(serve::LISTENING).and_then(|at| at.trim().parse().ok());
@@ -188,6 +195,11 @@ impl Test {
         })?;
         Ok((server, node))
     }
+}
+
+/// Is it an address of IPv6? An interface has one of IPv4, too.
+fn is_ipv6(bind: &str) -> bool {
+    bind.parse().is_ok_and(|ip: IpAddr| ip.is_ipv6())
 }
 
 fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -23,11 +23,11 @@ pub(super) fn fill(region: &MemoryRegion, plan: &Plan, seed: u8) -> Result<()> {
     Ok(())
 }
 
-/// Compares the first `slots` slots of the inbox with the pattern.
-pub(super) fn compare(buffer: &Buffer, plan: &Plan, slots: u64, seed: u8) -> Result<()> {
+/// Compares all slots of the inbox with the pattern.
+pub(super) fn compare(buffer: &Buffer, plan: &Plan, seed: u8) -> Result<()> {
     let expected = pattern(plan, seed);
     let mut got = vec![0; expected.len()];
-    for i in 0..slots as usize {
+    for i in 0..plan.slots() as usize {
         buffer.read_at(plan.inbox(i) as usize, &mut got)?;
         if let Some(at) = got.iter().zip(&expected).position(|(a, b)| a != b) {
             bail!("byte {at} of message slot {i} is {:#x}, not {:#x}", got[at], expected[at]);

@@ -7,6 +7,8 @@ use clap::ValueEnum;
 use remora::nic::qp::Mtu;
 use remora_command::size::parse_size;
 
+use super::control::PATIENCE;
+
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(super) enum Mode {
@@ -35,6 +37,11 @@ const SIZE_MAX: u32 = 1 << 30;
 const IN_FLIGHT_MAX: u64 = 1 << 20;
 /// The most memory for messages in each direction; beyond it, queue pairs share slots.
 const SLOTS_BYTES: u64 = 64 << 20;
+
+/// The most bytes of messages of which only the last one is signaled.
+const CHUNK_BYTES: u32 = 4 << 20;
+/// The bytes a second of the slowest network that is measured.
+const SLOWEST: u64 = 1 << 20;
 
 /// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -142,9 +149,17 @@ impl Plan {
         (self.slots() * self.stride()).next_multiple_of(4096)
     }
 
-    /// One of this many requests is signaled: a quarter of those in flight.
+    /// One of this many requests is signaled: a quarter of those in flight, of which the messages
+    /// are not so long that nothing is heard of them for long.
     pub(super) fn chunk(&self) -> u32 {
-        (self.depth / 4).clamp(1, 32)
+        (self.depth / 4).clamp(1, 32).min((CHUNK_BYTES / self.size).max(1))
+    }
+
+    /// How long nothing may be heard of the peer, or of the requests in flight: as long as a slow
+    /// network takes for what comes before the next word of them.
+    pub(super) fn patience(&self) -> Duration {
+        let chunks = u64::from(self.qps) * u64::from(self.chunk()) * self.stride();
+        PATIENCE + Duration::from_secs(chunks.max(self.half()) / SLOWEST)
     }
 
     /// The name of the test, such as `write lat`.
@@ -191,6 +206,16 @@ mod tests {
         for bad in [&b""[..], b"perf\x02", &[0; 56], &Plan { qps: 0, ..plan }.encode()] {
             assert!(Plan::decode(bad).is_err());
         }
+    }
+
+    #[test]
+    fn long_messages_are_signaled_more_often_and_waited_for_longer() {
+        let of = |size| Plan { verb: Verb::Send, mode: Mode::Bw, size, qps: 2, depth: 128 };
+        let chunks = [8, 64 << 10, 1 << 20, 4 << 20, SIZE_MAX].map(|size| of(size).chunk());
+        assert_eq!(chunks, [32, 32, 4, 1, 1]);
+        assert_eq!(of(8).patience(), PATIENCE);
+        // Two messages of a GiB.
+        assert_eq!(of(SIZE_MAX).patience(), PATIENCE + Duration::from_secs(2048));
     }
 
     #[test]

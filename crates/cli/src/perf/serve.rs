@@ -1,11 +1,14 @@
 //! `remora perf serve`: the other end of a measurement.
 
 use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use remora::{Device, IncomingConnection};
+use remora::{ConnectFailure, Device, IncomingConnection};
 
 use super::plan::{Mode, Plan, Verb};
 use super::session::Session;
@@ -13,12 +16,16 @@ use super::{bandwidth, latency, verify};
 use crate::DeviceArgs;
 use crate::child;
 use crate::failure::told;
+use crate::stop;
 
 /// The port, in RDMA CM's TCP port space, on which `remora perf serve` listens by default:
 /// perftest's.
 pub(super) const DEFAULT_PORT: u16 = 18_515;
 /// The beginning of the first line; an address and a port follow.
 pub(super) const LISTENING: &str = "remora perf: listening on";
+
+/// How often is looked whether to end.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Serves tests, one after the other, until it is stopped.
 #[derive(Debug, Args)]
@@ -45,15 +52,21 @@ impl Serve {
         let listener = device
             .listen(self.port)
             .with_context(|| format!("cannot listen on port {}", self.port))?;
-        println!("{LISTENING} {}:{}", device.info().address, listener.port());
+        let at = SocketAddr::new(device.info().address, listener.port());
+        println!("{LISTENING} {at}");
         std::io::stdout().flush()?;
+        let stop = Arc::new(AtomicBool::new(false));
         if self.child {
-            child::end_with_stdin()?;
+            stop::on_end_of_input(stop.clone())?;
         }
-        loop {
-            let Ok(incoming) = listener.accept().wait(Duration::from_secs(3600)) else { continue };
+        while !stop.load(Ordering::Relaxed) {
+            let incoming = match listener.accept().wait(LOOK) {
+                Ok(incoming) => incoming,
+                Err(ConnectFailure::Timeout(_)) => continue,
+                Err(gone) => return Err(gone).context("no client can come any more"),
+            };
             let client = incoming.peer();
-            match self.serve(&device, incoming) {
+            match serve(&device, incoming, &stop) {
                 // The parent process reads only the first line.
                 Ok(plan) if !self.child => {
                     writeln!(std::io::stdout(), "{client}: {}: done", plan.name()).ok();
@@ -63,24 +76,27 @@ impl Serve {
             }
             self.device.finish(&device);
         }
+        Ok(())
     }
+}
 
-    fn serve(&self, device: &Device, incoming: IncomingConnection) -> Result<Plan> {
-        let plan = match Plan::decode(incoming.private_data()) {
-            Ok(plan) => plan,
-            Err(error) => {
-                incoming.reject(&told(&error));
-                return Err(error);
-            }
-        };
-        let mut session = Session::accept(device, plan, incoming)?;
-        let received = match (plan.mode, plan.verb) {
-            (Mode::Lat, Verb::Write | Verb::Send) => latency::answer(&mut session)?,
-            _ => bandwidth::serve(&mut session)?,
-        };
-        verify::server(&mut session, received)?;
-        // The client disconnects when it has the verdict.
-        session.connection.wait_for_end(Duration::from_secs(5));
-        Ok(plan)
-    }
+/// Serves a client, unless `stop` is set before it says that it is done.
+fn serve(device: &Device, incoming: IncomingConnection, stop: &Arc<AtomicBool>) -> Result<Plan> {
+    let plan = match Plan::decode(incoming.private_data()) {
+        Ok(plan) => plan,
+        Err(error) => {
+            incoming.reject(&told(&error));
+            return Err(error);
+        }
+    };
+    let mut session = Session::accept(device, plan, incoming)?;
+    session.stop = stop.clone();
+    let received = match (plan.mode, plan.verb) {
+        (Mode::Lat, Verb::Write | Verb::Send) => latency::answer(&mut session)?,
+        _ => bandwidth::serve(&mut session)?,
+    };
+    verify::server(&mut session, received)?;
+    // The client disconnects when it has the verdict.
+    session.connection.wait_for_end(Duration::from_secs(5));
+    Ok(plan)
 }

@@ -1,6 +1,8 @@
 //! Two connected ends, ready to run a test.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -43,6 +45,8 @@ pub(super) struct Session {
     pub(super) lossy: bool,
     /// When the connection is looked at next.
     ask_at: Instant,
+    /// This process is to end.
+    pub(super) stop: Arc<AtomicBool>,
     /// Disconnects when dropped, which comes after the queue pairs.
     pub(super) connection: Connection,
 }
@@ -117,6 +121,7 @@ impl Session {
             return Ok(());
         }
         self.ask_at = now + ASK;
+        ensure!(!self.stop.load(Ordering::Relaxed), "this process was told to end");
         let alive = self.connection.end() == remora::ConnectionEnd::Alive;
         ensure!(alive, "the peer has closed the connection");
         Ok(())
@@ -208,6 +213,7 @@ impl Half {
             mtu,
             lossy,
             ask_at: Instant::now() + ASK,
+            stop: Arc::default(),
             connection,
         };
         if receives {

@@ -1,32 +1,37 @@
 //! The last step of every test: has everything arrived?
 //!
 //! The client says that it is done; the server leaves its loop and answers. Then WRITE and SEND
-//! send one more message of fresh bytes into every slot, which the server compares. The client
-//! compares READ's result, and for atomics the server adds up the words.
+//! send one more message of fresh bytes into every slot, which the server compares. READ fills
+//! every slot once more, which the client compares, and for atomics the server adds up the words.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use remora::nic::queue::SendFlags;
 
-use super::control::{LEAST_ROOM, PATIENCE};
+use super::control::LEAST_ROOM;
 use super::pattern::{LAST, SERVER, compare, fill};
 use super::plan::Verb;
 use super::session::{Session, ensure_success};
 
 /// The client's part, after it has sent `messages` messages.
 pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
-    session.control.send(&messages.to_be_bytes(), patience())?;
-    session.control.receive(patience())?;
+    let patience = patience(session);
+    session.control.send(&messages.to_be_bytes(), patience)?;
+    session.control.receive(patience)?;
     match session.plan.verb {
-        Verb::Write | Verb::Send => send_last(session)?,
+        Verb::Write | Verb::Send => {
+            fill(&session.region, &session.plan, LAST)?;
+            once_more(session)?;
+        }
         Verb::Read => {
-            compare(session.buffer(), &session.plan, 1, SERVER)?;
+            once_more(session)?;
+            compare(session.buffer(), &session.plan, SERVER)?;
         }
         Verb::Atomic => {}
     }
-    session.control.send(&messages.to_be_bytes(), patience())?;
-    let verdict = session.control.receive(patience())?;
+    session.control.send(&messages.to_be_bytes(), patience)?;
+    let verdict = session.control.receive(patience)?;
     if !verdict.is_empty() {
         let words = remora::printable(&String::from_utf8_lossy(&verdict));
         bail!("the server has found an error: {words}");
@@ -36,8 +41,9 @@ pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
 
 /// The server's part, after it has received `received` messages (SEND only).
 pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
-    session.control.send(&[], patience())?;
-    let messages = session.control.receive(patience())?;
+    let patience = patience(session);
+    session.control.send(&[], patience)?;
+    let messages = session.control.receive(patience)?;
     let messages = messages.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
     let checked = check(session, messages, received);
     // Shortened to fit into one control message.
@@ -45,16 +51,16 @@ pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
     while verdict.len() > LEAST_ROOM {
         verdict.pop();
     }
-    session.control.send(verdict.as_bytes(), patience())?;
+    session.control.send(verdict.as_bytes(), patience)?;
     checked
 }
 
 fn check(session: &Session, messages: u64, received: u64) -> Result<()> {
     let plan = &session.plan;
     match plan.verb {
-        Verb::Write => compare(session.buffer(), plan, plan.slots(), LAST),
+        Verb::Write => compare(session.buffer(), plan, LAST),
         Verb::Send => {
-            compare(session.buffer(), plan, plan.slots(), LAST)?;
+            compare(session.buffer(), plan, LAST)?;
             ensure!(received == messages, "{received} of {messages} messages were received");
             Ok(())
         }
@@ -69,14 +75,13 @@ fn check(session: &Session, messages: u64, received: u64) -> Result<()> {
     }
 }
 
-/// Sends one more message into every slot, with bytes not sent before.
-fn send_last(session: &Session) -> Result<()> {
-    fill(&session.region, &session.plan, LAST)?;
+/// Sends, or READs, one more message into every slot.
+fn once_more(session: &Session) -> Result<()> {
     for i in 0..session.plan.slots() as usize {
         session.qps[i].post_send(&session.work(i).request(0, SendFlags::SIGNALED))?;
         let done = loop {
             // Unsignaled messages before this one may have left completions of the test itself.
-            let done = session.send_cq.spin(patience())?;
+            let done = session.send_cq.spin(patience(session))?;
             ensure_success(&done)?;
             if done.wr_id == 0 {
                 break done;
@@ -87,6 +92,6 @@ fn send_last(session: &Session) -> Result<()> {
     Ok(())
 }
 
-fn patience() -> Duration {
-    3 * PATIENCE
+fn patience(session: &Session) -> Duration {
+    3 * session.plan.patience()
 }

@@ -15,7 +15,7 @@ use remora_store::way::connect::ClientOptions;
 use serde_json::{Map, Value};
 
 use super::progress::Progress;
-use super::{StoreArgs, read_schema};
+use super::{StoreArgs, key_name, read_schema};
 use crate::sink::Sink;
 
 /// The longest piece of an answer.
@@ -136,9 +136,9 @@ impl Strangers {
         let and_more = if self.count > self.first.len() as u64 { " and others" } else { "" };
         ensure!(
             self.count == 0,
-            "values of {} are no rows of the schema, as they are shorter or longer: {}{and_more}; \
-             give the schema that they were put with, name the tablespace that has only such rows \
-             (--tablespace), or dump without --schema",
+            "values of {} are no rows of the schema, as they are shorter or longer, or hold bytes \
+             that are no text: {}{and_more}; give the schema that they were put with, name the \
+             tablespace that has only such rows (--tablespace), or dump without --schema",
             match self.count {
                 1 => "1 key".to_owned(),
                 count => format!("{count} keys"),
@@ -151,10 +151,50 @@ impl Strangers {
 
 /// What is written to.
 enum Sheet<W: Write> {
-    Csv(Box<Writer<W>>, Option<Schema>),
+    Csv(Box<Csv<W>>),
     Resp(W),
     Rdb(Box<RdbWriter<W>>),
     Json(W, Option<Schema>),
+}
+
+/// Lines of CSV. The names of the columns are written before the first, or at the end.
+struct Csv<W: Write> {
+    to: Writer<W>,
+    has_names: bool,
+    schema: Option<Schema>,
+}
+
+impl<W: Write> Csv<W> {
+    fn begin(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.has_names, true) {
+            return Ok(());
+        }
+        let columns = self.schema.as_ref().map_or(&[][..], Schema::columns);
+        self.to.write_field(key_name(columns))?;
+        match &self.schema {
+            None => self.to.write_field("value")?,
+            Some(schema) => {
+                for column in schema.columns() {
+                    self.to.write_field(&column.name)?;
+                }
+            }
+        }
+        Ok(self.to.write_record(None::<&[u8]>)?)
+    }
+
+    fn item(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.begin()?;
+        self.to.write_field(key)?;
+        match &self.schema {
+            None => self.to.write_field(value)?,
+            Some(schema) => {
+                for column in schema.columns() {
+                    self.to.write_field(column.show(value).to_string())?;
+                }
+            }
+        }
+        Ok(self.to.write_record(None::<&[u8]>)?)
+    }
 }
 
 impl<W: Write> Sheet<W> {
@@ -164,35 +204,26 @@ impl<W: Write> Sheet<W> {
             Format::Rdb => Sheet::Rdb(Box::new(RdbWriter::new(to)?)),
             Format::Json => Sheet::Json(to, schema),
             Format::Csv => {
-                let mut to = Writer::from_writer(to);
-                let names = schema.iter().flat_map(|schema| schema.columns());
-                let names: Vec<&str> = names.map(|column| column.name.as_str()).collect();
-                let values = if schema.is_some() { names } else { vec!["value"] };
-                to.write_record(std::iter::once("key").chain(values))?;
-                Sheet::Csv(Box::new(to), schema)
+                let to = Writer::from_writer(to);
+                Sheet::Csv(Box::new(Csv { to, has_names: false, schema }))
             }
         })
     }
 
     /// Whether a value can be written without a loss.
     fn takes(&self, value: &[u8]) -> bool {
-        match self {
-            Sheet::Csv(_, Some(schema)) | Sheet::Json(_, Some(schema)) => schema.is_row(value),
-            _ => true,
-        }
+        let schema = match self {
+            Sheet::Csv(csv) => csv.schema.as_ref(),
+            Sheet::Json(_, schema) => schema.as_ref(),
+            Sheet::Resp(_) | Sheet::Rdb(_) => None,
+        };
+        schema.is_none_or(|schema| schema.is_shown_whole(value))
     }
 
     fn item(&mut self, database: u64, key: &[u8], about: &About, value: &[u8]) -> Result<()> {
         match self {
             Sheet::Rdb(to) => to.put(database, key, value, about.expires_ms)?,
-            Sheet::Csv(to, None) => to.write_record([key, value])?,
-            Sheet::Csv(to, Some(schema)) => {
-                to.write_field(key)?;
-                for column in schema.columns() {
-                    to.write_field(column.show(value).to_string())?;
-                }
-                to.write_record(None::<&[u8]>)?;
-            }
+            Sheet::Csv(csv) => csv.item(key, value)?,
             Sheet::Resp(to) => match about.expires_ms {
                 None => command(to, &[b"SET", key, value])?,
                 Some(at) => command(to, &[b"SET", key, value, b"PXAT", at.to_string().as_bytes()])?,
@@ -208,7 +239,10 @@ impl<W: Write> Sheet<W> {
 
     fn finish(self) -> Result<()> {
         match self {
-            Sheet::Csv(mut to, _) => to.flush()?,
+            Sheet::Csv(mut csv) => {
+                csv.begin()?;
+                csv.to.flush()?;
+            }
             Sheet::Rdb(to) => _ = to.finish()?,
             Sheet::Resp(mut to) | Sheet::Json(mut to, _) => to.flush()?,
         }
@@ -246,7 +280,7 @@ fn json(key: &[u8], about: &About, value: &[u8], schema: Option<&Schema>) -> Map
 }
 
 /// Text as it is; other bytes as hexadecimal digits, under a name that says so.
-fn put_text(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
+pub(super) fn put_text(object: &mut Map<String, Value>, name: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => object.insert(name.into(), text.into()),
         Err(_) => {
@@ -287,6 +321,19 @@ mod tests {
     }
 
     #[test]
+    fn keys_have_a_column_of_their_own() {
+        let rows = dumped(Format::Csv, Some("key u8\n_key u8\nt text"));
+        assert!(rows.starts_with("__key,key,_key,t\n"), "{rows}");
+        let nothing = |schema: Option<&str>| {
+            let (schema, mut bytes) = (schema.map(|text| Schema::parse(text).unwrap()), Vec::new());
+            Sheet::new(Format::Csv, schema, &mut bytes).unwrap().finish().unwrap();
+            String::from_utf8(bytes).unwrap()
+        };
+        assert_eq!(nothing(None), "key,value\n");
+        assert_eq!(nothing(Some("n u8")), "key,n\n");
+    }
+
+    #[test]
     fn values_that_are_no_rows_are_refused() {
         let takes = |schema: &str, value: &[u8]| {
             let schema = Schema::parse(schema).unwrap();
@@ -296,12 +343,16 @@ mod tests {
         let found = [b"".as_slice(), b"a", b"ab", b"abc"].map(|value| takes("n u16", value));
         assert_eq!(found, [false, false, true, false]);
         assert!(takes("n u8\nt text", b"abc") && !takes("n u8\nt text", b""));
+        assert!(!takes("n u8\nt text", b"\x05\xff\xfe") && takes("c char(4)", b"ab\0\0"));
+        let days = |days: i32| takes("d date", &days.to_le_bytes());
+        assert!(days(9_000) && !days(i32::MAX));
         let mut strangers = Strangers::default();
         strangers.refuse().unwrap();
         (0..5u8).for_each(|n| strangers.note(&[b'k', b'0' + n, 0x1b], b"x"));
         let error = strangers.refuse().unwrap_err().to_string();
-        let words = "values of 5 keys are no rows of the schema, as they are shorter or longer: \
-                     `k0?` (1 bytes), `k1?` (1 bytes), `k2?` (1 bytes) and others; ";
+        let words = "values of 5 keys are no rows of the schema, as they are shorter or longer, \
+                     or hold bytes that are no text: `k0?` (1 bytes), `k1?` (1 bytes), \
+                     `k2?` (1 bytes) and others; ";
         assert!(error.starts_with(words), "{error}");
     }
 }

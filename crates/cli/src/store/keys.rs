@@ -1,7 +1,7 @@
 //! Single keys.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
@@ -66,9 +66,9 @@ impl Get {
                 "bytes": value.len(),
             }))?;
         } else if self.out.is_none() {
-            let mut out = io::stdout().lock();
+            let mut out = output::out();
             out.write_all(&value)?;
-            if io::IsTerminal::is_terminal(&out) {
+            if io::stdout().is_terminal() {
                 out.write_all(b"\n")?;
             }
             out.flush()?;

@@ -25,12 +25,15 @@ use clap::{Args, Subcommand};
 use remora::{Device, wait_for};
 use remora_command::node::address::{AddressError, NodeAddress};
 use remora_store::client::{AsyncStoreClient, StoreClient};
-use remora_store::select::schema::Schema;
+use remora_store::select::schema::{Column, Schema};
 use remora_store::way::connect::ClientOptions;
 use remora_store::way::door::PORT;
 
 use crate::remote::RemoteArgs;
 pub(crate) use info::{Told, told};
+
+/// Has the password of Redis' and memcached's clients, for servers and those who ask them.
+pub(crate) const PASSWORD_VARIABLE: &str = "REMORA_STORE_PASSWORD";
 
 /// `remora store`.
 #[derive(Debug, Args)]
@@ -202,6 +205,15 @@ fn turn_to(client: &mut StoreClient, name: &str) -> Result<()> {
     };
     client.set_tablespace(found);
     Ok(())
+}
+
+/// The column of keys in files and tables, beside those of values: none of them has its name.
+fn key_name(columns: &[Column]) -> String {
+    let mut name = "key".to_owned();
+    while columns.iter().any(|column| column.name == name) {
+        name.insert(0, '_');
+    }
+    name
 }
 
 /// Reads a file that says what columns values have.

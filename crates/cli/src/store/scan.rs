@@ -12,8 +12,9 @@ use remora_store::select::schema::{Column, Schema, Type};
 use remora_store::select::selection::{Output, Selection};
 use serde_json::{Map, Value};
 
+use super::dump::put_text;
 use super::progress::Progress;
-use super::{StoreArgs, condition, read_schema};
+use super::{StoreArgs, condition, key_name, read_schema};
 use crate::output;
 
 /// `remora store scan`.
@@ -61,7 +62,7 @@ impl Scan {
 
     /// All keys: without a schema, nothing is known of values.
     fn keys(&self) -> Result<ExitCode> {
-        let mut out = BufWriter::new(io::stdout().lock());
+        let mut out = BufWriter::new(output::out());
         let (mut failed, mut seen) = (None, Seen::new());
         let everything = Selection {
             row_least: 0,
@@ -72,11 +73,14 @@ impl Scan {
         self.store.with(|client| {
             Ok(client.scan(Some(&everything), |key, row| {
                 seen.one(key, row);
-                let key = String::from_utf8_lossy(key);
-                let line = if self.json {
-                    Value::from(key.as_ref()).to_string()
-                } else {
-                    remora::printable(&key).to_string()
+                let line = match (self.json, std::str::from_utf8(key)) {
+                    (true, Ok(text)) => Value::from(text).to_string(),
+                    (true, Err(_)) => {
+                        let mut object = Map::new();
+                        put_text(&mut object, "key", key);
+                        Value::from(object).to_string()
+                    }
+                    (false, _) => remora::printable(&String::from_utf8_lossy(key)).to_string(),
                 };
                 failed = failed.take().or(writeln!(out, "{line}").err());
             })?)
@@ -105,33 +109,35 @@ impl Scan {
     }
 
     fn columns(&self, columns: &[Column], selection: &Selection) -> Result<ExitCode> {
-        let mut out = BufWriter::new(io::stdout().lock());
-        if !self.json {
-            let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
-            writeln!(out, "key\t{}", names.join("\t"))?;
-        }
+        let mut out = BufWriter::new(output::out());
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        let of_keys = key_name(columns);
+        // It is written once it is known that the scan can begin.
+        let mut head = (!self.json).then(|| format!("{of_keys}\t{}\n", names.join("\t")));
         let (mut failed, mut seen) = (None, Seen::new());
         let done = self.store.with(|client| {
             Ok(client.scan(Some(selection), |key, row| {
                 seen.one(key, row);
-                let key = String::from_utf8_lossy(key);
                 let shown = columns.iter().map(|column| column.show(row).to_string());
                 let line = if self.json {
                     let names = columns.iter().map(|column| column.name.clone());
                     let mut object: Map<String, Value> =
                         names.zip(shown.map(Value::from)).collect();
-                    object.insert("key".into(), Value::from(key.as_ref()));
+                    put_text(&mut object, &of_keys, key);
                     Value::from(object).to_string()
                 } else {
                     let fields: Vec<String> =
                         shown.map(|field| remora::printable(&field).to_string()).collect();
+                    let key = String::from_utf8_lossy(key);
                     format!("{}\t{}", remora::printable(&key), fields.join("\t"))
                 };
-                failed = failed.take().or(writeln!(out, "{line}").err());
+                let begun = head.take().map_or(Ok(()), |head| out.write_all(head.as_bytes()));
+                failed = failed.take().or(begun.and_then(|()| writeln!(out, "{line}")).err());
             })?)
         })?;
         drop(seen);
         failed.map_or(Ok(()), Err)?;
+        head.map_or(Ok(()), |head| out.write_all(head.as_bytes()))?;
         out.flush()?;
         // What is no row of the schema was looked at, too.
         let (rows, keys) =
@@ -208,8 +214,8 @@ fn projected(wanted: &str, schema: &Schema) -> Result<Vec<Column>> {
 
 /// An aggregate's answer, as a person reads the column's values.
 fn show(name: &str, answer: Answer, schema: &Schema) -> String {
-    let column =
-        name.split_once('(').and_then(|(_, rest)| schema.column(rest.trim_end_matches(')')));
+    let argument = name.split_once('(').map(|(_, rest)| rest.trim_end_matches(')').trim());
+    let column = argument.and_then(|argument| schema.column(argument));
     match answer {
         Answer::Count(count) => count.to_string(),
         Answer::About(about) => format!("{about:.0}"),

@@ -20,6 +20,7 @@ use remora_store::tablespace::{Eviction, TablespaceOptions};
 use remora_store::way::door::PORT;
 use serde_json::json;
 
+use super::PASSWORD_VARIABLE;
 use super::cluster::{self, NodeArgs};
 use super::tablespace::Stored;
 use crate::{output, stop};
@@ -73,12 +74,13 @@ pub(super) struct Serve {
     /// Where memory is short, let go what has not been used for some time
     #[arg(long)]
     evict: bool,
-    /// The token that clients over the card must show, 32 hexadecimal digits [default: none on
-    /// loopback, a new one beyond it]
+    /// The token that clients over the card must show, 32 hexadecimal digits. Beyond loopback, give
+    /// all nodes of a cluster the same one, or they let no client over the card in [default: none
+    /// on loopback, a new one beyond it]
     #[arg(long, env = "REMORA_TOKEN", hide_env_values = true)]
     token: Option<Token>,
     /// The password of Redis' and memcached's clients
-    #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
+    #[arg(long, env = PASSWORD_VARIABLE, hide_env_values = true)]
     password: Option<String>,
     #[command(flatten)]
     group: NodeArgs,

@@ -7,10 +7,14 @@ use anyhow::{Result, bail};
 use clap::Args;
 use remora::printable;
 
+use super::figures::{FIGURES, Spread};
 use super::load::{self, Chosen, Files};
 use super::page;
+use super::progress::Progress;
 use super::result::Outcome;
-use crate::output::{self, grouped};
+use super::seeds::{self, Runs, Seeds, shown};
+use super::settings::Settings;
+use crate::output;
 
 /// `remora world compare`.
 #[derive(Debug, Args)]
@@ -22,6 +26,8 @@ pub(super) struct Compare {
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
+    seeds: Seeds,
+    #[command(flatten)]
     files: Files,
 }
 
@@ -30,103 +36,117 @@ impl Compare {
         if self.worlds.len() < 2 {
             bail!("name two worlds or more; for one, there is `remora world run`");
         }
-        let (mut outcomes, mut ran) = (Vec::new(), Vec::new());
+        self.seeds.check(&self.files)?;
+        let number = self.seeds.number().unwrap_or(1);
+        let progress = Progress::of(u64::from(number) * self.worlds.len() as u64);
+        let (mut worlds, mut status) = (Vec::new(), ExitCode::SUCCESS);
         for path in &self.worlds {
-            let done = load::load(path, self.chosen, &self.files.paths())
-                .and_then(|experiment| Ok((load::simulate(&experiment)?, experiment)));
-            match done {
-                Ok((report, experiment)) => {
-                    outcomes.push(Outcome::new(&experiment, &report));
-                    ran.push((experiment, report));
-                }
+            let outputs = self.files.paths();
+            let ran = seeds::run(path, (self.chosen, number), &outputs, &progress);
+            let own = ran.and_then(|(runs, own)| {
+                worlds.push(runs);
+                own
+            });
+            match own {
+                Ok(ExitCode::SUCCESS) => {}
+                Ok(own) => status = own,
                 Err(error) => {
-                    // What the worlds before it have come to is not lost.
-                    tell_apart(&mut outcomes, &self.worlds);
-                    show(&outcomes);
+                    drop(progress);
+                    // What has run before is not lost.
+                    tell_apart(&mut worlds, &self.worlds);
+                    show(&worlds);
                     return Err(error);
                 }
             }
         }
-        tell_apart(&mut outcomes, &self.worlds);
-        show(&outcomes);
-        let (headings, rows) = table(&outcomes);
+        drop(progress);
+        tell_apart(&mut worlds, &self.worlds);
+        show(&worlds);
+        if self.seeds.number().is_some() {
+            self.files.write(&worlds, || bail!("a page is of one seed"))?;
+            return Ok(status);
+        }
+        let (headings, rows) = table(&worlds);
+        let outcomes: Vec<Outcome> = worlds.into_iter().flat_map(|world| world.runs).collect();
         self.files.write(&outcomes, || page::comparison(&outcomes, &headings, &rows))?;
-        Ok(load::status(ran.iter().map(|(experiment, report)| (experiment, report))))
+        Ok(status)
     }
 }
 
 /// Worlds of one name have their files' behind it.
-fn tell_apart(outcomes: &mut [Outcome], paths: &[PathBuf]) {
-    let names: Vec<String> = outcomes.iter().map(|outcome| outcome.name.clone()).collect();
-    for (outcome, path) in outcomes.iter_mut().zip(paths) {
-        if names.iter().filter(|name| **name == outcome.name).count() > 1 {
-            outcome.name = format!("{} ({})", outcome.name, path.display());
+fn tell_apart(worlds: &mut [Runs], paths: &[PathBuf]) {
+    let names: Vec<String> = worlds.iter().map(|world| world.name.clone()).collect();
+    for (world, path) in worlds.iter_mut().zip(paths) {
+        if names.iter().filter(|name| **name == world.name).count() > 1 {
+            world.name = format!("{} ({})", world.name, path.display());
+            world.runs.iter_mut().for_each(|run| run.name.clone_from(&world.name));
         }
     }
 }
 
 /// Prints the table of worlds that have run, if there are any.
-fn show(outcomes: &[Outcome]) {
-    if outcomes.is_empty() {
+fn show(worlds: &[Runs]) {
+    if worlds.is_empty() {
         return;
     }
-    let (headings, rows) = table(outcomes);
+    let (headings, rows) = table(worlds);
     let columns = headings.len();
     let mut shown = output::table(headings);
     rows.into_iter().for_each(|row| _ = shown.add_row(row));
     output::align_right(&mut shown, 1..columns);
-    println!("{shown}\n(times in µs; in brackets: a multiple of the first world's)");
+    let means = if worlds.iter().any(|world| world.runs.len() > 1) {
+        "means of all seeds, and behind them the lowest and the highest; "
+    } else {
+        ""
+    };
+    println!("{shown}\n(times in µs; {means}in brackets: a multiple of the first world's)");
 }
 
-/// A figure of a world; `None` if no flow has ended.
-type Figure = fn(&Outcome) -> Option<f64>;
-/// A number of packets of a world.
-type Count = fn(&Outcome) -> u64;
-
 /// A row for each figure, a column for each world.
-fn table(outcomes: &[Outcome]) -> (Vec<String>, Vec<Vec<String>>) {
-    let names = outcomes.iter().map(|outcome| printable(&outcome.name));
+fn table(worlds: &[Runs]) -> (Vec<String>, Vec<Vec<String>>) {
+    let names = worlds.iter().map(|world| printable(&world.name));
     let headings = core::iter::once("figure".to_owned()).chain(names).collect();
-    let figures: [(&str, Figure); 7] = [
-        ("mean completion", |o| Some(o.times_us?.mean)),
-        ("p50 completion", |o| Some(o.times_us?.p50)),
-        ("p99 completion", |o| Some(o.times_us?.p99)),
-        ("mean slowdown", |o| o.times_us.map(|_| o.mean_slowdown)),
-        ("p99 slowdown", |o| o.times_us.map(|_| o.p99_slowdown)),
-        ("goodput, Gb/s a host", |o| o.times_us.map(|_| o.gigabits_per_host)),
-        ("end", |o| o.times_us.map(|_| o.end_us)),
-    ];
-    let mut rows = vec![row("transport", outcomes, |o| o.transport.to_owned())];
-    rows.push(row("flows done", outcomes, |o| format!("{} of {}", o.done, o.flows)));
-    if outcomes.iter().any(|outcome| outcome.deadlock.is_some()) {
-        rows.push(row("deadlock at", outcomes, |o| {
-            o.deadlock.as_ref().map_or("–".into(), |stuck| format!("{:.2}", stuck.found_us))
+    // All runs of a world have its settings.
+    let first = |world: &Runs| world.runs.first().map(|run| run.settings.clone());
+    let settings: Vec<Settings> = worlds.iter().filter_map(first).collect();
+    let mut rows = vec![row("transport", worlds, |world| world.transport.to_owned())];
+    for name in Settings::apart(&settings) {
+        let cells = settings.iter().map(|own| own.all.get(name).map_or("–".into(), String::clone));
+        rows.push(core::iter::once(name.to_owned()).chain(cells).collect());
+    }
+    rows.push(row("flows done", worlds, |world| {
+        let sum = |of: fn(&Outcome) -> usize| world.runs.iter().map(of).sum::<usize>();
+        format!("{} of {}", sum(|run| run.done), sum(|run| run.flows))
+    }));
+    let stuck = |world: &Runs| -> Vec<f64> {
+        world.runs.iter().filter_map(|run| Some(run.deadlock.as_ref()?.found_us)).collect()
+    };
+    if worlds.iter().any(|world| !stuck(world).is_empty()) {
+        rows.push(row("deadlock at", worlds, |world| match *stuck(world) {
+            [] => "–".into(),
+            [at] => format!("{at:.2}"),
+            ref all => format!("in {} runs", all.len()),
         }));
     }
-    for (name, figure) in &figures {
-        let first = figure(&outcomes[0]);
-        rows.push(row(name, outcomes, |outcome| match (figure(outcome), first) {
-            (Some(value), Some(first)) if first > 0.0 => {
-                format!("{value:.2} ({:.2})", value / first)
+    for figure in FIGURES.iter().filter(|figure| figure.key != "failed") {
+        let first = worlds.first().and_then(|world| figure.over(&world.runs));
+        rows.push(row(figure.name, worlds, |world| {
+            let Some(Spread { mean, lowest, highest, .. }) = figure.over(&world.runs) else {
+                return "–".to_owned();
+            };
+            let mut cell = shown(figure, mean);
+            if let Some(first) = first.filter(|first| first.mean > 0.0 && !figure.counts) {
+                cell += &format!(" ({:.2})", mean / first.mean);
             }
-            (Some(value), _) => format!("{value:.2}"),
-            (None, _) => "–".to_owned(),
+            if world.runs.len() > 1 {
+                cell += &format!(" {}–{}", shown(figure, lowest), shown(figure, highest));
+            }
+            cell
         }));
     }
-    let counts: [(&str, Count); 5] = [
-        ("packets sent", |o| o.packets.sent),
-        ("dropped", |o| {
-            let p = o.packets;
-            p.dropped_full + p.dropped_loss + p.dropped_down + p.dropped_no_path
-        }),
-        ("sent again", |o| o.packets.sent_again),
-        ("marked", |o| o.packets.marked),
-        ("pauses", |o| o.packets.pauses),
-    ];
-    rows.extend(counts.iter().map(|(name, count)| row(name, outcomes, |o| grouped(count(o)))));
     (headings, rows)
 }
 
-fn row(name: &str, outcomes: &[Outcome], cell: impl Fn(&Outcome) -> String) -> Vec<String> {
-    core::iter::once(name.to_owned()).chain(outcomes.iter().map(cell)).collect()
+fn row(name: &str, worlds: &[Runs], cell: impl Fn(&Runs) -> String) -> Vec<String> {
+    core::iter::once(name.to_owned()).chain(worlds.iter().map(cell)).collect()
 }

@@ -13,6 +13,8 @@ use super::stages::tiers;
 const WIDTH: f64 = 1060.0;
 /// The distance of two tiers.
 const STEP: f64 = 130.0;
+/// A switch that is so wide has its name inside.
+const NAMED: f64 = 30.0;
 /// The most cables that are drawn one by one: more than the 6,144 of SRNIC's 4,096 servers.
 const MOST: usize = 8192;
 
@@ -26,7 +28,7 @@ pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) ->
     }
     let places = places(topology);
     let height = places.values().map(|place| place.1).fold(0.0, f64::max) + 44.0;
-    let busy = busy(experiment, record, report.stopped);
+    let busy = busy(experiment, record, report.lasted());
     let stuck = report.deadlock.as_ref().map_or(&[][..], |deadlock| &deadlock.links);
     let mut svg =
         format!("<svg role=\"img\" viewBox=\"0 0 {WIDTH} {height}\" font-family=\"sans-serif\">");
@@ -44,9 +46,12 @@ pub(super) fn draw(experiment: &Experiment, report: &Report, record: &Record) ->
             busy * 100.0
         )?;
     }
-    let crowded = topology.hosts > 64 || topology.switches > 40;
-    for (node, (x, y)) in &places {
-        node_mark(&mut svg, *node, (*x, *y), crowded)?;
+    for row in rows(topology).values() {
+        let room = WIDTH / row.len() as f64;
+        let every = label_every(row, room);
+        for (i, node) in row.iter().enumerate() {
+            node_mark(&mut svg, *node, places[node], (room, i % every == 0))?;
+        }
     }
     svg.push_str("</svg>");
     Ok(svg + &legend())
@@ -62,32 +67,67 @@ fn way(places: &BTreeMap<Node, (f64, f64)>, (x1, y1): (f64, f64), (x2, y2): (f64
     }
 }
 
-/// A host or a switch; where there is room, with its name.
-fn node_mark(svg: &mut String, node: Node, (x, y): (f64, f64), crowded: bool) -> Result<()> {
+/// A node's name where there is room for it.
+fn label(node: Node) -> String {
+    match node {
+        Node::Host(host) => host.to_string(),
+        Node::Switch(switch) => format!("s{switch}"),
+    }
+}
+
+/// One in how many nodes of a row has its name, so that none touches the next one: 1, 2, 5, 10 …
+fn label_every(row: &[Node], room: f64) -> usize {
+    /// What a letter takes, and what is left between two names.
+    const LETTER: f64 = 6.5;
+    const SPACE: f64 = 8.0;
+    let longest = row.iter().map(|node| label(*node).len()).max().unwrap_or(0);
+    let need = longest as f64 * LETTER + SPACE;
+    let mut every = 1;
+    while every as f64 * room < need && every < row.len() {
+        let is_two = every.to_string().starts_with('2');
+        every = if is_two { every / 2 * 5 } else { every * 2 };
+    }
+    every
+}
+
+/// A host or a switch in a row that has so much room for each, with its name, if it has one.
+fn node_mark(
+    svg: &mut String,
+    node: Node,
+    (x, y): (f64, f64),
+    (room, is_named): (f64, bool),
+) -> Result<()> {
+    let mut below = 4.0;
     match node {
         Node::Host(_) => {
-            let r = if crowded { 2.0 } else { 8.0 };
+            let r = (room * 0.36).clamp(1.5, 8.0);
+            below = r + 14.0;
             write!(
                 svg,
-                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\" fill=\"#fff\" stroke=\"#464c54\">\
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r:.1}\" fill=\"#fff\" stroke=\"#464c54\">\
                  <title>{node}</title></circle>"
             )?;
         }
         Node::Switch(_) => {
-            let (w, h) = if crowded { (8.0, 6.0) } else { (34.0, 18.0) };
+            let w = (room * 0.8).clamp(3.0, 34.0);
+            let is_wide = w >= NAMED;
+            let h = if is_wide { 18.0 } else { 6.0 };
+            // A name that has no room inside stands above.
+            below = if is_wide { below } else { -8.0 };
             let (left, top) = (x - w / 2.0, y - h / 2.0);
             write!(
                 svg,
-                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{w}\" height=\"{h}\" rx=\"3\" \
+                "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{w:.1}\" height=\"{h}\" rx=\"3\" \
                  fill=\"#e9eef5\" stroke=\"#464c54\"><title>{node}</title></rect>"
             )?;
         }
     }
-    if !crowded {
-        let (name, y, colour) = match node {
-            Node::Host(host) => (host.to_string(), y + 24.0, "#57606a"),
-            Node::Switch(switch) => (format!("s{switch}"), y + 4.0, "#22272e"),
+    if is_named {
+        let colour = match node {
+            Node::Host(_) => "#57606a",
+            Node::Switch(_) => "#22272e",
         };
+        let (name, y) = (label(node), y + below);
         write!(
             svg,
             "<text x=\"{x:.1}\" y=\"{y:.1}\" font-size=\"11\" text-anchor=\"middle\" \
@@ -97,10 +137,16 @@ fn node_mark(svg: &mut String, node: Node, (x, y): (f64, f64), crowded: bool) ->
     Ok(())
 }
 
-/// Where nodes stand: each tier in a row, hosts lowest, evenly.
-fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
+/// The nodes of each tier, hosts first.
+fn rows(topology: &Topology) -> BTreeMap<u32, Vec<Node>> {
     let mut rows: BTreeMap<u32, Vec<Node>> = BTreeMap::new();
     tiers(topology).into_iter().for_each(|(node, tier)| rows.entry(tier).or_default().push(node));
+    rows
+}
+
+/// Where nodes stand: each tier in a row, hosts lowest, evenly.
+fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
+    let rows = rows(topology);
     let top = rows.keys().last().copied().unwrap_or(0);
     let mut places = BTreeMap::new();
     for (tier, row) in rows {
@@ -114,12 +160,12 @@ fn places(topology: &Topology) -> BTreeMap<Node, (f64, f64)> {
 }
 
 /// By cable: the share of the time in which the busier of its directions was in use.
-fn busy(experiment: &Experiment, record: &Record, end: Ps) -> Vec<f64> {
+fn busy(experiment: &Experiment, record: &Record, lasted: Ps) -> Vec<f64> {
     let topology = &experiment.cluster.topology;
     let share = |(cable, links): (&Cable, [u32; 2])| {
         let bytes = links.map(|link| record.links[link as usize].usage.bytes);
         let time = cable.rate.time(bytes[0].max(bytes[1]));
-        (time as f64 / end.max(1) as f64).min(1.0)
+        (time as f64 / lasted as f64).min(1.0)
     };
     topology.cables.iter().zip(topology.links_of_cables()).map(share).collect()
 }
@@ -151,4 +197,25 @@ fn legend() -> String {
     };
     let entries: String = [0.0, 0.25, 0.6, 1.0].map(entry).concat();
     format!("<div class=\"key\">{entries}</div>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of neighbours do not touch, and a row has some, however long it is.
+    #[test]
+    fn names_are_thinned_out() {
+        for hosts in [1, 8, 40, 50, 64, 100, 128, 1024, 4096, 65_536] {
+            let row: Vec<Node> = (0..hosts).map(Node::Host).collect();
+            let room = WIDTH / f64::from(hosts);
+            let every = label_every(&row, room);
+            let width = (hosts - 1).to_string().len() as f64 * 6.5;
+            assert!(every as f64 * room > width || every >= row.len(), "{hosts}: {every}");
+            assert!(hosts > 40 || every == 1, "{hosts}: {every}");
+            assert!(row.len() / every >= 10 || every == 1, "{hosts}: {every}");
+            let digits = every.to_string();
+            assert!(digits.trim_end_matches('0').len() == 1, "a round number: {every}");
+        }
+    }
 }

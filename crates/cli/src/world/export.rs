@@ -1,5 +1,6 @@
 //! `remora world export`: files that other simulators, their tools and Wireshark read.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -10,10 +11,10 @@ use clap::Args;
 use remora::nic::wire::ROCE_PORT;
 use remora::pcap::Capture;
 use remora_sim::experiment::Experiment;
-use remora_sim::flows::{Record, RecordOptions};
+use remora_sim::flows::{Record, RecordOptions, Report};
 use remora_sim::format::{hpcc, hpcc_out};
 use remora_sim::net::time::{NS, US};
-use remora_sim::net::{Link, Node};
+use remora_sim::net::{Change, Link, Node, Ps};
 
 use super::load::{self, Chosen};
 use crate::output::{counted, grouped};
@@ -70,6 +71,11 @@ impl Export {
         let mut experiment = load::load(&self.world, self.chosen, &outputs)?;
         if let Some(path) = &self.topology {
             load::write(path, experiment.topology.write())?;
+            let is_told =
+                |(at, change): &(Ps, Change)| *at == 0 && matches!(change, Change::Loss { .. });
+            if !experiment.cluster.changes.iter().all(is_told) {
+                eprintln!("the format cannot say what fails or changes: it is left out");
+            }
         }
         if let Some(path) = &self.flows {
             let (text, left) = experiment.flows.write(&experiment.topology);
@@ -91,17 +97,27 @@ impl Export {
         self.prepare(&mut experiment)?;
         let report = load::simulate(&experiment)?;
         print!("{report}");
+        self.write(&experiment, &report)?;
+        Ok(load::status([(&experiment, &report)]))
+    }
+
+    /// Writes what the run has come to.
+    fn write(&self, experiment: &Experiment, report: &Report) -> Result<()> {
         if let Some(path) = &self.fct {
-            let text = hpcc::write_fct(&report, &experiment.flows, &experiment.topology);
+            let text = hpcc::write_fct(report, &experiment.flows, &experiment.topology);
             load::write(path, text)?;
         }
-        let status = load::status([(&experiment, &report)]);
-        let Some(record) = &report.record else { return Ok(status) };
+        let Some(record) = &report.record else { return Ok(()) };
         if let Some(path) = &self.pfc {
             load::write(path, hpcc_out::write_pfc(record, &experiment.topology))?;
         }
         if let Some(path) = &self.qlen {
             load::write(path, hpcc_out::write_qlen(record, &experiment.topology))?;
+            let most = record.most_kilobytes();
+            if record.links.iter().any(|link| link.histogram.len() > most) {
+                let most = grouped(most as u64);
+                eprintln!("{}: queues of more than {most} KB count as such", path.display());
+            }
         }
         if let Some(path) = &self.series {
             let told = || format!("cannot write {}", path.display());
@@ -109,12 +125,13 @@ impl Export {
             series(file, record, &experiment.cluster.topology.links()).with_context(told)?;
         }
         if let Some(path) = &self.pcapng {
-            write_packets(path, record)?;
+            let links = experiment.cluster.topology.links();
+            write_packets(path, record, &links)?;
         }
         if record.notes.missed > 0 {
             eprintln!("{} entries found no room", grouped(record.notes.missed));
         }
-        Ok(status)
+        Ok(())
     }
 
     /// Has all be recorded that is to be written.
@@ -146,26 +163,32 @@ impl Export {
 /// Writes what was sampled: the end of each interval, a link's ends, the longest queue, the rate.
 fn series(mut out: impl Write, record: &Record, links: &[Link]) -> std::io::Result<()> {
     writeln!(out, "time_us,from,to,queue_bytes,gigabits_per_second")?;
-    let last = record.every.saturating_mul(record.samples);
     for (i, (Link { from, to, .. }, link)) in links.iter().zip(&record.links).enumerate() {
-        for ((interval, queue), rate) in (1..).zip(&link.queue).zip(record.rates(i)) {
-            let at = record.interval().saturating_mul(interval).min(last) as f64 / US as f64;
+        for ((end, queue), rate) in record.ends().zip(&link.queue).zip(record.rates(i)) {
+            let at = end as f64 / US as f64;
             writeln!(out, "{at},{from},{to},{queue},{:.3}", rate / 1e9)?;
         }
     }
     out.flush()
 }
 
-fn write_packets(path: &Path, record: &Record) -> Result<()> {
+fn write_packets(path: &Path, record: &Record, links: &[Link]) -> Result<()> {
     let told = || format!("cannot write {}", path.display());
     let file = BufWriter::new(File::create(path).with_context(told)?);
-    capture(file, record).with_context(told)
+    capture(file, record, links).with_context(told)
 }
 
-fn capture(out: impl Write, record: &Record) -> std::io::Result<()> {
-    let mut capture = Capture::new(out, "simulated")?;
+/// Each link that has packets is an interface.
+fn capture(out: impl Write, record: &Record, links: &[Link]) -> std::io::Result<()> {
+    let captured: BTreeSet<u32> = record.notes.packets.iter().map(|note| note.link).collect();
+    let name =
+        |link: &u32| format!("{} to {}", links[*link as usize].from, links[*link as usize].to);
+    let names: Vec<String> = captured.iter().map(name).collect();
+    let mut capture = Capture::of(out, names.iter().map(String::as_str))?;
+    let interfaces: BTreeMap<u32, u32> = captured.into_iter().zip(0..).collect();
     for note in &record.notes.packets {
         let wire = note.wire();
+        capture.on(interfaces[&note.link]);
         capture.received(note.at / NS, &wire.datagram(), ROCE_PORT)?;
     }
     capture.flush()

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
+use remora_sim::format::htsim;
 
 use super::load::{self, Chosen};
 use crate::output;
@@ -58,6 +59,7 @@ impl Import {
         let chosen = Chosen { seed: None, threads: None };
         let experiment = load::parse(&self.to, &text, chosen, &[self.to.as_path()])?;
         load::write(&self.to, text)?;
+        self.tell_left_out()?;
         println!(
             "{}: {}, {}, {}",
             self.to.display(),
@@ -65,6 +67,21 @@ impl Import {
             output::counted(experiment.cluster.topology.switches.into(), "switch"),
             output::counted(experiment.flows.flows.len() as u64, "flow")
         );
+        Ok(())
+    }
+
+    /// Says what the files have that the world does not take from them.
+    fn tell_left_out(&self) -> Result<()> {
+        let files = if self.format == Format::Htsim { &self.files[..] } else { &[] };
+        for file in files {
+            let left = htsim::left_out(&load::read(file)?).join(", ");
+            if !left.is_empty() {
+                let file = file.display();
+                eprintln!(
+                    "{file}: left out: {left}; [switch] and `class` are for the world to say"
+                );
+            }
+        }
         Ok(())
     }
 

@@ -1,6 +1,8 @@
 //! Opens world files, shows the mistakes in them, runs what they say, and writes figures and pages.
 //! [`remora_sim::experiment`] parses what a file says.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -15,7 +17,7 @@ use remora_sim::flows::Report;
 use remora_sim::net::time::NEVER;
 use serde::Serialize;
 
-use super::progress;
+use super::progress::Progress;
 use crate::output;
 
 /// The most bytes of a file that a world names.
@@ -62,19 +64,19 @@ impl Files {
         figures: &impl Serialize,
         page: impl FnOnce() -> Result<String>,
     ) -> Result<()> {
+        if let Some(path) = &self.json {
+            output::write_json(path, figures)?;
+        }
         if let Some(path) = &self.page {
             write(path, page()?)?;
             println!("The page: {}", path.display());
         }
-        match &self.json {
-            Some(path) => output::write_json(path, figures),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
 /// Reads a file that is neither endless nor huge.
-fn read(path: &Path) -> Result<String> {
+pub(super) fn read(path: &Path) -> Result<String> {
     let told = || format!("cannot read {}", path.display());
     let mut bytes = Vec::new();
     let file = File::open(path).with_context(told)?;
@@ -92,9 +94,7 @@ fn read(path: &Path) -> Result<String> {
 /// Reads a world file; shows the mistake in it as a compiler would. None of `outputs`, which are to
 /// be written later, may be a file that it reads.
 pub(super) fn load(path: &Path, chosen: Chosen, outputs: &[&Path]) -> Result<Experiment> {
-    keep_input(path, outputs)?;
-    let text = read(path)?;
-    parse(path, &text, chosen, outputs)
+    Source::read(path, outputs)?.load(chosen)
 }
 
 /// An error if a file that is read would be written, too.
@@ -116,32 +116,79 @@ pub(super) fn parse(
     chosen: Chosen,
     outputs: &[&Path],
 ) -> Result<Experiment> {
-    let beside = path.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let files = |name: &str| {
-        let file = beside.join(name);
-        let text = keep_input(&file, outputs).and_then(|()| read(&file));
-        text.map_err(|error| format!("{error:#}"))
-    };
-    let parsed = Experiment::parse(text, &files, chosen.overrides()).map(|mut experiment| {
-        if experiment.name.is_empty() {
-            experiment.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    Source::new(path, text.to_owned(), outputs).load(chosen)
+}
+
+/// The text of a world file, and of those that it names: each is read once, also for many runs.
+pub(super) struct Source<'a> {
+    path: &'a Path,
+    text: String,
+    outputs: &'a [&'a Path],
+    named: RefCell<BTreeMap<PathBuf, String>>,
+}
+
+impl<'a> Source<'a> {
+    /// Reads the world file.
+    pub(super) fn read(path: &'a Path, outputs: &'a [&'a Path]) -> Result<Source<'a>> {
+        keep_input(path, outputs)?;
+        Ok(Source::new(path, read(path)?, outputs))
+    }
+
+    fn new(path: &'a Path, text: String, outputs: &'a [&'a Path]) -> Source<'a> {
+        Source { path, text, outputs, named: RefCell::default() }
+    }
+
+    /// The world. Says what in it may not be meant.
+    pub(super) fn load(&self, chosen: Chosen) -> Result<Experiment> {
+        let experiment = self.load_again(chosen)?;
+        let name = printable(&experiment.name);
+        experiment.warnings.iter().for_each(|what| eprintln!("remora: \"{name}\": {what}"));
+        Ok(experiment)
+    }
+
+    /// As [`Source::load`], without a word of what may not be meant.
+    pub(super) fn load_again(&self, chosen: Chosen) -> Result<Experiment> {
+        let Source { path, text, .. } = self;
+        let files = |name: &str| self.named(name).map_err(|error| format!("{error:#}"));
+        let parsed = Experiment::parse(text, &files, chosen.overrides()).map(|mut experiment| {
+            if experiment.name.is_empty() {
+                let own = path.file_stem().unwrap_or_default();
+                experiment.name = own.to_string_lossy().into_owned();
+            }
+            experiment
+        });
+        parsed.map_err(|mistake| {
+            let Mistake { at, message, help } = mistake;
+            let name = path.display().to_string();
+            let colour = std::io::stderr().is_terminal();
+            eprintln!("{}\n", Diagnostic { at, message, help }.render(&name, text, colour));
+            anyhow!("{name} has a mistake, and nothing was run or written")
+        })
+    }
+
+    /// The text of a file that the world names.
+    fn named(&self, name: &str) -> Result<String> {
+        let file = self.path.parent().map_or_else(PathBuf::new, Path::to_owned).join(name);
+        if let Some(text) = self.named.borrow().get(&file) {
+            return Ok(text.clone());
         }
-        experiment
-    });
-    parsed.map_err(|mistake| {
-        let Mistake { at, message, help } = mistake;
-        let name = path.display().to_string();
-        let colour = std::io::stderr().is_terminal();
-        eprintln!("{}\n", Diagnostic { at, message, help }.render(&name, text, colour));
-        anyhow!("{name} has a mistake, and nothing was run or written")
-    })
+        keep_input(&file, self.outputs)?;
+        let text = read(&file)?;
+        self.named.borrow_mut().insert(file, text.clone());
+        Ok(text)
+    }
 }
 
 /// Runs an experiment with a bar of its progress.
 pub(super) fn simulate(experiment: &Experiment) -> Result<Report> {
+    simulate_of(experiment, &Progress::of(1))
+}
+
+/// Runs an experiment, as the next of several runs.
+pub(super) fn simulate_of(experiment: &Experiment, progress: &Progress) -> Result<Report> {
     let Experiment { cluster, flows, name, .. } = experiment;
     let told = || format!("cannot run \"{}\"", printable(name));
-    progress::run(cluster, &flows.flows).with_context(told)
+    progress.run(cluster, &flows.flows).with_context(told)
 }
 
 /// What the help of commands that run worlds says of their exit statuses.

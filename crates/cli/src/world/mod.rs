@@ -3,11 +3,14 @@
 //! - [`run`], [`compare`], [`import`], [`export`]: its commands. [`load`]: reads world files, and
 //!   shows their mistakes.
 //! - [`result`]: a run's figures, as a table and as JSON. [`stages`]: where time was lost.
+//!   [`workloads`]: figures by workload. [`settings`]: those of its transport.
+//! - [`figures`]: those by which worlds are compared. [`seeds`]: a world with several seeds.
 //! - [`page`], [`drawing`], [`plots`]: the page of a run. [`progress`]: a run's bar.
 
 mod compare;
 mod drawing;
 mod export;
+mod figures;
 mod import;
 mod load;
 mod page;
@@ -15,7 +18,10 @@ mod plots;
 pub(crate) mod progress;
 mod result;
 mod run;
+mod seeds;
+mod settings;
 mod stages;
+mod workloads;
 
 use std::process::ExitCode;
 
@@ -27,6 +33,7 @@ use clap::{Args, Subcommand};
 #[command(after_help = "\
 Examples:
   remora world run examples/worlds/incast.toml --page incast.html
+  remora world run examples/worlds/fat-tree.toml --seeds 10 --json spread.json
   remora world compare examples/worlds/fat-tree.toml spray.toml
   remora world import hpcc topology.txt flow.txt --to world.toml
   remora world export world.toml --fct fct.txt --pfc pfc.txt --qlen qlen.txt

@@ -11,6 +11,7 @@ use remora_sim::net::time::US;
 use super::drawing;
 use super::plots::{Line, Plot};
 use super::result::{Class, Outcome};
+use super::workloads;
 use crate::bench::page::{STYLE, processor, text};
 
 /// The points of a plot of pauses, of which there may be millions.
@@ -26,7 +27,9 @@ pub(super) fn render(
 ) -> Result<String> {
     let mut page = head(&outcome.name, &experiment.about)?;
     table_section(&mut page, "Figures", "", &["figure", "value"], &outcome.rows())?;
-    let end = report.stopped;
+    let (headings, rows) = workloads::table(&outcome.workloads);
+    let about = "Whole: from the first flow’s start to the last one’s end, as of a collective.";
+    table_section(&mut page, "By workload", about, &headings, &rows)?;
     if let Some(stuck) = &outcome.deadlock {
         let about = "Packets that came by each of these links wait at a port that is paused, and \
                      the room they take is what the port before waits for. In the topology below \
@@ -38,7 +41,7 @@ pub(super) fn render(
         let about = "Hosts below, switches above. A cable’s colour says what share of the run \
                      its busier direction was in use; its width, the rate.";
         section(&mut page, "Topology", about, &drawing::draw(experiment, report, record)?)?;
-        over_time(&mut page, experiment, record, end)?;
+        over_time(&mut page, experiment, record, (report.first, report.stopped))?;
     }
     by_size(&mut page, outcome)?;
     if !outcome.classes.is_empty() {
@@ -52,7 +55,8 @@ pub(super) fn render(
         let (headings, rows) = outcome.stage_table();
         let about = "How long packets waited for ports, by where in the network: waits of all \
                      packets, retransmitted ones, acknowledges and frames of flow control \
-                     included. Tiers count from the hosts.";
+                     included. Tiers count from the hosts. What messages wait in their senders’ \
+                     cards, for window, rate or port, is not in it.";
         table_section(&mut page, "Where time was lost", about, &headings, &rows)?;
     }
     foot(&mut page)?;
@@ -148,12 +152,17 @@ fn plot(
 }
 
 /// Queues, rates and pauses.
-fn over_time(page: &mut String, experiment: &Experiment, record: &Record, end: Ps) -> Result<()> {
+fn over_time(
+    page: &mut String,
+    experiment: &Experiment,
+    record: &Record,
+    run: (Ps, Ps),
+) -> Result<()> {
     let links = experiment.cluster.topology.links();
     let name = |link: usize| format!("{} to {}", links[link].from, links[link].to);
     let interval = record.interval() as f64 / US as f64;
     let over = |values: Vec<f64>| -> Vec<(f64, f64)> {
-        values.into_iter().enumerate().map(|(i, v)| ((i + 1) as f64 * interval, v)).collect()
+        record.ends().map(|end| end as f64 / US as f64).zip(values).collect()
     };
     let longest = |link: &usize| record.links[*link].queue.iter().copied().max().unwrap_or(0);
     let switches = experiment.cluster.topology.hosts as usize..links.len();
@@ -180,27 +189,27 @@ fn over_time(page: &mut String, experiment: &Experiment, record: &Record, end: P
     let lines = ports.iter().map(rate).collect();
     let drawn = plot("time, µs", "sent, Gb/s", [false; 2], false, lines).draw()?;
     section(page, "Rates over time", "What the same ports have sent.", &drawn)?;
-    pauses(page, record, (&name, end))
+    pauses(page, record, (&name, run))
 }
 
 /// How many ports were paused, over time.
 fn pauses(
     page: &mut String,
     record: &Record,
-    (name, end): (&impl Fn(usize) -> String, Ps),
+    (name, (first, end)): (&impl Fn(usize) -> String, (Ps, Ps)),
 ) -> Result<()> {
     if record.notes.pauses.is_empty() {
         return Ok(());
     }
     let notes = record.notes.pauses.iter().map(|note| (note.at, note.paused));
-    let lines = vec![("paused ports and classes".to_owned(), most_paused(notes, end))];
+    let lines = vec![("paused ports and classes".to_owned(), most_paused(notes, (first, end)))];
     let drawn = plot("time, µs", "paused", [false; 2], false, lines).draw()?;
     let paused = record.paused(end);
     let mut most: Vec<usize> = (0..paused.len()).filter(|link| paused[*link] > 0).collect();
     most.sort_by_key(|link| (core::cmp::Reverse(paused[*link]), *link));
     let row = |link: &usize| {
         let us = paused[*link] as f64 / US as f64;
-        let share = paused[*link] as f64 * 100.0 / end.max(1) as f64;
+        let share = paused[*link] as f64 * 100.0 / end.saturating_sub(first).max(1) as f64;
         vec![name(*link), format!("{us:.2}"), format!("{share:.1} %")]
     };
     let rows: Vec<Vec<String>> = most.iter().take(PORTS).map(row).collect();
@@ -209,20 +218,20 @@ fn pauses(
     table_section(page, "Ports that were paused longest", "", &headings, &rows)
 }
 
-/// By interval, of which there are [`INTERVALS`] until `end`: its end in µs, and how many ports and
-/// classes were paused at a time, at most.
-fn most_paused(notes: impl Iterator<Item = (Ps, bool)>, end: Ps) -> Vec<(f64, f64)> {
-    let interval = (end / INTERVALS as Ps).max(1);
+/// By interval, of which there are [`INTERVALS`] from `first` to `end`: its end in µs, and how many
+/// ports and classes were paused at a time, at most.
+fn most_paused(notes: impl Iterator<Item = (Ps, bool)>, (first, end): (Ps, Ps)) -> Vec<(f64, f64)> {
+    let interval = (end.saturating_sub(first) / INTERVALS as Ps).max(1);
     let (mut most, mut last, mut count) = (vec![0i64; INTERVALS], 0, 0i64);
     for (at, paused) in notes {
-        let here = ((at / interval) as usize).min(INTERVALS - 1);
+        let here = ((at.saturating_sub(first) / interval) as usize).min(INTERVALS - 1);
         most[last..=here].iter_mut().for_each(|most| *most = (*most).max(count));
         count += if paused { 1 } else { -1 };
         most[here] = most[here].max(count);
         last = here;
     }
     most[last..].iter_mut().for_each(|most| *most = (*most).max(count));
-    let ends = (1..=INTERVALS).map(|i| (interval * i as Ps) as f64 / US as f64);
+    let ends = (1..=INTERVALS).map(|i| (first + interval * i as Ps) as f64 / US as f64);
     ends.zip(most.into_iter().map(|most| most as f64)).collect()
 }
 
@@ -280,12 +289,16 @@ mod tests {
         let long = [(500, true), (2500, false)].into_iter();
         let short = (0..1_000_000).map(|i| (7000 + i / 2000, i % 2 == 0));
         let most: Vec<f64> =
-            most_paused(long.chain(short), end).into_iter().map(|point| point.1).collect();
+            most_paused(long.chain(short), (0, end)).into_iter().map(|point| point.1).collect();
         assert_eq!(
             (most.len(), &most[..9]),
             (INTERVALS, &[1., 1., 1., 0., 0., 0., 0., 1., 0.][..])
         );
-        let never_ends = most_paused([(end / 2, true)].into_iter(), end);
+        let never_ends = most_paused([(end / 2, true)].into_iter(), (0, end));
         assert_eq!((never_ends[0].1, never_ends[INTERVALS - 1].1), (0.0, 1.0));
+        let late = most_paused([(end / 2, true)].into_iter(), (end / 2, end));
+        assert!(late.iter().all(|point| point.1 == 1.0) && late[0].0 > end as f64 / 2e6);
+        let before_the_first_flow = most_paused([].into_iter(), (end, end / 2));
+        assert!(before_the_first_flow.iter().all(|point| point.1 == 0.0));
     }
 }

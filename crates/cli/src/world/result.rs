@@ -7,9 +7,11 @@ use remora_sim::experiment::Experiment;
 use remora_sim::flows::{Deadlock, Report, SizeClass};
 use remora_sim::net::Ps;
 use remora_sim::net::time::US;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
+use super::settings::Settings;
 use super::stages::{Stage, stages};
+use super::workloads::{self, Part};
 use crate::output::{self, counted, grouped};
 
 /// How many groups of sizes are told apart.
@@ -70,6 +72,9 @@ pub(super) struct Stuck {
 pub(super) struct Outcome {
     pub(super) name: String,
     pub(super) transport: &'static str,
+    /// What the transport is set to: a word for each setting.
+    #[serde(serialize_with = "words")]
+    pub(super) settings: Settings,
     /// The cards whose hardware takes time: how many of each kind.
     pub(super) cards: BTreeMap<&'static str, usize>,
     pub(super) hosts: u32,
@@ -79,24 +84,31 @@ pub(super) struct Outcome {
     pub(super) flows: usize,
     pub(super) done: usize,
     pub(super) failed: usize,
-    /// When the last flow ended.
-    pub(super) end_us: f64,
+    /// When the last flow ended. (None, as the next three, if no flow has.)
+    pub(super) end_us: Option<f64>,
     pub(super) times_us: Option<Times>,
-    pub(super) mean_slowdown: f64,
-    pub(super) p99_slowdown: f64,
+    pub(super) mean_slowdown: Option<f64>,
+    pub(super) p99_slowdown: Option<f64>,
     /// When the run stopped: with the last flow, at the end that the file sets, or in a deadlock.
     pub(super) stopped_us: f64,
     pub(super) deadlock: Option<Stuck>,
-    /// The bytes of flows that have ended, by the time until the run stopped, a host.
+    /// When the first flow begins.
+    pub(super) first_us: f64,
+    /// The bytes that have arrived, by the time from the first flow until the run stopped, a host.
     pub(super) gigabits_per_host: f64,
     pub(super) packets: Packets,
     /// Pauses and captured packets of which there were too many to be kept.
     pub(super) not_noted: u64,
     pub(super) classes: Vec<Class>,
+    pub(super) workloads: Vec<Part>,
     pub(super) stages: Vec<Stage>,
     /// The sum of all arrivals, which names a run: the same for the same world on any machine.
     pub(super) trace: String,
     pub(super) run_seconds: f64,
+}
+
+fn words<S: Serializer>(settings: &Settings, to: S) -> Result<S::Ok, S::Error> {
+    settings.all.serialize(to)
 }
 
 fn us(ps: Ps) -> f64 {
@@ -149,16 +161,19 @@ impl Outcome {
             p99: percentile(990).unwrap_or(p50),
             max: percentile(1000).unwrap_or(p50),
         };
-        let ended = report.messages().filter(|(flow, _)| flow.ended.is_some());
-        let bits = ended.map(|(_, (.., bytes))| bytes).sum::<u64>() as f64 * 8.0;
+        let begun = report.messages().filter(|(flow, _)| flow.began.is_some());
+        let bits = begun.map(|(flow, _)| flow.arrived).sum::<u64>() as f64 * 8.0;
+        let seconds = report.lasted() as f64 / 1e12;
         let mut cards = BTreeMap::new();
         let hardware = cluster.hardware.iter().flatten();
         hardware.for_each(|profile| *cards.entry(profile.name).or_default() += 1);
+        let ended = percentile(500).is_some();
         let (end, hosts) = (report.stopped, cluster.topology.hosts);
         let stages = report.record.as_ref().map(|record| stages(experiment, record, end));
         Outcome {
             name: name.clone(),
             transport: cluster.transport.name,
+            settings: Settings::of(cluster),
             cards,
             hosts,
             switches: cluster.topology.switches,
@@ -167,13 +182,14 @@ impl Outcome {
             flows: flows.flows.len(),
             done: report.done(),
             failed: report.failed(),
-            end_us: us(report.end()),
+            end_us: ended.then(|| us(report.end())),
             stopped_us: us(end),
             deadlock: report.deadlock.as_ref().map(Stuck::of),
             times_us: percentile(500).map(times),
-            mean_slowdown: report.mean_slowdown(),
-            p99_slowdown: report.classes(1).first().map_or(0.0, |class| class.slowdowns[2]),
-            gigabits_per_host: bits / (end.max(1) as f64 / 1e12) / 1e9 / f64::from(hosts),
+            mean_slowdown: ended.then(|| report.mean_slowdown()),
+            p99_slowdown: report.classes(1).first().map(|class| class.slowdowns[2]),
+            first_us: us(report.first),
+            gigabits_per_host: bits / seconds / 1e9 / f64::from(hosts),
             packets: Packets {
                 sent: t.sent,
                 delivered: t.delivered,
@@ -188,6 +204,7 @@ impl Outcome {
             },
             not_noted: report.record.as_ref().map_or(0, |record| record.notes.missed),
             classes: report.classes(GROUPS).iter().map(Class::of).collect(),
+            workloads: workloads::parts(experiment, report),
             stages: stages.unwrap_or_default(),
             trace: format!("{:016x}", report.trace.hash),
             run_seconds: report.run_seconds,
@@ -213,6 +230,9 @@ impl Outcome {
                 format!("{} of {} done, {} failed", self.done, self.flows, self.failed),
             ],
         ];
+        if !self.settings.shown().is_empty() {
+            rows.insert(2, ["tuning".into(), self.settings.shown()]);
+        }
         if !self.cards.is_empty() {
             let kinds = self.cards.iter().map(|(name, number)| format!("{number} {name}"));
             rows.push(["cards".into(), kinds.collect::<Vec<_>>().join(", ")]);
@@ -222,14 +242,14 @@ impl Outcome {
             let tail = format!("p95 {p95:.2} µs, p99 {p99:.2} µs, most {max:.2} µs");
             rows.push(["".into(), tail]);
         }
-        let (mean, p99) = (self.mean_slowdown, self.p99_slowdown);
-        let slowdown = match self.times_us {
-            Some(_) => format!("mean {mean:.2}, p99 {p99:.2}"),
-            None => "–".into(),
+        let slowdown = match (self.mean_slowdown, self.p99_slowdown) {
+            (Some(mean), Some(p99)) => format!("mean {mean:.2}, p99 {p99:.2}"),
+            _ => "–".into(),
         };
         rows.push(["slowdown".into(), slowdown]);
+        let (first, end) = (self.first_us, self.stopped_us);
         let goodput =
-            format!("{:.2} Gb/s a host until {:.1} µs", self.gigabits_per_host, self.stopped_us);
+            format!("{:.2} Gb/s a host from {first:.1} to {end:.1} µs", self.gigabits_per_host);
         rows.push(["goodput".into(), goodput]);
         if let Some(Stuck { found_us, flows_left, links }) = &self.deadlock {
             let links = counted(links.len() as u64, "link");
@@ -315,6 +335,13 @@ impl Outcome {
         let mut table = output::table(["figure", "value"]);
         self.rows().into_iter().for_each(|row| _ = table.add_row(row));
         println!("{table}");
+        let (headings, rows) = workloads::table(&self.workloads);
+        let mut table = output::table(headings);
+        rows.into_iter().for_each(|row| _ = table.add_row(row));
+        output::align_right(&mut table, 1..7);
+        println!(
+            "\nby workload (whole: from the first flow's start to the last one's end)\n{table}"
+        );
         if !self.classes.is_empty() {
             let (headings, rows) = self.class_table();
             let mut table = output::table(headings);
@@ -327,7 +354,10 @@ impl Outcome {
             let mut table = output::table(headings);
             rows.into_iter().for_each(|row| _ = table.add_row(row));
             output::align_right(&mut table, 1..8);
-            println!("\nwhere packets waited (frames of flow control are packets, too)\n{table}");
+            println!(
+                "\nwhere packets waited, once they had left cards (frames of flow control are \
+                 packets, too)\n{table}"
+            );
         }
         let rate = self.packets.delivered as f64 / self.run_seconds.max(1e-9) / 1e3;
         println!("\nran for {:.2} s: {rate:.0} thousand packets a second", self.run_seconds);

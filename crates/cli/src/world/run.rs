@@ -3,14 +3,16 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use remora_sim::flows::RecordOptions;
 use remora_sim::net::time::US;
 
 use super::load::{self, Chosen, Files};
 use super::page;
+use super::progress::Progress;
 use super::result::Outcome;
+use super::seeds::{self, Seeds};
 
 /// `remora world run`.
 #[derive(Debug, Args)]
@@ -22,11 +24,23 @@ pub(super) struct Run {
     #[command(flatten)]
     chosen: Chosen,
     #[command(flatten)]
+    seeds: Seeds,
+    #[command(flatten)]
     files: Files,
 }
 
 impl Run {
     pub(super) fn run(self) -> Result<ExitCode> {
+        self.seeds.check(&self.files)?;
+        if let Some(number) = self.seeds.number() {
+            let progress = Progress::of(number.into());
+            let chosen = (self.chosen, number);
+            let (runs, status) = seeds::run(&self.world, chosen, &self.files.paths(), &progress)?;
+            drop(progress);
+            runs.show();
+            self.files.write(&runs, || bail!("a page is of one seed"))?;
+            return status;
+        }
         let mut experiment = load::load(&self.world, self.chosen, &self.files.paths())?;
         if self.files.page.is_some() && experiment.cluster.record.is_none() {
             // A page shows what happened over time.

@@ -5,7 +5,7 @@ use std::fs::{File, create_dir_all};
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 use std::sync::LazyLock;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread::{sleep, spawn};
@@ -20,7 +20,7 @@ use serde_json::Value;
 use super::gate::Gate;
 use super::member::Etcd;
 use super::plan::{Group, Plan, Step, Way, Who};
-use crate::support::{Folder, PATIENCE, address, command, until};
+use crate::support::{Folder, Killed, PATIENCE, address, command, until};
 
 const GROUPS: [&str; 2] = ["a", "b"];
 /// Nodes of a group.
@@ -57,7 +57,7 @@ struct Beginner {
 
 /// A node's process. Dropping it kills it.
 struct Process {
-    child: Child,
+    child: Killed,
     /// Its lines, of which the first one says where it is.
     said: Receiver<String>,
 }
@@ -148,7 +148,7 @@ impl Node {
 type Contents = (String, String, BTreeMap<String, String>);
 
 impl Process {
-    fn of(mut child: Child) -> Process {
+    fn of(mut child: Killed) -> Process {
         let (says, said) = channel();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         spawn(move || {
@@ -158,14 +158,6 @@ impl Process {
             }
         });
         Process { child, said }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // (A process that is stopped ends by this signal, too.)
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -256,7 +248,7 @@ impl<'e> Cluster<'e> {
         // A card of its own, as only its own network is to be bad.
         command.env("REMORA_NIC", "off").env(IMPAIR_VARIABLE, impairments);
         command.env("REMORA_LOG", "info").stdin(Stdio::piped()).stdout(Stdio::piped());
-        Process::of(command.stderr(log).spawn().unwrap())
+        Process::of(Killed(command.stderr(log).spawn().unwrap()))
     }
 
     /// Takes those for nodes that have said where they are. One that etcd has not answered has

@@ -6,13 +6,16 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub(crate) use killed::Killed;
 use serde_json::Value;
 
+#[path = "../../../remora/tests/support/killed.rs"]
+pub(crate) mod killed;
 #[cfg(feature = "fuse")]
 pub(crate) mod mount;
 pub(crate) mod nic;
@@ -40,6 +43,12 @@ pub(crate) fn address() -> [u8; 4] {
     static NEXT: AtomicU8 = AtomicU8::new(0);
     let [.., high, low] = std::process::id().to_be_bytes();
     [127, 128 + NEXT.fetch_add(1, Ordering::Relaxed), high, low.clamp(1, 254)]
+}
+
+/// A kernel that is built in the tree.
+pub(crate) fn guest(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/built").join(name);
+    path.to_str().unwrap().to_owned()
 }
 
 /// A folder that belongs to one test.
@@ -125,7 +134,7 @@ pub(crate) fn fail<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String
 
 /// A running node; it ends with the test.
 pub(crate) struct Node {
-    pub(crate) child: Child,
+    pub(crate) child: Killed,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
     /// The line of JSON that it printed when it was ready.
@@ -144,13 +153,9 @@ impl Node {
     ) -> Node {
         let mut command = command(["node", "--json", "--until-eof"]);
         prepare(&mut command);
-        let mut child = command
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let command = command.args(args).stdin(Stdio::piped());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = Killed(command.spawn().unwrap());
         let stdin = child.stdin.take();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut line = String::new();
@@ -188,13 +193,6 @@ impl Node {
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}: {errors}");
         (rest, errors)
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

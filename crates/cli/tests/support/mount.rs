@@ -3,12 +3,12 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::Folder;
+use super::{Folder, Killed, skips};
 
 /// Can this process mount a file system, in a namespace of its own?
 pub(crate) fn can_mount() -> bool {
@@ -16,14 +16,14 @@ pub(crate) fn can_mount() -> bool {
     let can = tried.is_ok_and(|tried| tried.status.success())
         && File::options().read(true).write(true).open("/dev/fuse").is_ok();
     if !can {
-        eprintln!("left out: no file system can be mounted here");
+        skips::lacks("no file system can be mounted here");
     }
     can
 }
 
 /// `remora dma mount` at work in a namespace of its own, until it is dropped.
 pub(crate) struct Mounted {
-    child: Child,
+    child: Killed,
     /// The mount, as other processes find it: by the root of the namespace.
     pub(crate) dir: PathBuf,
     pub(crate) told: Value,
@@ -38,7 +38,7 @@ impl Mounted {
         unshare.args(["-Urm", remora, "dma", "mount", "--json"]).arg(&dir);
         unshare.args(options).stdin(Stdio::null()).stdout(Stdio::piped());
         unshare.env("REMORA_NIC", socket.unwrap_or_else(|| "off".into()));
-        let mut child = unshare.spawn().unwrap();
+        let mut child = Killed(unshare.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let told = serde_json::from_str(&line).expect("the mount did not come about");
@@ -62,12 +62,5 @@ impl Mounted {
     pub(crate) fn stop(mut self) {
         self.signal(Signal::INT);
         assert!(self.child.wait().unwrap().success());
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }

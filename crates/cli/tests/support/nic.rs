@@ -1,15 +1,15 @@
 //! `remora nic` as a process.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 
-use super::{Folder, command};
+use super::{Folder, Killed, command};
 
 /// A daemon; it ends with the test.
 pub(crate) struct Daemon {
-    child: Child,
+    child: Killed,
     pub(crate) folder: Folder,
 }
 
@@ -18,7 +18,7 @@ impl Daemon {
         let folder = Folder::new();
         let mut nic = command(["nic", "--json", "--socket"]);
         let nic = nic.arg(folder.path("nic.sock")).stdout(Stdio::piped());
-        let mut child = nic.spawn().unwrap();
+        let mut child = Killed(nic.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         assert!(line.contains("address"), "{line}");
@@ -38,12 +38,5 @@ impl Daemon {
 
     pub(crate) fn json(&self, args: &[&str]) -> Value {
         serde_json::from_str(&self.succeed(args)).unwrap()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }

@@ -2,22 +2,23 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{PATIENCE, succeed, until};
+use super::{Killed, PATIENCE, succeed, until};
 
 /// A process that says in a line of JSON that it is there, and is killed with this value.
 pub(crate) struct Process {
-    pub(crate) child: Child,
+    pub(crate) child: Killed,
     pub(crate) ready: Value,
 }
 
 impl Process {
     pub(crate) fn start(mut command: Command) -> Process {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = Killed(command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let ready = serde_json::from_str(&line).unwrap_or_else(|_| panic!("it says {line:?}"));
@@ -40,14 +41,6 @@ impl Process {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // (By SIGKILL: nothing is written in good order.)
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
 

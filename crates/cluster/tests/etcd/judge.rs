@@ -11,6 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::member::Etcd;
 use super::{away, histories, readers};
+#[path = "../../../remora/tests/support/until.rs"]
+mod until;
+pub(super) use until::until_ok as until;
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -211,19 +214,6 @@ fn stop_and_go_on(trial: &mut Trial, round: u32) {
     trial.check();
 }
 
-/// Looks until it is so.
-pub(super) fn until<T>(what: &str, mut look: impl FnMut() -> Result<T, String>) -> T {
-    let start = Instant::now();
-    loop {
-        let wrong = match look() {
-            Ok(found) => return found,
-            Err(wrong) => wrong,
-        };
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}: {wrong}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// etcd comes back without all that it had: nobody begins the group anew, and all say why.
 fn forget_everything(trial: &mut Trial, etcd: &mut Etcd) {
     etcd.forget();
@@ -234,7 +224,7 @@ fn forget_everything(trial: &mut Trial, etcd: &mut Etcd) {
     // A lease that was written before holds until its end.
     let reads = |node: &mut Node| node.ask("get key0").is_some_and(|a| !a.starts_with("no:"));
     until("no node serves", || {
-        if trial.nodes.values_mut().any(reads) { Err("one does".into()) } else { Ok(()) }
+        if trial.nodes.values_mut().any(reads) { Err("one does") } else { Ok(()) }
     });
     let refuses = |node: &mut Node| node.ask("put key0 other").is_none_or(|a| a.starts_with("no:"));
     assert!(trial.nodes.values_mut().all(refuses), "a node serves without a lease");

@@ -16,8 +16,8 @@ use remora_store::scan::Cursor;
 use remora_store::service::Places;
 use remora_store::store::{Change, Expiry, Options, Store, Value};
 use remora_store::tablespace::TablespaceOptions;
+use remora_store::way::clock::now_ms;
 use remora_store::way::door::DoorOptions;
-use remora_store::way::kernel::now_ms;
 use remora_store::way::region::Region;
 
 pub(crate) const LEASE: Duration = Duration::from_millis(500);

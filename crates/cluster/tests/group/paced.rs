@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use remora_store::memory::{Heap, Memory};
+use remora_store::memory::{Watch, Watched};
 
 /// Who stands still looks so often whether it may go on.
 const LOOK: Duration = Duration::from_millis(1);
@@ -35,42 +35,11 @@ impl Pace {
     }
 }
 
+impl Watch for Pace {
+    fn before_write(&self, _: u64, _: usize) {
+        self.take();
+    }
+}
+
 /// Memory of a node with a pace of its own.
-#[derive(Debug)]
-pub(crate) struct Paced {
-    heap: Heap,
-    pace: Pace,
-}
-
-impl Paced {
-    pub(crate) fn new(bytes: u64, pace: &Pace) -> Paced {
-        Paced { heap: Heap::new(bytes), pace: pace.clone() }
-    }
-}
-
-impl Memory for Paced {
-    fn len(&self) -> u64 {
-        self.heap.len()
-    }
-
-    fn load(&self, at: u64) -> u64 {
-        self.heap.load(at)
-    }
-
-    fn store(&self, at: u64, value: u64) {
-        self.heap.store(at, value);
-    }
-
-    fn compare_swap(&self, at: u64, old: u64, new: u64) -> Result<u64, u64> {
-        self.heap.compare_swap(at, old, new)
-    }
-
-    fn read(&self, at: u64, dst: &mut [u8]) {
-        self.heap.read(at, dst);
-    }
-
-    fn write(&self, at: u64, src: &[u8]) {
-        self.pace.take();
-        self.heap.write(at, src);
-    }
-}
+pub(crate) type Paced = Watched<Pace>;

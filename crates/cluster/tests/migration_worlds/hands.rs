@@ -150,7 +150,11 @@ impl Hands for Primary {
         Ok(())
     }
 
-    fn become_for(&self, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
+    fn window(&self) -> usize {
+        1 << 20
+    }
+
+    fn become_for(&self, _: u32, ranges: &[Range], part: Option<&Part>) -> Result<(), String> {
         let mut shard = self.shard();
         let before = shard.holdings.clone();
         let holdings = shard.holdings.as_mut().ok_or("the group has no slots yet")?;
@@ -162,7 +166,7 @@ impl Hands for Primary {
         Ok(())
     }
 
-    fn freeze(&self, keys: &[Vec<u8>]) -> Result<(), String> {
+    fn freeze(&self, _: u32, keys: &[Vec<u8>]) -> Result<(), String> {
         if !self.state.borrow().plan.freezes {
             return Ok(());
         }
@@ -173,7 +177,7 @@ impl Hands for Primary {
         Ok(())
     }
 
-    fn release(&self, keys: &[Vec<u8>]) -> Result<(), String> {
+    fn release(&self, _: u32, keys: &[Vec<u8>]) -> Result<(), String> {
         let gone = keys.iter().cloned().map(Change::Delete);
         self.log(gone.chain([Change::Transit(Vec::new())]))?;
         self.with_node(|node| node.shard.transit.clear());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use remora::Device;
 use remora::connection::token::Token;
@@ -22,9 +22,10 @@ use remora_store::way::door::DoorOptions;
 use remora_store::way::region::Region;
 
 use super::client::{Client, Reply};
+#[path = "../../../remora/tests/support/until.rs"]
+mod until;
+pub(crate) use until::until_some as until;
 
-/// How long anything may take on a busy machine; nothing is asserted about it.
-const PATIENCE: Duration = Duration::from_secs(120);
 const LEASE: Duration = Duration::from_secs(2);
 const LIMIT: u64 = 32 << 20;
 
@@ -66,17 +67,6 @@ pub(crate) struct Trial {
     services: BTreeMap<String, InProcess>,
     map: InProcessMap,
     members: BTreeMap<(String, NodeId), Member>,
-}
-
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return found;
-        }
-        assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 impl Trial {

@@ -213,7 +213,7 @@ async fn flaky(context: remora::kernel::Context) -> Result<(), remora::kernel::C
             }
             consistent
         };
-        if context.output(check).await? {
+        if context.fetched(check).await? {
             return Ok(());
         }
     }

@@ -154,6 +154,12 @@ impl Cm {
     /// Asks a peer for a connection. One event follows: [`CmEvent::Replied`],
     /// [`CmEvent::Rejected`] or [`CmEvent::Unreachable`]. For queue pairs of a card there is
     /// [`crate::Nic::connect`].
+    ///
+    /// # Errors
+    /// [`ConnectError::PathMtu`] if the path MTU is not 1 to 5; [`ConnectError::Transport`] for
+    /// reliable datagrams; [`ConnectError::PrivateData`] if the private data is too long;
+    /// [`ConnectError::TooManyConnections`] if there are as many as [`CmConfig`](super::CmConfig)
+    /// allows, and the caller has destroyed none of them.
     pub fn connect(
         &mut self,
         now: Time,
@@ -256,6 +262,11 @@ impl Cm {
     /// Passive side: accepts a request. The queue pair should be able to receive already. One event
     /// follows: [`CmEvent::Established`], or one of a failure. For queue pairs of a card there is
     /// [`crate::Nic::accept`].
+    ///
+    /// # Errors
+    /// [`CommandError::PrivateData`] if the private data is longer than [`Rep::PRIVATE_DATA`];
+    /// [`CommandError::UnknownConnection`] if there is no connection with this id, or the caller
+    /// has destroyed it; [`CommandError::WrongState`] if no request waits to be accepted.
     pub fn accept(
         &mut self,
         now: Time,
@@ -304,6 +315,11 @@ impl Cm {
     }
 
     /// Active side: tells the peer that the queue pair is ready. The connection is established.
+    ///
+    /// # Errors
+    /// [`CommandError::PrivateData`] if `data` is longer than [`Rtu::PRIVATE_DATA`];
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if no
+    /// reply of the peer waits for this.
     pub fn establish(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         let private_data = private_data(data)?;
         self.command(now, conn, Input::Establish)?;
@@ -315,6 +331,10 @@ impl Cm {
     /// Passive side: establishes the connection because a packet has come on its queue pair. The
     /// peer is ready then, even if its message that says so is lost. [`CmEvent::Established`]
     /// follows.
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if
+    /// the connection does not wait, accepted, for the peer to say that it is ready.
     pub fn notify_established(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
         self.command(now, conn, Input::NotifyEstablished)?;
         self.tell(conn.0, |conn| CmEvent::Established { conn, private_data: Vec::new() });
@@ -322,6 +342,11 @@ impl Cm {
     }
 
     /// Refuses a request or a reply. The id is not valid any more after this.
+    ///
+    /// # Errors
+    /// [`CommandError::PrivateData`] if `data` is longer than [`Rej::PRIVATE_DATA`];
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if
+    /// neither a request nor a reply waits for the caller's answer.
     pub fn reject(
         &mut self,
         now: Time,
@@ -341,6 +366,11 @@ impl Cm {
     /// Asks the peer for more time: the peer repeats the message that the caller has not answered
     /// only after `service_timeout`, an exponent of at most 31. The manager asks by itself when the
     /// peer repeats a message.
+    ///
+    /// # Errors
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if
+    /// neither a request nor a reply waits for the caller's answer, or the caller or the manager
+    /// has asked for more time already.
     pub fn mra(
         &mut self,
         now: Time,
@@ -355,6 +385,12 @@ impl Cm {
 
     /// Ends an established connection; [`CmEvent::Disconnected`] follows. If the peer has already
     /// asked to end it, this does the same as [`disconnect_reply`](Cm::disconnect_reply).
+    ///
+    /// # Errors
+    /// [`CommandError::PrivateData`] if `data` is longer than [`Dreq::PRIVATE_DATA`];
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if
+    /// the connection is not established. If the peer has asked already, as
+    /// [`Cm::disconnect_reply`].
     pub fn disconnect(&mut self, now: Time, conn: ConnId, data: &[u8]) -> Result<(), CommandError> {
         if self.state(conn) == Some(ConnState::DreqReceived) {
             return self.disconnect_reply(now, conn, data);
@@ -366,6 +402,11 @@ impl Cm {
     }
 
     /// Agrees that the peer ends the connection. The queue pair must send nothing more.
+    ///
+    /// # Errors
+    /// [`CommandError::PrivateData`] if `data` is longer than [`Drep::PRIVATE_DATA`];
+    /// [`CommandError::UnknownConnection`] as of [`Cm::accept`]; [`CommandError::WrongState`] if
+    /// the peer has not asked to end the connection, or has its answer.
     pub fn disconnect_reply(
         &mut self,
         now: Time,
@@ -380,6 +421,9 @@ impl Cm {
 
     /// Gives the id back, in any state. A connection that is not closed yet is rejected, cancelled
     /// or disconnected, without further events.
+    ///
+    /// # Errors
+    /// Only [`CommandError::UnknownConnection`], as of [`Cm::accept`].
     pub fn destroy(&mut self, now: Time, conn: ConnId) -> Result<(), CommandError> {
         let before = self.owned(conn).ok_or(CommandError::UnknownConnection)?;
         let (state, unanswered) = (before.state, before.unanswered());

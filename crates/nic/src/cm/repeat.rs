@@ -99,7 +99,10 @@ impl Cm {
         let half = wait.as_nanos() as u64 / 2;
         conn.wait = conn.first_wait;
         self.counters.asked_again += 1;
-        self.set_deadline(id, Time(now.0 + half + ((half * u64::from(random)) >> 32)));
+        // A peer that refuses again and again does not put it off.
+        let at = Time(now.0 + half + ((half * u64::from(random)) >> 32));
+        let at = at.min(conn.deadline);
+        self.set_deadline(id, at);
         true
     }
 

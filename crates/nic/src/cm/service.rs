@@ -100,8 +100,12 @@ pub enum CmaMalformed {
 }
 
 impl CmaHeader {
-    /// Splits private data into the header and the user's data behind it. The data must be long
-    /// enough for a header of version 0 with addresses of IPv4 or IPv6 (annex A11).
+    /// Splits private data into the header and the user's data behind it.
+    ///
+    /// # Errors
+    /// [`CmaMalformed::Length`] if the data is shorter than the header; [`CmaMalformed::Version`]
+    /// and [`CmaMalformed::IpVersion`] if the header is not of version 0 with addresses of IPv4 or
+    /// IPv6 (annex A11).
     pub fn split(data: &[u8]) -> Result<(CmaHeader, &[u8]), CmaMalformed> {
         let (header, rest) =
             data.split_first_chunk::<CMA_HEADER_LEN>().ok_or(CmaMalformed::Length)?;
@@ -138,6 +142,9 @@ impl CmaHeader {
     }
 
     /// A field of private data: this header, then the user's data.
+    ///
+    /// # Errors
+    /// [`TooLong`] if the two do not fit.
     pub fn prepend<const N: usize>(&self, user: &[u8]) -> Result<[u8; N], TooLong> {
         let max = N.saturating_sub(CMA_HEADER_LEN);
         if user.len() > max {

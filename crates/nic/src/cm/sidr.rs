@@ -79,6 +79,11 @@ pub enum SidrError {
 impl Cm {
     /// Asks a peer which queue pair speaks for a datagram service. One event follows:
     /// [`CmEvent::SidrReply`] or [`CmEvent::SidrUnreachable`].
+    ///
+    /// # Errors
+    /// [`ResolveError::TooMany`] if as many resolutions of this side as
+    /// [`CmConfig`](super::CmConfig) allows are under way, [`ResolveError::PrivateData`] if the
+    /// private data is too long.
     pub fn resolve_sidr(
         &mut self,
         now: Time,
@@ -108,6 +113,10 @@ impl Cm {
     }
 
     /// Answers a peer's resolution.
+    ///
+    /// # Errors
+    /// [`SidrError::PrivateData`] if the private data is longer than [`SidrRep::PRIVATE_DATA`];
+    /// [`SidrError::Unknown`] if no resolution of a peer with this id waits for an answer any more.
     pub fn sidr_reply(
         &mut self,
         now: Time,
@@ -135,6 +144,9 @@ impl Cm {
     }
 
     /// Gives up a resolution that this side began. No event follows.
+    ///
+    /// # Errors
+    /// [`SidrError::Unknown`] if no resolution with this id that this side began is under way.
     pub fn cancel_sidr(&mut self, sidr: SidrId) -> Result<(), SidrError> {
         let entry = self.resolutions.entries.get(&sidr.0).ok_or(SidrError::Unknown)?;
         let Stage::Asking { .. } = entry.stage else { return Err(SidrError::Unknown) };

@@ -78,6 +78,10 @@ pub enum BadHeader {
 
 impl Header {
     /// Reads the header. Returns it with the parameters and the payload behind them.
+    ///
+    /// # Errors
+    /// [`BadHeader::Short`] if there are fewer bytes than a header and its parameters take,
+    /// [`BadHeader::Flags`] for unknown flags or an unknown way to notify.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), BadHeader> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(BadHeader::Short)?;
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));

@@ -1,5 +1,6 @@
 //! [`KernelIo`]: what a kernel may do on the card. It may reach memory and send.
 
+use super::Passing;
 use super::call::{Call, CallStatus, Notify, STATUS_WORD_LEN, StatusWord};
 use super::message::{NO_TOKEN, Payload, Posted, Then, WORD_TOKEN};
 use super::writer::Writer;
@@ -66,6 +67,11 @@ impl KernelIo<'_> {
     }
 
     /// May `len` bytes at `addr` be used through `key` in the way `need` says?
+    ///
+    /// # Errors
+    /// [`AccessError::Key`] if the key opens nothing, [`AccessError::Domain`] if it is of another
+    /// protection domain or of a window of type 2, [`AccessError::Bounds`] if the range is not
+    /// inside what it opens, [`AccessError::Permission`] if it does not permit `need`.
     pub fn check(
         &self,
         (key, pd): (Key, Pd),
@@ -77,6 +83,10 @@ impl KernelIo<'_> {
     }
 
     /// Reads memory.
+    ///
+    /// # Errors
+    /// As [`KernelIo::check`] with an empty `need`; [`AccessError::Bounds`] also for 2^32 bytes or
+    /// more; [`AccessError::Memory`] if the memory cannot be reached.
     #[inline]
     pub fn read(&mut self, from: (Key, Pd), addr: u64, dst: &mut [u8]) -> Result<(), AccessError> {
         let mut rest = dst;
@@ -91,7 +101,10 @@ impl KernelIo<'_> {
         })
     }
 
-    /// Appends `len` bytes to `out`, which stays unchanged on an error.
+    /// Appends `len` bytes to `out`.
+    ///
+    /// # Errors
+    /// As [`KernelIo::read`]; `out` stays unchanged then.
     #[inline]
     pub fn append(
         &mut self,
@@ -136,6 +149,10 @@ impl KernelIo<'_> {
     }
 
     /// Writes memory that the card may write for its own host (`LOCAL_WRITE`).
+    ///
+    /// # Errors
+    /// As [`KernelIo::check`] with a `need` of [`Access::LOCAL_WRITE`]; [`AccessError::Memory`] if
+    /// the memory cannot be reached.
     #[inline]
     pub fn write(
         &mut self,
@@ -145,6 +162,21 @@ impl KernelIo<'_> {
     ) -> Result<(), AccessError> {
         let key = (key, Scope::card(pd));
         self.card.regions.write(self.mem, key, addr, src, Access::LOCAL_WRITE)
+    }
+
+    /// Writes memory that the peer of a passing WRITE may write with its key, which may be a
+    /// window's.
+    ///
+    /// # Errors
+    /// As [`KernelIo::write`], with a `need` of [`Access::REMOTE_WRITE`].
+    pub fn write_for_peer(
+        &mut self,
+        passing: &Passing,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), AccessError> {
+        let key = (passing.key, Scope { pd: passing.pd, qpn: passing.qpn });
+        self.card.regions.write(self.mem, key, addr, src, Access::REMOTE_WRITE)
     }
 
     /// A writer for many small writes in a row in a protection domain. It is fastest for those

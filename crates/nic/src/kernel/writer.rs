@@ -6,6 +6,7 @@ use crate::memory::Memory;
 use crate::memory::check::Opened;
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::region::Regions;
+use crate::prefetch::prefetch;
 
 /// How many regions are kept open at most.
 const OPEN: usize = 4;
@@ -114,15 +115,6 @@ impl<'m> Lent<'m> {
         place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
         true
     }
-}
-
-/// Asks the processor to fetch a word's cache line for writing.
-#[inline(always)]
-fn prefetch(word: &AtomicU64) {
-    #[cfg(target_arch = "x86_64")]
-    safe_arch::prefetch_et0(word);
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = word;
 }
 
 #[cfg(test)]

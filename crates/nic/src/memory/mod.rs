@@ -98,6 +98,9 @@ pub trait Memory {
 }
 
 /// [`Memory::append`] made of [`Memory::read`]. It initialises the bytes before it reads them.
+///
+/// # Errors
+/// The [`MemoryFault`] of [`Memory::read`]; `out` stays as it was then.
 pub fn append_by_reading(
     memory: &mut (impl Memory + ?Sized),
     addr: u64,

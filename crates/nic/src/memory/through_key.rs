@@ -33,8 +33,9 @@ impl Regions {
         bytes: &[u8],
         need: Access,
     ) -> Result<(), AccessError> {
+        let len = u32::try_from(bytes.len()).map_err(|_| AccessError::Bounds)?;
         let (mut rest, mut result) = (bytes, Ok(()));
-        self.translate(key, scope, addr, bytes.len() as u32, need, |piece: Segment| {
+        self.translate(key, scope, addr, len, need, |piece: Segment| {
             let (now, later) = rest.split_at(piece.len as usize);
             rest = later;
             if result.is_ok() && piece.addr != Segment::NOWHERE {
@@ -71,7 +72,8 @@ impl Regions {
         bytes: &mut [u8],
         need: Access,
     ) -> Result<(), AccessError> {
-        let (len, mut at, mut result) = (bytes.len() as u32, 0, Ok(()));
+        let len = u32::try_from(bytes.len()).map_err(|_| AccessError::Bounds)?;
+        let (mut at, mut result) = (0, Ok(()));
         self.translate(key, scope, addr, len, need, |piece: Segment| {
             let now = &mut bytes[at..at + piece.len as usize];
             at += now.len();

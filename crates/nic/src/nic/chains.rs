@@ -61,6 +61,9 @@ impl Nic {
                 qp.schedule(&mut self.card);
             }
         }
+        let qps = &self.qps;
+        let is_valid = |qpn, at| qps.get(qpn).is_some_and(|qp| qp.waits_in_chains(at));
+        self.card.chains.timers.sweep(is_valid);
     }
 }
 
@@ -69,6 +72,10 @@ impl Nic {
     /// Connects two reliable queue pairs of this card in RESET to each other, or one to itself, and
     /// takes them to RTS. `access` says what each may do to the other. Their requests never leave
     /// the card, and are carried out one after the other.
+    ///
+    /// # Errors
+    /// [`ChainError::UnknownQp`] if there is no such queue pair; [`ChainError::NotFresh`] if one is
+    /// not a reliable connection in RESET, or has a shared receive queue.
     pub fn loop_back(&mut self, a: u32, b: u32, access: Access) -> Result<(), ChainError> {
         for qpn in [a, b] {
             let qp = self.qps.get(qpn).ok_or(ChainError::UnknownQp)?;
@@ -94,6 +101,10 @@ impl Nic {
 
     /// Writes the bytes of an element into the next slot of a ring and, unless the queue is
     /// managed, posts it. Returns its index. Bytes of the slot behind `raw` stay unchanged.
+    ///
+    /// # Errors
+    /// As [`Nic::post_send`] or [`Nic::post_recv`], by the queue; [`PostError::TooLong`] if `raw`
+    /// is longer than a slot.
     pub fn post_element(
         &mut self,
         mem: &mut dyn Memory,
@@ -115,6 +126,10 @@ impl Nic {
     }
 
     /// Gives a send queue limits, in place of those that it has.
+    ///
+    /// # Errors
+    /// [`ChainError::UnknownQp`] and [`ChainError::UnknownBudget`] if there is no such object,
+    /// [`ChainError::Rate`] for a rate or burst of zero.
     pub fn set_chain_limits(
         &mut self,
         now: Time,
@@ -139,6 +154,9 @@ impl Nic {
     /// ([`ChainLimits::budget`]). It is filled whenever one of them gets something from outside: a
     /// message, or a post or doorbell by the owner. A queue pair that finds it empty goes to ERROR,
     /// with [`crate::Event::ChainStopped`].
+    ///
+    /// # Errors
+    /// [`CreateError::Full`] if the card has as many budgets as its limit.
     pub fn create_budget(&mut self, elements: u64) -> Result<u32, CreateError> {
         let limit = self.card.config.max_budgets;
         let budget = ChainBudget { full: elements, left: elements, users: 0 };
@@ -146,6 +164,9 @@ impl Nic {
     }
 
     /// Fills a budget.
+    ///
+    /// # Errors
+    /// [`ChainError::UnknownBudget`] if there is no such budget.
     pub fn refill_budget(&mut self, budget: u32) -> Result<(), ChainError> {
         let budgets = &mut self.card.chains.budgets;
         let budget = budgets.get_mut(budget).ok_or(ChainError::UnknownBudget)?;
@@ -153,7 +174,11 @@ impl Nic {
         Ok(())
     }
 
-    /// Destroys a budget that no queue pair uses any more.
+    /// Destroys a budget.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such budget, [`DestroyError::Busy`] if a queue pair
+    /// still uses it.
     pub fn destroy_budget(&mut self, budget: u32) -> Result<(), DestroyError> {
         let users = self.card.chains.budgets.get(budget).ok_or(DestroyError::Unknown)?.users;
         if users > 0 {
@@ -165,6 +190,9 @@ impl Nic {
 
     /// Makes a completion queue for WAITs that need not be polled: it only counts successful
     /// completions, and keeps up to `capacity` failed ones.
+    ///
+    /// # Errors
+    /// As [`Nic::create_cq`].
     pub fn create_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, CompletionQueue::counting)
     }

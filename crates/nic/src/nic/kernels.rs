@@ -22,6 +22,9 @@ pub enum CallError {
     /// The queue pair cannot carry the results.
     #[error("a queue pair in {0:?} can carry no results")]
     State(State),
+    /// Only reliable connections to other queue pairs carry results.
+    #[error("only a reliable connection that leaves the card can carry results")]
+    Service,
     /// The bytes are not a legal call.
     #[error(transparent)]
     Header(#[from] BadHeader),
@@ -88,6 +91,14 @@ impl Nic {
 
     /// Invokes a kernel of this card by the host itself (StRoM §5.2). The results are sent on queue
     /// pair `qpn`. `payload` has the bytes that an RPC WRITE would carry.
+    ///
+    /// # Errors
+    /// [`CallError::UnknownQp`] if there is no such queue pair, [`CallError::Header`] if `payload`
+    /// does not begin with a legal header and its parameters, and, if the results are to be sent,
+    /// [`CallError::Service`] if the queue pair is no reliable connection that leaves the card, and
+    /// [`CallError::State`] if it is not connected; [`CallError::Busy`] if there is no room for
+    /// another invocation. An op-code without a kernel is no error here: the answer to the call
+    /// says so.
     pub fn call_kernel(
         &mut self,
         now: Time,
@@ -98,7 +109,10 @@ impl Nic {
     ) -> Result<(), CallError> {
         let qp = self.qps.get(qpn).ok_or(CallError::UnknownQp)?;
         let (header, params, data) = Header::parse(payload)?;
-        if !header.local && qp.state != State::Rts {
+        if !header.local && !qp.is_for_kernels() {
+            return Err(CallError::Service);
+        }
+        if !header.local && !qp.sends_for_kernels() {
             return Err(CallError::State(qp.state));
         }
         let call = Call { qpn, pd: qp.pd, client: qp.client, opcode, header };
@@ -112,6 +126,11 @@ impl Nic {
     /// Binds a kernel to a stream of WRITEs (StRoM §3.4). [`Kernels`] gives the number `tap`, which
     /// is not zero, its meaning. If a queue pair and a region both have a kernel, WRITEs pass the
     /// queue pair's only.
+    ///
+    /// # Errors
+    /// [`BindError::Unknown`] if there is no such queue pair or region, [`BindError::Datagrams`]
+    /// for a queue pair of datagrams, [`BindError::Taken`] if another kernel is bound there or
+    /// `tap` is zero.
     pub fn bind_kernel(&mut self, to: Bound, tap: u32) -> Result<(), BindError> {
         let place = self.tap_of(to)?;
         if *place != 0 || tap == 0 {
@@ -125,6 +144,10 @@ impl Nic {
 
     /// Ends a binding. Returns the kernel's number. (A binding also ends with its queue pair or
     /// region.)
+    ///
+    /// # Errors
+    /// [`BindError::Unknown`] if there is no such queue pair or region, or no kernel is bound
+    /// there; [`BindError::Datagrams`] for a queue pair of datagrams.
     pub fn unbind_kernel(&mut self, from: Bound) -> Result<u32, BindError> {
         let tap = core::mem::take(self.tap_of(from)?);
         if tap == 0 {

@@ -42,6 +42,11 @@ impl Nic {
     /// Attaches a UD queue pair to a group: from now on it receives the group's datagrams that have
     /// its Q_Key. Attaching it twice changes nothing. The driver must join the group: see
     /// [`Nic::mcast_groups`].
+    ///
+    /// # Errors
+    /// [`McastError::Address`] if `gid` is no multicast address, [`McastError::UnknownQp`] if there
+    /// is no such UD queue pair, [`McastError::Full`] if the card has as many groups, or the group
+    /// as many members, as the limit.
     pub fn attach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         let group = group_address(gid).ok_or(McastError::Address)?;
         let qp = self.qps.get_mut(qpn).filter(|qp| qp.transport == Transport::Ud);
@@ -63,6 +68,10 @@ impl Nic {
     }
 
     /// Detaches a queue pair from a group: the opposite of [`Nic::attach_mcast`].
+    ///
+    /// # Errors
+    /// [`McastError::Address`] if `gid` is no multicast address, [`McastError::UnknownQp`] if there
+    /// is no such queue pair, [`McastError::NotAttached`] if it is not attached to the group.
     pub fn detach_mcast(&mut self, qpn: u32, gid: IpAddr) -> Result<(), McastError> {
         let group = group_address(gid).ok_or(McastError::Address)?;
         let qp = self.qps.get_mut(qpn).ok_or(McastError::UnknownQp)?;

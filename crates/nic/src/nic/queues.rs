@@ -63,6 +63,10 @@ pub struct SrqInfo {
 /// Completion queues and shared receive queues.
 impl Nic {
     /// Makes a completion queue of `capacity` entries.
+    ///
+    /// # Errors
+    /// [`CreateError::Size`] if `capacity` is zero or above the card's limit, [`CreateError::Full`]
+    /// if the card has as many completion queues as its limit.
     pub fn create_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, CompletionQueue::new)
     }
@@ -81,7 +85,11 @@ impl Nic {
         made.ok_or(CreateError::Full { limit })
     }
 
-    /// Destroys a completion queue that no queue pair uses any more.
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such completion queue, [`DestroyError::Busy`] if a
+    /// queue pair or an XRC shared receive queue still reports to it.
     pub fn destroy_cq(&mut self, cq: u32) -> Result<(), DestroyError> {
         let queue = self.card.cqs.get(cq).ok_or(DestroyError::Unknown)?;
         if queue.users() > 0 {
@@ -98,6 +106,9 @@ impl Nic {
     }
 
     /// Asks for one [`Event::CompletionQueueNotify`] at the next entry, or the next solicited one.
+    ///
+    /// # Errors
+    /// Only [`PollCqError::UnknownCq`], if there is no such completion queue.
     pub fn req_notify_cq(&mut self, cq: u32, solicited_only: bool) -> Result<(), PollCqError> {
         let queue = self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?;
         queue.arm(solicited_only);
@@ -105,11 +116,20 @@ impl Nic {
     }
 
     /// Takes entries, oldest first. Returns how many.
+    ///
+    /// # Errors
+    /// [`PollCqError::UnknownCq`] if there is no such completion queue; [`PollCqError::Overrun`] if
+    /// it has overflowed, and the entries from before that are all taken.
     pub fn poll_cq(&mut self, cq: u32, out: &mut [Completion]) -> Result<usize, PollCqError> {
         self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.poll(out)
     }
 
     /// Changes how many entries a completion queue can hold. The entries that wait in it stay.
+    ///
+    /// # Errors
+    /// [`ResizeCqError::UnknownCq`] if there is no such completion queue, [`ResizeCqError::Size`]
+    /// if `capacity` is zero or above the card's limit, [`ResizeCqError::Waiting`] if more entries
+    /// wait than would fit.
     pub fn resize_cq(&mut self, cq: u32, capacity: usize) -> Result<(), ResizeCqError> {
         let limit = self.card.config.max_cqe;
         let queue = self.card.cqs.get_mut(cq).ok_or(ResizeCqError::UnknownCq)?;
@@ -120,6 +140,9 @@ impl Nic {
     }
 
     /// Changes how often the owner of a completion queue is notified of entries.
+    ///
+    /// # Errors
+    /// Only [`PollCqError::UnknownCq`], if there is no such completion queue.
     pub fn modify_cq(&mut self, cq: u32, moderation: Moderation) -> Result<(), PollCqError> {
         self.card.cqs.get_mut(cq).ok_or(PollCqError::UnknownCq)?.moderate(moderation);
         Ok(())
@@ -146,19 +169,27 @@ impl Nic {
     }
 
     /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    /// [`CreateError::BadRing`] if the ring's sizes are not legal, or there is no ring;
+    /// [`CreateError::UnknownPd`] if there is no such domain; [`CreateError::Full`] if the card has
+    /// as many shared receive queues as its limit.
     pub fn create_srq(&mut self, pd: Pd, ring: RingInit) -> Result<u32, CreateError> {
         if !ring.is_valid() || ring.is_empty() {
             return Err(CreateError::BadRing);
         }
         let domain = self.card.pds.get_mut(pd.0).ok_or(CreateError::UnknownPd)?;
         let limit = self.card.config.max_srqs;
-        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0, xrc: None };
+        let srq = SharedReceiveQueue::new(pd, Ring::new(ring), None);
         let made = self.card.srqs.insert_with(|_| srq).ok_or(CreateError::Full { limit })?;
         domain.users += 1;
         Ok(made)
     }
 
     /// Asks for one [`Event::SrqLimitReached`] when fewer than `limit` elements are posted.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such shared receive queue.
     pub fn arm_srq(&mut self, srq: u32, limit: u32) -> Result<(), DestroyError> {
         self.card.srqs.get_mut(srq).ok_or(DestroyError::Unknown)?.limit = limit;
         Ok(())
@@ -166,6 +197,12 @@ impl Nic {
 
     /// Moves a shared receive queue with its elements to another ring. After that the card does not
     /// use the old ring's memory any more.
+    ///
+    /// # Errors
+    /// [`ResizeSrqError::UnknownSrq`] if there is no such shared receive queue;
+    /// [`ResizeSrqError::BadRing`] if the ring's sizes are not legal, there is no ring, or its
+    /// elements are shorter than those of the old one; [`ResizeSrqError::Waiting`] if more elements
+    /// wait than would fit; [`ResizeSrqError::Memory`] if one of the rings cannot be reached.
     pub fn resize_srq(
         &mut self,
         mem: &mut dyn Memory,
@@ -203,7 +240,11 @@ impl Nic {
         })
     }
 
-    /// Destroys a shared receive queue that no queue pair uses any more.
+    /// Destroys a shared receive queue.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such shared receive queue, [`DestroyError::Busy`]
+    /// if a queue pair still uses it.
     pub fn destroy_srq(&mut self, srq: u32) -> Result<(), DestroyError> {
         let queue = self.card.srqs.get(srq).ok_or(DestroyError::Unknown)?;
         if queue.users > 0 {

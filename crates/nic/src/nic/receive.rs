@@ -28,8 +28,10 @@ impl Nic {
         &mut self,
         now: Time,
         mem: &mut dyn Memory,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        datagrams: impl IntoIterator<Item = Datagram<'a>, IntoIter: Clone>,
     ) {
+        let datagrams = datagrams.into_iter();
+        self.look_at_packets(mem, datagrams.clone());
         for datagram in datagrams {
             self.handle_packet(now, mem, &datagram, Integrity::Checked);
         }
@@ -41,8 +43,10 @@ impl Nic {
         &mut self,
         now: Time,
         mem: &mut dyn Memory,
-        datagrams: impl IntoIterator<Item = Datagram<'a>>,
+        datagrams: impl IntoIterator<Item = Datagram<'a>, IntoIter: Clone>,
     ) {
+        let datagrams = datagrams.into_iter();
+        self.look_at_packets(mem, datagrams.clone());
         for datagram in datagrams {
             self.handle_packet(now, mem, &datagram, Integrity::Given);
         }

@@ -17,14 +17,21 @@ impl Nic {
     /// For a managed queue this is the owner's ENABLE: its elements may run up to `index`.
     ///
     /// # Errors
-    /// [`PostError::Full`] if the ring cannot hold so many elements, or if `index` is behind that
-    /// of an earlier doorbell; [`PostError::State`] in a state in which [`Nic::post_send`] is
-    /// refused, too.
+    /// [`PostError::UnknownQueue`] if there is no such queue pair; [`PostError::State`] in RESET,
+    /// INIT and RTR, and for a managed queue wherever it may not run; [`PostError::Full`] if the
+    /// ring cannot hold so many elements, or if `index` is behind that of an earlier doorbell
+    /// (which a managed queue ignores).
     pub fn handle_send_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         self.handle_doorbell(qpn, Queue::Send, index)
     }
 
     /// As [`Nic::handle_send_doorbell`], for the receive ring.
+    ///
+    /// # Errors
+    /// [`PostError::UnknownQueue`] if there is no such queue pair; [`PostError::State`] in RESET,
+    /// and in ERROR if the queue is managed; [`PostError::Full`] if the ring cannot hold so many
+    /// elements, or if `index` is behind that of an earlier doorbell (which a managed queue
+    /// ignores).
     pub fn handle_recv_doorbell(&mut self, qpn: u32, index: u32) -> Result<(), PostError> {
         self.handle_doorbell(qpn, Queue::Recv, index)
     }
@@ -37,6 +44,10 @@ impl Nic {
     }
 
     /// As [`Nic::handle_send_doorbell`], for the ring of a shared receive queue.
+    ///
+    /// # Errors
+    /// [`PostError::UnknownQueue`] if there is no such shared receive queue; [`PostError::Full`] if
+    /// the ring cannot hold so many elements, or if `index` is behind that of an earlier doorbell.
     pub fn handle_srq_doorbell(&mut self, srq: u32, index: u32) -> Result<(), PostError> {
         let queue = self.card.srqs.get_mut(srq).ok_or(PostError::UnknownQueue);
         let rung = queue.and_then(|queue| match queue.ring.doorbell(index) {
@@ -61,13 +72,36 @@ impl Nic {
         self.card.srqs.get(srq).map(|queue| queue.ring.retired)
     }
 
+    /// Has [`Nic::poll_taken`] name a shared receive queue from now on.
+    pub fn export_srq(&mut self, srq: u32) {
+        if let Some(queue) = self.card.srqs.get_mut(srq) {
+            queue.exported = true;
+        }
+    }
+
+    /// The next exported shared receive queue, which may have been destroyed, of which elements
+    /// were taken since it was named last: so slots of it are free.
+    pub fn poll_taken(&mut self) -> Option<u32> {
+        let srq = self.card.taken.pop_front()?;
+        if let Some(queue) = self.card.srqs.get_mut(srq) {
+            queue.listed = false;
+        }
+        Some(srq)
+    }
+
     /// As [`Nic::create_cq`], for a completion queue that [`Nic::poll_completed`] names.
+    ///
+    /// # Errors
+    /// As [`Nic::create_cq`].
     pub fn create_exported_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, CompletionQueue::exported)
     }
 
     /// As [`Nic::create_counting_cq`], for a completion queue that [`Nic::poll_completed`] names
     /// when it has got an error.
+    ///
+    /// # Errors
+    /// As [`Nic::create_counting_cq`].
     pub fn create_exported_counting_cq(&mut self, capacity: usize) -> Result<u32, CreateError> {
         self.insert_cq(capacity, |capacity| CompletionQueue::counting(capacity).export())
     }

@@ -18,13 +18,20 @@ use crate::wire::Transport;
 /// XRC.
 impl Nic {
     /// Makes an XRC domain.
+    ///
+    /// # Errors
+    /// [`CreateError::Full`] if the card has as many XRC domains as its limit.
     pub fn alloc_xrcd(&mut self) -> Result<Xrcd, CreateError> {
         let limit = self.card.config.max_xrcds;
         let made = self.card.xrcds.insert_with(|_| Domain { users: 0 });
         made.map(Xrcd).ok_or(CreateError::Full { limit })
     }
 
-    /// Destroys an XRC domain, which must have no objects any more.
+    /// Destroys an XRC domain.
+    ///
+    /// # Errors
+    /// [`DestroyError::Unknown`] if there is no such XRC domain, [`DestroyError::Busy`] if it still
+    /// has objects.
     pub fn dealloc_xrcd(&mut self, xrcd: Xrcd) -> Result<(), DestroyError> {
         let users = self.card.xrcds.get(xrcd.0).ok_or(DestroyError::Unknown)?.users;
         if users > 0 {
@@ -36,6 +43,10 @@ impl Nic {
 
     /// Makes a shared receive queue that peers name by its [`Nic::srq_number`]. Its elements
     /// complete into `cq`. Everything else is as for [`Nic::create_srq`].
+    ///
+    /// # Errors
+    /// As [`Nic::create_srq`]; [`CreateError::UnknownXrcd`] and [`CreateError::UnknownCq`] if there
+    /// is no such object.
     pub fn create_xrc_srq(
         &mut self,
         pd: Pd,
@@ -53,7 +64,7 @@ impl Nic {
         let limit = card.config.max_srqs.min(1 << 16);
         let srqn = card.xrc_srqs.insert_with(|_| 0).ok_or(CreateError::Full { limit })?;
         let xrc = Some(XrcSrq { xrcd, cq, srqn });
-        let srq = SharedReceiveQueue { pd, ring: Ring::new(ring), limit: 0, users: 0, xrc };
+        let srq = SharedReceiveQueue::new(pd, Ring::new(ring), xrc);
         let Some(handle) = card.srqs.insert_with(|_| srq) else {
             card.xrc_srqs.remove(srqn);
             return Err(CreateError::Full { limit });
@@ -85,11 +96,18 @@ impl Nic {
 
     /// Makes an XRC target, in RESET. It has neither queues of its own nor a protection domain.
     /// Returns its number.
+    ///
+    /// # Errors
+    /// [`CreateError::UnknownXrcd`] if there is no such XRC domain, [`CreateError::Full`] if the
+    /// card has as many queue pairs as its limit.
     pub fn create_xrc_target(&mut self, xrcd: Xrcd) -> Result<u32, CreateError> {
         self.create_xrc_target_for(0, xrcd)
     }
 
     /// As [`Nic::create_xrc_target`], for a client: see [`QpInit::client`].
+    ///
+    /// # Errors
+    /// As [`Nic::create_xrc_target`].
     pub fn create_xrc_target_for(&mut self, client: u16, xrcd: Xrcd) -> Result<u32, CreateError> {
         if self.card.xrcds.get(xrcd.0).is_none() {
             return Err(CreateError::UnknownXrcd);
@@ -116,6 +134,9 @@ impl Nic {
     }
 
     /// As [`Nic::post_send`], to the shared receive queue `srqn` of an XRC queue pair's peer.
+    ///
+    /// # Errors
+    /// As [`Nic::post_send`].
     pub fn post_xrc_send(
         &mut self,
         mem: &mut dyn Memory,

@@ -18,8 +18,8 @@ use crate::multi_queue::Cursor;
 use crate::psn::Psn;
 use crate::queue::Opcode;
 use crate::queue::answer::{Answer, Asked};
-use crate::queue::element::{Element, MAX_MESSAGE};
-use crate::scheduler::Budget;
+use crate::queue::element::Element;
+use crate::scheduler::TurnBudget;
 use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{
@@ -76,11 +76,7 @@ impl Qp {
 
     /// May the peer read this range?
     pub(super) fn judge_read(&self, env: &mut Env<'_>, reth: &Reth) -> Result<(), Refusal> {
-        // No message is longer than 2^31 bytes (`check_length`).
-        if reth.len > MAX_MESSAGE {
-            let cause = Cause::Length { got: reth.len.into(), expected: u64::from(MAX_MESSAGE) };
-            return Err(Refusal::invalid(env, cause));
-        }
+        Self::check_total(env, reth.len)?;
         // The key must open the whole range for reading before the first response leaves
         // (`check_rkey`).
         self.check_remote(env, reth.rkey, reth.addr, reth.len.into(), Access::REMOTE_READ)?;
@@ -344,7 +340,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) {
         while self.rx.pending > 0 && !budget.is_spent() {
             let at = env.card.answers.find(&self.cold.answers, Answer::is_pending);
@@ -385,7 +381,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         answer: &Answer,
     ) -> Result<(), AccessError> {
         let mark = batch.mark();

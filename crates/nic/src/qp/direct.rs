@@ -22,7 +22,7 @@ use crate::queue::element::{AT_SGE, Element, sge_at};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge};
-use crate::scheduler::Budget;
+use crate::scheduler::TurnBudget;
 use crate::staging::Staging;
 use crate::wire::{Bth, Extensions, Nak, Op, Operation, Packet, Position, Reth, Transport};
 
@@ -61,7 +61,7 @@ pub(crate) struct Ran {
 /// Carries out direct requests of a queue pair until the turn's budget is spent or packets are
 /// needed. The scheduler knows what is left of the budget.
 pub(crate) fn turn(qps: &mut Qps, env: &mut Env<'_>, qpn: u32) -> Ran {
-    let mut budget = Budget::turn(&env.card.config);
+    let mut budget = TurnBudget::turn(&env.card.config);
     let most = budget;
     env.card.scheduler.beyond = 0;
     let Some(qp) = qps.get_mut(qpn).filter(|qp| qp.may_be_direct(env)) else {
@@ -107,7 +107,7 @@ fn element(
     (qpn, dest): (u32, u32),
     raw: &[u8],
     staging: &mut Staging,
-    budget: &mut Budget,
+    budget: &mut TurnBudget,
 ) -> Way {
     let Ok(element) = Element::parse(raw) else { return Way::Packets };
     let Some(qp) = qps.get_mut(qpn) else { return Way::Packets };
@@ -147,7 +147,7 @@ fn piece(
     env: &mut Env<'_>,
     (qpn, dest): (u32, u32),
     staging: &mut Staging,
-    budget: &mut Budget,
+    budget: &mut TurnBudget,
 ) -> Way {
     let Some(qp) = qps.get(qpn) else { return Way::Packets };
     let Some(&work) = env.card.outstanding.get(qp.tx.cursor) else { return Way::Packets };
@@ -181,7 +181,7 @@ fn is_direct(opcode: Opcode) -> bool {
 }
 
 /// Spends a message, or a piece of one.
-fn spend(env: &mut Env<'_>, budget: &mut Budget, len: u32) {
+fn spend(env: &mut Env<'_>, budget: &mut TurnBudget, len: u32) {
     budget.elements -= 1;
     env.card.scheduler.beyond = len.saturating_sub(budget.bytes);
     budget.spend(len);
@@ -260,7 +260,7 @@ impl Qp {
 
     /// How many bytes may be carried out at once: whole packets, and at least one. While others
     /// wait, what the turn has left; a queue pair that is alone need not give way so soon.
-    fn piece_room(&self, env: &Env<'_>, budget: Budget) -> u32 {
+    fn piece_room(&self, env: &Env<'_>, budget: TurnBudget) -> u32 {
         let mtu = u32::from(self.mtu);
         let bytes = if env.card.scheduler.is_idle() { ALONE } else { budget.bytes };
         (bytes / mtu * mtu).max(mtu)

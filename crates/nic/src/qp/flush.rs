@@ -6,7 +6,7 @@ use crate::env::Env;
 use crate::event::Event;
 use crate::queue::element::Element;
 use crate::queue::{Completion, ELEMENT_LEN, Status, WorkKind};
-use crate::scheduler::Budget;
+use crate::scheduler::TurnBudget;
 
 impl Qp {
     /// Takes the queue pair to ERROR: outstanding work will be flushed.
@@ -21,6 +21,7 @@ impl Qp {
         self.tx.stop();
         self.drop_answers(env);
         self.stop_lossy(env.card);
+        self.receives_again(env.card);
         self.drop_posted(env.kernels, &mut env.card.kernel);
         env.kernels.closed(&mut env.card.kernel, self.qpn);
         self.schedule(env.card);
@@ -29,7 +30,7 @@ impl Qp {
     /// Completes the work that is left with [`Status::Flushed`], as much as one turn allows.
     /// Returns whether there is more. In SQE only the send queue is flushed.
     #[inline(never)]
-    pub(super) fn flush(&mut self, env: &mut Env<'_>, budget: &mut Budget) -> bool {
+    pub(super) fn flush(&mut self, env: &mut Env<'_>, budget: &mut TurnBudget) -> bool {
         let receives = self.state == State::Error;
         if receives {
             self.flush_receive(env);

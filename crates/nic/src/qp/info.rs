@@ -68,3 +68,26 @@ pub struct QpInfo {
     /// How many elements are posted to the receive queue and not yet taken.
     pub receives: u32,
 }
+
+impl QpInfo {
+    /// Those of a queue pair that was made so, and whose card has gone with all that it was doing:
+    /// it is in the error state.
+    pub fn lost(made: &QpInit) -> QpInfo {
+        QpInfo {
+            state: State::Error,
+            transport: made.transport,
+            attr: QpAttr { state: Some(State::Error), ..QpAttr::default() },
+            pd: made.pd,
+            send_cq: made.send_cq,
+            recv_cq: made.recv_cq,
+            srq: made.srq,
+            depths: (made.sq.depth, made.rq.depth),
+            signal_all: made.signal_all,
+            client: made.client,
+            draining: false,
+            sends: 0,
+            outstanding: 0,
+            receives: 0,
+        }
+    }
+}

@@ -34,6 +34,7 @@ impl Qp {
         let begins = packet.op.position.begins();
         let (invocation, left, total) = if begins {
             let Reth { len, .. } = packet.ext.reth;
+            Self::check_total(env, len)?;
             (NO_INVOCATION, len, len)
         } else {
             let Rest { key, left, total, .. } = self.cold.rest;

@@ -31,7 +31,7 @@ pub(crate) enum OverLimit {
     /// The rate: the element may run later.
     Rate,
     /// The budget: the element may not run at all.
-    Budget,
+    TurnBudget,
 }
 
 impl SendLimits {
@@ -77,7 +77,7 @@ impl Qp {
             let chains = &mut card.chains;
             let budget = limits.set.budget.and_then(|budget| chains.budgets.get(budget));
             if budget.is_some_and(|budget| budget.left == 0) {
-                return Err(OverLimit::Budget);
+                return Err(OverLimit::TurnBudget);
             }
             let opens_at = limits.buckets.opens_at();
             if opens_at > env.now {

@@ -18,7 +18,7 @@ use crate::queue::element::{AT_SGE, BadElement, Element, sge_at};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::{pieces, scatter};
 use crate::queue::{MAX_SGE, Opcode, SendFlags, Sge, Status};
-use crate::scheduler::{Budget, Round};
+use crate::scheduler::{Round, TurnBudget};
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Reth, Transport};
 
@@ -132,8 +132,8 @@ fn turn(
     qpn: u32,
     (fetched, scratch): (&mut Vec<u8>, &mut [u8]),
 ) -> (bool, u32) {
-    let mut budget = Budget::turn(&env.card.config);
-    let Budget { elements, bytes } = budget;
+    let mut budget = TurnBudget::turn(&env.card.config);
+    let TurnBudget { elements, bytes } = budget;
     env.card.scheduler.left = budget;
     let Some(qp) = qps.get_mut(qpn) else { return (false, 0) };
     match qp.state {
@@ -143,7 +143,7 @@ fn turn(
             let ahead = Fetched { bytes: fetched, at: 0, end: 0, left: elements };
             let again = turn.run(begun, ahead, scratch);
             let (ran, bytes) = (turn.ran, turn.bytes);
-            env.card.scheduler.left = Budget { elements: elements.saturating_sub(ran), bytes };
+            env.card.scheduler.left = TurnBudget { elements: elements.saturating_sub(ran), bytes };
             env.card.counters.chain_elements += u64::from(ran);
             (again, ran)
         }

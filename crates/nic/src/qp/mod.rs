@@ -10,7 +10,7 @@
 //!   gives up.
 //! - Other services: `datagram` receives for UC and UD, `xrc` is what XRC does besides.
 //! - What goes wrong: `refusal` says why something is not carried out, `flush` how work ends in
-//!   ERROR, `congestion` what marks, delays and losses do.
+//!   ERROR, `congestion` what marks, delays and losses do; `shortest` is the least delay of late.
 //! - A network that loses and reorders: `lossy`, between cards that have agreed on it.
 //! - A peer on the same card: `direct`.
 //! - Chains: `order` has WAIT and ENABLE, `loop_back` a peer on the same card, `limits` the limits
@@ -40,12 +40,13 @@ mod refusal;
 mod requester;
 mod responder;
 mod retry;
+mod shortest;
 pub mod state;
 mod window;
 mod xrc;
 
 pub use crate::congestion::Congestion;
-pub use congestion::{CNP_INTERVAL, Dcqcn, Dctcp};
+pub use congestion::{Dcqcn, Dctcp};
 pub use info::{QpInfo, QpInit};
 pub use post::PostError;
 pub(crate) use post::post;
@@ -72,10 +73,11 @@ use crate::kernel::{Posted, Runner};
 use crate::memory::key::{Access, AccessError, Pd, Scope};
 use crate::multi_queue::List;
 use crate::numbered::Numbered;
+use crate::prefetch::prefetch;
 use crate::psn::Psn;
 use crate::queue::Status;
 use crate::queue::ring::Ring;
-use crate::scheduler::{Budget, Of};
+use crate::scheduler::{Of, TurnBudget};
 use crate::time::Time;
 use crate::transmit::{Path, TransmitBatch};
 use crate::wire::{Bth, Dialect, Nak, Op, Transport};
@@ -213,6 +215,18 @@ impl Cold {
 }
 
 impl Qp {
+    /// Announces that the hot state will be needed. These fields lie in its four cache lines, in
+    /// whichever order the compiler has laid them out.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        prefetch(&self.sq);
+        prefetch(&self.rq);
+        prefetch(&self.tx);
+        prefetch(&self.rx);
+        prefetch(&self.path);
+        prefetch(&self.mode);
+    }
+
     /// The queue pair's column in the table of states.
     pub(crate) fn service(&self) -> state::Service {
         match self.transport {
@@ -348,10 +362,9 @@ impl Qp {
             State::Error => self.fail(env),
             State::Sqd if self.state == State::Rts => {
                 self.state = State::Sqd;
-                if self.tx.outstanding.is_empty() {
+                self.cold.drain_wanted = !self.tx.outstanding.is_empty();
+                if !self.cold.drain_wanted {
                     env.card.events.push_back(Event::SendQueueDrained(self.qpn));
-                } else {
-                    self.cold.drain_wanted = true;
                 }
             }
             _ => {
@@ -416,7 +429,7 @@ impl Qp {
     pub(crate) fn turn(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch) -> bool {
         let kernel_answers = self.has_posted();
         let sends = !self.tx.outstanding.is_empty() || self.sq.waiting() > 0 || kernel_answers;
-        let (mut answers, kept) = Budget::turn(&env.card.config).share(sends);
+        let (mut answers, kept) = TurnBudget::turn(&env.card.config).share(sends);
         if self.rx.cnp_owed {
             self.send_cnp(env, batch);
         }
@@ -447,11 +460,14 @@ impl Qp {
         self.mode.contains(Mode::POSTED)
     }
 
+    /// Is this a service that carries kernels' messages?
+    pub(crate) fn is_for_kernels(&self) -> bool {
+        self.transport == Transport::Rc && !self.mode.contains(Mode::LOOP_BACK)
+    }
+
     /// Can the queue pair send kernels' messages, now or as soon as it is connected?
     pub(crate) fn sends_for_kernels(&self) -> bool {
-        self.transport == Transport::Rc
-            && !self.mode.contains(Mode::LOOP_BACK)
-            && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
+        self.is_for_kernels() && matches!(self.state, State::Rtr | State::Rts | State::Sqd)
     }
 
     /// Removes completions that were not polled yet: a queue pair that begins anew must not find
@@ -480,6 +496,7 @@ impl Qp {
         self.renew_lossy(card);
         self.leave_waiting(card);
         card.take_unsettled(self.qpn);
+        self.receives_again(card);
         self.mode.remove(Mode::LOOP_BACK);
         self.cold.written = [0; 2];
         self.sq.reset();

@@ -135,7 +135,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Notes that the receive queue has more elements. In loop-back the peer may wait for one.
+    /// Notes that the receive queue has more elements, or gets none any more. In loop-back the
+    /// peer may wait for one.
     pub(crate) fn receives_again(&self, card: &mut Card) {
         if self.mode.contains(Mode::LOOP_BACK) {
             card.chains.errands.push_back(Errand::Wake(self.dest_qp));

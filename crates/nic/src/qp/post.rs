@@ -48,7 +48,9 @@ impl Qp {
             self.write(mem, queue, encode)?;
             return Ok(index);
         }
-        self.check_takes(queue)?;
+        if !self.state.takes(queue) {
+            return Err(PostError::State(self.state));
+        }
         post(mem, self.ring_mut(queue), encode)?;
         self.rung(card, queue);
         Ok(index)
@@ -65,22 +67,14 @@ impl Qp {
         if self.mode.contains(managed(queue)) {
             return self.enable_by_owner(card, queue, index);
         }
-        self.check_takes(queue)?;
+        if !self.state.takes(queue) {
+            return Err(PostError::State(self.state));
+        }
         if !self.ring_mut(queue).doorbell(index) {
             return Err(PostError::Full);
         }
         self.rung(card, queue);
         Ok(())
-    }
-
-    /// Does the queue pair take work of this kind in its state?
-    #[inline]
-    fn check_takes(&self, queue: Queue) -> Result<(), PostError> {
-        let takes = match queue {
-            Queue::Send => !matches!(self.state, State::Reset | State::Init | State::Rtr),
-            Queue::Recv => self.state != State::Reset,
-        };
-        if takes { Ok(()) } else { Err(PostError::State(self.state)) }
     }
 
     /// One past the last element of a queue whose slot its owner may use again.
@@ -152,11 +146,12 @@ impl Qp {
         queue: Queue,
         index: u32,
     ) -> Result<(), PostError> {
-        self.refill(card);
         self.enable(card, queue, index).map_err(|refused| match refused {
             EnableError::State => PostError::State(self.state),
             _ => PostError::Full,
-        })
+        })?;
+        self.refill(card);
+        Ok(())
     }
 }
 

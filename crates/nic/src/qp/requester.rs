@@ -25,7 +25,7 @@ use crate::queue::element::{AT_SGE, Element};
 use crate::queue::outstanding::{Origin, Outstanding};
 use crate::queue::sgl::pieces;
 use crate::queue::{Opcode, SendFlags, Sge, Status};
-use crate::scheduler::Budget;
+use crate::scheduler::TurnBudget;
 use crate::timers::Timer;
 use crate::transmit::{Ecn, Path, Segment, TransmitBatch};
 use crate::wire::opcode::Follows;
@@ -142,7 +142,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> bool {
         if self.mode.contains(Mode::CONTROLLED) {
             return self.send_controlled(env, batch, budget);
@@ -155,7 +155,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> bool {
         // The room for elements is lent out of the card, so that the card can be used meanwhile.
         let mut fetched = core::mem::take(&mut env.card.fetched);
@@ -168,7 +168,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         fetched: &mut Vec<u8>,
     ) -> Stop {
         let (mut at, mut left) = (0, 0);
@@ -369,7 +369,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> Option<Stop> {
         if self.is_lossy() {
             return self.send_lossy_issued(env, batch, budget);
@@ -465,7 +465,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         work: &Outstanding,
     ) -> Result<u32, AccessError> {
         let element = &work.element;
@@ -499,7 +499,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         work: &Outstanding,
     ) -> Result<u32, AccessError> {
         let element = &work.element;
@@ -665,7 +665,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         work: &Outstanding,
     ) -> u32 {
         let mtu = u32::from(self.mtu);
@@ -691,7 +691,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         operation: Operation,
         ext: &Extensions,
     ) {
@@ -702,7 +702,7 @@ impl Qp {
         self.count_sent(env, budget, 0);
     }
 
-    pub(super) fn count_sent(&self, env: &mut Env<'_>, budget: &mut Budget, payload: u32) {
+    pub(super) fn count_sent(&self, env: &mut Env<'_>, budget: &mut TurnBudget, payload: u32) {
         budget.spend(payload);
         env.card.counters.tx_packets += 1;
         env.card.counters.tx_bytes += u64::from(payload);

@@ -20,6 +20,7 @@ use crate::event::Event;
 use crate::incident::{Blame, Cause, Outcome, Touched};
 use crate::memory::key::{Access, AccessError};
 use crate::psn::Psn;
+use crate::queue::element::MAX_MESSAGE;
 use crate::queue::{Status, WorkKind};
 use crate::wire::opcode::Follows;
 use crate::wire::{Nak, Operation, Packet, Reth, Syndrome};
@@ -263,6 +264,16 @@ impl Qp {
         }
     }
 
+    /// No message is longer than 2^31 bytes (`check_length`).
+    #[inline]
+    pub(super) fn check_total(env: &mut Env<'_>, len: u32) -> Result<(), Refusal> {
+        if len > MAX_MESSAGE {
+            let cause = Cause::Length { got: len.into(), expected: u64::from(MAX_MESSAGE) };
+            return Err(Refusal::invalid(env, cause));
+        }
+        Ok(())
+    }
+
     pub(crate) fn execute_send(
         &mut self,
         env: &mut Env<'_>,
@@ -298,6 +309,7 @@ impl Qp {
         // (StRoM §4.1, MSN table).
         let (addr, rkey, left, total) = if packet.op.position.begins() {
             let Reth { addr, rkey, len } = packet.ext.reth;
+            Self::check_total(env, len)?;
             (addr, rkey, len, len)
         } else {
             let Rest { addr, key, left, total } = self.cold.rest;

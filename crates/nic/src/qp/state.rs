@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 use thiserror::Error;
 
+use crate::chain::Queue;
 use crate::congestion::Congestion;
 use crate::memory::key::Access;
 use crate::psn::Psn;
@@ -27,6 +28,17 @@ pub enum State {
     Sqe,
     /// Error: everything is flushed.
     Error,
+}
+
+impl State {
+    /// Does a queue pair in this state take work of this kind?
+    #[inline]
+    pub fn takes(self, queue: Queue) -> bool {
+        match queue {
+            Queue::Send => !matches!(self, State::Reset | State::Init | State::Rtr),
+            Queue::Recv => self != State::Reset,
+        }
+    }
 }
 
 /// The path MTU: bytes of payload in a full packet.

@@ -7,6 +7,7 @@
 //! ([`super::responder`], [`super::completer`]).
 
 use super::Qp;
+use crate::chain::Mode;
 use crate::env::Env;
 use crate::handles::Xrcd;
 use crate::incident::{Cause, Outcome};
@@ -44,8 +45,10 @@ impl Qp {
         let handle = card.xrc_srqs.get(srqn).copied();
         let found = handle.and_then(|handle| card.srqs.get(handle));
         let queue = found.and_then(|srq| Some((srq.pd, srq.xrc.filter(|x| self.is_in(x.xrcd))?)));
-        // Every packet of a message names the queue that its first packet names.
-        let strays = !packet.op.position.begins() && handle != Some(self.srq);
+        // Every packet of a message names the queue that its first packet names. So does one that
+        // begins another within it: the element that the message has taken is that queue's.
+        let inside = self.rx.current.is_some() || self.mode.contains(Mode::RECEIVING);
+        let strays = (inside || !packet.op.position.begins()) && handle != Some(self.srq);
         match (handle, queue) {
             (Some(handle), Some((pd, xrc))) if !strays => {
                 (self.srq, self.pd, self.recv_cq) = (handle, pd, xrc.cq);

@@ -1,6 +1,7 @@
 //! A ring of elements in memory, and the card's indices into it.
 
 use super::element::ELEMENT_LEN;
+use crate::memory::Memory;
 
 /// A work queue's ring, as its owner laid it out in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -97,6 +98,12 @@ impl Ring {
     pub(crate) fn slot(&self, index: u32) -> u64 {
         let slot = index & self.depth().wrapping_sub(1);
         self.addr + u64::from(slot) * self.stride() as u64
+    }
+
+    /// Announces that the next element will be fetched.
+    #[inline]
+    pub(crate) fn prefetch(&self, mem: &mut dyn Memory) {
+        mem.prefetch(self.slot(self.fetched), self.stride());
     }
 
     /// The bytes of the whole ring.

@@ -15,9 +15,24 @@ pub(crate) struct SharedReceiveQueue {
     pub(crate) limit: u32,
     pub(crate) users: u32,
     pub(crate) xrc: Option<XrcSrq>,
+    /// Its owner is named it when elements were taken: see [`crate::Nic::poll_taken`].
+    pub(crate) exported: bool,
+    /// It is to be named.
+    pub(crate) listed: bool,
 }
 
 impl SharedReceiveQueue {
+    pub(crate) fn new(pd: Pd, ring: Ring, xrc: Option<XrcSrq>) -> SharedReceiveQueue {
+        let (limit, users, exported, listed) = (0, 0, false, false);
+        SharedReceiveQueue { pd, ring, limit, users, xrc, exported, listed }
+    }
+
+    /// An element was taken: is the queue to be put on the list of those to be named?
+    #[inline]
+    pub(crate) fn list(&mut self) -> bool {
+        self.exported && !std::mem::replace(&mut self.listed, true)
+    }
+
     /// An element was taken and `waiting` are left: is that the first time that they are below the
     /// limit? The application then has to set a limit anew.
     pub(crate) fn falls_below_limit(&mut self, waiting: u32) -> bool {

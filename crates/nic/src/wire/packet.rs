@@ -72,6 +72,9 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Reads the BTH of a RoCE v2 UDP payload, so that its op-code can be looked up.
+    ///
+    /// # Errors
+    /// [`Malformed::TooShort`] if the payload is shorter than a BTH and an ICRC.
     #[inline]
     pub fn bth(datagram: &[u8]) -> Result<Bth, Malformed> {
         // Every packet has a BTH and an ICRC (annex A17).
@@ -84,6 +87,11 @@ impl<'a> Packet<'a> {
     /// Reads the rest of a UDP payload whose BTH is `bth` and whose op-code is `op`.
     ///
     /// The ICRC is not checked here: see [`super::icrc`].
+    ///
+    /// # Errors
+    /// [`Malformed::TooShort`] as of [`Packet::bth`]; [`Malformed::Truncated`] if the payload is
+    /// shorter than the headers that `op` calls for; [`Malformed::Padding`] if the pad is longer
+    /// than what follows these, or something follows them and `op` has no payload.
     // Inlined, so that the headers are not copied after they have been read.
     #[inline(always)]
     pub fn parse(bth: Bth, op: &'static Op, datagram: &'a [u8]) -> Result<Packet<'a>, Malformed> {

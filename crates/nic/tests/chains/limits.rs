@@ -126,6 +126,21 @@ fn what_comes_from_outside_fills_a_budget() {
     assert_eq!(rig.errors(qp), [(33, Status::LocalQpOperation)]);
 }
 
+/// A doorbell that is refused is nothing that comes from outside.
+#[test]
+fn refused_doorbells_fill_no_budget() {
+    let mut rig = Rig::new();
+    let runaway = endless(&mut rig, X);
+    let budget = rig.nic.create_budget(1000).unwrap();
+    limit(&mut rig, runaway, ChainLimits { budget: Some(budget), ..ChainLimits::default() });
+    rig.doorbell(runaway, 4);
+    for _ in 0..1000 {
+        rig.nic.handle_send_doorbell(runaway.qpn, 1 << 20).unwrap_err();
+        rig.poll();
+    }
+    assert_eq!((rig.word(X), rig.counter("chain_budget")), (250, 1));
+}
+
 /// Two queues that wait for each other take no turns, and end when their WAITs take too long.
 #[test]
 fn a_deadlock_is_bounded() {

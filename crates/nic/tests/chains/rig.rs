@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
 };
@@ -147,6 +148,11 @@ impl Rig {
         let qp = self.fresh(flags, depth);
         self.nic.loop_back(qp.qpn, qp.qpn, Access::all()).unwrap();
         qp
+    }
+
+    pub(crate) fn enter(&mut self, qp: Qp, state: State) {
+        let attr = QpAttr { state: Some(state), ..QpAttr::default() };
+        self.nic.modify_qp(self.now, &mut self.ram, qp.qpn, &attr).unwrap();
     }
 
     pub(crate) fn remote(&self, addr: u64) -> Remote {

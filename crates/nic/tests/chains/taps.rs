@@ -1,6 +1,11 @@
-//! A kernel bound to WRITEs: the bytes that it replaces go into one buffer, which the card keeps.
+//! Kernels beside chains: calls by the host that are refused, and a kernel bound to WRITEs. The
+//! bytes that it replaces go into one buffer, which the card keeps.
 
-use remora_nic::kernel::{Bound, Buffer, Busy, Call, KernelIo, Kernels, Passing, Taken, Verdict};
+use remora_nic::kernel::{
+    Bound, Buffer, Busy, Call, Header, KernelIo, Kernels, Notify, Passing, Taken, Verdict,
+};
+use remora_nic::nic::CallError;
+use remora_nic::qp::State;
 use remora_nic::queue::Status;
 use remora_nic::{Access, MrInit, PageTable, Time};
 
@@ -113,4 +118,24 @@ fn memory_that_cannot_be_reached_does_not_cost_the_buffer() {
     rig.run();
     assert_eq!(rig.bytes(TO, LEN as usize), [0xF0; LEN as usize]);
     was_kept(&rig, 2);
+}
+
+/// What cannot be sent is refused at the call, and not dropped behind it.
+#[test]
+fn the_host_calls_by_no_queue_pair_that_sends_no_results() {
+    let mut rig = Rig::new();
+    let (fresh, looped) = (rig.fresh(PLAIN, 8), rig.looped(PLAIN, 8));
+    let to = rig.remote(TO);
+    let header = Header {
+        notify: Notify::Immediate,
+        local: false,
+        params_len: 0,
+        to,
+        max_len: 8,
+        cookie: 1,
+    };
+    for (qp, refused) in [(fresh, CallError::State(State::Reset)), (looped, CallError::Service)] {
+        let called = rig.nic.call_kernel(rig.now, &mut rig.ram, qp.qpn, 1, &header.to_bytes());
+        assert_eq!(called, Err(refused));
+    }
 }

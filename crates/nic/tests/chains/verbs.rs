@@ -1,5 +1,6 @@
 //! The verbs of loop-back: they do the same as on a connection, with its checks and statuses.
 
+use remora_nic::qp::State;
 use remora_nic::queue::{Data, Opcode, SendFlags, SendOp, Status};
 use remora_nic::{Access, Calc, Event, QpFlags, Queue};
 
@@ -274,6 +275,28 @@ fn a_request_to_a_peer_that_is_gone_fails() {
     rig.run();
     assert_eq!((rig.count(a), rig.errors(a)), (1, vec![(1, Status::RetryExceeded)]));
     assert_eq!(rig.counter("chain_peer_gone"), 1);
+}
+
+/// A SEND waits for a receive element, alone or in the middle of a message, and its peer ends.
+#[test]
+fn a_send_that_waits_ends_with_its_peer() {
+    let ends: [fn(&mut Rig, Qp); 3] = [
+        |rig, b| rig.nic.destroy_qp(b.qpn).unwrap(),
+        |rig, b| rig.enter(b, State::Error),
+        |rig, b| rig.enter(b, State::Reset),
+    ];
+    for (end, len) in ends.into_iter().flat_map(|end| [(end, 8), (end, 9000)]) {
+        let mut rig = Rig::new();
+        let (a, b) = pair(&mut rig, Access::all());
+        let from = rig.sge(X, len);
+        rig.post(a, SendOp::Send { imm: None, to: None }, &[from]);
+        rig.run();
+        assert!(rig.errors(a).is_empty(), "it waits");
+        end(&mut rig, b);
+        rig.run();
+        assert_eq!(rig.errors(a), [(0, Status::RetryExceeded)]);
+        assert_eq!(rig.counter("chain_peer_gone"), 1);
+    }
 }
 
 /// An order may hold another element's fields, which it ignores.

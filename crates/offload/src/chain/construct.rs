@@ -197,8 +197,13 @@ impl<'p> Writer<'p> {
     /// Orders requests: those appended next are fetched after the earlier ones have had their
     /// effect.
     pub fn barrier(&mut self) {
+        self.join();
+        self.part();
+    }
+
+    /// Has the requests that are appended next fetched only when this point is reached.
+    pub(crate) fn part(&mut self) {
         if self.order == Order::Doorbell {
-            self.join();
             self.push(Request::enable(self.queue, Count::Gate));
         }
     }
@@ -241,6 +246,9 @@ impl<'p> Writer<'p> {
                 (label, w.switches(&mut then, &mut otherwise))
             };
             let test = w.test(condition, true, switch, request);
+            if !alone {
+                w.barrier();
+            }
             w.block.extend(then);
             w.block.extend(otherwise);
             w.join();
@@ -271,11 +279,19 @@ impl<'p> Writer<'p> {
         if !further.is_empty() {
             let (last, label) = (here.split_off(MAX_SGE - 1), self.program.label(""));
             let next = self.switch_all(&[&last, further].concat(), then);
-            then.insert(0, (label, next.off()));
+            self.put_first(then, label, next.off());
             here.push((label, Verb::Read));
             self.changed.push(Changed { label, id: false });
         }
         self.opcodes(&here)
+    }
+
+    /// Puts a request before a block that it changes.
+    fn put_first(&mut self, block: &mut Block, label: Label, request: Request) {
+        let outer = std::mem::replace(&mut self.block, vec![(label, request)]);
+        self.barrier();
+        let first = std::mem::replace(&mut self.block, outer);
+        block.splice(0..0, first);
     }
 
     /// A READ that copies op-codes into elements.
@@ -327,7 +343,9 @@ impl<'p> Writer<'p> {
         let (id, expected) = (switch.field(Field::Id), cas.field(Field::CompareId));
         let max = ordered.then(|| self.program.label(""));
         let second = max.map_or(expected, |max| max.field(Field::Operand).part(2, OPERAND_BYTES));
-        self.changed.push(Changed { label: switch, id: ordered });
+        // A compare-and-swap that finds equality puts the right operand beside the op-code.
+        let is_held = matches!(left, Operand::Number(_));
+        self.changed.push(Changed { label: switch, id: ordered || is_held });
         let wants: &[Span] = if ordered { &[id, expected] } else { &[id] };
         let (x, y) = (self.place(left, wants), self.place(right, &[second]));
         if matches!(left, Operand::Cell(_)) || matches!(right, Operand::Cell(_)) {

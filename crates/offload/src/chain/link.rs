@@ -117,7 +117,9 @@ impl Program {
             Base::Data => layout.data.addr,
             Base::Import(import) => layout.imports[import].addr,
             Base::Request(label) => {
-                let (queue, index) = self.entries[label.0].at.unwrap_or((QueueId(0), 0));
+                let at = self.entries[label.0].at;
+                debug_assert!(at.is_some(), "{} is named, and in no queue", self.title(label));
+                let (queue, index) = at.unwrap_or((QueueId(0), 0));
                 let slot = u64::from(index) * u64::from(self.stride(queue));
                 layout.queues[queue.0].ring.addr + slot
             }

@@ -39,12 +39,6 @@ impl Program {
         }
     }
 
-    /// The title of the request whose completion has this `wr_id`.
-    pub fn title_of(&self, wr_id: u64) -> String {
-        let label = usize::try_from(wr_id).ok().filter(|&label| label < self.len());
-        label.map_or_else(|| "?".to_owned(), |label| self.title(Label(label)))
-    }
-
     /// The name of a place.
     pub fn place_name(&self, place: Place) -> String {
         let Place { base, offset } = place;

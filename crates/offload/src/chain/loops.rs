@@ -103,6 +103,10 @@ impl<'p> Writer<'p> {
         exit.used = true;
         let leave = exit.leave();
         self.push(leave);
+        if self.depth == 0 {
+            self.join();
+            self.close_gate();
+        }
     }
 
     /// Whether a loop that can be left, or a recycled loop, is possible here. It is not possible in
@@ -157,6 +161,7 @@ impl<'p> Writer<'p> {
     /// Appends the gate here if a request leaves the loop by it.
     pub(crate) fn close_gate(&mut self) {
         if self.depth == 0 && self.exit.is_some_and(|exit| exit.used) {
+            self.part();
             self.gate();
         }
     }

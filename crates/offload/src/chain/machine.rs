@@ -259,11 +259,6 @@ impl Compiled {
         };
         bytes.chunks_exact(CELL as usize).map(symbol).collect()
     }
-
-    /// The address of the gate's op-code, which says whether the machine continues.
-    pub fn gate_addr(&self, layout: &Layout) -> u64 {
-        self.program.address(layout, self.gate.field(Field::Opcode).at)
-    }
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ struct Ring {
     enabled: u32,
     completed: u64,
     stopped: bool,
-    /// Elements of a plain queue that are fetched but have not run.
+    /// Elements that are fetched but have not run.
     fetched: Vec<Vec<u8>>,
 }
 
@@ -85,6 +85,8 @@ pub struct Model {
     /// Messages that the program has sent to the client.
     sent: Vec<Vec<u8>>,
     wrote: Vec<(u64, u32)>,
+    /// Managed queues fetch ahead, too: up to where they are enabled.
+    ahead: bool,
 }
 
 impl Model {
@@ -127,7 +129,15 @@ impl Model {
             })
             .collect();
         let (inbox, sent, wrote) = Default::default();
-        Ok(Model { memory, layout, rings, regions, inbox, sent, wrote })
+        Ok(Model { memory, layout, rings, regions, inbox, sent, wrote, ahead: false })
+    }
+
+    /// Has managed queues fetch all elements up to where they are enabled at once, as those of a
+    /// card for which [`Order::Doorbell`](super::construct::Order) is.
+    #[must_use]
+    pub fn fetching_ahead(mut self) -> Model {
+        self.ahead = true;
+        self
     }
 
     /// The addresses, keys and queue pair numbers of the program.
@@ -225,10 +235,11 @@ impl Model {
 
     fn prefetch(&mut self, i: usize) {
         let ring = &self.rings[i];
-        if ring.managed || !ring.fetched.is_empty() {
+        if ring.managed && !self.ahead || !ring.fetched.is_empty() {
             return;
         }
-        let (first, end) = (ring.next, ring.next + (ring.enabled - ring.next).min(PREFETCH as u32));
+        let most = if ring.managed { u32::MAX } else { PREFETCH as u32 };
+        let (first, end) = (ring.next, ring.next + (ring.enabled - ring.next).min(most));
         self.rings[i].fetched = (first..end).map(|index| self.in_memory(i, index)).collect();
     }
 
@@ -247,7 +258,7 @@ impl Model {
             ring.fetched.remove(0);
         }
         let waited = Verb::parse(u16_at(&element, 0)) == Some(Verb::Wait);
-        if waited {
+        if waited && !ring.managed {
             // Elements behind a WAIT are fetched again, since they may have changed meanwhile.
             ring.fetched.clear();
         }

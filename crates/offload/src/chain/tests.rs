@@ -23,6 +23,19 @@ fn run(program: &Program, result: Span) -> u64 {
     word
 }
 
+/// As [`run`], and on a card that fetches ahead, for which the doorbell order is.
+fn run_ordered(program: &Program, order: Order, result: Span) -> u64 {
+    let word = run(program, result);
+    if order == Order::Doorbell {
+        let mut ahead = Model::new(program, &[]).unwrap().fetching_ahead();
+        let steps = ahead.run_in_turn(100_000);
+        assert!(steps.iter().all(|step| step.end == End::Done));
+        let at = program.address(ahead.layout(), result.at);
+        assert_eq!(ahead.word(at), word, "on a card that fetches ahead");
+    }
+    word
+}
+
 fn compare(x: Operand, relation: Relation, y: Operand) -> Condition {
     Condition::Compare(x, relation, y)
 }
@@ -88,7 +101,8 @@ fn every_relation_holds_when_it_should() {
                         w.if_(compare(x, relation, y), |w| add(w, result, 4));
                     });
                     let expected = if holds(x, relation, y) { 5 } else { 2 };
-                    assert_eq!(run(&program, result), expected, "{x} {relation:?} {y} {order:?}");
+                    let got = run_ordered(&program, order, result);
+                    assert_eq!(got, expected, "{x} {relation:?} {y} {order:?}");
                 }
             }
         }
@@ -154,7 +168,7 @@ fn loops_are_left_by_break() {
                 });
                 add(w, result, 100);
             });
-            assert_eq!(run(&unrolled, result), 100 + (stop - 1).min(5));
+            assert_eq!(run_ordered(&unrolled, order, result), 100 + (stop - 1).min(5));
             let (recycled, result) = program(order, |w, result| {
                 let i = w.program().word("i", 0);
                 w.loop_(|w| {
@@ -166,6 +180,39 @@ fn loops_are_left_by_break() {
             });
             assert_eq!(run(&recycled, result), 100 + stop - 1);
         }
+    }
+}
+
+#[test]
+fn a_break_may_stand_in_no_block() {
+    for order in ORDERS {
+        let (unrolled, result) = program(order, |w, result| {
+            w.repeat(5, |w, _| {
+                add(w, result, 1);
+                w.break_();
+                add(w, result, 10);
+            });
+            add(w, result, 100);
+        });
+        assert_eq!(run_ordered(&unrolled, order, result), 101);
+        let (looped, result) = program(order, |w, result| {
+            w.loop_(|w| {
+                add(w, result, 1);
+                w.break_();
+            });
+            add(w, result, 100);
+        });
+        assert_eq!(run(&looped, result), 101);
+        let (once, result) = program(order, |w, result| {
+            let less = compare(Operand::Cell(result.at), Relation::Less, Operand::Number(3));
+            w.while_(less, |w| {
+                add(w, result, 1);
+                w.break_();
+                add(w, result, 10);
+            });
+            add(w, result, 100);
+        });
+        assert_eq!(run(&once, result), 101);
     }
 }
 
@@ -197,7 +244,7 @@ fn blocks_nest_and_may_be_long() {
                 );
             });
             let expected = [[3000, 2000], [120, 60]][x as usize][y as usize];
-            assert_eq!(run(&program, result), expected, "{order:?}");
+            assert_eq!(run_ordered(&program, order, result), expected, "{order:?}");
         }
     }
 }
@@ -217,7 +264,8 @@ fn wide_operands_are_compared_piece_by_piece() {
                 let same = Condition::SameBytes(left, right);
                 w.if_else(same, |w| add(w, result, 1), |w| add(w, result, 2));
             });
-            assert_eq!(run(&program, result), if flip.is_none() { 1 } else { 2 });
+            let expected = if flip.is_none() { 1 } else { 2 };
+            assert_eq!(run_ordered(&program, order, result), expected);
         }
     }
 }
@@ -250,6 +298,27 @@ fn a_recycled_loop_restores_what_its_tests_change() {
         });
     });
     assert_eq!(run(&program, result), 43_032_032_032);
+}
+
+#[test]
+fn a_number_on_the_left_is_compared_in_each_lap() {
+    for relation in RELATIONS {
+        for (number, value) in [(5, 5), (5, 4), (4, 5)] {
+            let (program, result) = program(Order::Fetch, |w, result| {
+                let i = w.program().word("i", 0);
+                let y = w.program().word("y", value);
+                let less = compare(Operand::Cell(i.at), Relation::Less, Operand::Number(4));
+                w.while_(less, |w| {
+                    let left = compare(Operand::Number(number), relation, Operand::Cell(y.at));
+                    w.if_(left, |w| add(w, result, 1));
+                    w.if_else(left, |w| add(w, result, 10), |w| add(w, result, 100));
+                    add(w, i, 1);
+                });
+            });
+            let round = if holds(number, relation, value) { 11 } else { 100 };
+            assert_eq!(run(&program, result), 4 * round, "{number} {relation:?} {value}");
+        }
+    }
 }
 
 #[test]
@@ -290,6 +359,9 @@ fn mov_has_all_addressing_modes() {
         });
         let (out, array) = result.unwrap();
         let mut model = Model::new(&program, &[]).unwrap();
+        if order == Order::Doorbell {
+            model = model.fetching_ahead();
+        }
         model.run_in_turn(1000);
         let words = |span: Span| {
             let at = program.address(model.layout(), span.at);

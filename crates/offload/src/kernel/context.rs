@@ -12,7 +12,8 @@ use core::time::Duration;
 use remora_nic::kernel::{Payload, WriteOut};
 use remora_nic::queue::Remote;
 
-use super::invocation::{CHUNK, Invocation, OBJECT_MAX, Wait};
+use super::invocation::{Invocation, OBJECT_MAX, Wait};
+use super::pool::CHUNK;
 use super::port::{Port, Ports};
 use super::timing::Direction;
 use super::turn::Turn;
@@ -38,6 +39,7 @@ pub struct Context {
     pub(super) opcode: u64,
     pub(super) cookie: u64,
     pub(super) max_len: u32,
+    pub(super) is_local: bool,
 }
 
 impl Context {
@@ -49,6 +51,7 @@ impl Context {
             opcode: call.opcode,
             cookie: call.header.cookie,
             max_len: call.header.max_len,
+            is_local: call.header.local,
         }
     }
 
@@ -65,6 +68,11 @@ impl Context {
     /// The cookie that the requester chose for the call.
     pub fn cookie(&self) -> u64 {
         self.cookie
+    }
+
+    /// Is the caller this card's own host?
+    pub fn is_local(&self) -> bool {
+        self.is_local
     }
 
     /// The most bytes of results that the requester takes.
@@ -98,7 +106,9 @@ impl Context {
     ) -> impl Future<Output = Result<Option<R>, CallStatus>> {
         let mut look = Some(look);
         leaf(move |turn| {
-            if !turn.make_room(CHUNK)? {
+            // What was appended by reference leaves first: the look may append by a copy.
+            let is_held = turn.invocation.held.is_some();
+            if !turn.make_room(CHUNK)? || is_held && !turn.flush()? {
                 return Ok(Poll::Pending);
             }
             let staged = core::mem::take(&mut turn.invocation.staged);
@@ -213,8 +223,24 @@ impl Context {
         })
     }
 
+    /// Calls `look` with the results that have not been sent yet, all that [`Context::fetch`] has
+    /// just appended among them, however much that is.
+    ///
+    /// # Errors
+    /// No results are here: memory is to be sent by reference, or the card's buffers are used up.
+    pub fn fetched<R>(
+        &self,
+        look: impl FnOnce(&mut Vec<u8>) -> R,
+    ) -> impl Future<Output = Result<R, CallStatus>> {
+        let mut look = Some(look);
+        leaf(move |turn| {
+            let look = look.take().ok_or(CallStatus::TRAP)?;
+            Ok(Poll::Ready(look(turn.output(0)?)))
+        })
+    }
+
     /// Appends granted memory to the results by reference: the card reads it when it makes the
-    /// packets.
+    /// packets, or for a local caller at once.
     ///
     /// # Errors
     /// The address was not granted, or the results do not fit the requester's buffer.
@@ -224,7 +250,8 @@ impl Context {
             if !turn.flush()? {
                 return Ok(Poll::Pending);
             }
-            if !turn.spend(0)? {
+            let copied = if turn.invocation.call.header.local { len as usize } else { 0 };
+            if !turn.spend(copied)? {
                 return Ok(Poll::Pending);
             }
             let key = turn.key_for(addr, len)?;
@@ -270,10 +297,10 @@ impl Context {
             };
             copy.extend_from_slice(bytes);
             let (pd, len) = (turn.invocation.call.pd, bytes.len() as u32);
-            let data = Payload::Buffer { buffer: copy.shareable(), len };
+            let data = Payload::Buffer { buffer: turn.buffers.close(copy), len };
             let write = WriteOut { qpn, pd, to, data, token: turn.id.into() };
             turn.io.write_out(write).map_err(|_| CallStatus::TRAP)?;
-            turn.invocation.in_flight += 1;
+            turn.invocation.has_sent();
             Ok(Poll::Ready(()))
         })
     }

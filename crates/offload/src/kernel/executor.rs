@@ -13,9 +13,10 @@ use remora_nic::queue::Status;
 use super::CallStatus;
 use super::context::{Context, poll_with};
 use super::deploy::{DeployError, Deployed, Deployment, KernelInfo, Program};
-use super::fallback::{Fallback, FallbackCall, WAITING_MAX};
+use super::fallback::{FallbackCall, Host};
 use super::grant::Grant;
-use super::invocation::{Invocation, OBJECT_MAX, Pool, STAGE, Wait};
+use super::invocation::{Invocation, OBJECT_MAX, STAGE, Wait};
+use super::pool::Pool;
 use super::tap::{Bound, Tap, TapInfo, TapIo};
 use super::timing::Timing;
 use super::turn::Turn;
@@ -35,7 +36,8 @@ pub struct ExecutorLimits {
     pub turn_steps: u32,
     /// The most invocations that run in one turn of the card.
     pub turn_invocations: usize,
-    /// The longest time that an invocation waits for room to send without sending anything.
+    /// How long an invocation waits for room to send while nothing of it leaves or arrives; it may
+    /// wait up to twice as long.
     ///
     /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
     /// results to each other, each behind a request that the other has no room for, would wait for
@@ -87,7 +89,7 @@ pub struct Executor {
     sleeping: BinaryHeap<Reverse<(Time, u32)>>,
     buffers: Pool,
     taps: Vec<Option<Bound>>,
-    fallback: Option<Fallback>,
+    host: Host,
     /// Invocations that ended with their queue pair and that the card has not counted yet.
     dropped: u64,
     /// Taps that were stopped while sending and that the card has not counted yet.
@@ -112,7 +114,7 @@ impl Executor {
             sleeping: BinaryHeap::new(),
             buffers: Pool::new(limits.result_bytes),
             taps: Vec::new(),
-            fallback: None,
+            host: Host::default(),
             dropped: 0,
             stopped: 0,
         }
@@ -326,16 +328,19 @@ impl Executor {
         self.slot(number)?.as_mut().filter(|bound| bound.info.stopped.is_none())
     }
 
-    /// Sends calls whose op-code has no kernel to the host. The card's data path calls `tell` for
-    /// each such call, so `tell` must not block.
-    pub fn set_fallback(&mut self, tell: Box<dyn Fn() + Send>) {
-        self.fallback = Some(Fallback { waiting: VecDeque::new(), tell });
+    /// Sends calls whose op-code has no kernel to the host, also those that wait for a fallback
+    /// before it; returns the fallback's number. The card's data path calls `tell` for each call,
+    /// so `tell` must not block.
+    pub fn set_fallback(&mut self, tell: Box<dyn Fn() + Send>) -> u32 {
+        self.host.serve(tell)
     }
 
-    /// Ends the host's fallback. Calls that wait for the host end with
-    /// [`CallStatus::UNAVAILABLE`].
-    pub fn end_fallback(&mut self, io: &mut KernelIo<'_>) {
-        self.fallback = None;
+    /// Ends the host's fallback, unless another has its place. Calls that wait for the host end
+    /// with [`CallStatus::UNAVAILABLE`].
+    pub fn end_fallback(&mut self, io: &mut KernelIo<'_>, number: u32) {
+        if !self.host.end(number) {
+            return;
+        }
         for index in 0..self.invocations.len() {
             let invocation = &self.invocations[index];
             if invocation.live && invocation.wait == Wait::Host {
@@ -344,9 +349,10 @@ impl Executor {
         }
     }
 
-    /// Takes the oldest call that waits for the host.
-    pub fn next_fallback(&mut self) -> Option<FallbackCall> {
-        self.fallback.as_mut()?.waiting.pop_front()
+    /// Takes the oldest call that waits for the host; `None`, too, if another fallback has the
+    /// place of this one.
+    pub fn next_fallback(&mut self, number: u32) -> Option<FallbackCall> {
+        self.host.next(number)
     }
 
     /// Answers a call that came from [`Executor::next_fallback`]. Does nothing if the call has
@@ -454,9 +460,9 @@ impl Executor {
         let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
         self.starved.push(id);
-        if invocation.room_by.is_none_or(|(_, written)| written != invocation.written) {
+        if invocation.room_by.is_none() {
             let end = now + self.limits.room_patience;
-            invocation.room_by = Some((end, invocation.written));
+            invocation.room_by = Some((end, invocation.progress));
             self.sleeping.push(Reverse((end, id)));
         }
     }
@@ -485,12 +491,13 @@ impl Executor {
             }
             return;
         }
-        let Invocation { wait, room_by, .. } = *invocation;
-        match wait {
-            Wait::Until(until) if until <= at => self.make_ready(index),
-            Wait::Room if room_by.is_some_and(|(end, _)| end <= at) => {
+        let room_by = invocation.room_by.take_if(|(end, _)| *end <= at);
+        match (invocation.wait, room_by) {
+            (Wait::Until(until), _) if until <= at => self.make_ready(index),
+            (Wait::Room, Some((_, before))) if before == invocation.progress => {
                 self.finish(io, index, Err(CallStatus::CONGESTED));
             }
+            (Wait::Room, Some(_)) => self.starve(io.now(), index),
             _ => {}
         }
     }
@@ -509,7 +516,7 @@ impl Executor {
         let invocation = &mut self.invocations[index as usize];
         let result = result.and_then(|()| invocation.fits(0));
         let (status, data) = match result {
-            Ok(()) => (CallStatus::OK, invocation.take_rest()),
+            Ok(()) => (CallStatus::OK, invocation.take_rest(&mut self.buffers)),
             Err(status) => {
                 invocation.held = None;
                 (status, Payload::None)
@@ -545,13 +552,11 @@ impl Executor {
         invocation.generation = invocation.generation.wrapping_add(1);
         // Entries of the old invocation in queues no longer stand for this place.
         invocation.queued = false;
-        let out = invocation.out.take();
+        invocation.drop_out(&mut self.buffers);
         let (host, at) = (invocation.wait == Wait::Host, invocation.program);
         let cell = invocation.cell.take();
         self.free.push(index);
-        if let Some(out) = out {
-            self.take_back(out.shareable());
-        }
+        self.wake_starved();
         if host {
             return;
         }
@@ -581,7 +586,7 @@ impl Executor {
         more: u32,
     ) -> Taken {
         // The host that answers is the card's own.
-        if self.fallback.is_none() || call.client != 0 {
+        if !self.host.answers() || call.client != 0 {
             return Taken::NoKernel;
         }
         let Some(index) = self.place(call) else { return Taken::Busy };
@@ -598,23 +603,18 @@ impl Executor {
     /// Tells the host about a call that has arrived completely.
     fn tell_host(&mut self, io: &mut KernelIo<'_>, index: u32) {
         let id = self.id(index);
-        let full = self.fallback.as_ref().is_none_or(|f| f.waiting.len() >= WAITING_MAX);
-        if full {
+        if !self.host.has_room() {
             return self.finish(io, index, Err(CallStatus::UNAVAILABLE));
         }
         let invocation = &mut self.invocations[index as usize];
-        let call = FallbackCall {
+        self.host.tell(FallbackCall {
             id,
             qpn: invocation.call.qpn,
             opcode: invocation.call.opcode,
             max_len: invocation.call.header.max_len,
             params: invocation.params.clone(),
             payload: core::mem::take(&mut invocation.staged),
-        };
-        if let Some(fallback) = &mut self.fallback {
-            fallback.waiting.push_back(call);
-            (fallback.tell)();
-        }
+        });
     }
 }
 
@@ -722,7 +722,7 @@ impl remora_nic::kernel::Kernels for Executor {
         }
         if let Some(index) = u32::try_from(token).ok().and_then(|id| self.find(id)) {
             let invocation = &mut self.invocations[index as usize];
-            invocation.in_flight = invocation.in_flight.saturating_sub(1);
+            invocation.has_arrived();
             invocation.broken |= status != Status::Success;
         }
         self.wake_starved();
@@ -739,9 +739,8 @@ impl remora_nic::kernel::Kernels for Executor {
         for program in self.programs.iter_mut().flatten() {
             program.code.closed(qpn);
         }
-        if let Some(fallback) = &mut self.fallback {
-            fallback.waiting.retain(|call| call.qpn != qpn);
-        }
+        self.taps.iter_mut().flatten().for_each(|bound| bound.tap.closed(qpn));
+        self.host.forget(qpn);
     }
 
     fn receiving(

@@ -22,15 +22,67 @@ pub struct FallbackCall {
     pub payload: Vec<u8>,
 }
 
-/// Calls that wait for the host.
-pub(super) struct Fallback {
-    pub(super) waiting: VecDeque<FallbackCall>,
+/// The host as one that answers calls, if it does, and the calls that wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Host {
+    fallback: Option<Fallback>,
+    /// The number of the last fallback.
+    last: u32,
+}
+
+struct Fallback {
+    number: u32,
+    waiting: VecDeque<FallbackCall>,
     /// Tells the host that a call waits.
-    pub(super) tell: Box<dyn Fn() + Send>,
+    tell: Box<dyn Fn() + Send>,
 }
 
 /// The most calls that wait for the host.
-pub(super) const WAITING_MAX: usize = 64;
+const WAITING_MAX: usize = 64;
+
+impl Host {
+    /// Another fallback takes over what waits; returns its number.
+    pub(super) fn serve(&mut self, tell: Box<dyn Fn() + Send>) -> u32 {
+        let waiting = self.fallback.take().map(|before| before.waiting).unwrap_or_default();
+        self.last += 1;
+        self.fallback = Some(Fallback { number: self.last, waiting, tell });
+        self.last
+    }
+
+    /// Ends a fallback; returns whether the host answers no calls from now on, because no other one
+    /// has its place.
+    pub(super) fn end(&mut self, number: u32) -> bool {
+        self.fallback.take_if(|now| now.number == number).is_some()
+    }
+
+    /// Takes a fallback's next call.
+    pub(super) fn next(&mut self, number: u32) -> Option<FallbackCall> {
+        self.fallback.as_mut().filter(|now| now.number == number)?.waiting.pop_front()
+    }
+
+    /// Does the host answer calls?
+    pub(super) fn answers(&self) -> bool {
+        self.fallback.is_some()
+    }
+
+    /// Does the host answer calls, and may another one wait?
+    pub(super) fn has_room(&self) -> bool {
+        self.fallback.as_ref().is_some_and(|now| now.waiting.len() < WAITING_MAX)
+    }
+
+    /// Tells the host of a call.
+    pub(super) fn tell(&mut self, call: FallbackCall) {
+        if let Some(now) = &mut self.fallback {
+            now.waiting.push_back(call);
+            (now.tell)();
+        }
+    }
+
+    /// Forgets the calls of a queue pair.
+    pub(super) fn forget(&mut self, qpn: u32) {
+        self.fallback.iter_mut().for_each(|now| now.waiting.retain(|call| call.qpn != qpn));
+    }
+}
 
 impl core::fmt::Debug for Fallback {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {

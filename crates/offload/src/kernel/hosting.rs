@@ -11,11 +11,13 @@ use core::task::{self, Poll};
 use remora_nic::kernel::{Call, Header};
 
 use super::context::{leaf, poll_with, with_turn};
-use super::invocation::{Invocation, Pool, Wait};
+use super::invocation::{Invocation, Wait};
+use super::pool::Pool;
 use super::turn::Turn;
 use super::{CallStatus, Context, Passing, TapIo};
 
-pub use super::invocation::{CHUNK, OBJECT_MAX};
+pub use super::invocation::OBJECT_MAX;
+pub use super::pool::CHUNK;
 
 /// The context of the invocation that is being polled, and the steps that it has left.
 ///
@@ -71,7 +73,7 @@ pub fn end_trial(cx: &task::Context<'_>, undo: Option<u64>) {
 
 /// The context of a guest that no call has begun: one that is bound to a stream.
 pub fn without_call() -> Context {
-    Context { qpn: 0, opcode: 0, cookie: 0, max_len: 0 }
+    Context { qpn: 0, opcode: 0, cookie: 0, max_len: 0, is_local: false }
 }
 
 /// The invocation that stands for a tap in checks of budget and grants, since what passes belongs

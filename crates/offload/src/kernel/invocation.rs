@@ -1,15 +1,13 @@
 //! An invocation: what the card keeps of a call while its kernel runs. (`executor` begins and ends
 //! it.)
 
-use remora_nic::kernel::{Buffer, Call, Draft, KernelIo, Payload, WriteOut};
+use remora_nic::kernel::{Call, KernelIo, Payload, WriteOut};
 use remora_nic::queue::Remote;
 use remora_nic::{Key, Pd, Time};
 
 use super::CallStatus;
+use super::pool::{Pool, Room};
 
-/// Bytes of results that are sent as one WRITE: large enough to be efficient, small enough to
-/// share the queue pair.
-pub const CHUNK: usize = 64 << 10;
 /// The most messages of one invocation in flight.
 pub(super) const SENDS: u32 = 8;
 /// The most bytes of payload that wait for a busy kernel.
@@ -46,11 +44,14 @@ pub(super) struct Invocation {
     /// All payload has arrived.
     pub(super) ended: bool,
     /// Results that were not sent yet: bytes in `out` or granted memory in `held`, never both.
-    pub(super) out: Option<Draft>,
+    pub(super) out: Option<Room>,
     pub(super) held: Option<(Key, u64, u32)>,
     /// Bytes of results that were sent.
     pub(super) written: u32,
+    /// Messages that were sent and not acknowledged yet.
     pub(super) in_flight: u32,
+    /// How often one was sent, or acknowledged.
+    pub(super) progress: u32,
     /// Steps left in the budget.
     pub(super) left: u64,
     pub(super) wait: Wait,
@@ -60,7 +61,7 @@ pub(super) struct Invocation {
     pub(super) hint: usize,
     /// A message of the invocation could not be sent.
     pub(super) broken: bool,
-    /// While it waits for room: the time at which it gives up, and `written` when it began to wait.
+    /// The time of the next check that it gets room, and `progress` at the last one.
     pub(super) room_by: Option<(Time, u32)>,
     /// Bytes of payload that have arrived.
     pub(super) received: u64,
@@ -85,6 +86,7 @@ impl Invocation {
             held: None,
             written: 0,
             in_flight: 0,
+            progress: 0,
             left: 0,
             wait: Wait::Turn,
             queued: false,
@@ -105,10 +107,22 @@ impl Invocation {
         self.staged.clear();
         self.ended = ended;
         (self.out, self.held) = (None, None);
-        (self.written, self.in_flight, self.left) = (0, 0, budget);
+        (self.written, self.in_flight, self.progress, self.left) = (0, 0, 0, budget);
         (self.wait, self.queued, self.hint, self.broken) = (Wait::Turn, false, 0, false);
         (self.room_by, self.received, self.payload_by) = (None, 0, None);
         self.trial = false;
+    }
+
+    /// Notes that a message was sent.
+    pub(super) fn has_sent(&mut self) {
+        self.in_flight += 1;
+        self.progress = self.progress.wrapping_add(1);
+    }
+
+    /// Notes that a message was acknowledged, or will never be.
+    pub(super) fn has_arrived(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.progress = self.progress.wrapping_add(1);
     }
 
     /// Whether its kernel waits for payload, or it is a call for the host that is not complete.
@@ -128,15 +142,23 @@ impl Invocation {
         if fits { Ok(()) } else { Err(CallStatus::TOO_LONG) }
     }
 
+    /// Drops the results that were copied and not sent yet.
+    pub(super) fn drop_out(&mut self, buffers: &mut Pool) {
+        if let Some(out) = self.out.take() {
+            let buffer = buffers.close(out);
+            buffers.put(buffer);
+        }
+    }
+
     /// Takes the results that were not sent yet.
-    pub(super) fn take_rest(&mut self) -> Payload {
+    pub(super) fn take_rest(&mut self, buffers: &mut Pool) -> Payload {
         if let Some((key, addr, len)) = self.held.take() {
             return Payload::Memory { key, addr, len };
         }
         match self.out.take() {
             Some(bytes) if !bytes.is_empty() => {
                 let len = bytes.len() as u32;
-                Payload::Buffer { buffer: bytes.shareable(), len }
+                Payload::Buffer { buffer: buffers.close(bytes), len }
             }
             empty => {
                 self.out = empty;
@@ -155,69 +177,27 @@ impl core::fmt::Debug for Invocation {
     }
 }
 
-/// Buffers for results, limited in total bytes.
-#[derive(Debug)]
-pub(super) struct Pool {
-    free: Vec<Buffer>,
-    /// Bytes of buffers in use.
-    out: usize,
-    limit: usize,
-}
-
-impl Pool {
-    pub(super) fn new(limit: usize) -> Pool {
-        Pool { free: Vec::new(), out: 0, limit }
-    }
-
-    /// The bytes that a buffer of `len` bytes counts for. A step may add to results past a chunk,
-    /// so up to two chunks count as one.
-    fn cost(len: usize) -> usize {
-        if len <= 2 * CHUNK { CHUNK } else { len }
-    }
-
-    /// An empty buffer that will take `len` bytes; `None` if the limit is reached.
-    pub(super) fn take(&mut self, len: usize) -> Option<Draft> {
-        let size = Pool::cost(len);
-        if self.out + size > self.limit {
-            return None;
-        }
-        self.out += size;
-        while let Some(buffer) = self.free.pop() {
-            // A buffer that a batch of packets still refers to is left to that batch.
-            if let Ok(mut bytes) = Buffer::try_unique(buffer) {
-                bytes.clear();
-                return Some(bytes);
-            }
-        }
-        Some(Draft::new(Vec::new()))
-    }
-
-    /// Takes a buffer back for reuse.
-    pub(super) fn put(&mut self, buffer: Buffer) {
-        self.out = self.out.saturating_sub(Pool::cost(buffer.len()));
-        // Few buffers are needed at once, and keeping a long one would keep its memory for ever.
-        if self.free.len() < 64 && buffer.capacity() <= 4 * CHUNK {
-            self.free.push(buffer);
-        }
-    }
-}
-
 /// Sends the results that an invocation has held back; `false` if there is no room now.
-pub(super) fn flush(invocation: &mut Invocation, id: u32, io: &mut KernelIo<'_>) -> bool {
+pub(super) fn flush(
+    invocation: &mut Invocation,
+    id: u32,
+    io: &mut KernelIo<'_>,
+    buffers: &mut Pool,
+) -> bool {
     if invocation.held.is_none() && invocation.out.as_ref().is_none_or(|out| out.is_empty()) {
         return true;
     }
     if invocation.in_flight >= SENDS || !io.has_room(1) || invocation.call.header.local {
         return false;
     }
-    let data = invocation.take_rest();
+    let data = invocation.take_rest(buffers);
     let len = data.len();
     let Remote { addr, rkey } = invocation.call.header.to;
     let to = Remote { addr: addr.wrapping_add(invocation.written.into()), rkey };
     let (qpn, pd): (u32, Pd) = (invocation.call.qpn, invocation.call.pd);
     let sent = io.write_out(WriteOut { qpn, pd, to, data, token: id.into() });
     if sent.is_ok() {
-        invocation.in_flight += 1;
+        invocation.has_sent();
         invocation.written += len;
     } else {
         // There was room just before, so sending cannot fail; if it does, the requester gets an

@@ -28,8 +28,8 @@
 //! - Deployed: `deploy`: a program under an op-code; `grant`: the memory that it may use;
 //!   `fallback`: calls whose op-code has no kernel.
 //! - Run: `executor`: which invocation runs, and how it ends ([`Executor`]); `invocation`: what is
-//!   kept of a call; `turn`: what a poll is lent, and pays for each step of its budget; `timing`:
-//!   what memory takes in a simulation.
+//!   kept of a call; `pool`: buffers for results; `turn`: what a poll is lent, and pays for each
+//!   step of its budget; `timing`: what memory takes in a simulation.
 //! - [`builtin`]: the kernels of the paper. `loadable`: kernels that are loaded at run time
 //!   ([`Loadable`]); `memory_share`: what their instances have of memory; [`hosting`]: what their
 //!   host needs.
@@ -44,6 +44,7 @@ pub mod hosting;
 mod invocation;
 mod loadable;
 mod memory_share;
+mod pool;
 mod port;
 mod scatter;
 mod tap;

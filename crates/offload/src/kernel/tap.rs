@@ -29,6 +29,11 @@ pub trait Tap: Send {
         let _ = (passing, bytes);
     }
 
+    /// A queue pair has ended, perhaps within a message: no more of its payload comes.
+    fn closed(&mut self, qpn: u32) {
+        let _ = qpn;
+    }
+
     /// The error that stopped the kernel, if one did. From then on all payload passes unseen and
     /// unchanged, so that no WRITE is lost.
     fn failed(&self) -> Option<CallStatus> {
@@ -70,12 +75,17 @@ impl TapIo<'_, '_> {
         Scatter::new(self.io, self.pd, self.grants, &mut self.hint)
     }
 
-    /// Writes with the key of the passing WRITE, whose range the card has checked for the peer.
+    /// Writes with the key of the passing WRITE, as its peer may.
     ///
     /// # Errors
     /// The memory cannot be reached.
-    pub fn write_through(&mut self, key: u32, addr: u64, src: &[u8]) -> Result<(), CallStatus> {
-        self.io.write((key, self.pd), addr, src).map_err(refused)
+    pub fn write_through(
+        &mut self,
+        passing: &Passing,
+        addr: u64,
+        src: &[u8],
+    ) -> Result<(), CallStatus> {
+        self.io.write_for_peer(passing, addr, src).map_err(refused)
     }
 }
 

@@ -6,7 +6,8 @@ use remora_nic::kernel::KernelIo;
 use remora_nic::{Access, Key, Time};
 
 use super::grant::{Grant, granted};
-use super::invocation::{CHUNK, Invocation, Pool, SENDS, Wait, flush};
+use super::invocation::{Invocation, SENDS, Wait, flush};
+use super::pool::{CHUNK, Pool};
 use super::port::Ports;
 use super::timing::{Direction, Timing};
 use super::{CallStatus, Scatter};
@@ -105,7 +106,7 @@ impl Turn<'_, '_> {
             // A local call's results are copied once, at the end.
             return self.localize().map(|()| true);
         }
-        let flushed = flush(self.invocation, self.id, self.io);
+        let flushed = flush(self.invocation, self.id, self.io, self.buffers);
         if !flushed {
             self.invocation.wait = Wait::Room;
         }
@@ -114,9 +115,7 @@ impl Turn<'_, '_> {
 
     /// Discards all results of a trial, and sets the budget back to `left` steps.
     pub(super) fn undo(&mut self, left: u64) {
-        if let Some(out) = self.invocation.out.take() {
-            self.buffers.put(out.shareable());
-        }
+        self.invocation.drop_out(self.buffers);
         self.invocation.held = None;
         (self.invocation.left, self.invocation.wait) = (left, Wait::Turn);
     }
@@ -152,6 +151,13 @@ impl Turn<'_, '_> {
         if (held || out.is_some_and(|out| out > 0 && out + len > CHUNK)) && !self.flush()? {
             return Ok(false);
         }
+        if let Some(out) = &mut self.invocation.out
+            && !self.buffers.widen(out, len)
+        {
+            // Only an empty one has to count for more, as a long one is flushed. Others may wait
+            // for what it counts for.
+            self.invocation.drop_out(self.buffers);
+        }
         if self.invocation.out.is_none() {
             self.invocation.out = self.buffers.take(len);
         }
@@ -184,6 +190,9 @@ impl Ports for Turn<'_, '_> {
 
     #[inline(always)]
     fn output(&mut self, len: usize) -> Result<&mut Vec<u8>, CallStatus> {
+        if self.invocation.held.is_some() {
+            return Err(CallStatus::UNAVAILABLE);
+        }
         if self.invocation.out.is_none() {
             self.invocation.out = self.buffers.take(len);
         }

@@ -124,15 +124,21 @@ fn is_own(maps: &str, start: u64, end: u64) -> bool {
 /// Is the calling thread the only one that runs code of the program?
 fn is_alone() -> io::Result<bool> {
     let mut others = 0;
+    let is_ours = |name: &str| {
+        let rest = name.trim_end().strip_prefix(OWN_THREAD);
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'))
+    };
+    // Threads without a name have that of the program, and may be the program's.
+    let program = fs::read_to_string("/proc/self/comm")?;
+    let is_program_ours = is_ours(&program);
     let first = std::process::id().to_string();
     let first = std::ffi::OsStr::new(&first);
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?;
         let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-        let name = name.trim_end().strip_prefix(OWN_THREAD);
-        let own = name.is_some_and(|rest| rest.is_empty() || rest.starts_with('-'));
         // The first thread is the program's, whatever the program is called.
-        others += usize::from(!own || task.file_name() == *first);
+        let is_other = !is_ours(&name) || is_program_ours || task.file_name() == *first;
+        others += usize::from(is_other);
     }
     Ok(others == 1)
 }

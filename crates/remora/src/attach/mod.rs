@@ -150,13 +150,8 @@ impl QueuePair {
         }
     }
 
-    /// Does the queue pair take work of this kind in its state?
     fn check_takes(&self, queue: Queue) -> Result<(), PostError> {
-        let takes = match queue {
-            Queue::Send => !matches!(self.state, State::Reset | State::Init | State::Rtr),
-            Queue::Recv => self.state != State::Reset,
-        };
-        if takes { Ok(()) } else { Err(PostError::State(self.state)) }
+        if self.state.takes(queue) { Ok(()) } else { Err(PostError::State(self.state)) }
     }
 }
 
@@ -168,7 +163,9 @@ impl Attached {
         // What a session that is taken over has under way, this process does not know.
         let shares = begun.may_pass
             && FabricChoice::from_environment() == Ok(FabricChoice::Auto)
-            && welcome.objects.is_empty();
+            && welcome.objects.is_empty()
+            // The next process of a kept session learns of what has completed by the card alone.
+            && !is_kept;
         let ways = if session.is_machine() { Ways::none() } else { ways };
         Attached {
             session,
@@ -253,6 +250,17 @@ impl Attached {
         }
         self.post(qpn, Queue::Send, request.flags, |raw| encode_send(request, srqn, raw))?;
         Ok(())
+    }
+
+    /// Would as many more send requests be taken now?
+    pub(crate) fn check_sends(&self, qpn: u32, count: usize) -> Result<(), PostError> {
+        if self.lost {
+            return Err(PostError::Gone);
+        }
+        let qp = self.queue_pairs.get(&qpn).ok_or(PostError::UnknownQueue)?;
+        qp.check_takes(Queue::Send)?;
+        let room = qp.send.as_ref().map_or(0, Posting::room);
+        if count <= room as usize { Ok(()) } else { Err(PostError::Full) }
     }
 
     /// Posts a receive request.

@@ -334,18 +334,20 @@ impl Attached {
         self.kick();
         let until = Instant::now() + CATCH_UP;
         loop {
+            let here = self.completion_queues.get(&cq).map_or(HERE, |queue| queue.here.len());
+            if here >= HERE {
+                return false;
+            }
             let mut entry = [Completion::default()];
             match self.take_entries(cq, &mut entry) {
                 Ok(0) => {}
                 Ok(_) => self.keep_here(cq, entry[0]),
                 Err(_) => return false,
             }
-            let is_full =
-                self.completion_queues.get(&cq).is_none_or(|queue| queue.here.len() >= HERE);
             if self.queue_pairs.get(&qpn).is_some_and(QueuePair::is_quiet) {
                 return true;
             }
-            if is_full || Instant::now() >= until {
+            if Instant::now() >= until {
                 return false;
             }
             std::thread::yield_now();
@@ -364,7 +366,7 @@ impl Attached {
         let Some(held) = OpenPass::map(key, pass, files) else { return };
         let Some(qp) = self.queue_pairs.get_mut(&qpn) else { return };
         if let Some(queue) = self.completion_queues.get_mut(&qp.cqs[0]) {
-            queue.here.reserve(HERE - queue.here.len());
+            queue.here.reserve(HERE.saturating_sub(queue.here.len()));
         }
         if let Some(passes) = &mut qp.passes {
             passes.keep(held);

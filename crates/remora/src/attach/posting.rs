@@ -98,6 +98,12 @@ impl Posting {
         self.written == self.shared.retired()
     }
 
+    /// How many slots are free.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        self.depth.saturating_sub(self.written.wrapping_sub(self.shared.retired()))
+    }
+
     /// Writes an element into the next slot; returns its index, and whether it is published, so
     /// that the doorbell is to be rung.
     #[inline]
@@ -107,8 +113,7 @@ impl Posting {
         encode: impl FnOnce(&mut [u8]) -> Result<usize, TooLong>,
     ) -> Result<(u32, bool), PostError> {
         let index = self.written;
-        let in_use = index.wrapping_sub(self.shared.retired());
-        if !self.managed && in_use >= self.depth {
+        if !self.managed && self.room() == 0 {
             return Err(PostError::Full);
         }
         let at = self.slot(index);
@@ -241,5 +246,15 @@ mod tests {
         daemon.retire(1);
         done(&mut posting, 1, Status::Flushed);
         assert_eq!(posting.left(), [2, 3]);
+    }
+
+    #[test]
+    fn what_the_card_has_not_seen_has_its_slots() {
+        let (mut posting, daemon) = queue();
+        assert_eq!(posting.room(), DEPTH);
+        (0..3).for_each(|wr_id| post(&mut posting, wr_id, true));
+        assert_eq!(posting.room(), 1);
+        daemon.retire(2);
+        assert_eq!(posting.room(), 3);
     }
 }

@@ -155,7 +155,7 @@ impl Begun {
         let is_kept = !matches!(hello.keep, Keep::No);
         let name = hello.name.clone().unwrap_or_default();
         let ticket = Ticket { name, token: welcome.token };
-        Ok(Begun {
+        let begun = Begun {
             session,
             path: path.into(),
             welcome,
@@ -166,7 +166,23 @@ impl Begun {
             is_kept,
             ticket,
             may_pass: true,
-        })
+        };
+        begun.with_all_objects()
+    }
+
+    /// Asks for the objects that had no room in the welcome.
+    fn with_all_objects(mut self) -> Result<Begun, AttachError> {
+        let Begun { session, welcome, path, .. } = &mut self;
+        while welcome.more {
+            let last = welcome.objects.last().ok_or(MessageError::Malformed)?;
+            let Some((objects, more)) = session.objects(*last) else {
+                let reason = session.over().unwrap_or("it does not tell of its objects").into();
+                return Err(AttachError::Greeting { path: path.clone(), reason });
+            };
+            welcome.objects.extend(objects);
+            welcome.more = more;
+        }
+        Ok(self)
     }
 
     /// Asks the daemon behind a virtual machine's device for a session.
@@ -179,7 +195,7 @@ impl Begun {
         let bytes = mail.greet(hello).map_err(|error| failed(error.to_string()))?;
         let welcome = welcome_of(&bytes)?;
         let name = hello.name.clone().unwrap_or_default();
-        Ok(Begun {
+        let begun = Begun {
             arena: Arena::of(memory)?,
             clock: Clock::showing(Time(welcome.now_ns)),
             doorbell: mail.doorbell(),
@@ -190,7 +206,8 @@ impl Begun {
             session: Session::new(Line::Mailbox(mail)),
             welcome,
             may_pass: false,
-        })
+        };
+        begun.with_all_objects()
     }
 }
 
@@ -337,6 +354,14 @@ impl Session {
     pub(crate) fn completion_queue(&mut self, cq: u32) -> Option<CompletionQueuePlace> {
         self.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
             Answer::CompletionQueue(place) => Some(place),
+            _ => None,
+        })
+    }
+
+    /// Objects of the session behind this one, and whether there are others behind those.
+    fn objects(&mut self, behind: Object) -> Option<(Vec<Object>, bool)> {
+        self.ask(&Request::Objects(behind), &[], |answer| match answer {
+            Answer::Objects { objects, more } => Some((objects, more)),
             _ => None,
         })
     }

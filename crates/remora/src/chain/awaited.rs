@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use remora_nic::Access;
 use remora_nic::qp::{ModifyQpError, Mtu};
+use remora_nic::queue::Completion;
 
 use super::client::{CallError, ChainClientError, MESSAGE_MAX, closed};
 use crate::channel::{WaitError, deadline};
 use crate::options::{Peer, QueuePairOptions};
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain};
+use crate::request::{Request, RequestError};
 
 /// A client of a chain whose calls are futures: one call at a time.
 ///
@@ -44,6 +46,9 @@ pub struct AsyncChainClient {
     qp: QueuePair,
     /// Room for the message, then for the answer.
     memory: MemoryRegion,
+    /// The requests of the last call that have not ended: its message, and its answer.
+    message: Option<Request>,
+    answer: Option<Request>,
 }
 
 impl AsyncChainClient {
@@ -58,7 +63,7 @@ impl AsyncChainClient {
         let qp = domain.create_qp(&QueuePairOptions::new().send_depth(4).recv_depth(4))?;
         let len = MESSAGE_MAX + answer_max.max(1) as usize;
         let memory = domain.alloc(len, Access::LOCAL_WRITE)?;
-        Ok(AsyncChainClient { qp, memory })
+        Ok(AsyncChainClient { qp, memory, message: None, answer: None })
     }
 
     /// What the server must know to connect to the client.
@@ -75,7 +80,7 @@ impl AsyncChainClient {
     }
 
     /// Calls the chain: a future of its answer. The message leaves when the future is first polled.
-    /// If the future is dropped, the chain's answer is received and forgotten.
+    /// If the future is dropped, the next call waits for the chain's answer first, and forgets it.
     pub fn call<'a>(&'a mut self, message: &'a [u8]) -> ChainCall<'a> {
         ChainCall { step: Box::pin(self.ask(message)) }
     }
@@ -84,14 +89,25 @@ impl AsyncChainClient {
         if message.len() > MESSAGE_MAX {
             return Err(CallError::Message(message.len()));
         }
+        end(&mut self.message).await.ok();
+        end(&mut self.answer).await.ok();
         let (question, room) =
             (self.memory.slice(..message.len()), self.memory.slice(MESSAGE_MAX..));
         question.write(message)?;
-        let answer = self.qp.recv(&room);
-        self.qp.send(question).await?;
-        let len = answer.await?.len as usize;
+        self.answer = Some(self.qp.recv(&room));
+        self.message = Some(self.qp.send(question));
+        end(&mut self.message).await?;
+        let len = end(&mut self.answer).await?.map_or(0, |answer| answer.len as usize);
         Ok(room.slice(..len).to_vec()?)
     }
+}
+
+/// Waits until a request has ended, if there is one. It stays where it is if this is dropped.
+async fn end(request: &mut Option<Request>) -> Result<Option<Completion>, RequestError> {
+    let Some(under_way) = request else { return Ok(None) };
+    let ended = under_way.await;
+    *request = None;
+    ended.map(Some)
 }
 
 /// A call of a chain: a future of its answer.

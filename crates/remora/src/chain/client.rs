@@ -1,5 +1,6 @@
 //! The client's side of a chain: it sends a message, and gets an answer.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use remora_nic::qp::{ModifyQpError, Mtu};
@@ -130,6 +131,8 @@ pub struct ChainClient {
     /// Room for the message, then for the answer.
     memory: MemoryRegion,
     answer_max: u32,
+    /// Completions of the calls so far that have not come.
+    due: Mutex<u32>,
     /// How long a call may take; ten seconds, unless it is changed.
     pub timeout: Duration,
 }
@@ -148,7 +151,8 @@ impl ChainClient {
         let options = QueuePairOptions::rc(&cq).send_depth(4).recv_depth(4);
         let qp = pd.create_qp(&options)?;
         let memory = pd.alloc(MESSAGE_MAX + answer_max.max(1) as usize, Access::LOCAL_WRITE)?;
-        Ok(ChainClient { qp, cq, memory, answer_max, timeout: TIMEOUT })
+        let due = Mutex::default();
+        Ok(ChainClient { qp, cq, memory, answer_max, due, timeout: TIMEOUT })
     }
 
     /// What the server must know to connect to the client.
@@ -164,7 +168,8 @@ impl ChainClient {
         self.qp.connect(chain, &closed(mtu))
     }
 
-    /// Sends a message, waits for the answer, and appends it to `answer`.
+    /// Sends a message, waits for the answer, and appends it to `answer`. After a call that was
+    /// given up, waits for that one's answer first, and forgets it.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -184,17 +189,25 @@ impl ChainClient {
         if message.len() > MESSAGE_MAX {
             return Err(CallError::Message(message.len()));
         }
+        let mut due = self.due.lock().unwrap_or_else(PoisonError::into_inner);
+        while *due > 0 {
+            self.cq.spin(self.timeout)?;
+            *due -= 1;
+        }
         self.memory.write_at(0, message)?;
         let into = [self.memory.sge(MESSAGE_MAX as u64, self.answer_max)];
         self.qp.post_recv(&RecvRequest { wr_id: 1, sges: &into })?;
+        *due += 1;
         let data = Data::Sges(&[self.memory.sge(0, message.len() as u32)]);
         let op = SendOp::Send { imm: None, to: None };
         let flags = SendFlags::SIGNALED;
         self.qp.post_send(&SendRequest { wr_id: 0, op, data, flags })?;
+        *due += 1;
         // The completions of the message and of the answer come in either order.
         let mut answer = None;
         for _ in 0..2 {
             let entry = self.cq.spin(self.timeout)?;
+            *due -= 1;
             if entry.status != Status::Success {
                 return Err(CallError::Status(entry.status));
             }

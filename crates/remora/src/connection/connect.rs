@@ -8,10 +8,10 @@ use remora_nic::cm::service::PortSpace;
 use remora_nic::cm::{CmEvent, ConnectRequest, Reply};
 use remora_nic::qp::Mtu;
 
-use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, text};
 use super::inbox::Topic;
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
+use super::{Connection, follow};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::live::Live;
@@ -120,8 +120,10 @@ impl Asked {
         let expects = agreed.max_rd_atomic(params.max_rd_atomic);
         self.queue_pair.to_rtr(peer, &expects)?;
         self.queue_pair.to_rts_from(reply.starting_psn, &agreed)?;
-        connection.follow();
-        self.live.command(|driver| driver.establish(connection.conn, &[]))?;
+        self.live.command(|driver| {
+            follow(driver, connection.conn, &self.queue_pair);
+            driver.establish(connection.conn, &[])
+        })?;
         connection.private_data = reply.private_data;
         Ok(connection)
     }

@@ -10,10 +10,10 @@ use remora_nic::cm::{
 };
 use remora_nic::qp::{ModifyQpError, Mtu};
 
-use super::Connection;
 use super::handshake::{ConnectFailure, Handshake, news, news_of, text};
 use super::inbox::Topic;
 use super::offer::{REPLY_DATA, REQUEST_DATA, take_offer, with_offer};
+use super::{Connection, follow};
 use crate::commands::Commands;
 use crate::device::Device;
 use crate::either::Driver;
@@ -120,14 +120,15 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.live.command(|driver| {
+        let topic = Topic::Listener(self.id);
+        let wakers = self.live.command(|driver| {
             driver.unlisten(self.id);
-            while let Some(CmEvent::ConnectRequest(request)) =
-                driver.news().cm_inbox.take(Topic::Listener(self.id))
-            {
+            while let Some(CmEvent::ConnectRequest(request)) = driver.news().cm_inbox.take(topic) {
                 driver.refuse(request.conn, b"the listener is gone");
             }
+            self.live.wakes.forget_cm(topic)
         });
+        drop(wakers);
     }
 }
 
@@ -158,17 +159,20 @@ impl IncomingConnection {
             let depth = params.max_rd_atomic.min(self.request.initiator_depth);
             self.ready(&queue_pair, depth, &agreed)?;
             let private_data = with_offer(&private_data, REPLY_DATA, agreed.kernels);
-            self.answer(AcceptParams {
-                qpn: queue_pair.qpn(),
-                starting_psn: queue_pair.local().psn,
-                responder_resources: depth,
-                initiator_depth: agreed.max_rd_atomic,
-                target_ack_delay: 0,
-                rnr_retry_count: params.rnr_retry,
-                srq: false,
-                flow_control: false,
-                private_data: &private_data,
-            })?;
+            self.answer(
+                &queue_pair,
+                AcceptParams {
+                    qpn: queue_pair.qpn(),
+                    starting_psn: queue_pair.local().psn,
+                    responder_resources: depth,
+                    initiator_depth: agreed.max_rd_atomic,
+                    target_ack_delay: 0,
+                    rnr_retry_count: params.rnr_retry,
+                    srq: false,
+                    flow_control: false,
+                    private_data: &private_data,
+                },
+            )?;
             self.establish(queue_pair).await
         })
     }
@@ -178,9 +182,9 @@ impl IncomingConnection {
     fn agree(&mut self, ours: &ConnectionParams) -> Result<ConnectionParams, ConnectFailure> {
         let asked = self.request.path_mtu;
         let Some(mtu) = Mtu::from_code(asked).filter(|mtu| *mtu <= ours.mtu) else {
-            self.answered = true;
             let reason = RejectReason::INVALID_MTU;
             self.live.command(|driver| driver.reject(self.request.conn, reason, &[]))?;
+            self.answered = true;
             return Err(ConnectFailure::Mtu { asked, ours: ours.mtu });
         };
         Ok(ours
@@ -206,8 +210,19 @@ impl IncomingConnection {
         queue_pair.to_rts_from(self.request.starting_psn, agreed)
     }
 
-    fn answer(&mut self, answer: AcceptParams<'_>) -> Result<(), CommandError> {
-        self.live.command(|driver| driver.accept(self.request.conn, answer))?;
+    fn answer(
+        &mut self,
+        queue_pair: &QueuePair,
+        answer: AcceptParams<'_>,
+    ) -> Result<(), CommandError> {
+        let conn = self.request.conn;
+        self.live.command(|driver| {
+            // Before: the peer may have come, and gone, when this thread goes on.
+            follow(driver, conn, queue_pair);
+            driver.accept(conn, answer).inspect_err(|_| {
+                driver.news().follows.remove(&conn);
+            })
+        })?;
         self.answered = true;
         Ok(())
     }
@@ -222,7 +237,6 @@ impl IncomingConnection {
             private_data: self.request.private_data.clone(),
             peer: self.request.peer,
         };
-        connection.follow();
         match news(&self.live, Topic::Connection(conn)).await {
             CmEvent::Established { .. } => Ok(connection),
             CmEvent::Rejected { reason, private_data, .. } => {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::answers::{NO_SESSION, NO_SUCH_SESSION, Refusal, no_descriptors};
+use super::answers::{NO_SESSION, NO_SUCH_SESSION, Refusal, no_descriptors, number_after_sign};
 use super::clients::Then;
 use super::policy::Rule;
 use super::running::client_of;
@@ -82,19 +82,22 @@ impl Server {
         (uid, pid): (u32, i32),
         wanted: Option<&str>,
     ) -> Result<String, Refusal> {
-        let taken = |name: &str| self.sessions.values().any(|h| h.uid == uid && h.name == name);
+        let holder = |name: &str| self.sessions.values().find(|h| h.uid == uid && h.name == name);
         let name = match wanted {
             Some(name) => checked_name(name)?,
             // A process may have several.
             None => match default_name(pid) {
-                name if taken(&name) => format!("{name}.{}", self.last_session.wrapping_add(1)),
+                name if holder(&name).is_some() => {
+                    format!("{name}.{}", self.last_session.wrapping_add(1))
+                }
                 name => name,
             },
         };
-        if taken(&name) {
+        if let Some(held) = holder(&name) {
             return Err(format!(
                 "a session of the name {name} is there: show its token to take it over, or end it \
-                 (remora nic evict {name})"
+                 (remora nic evict %{})",
+                held.number
             ));
         }
         Ok(name)
@@ -154,8 +157,7 @@ impl Server {
         };
         // If it sleeps, it must tell the new session so.
         self.device.live.background.wake();
-        self.last_session = self.last_session.wrapping_add(1);
-        let number = self.last_session;
+        let number = self.free_session();
         let held = Session {
             number,
             slot,
@@ -177,6 +179,17 @@ impl Server {
         self.sessions.insert(number, held);
         self.keep_stored(number);
         Ok(number)
+    }
+
+    /// A number that no session has. They are given one after the other, so that none is given
+    /// again soon: but there is an end to them, and sessions may be kept for ever.
+    fn free_session(&mut self) -> u32 {
+        loop {
+            self.last_session = self.last_session.wrapping_add(1);
+            if !self.sessions.contains_key(&self.last_session) {
+                return self.last_session;
+            }
+        }
     }
 
     /// Gives the client a session that is there; returns its number.
@@ -238,14 +251,11 @@ impl Server {
         // A process that has joined neither takes the session over nor learns what is in it.
         let is_guest = held.client != Some(number);
         let token = if is_guest { SessionToken::default() } else { held.token };
-        let gathered = self.device.live.command_own(|driver| gather(driver, slot));
-        let (quotas, objects, mut descriptors) = match gathered {
+        let gathered = self.device.live.command_own(|driver| gather(driver, slot, is_guest));
+        let (quotas, objects, descriptors) = match gathered {
             Ok(gathered) => gathered,
             Err(refusal) => return Then::Drop(refusal),
         };
-        if is_guest {
-            descriptors.truncate(SHARED);
-        }
         let welcome = Welcome {
             session,
             token,
@@ -255,7 +265,8 @@ impl Server {
             card: self.card(),
             clock_start_ns: self.device.live.clock.start_ns(),
             now_ns: self.device.live.clock.now().0,
-            objects: if is_guest { Vec::new() } else { objects },
+            more: objects.len() == OBJECTS,
+            objects,
         };
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         self.send(number, &Answer::Welcome(welcome), &descriptors)
@@ -270,20 +281,20 @@ pub(super) fn new_token() -> Result<SessionToken, Refusal> {
     Ok(token)
 }
 
-/// Descriptors of a session that all its processes get.
-const SHARED: usize = 3;
+/// Objects in one answer.
+pub(super) const OBJECTS: usize = 1024;
 
 /// A session's quotas, objects and descriptors: the last one is that of the gates by which others
-/// reached its memory before, if there are any.
+/// reached its memory before, if there are any. A guest gets neither objects nor gates.
 type Gathered = (crate::message::Quotas, Vec<Object>, Vec<OwnedFd>);
 
-fn gather(driver: &mut Own, slot: u16) -> Result<Gathered, Refusal> {
+fn gather(driver: &mut Own, slot: u16, is_guest: bool) -> Result<Gathered, Refusal> {
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
-    let objects = engine.objects.of(slot);
+    let objects = engine.objects.page(slot, None, if is_guest { 0 } else { OBJECTS });
     let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().map_err(no_descriptors);
-    let former = engine.passes.former_file(slot).map(copy).transpose()?;
+    let former = engine.passes.former_file(slot).filter(|_| !is_guest).map(copy).transpose()?;
     let of = engine.session(slot).ok_or(NO_SESSION)?;
-    let shared: [_; SHARED] = [of.file.as_fd(), of.doorbell.as_fd(), of.wake.reader()];
+    let shared = [of.file.as_fd(), of.doorbell.as_fd(), of.wake.reader()];
     let mut descriptors = shared.into_iter().map(copy).collect::<Result<Vec<_>, _>>()?;
     descriptors.extend(former);
     Ok((of.quotas, objects, descriptors))
@@ -301,8 +312,11 @@ pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
     }
 }
 
-/// A name that can be shown and typed.
+/// A name that can be shown and typed, and that is no number to `remora nic evict`.
 fn checked_name(name: &str) -> Result<String, Refusal> {
+    if number_after_sign(name).is_some() {
+        return Err(format!("{name} means a session’s number, and is no name: choose another one"));
+    }
     let fits = (1..=NAME_MAX).contains(&name.len());
     if fits && name.chars().all(|c| !c.is_control()) {
         return Ok(name.to_owned());

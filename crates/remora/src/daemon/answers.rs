@@ -4,15 +4,12 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use remora_nic::Nic;
-use remora_nic::wire::Dialect;
-
 use super::clients::Then;
 use super::dma::Asker;
 use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
-use super::lent::{LOANS_MAX, Lender, Lent, has_few_descriptors};
+use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, Lender, Lent, has_few_descriptors};
 use super::objects::{Ask, Kind};
 use super::policy::Rule;
 use super::server::Server;
@@ -83,6 +80,7 @@ impl Server {
                 place.map(Answer::CompletionQueue)
             }
             Request::Describe(object) => return self.describe(number, object),
+            Request::Objects(behind) => Ok(self.objects(number, behind)),
             Request::Gates => self.share_gates(number, descriptors).map(|()| Answer::Done),
             Request::Pass { qpn, key } => return self.answer_pass(number, qpn, key),
             Request::Counted { cq, count } => self.counted(number, cq, count),
@@ -297,17 +295,37 @@ impl Server {
     }
 
     fn evict(&mut self, number: u32, name: &str) -> Result<(), Refusal> {
-        let Some(client) = self.clients.get(number) else { return Ok(()) };
-        let uid = client.uid;
-        let by_number = name.parse().ok();
-        let held = self.sessions.values().find(|held| {
-            may_see(uid, held.uid) && (held.name == name || by_number == Some(held.number))
-        });
-        let Some(held) = held else { return Err(format!("there is no session {name}")) };
-        let session = held.number;
+        let Some(uid) = self.clients.get(number).map(|client| client.uid) else { return Ok(()) };
+        let session = self.named(uid, name)?;
         self.end_session_now(session);
         self.drop_clients(session, "the session was ended (remora nic evict)");
         Ok(())
+    }
+
+    /// The only session that user `uid` may see and that `text` means: by its name, or by its
+    /// number, with a percent sign before it or without.
+    fn named(&self, uid: u32, text: &str) -> Result<u32, Refusal> {
+        let number = number_after_sign(text).or_else(|| number_of(text));
+        let is_meant = |held: &&Session| {
+            let by_name = held.name == text && number_after_sign(text).is_none();
+            may_see(uid, held.uid) && (by_name || number == Some(held.number))
+        };
+        let mut meant: Vec<&Session> = self.sessions.values().filter(is_meant).collect();
+        meant.sort_unstable_by_key(|held| held.number);
+        match meant[..] {
+            [] => Err(format!("there is no session {text}")),
+            [one] => Ok(one.number),
+            [one, other, ..] => {
+                let about = |held: &Session| {
+                    format!("%{} (named {}, of user {})", held.number, held.name, held.uid)
+                };
+                let (count, one, other) = (meant.len(), about(one), about(other));
+                Err(format!(
+                    "{text} may mean {count} sessions, {one} and {other} among them: say which by \
+                     its number, with the percent sign"
+                ))
+            }
+        }
     }
 
     /// Changes what the card does to packets, if the client is of the daemon's own user, or root.
@@ -328,11 +346,11 @@ impl Server {
         let seen = self.sessions.range(from..).map(|(_, held)| held);
         let mut seen = seen.filter(|held| may_see(uid, held.uid));
         let sessions = live.command_own(|driver| {
-            let Own { engine: Some(engine), nic, .. } = driver else { return Vec::new() };
+            let Own { engine: Some(engine), nic, clock, .. } = driver else { return Vec::new() };
             let page = seen.by_ref().take(PAGE);
             page.filter_map(|held| {
                 let of = engine.session(held.slot)?;
-                let lossy = of.sides.keys().filter(|qpn| speaks_lossy(nic, **qpn)).count() as u32;
+                let lossy = of.lossy_connections(nic, *clock);
                 let status = describe(policy.rule(held.uid), held, of, now);
                 Some(SessionStatus { lossy, ..status })
             })
@@ -398,9 +416,7 @@ fn room_for_any(engine: &Engine, loan: Loan, has_few_descriptors: bool) -> Resul
         ));
     }
     if has_few_descriptors && loan != Loan::Sealed {
-        return Err("the daemon keeps its last descriptors for other clients: lend memory files, \
-                    or give the daemon a higher limit (ulimit -n)"
-            .into());
+        return Err(FEW_DESCRIPTORS.into());
     }
     Ok(())
 }
@@ -419,6 +435,7 @@ fn is_for_machines(request: &Request<'_>) -> bool {
         Request::Command(_)
             | Request::CompletionQueue(_)
             | Request::Describe(_)
+            | Request::Objects(_)
             | Request::Keep(_)
             | Request::Kernel(_)
     )
@@ -428,14 +445,19 @@ pub(super) fn no_descriptors(error: std::io::Error) -> Refusal {
     format!("the daemon has no descriptors: {error}")
 }
 
+/// The session's number that is written with a percent sign, which no name looks like.
+pub(super) fn number_after_sign(text: &str) -> Option<u32> {
+    text.strip_prefix('%').and_then(number_of)
+}
+
+/// The number that is written in digits alone.
+fn number_of(text: &str) -> Option<u32> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok()).flatten()
+}
+
 /// May user `uid` see and end what is user `of`'s?
 pub(super) fn may_see(uid: u32, of: u32) -> bool {
     uid == of || uid == 0 || uid == rustix::process::geteuid().as_raw()
-}
-
-/// Does the queue pair have a connection that speaks the lossy dialect?
-fn speaks_lossy(nic: &Nic, qpn: u32) -> bool {
-    nic.speaks(qpn).is_some_and(|what| what.contains(Dialect::LOSSY))
 }
 
 /// What a session is and uses, without its connections.

@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use remora_nic::Key;
 use remora_nic::queue::RingInit;
 
+use super::admission::OBJECTS;
 use super::answers::may_see;
 use super::clients::Then;
 use super::record::Entry;
 use super::server::Server;
-use super::session_queues::{Of, Queue, Region, SessionQueues};
+use super::session_queues::{Queue, Region, SessionQueues};
 use crate::commands::{Commands, Place};
 use crate::driver::Own;
 use crate::message::{Answer, Description, Object, RegionStatus, RingPlace};
@@ -31,6 +32,17 @@ impl Server {
         };
         let file = file.as_ref().map(AsFd::as_fd);
         self.send(number, &Answer::Described(description), file.as_slice())
+    }
+
+    /// Objects of the client's session behind one of them. (A guest learns of none.)
+    pub(super) fn objects(&mut self, number: u32, behind: Object) -> Answer<'static> {
+        let session = self.held(number).filter(|of| self.sessions[of].client == Some(number));
+        let page = |driver: &mut Own, slot| {
+            let engine = driver.engine.as_deref()?;
+            Some(engine.objects.page(slot, Some(behind), OBJECTS))
+        };
+        let objects = session.and_then(|of| self.with_session(of, page)?).unwrap_or_default();
+        Answer::Objects { more: objects.len() == OBJECTS, objects }
     }
 
     /// Regions of a session that the client may see, as far as one answer has room.
@@ -93,6 +105,10 @@ fn describe(driver: &mut Own, slot: u16, object: Object) -> Option<Described> {
     if !engine.objects.holds(slot, object) {
         return None;
     }
+    let shared = match object {
+        Object::Srq(srq) => engine.srq_record(slot, srq),
+        _ => None,
+    };
     let of = engine.session(slot)?;
     let description = match object {
         Object::Qp(qpn) => {
@@ -106,11 +122,7 @@ fn describe(driver: &mut Own, slot: u16, object: Object) -> Option<Described> {
         }
         Object::Srq(srq) => {
             let info = driver.nic.query_srq(srq)?;
-            let number = of.shared_receives.iter().copied().find(|number| {
-                let queue = of.queues.get(*number as usize);
-                matches!(queue, Some(Some(Queue::Work(work))) if work.of == Of::Srq(srq))
-            });
-            Description::SharedReceives { pd: info.pd, ring: ring(of, number, info.depth)? }
+            Description::SharedReceives { pd: info.pd, ring: ring(of, shared, info.depth)? }
         }
         Object::Mr(key) => return region(of, key),
         _ => return None,

@@ -48,8 +48,8 @@ pub(super) struct Looked {
     pub(super) parcel: Parcel,
     /// Clients of the user that were not served, because too many messages waited.
     pub(super) had_no_room: Vec<u32>,
-    /// A client whose message is lost, since the system has no thread to look at it.
-    pub(super) lost: Option<u32>,
+    /// Clients whose messages are lost, since the system has no thread to look at them.
+    pub(super) lost: Vec<u32>,
 }
 
 /// The looks that are under way, and what waits for one.
@@ -107,18 +107,27 @@ impl Looks {
 
     /// A message that was looked at. The user's next one is, from now on.
     pub(super) fn next(&mut self) -> Option<Looked> {
+        self.next_with(Looks::start)
+    }
+
+    fn next_with(&mut self, start: impl Fn(&Looks, Parcel) -> Result<(), u32>) -> Option<Looked> {
         let parcel = self.done.try_recv().ok()?;
         let Some(user) = self.users.get_mut(&parcel.uid) else {
-            return Some(Looked { parcel, had_no_room: Vec::new(), lost: None });
+            return Some(Looked { parcel, had_no_room: Vec::new(), lost: Vec::new() });
         };
         let had_no_room = std::mem::take(&mut user.without_room);
-        let lost = match user.parcels.pop_front() {
-            Some(next) => self.start(next).err(),
-            None => {
-                self.users.remove(&parcel.uid);
-                None
+        // All that wait are lost where no thread can be started: nobody would come back to them.
+        let (mut lost, mut parcels) = (Vec::new(), std::mem::take(&mut user.parcels));
+        while let Some(next) = parcels.pop_front() {
+            match start(self, next) {
+                Ok(()) => {
+                    self.users.insert(parcel.uid, Waiting { parcels, ..Waiting::default() });
+                    return Some(Looked { parcel, had_no_room, lost });
+                }
+                Err(client) => lost.push(client),
             }
-        };
+        }
+        self.users.remove(&parcel.uid);
         Some(Looked { parcel, had_no_room, lost })
     }
 
@@ -252,5 +261,24 @@ mod tests {
             assert_eq!(looked.had_no_room, if client == 0 { vec![1000] } else { vec![] });
         }
         assert!(looks.users.is_empty() && looks.next().is_none());
+    }
+
+    #[test]
+    fn where_no_thread_starts_all_that_wait_are_lost_and_later_ones_are_not() {
+        let mut looks = Looks::new().unwrap();
+        let ended = |looks: &mut Looks, start: &dyn Fn(&Looks, Parcel) -> Result<(), u32>| {
+            loop {
+                if let Some(looked) = looks.next_with(start) {
+                    return (looked.parcel.client, looked.lost);
+                }
+                std::thread::yield_now();
+            }
+        };
+        for client in [1, 2, 3] {
+            looks.add(parcel(client, vec![])).unwrap();
+        }
+        assert_eq!(ended(&mut looks, &|_, parcel| Err(parcel.client)), (1, vec![2, 3]));
+        looks.add(parcel(4, vec![])).unwrap();
+        assert_eq!(ended(&mut looks, &Looks::start), (4, vec![]));
     }
 }

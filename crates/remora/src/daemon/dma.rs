@@ -13,14 +13,14 @@ use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::lent::{local, process_file};
+use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, has_few_descriptors, local, process_file};
 use super::policy::Rule;
 use crate::dma::engine::{ChannelId, ChannelState};
 use crate::dma::path::calls::{ByFile, ProcessVm};
 use crate::dma::path::{Application, Mapping, Path};
 use crate::dma::{
-    CardMemory, ChannelOptions, Direction, Engine, Interface, Kind, Mode, Owner, Piece, RegionId,
-    Ring, Service, Wake,
+    CardMemory, ChannelOptions, Direction, Engine, Interface, MemoryKind, Mode, Owner, Piece,
+    RegionId, Ring, Service, Wake,
 };
 use crate::message::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest, Loan};
 
@@ -90,9 +90,28 @@ impl DmaCards {
             let card = self.cards.get(&who.uid);
             return Ok((card.map_or_else(nothing, |card| card.list(from)), Vec::new()));
         }
+        if let DmaRequest::Grant { loan, .. } = request {
+            self.room_for_grant(who.uid, rule, loan)?;
+        }
         let opened = self.cards.get_mut(&who.uid).filter(|c| c.clients.contains_key(&who.client));
         let card = opened.ok_or("the card’s memory was not opened")?;
         card.answer(who, rule, request, descriptors)
+    }
+
+    /// May a user's program grant another piece of memory? Each is a mapping of the daemon's, or
+    /// descriptors, as what sessions lend.
+    fn room_for_grant(&self, uid: u32, rule: &Rule, loan: Loan) -> Result<(), Refusal> {
+        let of_user = self.cards.get(&uid).map_or(0, UserCard::regions);
+        if of_user >= rule.loans as usize {
+            return Err(format!("the user’s programs grant {of_user} regions, which is the most"));
+        }
+        if self.cards.values().map(UserCard::regions).sum::<usize>() >= LOANS_MAX {
+            return Err(format!("all programs together grant {LOANS_MAX} regions, all there are"));
+        }
+        if loan != Loan::Sealed && has_few_descriptors() {
+            return Err(FEW_DESCRIPTORS.into());
+        }
+        Ok(())
     }
 
     /// Opens the user's card memory for a client.
@@ -223,7 +242,7 @@ impl UserCard {
                 Ok(alone(DmaAnswer::Done))
             }
             DmaRequest::Alloc { near, len } => {
-                let kind = if near { Kind::Near } else { Kind::Far };
+                let kind = if near { MemoryKind::Near } else { MemoryKind::Far };
                 let piece = self.memory.alloc(kind, len).map_err(|error| error.to_string())?;
                 let (address, len) = (piece.address(), piece.len());
                 if held.pieces.len() >= rule.quotas.others as usize {
@@ -238,6 +257,11 @@ impl UserCard {
             }
             DmaRequest::Open | DmaRequest::List(_) => Err("it is answered elsewhere".into()),
         }
+    }
+
+    /// Regions that the engine may reach.
+    fn regions(&self) -> usize {
+        self.clients.values().map(|held| held.regions.len()).sum()
     }
 
     /// The channels from a place on, as far as one answer has room.
@@ -323,6 +347,9 @@ impl Holdings {
     ) -> Answered {
         if self.channels.len() >= CHANNELS {
             return Err(format!("a client has {CHANNELS} channels at most: close one of them"));
+        }
+        if has_few_descriptors() {
+            return Err(FEW_DESCRIPTORS.into());
         }
         let ring = Ring::new(options.depth).map_err(|error| error.to_string())?;
         let bytes = ring.bytes().len() as u64;

@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
 
 use super::observer::{ObserveError, Observer};
-use crate::dma::path::{Application, Kind as PathKind, Through};
+use crate::dma::path::{Application, PathKind, Through};
 use crate::dma::ring::RingError;
 use crate::dma::{
-    Channel, ChannelOptions, Direction, Interface, Kind, Mode, RegionId, Ring, Sizes,
+    Channel, ChannelOptions, Direction, Interface, MemoryKind, Mode, RegionId, Ring, Sizes,
 };
 use crate::event::Event;
 use crate::memory::Buffer;
@@ -199,8 +199,8 @@ impl DmaClient {
     ///
     /// # Errors
     /// So much is not free in one piece, or the daemon has ended.
-    pub fn alloc(&self, kind: Kind, len: u64) -> Result<(u64, u64), DmaError> {
-        match self.ask(DmaRequest::Alloc { near: kind == Kind::Near, len }, &[])? {
+    pub fn alloc(&self, kind: MemoryKind, len: u64) -> Result<(u64, u64), DmaError> {
+        match self.ask(DmaRequest::Alloc { near: kind == MemoryKind::Near, len }, &[])? {
             (DmaAnswer::Piece { address, len }, _) => Ok((address, len)),
             _ => Err(malformed()),
         }

@@ -21,7 +21,8 @@ const AT_A_TIME: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Ending {
     session: u16,
-    left: Vec<Object>,
+    /// The object that was looked at last, if there may be others behind it.
+    behind: Option<Object>,
     /// Looks for objects: some are in use by others at the first look, and requests of peers may
     /// make new ones meanwhile.
     looks: u32,
@@ -31,7 +32,7 @@ pub(crate) struct Ending {
 
 impl Ending {
     pub(crate) fn new(session: u16) -> Ending {
-        Ending { session, left: Vec::new(), looks: 0, remains: None }
+        Ending { session, behind: None, looks: 0, remains: None }
     }
 
     /// Is it the end of the session in this place of the engine?
@@ -45,22 +46,19 @@ impl Ending {
         if let Some(of) = engine.session(self.session) {
             of.ends = true;
         }
-        if self.left.is_empty() {
-            self.left = engine.objects.of(self.session);
-            self.left.reverse();
+        let left = engine.objects.page(self.session, self.behind, AT_A_TIME);
+        if self.behind.is_none() {
             self.looks += 1;
-        }
-        if self.left.is_empty() || self.looks > 4 {
-            if !self.left.is_empty() {
-                tracing::error!(left = ?self.left, "objects of a session cannot be destroyed");
+            if left.is_empty() || self.looks > 4 {
+                if !left.is_empty() {
+                    tracing::error!(?left, "objects of a session cannot be destroyed");
+                }
+                self.finish(driver);
+                return true;
             }
-            self.finish(driver);
-            return true;
         }
-        for _ in 0..AT_A_TIME {
-            let Some(object) = self.left.pop() else { break };
-            self.destroy(driver, object);
-        }
+        self.behind = left.last().copied().filter(|_| left.len() == AT_A_TIME);
+        left.into_iter().for_each(|object| self.destroy(driver, object));
         false
     }
 

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use remora_nic::cm::CmEvent;
+use remora_nic::nic::StructureUse;
 use remora_nic::queue::{Moderation, ResizeCqError};
 use remora_nic::{Event as CardEvent, Key, Nic, Time};
 use rustix::event::epoll;
@@ -25,6 +26,7 @@ use super::lent::Lent;
 use super::named::Named;
 use super::objects::{Ask, Objects, Pools, Usage};
 use super::open_passes::Passes;
+use super::rarely::Rarely;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
@@ -32,7 +34,7 @@ use super::session_queues::{
 };
 use crate::by_number::ByNumber;
 use crate::clock::Clock;
-use crate::dma::{self, CardMemory, Kind};
+use crate::dma::{self, CardMemory, MemoryKind};
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
@@ -56,6 +58,7 @@ pub(crate) struct Engine {
     /// Send queues whose doorbells are being taken, by session and record, and how far they were
     /// posted.
     pub(super) sends: Vec<(u16, u32, u32)>,
+    pub(super) looks: Looks,
     /// Which session a completion queue of the card belongs to, and its record there.
     cqs: ByNumber<(u16, u32)>,
     /// Which session a queue pair belongs to.
@@ -66,6 +69,19 @@ pub(crate) struct Engine {
     doorbells: OwnedFd,
     /// The completion queues that got entries in this step, by session and record.
     moved: Vec<(u16, u32)>,
+    /// What the card's structures took of memory when a client asked.
+    pub(super) memory_use: Rarely<Vec<StructureUse>>,
+}
+
+/// In which order sessions are looked at: see `doorbells`.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// All sessions: those first that had rung at the last look.
+    pub(super) order: Vec<u16>,
+    /// So many of them were looked at up to the last that had rung for a send queue.
+    pub(super) again: usize,
+    /// Those that have doorbells left which were not looked at.
+    pub(super) more: Vec<u16>,
 }
 
 /// Longer pieces of card memory are far: to zero near memory takes time, in which the card stands.
@@ -87,11 +103,13 @@ impl Engine {
             passes: Passes::default(),
             last_lent: 0,
             sends: Vec::new(),
+            looks: Looks::default(),
             cqs: ByNumber::default(),
             qps: ByNumber::default(),
             srqs: ByNumber::default(),
             doorbells: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             moved: Vec::new(),
+            memory_use: Rarely::default(),
         })
     }
 
@@ -115,6 +133,7 @@ impl Engine {
         if free == self.sessions.len() {
             self.sessions.push(None);
         }
+        self.looks.order.push(number);
         // The thread that drives the card may sleep, and does not know of this session yet.
         arena.will_sleep();
         let parts = Parts::new(arena.memory().len());
@@ -129,12 +148,12 @@ impl Engine {
             queues: Vec::new(),
             sides: ByNumber::default(),
             active: VecDeque::new(),
-            shared_receives: Vec::new(),
             counters: SessionCounters::default(),
             quotas,
             user: User::default(),
             usage: Usage::default(),
-            held: Vec::new(),
+            held: BTreeSet::new(),
+            lossy: Rarely::default(),
             lent: BTreeMap::new(),
             card: None,
             ready: None,
@@ -153,14 +172,33 @@ impl Engine {
     /// mapped, to be dropped when the card is free for others.
     pub(crate) fn detach(&mut self, session: u16) -> Option<SessionQueues> {
         let gone = self.sessions.get_mut(usize::from(session))?.take()?;
+        self.looks.order.retain(|slot| *slot != session);
         self.passes.forget(session);
-        self.cqs.retain(|_, (of, _)| *of != session);
-        self.srqs.retain(|_, (of, _)| *of != session);
-        self.qps.retain(|_, of| *of != session);
+        self.forget_numbers(session, &gone);
         if let Err(error) = epoll::delete(&self.doorbells, &gone.doorbell) {
             tracing::error!(%error, "cannot forget a session's doorbell");
         }
         Some(gone)
+    }
+
+    /// Forgets numbers of the card's that belong to a session which has gone. (To look through all
+    /// would take time, in which the card stands.)
+    fn forget_numbers(&mut self, session: u16, gone: &SessionQueues) {
+        for queue in gone.queues.iter().flatten() {
+            let (numbers, number) = match queue {
+                Queue::Completions(queue) => (&mut self.cqs, queue.cq),
+                Queue::Work(Work { of: Of::Srq(srq), .. }) => (&mut self.srqs, *srq),
+                Queue::Work(_) => continue,
+            };
+            if numbers.get(&number).is_some_and(|(of, _)| *of == session) {
+                numbers.remove(&number);
+            }
+        }
+        for qpn in gone.sides.keys() {
+            if self.qps.get(qpn) == Some(&session) {
+                self.qps.remove(qpn);
+            }
+        }
     }
 
     /// The shared part of a session.
@@ -290,9 +328,6 @@ impl Engine {
     /// Its elements up to the first of `indices` are posted, those up to the second retired.
     pub(crate) fn set_srq(&mut self, session: u16, srq: u32, number: u32, indices: (u32, u32)) {
         self.set_owner(session, Some(number), Of::Srq(srq));
-        if let Some(of) = self.session(session) {
-            of.shared_receives.push(number);
-        }
         if let Some(work) = self.work(session, number) {
             (work.rung, work.retired) = indices;
             work.shared.publish(indices.0);
@@ -301,6 +336,11 @@ impl Engine {
         if let Some((session, old)) = self.srqs.insert(srq, (session, number)) {
             self.remove(session, old);
         }
+    }
+
+    /// The record of a session's shared receive queue.
+    pub(super) fn srq_record(&self, session: u16, srq: u32) -> Option<u32> {
+        self.srqs.get(&srq).filter(|(of, _)| *of == session).map(|(_, number)| *number)
     }
 
     /// How far a shared receive queue is posted and retired, as its session knows.
@@ -423,7 +463,7 @@ impl Engine {
             }
             let entry = match object {
                 Object::Pd(pd) => Some(Entry::Pd(pd)),
-                Object::Dm(at) => Some(Entry::Dm { at, len: details.0 }),
+                Object::Dm(at) => of.dm.get(&at).and_then(|piece| piece.entry(at)),
                 Object::Lent(number) => of.lent.get(&number).and_then(|lent| lent.entry(number)),
                 _ => None,
             };
@@ -528,6 +568,7 @@ impl Engine {
         if self.objects.owner(Object::Lent(number)).is_some() {
             return false;
         }
+        self.last_lent = self.last_lent.max(number);
         let amount = lent.quota_bytes();
         if let Some(of) = self.session(session) {
             of.lent.insert(number, lent);
@@ -536,17 +577,14 @@ impl Engine {
         true
     }
 
-    /// Takes what was a piece of card memory with another daemon; returns whether it is free.
+    /// Takes what was a piece of the user's card memory with another daemon; returns whether that
+    /// memory is there again, and the piece free.
     pub(crate) fn restore_part(&mut self, session: u16, at: u64, len: u64) -> bool {
         let Some(of) = self.session(session) else { return false };
-        let of_card = of.card.as_ref().map(|card| card.alloc_at(at, len));
-        let taken = match &of_card {
-            Some(piece) => piece.is_some(),
-            None => of.parts.take_at(at as usize, len as usize),
-        };
+        let piece = of.card.as_ref().and_then(|card| card.alloc_at(at, len));
+        let taken = piece.is_some();
         if taken {
-            let of_card = of_card.flatten();
-            of.dm.insert(at, Piece { len, users: 0, of_card });
+            of.dm.insert(at, Piece { len, users: 0, of_card: piece });
         }
         taken
     }
@@ -615,8 +653,8 @@ pub(super) fn zeroed(card: &Arc<CardMemory>, len: u64) -> Option<dma::Piece> {
     if len == 0 {
         return None;
     }
-    let near = (len <= NEAR_MAX).then(|| card.alloc(Kind::Near, len).ok()).flatten();
-    let piece = near.or_else(|| card.alloc(Kind::Far, len).ok())?;
+    let near = (len <= NEAR_MAX).then(|| card.alloc(MemoryKind::Near, len).ok()).flatten();
+    let piece = near.or_else(|| card.alloc(MemoryKind::Far, len).ok())?;
     clear(&piece);
     Some(piece)
 }
@@ -624,7 +662,7 @@ pub(super) fn zeroed(card: &Arc<CardMemory>, len: u64) -> Option<dma::Piece> {
 /// Other programs of the user may have had the piece before.
 fn clear(piece: &dma::Piece) {
     const ZEROES: [u8; 4096] = [0; 4096];
-    if piece.kind() == Kind::Far {
+    if piece.kind() == MemoryKind::Far {
         let punched = memfd::punch(piece.card().as_fd(), piece.address(), piece.len());
         if punched.is_ok() {
             return;
@@ -657,6 +695,7 @@ impl Engine {
     /// it was given before, so that no packet refers to such a slot.
     pub(crate) fn publish(&mut self, nic: &mut Nic, clock: Clock) {
         self.end_passes(nic);
+        self.publish_taken(nic);
         while let Some(cq) = nic.poll_completed() {
             let Some((session_of, number)) = self.cqs.get(&cq).copied() else { continue };
             if let Some(session) = self.sessions[usize::from(session_of)].as_mut() {
@@ -684,6 +723,18 @@ impl Engine {
         }
     }
 
+    /// Tells the clients which slots of shared receive queues are free. A slot is free when its
+    /// completion is seen, which does not say which queue it was of: so this comes before those.
+    #[inline]
+    pub(super) fn publish_taken(&mut self, nic: &mut Nic) {
+        while let Some(srq) = nic.poll_taken() {
+            let Some((session, number)) = self.srqs.get(&srq).copied() else { continue };
+            if let Some(of) = self.session(session) {
+                of.publish_number(nic, number);
+            }
+        }
+    }
+
     /// Shuts the gates of passes that are over, before anybody learns what has ended them.
     #[inline]
     pub(super) fn end_passes(&mut self, nic: &mut Nic) {
@@ -694,7 +745,7 @@ impl Engine {
 
     /// When the next client is to be notified of what has gathered.
     pub(crate) fn next_notice(&self) -> Time {
-        let held = self.sessions.iter().flatten().flat_map(|session| &session.held);
+        let held = self.sessions.iter().flatten().filter_map(|session| session.held.first());
         held.map(|(until, _)| *until).min().unwrap_or(Time::NEVER)
     }
 

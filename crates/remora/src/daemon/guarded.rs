@@ -392,6 +392,8 @@ impl Commands for Guarded<'_> {
         if !self.has(Object::Srq(srq)) {
             return Err(ResizeSrqError::UnknownSrq);
         }
+        // The ring that the client posted to is left behind.
+        self.driver.take_posted_srq(self.session, srq);
         let (place, inner) = self.take_ring(ring).map_err(|error| match error {
             CreateError::NoMemory { bytes } => ResizeSrqError::NoMemory { bytes },
             _ => ResizeSrqError::BadRing,
@@ -778,7 +780,12 @@ impl Commands for Guarded<'_> {
     }
 
     fn memory_use(&mut self) -> Vec<StructureUse> {
-        self.driver.memory_use()
+        let now = self.driver.now();
+        self.engine().memory_use.get(now).unwrap_or_else(|| {
+            let InUse { qps, cqs, srqs, .. } = self.driver.nic.in_use();
+            let found = self.driver.memory_use();
+            self.engine().memory_use.put(found, qps + cqs + srqs, now)
+        })
     }
 
     fn card_counters(&mut self) -> CardCounters {

@@ -1,6 +1,7 @@
 //! Clients that use a session beside its first one: forked children, and processes that were given
 //! the command descriptor of an open device.
 
+use super::lent::has_few_descriptors;
 use super::server::Server;
 use crate::message::Join;
 
@@ -18,6 +19,12 @@ impl Server {
     pub(super) fn room_for_guest(&self, session: u32) -> Result<u32, String> {
         match self.clients.of_session(session).len() {
             GUESTS.. => Err(format!("{GUESTS} processes have the session, which is the most")),
+            // Each takes some, and one user's could take all.
+            _ if self.policy.shares() && has_few_descriptors() => Err(
+                "the daemon keeps its last descriptors for other users: give it a higher limit \
+                 (ulimit -n)"
+                    .into(),
+            ),
             _ => Ok(session),
         }
     }

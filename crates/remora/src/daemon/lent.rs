@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 
+use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::process::{Resource, getrlimit};
 use thiserror::Error;
 
@@ -48,6 +49,8 @@ pub(crate) enum LentError {
     Descriptors,
     #[error("only regular files of local file systems can be lent")]
     FileSystem,
+    #[error("each write to the file waits for its disk: open it without O_SYNC and O_DSYNC")]
+    Synchronous,
     #[error("only processes of the daemon’s own user can lend their memory as it is")]
     OtherUser,
     #[error("the process that has connected has ended")]
@@ -165,6 +168,10 @@ impl Lent {
 /// (`vm.max_map_count`), and a daemon that has no more of them can allocate no memory.
 pub(crate) const LOANS_MAX: usize = 16_384;
 
+/// What is said where few descriptors are left, of what would take some.
+pub(super) const FEW_DESCRIPTORS: &str = "the daemon keeps its last descriptors for other clients: \
+    lend memory files, or give the daemon a higher limit (ulimit -n)";
+
 /// Are so few descriptors free that those are for what clients do besides lending?
 pub(crate) fn has_few_descriptors() -> bool {
     let limit = getrlimit(Resource::Nofile).current;
@@ -192,6 +199,10 @@ fn map(file: &OwnedFd) -> Result<Buffer, LentError> {
 pub(super) fn local(file: OwnedFd) -> Result<File, LentError> {
     if !is_local(&file)? {
         return Err(LentError::FileSystem);
+    }
+    // (O_DSYNC is one of the two bits of O_SYNC. Neither can be set later.)
+    if fcntl_getfl(&file).map_err(io::Error::from)?.intersects(OFlags::SYNC) {
+        return Err(LentError::Synchronous);
     }
     let file = File::from(file);
     if file.metadata()?.file_type().is_file() { Ok(file) } else { Err(LentError::FileSystem) }
@@ -227,6 +238,7 @@ fn is_memory_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
     use std::os::unix::net::UnixDatagram;
 
     use remora_nic::Memory;
@@ -306,6 +318,18 @@ mod tests {
         fcntl_add_seals(&constant, SealFlags::SHRINK | SealFlags::WRITE).unwrap();
         let taken = Lent::take(Loan::Sealed, vec![constant], lender(), &mut memory);
         assert!(matches!(taken, Err(LentError::Map(MapError::Refused { .. }))), "{taken:?}");
+    }
+
+    /// The card stands while it writes.
+    #[test]
+    fn files_whose_writes_wait_for_a_disk_are_refused() {
+        let (mut memory, file) = (memory(), memory_file(4096));
+        let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+        for (flags, is_lent) in [(0, true), (libc::O_SYNC, false), (libc::O_DSYNC, false)] {
+            let opened = File::options().read(true).write(true).custom_flags(flags).open(&same);
+            let taken = Lent::take(Loan::File, vec![opened.unwrap().into()], lender(), &mut memory);
+            assert_eq!(taken.is_ok(), is_lent, "{flags:#x}: {taken:?}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use super::admission::Wanted;
 use super::answers::{NO_SESSION, NO_SUCH_SESSION};
 use super::clients::{Client, Line, Then};
 use super::ivshmem::{MACHINES, Machine, MachineDevice, Qemu};
-use super::server::{REQUESTS, ServeError, Server, listen, mode};
+use super::server::{REQUESTS, ServeError, Server, TURN, listen, mode};
 use crate::event::Event;
 use crate::message::{
     Answer, Hello, MessageError, encode, is_greeting, of_other_version, parse_greeting,
@@ -65,7 +65,7 @@ impl Server {
     }
 
     fn accept_machines(&mut self, at: usize) {
-        loop {
+        for _ in 0..TURN {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let stream = match rustix::net::accept_with(&self.machines[at].listener, flags) {
                 Ok(stream) => stream,
@@ -81,6 +81,11 @@ impl Server {
                 Ok(()) => tracing::info!(path, "a virtual machine has the device"),
                 Err(reason) => tracing::warn!(path, reason, "a virtual machine gets no device"),
             }
+        }
+        // Others may wait, and are an edge when they are asked for anew.
+        let (flags, data) = edges(token(at, LISTENER));
+        if let Err(error) = epoll::modify(&self.poll, &self.machines[at].listener, data, flags) {
+            tracing::error!(%error, "no other virtual machine gets the device");
         }
     }
 
@@ -245,7 +250,7 @@ impl Server {
             (Some(_), _) => Err(NO_SUCH_SESSION.into()),
             (None, Some(held)) => Err(format!(
                 "the device has the session {}, which is kept: show its token to take it over, or \
-                 end it on the host (remora nic evict {})",
+                 end it on the host (remora nic evict %{})",
                 held.name, held.number
             )),
             (None, None) => self.begin_in_machine(at, client, (uid, pid), hello),
@@ -284,6 +289,10 @@ fn token(at: usize, what: u64) -> u64 {
 /// Has a descriptor watched for what can be read anew. What others share with this process is not
 /// read: a count of a doorbell stays.
 fn watch_edges(poll: &OwnedFd, fd: &impl AsFd, token: u64) -> io::Result<()> {
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    Ok(epoll::add(poll, fd, epoll::EventData::new_u64(token), flags)?)
+    let (flags, data) = edges(token);
+    Ok(epoll::add(poll, fd, data, flags)?)
+}
+
+fn edges(token: u64) -> (epoll::EventFlags, epoll::EventData) {
+    (epoll::EventFlags::IN | epoll::EventFlags::ET, epoll::EventData::new_u64(token))
 }

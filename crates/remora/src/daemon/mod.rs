@@ -15,10 +15,11 @@
 //! - `shares` says what the sessions of one user may have together;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them (`admission`); `descriptors` looks at what comes with their messages;
-//!   `answers` answers their requests, and `ending` destroys what a session has left;
-//!   `descriptions` tell a client that takes a session over of its objects; `restore` gives
-//!   sessions what another daemon has left in the service manager's store (`fd_store`), by their
-//!   `record`; [`Observer`] (`observer`) asks it from another process;
+//!   `answers` answers their requests, some of them by what was found before (`rarely`), and
+//!   `ending` destroys what a session has left; `descriptions` tell a client that takes a
+//!   session over of its objects; `restore` gives sessions what another daemon has left in the
+//!   service manager's store (`fd_store`), by their `record`; [`Observer`] (`observer`) asks it
+//!   from another process;
 //! - `machines` gives virtual machines a device (`ivshmem`) by which their programs have sessions;
 //! - `dma` has the card's memory and the engines between it and programs' memory; [`DmaClient`]
 //!   (`dma_client`) is the other end;
@@ -57,6 +58,7 @@ mod observer;
 mod open_passes;
 mod passes;
 pub mod policy;
+mod rarely;
 mod record;
 mod restore;
 mod running;

@@ -3,7 +3,8 @@
 //! A session that has as many as its quota admits is told so as by a card that is full (`guarded`).
 //! Clients and sessions are admitted in `admission`, loans in `answers`.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound::{Excluded, Unbounded};
 
 use remora_nic::nic::InUse;
 use remora_nic::{Config, Key, Xrcd};
@@ -19,11 +20,18 @@ pub(crate) struct Objects {
     others: HashMap<Object, Vec<u16>>,
     /// The XRC domains of targets and shared receive queues.
     within: HashMap<Object, Xrcd>,
-    /// What each session holds, alone or with others: to look at one session's objects takes no
-    /// longer where others have many.
-    held: HashMap<u16, HashSet<Object>>,
+    /// What each session holds, alone or with others, in the order in which it is destroyed: to
+    /// look at some of one session's objects takes no longer where there are many others.
+    held: HashMap<u16, BTreeSet<Held>>,
     /// What all sessions have together.
     pub(super) all: Usage,
+}
+
+/// An object that a session holds.
+type Held = (Kind, Object);
+
+fn held(object: Object) -> Held {
+    (Kind::of(object), object)
 }
 
 /// Pieces of card memory are named by addresses of their session's; all else has numbers that are
@@ -307,14 +315,14 @@ impl Objects {
                 usage.change(object, amount, |sum, more| sum + more);
             }
         }
-        self.held.entry(session).or_default().insert(object);
+        self.held.entry(session).or_default().insert(held(object));
     }
 
     /// Notes that a session holds an object no more.
     fn drop_held(&mut self, session: u16, object: Object) {
-        if let Some(held) = self.held.get_mut(&session) {
-            held.remove(&object);
-            if held.is_empty() {
+        if let Some(of) = self.held.get_mut(&session) {
+            of.remove(&held(object));
+            if of.is_empty() {
                 self.held.remove(&session);
             }
         }
@@ -351,7 +359,7 @@ impl Objects {
     pub(crate) fn share(&mut self, session: u16, usage: &mut Usage, object: Object) {
         if self.owner(object).is_some() && !self.holds(session, object) {
             self.others.entry(object).or_default().push(session);
-            self.held.entry(session).or_default().insert(object);
+            self.held.entry(session).or_default().insert(held(object));
             for usage in [usage, &mut self.all] {
                 usage.change(object, 0, |sum, more| sum + more);
             }
@@ -386,8 +394,10 @@ impl Objects {
 
     /// How many objects of a session are in an XRC domain.
     pub(crate) fn users_within(&self, session: u16, xrcd: Xrcd) -> usize {
-        let within = self.within.iter().filter(|(_, of)| **of == xrcd);
-        within.filter(|(object, _)| self.holds(session, **object)).count()
+        let Some(of) = self.held.get(&session) else { return 0 };
+        let targets = of.range(held(Object::Qp(0))..=held(Object::Qp(u32::MAX)));
+        let receives = of.range(held(Object::Srq(0))..=held(Object::Srq(u32::MAX)));
+        targets.chain(receives).filter(|(_, object)| self.is_within(*object, xrcd)).count()
     }
 
     /// Is the target in the XRC domain?
@@ -405,18 +415,24 @@ impl Objects {
         self.owned.get(&(None, object))?.lent
     }
 
-    /// All objects of a session, those first that others stand on least.
+    /// Objects of a session behind one of them, or from the first on, `most` at most: those first
+    /// that others stand on least.
+    pub(crate) fn page(&self, session: u16, behind: Option<Object>, most: usize) -> Vec<Object> {
+        let Some(of) = self.held.get(&session) else { return Vec::new() };
+        let from = behind.map_or(Unbounded, |object| Excluded(held(object)));
+        of.range((from, Unbounded)).take(most).map(|(_, object)| *object).collect()
+    }
+
+    /// All of them.
     pub(crate) fn of(&self, session: u16) -> Vec<Object> {
-        let held = self.held.get(&session).into_iter().flatten();
-        let mut objects: Vec<Object> = held.copied().collect();
-        objects.sort_by_key(|object| Kind::of(*object));
-        objects
+        self.page(session, None, usize::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::{decode, encode};
 
     #[test]
     fn quotas_bound_counts_and_sums() {
@@ -508,6 +524,17 @@ mod tests {
         }
     }
 
+    fn in_pages(objects: &Objects, session: u16) -> Vec<Object> {
+        let mut all: Vec<Object> = Vec::new();
+        loop {
+            let page = objects.page(session, all.last().copied(), 7);
+            if page.is_empty() {
+                return all;
+            }
+            all.extend(page);
+        }
+    }
+
     /// To look at a session's objects is to look at its own only.
     #[test]
     fn a_sessions_objects_are_found_beside_many_of_others() {
@@ -515,6 +542,7 @@ mod tests {
         let all: Vec<Object> =
             (0..30).flat_map(|n| [Object::Qp(n), Object::Dm(n.into()), Object::Srq(n)]).collect();
         let mut draw = 1u64;
+        let xrcd: Xrcd = decode(&encode(&1u32)).unwrap();
         for _ in 0..20_000 {
             draw = draw.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(0x1405_7B7E_F767_814F);
             let [object, session, what] =
@@ -524,6 +552,9 @@ mod tests {
             match what {
                 0 if !objects.owned.contains_key(&place(session, object)) => {
                     objects.add(session, usage, object, (0, None));
+                    if draw >> 60 < 8 && !matches!(object, Object::Dm(_)) {
+                        objects.set_within(object, xrcd);
+                    }
                 }
                 1 if !matches!(object, Object::Dm(_)) => objects.share(session, usage, object),
                 2 if objects.holds(session, object) => {
@@ -532,10 +563,14 @@ mod tests {
                 _ => {}
             }
             for session in 0..4 {
-                let held = objects.held.get(&session).map_or(0, HashSet::len);
+                let held = objects.held.get(&session).map_or(0, BTreeSet::len);
                 let has = |object: &&Object| objects.holds(session, **object);
                 assert_eq!(all.iter().filter(has).count(), held);
-                assert!(objects.of(session).iter().all(|object| objects.holds(session, *object)));
+                let is_within = |object: &&Object| objects.is_within(**object, xrcd);
+                let users = all.iter().filter(has).filter(is_within).count();
+                assert_eq!(objects.users_within(session, xrcd), users);
+                assert!(in_pages(&objects, session).iter().all(|of| objects.holds(session, *of)));
+                assert_eq!(in_pages(&objects, session), objects.of(session));
             }
         }
         for session in 0..4 {

@@ -185,10 +185,12 @@ impl Observer {
         }
     }
 
-    /// Ends the session of this name, or number. Its client is told.
+    /// Ends the session of this name, or number: `%7` is number 7 only, `7` also a session that is
+    /// named so. Its client is told.
     ///
     /// # Errors
-    /// There is no such session that this user may end, or as for [`Observer::status`].
+    /// There is no such session that this user may end, several are meant, or as for
+    /// [`Observer::status`].
     pub fn evict(&self, name: &str) -> Result<(), ObserveError> {
         self.exchange(&encode(&Request::Evict(name)), |answer| match answer {
             Answer::Done => Some(()),

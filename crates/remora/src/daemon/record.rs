@@ -205,7 +205,7 @@ impl Record {
     fn entries(&mut self) -> Vec<Entry> {
         let mut entries: HashMap<Object, Entry> = HashMap::new();
         let unused = self.word(AT_UNUSED).load(Ordering::Acquire) as usize;
-        let end = unused.min(self.memory.len() / SLOT * SLOT);
+        let end = unused.min(self.memory.len()) / SLOT * SLOT;
         for at in (AT_SLOTS..end).step_by(SLOT) {
             let Some(bytes) = self.read(at, SLOT) else { continue };
             let Ok(entry) = decode::<Entry>(&bytes) else { continue };
@@ -329,7 +329,13 @@ mod tests {
         for at in (AT_SLOTS..AT_SLOTS + 4096).step_by(4) {
             record.word(at).store((at as u32).wrapping_mul(2_654_435_761) >> 26, Ordering::Relaxed);
         }
-        record.word(AT_UNUSED).store(u32::MAX, Ordering::Relaxed);
-        assert_eq!(again(&record).0, head());
+        for unused in [u32::MAX, 0, AT_SLOTS as u32 + 1] {
+            record.word(AT_UNUSED).store(unused, Ordering::Relaxed);
+            let (mut next, head_of, _) = Record::open(record.file.try_clone().unwrap()).unwrap();
+            assert_eq!(head_of, head());
+            // The next daemon's own entries have room in it.
+            next.add(&lent(1));
+            assert!(again(&next).1.contains(&lent(1)), "{unused}");
+        }
     }
 }

@@ -111,7 +111,7 @@ impl Server {
             return Err("its record is that of another session".into());
         }
         let share = new_token()?;
-        let mut regions = 0;
+        let (mut regions, mut lent) = (0, BTreeSet::new());
         let card = self.dma.card(head.uid);
         let slot = self.device.live.command_own(|driver| {
             let slot = attach(driver, arena, &head, &rule)?;
@@ -125,6 +125,7 @@ impl Server {
             regions = entries.iter().filter(is_region).count() - lost;
             if let Some(of) = driver.engine.as_deref_mut().and_then(|e| e.session(slot)) {
                 of.record = Some(record);
+                lent.extend(of.lent.keys().copied());
             }
             Ok::<_, Refusal>(slot)
         })?;
@@ -150,6 +151,7 @@ impl Server {
         held.leave(Instant::now());
         tracing::info!(session, name = held.name, regions, "a session is restored");
         self.sessions.insert(number, held);
+        self.unstore_all_but(number, &lent);
         self.restore_kernels(number, kernels);
         self.device.live.background.wake();
         Ok(regions as u32)
@@ -200,6 +202,14 @@ impl Server {
         if held.is_some_and(|held| held.stored.remove(&part)) {
             self.tell_store(Stored::Session(session, part), None);
         }
+    }
+
+    /// Has the store forget what a session lent and does not lend any more.
+    fn unstore_all_but(&mut self, session: u32, lent: &BTreeSet<u32>) {
+        let Some(held) = self.sessions.get(&session) else { return };
+        let is_gone = |part: &Part| matches!(part, Part::Lent(number) if !lent.contains(number));
+        let gone: Vec<Part> = held.stored.iter().copied().filter(is_gone).collect();
+        gone.into_iter().for_each(|part| self.unstore(session, part));
     }
 
     /// A session ends: the store forgets it, if there still is one. What is destroyed from now on

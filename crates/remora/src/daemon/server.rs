@@ -38,7 +38,7 @@ const BACKLOG: i32 = 128;
 /// Requests of one client that are answered in one turn.
 pub(super) const REQUESTS: usize = 16;
 /// Connections accepted, and descriptors looked at, in one turn.
-const TURN: usize = 64;
+pub(super) const TURN: usize = 64;
 /// The most connections of one user on which no greeting has come: several turns' worth.
 const UNGREETED: usize = 256;
 /// How long a client may take for its greeting.
@@ -225,7 +225,7 @@ impl Server {
     }
 
     /// One look at everything; returns whether to go on.
-    fn turn(&mut self) -> io::Result<bool> {
+    pub(super) fn turn(&mut self) -> io::Result<bool> {
         let timeout = self.timeout();
         let timeout = timeout.map(|time| Timespec {
             tv_sec: time.as_secs() as i64,
@@ -397,7 +397,7 @@ impl Server {
         self.looks.event.drain().ok();
         while let Some(Looked { parcel, had_no_room, lost }) = self.looks.next() {
             had_no_room.into_iter().for_each(|number| self.resume(number));
-            if let Some(client) = lost {
+            for client in lost {
                 self.drop_client(client, Some("the daemon has no thread to look at descriptors"));
             }
             self.resume(parcel.client);

@@ -9,13 +9,16 @@ use std::sync::Arc;
 
 use remora_nic::chain::Queue as Side;
 use remora_nic::queue::{Completion, Moderation};
+use remora_nic::wire::Dialect;
 use remora_nic::{Event as CardEvent, Key, Nic, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
+use super::rarely::Rarely;
 use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
+use crate::clock::Clock;
 use crate::commands::Place;
 use crate::dma::{self, CardMemory};
 use crate::event::Event;
@@ -60,6 +63,13 @@ pub(crate) struct Piece {
     pub(crate) users: u32,
 }
 
+impl Piece {
+    /// What is written down of the piece at `at`. The arena's memory does not outlive the daemon.
+    pub(super) fn entry(&self, at: u64) -> Option<Entry> {
+        self.of_card.as_ref().map(|_| Entry::Dm { at, len: self.len })
+    }
+}
+
 /// The shared part of a session.
 #[derive(Debug)]
 pub(crate) struct SessionQueues {
@@ -77,14 +87,14 @@ pub(crate) struct SessionQueues {
     pub(super) sides: ByNumber<Sides>,
     /// Work queues that hold elements which are not retired, as far as the client knows.
     pub(super) active: VecDeque<u32>,
-    /// The records of shared receive queues.
-    pub(super) shared_receives: Vec<u32>,
     pub(crate) counters: SessionCounters,
     pub(crate) quotas: Quotas,
     pub(crate) user: User,
     pub(crate) usage: Usage,
-    /// Completion queues that hold notifications back, and until when, in no order.
-    pub(super) held: Vec<(Time, u32)>,
+    /// Completion queues that hold notifications back, by when they are to be told.
+    pub(super) held: BTreeSet<(Time, u32)>,
+    /// How many of its connections speak the lossy dialect, when somebody asked.
+    pub(super) lossy: Rarely<u32>,
     /// Memory that the client lends, by its numbers.
     pub(crate) lent: BTreeMap<u32, Lent>,
     /// The card memory of the user, of which pieces are given out. A virtual machine has parts of
@@ -205,6 +215,16 @@ impl SessionQueues {
         }
     }
 
+    /// How many connections of the session speak the lossy dialect.
+    pub(super) fn lossy_connections(&mut self, nic: &Nic, clock: Clock) -> u32 {
+        let now = clock.now();
+        self.lossy.get(now).unwrap_or_else(|| {
+            let is_lossy = |what: Dialect| what.contains(Dialect::LOSSY);
+            let found = self.sides.keys().filter(|qpn| nic.speaks(**qpn).is_some_and(is_lossy));
+            self.lossy.put(found.count() as u32, self.sides.len(), now)
+        })
+    }
+
     pub(super) fn free_record(&self) -> Option<u32> {
         let free = self.queues.iter().position(Option::is_none).unwrap_or(self.queues.len()) as u32;
         (free < QUEUES_MAX).then_some(free)
@@ -224,10 +244,14 @@ impl SessionQueues {
             Some(Queue::Work(work)) => {
                 work.shared.set_state(WorkQueueState::Gone);
                 self.active.retain(|active| *active != number);
-                self.shared_receives.retain(|shared| *shared != number);
                 self.release(work.ring.0, work.ring.1);
             }
-            Some(Queue::Completions(queue)) => self.release(queue.ring, ring_len(queue.depth)),
+            Some(Queue::Completions(queue)) => {
+                if let Some(until) = queue.held {
+                    self.held.remove(&(until, number));
+                }
+                self.release(queue.ring, ring_len(queue.depth));
+            }
             None => {}
         }
     }
@@ -305,10 +329,6 @@ impl SessionQueues {
         else {
             return;
         };
-        // A slot is free when its completion is seen, which does not say which queue it was of.
-        for at in 0..self.shared_receives.len() {
-            self.publish_number(nic, self.shared_receives[at]);
-        }
         loop {
             self.fill(nic, &mut queue);
             let waits = nic.cq_len(queue.cq).is_some_and(|left| left > 0);
@@ -333,13 +353,15 @@ impl SessionQueues {
         let (cq, Moderation { count, period }) = (queue.cq, queue.moderation);
         match queue.producer.takes_notice(count.into()) {
             Notice::Now => {
-                queue.held = None;
+                if let Some(until) = queue.held.take() {
+                    self.held.remove(&(until, number));
+                }
                 self.tell(&encode(&CardEvent::CompletionQueueNotify(cq)));
             }
             Notice::Later if queue.held.is_none() && !period.is_zero() => {
                 let until = now + period;
                 queue.held = Some(until);
-                self.held.push((until, number));
+                self.held.insert((until, number));
             }
             Notice::Later | Notice::No => {}
         }
@@ -347,8 +369,8 @@ impl SessionQueues {
 
     /// Notifies the client of what has gathered for long enough.
     pub(super) fn tell_held(&mut self, now: Time) {
-        while let Some(at) = self.held.iter().position(|(until, _)| *until <= now) {
-            let (until, number) = self.held.swap_remove(at);
+        while self.held.first().is_some_and(|(until, _)| *until <= now) {
+            let Some((until, number)) = self.held.pop_first() else { return };
             let queue = self.queues.get_mut(number as usize).and_then(Option::as_mut);
             if let Some(Queue::Completions(queue)) = queue
                 && queue.held == Some(until)
@@ -407,7 +429,7 @@ impl SessionQueues {
         }
     }
 
-    fn publish_number(&mut self, nic: &Nic, number: u32) {
+    pub(super) fn publish_number(&mut self, nic: &Nic, number: u32) {
         if let Some(Some(Queue::Work(work))) = self.queues.get_mut(number as usize) {
             work.publish(nic);
         }

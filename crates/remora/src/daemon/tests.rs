@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::*;
 use crate::commands::{Bytes, Command, Commands, Place, QpMade, Stubs, Wire};
-use crate::dma::Kind;
+use crate::dma::MemoryKind;
 use crate::event::Event;
 use crate::memory::Buffer;
 use crate::message::{
@@ -33,14 +33,22 @@ mod crashes;
 mod doorbells;
 #[path = "../../tests/support/echo.rs"]
 mod echo;
+mod evictions;
 mod hogs;
 mod kernels;
 mod loans;
+mod many;
 mod meetings;
 mod notices;
 mod passes;
 mod polls;
 mod restore;
+mod shared_receives;
+mod turns;
+#[path = "../../tests/support/until.rs"]
+mod until;
+
+use until::{until, until_ok, until_some};
 
 /// A daemon in a thread of this process.
 struct Daemon {
@@ -85,12 +93,13 @@ impl Daemon {
             let uses = self.device.memory_use();
             uses.iter().find(|part| part.name == "connections").map(|part| part.count)
         };
-        while self.device.in_use() != InUse::default() || connections() != Some(0) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        while self.observer().status().iter().any(|page| !page.sessions.is_empty()) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until_ok("nothing is left on the card", || match (self.device.in_use(), connections()) {
+            (in_use, Some(0)) if in_use == InUse::default() => Ok(()),
+            left => Err(format!("{left:?}")),
+        });
+        let has_none =
+            |observer: Asker| observer.status().iter().all(|page| page.sessions.is_empty());
+        until("no session is left", || has_none(self.observer()));
     }
 
     fn client(&self) -> Client {
@@ -237,9 +246,14 @@ impl Client {
     }
 
     fn queues(&self) -> Queues {
+        let pd = self.card().alloc_pd().unwrap();
+        self.queues_of(pd, |init| init)
+    }
+
+    fn queues_of(&self, pd: remora_nic::Pd, how: impl Fn(QpInit) -> QpInit) -> Queues {
         let mut card = self.card();
-        let (pd, cq) = (card.alloc_pd().unwrap(), card.create_cq(16).unwrap());
-        let made = card.create_qp(init(pd, cq)).unwrap();
+        let cq = card.create_cq(16).unwrap();
+        let made = card.create_qp(how(init(pd, cq))).unwrap();
         let place = self.asker.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
             Answer::CompletionQueue(place) => place,
             other => panic!("{other:?}"),
@@ -299,9 +313,7 @@ impl Client {
 
     fn completion(&self, queues: &mut Queues) -> Completion {
         let mut out = [Completion::default()];
-        while queues.completions.poll(&mut out).unwrap().0 == 0 {
-            std::thread::yield_now();
-        }
+        until("a completion", || queues.completions.poll(&mut out).unwrap().0 > 0);
         out[0]
     }
 }
@@ -409,9 +421,7 @@ fn a_client_that_sleeps_is_woken() {
         std::thread::sleep(Duration::from_millis(round * 2));
         client.post(&mut queues, &write(round, (0, key), (64, key), 8));
         let mut event = Vec::new();
-        while events.next(&client.arena, &mut event).is_none() {
-            std::thread::yield_now();
-        }
+        until("an event", || events.next(&client.arena, &mut event).is_some());
         assert_eq!(decode(&event), Ok(CardEvent::CompletionQueueNotify(queues.cq)));
         assert_eq!(client.completion(&mut queues).wr_id, round);
         assert_eq!(memory.load_u64(64).unwrap(), round);
@@ -507,7 +517,7 @@ fn card_memory_is_a_piece_of_the_users() {
     let mut bytes = [0; 4];
     dma.memory().read_at(at as usize + 4, &mut bytes).unwrap();
     assert_eq!(&bytes, b"near");
-    assert_ne!(dma.alloc(Kind::Near, 64).unwrap().0, at);
+    assert_ne!(dma.alloc(MemoryKind::Near, 64).unwrap().0, at);
     let other = daemon.client();
     let theirs = other.card().alloc_dm(100).unwrap();
     assert_ne!(theirs, at);
@@ -538,17 +548,13 @@ fn an_index_that_cannot_be_ends_its_queue_pair_only() {
     let (queue, _) = client.work_queue(&queues.made.sq);
     queue.publish(1 << 31);
     client.ring(queue.number());
-    while queue.state() == WorkQueueState::Live {
-        std::thread::yield_now();
-    }
+    until("the queue ends", || queue.state() != WorkQueueState::Live);
     assert_eq!(queue.state(), WorkQueueState::Refused);
     let state = |qpn| client.card().query_qp(qpn).unwrap().state;
     assert_eq!((state(queues.made.qpn), state(peer.made.qpn)), (State::Error, State::Rts));
     let mut events = EventConsumer::new(&client.arena);
     let mut event = Vec::new();
-    while events.next(&client.arena, &mut event).is_none() {
-        std::thread::yield_now();
-    }
+    until("an event", || events.next(&client.arena, &mut event).is_some());
     assert_eq!(decode(&event), Ok(CardEvent::QpFatal(queues.made.qpn)));
     assert_eq!(daemon.observer().status()[0].sessions[0].refused, 1);
     // After a reset it begins again.
@@ -733,24 +739,6 @@ fn a_lease_ends() {
 }
 
 #[test]
-fn sessions_are_evicted_by_name_and_number() {
-    let daemon = Daemon::start();
-    let hello = Hello { name: Some("rank 0".into()), keep: Keep::Forever, ..Hello::default() };
-    let named = Client::attach(&daemon, &hello).unwrap();
-    named.queues();
-    let observer = daemon.observer();
-    let refused = observer.refusal(&Request::Evict("rank 1"), &[]).unwrap();
-    assert!(refused.contains("rank 1"), "{refused}");
-    assert_eq!(observer.refusal(&Request::Evict("rank 0"), &[]), None);
-    assert!(named.asker.farewell().contains("evict"));
-    let other = daemon.client();
-    let number = other.welcome.session.to_string();
-    assert_eq!(observer.refusal(&Request::Evict(&number), &[]), None);
-    assert!(other.asker.farewell().contains("evict"));
-    daemon.wait_until_empty();
-}
-
-#[test]
 fn an_observer_impairs_the_card() {
     let daemon = Daemon::start();
     let observer = daemon.observer();
@@ -762,24 +750,6 @@ fn an_observer_impairs_the_card() {
     assert!(rules());
     assert_eq!(observer.refusal(&Request::Impair("off"), &[]), None);
     assert!(!rules());
-}
-
-#[test]
-fn two_hundred_clients_come_and_go() {
-    let daemon = Daemon::start();
-    let clients: Vec<Client> = (0..200).map(|_| daemon.client()).collect();
-    let queues: Vec<Queues> = clients.iter().map(Client::queues).collect();
-    for (client, queues) in clients.iter().zip(&queues) {
-        let (file, _) = sealed(4096);
-        let number = client.lend(Loan::Sealed, &file);
-        let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 4096 };
-        client.card().reg_mr(queues.pd, bytes, Access::all()).unwrap();
-    }
-    assert_eq!(daemon.device.in_use().qps, 200);
-    let pages = daemon.observer().status();
-    assert_eq!(pages.iter().map(|page| page.sessions.len()).sum::<usize>(), 200);
-    drop((clients, queues));
-    daemon.wait_until_empty();
 }
 
 #[test]

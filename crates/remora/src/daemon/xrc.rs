@@ -12,6 +12,7 @@ use remora_nic::{CreateError, DestroyError, Pd, Xrcd};
 use super::answers::NO_SESSION;
 use super::ending::leave;
 use super::guarded::Guarded;
+use super::lent::has_few_descriptors;
 use super::named::FileId;
 use super::objects::{Ask, Kind};
 use super::server::Server;
@@ -31,6 +32,8 @@ impl Server {
         };
         let uid = self.clients.get(client).map_or(u32::MAX, |client| client.uid);
         let Ok(id) = FileId::of(uid, &file) else { return Ok(Err(XrcdError::File)) };
+        // A domain that is made keeps it.
+        let file = Some(file).filter(|_| !has_few_descriptors());
         let opened = self.with(client, |driver, slot| {
             Guarded::new(driver, slot).map(|mut card| card.open_named(how, id, file))
         });
@@ -39,7 +42,13 @@ impl Server {
 }
 
 impl Guarded<'_> {
-    fn open_named(&mut self, how: OpenXrcd, id: FileId, file: OwnedFd) -> Result<Xrcd, XrcdError> {
+    /// Opens the domain that a file names. One is made only of a file whose descriptor is given.
+    fn open_named(
+        &mut self,
+        how: OpenXrcd,
+        id: FileId,
+        file: Option<OwnedFd>,
+    ) -> Result<Xrcd, XrcdError> {
         match self.engine().named.get(&id) {
             Some(_) if how.creates && how.exclusive => Err(XrcdError::Exists),
             Some(xrcd) => {
@@ -52,6 +61,7 @@ impl Guarded<'_> {
             }
             None if !how.creates => Err(XrcdError::Missing),
             None => {
+                let file = file.ok_or(XrcdError::Full)?;
                 let xrcd = self.alloc_xrcd().map_err(|_| XrcdError::Full)?;
                 self.engine().named.add(id, xrcd, file);
                 Ok(xrcd)
@@ -123,6 +133,7 @@ impl Guarded<'_> {
         let (place, inner) = self.take_ring(ring)?;
         match self.driver.create_srq_in(pd, xrc, inner) {
             Ok(SrqMade { srq, .. }) => {
+                self.driver.nic.export_srq(srq);
                 self.own(Object::Srq(srq));
                 if let Some((xrcd, _)) = xrc {
                     self.engine().objects.set_within(Object::Srq(srq), xrcd);

@@ -28,19 +28,19 @@ const PAGE: u64 = 4096;
 
 /// A kind of card memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum MemoryKind {
     /// A few MiB, whose pages are there from the start.
     Near,
     /// Gigabytes, whose pages come with the first touch.
     Far,
 }
 
-impl Kind {
+impl MemoryKind {
     /// Its name: `near` or `far`.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Near => "near",
-            Kind::Far => "far",
+            MemoryKind::Near => "near",
+            MemoryKind::Far => "far",
         }
     }
 }
@@ -99,7 +99,7 @@ pub enum CardMemoryError {
          more", kind.name())]
 pub struct NoRoom {
     /// The kind asked for.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// Bytes asked for.
     pub len: u64,
 }
@@ -107,11 +107,11 @@ pub struct NoRoom {
 /// The memory of one card.
 ///
 /// ```
-/// use remora::dma::{CardMemory, Kind, Sizes};
+/// use remora::dma::{CardMemory, MemoryKind, Sizes};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let card = CardMemory::new(Sizes { near: 2 << 20, far: 64 << 20 })?;
-/// let piece = card.alloc(Kind::Near, 4096)?;
+/// let piece = card.alloc(MemoryKind::Near, 4096)?;
 /// card.bytes().write_at(piece.address() as usize, b"on the card")?;
 /// # Ok(())
 /// # }
@@ -174,10 +174,10 @@ impl CardMemory {
     }
 
     /// The card addresses of a kind.
-    pub fn range(&self, kind: Kind) -> Range<u64> {
+    pub fn range(&self, kind: MemoryKind) -> Range<u64> {
         match kind {
-            Kind::Far => 0..self.sizes.far,
-            Kind::Near => self.sizes.far..self.sizes.far + self.sizes.near,
+            MemoryKind::Far => 0..self.sizes.far,
+            MemoryKind::Near => self.sizes.far..self.sizes.far + self.sizes.near,
         }
     }
 
@@ -191,7 +191,7 @@ impl CardMemory {
     ///
     /// # Errors
     /// No piece of that length is free.
-    pub fn alloc(self: &Arc<CardMemory>, kind: Kind, len: u64) -> Result<Piece, NoRoom> {
+    pub fn alloc(self: &Arc<CardMemory>, kind: MemoryKind, len: u64) -> Result<Piece, NoRoom> {
         let whole = len.max(1).checked_next_multiple_of(PAGE).ok_or(NoRoom { kind, len })?;
         let address = self.of(kind).alloc(whole).ok_or(NoRoom { kind, len })?;
         Ok(Piece { card: self.clone(), kind, address, len: whole })
@@ -201,16 +201,16 @@ impl CardMemory {
     /// this process had the memory. `None` if they are not free.
     pub(crate) fn alloc_at(self: &Arc<CardMemory>, address: u64, len: u64) -> Option<Piece> {
         let len = len.max(1).checked_next_multiple_of(PAGE)?;
-        let kind = if address < self.sizes.far { Kind::Far } else { Kind::Near };
+        let kind = if address < self.sizes.far { MemoryKind::Far } else { MemoryKind::Near };
         let is_page = address.is_multiple_of(PAGE);
         let taken = is_page && self.of(kind).alloc_at(address, len);
         taken.then(|| Piece { card: self.clone(), kind, address, len })
     }
 
-    fn of(&self, kind: Kind) -> std::sync::MutexGuard<'_, DeviceMemory> {
+    fn of(&self, kind: MemoryKind) -> std::sync::MutexGuard<'_, DeviceMemory> {
         let memory = match kind {
-            Kind::Near => &self.near,
-            Kind::Far => &self.far,
+            MemoryKind::Near => &self.near,
+            MemoryKind::Far => &self.far,
         };
         memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -225,18 +225,18 @@ impl AsFd for CardMemory {
 
 /// Sizes that a card can have.
 fn rounded(sizes: Sizes) -> Result<Sizes, CardMemoryError> {
-    let size = |kind: Kind, len: u64| match len {
+    let size = |kind: MemoryKind, len: u64| match len {
         1..=LEN_MAX => Ok(len.next_multiple_of(GRANULE)),
         _ => Err(CardMemoryError::Size { kind: kind.name(), len }),
     };
-    Ok(Sizes { near: size(Kind::Near, sizes.near)?, far: size(Kind::Far, sizes.far)? })
+    Ok(Sizes { near: size(MemoryKind::Near, sizes.near)?, far: size(MemoryKind::Far, sizes.far)? })
 }
 
 /// A piece of card memory that is given out. Dropping it frees the piece.
 #[derive(Debug)]
 pub struct Piece {
     card: Arc<CardMemory>,
-    kind: Kind,
+    kind: MemoryKind,
     address: u64,
     len: u64,
 }
@@ -254,7 +254,7 @@ impl Piece {
     }
 
     /// Its kind.
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MemoryKind {
         self.kind
     }
 
@@ -317,9 +317,12 @@ mod tests {
     fn pieces_of_both_kinds() {
         let card = CardMemory::new(SMALL).unwrap();
         assert_eq!(card.sizes(), Sizes { near: 2 << 20, far: 4 << 20 });
-        assert_eq!((card.range(Kind::Far), card.range(Kind::Near)), (0..4 << 20, 4 << 20..6 << 20));
-        let near = card.alloc(Kind::Near, 100).unwrap();
-        let far = card.alloc(Kind::Far, 5000).unwrap();
+        assert_eq!(
+            (card.range(MemoryKind::Far), card.range(MemoryKind::Near)),
+            (0..4 << 20, 4 << 20..6 << 20)
+        );
+        let near = card.alloc(MemoryKind::Near, 100).unwrap();
+        let far = card.alloc(MemoryKind::Far, 5000).unwrap();
         assert_eq!((near.address(), near.len()), (4 << 20, 4096));
         assert_eq!((far.address(), far.len()), (0, 8192));
         near.write_at(4092, b"hello").unwrap_err();
@@ -328,11 +331,11 @@ mod tests {
         let mut bytes = [0; 6];
         mapped.read_at(4090, &mut bytes).unwrap();
         assert_eq!(&bytes, b"hello!");
-        let refused = card.alloc(Kind::Near, 2 << 20).unwrap_err();
+        let refused = card.alloc(MemoryKind::Near, 2 << 20).unwrap_err();
         assert!(refused.to_string().contains("near memory"), "{refused}");
         drop(near);
-        assert_eq!(card.alloc(Kind::Near, 2 << 20).unwrap().address(), 4 << 20);
-        assert!(card.alloc(Kind::Far, u64::MAX).is_err());
+        assert_eq!(card.alloc(MemoryKind::Near, 2 << 20).unwrap().address(), 4 << 20);
+        assert!(card.alloc(MemoryKind::Far, u64::MAX).is_err());
     }
 
     #[test]

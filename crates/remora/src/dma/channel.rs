@@ -443,7 +443,7 @@ impl Channel {
     /// The channel is polled, the time is over, or the engine has stopped.
     pub fn wait(&self, timeout: Duration) -> Result<(), InterruptError> {
         let event = self.interrupt.as_ref().ok_or(InterruptError::Polled)?;
-        let until = std::time::Instant::now() + timeout;
+        let until = crate::channel::deadline(timeout);
         self.ring.arm(self.reported + 1);
         // As for the doorbell: the engine sees that the ring is armed, or this thread what is done.
         fence(Ordering::SeqCst);

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
-use super::card_memory::{CardMemory, Kind as MemoryKind, Sizes};
+use super::card_memory::{CardMemory, MemoryKind, Sizes};
 use super::engine::Engine;
 use super::path::calls::{ByFile, ProcessVm};
 use super::path::courier;
-use super::path::{Application, Kind, Mapping, Path, Through};
+use super::path::{Application, Mapping, Path, PathKind, Through};
 use super::service::Service;
 use crate::environment;
 use crate::memory::Buffer;
@@ -34,7 +34,7 @@ pub enum NoPath {
     #[error("the path {kind} is not possible here: {why}")]
     Impossible {
         /// The path asked for.
-        kind: Kind,
+        kind: PathKind,
         /// Why it is not possible.
         why: String,
     },
@@ -59,7 +59,7 @@ pub struct Cost {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Measured {
     /// The path.
-    pub kind: Kind,
+    pub kind: PathKind,
     /// Its costs.
     pub costs: Result<[Cost; SIZES.len()], String>,
 }
@@ -117,15 +117,17 @@ impl Bench {
     ///
     /// # Errors
     /// Why it is not possible here.
-    pub fn open(&self, kind: Kind) -> io::Result<Box<dyn Path>> {
+    pub fn open(&self, kind: PathKind) -> io::Result<Box<dyn Path>> {
         let application = &self.application;
         Ok(match kind {
-            Kind::Mapping => Box::new(Mapping::of(application).map_err(io::Error::other)?),
-            Kind::Engine => Box::new(Through::open(&self.service, self.memory.clone())?),
-            Kind::ProcessVm => Box::new(ProcessVm::of(application)?),
-            Kind::ProcMem => Box::new(ByFile::of_process(application)?),
-            Kind::Memfd => Box::new(ByFile::of_memory(application)?),
-            Kind::Pipe | Kind::Udp => Box::new(courier::with_thread(kind, self.memory.clone())?),
+            PathKind::Mapping => Box::new(Mapping::of(application).map_err(io::Error::other)?),
+            PathKind::Engine => Box::new(Through::open(&self.service, self.memory.clone())?),
+            PathKind::ProcessVm => Box::new(ProcessVm::of(application)?),
+            PathKind::ProcMem => Box::new(ByFile::of_process(application)?),
+            PathKind::Memfd => Box::new(ByFile::of_memory(application)?),
+            PathKind::Pipe | PathKind::Udp => {
+                Box::new(courier::with_thread(kind, self.memory.clone())?)
+            }
         })
     }
 }
@@ -136,13 +138,13 @@ impl Bench {
 ///
 /// # Errors
 /// Why it is not possible.
-pub fn open(kind: Kind, application: &Application) -> io::Result<Box<dyn Path>> {
+pub fn open(kind: PathKind, application: &Application) -> io::Result<Box<dyn Path>> {
     Ok(match kind {
-        Kind::Mapping => Box::new(Mapping::of(application).map_err(io::Error::other)?),
-        Kind::ProcessVm => Box::new(ProcessVm::of(application)?),
-        Kind::ProcMem => Box::new(ByFile::of_process(application)?),
-        Kind::Memfd => Box::new(ByFile::of_memory(application)?),
-        Kind::Engine | Kind::Pipe | Kind::Udp => {
+        PathKind::Mapping => Box::new(Mapping::of(application).map_err(io::Error::other)?),
+        PathKind::ProcessVm => Box::new(ProcessVm::of(application)?),
+        PathKind::ProcMem => Box::new(ByFile::of_process(application)?),
+        PathKind::Memfd => Box::new(ByFile::of_memory(application)?),
+        PathKind::Engine | PathKind::Pipe | PathKind::Udp => {
             let why = "this path needs the application’s help";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
@@ -160,7 +162,7 @@ pub fn measured() -> &'static [Measured] {
         }
         Err(error) => {
             let why = error.to_string();
-            Kind::ALL.map(|kind| Measured { kind, costs: Err(why.clone()) }).into()
+            PathKind::ALL.map(|kind| Measured { kind, costs: Err(why.clone()) }).into()
         }
     })
 }
@@ -169,7 +171,7 @@ pub fn measured() -> &'static [Measured] {
 ///
 /// # Errors
 /// The path that is forced is not possible, or none is.
-pub fn chosen(forced: Option<Kind>) -> Result<Kind, NoPath> {
+pub fn chosen(forced: Option<PathKind>) -> Result<PathKind, NoPath> {
     choose(measured(), or_environment(forced)?)
 }
 
@@ -177,7 +179,7 @@ pub fn chosen(forced: Option<Kind>) -> Result<Kind, NoPath> {
 ///
 /// # Errors
 /// The environment names no path.
-pub fn or_environment(forced: Option<Kind>) -> Result<Option<Kind>, NoPath> {
+pub fn or_environment(forced: Option<PathKind>) -> Result<Option<PathKind>, NoPath> {
     let name = environment::text(PATH_VARIABLE);
     if forced.is_some() || name.is_empty() {
         return Ok(forced);
@@ -187,11 +189,11 @@ pub fn or_environment(forced: Option<Kind>) -> Result<Option<Kind>, NoPath> {
 
 /// The path that is forced, if it is possible; or else the one whose times, each as a multiple of
 /// the best path's at that size, have the least sum. Of equals it is the earlier in
-/// [`Kind::ALL`].
+/// [`PathKind::ALL`].
 ///
 /// # Errors
 /// The path that is forced is not possible, or none is.
-pub fn choose(measured: &[Measured], forced: Option<Kind>) -> Result<Kind, NoPath> {
+pub fn choose(measured: &[Measured], forced: Option<PathKind>) -> Result<PathKind, NoPath> {
     if let Some(kind) = forced {
         let found = measured.iter().find(|path| path.kind == kind);
         let why = match found.map(|path| &path.costs) {
@@ -210,7 +212,7 @@ pub fn choose(measured: &[Measured], forced: Option<Kind>) -> Result<Kind, NoPat
     let multiple = |costs: &[Cost; SIZES.len()]| -> f64 {
         costs.iter().zip(best).map(|(cost, best)| cost.latency_us / best).sum()
     };
-    let rank = |kind: Kind| Kind::ALL.iter().position(|other| *other == kind);
+    let rank = |kind: PathKind| PathKind::ALL.iter().position(|other| *other == kind);
     possible()
         .min_by(|(kind, costs), (other, others)| {
             multiple(costs).total_cmp(&multiple(others)).then(rank(*kind).cmp(&rank(*other)))
@@ -223,7 +225,7 @@ pub fn choose(measured: &[Measured], forced: Option<Kind>) -> Result<Kind, NoPat
 /// offset on, which are overwritten.
 pub fn measure_all(
     (card, at): (&Buffer, usize),
-    open: impl Fn(Kind) -> io::Result<Box<dyn Path>>,
+    open: impl Fn(PathKind) -> io::Result<Box<dyn Path>>,
 ) -> Vec<Measured> {
     let measure = |kind| {
         let costs = open(kind).map_err(|error| error.to_string()).and_then(|mut path| {
@@ -234,7 +236,7 @@ pub fn measure_all(
         });
         Measured { kind, costs }
     };
-    Kind::ALL.map(measure).into()
+    PathKind::ALL.map(measure).into()
 }
 
 /// Copies `len` bytes again and again for a while; the first copy, which may have to fault pages
@@ -259,27 +261,27 @@ pub fn cost_of<E>(mut copy: impl FnMut() -> Result<(), E>, len: usize) -> Result
 mod tests {
     use super::*;
 
-    fn path(kind: Kind, times: [f64; 2]) -> Measured {
+    fn path(kind: PathKind, times: [f64; 2]) -> Measured {
         let costs = times.map(|latency_us| Cost { latency_us, gb_per_s: 1.0 });
         Measured { kind, costs: Ok(costs) }
     }
 
     #[test]
     fn the_least_cost_at_both_sizes_wins() {
-        let good = path(Kind::Memfd, [1.0, 10.0]);
-        let quick = path(Kind::Mapping, [0.5, 40.0]);
-        let none = Measured { kind: Kind::Engine, costs: Err("why not".into()) };
+        let good = path(PathKind::Memfd, [1.0, 10.0]);
+        let quick = path(PathKind::Mapping, [0.5, 40.0]);
+        let none = Measured { kind: PathKind::Engine, costs: Err("why not".into()) };
         let paths = [none, quick, good];
-        assert_eq!(choose(&paths, None), Ok(Kind::Memfd));
-        assert_eq!(choose(&paths, Some(Kind::Mapping)), Ok(Kind::Mapping));
-        let refused = choose(&paths, Some(Kind::Engine)).unwrap_err();
+        assert_eq!(choose(&paths, None), Ok(PathKind::Memfd));
+        assert_eq!(choose(&paths, Some(PathKind::Mapping)), Ok(PathKind::Mapping));
+        let refused = choose(&paths, Some(PathKind::Engine)).unwrap_err();
         assert_eq!(refused.to_string(), "the path engine is not possible here: why not");
         assert_eq!(choose(&paths[..1], None), Err(NoPath::None));
     }
 
     #[test]
     fn of_equals_the_first_is_chosen() {
-        let paths = [path(Kind::Pipe, [1.0, 1.0]), path(Kind::ProcessVm, [1.0, 1.0])];
-        assert_eq!(choose(&paths, None), Ok(Kind::ProcessVm));
+        let paths = [path(PathKind::Pipe, [1.0, 1.0]), path(PathKind::ProcessVm, [1.0, 1.0])];
+        assert_eq!(choose(&paths, None), Ok(PathKind::ProcessVm));
     }
 }

@@ -161,6 +161,8 @@ enum Turn {
 #[derive(Debug)]
 pub struct Engine {
     channels: Vec<Option<Served>>,
+    /// Where the next step begins.
+    next: usize,
     reach: Reach,
 }
 
@@ -178,7 +180,7 @@ impl Engine {
     pub fn new(card: Arc<CardMemory>) -> Engine {
         let (regions, streams) = (Vec::new(), Vec::new());
         let reach = Reach { card, regions, streams, counters: Counters::default() };
-        Engine { channels: Vec::new(), reach }
+        Engine { channels: Vec::new(), next: 0, reach }
     }
 
     /// The card's memory.
@@ -323,9 +325,25 @@ impl Engine {
     /// anything to do.
     #[inline]
     pub fn step(&mut self) -> bool {
-        let mut worked = false;
-        for served in self.channels.iter_mut().flatten() {
-            worked |= served.step(&mut self.reach);
+        self.step_while(|| true)
+    }
+
+    /// As [`Engine::step`], but ends between two channels where `goes_on` says no: the next step
+    /// begins behind the one that had something to do. So a caller that wants the engine waits for
+    /// one channel at most.
+    #[inline]
+    pub fn step_while(&mut self, goes_on: impl Fn() -> bool) -> bool {
+        let (mut worked, from) = (false, self.next);
+        let (before, behind) = (0..from.min(self.channels.len()), from..self.channels.len());
+        for place in behind.chain(before) {
+            let Some(served) = &mut self.channels[place] else { continue };
+            if served.step(&mut self.reach) {
+                worked = true;
+                if !goes_on() {
+                    self.next = place + 1;
+                    break;
+                }
+            }
         }
         worked
     }

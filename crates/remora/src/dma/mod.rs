@@ -28,7 +28,7 @@ pub mod ring;
 mod service;
 mod stream;
 
-pub use card_memory::{CardMemory, CardMemoryError, Kind, NoRoom, Piece, Sizes};
+pub use card_memory::{CardMemory, CardMemoryError, MemoryKind, NoRoom, Piece, Sizes};
 pub use channel::{
     Capabilities, Channel, ChannelOptions, Completed, Direction, EnqueueError, Index, Interface,
     InterruptError, Mode, Segment,

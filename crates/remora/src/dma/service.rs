@@ -155,7 +155,7 @@ impl Shared {
             while self.wanted.load(Ordering::SeqCst) > 0 {
                 thread::yield_now();
             }
-            if self.lock().step() {
+            if self.lock().step_while(|| self.wanted.load(Ordering::Relaxed) == 0) {
                 return true;
             }
             hint::spin_loop();

@@ -19,6 +19,8 @@ const AGAIN: Duration = Duration::from_micros(50);
 pub(super) struct Leaving {
     impairer: Impairer,
     hold: Hold<(Destination, Flow)>,
+    /// No packet that was held leaves before, since the socket had no room.
+    blocked_until: Time,
     now: Time,
     /// Which packets of the batch were taken, as far as that is decided: a group that the socket
     /// refuses is staged again.
@@ -41,6 +43,7 @@ impl Leaving {
         Leaving {
             impairer: Impairer::new(Direction::Out, wanted, seed),
             hold: Hold::default(),
+            blocked_until: Time::ZERO,
             now: Time::ZERO,
             decided: Vec::new(),
             scratch: Vec::new(),
@@ -60,7 +63,7 @@ impl Leaving {
     }
 
     pub(super) fn next_due(&self) -> Time {
-        self.hold.next_due()
+        self.hold.next_due().max(self.blocked_until)
     }
 
     /// Another batch begins.
@@ -109,6 +112,9 @@ impl Leaving {
         mut sent: impl FnMut(Sent<'_>),
     ) -> bool {
         self.now = now;
+        if now < self.blocked_until {
+            return false;
+        }
         let (mut any, mut stale) = (false, 0);
         while let Some(waiting) = self.hold.take_due(now) {
             let (to, flow) = waiting.about;
@@ -134,13 +140,14 @@ impl Leaving {
                 Err(error) => match SendFailure::of(&error, false) {
                     SendFailure::Full => {
                         counters.socket_full += 1;
-                        self.hold.put_back(waiting, now + AGAIN);
+                        self.hold.put_back(waiting);
+                        self.blocked_until = now + AGAIN;
                         break;
                     }
                     SendFailure::Stale if stale < STALE_MAX => {
                         counters.icmp_errors += 1;
                         stale += 1;
-                        self.hold.put_back(waiting, now);
+                        self.hold.put_back(waiting);
                         continue;
                     }
                     SendFailure::TooLong => counters.too_long += 1,

@@ -289,8 +289,7 @@ fn unreliable_packets_wait_for_room_in_a_socket_of_this_machine() {
     let mut world = World::new();
     let peer = world.peer.addr();
     if world.fabric.udp.queue_of(peer).is_none() {
-        println!("skipped: this kernel does not tell (CONFIG_INET_UDP_DIAG)");
-        return;
+        return crate::skips::lacks("this kernel does not tell (CONFIG_INET_UDP_DIAG)");
     }
     world.header[0] = UC_WRITE_MIDDLE;
     (0..64).for_each(|_| world.push(peer, 0, 0, 1024));

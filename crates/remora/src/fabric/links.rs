@@ -309,7 +309,7 @@ impl Links {
     }
 
     /// The packets that were taken.
-    pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    pub(super) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> + Clone {
         let Batch { bytes, packets, from } = &self.batch;
         packets.iter().map(|&(start, len, tos)| Datagram {
             src: *from,

@@ -405,7 +405,7 @@ impl Fabric {
     }
 
     /// The packets that have come by a ring.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> + Clone {
         self.links.iter().flat_map(|links| links.datagrams())
     }
 

@@ -80,6 +80,7 @@ impl Own {
         let Own { arriving, nic, memory, recorder, fabric, received, .. } = self;
         let Some(arriving) = arriving else { return };
         let mut taker = Taker { nic, memory, recorder, port: fabric.udp.port() };
+        arriving.release(now, &mut taker);
         arriving.pass(now, received.datagrams(), true, &mut taker);
     }
 
@@ -89,6 +90,7 @@ impl Own {
         let Own { arriving, nic, memory, recorder, fabric, .. } = self;
         let Some(arriving) = arriving else { return };
         let mut taker = Taker { nic, memory, recorder, port: fabric.udp.port() };
+        arriving.release(now, &mut taker);
         arriving.pass(now, fabric.datagrams(), sums, &mut taker);
     }
 }

@@ -46,6 +46,8 @@ struct Line {
     free_at: Time,
     /// When the last packet that keeps its place is due.
     last_due: Time,
+    /// That one is held until then.
+    is_held: bool,
 }
 
 impl Impairer {
@@ -68,6 +70,7 @@ impl Impairer {
             },
             free_at: Time::ZERO,
             last_due: Time::ZERO,
+            is_held: false,
         };
         self.lines = (0..).zip(&wanted.rules).map(line).collect();
     }
@@ -101,7 +104,10 @@ impl Line {
             return Fate::Lost;
         };
         let mut due = leaves + self.delay();
-        if self.draws.falls_into(rule.reorder) {
+        // Those before it are held, and have not gone on.
+        let waits = self.is_held && self.last_due >= now;
+        let is_late = self.draws.falls_into(rule.reorder);
+        if is_late {
             counters.reordered += 1;
             due = due.max(self.last_due) + rule.delay.max(REORDER_MIN);
         } else {
@@ -113,7 +119,9 @@ impl Line {
         let flip = self.draws.falls_into(rule.corrupt).then(|| self.draws.next() as u32);
         counters.corrupted += u64::from(flip.is_some());
         counters.delayed += u64::from(due > now);
-        if due <= now && !twice && flip.is_none() {
+        let passes = due <= now && !waits && !twice && flip.is_none();
+        self.is_held = if is_late { self.is_held } else { !passes };
+        if passes {
             return Fate::Passes;
         }
         Fate::Delayed(Delayed { due, flip, twice })
@@ -224,6 +232,19 @@ mod tests {
             assert!(held.due >= due);
             due = held.due;
         }
+    }
+
+    /// What comes behind a packet that is sent twice waits for both.
+    #[test]
+    fn copies_overtake_nobody() {
+        let mut impairer = impairer("duplicate=20%,seed=3");
+        for now in [5, 6] {
+            let passed = |_| impairer.judge(Time(now), PEER, 100) == Fate::Passes;
+            let fates: Vec<bool> = (0..100).map(passed).collect();
+            let first = fates.iter().position(|passed| !passed).expect("one is sent twice");
+            assert!(fates[first..].iter().all(|passed| !passed), "{fates:?}");
+        }
+        assert!(impairer.counters.duplicated < 80 && impairer.counters.delayed == 0);
     }
 
     #[test]

@@ -81,9 +81,9 @@ impl<T: Copy> Hold<T> {
         Some(waiting)
     }
 
-    /// Puts a packet back that [`Hold::take_due`] returned, since there was no room for it.
-    pub(crate) fn put_back(&mut self, mut waiting: Waiting<T>, due: Time) {
-        waiting.due = due;
+    /// Puts a packet back that [`Hold::take_due`] returned, since there was no room for it. It is
+    /// the next one again.
+    pub(crate) fn put_back(&mut self, waiting: Waiting<T>) {
         self.bytes += waiting.bytes.len();
         self.waiting.push(Reverse(waiting));
     }

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use remora_nic::queue::{Completion, SendOp, WorkKind};
+use remora_nic::queue::{Completion, SendOp, Status, WorkKind};
 
 use super::CallStatus;
 use super::failure::CallFailure;
@@ -60,6 +61,9 @@ pub struct AsyncKernelClient {
 struct Shared {
     queue_pair: QueuePair,
     places: Places,
+    /// Held while a receive request is posted, so that `ends` has them in the order of the queue.
+    /// (Not `state`: what posts may drop a call.)
+    posting: Mutex<()>,
     state: Mutex<CallsInFlight>,
 }
 
@@ -72,6 +76,8 @@ struct CallsInFlight {
     spare: usize,
     /// A task looks for ends, and has taken the first of `ends` to poll it.
     looking: bool,
+    /// Tasks that wait for a free place.
+    waiting: Vec<Waker>,
     /// The connection has broken.
     broken: bool,
 }
@@ -84,6 +90,22 @@ enum CallPlace {
     /// The call's future was dropped before the call ended.
     Forgotten,
     Done(CallStatus, u32),
+}
+
+impl CallsInFlight {
+    fn has_room(&self) -> bool {
+        self.calls.iter().any(|place| matches!(place, CallPlace::Free))
+    }
+}
+
+/// A task that waits for a free place.
+struct WaitsForPlace<'a>(&'a Shared);
+
+impl Drop for WaitsForPlace<'_> {
+    fn drop(&mut self) {
+        // It may have been the one that looks for ends.
+        self.0.wake_next();
+    }
 }
 
 impl AsyncKernelClient {
@@ -103,9 +125,10 @@ impl AsyncKernelClient {
         let places = Places::new(domain, queue_pair, places, result_len)?;
         let calls = (0..places.count).map(|_| CallPlace::Free).collect();
         let ends = VecDeque::with_capacity(places.count);
-        let state =
-            Mutex::new(CallsInFlight { calls, ends, spare: 0, looking: false, broken: false });
-        let shared = Shared { queue_pair: queue_pair.clone(), places, state };
+        let (spare, looking, waiting, broken) = (0, false, Vec::new(), false);
+        let state = Mutex::new(CallsInFlight { calls, ends, spare, looking, waiting, broken });
+        let posting = Mutex::new(());
+        let shared = Shared { queue_pair: queue_pair.clone(), places, posting, state };
         Ok(AsyncKernelClient { shared: Arc::new(shared) })
     }
 
@@ -118,6 +141,15 @@ impl AsyncKernelClient {
     /// Calls by RPC WRITE: as [`AsyncKernelClient::call`], with payload in registered memory.
     pub fn call_with(&self, opcode: u64, params: &[u8], payload: impl Into<MemorySlice>) -> Call {
         self.begin(opcode, params, Some(payload.into()))
+    }
+
+    /// Waits until a place is free. (Another task may take it before this one does.)
+    ///
+    /// # Errors
+    /// The connection broke.
+    pub async fn free_place(&self) -> Result<(), CallFailure> {
+        let waiting = WaitsForPlace(&self.shared);
+        poll_fn(|context| waiting.0.poll_free(context)).await
     }
 
     fn begin(&self, opcode: u64, params: &[u8], payload: Option<MemorySlice>) -> Call {
@@ -145,6 +177,7 @@ impl Shared {
             Ok(head) => head,
             Err(error) => {
                 self.state().calls[place] = CallPlace::Free;
+                self.wake_waiting();
                 return Err(error.into());
             }
         };
@@ -169,6 +202,7 @@ impl Shared {
             return;
         }
         drop(state);
+        let _posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
         let end = self.queue_pair.recv(self.places.region.slice(..0));
         self.state().ends.push_back(end);
     }
@@ -183,6 +217,32 @@ impl Shared {
         // The next end is to wake a task again.
         self.wake_next();
         place.ok_or(CallFailure::Full(self.places.count))
+    }
+
+    /// Is there a free place? If not, the task is woken when there is one.
+    fn poll_free(&self, context: &mut Context<'_>) -> Poll<Result<(), CallFailure>> {
+        {
+            let mut state = self.state();
+            if state.has_room() {
+                return Poll::Ready(Ok(()));
+            }
+            if !state.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                state.waiting.push(context.waker().clone());
+            }
+        }
+        // All calls may be such whose futures were dropped, and nobody else sees their ends.
+        self.look(context)?;
+        match self.state() {
+            state if state.has_room() => Poll::Ready(Ok(())),
+            state if state.broken => Poll::Ready(Err(CallFailure::Connection(Status::Flushed))),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Wakes the tasks that wait for a free place.
+    fn wake_waiting(&self) {
+        let waiting = std::mem::take(&mut self.state().waiting);
+        waiting.into_iter().for_each(Waker::wake);
     }
 
     fn free_place(&self) -> Option<usize> {
@@ -238,6 +298,7 @@ impl Shared {
         if entry.kind != WorkKind::RecvWriteImm {
             return;
         }
+        let mut is_free = false;
         let waker = match self.state().calls.get_mut(cookie as usize) {
             Some(place @ CallPlace::Waiting(_)) => {
                 match std::mem::replace(place, CallPlace::Done(status, entry.len)) {
@@ -247,11 +308,15 @@ impl Shared {
             }
             Some(place @ CallPlace::Forgotten) => {
                 *place = self.clear(cookie as usize, status, entry.len);
+                is_free = true;
                 None
             }
             _ => None,
         };
         waker.into_iter().for_each(Waker::wake);
+        if is_free {
+            self.wake_waiting();
+        }
     }
 
     /// Frees a place. Its status word is cleared, so that the next call in the place does not find
@@ -274,13 +339,15 @@ impl Shared {
         drop(before);
     }
 
-    /// Wakes one of the waiting tasks, to look for ends.
+    /// Wakes one of the waiting tasks, to look for ends, and those that wait for a free place:
+    /// there may be one, or no other task that looks.
     fn wake_next(&self) {
         let next = self.state().calls.iter_mut().find_map(|place| match place {
             CallPlace::Waiting(waker) => waker.take(),
             _ => None,
         });
         next.into_iter().for_each(Waker::wake);
+        self.wake_waiting();
     }
 
     /// Frees the place of a call that was not posted, so that no answer will come.
@@ -376,7 +443,7 @@ impl Call {
         }
         looked?;
         if self.shared.state().broken {
-            return Poll::Ready(Err(CallFailure::Connection(remora_nic::queue::Status::Flushed)));
+            return Poll::Ready(Err(CallFailure::Connection(Status::Flushed)));
         }
         Poll::Pending
     }

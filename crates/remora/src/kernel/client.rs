@@ -11,6 +11,7 @@ use remora_nic::queue::{
 use super::CallStatus;
 use super::failure::CallFailure;
 use super::places::{Head, Places};
+use crate::channel::deadline;
 use crate::completion::CompletionQueue;
 use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
@@ -258,7 +259,7 @@ impl KernelClient {
             // The clock is read seldom, since that takes as long as an empty poll.
             if spins.is_multiple_of(64) && matches!(self.slots[call.slot], Slot::Waiting) {
                 let now = Instant::now();
-                if now > *end.get_or_insert(now + self.timeout) {
+                if now > *end.get_or_insert_with(|| deadline(self.timeout)) {
                     self.slots[call.slot] = Slot::Late;
                     return Err(CallFailure::Timeout(self.timeout));
                 }

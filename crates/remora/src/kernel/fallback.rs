@@ -4,6 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{CallStatus, FallbackCall};
+use crate::channel::deadline;
 use crate::device::Device;
 use crate::live::Live;
 
@@ -28,6 +29,7 @@ use crate::live::Live;
 pub struct Fallback {
     live: Arc<Live>,
     bell: Arc<Bell>,
+    number: u32,
 }
 
 /// Wakes the thread that waits for a call; each call rings it.
@@ -39,7 +41,8 @@ struct Bell {
 
 impl Device {
     /// From now on, calls for which no kernel is deployed wait for the host: up to 64 of them, with
-    /// up to a megabyte of payload each. A device has one fallback; a second replaces the first.
+    /// up to a megabyte of payload each. A device has one fallback: a second takes over what waits,
+    /// and the first gets no more calls.
     pub fn serve_fallback(&self) -> Fallback {
         let bell = Arc::new(Bell::default());
         let rings = bell.clone();
@@ -47,17 +50,19 @@ impl Device {
             *rings.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
             rings.ring.notify_one();
         });
-        self.live.lock().kernels(|kernels, _| kernels.set_fallback(tell));
-        Fallback { live: self.live.clone(), bell }
+        let number = self.live.lock().kernels(|kernels, _| kernels.set_fallback(tell));
+        Fallback { live: self.live.clone(), bell, number: number.unwrap_or_default() }
     }
 }
 
 impl Fallback {
     /// The next call; `None` if none comes within `timeout`.
     pub fn next(&self, timeout: Duration) -> Option<FallbackCall> {
-        let end = Instant::now() + timeout.min(Duration::from_secs(365 * 24 * 3600));
+        let end = deadline(timeout);
         loop {
-            let next = self.live.lock().kernels(|kernels, _| kernels.next_fallback()).flatten();
+            let mut driver = self.live.lock();
+            let next = driver.kernels(|kernels, _| kernels.next_fallback(self.number)).flatten();
+            drop(driver);
             if next.is_some() {
                 return next;
             }
@@ -84,6 +89,8 @@ impl Fallback {
 
 impl Drop for Fallback {
     fn drop(&mut self) {
-        self.live.command(|driver| driver.kernels(|kernels, io| kernels.end_fallback(io)));
+        self.live.command(|driver| {
+            driver.kernels(|kernels, io| kernels.end_fallback(io, self.number));
+        });
     }
 }

@@ -32,9 +32,8 @@ fn blocks_say_their_length_before_and_behind() {
 
 #[test]
 fn tshark_reads_it() {
-    if Command::new("tshark").arg("--version").output().is_err() {
-        eprintln!("skipped: no tshark here");
-        return;
+    if !crate::skips::is_there("tshark") {
+        return crate::skips::lacks("tshark is not installed");
     }
     let path = std::env::temp_dir().join(format!("remora-{}.pcapng", std::process::id()));
     let mut capture = Capture::create(&path, "remora0").unwrap();

@@ -109,6 +109,12 @@ impl Requests {
         freed.settle();
     }
 
+    /// Ends all requests in flight: the card has dropped them, and completes none.
+    pub(crate) fn flush(&self) {
+        let freed = self.table().flush();
+        freed.into_iter().for_each(Freed::settle);
+    }
+
     /// Lets go of the regions that requests hold, once the queue pair is destroyed and the card
     /// no longer uses them.
     pub(crate) fn give_up(&self) {

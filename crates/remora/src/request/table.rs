@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 
 use remora_nic::Queue;
-use remora_nic::queue::{Completion, PollCqError};
+use remora_nic::queue::{Completion, PollCqError, Status};
 
 /// Names a slot for as long as one request has it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -175,6 +175,19 @@ impl<H> Table<H> {
         }
     }
 
+    /// Ends all requests in flight, as if they were flushed.
+    pub(crate) fn flush(&mut self) -> Vec<Freed<H>> {
+        let ids = self.slots.iter().zip(0..);
+        let ids = ids.map(|(slot, index)| SlotId { index, generation: slot.generation });
+        let ids: Vec<SlotId> = ids.collect();
+        let flushed = |id: SlotId| Completion {
+            wr_id: id.wr_id(),
+            status: Status::Flushed,
+            ..Completion::default()
+        };
+        ids.into_iter().map(|id| self.end(flushed(id))).collect()
+    }
+
     /// How a request ended. If it has not, the task is woken when it does.
     pub(crate) fn look(
         &mut self,
@@ -277,8 +290,6 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::task::Wake;
 
-    use remora_nic::queue::Status;
-
     use super::*;
 
     /// Counts how often it is woken.
@@ -339,6 +350,23 @@ mod tests {
         let (in_flight, freed) = table.detach(ended);
         freed.settle();
         assert!(!in_flight && table.in_use() == 0);
+    }
+
+    #[test]
+    fn what_is_flushed_ends_or_gives_its_slot_back() {
+        let mut table: Table<Held> = Table::new(2, 1);
+        let held = Arc::new(());
+        let [waits, dropped] =
+            [(); 2].map(|()| table.take(Queue::Send, None, || held.clone()).unwrap().0);
+        let (told, waker) = count();
+        assert!(table.look(waits, Some(&waker)).0.is_pending());
+        table.detach(dropped).1.settle();
+        table.flush().into_iter().for_each(Freed::settle);
+        assert_eq!((Arc::strong_count(&held), woken(&told), table.in_use()), (1, 1, 1));
+        let Poll::Ready(Ok(end)) = table.look(waits, None).0 else { panic!("it has ended") };
+        assert_eq!((end.status, end.wr_id), (Status::Flushed, waits.wr_id()));
+        table.release(waits).settle();
+        assert_eq!(table.in_use(), 0);
     }
 
     #[test]

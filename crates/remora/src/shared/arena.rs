@@ -68,6 +68,9 @@ pub(crate) const NEAR: u32 = 7 * 64;
 /// Queues for each bit of the summary, and how many such groups there are.
 pub(crate) const GROUP: u32 = 4 * 64;
 const FAR_GROUPS: u32 = 64;
+/// So many doorbells of queues without news are taken before a send. (An honest client has one when
+/// its news were seen before it rang.)
+const IDLE_MAX: u32 = 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"remora\0a");
 /// Raised when the layout changes.
@@ -300,20 +303,29 @@ impl Doorbells {
         *bits = if is_one { *bits | bit } else { *bits & !bit };
     }
 
-    /// As [`Doorbells::take`], but takes the doorbells of receive queues only, and all of them.
+    /// As [`Doorbells::take`], but takes the doorbells of receive queues only, and all of them:
+    /// `each` returns whether its queue had news. When many had none, some are left.
     #[inline]
-    pub fn take_receives(&self, arena: &Arena, mut each: impl FnMut(u32)) {
+    pub fn take_receives(&self, arena: &Arena, mut each: impl FnMut(u32) -> bool) {
         let receives = |word: usize| self.receives.get(word).copied().unwrap_or(0);
-        for i in 0..7 {
-            take_bits(arena.word(AT_NEAR + i * 8), receives(i), i as u32 * 64, &mut each);
+        let mut idle = 0;
+        let mut take = |word: &AtomicU64, at: usize, first: u32| {
+            take_bits(word, receives(at), first, &mut |queue| idle += u32::from(!each(queue)));
+            idle < IDLE_MAX
+        };
+        if !(0..7).all(|i| take(arena.word(AT_NEAR + i * 8), i, i as u32 * 64)) {
+            return;
         }
-        let groups = self.groups | arena.word(AT_SUMMARY).load(Ordering::Acquire);
-        each_bit(groups, 0, |group| {
-            for i in group as usize * 4..group as usize * 4 + 4 {
-                let word = arena.word(AT_FAR + i * 8);
-                take_bits(word, receives(7 + i), NEAR + i as u32 * 64, &mut each);
+        let mut groups = self.groups | arena.word(AT_SUMMARY).load(Ordering::Acquire);
+        while groups != 0 {
+            let group = groups.trailing_zeros() as usize;
+            groups &= groups - 1;
+            let far = |i: usize| (arena.word(AT_FAR + i * 8), 7 + i, NEAR + i as u32 * 64);
+            let mut words = (group * 4..group * 4 + 4).map(far);
+            if !words.all(|(word, at, first)| take(word, at, first)) {
+                return;
             }
-        });
+        }
     }
 }
 

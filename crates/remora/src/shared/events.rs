@@ -21,8 +21,11 @@ use super::arena::{
 
 /// The most bytes of an event.
 pub const EVENT_MAX: usize = 1024;
-/// The most events that wait for a client that does not read.
+/// The most events that wait for a client that does not read, and the most bytes of them: 64 for
+/// each, which is more than all but those have that carry private data of connections.
 pub const WAITING_MAX: usize = 65_536;
+/// See [`WAITING_MAX`].
+pub const WAITING_BYTES_MAX: usize = WAITING_MAX * 64;
 const BYTES: usize = 56;
 const AT_LEFT: usize = 56;
 const AT_SEQUENCE: usize = 60;
@@ -34,21 +37,26 @@ pub struct EventProducer {
     /// The last index of the client's that could be.
     consumed: u32,
     waiting: VecDeque<Box<[u8]>>,
+    waiting_bytes: usize,
     lost: u64,
 }
 
 impl EventProducer {
     /// Tells an event. Returns whether the client sleeps: then the caller writes to its event's
-    /// descriptor. An event of more than [`EVENT_MAX`] bytes is dropped, and so is one that finds
-    /// [`WAITING_MAX`] of them waiting; [`EventProducer::lost`] counts them.
+    /// descriptor. An event of more than [`EVENT_MAX`] bytes is dropped, and so is one that would
+    /// wait behind [`WAITING_MAX`] others, or with more than [`WAITING_BYTES_MAX`] bytes in all;
+    /// [`EventProducer::lost`] counts them.
     pub fn push(&mut self, arena: &Arena, event: &[u8]) -> bool {
-        if event.len() > EVENT_MAX || self.waiting.len() >= WAITING_MAX {
+        let many = self.waiting.len() >= WAITING_MAX
+            || self.waiting_bytes + event.len() > WAITING_BYTES_MAX;
+        if event.len() > EVENT_MAX || many {
             self.lost += 1;
             return false;
         }
         let told = self.waiting.is_empty() && self.write(arena, event);
         if !told {
             self.waiting.push_back(event.into());
+            self.waiting_bytes += event.len();
             // The flag, and then another look: see the module's neighbour, `arena`.
             arena.word32(AT_EVENTS_WAIT).store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
@@ -66,6 +74,7 @@ impl EventProducer {
                 self.waiting.push_front(event);
                 break;
             }
+            self.waiting_bytes -= event.len();
         }
         if self.waiting.is_empty() && before > 0 {
             arena.word32(AT_EVENTS_WAIT).store(0, Ordering::Relaxed);

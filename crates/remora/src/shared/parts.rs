@@ -47,23 +47,6 @@ impl Parts {
         Some(start)
     }
 
-    /// Takes `len` bytes, rounded up to pages, from `start` on. Returns whether they were free.
-    pub fn take_at(&mut self, start: usize, len: usize) -> bool {
-        let end = len.max(1).checked_next_multiple_of(PAGE).and_then(|len| start.checked_add(len));
-        let Some(end) = end.filter(|_| start.is_multiple_of(PAGE)) else { return false };
-        let around = self.free.range(..=start).next_back().map(|(from, to)| (*from, *to));
-        let Some((from, to)) = around.filter(|(_, to)| end <= *to) else { return false };
-        self.free.remove(&from);
-        if from < start {
-            self.free.insert(from, start);
-        }
-        if end < to {
-            self.free.insert(end, to);
-        }
-        self.used += end - start;
-        true
-    }
-
     /// The ranges that are free.
     pub fn free(&self) -> impl Iterator<Item = Range<usize>> {
         self.free.iter().map(|(from, to)| *from..*to)
@@ -112,23 +95,6 @@ mod tests {
         assert_eq!((parts.used(), parts.take(8 * PAGE)), (0, Some(DATA)));
         assert_eq!(parts.take(usize::MAX), None);
         assert_eq!(Parts::new(100).take(1), None);
-    }
-
-    #[test]
-    fn a_part_is_taken_where_it_was() {
-        let mut parts = Parts::new(DATA + 8 * PAGE);
-        assert!(parts.take_at(DATA + 2 * PAGE, PAGE + 1));
-        assert_eq!(parts.used(), 2 * PAGE);
-        for (start, len) in [(2, 1), (3, 1), (1, 2), (7, 2), (8, 1), (0, usize::MAX)] {
-            let bytes = PAGE.saturating_mul(len);
-            assert!(!parts.take_at(DATA + start * PAGE, bytes), "{start}, {len}");
-        }
-        assert!(!parts.take_at(DATA + 1, PAGE) && !parts.take_at(0, PAGE));
-        let free: Vec<_> = parts.free().collect();
-        assert_eq!(free, [DATA..DATA + 2 * PAGE, DATA + 4 * PAGE..DATA + 8 * PAGE]);
-        assert!(parts.take_at(DATA + 4 * PAGE, 4 * PAGE) && parts.take_at(DATA, 2 * PAGE));
-        parts.give_back(DATA + 2 * PAGE, PAGE + 1);
-        assert_eq!(parts.take(2 * PAGE), Some(DATA + 2 * PAGE));
     }
 
     #[test]

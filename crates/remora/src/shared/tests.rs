@@ -8,8 +8,8 @@ use remora_nic::queue::{Completion, CompletionFlags, Opcode, Status, WorkKind};
 
 use crate::memory::memfd::{self, MapError};
 
-use super::arena::{AT_EVENTS_CONSUMED, DATA, PAGE, QUEUES_MAX, record};
-use super::events::EVENT_MAX;
+use super::arena::{AT_EVENTS_CONSUMED, DATA, EVENTS, PAGE, QUEUES_MAX, record};
+use super::events::{EVENT_MAX, WAITING_BYTES_MAX, WAITING_MAX};
 use super::*;
 
 fn arena() -> (Arena, Arena) {
@@ -176,6 +176,32 @@ fn events_of_any_length_wait_for_room() {
     assert!(producer.push(&daemon, b"wake"));
     consumer.woke(&client);
     assert!(!producer.push(&daemon, b"no need"));
+}
+
+/// What waits for a client that does not read is bounded by number and by bytes; it gets all that
+/// waited, and later events find room again.
+#[test]
+fn few_bytes_of_events_wait() {
+    for (len, waiting_max) in [(EVENT_MAX, WAITING_BYTES_MAX / EVENT_MAX), (8, WAITING_MAX)] {
+        let (daemon, client) = arena();
+        let (mut producer, mut consumer) = (EventProducer::default(), EventConsumer::new(&client));
+        let event = vec![7; len];
+        // So many are in the ring.
+        let written = EVENTS as usize / len.div_ceil(56);
+        for round in 0..2 {
+            for _ in 0..written + waiting_max + 5 {
+                producer.push(&daemon, &event);
+            }
+            assert_eq!(producer.lost(), 5 * (round + 1), "of {len} bytes");
+            let (mut got, mut bytes) = (0, Vec::new());
+            while consumer.next(&client, &mut bytes).is_some() {
+                assert_eq!(bytes, event);
+                got += 1;
+                producer.flush(&daemon);
+            }
+            assert_eq!((got, producer.waits()), (written + waiting_max, false));
+        }
+    }
 }
 
 /// The two threads only sleep when the other one has been told; a lost wake-up hangs the test.

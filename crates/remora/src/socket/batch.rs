@@ -80,7 +80,7 @@ impl RecvBatch {
     }
 
     /// The datagrams, in the order they arrived.
-    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    pub fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> + Clone {
         let filled = self.heads[..self.used].iter().zip(self.bytes.chunks_exact(SLOT_LEN));
         filled.flat_map(|(head, bytes)| {
             bytes[..head.len].chunks(head.segment).map(|bytes| Datagram {

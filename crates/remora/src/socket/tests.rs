@@ -62,7 +62,7 @@ fn over_ipv6() {
     let config = Config { port: 47_912, ..CONFIG };
     match Socket::bind("::1".parse().unwrap(), config) {
         Ok(mut socket) => exchange(&mut socket, None),
-        Err(error) => eprintln!("skipped, no IPv6 here: {error}"),
+        Err(error) => crate::skips::lacks(&format!("no IPv6 here: {error}")),
     }
 }
 
@@ -72,7 +72,7 @@ fn without_a_udp_checksum_over_ipv6() {
     let config = Config { port: 47_913, ..CONFIG };
     let socket = match Socket::bind("::1".parse().unwrap(), config) {
         Ok(socket) => socket,
-        Err(error) => return eprintln!("skipped, no IPv6 here: {error}"),
+        Err(error) => return crate::skips::lacks(&format!("no IPv6 here: {error}")),
     };
     let peer = UdpSocket::bind("[::1]:0").unwrap();
     sys::set_option(peer.as_fd(), libc::SOL_UDP, libc::UDP_NO_CHECK6_TX, 1).unwrap();

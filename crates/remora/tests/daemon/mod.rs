@@ -1,9 +1,15 @@
 //! A daemon in a thread of the test's process.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+#[path = "../support/killed.rs"]
+pub(crate) mod killed;
+#[path = "../support/peer.rs"]
+pub(crate) mod peer;
 pub(crate) mod process;
 pub(crate) mod program;
 pub(crate) mod side;
+#[path = "../support/until.rs"]
+pub(crate) mod until;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -2,20 +2,22 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
-use remora::daemon::{Server, ServerOptions};
+use remora::daemon::{Observer, Server, ServerOptions};
 use remora::event::Event;
 use remora::prelude::*;
+
+use super::killed::Killed;
+use super::until::{until, until_ok};
 
 /// Names the socket for a daemon in a process of its own.
 const SOCKET: &str = "REMORA_TEST_SOCKET";
 
 pub(crate) struct DaemonProcess {
-    pub(crate) child: Child,
+    pub(crate) child: Killed,
     pub(crate) socket: PathBuf,
 }
 
@@ -43,13 +45,11 @@ impl DaemonProcess {
 
 impl Drop for DaemonProcess {
     fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
         std::fs::remove_file(&self.socket).ok();
     }
 }
 
-fn started(socket: &PathBuf) -> Child {
+fn started(socket: &PathBuf) -> Killed {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", "daemon::process::serve", "--nocapture"]);
     command.env(SOCKET, socket).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -57,7 +57,7 @@ fn started(socket: &PathBuf) -> Child {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let serves = lines.map(Result::unwrap).any(|line| line.contains("serves"));
     assert!(serves, "the daemon has not started");
-    child
+    Killed(child)
 }
 
 /// A daemon, for tests that start it as a process: until its standard input ends.
@@ -99,14 +99,15 @@ impl Held {
     /// Waits until the process holds no more than it did. (One more descriptor stays: a card asks
     /// the kernel about sockets of its machine by it.)
     pub(crate) fn wait_until_no_more(self, pid: &str) {
-        let until = Instant::now() + Duration::from_secs(60);
-        loop {
+        until_ok("no more is held", || {
             let now = Held::by(pid);
-            if now.descriptors <= self.descriptors + 1 && now.mappings <= self.mappings {
-                return;
-            }
-            assert!(Instant::now() < until, "{now:?} stay of {pid}; there were {self:?}");
-            thread::sleep(Duration::from_millis(2));
-        }
+            let is_so = now.descriptors <= self.descriptors + 1 && now.mappings <= self.mappings;
+            is_so.then_some(()).ok_or_else(|| format!("{now:?} of {pid}; there were {self:?}"))
+        });
     }
+}
+
+/// Waits until a daemon has only so many sessions.
+pub(crate) fn wait_for_sessions(observer: &Observer, count: usize) {
+    until("sessions have ended", || observer.status().unwrap().sessions.len() == count);
 }

@@ -2,15 +2,16 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::process::{ChildStdin, Command, Stdio};
 
 use remora::message::{KEEP_VARIABLE, SOCKET_VARIABLE};
-use remora::nic::Psn;
-use remora::prelude::Peer;
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::killed::Killed;
+pub(crate) use super::peer::{read, written};
+
 pub(crate) struct Program {
-    pub(crate) child: Child,
+    pub(crate) child: Killed,
     input: ChildStdin,
     lines: Box<dyn Iterator<Item = String> + Send>,
 }
@@ -32,7 +33,7 @@ impl Program {
         let mut child = by.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let input = child.stdin.take().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        Program { child, input, lines: Box::new(lines) }
+        Program { child: Killed(child), input, lines: Box::new(lines) }
     }
 
     /// What it says next; that may stand behind what the test's harness writes.
@@ -55,29 +56,9 @@ impl Program {
     }
 }
 
-impl Drop for Program {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
 /// What the test says next to this program.
 pub(crate) fn heard() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim().to_owned()
-}
-
-/// A peer as text.
-pub(crate) fn written(peer: Peer) -> String {
-    format!("{} {} {}", peer.address, peer.qpn, peer.psn.value())
-}
-
-/// A peer, and the numbers behind it.
-pub(crate) fn read(line: &str) -> (Peer, Vec<u64>) {
-    let (address, rest) = line.split_once(' ').unwrap();
-    let numbers: Vec<u64> = rest.split(' ').map(|word| word.parse().unwrap()).collect();
-    let (qpn, psn) = (numbers[0] as u32, Psn::new(numbers[1] as u32));
-    (Peer { address: address.parse().unwrap(), qpn, psn }, numbers[2..].to_vec())
 }

@@ -6,9 +6,13 @@ use std::io::Write;
 
 /// Is this program installed? If not, says what to install; in CI that is a failure.
 pub(crate) fn has(program: &str, package: &str) -> bool {
+    is_there(program) || has_not(&format!("{program} (package {package}) is not installed"))
+}
+
+/// Is this program installed? Nothing is said of it.
+pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
-    is_there || has_not(&format!("{program} (package {package}) is not installed"))
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
 /// A tool is missing: a failure in CI. Returns `false`.

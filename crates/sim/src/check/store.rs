@@ -49,7 +49,7 @@ pub enum Ret {
 
 /// What a key is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Held {
+pub struct KeyState {
     /// Its value.
     pub value: u32,
     /// The moment from which on it has expired, as a number in the order of the events.
@@ -59,8 +59,8 @@ pub struct Held {
 /// The moment at which nothing expires.
 pub const FOR_EVER: u64 = u64::MAX;
 
-fn for_ever(value: u32) -> Option<Held> {
-    Some(Held { value, until: FOR_EVER })
+fn for_ever(value: u32) -> Option<KeyState> {
+    Some(KeyState { value, until: FOR_EVER })
 }
 
 /// An operation: when it began, and how and when it ended, as far as its client knows.
@@ -85,11 +85,11 @@ const FLUSHES_MAX: usize = 4;
 #[derive(Clone, Copy, Debug)]
 pub struct Life<'a> {
     /// What it began with.
-    pub first: Option<Held>,
+    pub first: Option<KeyState>,
     /// All operations on it.
     pub events: &'a [Event],
     /// What the next life found.
-    pub last: Option<Held>,
+    pub last: Option<KeyState>,
 }
 
 /// What has become of a flush whose end nobody saw.
@@ -121,18 +121,18 @@ impl Event {
 
     /// What the key is afterwards, if one copy of it could have answered so. What has expired is
     /// not there.
-    fn step(&self, held: Option<Held>) -> Option<Option<Held>> {
+    fn step(&self, held: Option<KeyState>) -> Option<Option<KeyState>> {
         if matches!(self.ended, Some((_, Ret::Refused))) {
             return Some(held);
         }
         let value = held.map(|held| held.value);
-        let keep = |value| Held { value, until: held.map_or(FOR_EVER, |held| held.until) };
+        let keep = |value| KeyState { value, until: held.map_or(FOR_EVER, |held| held.until) };
         let (after, ret) = match self.op {
             Op::Get => (held, Ret::Value(value)),
             Op::Set(new) => (for_ever(new), Ret::Done),
-            Op::SetUntil(new, until) => (Some(Held { value: new, until }), Ret::Done),
+            Op::SetUntil(new, until) => (Some(KeyState { value: new, until }), Ret::Done),
             Op::Touch(until) => {
-                (value.map(|value| Held { value, until }), Ret::Did(value.is_some()))
+                (value.map(|value| KeyState { value, until }), Ret::Did(value.is_some()))
             }
             Op::Delete => (None, Ret::Did(value.is_some())),
             Op::Swap(old, new) if value == Some(old) => (Some(keep(new)), Ret::Did(true)),
@@ -182,9 +182,9 @@ pub fn judge(lives: &[Life<'_>], seen_at: u64, may_vanish: bool) -> Result<(), W
 /// Whether a key that began a life with `first` can have ended it with `last`, as was seen at a
 /// moment after it, where these are all operations on it, and this has become of flushes.
 fn is_possible(
-    first: Option<Held>,
+    first: Option<KeyState>,
     events: &[Event],
-    (last, seen_at): (Option<Held>, u64),
+    (last, seen_at): (Option<KeyState>, u64),
     may_vanish: bool,
     fates: &[Flushed],
 ) -> bool {
@@ -333,7 +333,7 @@ mod tests {
         assert!(possible(&[until, add(2, 3), get(20, None)]));
         assert!(!possible(&[until, add(20, 3)]));
         // At the end of a life, it is there if its time has not come.
-        let held = Some(Held { value: 1, until: 10 });
+        let held = Some(KeyState { value: 1, until: 10 });
         assert!(super::is_possible(None, &[until], (held, 9), false, &[]));
         assert!(!super::is_possible(None, &[until], (None, 9), false, &[]));
         assert!(

@@ -1,8 +1,8 @@
 //! Experiments: a cluster and its flows, read from a world file in TOML.
 //!
-//! - `section`: values with their places in the text, and [`Mistake`]s.
-//! - `topology`, `switches`, `workload`, and here hosts and cards: the sections. docs/worlds.md
-//!   says what each may have.
+//! - `section`: values with their places in the text, and [`Mistake`]s. `hosts`: sets of hosts.
+//! - `topology`, `switches`, `tuning`, `workload`, and here hosts and cards: the sections.
+//!   docs/worlds.md says what each may have.
 //!
 //! ```
 //! use remora_sim::experiment::{Experiment, Overrides};
@@ -32,13 +32,16 @@
 //! # Ok::<(), remora_sim::flows::ClusterError>(())
 //! ```
 
+mod hosts;
 mod section;
 mod switches;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod tuning;
 mod workload;
 
+use core::cell::RefCell;
 use core::ops::Range;
 
 use remora_nic::qp::Mtu;
@@ -61,6 +64,15 @@ pub struct Overrides {
     pub threads: Option<u8>,
 }
 
+/// A section `[[workload]]`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Workload {
+    /// Its kind, as the file has it.
+    pub kind: String,
+    /// Its flows among all.
+    pub flows: Range<usize>,
+}
+
 /// A cluster and what it is to do.
 #[derive(Clone, Debug)]
 pub struct Experiment {
@@ -74,6 +86,10 @@ pub struct Experiment {
     pub topology: HpccTopology,
     /// The flows, and their ports in files.
     pub flows: HpccFlows,
+    /// The sections `[[workload]]`, in the order of the file.
+    pub workloads: Vec<Workload>,
+    /// What the writer of the file may not mean, in a sentence each.
+    pub warnings: Vec<String>,
 }
 
 impl Experiment {
@@ -91,8 +107,7 @@ impl Experiment {
             Mistake::new(at, error.message(), "a world is a file in TOML: see docs/worlds.md")
         })?;
         let mut world = Section::new("", 0..first_line(text), table.into_inner());
-        let name = world.text("name")?.map_or_else(String::new, |found| found.0);
-        let about = world.text("about")?.map_or_else(String::new, |found| found.0);
+        let (name, about) = (world.title("name")?, world.title("about")?);
         let seed = world.number("seed", 0..=u64::MAX)?;
         let threads = world.number("threads", 1..=2)?;
         let until = world.time("until")?;
@@ -117,20 +132,26 @@ impl Experiment {
             switches::change(change, &cables, &mut cluster)?;
         }
         topology.topology.cables.clone_from(&cluster.topology.cables);
-        if world.has("record") {
-            switches::record(world.section("record")?, &cables, &mut cluster)?;
+        topology.losses = switches::losses_of(&cluster);
+        if let Some(section) = world.section_if("record")? {
+            switches::record(section, &cables, &mut cluster)?;
         }
         let (mut flows, mut places) = (HpccFlows::of(Vec::new()), Vec::new());
+        let (mut workloads, warnings) = (Vec::new(), RefCell::new(Vec::new()));
         for section in world.sections("workload")?.into_iter().enumerate() {
             places.push((flows.flows.len(), section.1.at.clone()));
-            workload::read(section, (&topology, &cluster), files, &mut flows)?;
+            let first = flows.flows.len();
+            let around = (files, &warnings);
+            let kind = workload::read(section, (&topology, &cluster), around, &mut flows)?;
+            workloads.push(Workload { kind, flows: first..flows.flows.len() });
         }
         if flows.flows.is_empty() {
             return Err(world.mistake("nothing is to be sent", "add a section [[workload]]"));
         }
         workload::check(&flows.flows, &cluster, &places, payload)?;
         world.end()?;
-        Ok(Experiment { name, about, cluster, topology, flows })
+        let warnings = warnings.into_inner();
+        Ok(Experiment { name, about, cluster, topology, flows, workloads, warnings })
     }
 }
 
@@ -184,6 +205,9 @@ fn hosts(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake>
             let help = format!("it should be {}", names.join(", "));
             Mistake::new(at, format!("there is no transport \"{name}\""), help)
         })?;
+    }
+    if let Some(table) = section.section_if("tuning")? {
+        tuning::read(table, cluster)?;
     }
     if let Some((profile, at)) = profile(&mut section, "card")? {
         cluster.hardware = vec![Some(profile); cluster.topology.hosts as usize];

@@ -5,10 +5,14 @@ use core::fmt::Display;
 use core::ops::{Range, RangeInclusive};
 use core::str::FromStr;
 
+use remora_nic::Tuning;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::hosts::hosts;
+use crate::flows::{Parameter, Unit};
 use crate::format::FormatError;
+use crate::net::time::NS;
 use crate::net::{LineRate, Node, Ps};
 use crate::units;
 
@@ -69,11 +73,6 @@ impl<'a> Section<'a> {
         self.entries.iter().find(|(name, ..)| name == key).map(|(.., value)| value.span())
     }
 
-    /// Is this key there?
-    pub(super) fn has(&self, key: &str) -> bool {
-        self.entries.iter().any(|(name, ..)| name == key)
-    }
-
     /// A value as a word: strings and numbers are.
     fn word(&mut self, key: &'static str) -> Result<Option<Found<String>>, Mistake> {
         let Some(value) = self.take(key) else { return Ok(None) };
@@ -113,6 +112,14 @@ impl<'a> Section<'a> {
         self.read(key, "a word", |word| Some(word.to_owned()))
     }
 
+    /// A name, or a sentence; empty if it is not there.
+    pub(super) fn title(&mut self, key: &'static str) -> Result<String, Mistake> {
+        const MOST: usize = 1024;
+        let what = format!("a text of at most {MOST} bytes");
+        let read = |word: &str| (word.len() <= MOST).then(|| word.to_owned());
+        Ok(self.read(key, &what, read)?.map_or_else(String::new, |found| found.0))
+    }
+
     pub(super) fn rate(&mut self, key: &'static str) -> Result<Option<LineRate>, Mistake> {
         Ok(self.read(key, units::RATE, units::rate)?.map(|found| found.0))
     }
@@ -144,7 +151,40 @@ impl<'a> Section<'a> {
         Ok(self.read(key, &what, read)?.map(|found| found.0))
     }
 
-    /// Hosts: `"0..15"`, both included, or one number.
+    /// A value of a transport's parameter, in its unit and its bounds.
+    pub(super) fn parameter(&mut self, of: &'static Parameter) -> Result<Option<u64>, Mistake> {
+        let (least, most) = (of.unit.shown(*of.bounds.start()), of.unit.shown(*of.bounds.end()));
+        let kind = match of.unit {
+            Unit::Number => "a number",
+            Unit::PowerOfTwo => "a power of two",
+            Unit::Part => "a part of the whole",
+            Unit::Time => "a time",
+            Unit::Bytes => "a number of bytes",
+            Unit::Rate => "a rate",
+        };
+        let read = |word: &str| {
+            let value = match of.unit {
+                Unit::Number => word.parse().ok()?,
+                Unit::PowerOfTwo => word.parse().ok().filter(|n: &u64| n.is_power_of_two())?,
+                Unit::Part => units::part(word, Tuning::ONE)?,
+                Unit::Time => units::time(word)?.div_ceil(NS),
+                Unit::Bytes => units::bytes(word)?,
+                Unit::Rate => units::rate(word)?.bits()?,
+            };
+            of.bounds.contains(&value).then_some(value)
+        };
+        let what = format!("{kind} from {least} to {most}");
+        Ok(self.read(of.name, &what, read)?.map(|found| found.0))
+    }
+
+    /// How many of something there are. The caller says what more than `most` would take.
+    pub(super) fn count(&mut self, key: &'static str, most: u64) -> Result<Option<u32>, Mistake> {
+        let what = format!("a number from 1 to {most}");
+        let read = |word: &str| word.parse().ok().filter(|count| *count > 0);
+        Ok(self.read(key, &what, read)?.map(|found| found.0))
+    }
+
+    /// Hosts, as [`hosts`] reads them.
     pub(super) fn hosts(&mut self, key: &'static str, of: u32) -> Result<Vec<u32>, Mistake> {
         let found = self.hosts_if(key, of)?;
         self.need(key, found)
@@ -156,26 +196,30 @@ impl<'a> Section<'a> {
         key: &'static str,
         of: u32,
     ) -> Result<Option<Vec<u32>>, Mistake> {
-        let what = format!("hosts from 0 to {}, as in \"0..{0}\"", of.saturating_sub(1));
-        let read = |word: &str| {
-            let (first, last) = word.split_once("..").unwrap_or((word, word));
-            let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-            (first <= last && last < of).then(|| (first..=last).collect())
+        let Some((word, at)) = self.word(key)? else { return Ok(None) };
+        let wrong = |why: String| {
+            let short: String = word.chars().take(40).collect();
+            let last = of.saturating_sub(1);
+            let help = format!(
+                "it should be hosts from 0 to {last}, as in \"0-{last}\", \"0,2,4\", \
+                 \"0-{last}/2\" or \"!0\""
+            );
+            Mistake::new(at.clone(), format!("`{key}` is \"{short}\": {why}"), help)
         };
-        Ok(self.read(key, &what, read)?.map(|found| found.0))
+        hosts(&word, of).map(Some).map_err(wrong)
     }
 
     /// The two ends of a cable: `["switch 0", "host 3"]`.
     pub(super) fn cable(&mut self, key: &'static str) -> Result<Option<Found<[Node; 2]>>, Mistake> {
         let Some(value) = self.take(key) else { return Ok(None) };
         let at = value.span();
-        let ends: Vec<Node> = match value.get_ref() {
+        let ends: Option<Vec<Node>> = match value.get_ref() {
             DeValue::Array(ends) => {
-                ends.iter().filter_map(|end| Node::named(end.get_ref().as_str()?)).collect()
+                ends.iter().map(|end| Node::named(end.get_ref().as_str()?)).collect()
             }
-            _ => Vec::new(),
+            _ => None,
         };
-        match *ends {
+        match *ends.unwrap_or_default() {
             [a, b] => Ok(Some(([a, b], at))),
             _ => Err(Mistake::new(
                 at,
@@ -209,13 +253,21 @@ impl<'a> Section<'a> {
 
     /// The section of this name: `[name]`; an empty one if it is not there.
     pub(super) fn section(&mut self, key: &'static str) -> Result<Section<'a>, Mistake> {
-        let Some(value) = self.take(key) else {
-            return Ok(Section::new(key, self.at.clone(), DeTable::new()));
-        };
+        let found = self.section_if(key)?;
+        Ok(found.unwrap_or_else(|| Section::new(key, self.at.clone(), DeTable::new())))
+    }
+
+    /// The section of this name, if it is there.
+    pub(super) fn section_if(&mut self, key: &'static str) -> Result<Option<Section<'a>>, Mistake> {
+        let Some(value) = self.take(key) else { return Ok(None) };
         let at = value.span();
+        let name = match self.name.as_str() {
+            "" => key.to_owned(),
+            outer => format!("{outer}.{key}"),
+        };
         match value.into_inner() {
-            DeValue::Table(table) => Ok(Section::new(key, at, table)),
-            _ => Err(Mistake::new(at, format!("`{key}` is no section"), format!("write [{key}]"))),
+            DeValue::Table(table) => Ok(Some(Section::new(&name, at, table))),
+            _ => Err(Mistake::new(at, format!("`{key}` is no section"), format!("write [{name}]"))),
         }
     }
 

@@ -6,7 +6,7 @@ use super::section::{Mistake, Section};
 use crate::flows::{Cluster, RecordOptions};
 use crate::format::hpcc::HpccTopology;
 use crate::net::time::US;
-use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Routing, Topology};
+use crate::net::{BufferOptions, Change, Marking, Node, PfcOptions, Ps, Routing, Topology};
 
 /// Reads the section `[switch]`.
 pub(super) fn read(mut section: Section<'_>, cluster: &mut Cluster) -> Result<(), Mistake> {
@@ -98,6 +98,18 @@ pub(super) struct Cables {
     of: Vec<usize>,
 }
 
+/// The cables that lose packets from the start on, by index, with the probability.
+pub(super) fn losses_of(cluster: &Cluster) -> Vec<(usize, f64)> {
+    let of_link = |(at, change): &(Ps, Change)| match *change {
+        Change::Loss { link, probability } if *at == 0 => Some((link, probability)),
+        _ => None,
+    };
+    let losses: BTreeMap<u32, f64> = cluster.changes.iter().filter_map(of_link).collect();
+    let links = cluster.topology.links_of_cables();
+    let of_cable = |(i, [link, _]): (usize, &[u32; 2])| Some((i, *losses.get(link)?));
+    links.iter().enumerate().filter_map(of_cable).filter(|(_, loss)| *loss > 0.0).collect()
+}
+
 impl Cables {
     pub(super) fn of(topology: &Topology) -> Cables {
         let links = topology.links_of_cables();
@@ -156,11 +168,11 @@ pub(super) fn change(
         let learnt = at.saturating_add(later);
         // A change of one link is one of both directions.
         for link in failing.iter().map(|[link, _]| *link) {
-            let learns = Change::LearnCable { link, works };
+            let learns = Change::LearnCable { link };
             changes.extend([(at, Change::Cable { link, works }), (learnt, learns)]);
         }
         if let Some(switch) = switch {
-            let learns = Change::LearnSwitch { switch, works };
+            let learns = Change::LearnSwitch { switch };
             changes.extend([(at, Change::Switch { switch, works }), (learnt, learns)]);
         }
     }
@@ -178,7 +190,10 @@ fn switch(section: &mut Section<'_>, switches: u32) -> Result<Option<u32>, Mista
         None => Ok(None),
         Some((Node::Switch(switch), _)) if switch < switches => Ok(Some(switch)),
         Some((node, place)) => {
-            let help = format!("it should be one of the {switches} switches, as in \"switch 0\"");
+            let help = match switches.checked_sub(1) {
+                Some(last) => format!("it should be one from \"switch 0\" to \"switch {last}\""),
+                None => "leave the line out: there is none".to_owned(),
+            };
             Err(Mistake::new(place, format!("{node} is no switch here"), help))
         }
     }

@@ -165,7 +165,7 @@ fn delay(section: &mut Section<'_>) -> Result<Ps, Mistake> {
 }
 
 fn count(section: &mut Section<'_>, key: &'static str) -> Result<u32, Mistake> {
-    let found = section.number(key, 1..=u32::MAX)?;
+    let found = section.count(key, HOSTS)?;
     section.need(key, found)
 }
 
@@ -232,7 +232,7 @@ fn cables(section: &mut Section<'_>) -> Result<(HpccTopology, Vec<Range<usize>>)
                 Node::Switch(switch) => switch < switches,
             };
             if !exists {
-                let help = format!("there are {hosts} hosts and {switches} switches, from 0 on");
+                let help = format!("hosts: {hosts}, switches: {switches}, each from 0 on");
                 return Err(Mistake::new(at, format!("there is no {end}"), help));
             }
         }

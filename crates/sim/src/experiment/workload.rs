@@ -1,9 +1,11 @@
 //! The sections `[[workload]]`: flows of a kind, or of another simulator's file.
 
+use core::cell::RefCell;
 use core::ops::Range;
 
 use super::section::{Files, Mistake, Section, in_file};
 use crate::dice::{Mix, mix};
+use crate::flows::report::on_wire;
 use crate::flows::{
     Cluster, ClusterError, Flow, Sizes, StoreLoad, all_to_all, calls, get_calls, halving_doubling,
     incast, permutation, poisson_at, ring_all_reduce,
@@ -21,22 +23,25 @@ const KINDS: &str = "`poisson`, `incast`, `permutation`, `all-to-all`, `ring-all
 struct Around<'a> {
     cluster: &'a Cluster,
     files: Files<'a>,
+    /// What may not be meant.
+    warnings: &'a RefCell<Vec<String>>,
     /// What a section draws comes from it, where the section has no seed of its own.
     seed: u64,
 }
 
-/// Reads the section with this index, and adds its flows to those of the sections before.
+/// Reads the section with this index, and adds its flows to those of the sections before. Returns
+/// its kind.
 pub(super) fn read(
     (index, mut section): (usize, Section<'_>),
     (of, cluster): (&HpccTopology, &Cluster),
-    files: Files<'_>,
+    (files, warnings): (Files<'_>, &RefCell<Vec<String>>),
     all: &mut HpccFlows,
-) -> Result<(), Mistake> {
+) -> Result<String, Mistake> {
     let found = section.text("kind")?;
     let (kind, at) = section.need("kind", found)?;
     let start = section.time("start")?.map_or(0, |found| found.0);
     let class = section.number("class", 0..=7u8)?;
-    let around = Around { cluster, files, seed: seed_of(cluster.net.seed, index) };
+    let around = Around { cluster, files, warnings, seed: seed_of(cluster.net.seed, index) };
     let mut more = match kind.as_str() {
         "hpcc" | "htsim" | "goal" => from_file(&mut section, &kind, of, around)?,
         _ => HpccFlows::of(made(&mut section, (&kind, at.clone()), around)?),
@@ -46,8 +51,13 @@ pub(super) fn read(
     if let Some(class) = class {
         give_class(&mut more, class, kind == "hpcc");
     }
+    let empty = section.mistake("no flow comes of it", "take more hosts, a higher load or a file");
     section.end()?;
-    append(all, more, at)
+    if more.flows.is_empty() {
+        return Err(empty);
+    }
+    append(all, more, at)?;
+    Ok(kind)
 }
 
 /// Gives the messages that have no class yet this one, or all of them.
@@ -197,9 +207,20 @@ fn random(section: &mut Section<'_>, around: Around<'_>) -> Result<Vec<Flow>, Mi
     let seed = section.number("seed", 0..=u64::MAX)?.unwrap_or(around.seed);
     let (all, hosts) = (around.cluster.host_rates(), some_hosts(section, around.cluster)?);
     let rates: Vec<u64> = hosts.iter().map(|host| all[*host as usize]).collect();
-    poisson_at(&rates, load, &sizes, span, seed)
-        .map(|flows| between(flows, &hosts))
-        .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))
+    let flows = poisson_at(&rates, load, &sizes, span, seed)
+        .map_err(|error| section.mistake(error, "take another `load`, or a shorter `span`"))?;
+    let Cluster { transport, mtu, .. } = around.cluster;
+    let wire = |flow: &Flow| on_wire(transport.how, mtu.bytes().into(), flow.bytes);
+    let (payload, all): (u64, u64) =
+        (flows.iter().map(|flow| flow.bytes).sum(), flows.iter().map(wire).sum());
+    let on_links = load * all as f64 / payload.max(1) as f64;
+    if on_links > 1.0 {
+        around.warnings.borrow_mut().push(format!(
+            "a load of {load} is {on_links:.3} of the hosts’ rates with headers and acknowledges: \
+             queues grow as long as it lasts"
+        ));
+    }
+    Ok(between(flows, &hosts))
 }
 
 fn sizes(section: &mut Section<'_>, files: Files<'_>) -> Result<Sizes, Mistake> {

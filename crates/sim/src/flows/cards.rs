@@ -19,7 +19,7 @@ use super::carrier::{Carrier, News, Turn};
 use super::cluster::{Cluster, ClusterError, Content};
 use super::flow::{Flow, Verb};
 use super::gets;
-use super::report::Part as Outcome;
+use super::report::Outcome;
 use super::shared::{Ends, Shared, locked};
 use super::stores::{self, Kept};
 use super::transport::How;
@@ -147,7 +147,12 @@ impl<'a> Carrier<'a> for Cards<'a> {
                     self.await_one(flow.dst, dst_qpn, i);
                 }
             }
-            let from = flow.way().0;
+            let (from, to) = flow.way();
+            // Where bytes go there are others before, so that those that have come are known.
+            if is_real && self.is_here(to) && !matches!(flow.verb, Verb::StorePut(_)) {
+                let others: Vec<u8> = content(i, flow).iter().map(|byte| !byte).collect();
+                self.fill(to, self.payload(i, to), &others);
+            }
             // Stores have their values already.
             let is_stored = matches!(flow.verb, Verb::StoreGet(_));
             if is_real && self.is_here(from) && !is_stored {
@@ -224,8 +229,9 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let memory = &mut self.world.hosts.quietly(to as usize).memory;
             let arrived = if is_real {
                 let bytes = memory.slice(payload, flow.bytes as usize);
-                let sent = content(i, flow);
-                bytes.iter().zip(&sent).take_while(|(a, b)| a == b).count() as u64
+                // Who reads a store may be there before the first put.
+                let first = flow.verb.key().map(|key| stores::first_value(key, flow.bytes, true));
+                equal(bytes, &content(i, flow)).max(first.map_or(0, |first| equal(bytes, &first)))
             } else {
                 memory.hollow.covered(HOLLOW + place).saturating_sub(payload - place)
             };
@@ -397,7 +403,7 @@ impl Cards<'_> {
                 sq_psn: Some(psn),
                 timeout: Some(timeout),
                 max_rd_atomic: Some(1),
-                retry_cnt: Some(7),
+                retry_cnt: Some(self.shared.cluster.tuned().retries as u8),
                 rnr_retry: Some(7),
                 ..none
             },
@@ -440,7 +446,8 @@ impl Cards<'_> {
         }
         if has_store {
             let memory = &mut self.world.hosts[host as usize].memory;
-            let store = stores::open(memory, self.shared.flows, host);
+            let is_real = self.shared.cluster.payload == Content::Real;
+            let store = stores::open(memory, self.shared.flows, (host, is_real));
             let store = store.map_err(|what| full(host, what))?;
             stores::deploy(&mut kernels, &store, clients).map_err(|what| full(host, what))?;
             self.stores.insert(host, store);
@@ -576,6 +583,11 @@ fn classes(cluster: &Cluster, flows: &[Flow]) -> Option<Vec<u8>> {
     }
     let others = if cluster.short_first { Flow::classes(flows) } else { vec![0; flows.len()] };
     Some(flows.iter().zip(others).map(|(flow, other)| flow.class.unwrap_or(other)).collect())
+}
+
+/// How many bytes are equal, from the first on.
+fn equal(some: &[u8], others: &[u8]) -> u64 {
+    some.iter().zip(others).take_while(|(a, b)| a == b).count() as u64
 }
 
 /// The bytes of a flow, where payload exists.

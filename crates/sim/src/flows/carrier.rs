@@ -5,7 +5,7 @@
 use remora_nic::queue::Status;
 
 use super::cluster::ClusterError;
-use super::report::Part as Outcome;
+use super::report::Outcome;
 use super::shared::Shared;
 use crate::net::{Net, Ps};
 

@@ -9,8 +9,9 @@ use thiserror::Error;
 use super::flow::{Flow, FlowError};
 use super::record::RecordOptions;
 use super::transport::{How, Transport};
+use super::tuning::Tuned;
 use crate::hardware::Profile;
-use crate::net::time::{NEVER, Ps};
+use crate::net::time::{NEVER, NS, Ps};
 use crate::net::{Atlas, Cable, Change, Net, NetOptions, Node, Topology, TopologyError};
 
 /// Whether the bytes of messages exist.
@@ -32,6 +33,8 @@ pub struct Cluster {
     pub net: NetOptions,
     /// How cards carry messages.
     pub transport: Transport,
+    /// What the transport's figures are set to; `None`: its own.
+    pub tuned: Option<Tuned>,
     /// Packets that a queue pair may have unacknowledged, at most.
     pub window_packets: u16,
     /// By host: the time of its card's hardware; `None`, and what is missing: it takes none. The
@@ -131,6 +134,7 @@ impl Cluster {
             topology,
             net: NetOptions::default(),
             transport: Transport::default(),
+            tuned: None,
             window_packets: 256,
             hardware: Vec::new(),
             config: |_| {},
@@ -144,6 +148,11 @@ impl Cluster {
             lot: Cluster::LOT,
             until: NEVER,
         }
+    }
+
+    /// What the transport's figures are set to.
+    pub fn tuned(&self) -> Tuned {
+        self.tuned.unwrap_or_else(|| Tuned::of(&self.transport))
     }
 
     /// By host: the rate of its cable, in bits per second; zero if it has no limit.
@@ -188,6 +197,14 @@ impl Cluster {
         IpAddr::V4(Ipv4Addr::from_bits(0x0A00_0000 + host + 1))
     }
 
+    /// How long a model's flow hears nothing before it fails: as long as a card's that waits the
+    /// same time each time.
+    pub(super) fn patience(&self) -> Ps {
+        /// 4.096 µs, the specification's unit.
+        const UNIT: Ps = 4096 * NS;
+        (UNIT << self.timeout).saturating_mul(self.tuned().retries + 1)
+    }
+
     /// The configuration of a host's card, whose cable carries so many bits per second.
     pub(super) fn card(&self, host: u32, bits: u64) -> Config {
         let mut config = Config::new(Cluster::address(host));
@@ -198,6 +215,11 @@ impl Cluster {
         }
         if let How::Card { config: change, .. } = self.transport.how {
             change(&mut config);
+        }
+        if let Some(tuned) = &self.tuned {
+            config.ack_every = tuned.ack_every as u32;
+            config.paths = tuned.paths as u8;
+            config.tuning = tuned.policies;
         }
         (self.config)(&mut config);
         config

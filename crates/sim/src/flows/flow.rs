@@ -40,6 +40,18 @@ pub enum Hears {
     Ends,
 }
 
+/// Work for a processor of a flow's source: such flows take turns on it, in the order in which they
+/// are ready, and then in that of the list.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Work {
+    /// The processor, by its number.
+    pub processor: u32,
+    /// How long the flow has it, in picoseconds.
+    pub span: Ps,
+    /// The flow begins with its turn, and not behind it.
+    pub at_once: bool,
+}
+
 /// A message from one host to another: a WRITE, on a connection of its own. Or an operation of the
 /// source that a kernel of the other carries out ([`Verb`]). Or, from a host to
 /// itself and without bytes, a wait: it takes no network, and is over as soon as it has begun.
@@ -70,6 +82,8 @@ pub struct Flow {
     /// Its class from 0 to 7, the higher the more urgent, for cards and for switches that heed
     /// classes; `None`: that of its length, if [`Cluster::short_first`](super::Cluster), or 0.
     pub class: Option<u8>,
+    /// What its source has to do, from [`Flow::start`] on, before it begins.
+    pub work: Option<Work>,
 }
 
 /// Why a list of flows cannot be run.
@@ -190,8 +204,8 @@ impl Flow {
     /// A flow that waits for no other.
     pub fn new(src: u32, dst: u32, bytes: u64, start: Ps) -> Flow {
         let (after, needs, hears) = (Vec::new(), None, None);
-        let (verb, connection, class) = (Verb::Write, None, None);
-        Flow { src, dst, bytes, start, after, needs, hears, verb, connection, class }
+        let (verb, connection, class, work) = (Verb::Write, None, None, None);
+        Flow { src, dst, bytes, start, after, needs, hears, verb, connection, class, work }
     }
 
     /// A value that `src` fetches from `dst`; it ends when `src` has it.
@@ -242,6 +256,12 @@ impl Flow {
         classes
     }
 
+    /// When the first of some flows begins, in picoseconds from the start of the run.
+    pub(super) fn first(flows: &[Flow]) -> Ps {
+        let free = flows.iter().filter(|flow| flow.after.is_empty());
+        free.map(|flow| flow.start).min().unwrap_or(0)
+    }
+
     /// How many flows must have ended before it begins.
     pub(super) fn needed(&self) -> u32 {
         self.needs.unwrap_or(self.after.len() as u32)
@@ -257,12 +277,15 @@ impl Flow {
         if stored > Flow::STORED {
             return Err(FlowError::Stored { bytes: stored });
         }
+        // All work together takes longer than any wait for a processor.
+        let spans = flows.iter().filter_map(|flow| flow.work).map(|work| work.span);
+        let work = spans.fold(0, Ps::saturating_add);
         // By flow: when it begins at the earliest.
         let mut begins: Vec<Ps> = Vec::with_capacity(flows.len());
         for flow in 0..flows.len() {
             Flow::check_one(flows, flow, hosts)?;
             let at = flows[flow].begins(&begins);
-            if at > Flow::FURTHEST {
+            if at.saturating_add(work) > Flow::FURTHEST {
                 return Err(FlowError::Far { flow });
             }
             begins.push(at);
@@ -270,8 +293,8 @@ impl Flow {
         Ok(())
     }
 
-    /// When it begins at the earliest, if no message takes any time: `begins` has that of all flows
-    /// before it.
+    /// When it begins at the earliest, if no message and no work takes any time: `begins` has that
+    /// of all flows before it.
     fn begins(&self, begins: &[Ps]) -> Ps {
         let mut before: Vec<Ps> = self.after.iter().map(|other| begins[*other as usize]).collect();
         before.sort_unstable();
@@ -284,7 +307,7 @@ impl Flow {
         let this = &flows[flow];
         let Flow { src, dst, bytes, start, after, needs, .. } = this;
         if let Some(host) = [*src, *dst].into_iter().find(|host| *host >= hosts) {
-            return Err(FlowError::NoSuchHost { flow, host, last: hosts - 1 });
+            return Err(FlowError::NoSuchHost { flow, host, last: hosts.saturating_sub(1) });
         }
         if src == dst && *bytes > 0 {
             return Err(FlowError::ToItself { flow, host: *src });

@@ -8,8 +8,8 @@
 //!   their parts. `share`: one part. `carrier`: what
 //!   carries flows; `cards` do, with `gets` by kernels and `stores`, or `published`: models of
 //!   others' transports. [`report`]: completion times and slowdowns. [`classes`]: both by size.
-//! - [`transport`]: the transports. [`record`], `captured`: what a run leaves. [`watch`]: how far a
-//!   run has come.
+//! - [`transport`]: the transports. [`tuning`]: their figures. [`record`], `captured`: what a run
+//!   leaves. [`watch`]: how far a run has come.
 //!
 //! ```
 //! use remora_sim::flows::{Cluster, Flow, Sizes, poisson};
@@ -55,17 +55,19 @@ mod stores;
 #[cfg(test)]
 mod tests;
 pub mod transport;
+pub mod tuning;
 pub mod watch;
 pub mod workload;
 
 pub use classes::SizeClass;
 pub use cluster::{Cluster, ClusterError, Content};
 pub use collective::{calls, gets as get_calls, halving_doubling, ring_all_reduce};
-pub use flow::{Flow, FlowError, Hears, Verb};
+pub use flow::{Flow, FlowError, Hears, Verb, Work};
 pub use record::{Record, RecordOptions};
 pub use report::{Completion, Deadlock, Report};
 pub use sizes::{Sizes, SizesError};
 pub use stores::StoreLoad;
 pub use transport::{How, Published, TRANSPORTS, Transport};
+pub use tuning::{PARAMETERS, Parameter, Tuned, Unit};
 pub use watch::Watch;
 pub use workload::{LoadError, all_to_all, incast, permutation, poisson, poisson_at};

@@ -1,7 +1,9 @@
 //! Recording: queues and rates of all links over time, pauses, packets by chosen links.
 //!
-//! Samples are taken at fixed moments of simulated time and change nothing of what happens. A
-//! series has a bounded length: when it is full, each two of its intervals become one.
+//! Samples are taken at fixed moments of simulated time, from about when the first flow begins, and
+//! change nothing of what happens. A series has a bounded length: when it is full, each two of its
+//! intervals become one. While nothing happens on a link nothing is added to its series: a timer
+//! that rings for nothing, long after, must not make them coarse.
 
 use crate::net::time::{NS, Ps};
 use crate::net::{Net, Notes, Usage};
@@ -38,6 +40,8 @@ pub struct LinkRecord {
 pub struct Record {
     /// The time from sample to sample.
     pub every: Ps,
+    /// The moment before the first interval, from the start of the run.
+    pub first: Ps,
     /// Samples that were taken.
     pub samples: u64,
     /// Samples of each interval, but perhaps of the last.
@@ -52,6 +56,43 @@ impl Record {
     /// The length of an interval in picoseconds.
     pub fn interval(&self) -> Ps {
         self.every.saturating_mul(self.stride)
+    }
+
+    /// The moment of the last sample, from the start of the run.
+    pub fn last(&self) -> Ps {
+        self.first.saturating_add(self.every.saturating_mul(self.samples))
+    }
+
+    /// The end of each interval, from the start of the run.
+    pub fn ends(&self) -> impl Iterator<Item = Ps> {
+        let end = |i| self.first.saturating_add(self.interval().saturating_mul(i));
+        (1..).map(end).map(|end| end.min(self.last()))
+    }
+
+    /// The longest queue that histograms tell apart, in kilobytes: longer ones count as it.
+    pub fn most_kilobytes(&self) -> usize {
+        (MEMORY / (size_of::<u32>() * self.links.len().max(1))).clamp(4096, 1 << 20) - 1
+    }
+
+    /// The most intervals of a series.
+    fn most(&self) -> u64 {
+        let each = size_of::<u64>() + size_of::<u32>();
+        (MEMORY / (each * self.links.len().max(1))).clamp(16, INTERVALS) as u64
+    }
+
+    /// Has series that are full make room for a sample.
+    fn make_room(&mut self, sample: u64) {
+        while sample / self.stride >= self.most() {
+            self.coarsen(2 * self.stride);
+        }
+    }
+
+    /// Makes one interval of each two until they have so many samples.
+    fn coarsen(&mut self, stride: u64) {
+        while self.stride < stride {
+            self.stride *= 2;
+            self.links.iter_mut().for_each(thin);
+        }
     }
 
     /// The rate of a link by interval, in bits per second.
@@ -87,12 +128,15 @@ impl Record {
     }
 
     /// Leaves out the samples later than `end`, when nothing was left to send: timers that ring for
-    /// nothing may come long after, and queues were empty until then.
+    /// nothing may come long after, and queues were empty until then. Up to `end` series are whole.
     pub(super) fn end_at(&mut self, end: Ps) {
-        let samples = self.samples.min(end.div_ceil(self.every.max(1)));
+        let samples = end.saturating_sub(self.first).div_ceil(self.every.max(1));
+        let samples = self.samples.min(samples);
         let idle = u32::try_from(self.samples - samples).unwrap_or(u32::MAX);
+        self.make_room(samples.saturating_sub(1));
         let intervals = samples.div_ceil(self.stride.max(1)) as usize;
         for link in &mut self.links {
+            link.fill(intervals);
             link.queue.truncate(intervals);
             link.sent.truncate(intervals);
             if let Some(empty) = link.histogram.first_mut() {
@@ -103,13 +147,21 @@ impl Record {
     }
 
     /// Adds what another part of the cluster has recorded.
-    pub(super) fn add(&mut self, other: Record) {
+    pub(super) fn add(&mut self, mut other: Record) {
         if self.links.is_empty() {
             *self = other;
             return;
         }
-        for (link, other) in self.links.iter_mut().zip(other.links) {
-            if !other.queue.is_empty() || other.usage != Usage::default() {
+        // A part on which less has happened has been thinned less.
+        let stride = self.stride.max(other.stride);
+        self.coarsen(stride);
+        other.coarsen(stride);
+        for (link, mut other) in self.links.iter_mut().zip(other.links) {
+            // A link's series are one part's; what was lost on it may be another's.
+            other.usage += link.usage;
+            if other.histogram.is_empty() {
+                link.usage = other.usage;
+            } else {
                 *link = other;
             }
         }
@@ -123,8 +175,6 @@ pub(super) struct Recorder {
     record: Record,
     /// The links of this part.
     own: Vec<u32>,
-    /// The most intervals of a series.
-    most: usize,
     start: Ps,
     /// The moment of the next sample.
     pub(super) next: Ps,
@@ -134,46 +184,48 @@ pub(super) struct Recorder {
 const MEMORY: usize = 256 << 20;
 /// The most intervals of a series.
 const INTERVALS: usize = 512;
-/// The most kilobytes of queue that are told apart.
-const KILOBYTES: usize = 4096;
 
 impl Recorder {
-    /// Records the links `own` of a network, from `start` on.
+    /// Records the links `own` of a network whose run begins at `start`, from about `first` behind
+    /// that on, when the first flow begins.
     pub(super) fn new(
         options: &RecordOptions,
         net: &mut Net,
         own: Vec<u32>,
-        start: Ps,
+        (start, first): (Ps, Ps),
     ) -> Recorder {
         net.note_pauses();
         options.captures.iter().for_each(|link| net.capture(*link));
         let links = vec![LinkRecord::default(); net.links() as usize];
-        let each = size_of::<u64>() + size_of::<u32>();
-        let most = (MEMORY / (each * links.len().max(1))).clamp(16, INTERVALS);
         let every = options.every.max(RecordOptions::SHORTEST);
-        let record = Record { every, stride: 1, links, ..Record::default() };
-        Recorder { record, own, most, start, next: start + every }
+        let first = first - first % every;
+        let record = Record { every, first, stride: 1, links, ..Record::default() };
+        Recorder { record, own, start, next: start + first + every }
     }
 
-    /// Takes the sample that is due, and, if all queues are empty, those up to `quiet` with it:
-    /// nothing happens until then.
+    /// Takes the sample that is due, and, if no port sends, those up to `quiet` with it: nothing
+    /// happens until then, and what waits goes on waiting.
     pub(super) fn sample(&mut self, net: &Net, quiet: Ps) {
-        let is_quiet = self.own.iter().all(|link| net.backlog(*link) == 0);
+        let is_quiet = self.own.iter().all(|link| !net.sends(*link));
+        let is_empty = is_quiet && self.own.iter().all(|link| net.backlog(*link) == 0);
         let more = if is_quiet { quiet.saturating_sub(self.next) / self.record.every } else { 0 };
         let times = 1 + more;
-        let Record { samples, stride, links, .. } = &mut self.record;
-        let (first, last) = (*samples, *samples + more);
-        while last / *stride >= self.most as u64 {
-            *stride *= 2;
-            self.own.iter().for_each(|link| thin(&mut links[*link as usize]));
+        let links = &self.record.links;
+        let is_idle = |link: &u32| links[*link as usize].last_sent() == net.sent(*link);
+        let changes = !is_empty || !self.own.iter().all(is_idle);
+        // Behind its end a series has no queues.
+        let noted = [0, if is_empty { 0 } else { more }].map(|more| self.record.samples + more);
+        if changes {
+            self.record.make_room(noted[1]);
         }
-        let intervals = (first / *stride) as usize..=(last / *stride) as usize;
+        let [first, last] = noted.map(|sample| (sample / self.record.stride) as usize);
+        let most = self.record.most_kilobytes();
         for link in &self.own {
             let queue = net.backlog(*link);
             let record = &mut self.record.links[*link as usize];
-            record.note(queue, times);
-            for interval in intervals.clone() {
-                record.set(interval, queue, net.sent(*link));
+            record.note(((queue / 1000) as usize).min(most), times);
+            if changes {
+                (first..=last).for_each(|i| record.set(i, queue, net.sent(*link)));
             }
         }
         self.record.samples += times;
@@ -182,6 +234,10 @@ impl Recorder {
 
     /// What was recorded; times are from the start of the run.
     pub(super) fn finish(mut self, net: &mut Net) -> Record {
+        // What is lost on a link to this part is lost here, at its end.
+        for (number, link) in (0..).zip(&mut self.record.links) {
+            link.usage.dropped = net.usage(number).dropped;
+        }
         for link in &self.own {
             self.record.links[*link as usize].usage = net.usage(*link);
         }
@@ -192,9 +248,8 @@ impl Recorder {
 }
 
 impl LinkRecord {
-    /// Counts samples with this queue.
-    fn note(&mut self, queue: u64, times: u64) {
-        let kilobytes = ((queue / 1000) as usize).min(KILOBYTES - 1);
+    /// Counts samples with a queue of so many kilobytes.
+    fn note(&mut self, kilobytes: usize, times: u64) {
         if self.histogram.len() <= kilobytes {
             self.histogram.resize(kilobytes + 1, 0);
         }
@@ -204,12 +259,23 @@ impl LinkRecord {
 
     fn set(&mut self, interval: usize, queue: u64, sent: u64) {
         let queue = u32::try_from(queue).unwrap_or(u32::MAX);
-        if self.queue.len() <= interval {
-            self.queue.resize(interval + 1, 0);
-            self.sent.resize(interval + 1, sent);
-        }
+        self.fill(interval + 1);
         self.queue[interval] = self.queue[interval].max(queue);
         self.sent[interval] = sent;
+    }
+
+    /// The bytes that had left at the end of the series.
+    fn last_sent(&self) -> u64 {
+        self.sent.last().copied().unwrap_or(0)
+    }
+
+    /// Makes the series so long, if they are shorter: nothing has happened since they end.
+    fn fill(&mut self, intervals: usize) {
+        if self.queue.len() < intervals {
+            let sent = self.last_sent();
+            self.queue.resize(intervals, 0);
+            self.sent.resize(intervals, sent);
+        }
     }
 }
 
@@ -244,11 +310,37 @@ mod tests {
     }
 
     #[test]
+    fn what_is_quiet_up_to_the_end_is_there() {
+        let record = |sent: &[u64], samples, stride| {
+            let (queue, sent, histogram) = (vec![0; sent.len()], sent.to_vec(), vec![samples]);
+            let link = LinkRecord { queue, sent, histogram, usage: Usage::default() };
+            let (links, samples) = (vec![link], samples.into());
+            Record { every: 10, first: 100, samples, stride, links, ..Record::default() }
+        };
+        let mut one = record(&[10, 20], 9000, 1);
+        one.end_at(145);
+        assert_eq!(
+            (one.samples, one.stride, &one.links[0].sent),
+            (5, 1, &vec![10, 20, 20, 20, 20])
+        );
+        assert_eq!((one.links[0].histogram[0], one.last()), (5, 150));
+        let mut long = record(&[10, 20], 9000, 1);
+        long.end_at(100 + 10 * 1024);
+        assert_eq!((long.samples, long.stride, long.links[0].sent.len()), (1024, 2, 512));
+        // Where less has happened, series are as coarse as those of other parts.
+        let mut one = Record { links: vec![LinkRecord::default(); 2], ..record(&[], 9000, 4) };
+        let mut fine = record(&[1, 2, 3, 4, 5], 9000, 1);
+        fine.links.insert(0, LinkRecord::default());
+        one.add(fine);
+        assert_eq!((one.stride, &one.links[1].sent), (4, &vec![4, 5]));
+    }
+
+    #[test]
     fn thinning_keeps_the_longest_queue_and_all_bytes() {
         let mut link = LinkRecord::default();
         for (i, queue) in [5, 9, 2, 1, 7].into_iter().enumerate() {
             link.set(i, queue, i as u64 * 100);
-            link.note(queue * 1000, 1);
+            link.note(queue as usize, 1);
         }
         thin(&mut link);
         assert_eq!((link.queue, link.sent), (vec![9, 2, 7], vec![100, 300, 400]));

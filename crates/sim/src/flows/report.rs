@@ -14,14 +14,15 @@ use super::stores;
 use super::transport::How;
 use crate::link_faults::OUTER_BYTES;
 use crate::net::time::{NEVER, Ps, US};
-use crate::net::{Atlas, Net, NetTally, Node};
+use crate::net::ways::Way;
+use crate::net::{Atlas, LineRate, NetTally, Node, Ways};
 use crate::percentile;
 use crate::selective::ACKNOWLEDGE;
 use crate::world::Trace;
 
 /// What one part has to report.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct Outcome {
     pub(super) begun: Vec<(u32, Ps)>,
     pub(super) ended: Vec<(u32, Ps)>,
     pub(super) failed: Vec<(u32, Status)>,
@@ -37,7 +38,7 @@ pub(super) struct Part {
     pub(super) record: Option<Record>,
 }
 
-impl Part {
+impl Outcome {
     /// How many flows have ended or failed here.
     pub(super) fn over(&self) -> usize {
         self.ended.len() + self.failed.len()
@@ -82,7 +83,7 @@ pub struct Deadlock {
     pub at: Ps,
     /// The ends of each link. Its port is paused by the next, the last one's by the first.
     pub links: Vec<(Node, Node)>,
-    /// How many flows have neither ended nor failed.
+    /// How many flows have not ended, failed ones among them.
     pub left: usize,
 }
 
@@ -108,6 +109,8 @@ pub struct Report {
     pub record: Option<Record>,
     /// The circle of ports for which the run stopped, if it did. Flows elsewhere may have gone on.
     pub deadlock: Option<Deadlock>,
+    /// When the first flow begins, in picoseconds from the start of the run.
+    pub first: Ps,
     /// How long the run took after it was set up, in seconds of the machine's clock.
     pub run_seconds: f64,
     /// When the run stopped, in picoseconds from its start: at [`Cluster::until`] if flows were
@@ -139,6 +142,7 @@ impl Report {
             retransmitted: 0,
             record: None,
             deadlock: None,
+            first: Flow::first(flows),
             run_seconds: 0.0,
             stopped: 0,
             lengths: flows.iter().map(|flow| (flow.src, flow.dst, flow.bytes)).collect(),
@@ -146,7 +150,12 @@ impl Report {
         }
     }
 
-    pub(super) fn add(&mut self, part: Part) {
+    /// How long the run lasted from its first flow on, in picoseconds; 1 at least.
+    pub fn lasted(&self) -> Ps {
+        self.stopped.saturating_sub(self.first).max(1)
+    }
+
+    pub(super) fn add(&mut self, part: Outcome) {
         part.begun.iter().for_each(|(i, at)| self.flows[*i as usize].began = Some(*at));
         part.ended.iter().for_each(|(i, at)| self.flows[*i as usize].ended = Some(*at));
         part.failed.iter().for_each(|(i, how)| self.flows[*i as usize].failed = Some(*how));
@@ -165,8 +174,15 @@ impl Report {
 
     /// Once all parts are added: when the run stopped, which is the end of what was recorded.
     pub(super) fn stop(mut self, until: Ps, deadlock: Option<Deadlock>) -> Report {
+        // Of a value that was there before, no part tells which call put it there.
+        for (flow, verb) in self.flows.iter_mut().zip(&self.verbs) {
+            if matches!(verb, Verb::StorePut(_)) && flow.ended.is_none() {
+                flow.arrived = 0;
+            }
+        }
         let left = self.flows.len() - self.done() - self.failed();
-        self.deadlock = deadlock.map(|deadlock| Deadlock { left, ..deadlock });
+        self.deadlock =
+            deadlock.map(|deadlock| Deadlock { left: self.flows.len() - self.done(), ..deadlock });
         if let Some(deadlock) = &self.deadlock {
             self.stopped = deadlock.at.min(until);
         } else if left > 0 && until < NEVER {
@@ -182,23 +198,24 @@ impl Report {
     /// Finds how long each flow would take alone.
     pub(super) fn with_ideals(mut self, cluster: &Cluster, atlas: &Atlas) -> Report {
         let headers = Headers::of(cluster.transport.how);
-        if let Ok(mut net) = cluster.build_part(atlas) {
+        if let Ok(net) = cluster.build_part(atlas) {
+            let mut ways = Ways::of(net);
             let all = self.lengths.iter().zip(&self.verbs);
             for (flow, ((src, dst, bytes), verb)) in self.flows.iter_mut().zip(all) {
                 let mtu = cluster.mtu.bytes().into();
                 flow.alone = match (*bytes, *verb) {
                     (0, _) => 0,
                     (bytes, Verb::Write) => {
-                        let there = carried(&mut net, (*src, *dst), bytes, mtu, headers);
-                        there + acknowledged(&mut net, (*dst, *src), headers)
+                        let there = carried(ways.between(*src, *dst), bytes, mtu, headers);
+                        there + acknowledged(ways.between(*dst, *src), headers)
                     }
                     (bytes, verb) => {
                         let (call, answer) = match verb {
                             Verb::Get => (gets::CALL as u64, bytes),
                             verb => stores::lengths(verb, bytes),
                         };
-                        carried(&mut net, (*src, *dst), call, mtu, headers)
-                            + carried(&mut net, (*dst, *src), answer, mtu, headers)
+                        carried(ways.between(*src, *dst), call, mtu, headers)
+                            + carried(ways.between(*dst, *src), answer, mtu, headers)
                     }
                 };
             }
@@ -295,20 +312,34 @@ impl Headers {
     }
 }
 
-/// How long an acknowledge takes.
-fn acknowledged(net: &mut Net, (from, to): (u32, u32), headers: Headers) -> Ps {
-    let answer = headers.acknowledge + OUTER_BYTES;
-    net.way(from, to).iter().map(|(rate, delay)| rate.time(answer) + delay).sum()
+/// The bytes that a message takes of links, with headers and acknowledges: of models one for each
+/// packet, of cards one at least.
+pub(crate) fn on_wire(how: How, mtu: u64, bytes: u64) -> u64 {
+    let (headers, packets) = (Headers::of(how), bytes.div_ceil(mtu).max(1));
+    let acknowledges = if matches!(how, How::Published(_)) { packets } else { 1 };
+    let there = headers.first + (packets - 1) * headers.next + packets * OUTER_BYTES;
+    bytes + there + acknowledges * (headers.acknowledge + OUTER_BYTES)
 }
 
-/// How long a WRITE takes to its target in an idle network: every packet is stored and forwarded,
-/// and no packet waits for another but on the slowest link.
+/// How long an acknowledge takes by the fastest of these ways.
+fn acknowledged(ways: &[Way], headers: Headers) -> Ps {
+    let answer = headers.acknowledge + OUTER_BYTES;
+    let time = |way: &Way| way.iter().map(|(rate, delay)| rate.time(answer) + delay).sum();
+    ways.iter().map(time).min().unwrap_or(0)
+}
+
+/// How long a WRITE takes to its target in an idle network, by the fastest of these ways.
+fn carried(ways: &[Way], bytes: u64, mtu: u64, headers: Headers) -> Ps {
+    ways.iter().map(|way| carried_by(way, bytes, mtu, headers)).min().unwrap_or(0)
+}
+
+/// By one way: every packet is stored and forwarded, and no packet waits for another but on the
+/// slowest link.
 ///
 /// The packet that is last at the slowest link is followed from there: exact where all packets but
 /// the last are of one length, and the last is not shorter by so much that it waits behind another
 /// on a faster link.
-fn carried(net: &mut Net, (src, dst): (u32, u32), bytes: u64, mtu: u64, headers: Headers) -> Ps {
-    let way = net.way(src, dst);
+fn carried_by(way: &[(LineRate, Ps)], bytes: u64, mtu: u64, headers: Headers) -> Ps {
     let packets = bytes.div_ceil(mtu);
     let len = |payload: u64, header| payload.next_multiple_of(4) + header + OUTER_BYTES;
     // When each packet has left each link: a packet begins when it is there and the one before it
@@ -370,7 +401,7 @@ mod tests {
         let stopped = |failed: &[(u32, Status)], until| {
             let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
             let (ended, failed) = (vec![(0, 5)], failed.to_vec());
-            report.add(Part { ended, failed, last_over: 7, ..Part::default() });
+            report.add(Outcome { ended, failed, last_over: 7, ..Outcome::default() });
             report.stop(until, None).stopped
         };
         assert_eq!(stopped(&[], 100), 100, "a flow is under way");
@@ -384,7 +415,7 @@ mod tests {
         let report = |ended: &[(u32, Ps)], arrived| {
             let mut report = Report::new(&[Flow::new(0, 1, 1000, 0), Flow::new(1, 0, 1000, 0)]);
             let (ended, arrived) = (ended.to_vec(), vec![(0, 1000), (1, arrived)]);
-            report.add(Part { ended, arrived, ..Part::default() });
+            report.add(Outcome { ended, arrived, ..Outcome::default() });
             report.whole().map(|report| report.done())
         };
         assert_eq!(report(&[(0, 5), (1, 5)], 1000), Ok(2));

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::carrier::Carrier;
 use super::cluster::ClusterError;
-use super::report::{Deadlock, Part as Outcome};
+use super::report::{Deadlock, Outcome};
 use super::share::Share;
 use super::shared::{Shared, locked};
 use crate::net::deadlock::{Line, Paused, Waits, circle, stuck};

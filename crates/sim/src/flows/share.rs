@@ -1,10 +1,13 @@
 //! A part of a cluster: when the flows that begin or end there go on. [`rounds`](super::rounds) has
 //! it run one window of time after the other. What carries the flows is a [`Carrier`].
 
+use core::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+
 use super::carrier::{Carrier, News, Turn};
-use super::flow::{Flow, Hears};
+use super::flow::{Flow, Hears, Work};
 use super::record::Recorder;
-use super::report::Part as Outcome;
+use super::report::Outcome;
 use super::shared::{Shared, locked};
 use crate::net::time::{NEVER, Ps};
 use crate::net::{Node, Parcel};
@@ -18,8 +21,15 @@ pub(super) struct Share<'a, C> {
     missing: Vec<u32>,
     /// By flow: those that wait for it at its source, and at its target.
     waiting: Vec<Vec<u32>>,
-    /// The flows that begin here at a given time, the last first.
-    starts: Vec<(Ps, u32)>,
+    /// The flows that begin here at a given time, the first on top.
+    starts: BinaryHeap<Reverse<(Ps, u32)>>,
+    /// By host and processor: when it has done the work of all flows that were ready so far.
+    idle: BTreeMap<(u32, u32), Ps>,
+    /// By flow: has it ended or failed here? What comes later is not told again: a call that has
+    /// its answer may lack its acknowledge, and one that fails tells so at both of its queues.
+    over: Vec<bool>,
+    /// The flows that have their turn of a processor.
+    at_work: BTreeSet<u32>,
     start: Ps,
     /// The moment of the next alarm.
     alarm: Ps,
@@ -40,7 +50,10 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             carrier,
             missing: flows.iter().map(Flow::needed).collect(),
             waiting: vec![Vec::new(); flows.len()],
-            starts: Vec::new(),
+            starts: BinaryHeap::new(),
+            idle: BTreeMap::new(),
+            over: vec![false; flows.len()],
+            at_work: BTreeSet::new(),
             start,
             alarm: NEVER,
             recorder: None,
@@ -53,10 +66,9 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
                 share.waiting[*other as usize].push(i);
             }
             if flow.after.is_empty() && shared.division.has(own, flow.src) {
-                share.starts.push((flow.start, i));
+                share.begin_at(flow.start, i);
             }
         }
-        share.starts.sort_unstable_by(|a, b| b.cmp(a));
         share.set_alarm();
         share
     }
@@ -74,8 +86,9 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         };
         if let Some(options) = &cluster.record {
             let is_own = |link: &u32| division.of[index(net.link(*link).from) as usize] == self.own;
+            let first = Flow::first(self.shared.flows);
             let own = (0..net.links()).filter(is_own).collect();
-            self.recorder = Some(Recorder::new(options, net, own, self.start));
+            self.recorder = Some(Recorder::new(options, net, own, (self.start, first)));
         }
     }
 
@@ -142,7 +155,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
     }
 
     fn set_alarm(&mut self) {
-        if let Some((at, _)) = self.starts.last()
+        if let Some(Reverse((at, _))) = self.starts.peek()
             && self.start + at < self.alarm
         {
             self.alarm = self.start + at;
@@ -158,13 +171,32 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         }
         let now = self.alarm - self.start;
         self.alarm = NEVER;
-        while let Some((at, flow)) = self.starts.last().copied()
+        while let Some(Reverse((at, flow))) = self.starts.peek().copied()
             && at <= now
         {
             self.starts.pop();
-            self.begin(flow as usize);
+            match self.shared.flows[flow as usize].work {
+                Some(work) if !self.at_work.remove(&flow) => self.do_work(flow, work, now),
+                _ => self.begin(flow as usize),
+            }
         }
         self.set_alarm();
+    }
+
+    /// Has a flow take its turn of a processor. The caller sets the alarm.
+    fn do_work(&mut self, flow: u32, work: Work, now: Ps) {
+        let Work { processor, span, at_once } = work;
+        let src = self.shared.flows[flow as usize].src;
+        let idle = self.idle.entry((src, processor)).or_default();
+        let turn = now.max(*idle);
+        *idle = turn + span;
+        self.at_work.insert(flow);
+        self.begin_at(if at_once { turn } else { turn + span }, flow);
+    }
+
+    /// Notes when a flow begins.
+    fn begin_at(&mut self, at: Ps, flow: u32) {
+        self.starts.push(Reverse((at, flow)));
     }
 
     fn begin(&mut self, i: usize) {
@@ -183,6 +215,11 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         let mut news = core::mem::take(self.carrier.news());
         let now = self.now();
         for news in news.drain(..) {
+            if let News::Failed { flow, .. } | News::Ended { flow, .. } = news
+                && core::mem::replace(&mut self.over[flow as usize], true)
+            {
+                continue;
+            }
             match news {
                 News::Failed { flow, status } => {
                     self.outcome.failed.push((flow, status));
@@ -222,9 +259,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
             let is_last = *missing == 1;
             *missing = missing.saturating_sub(1);
             if is_last {
-                let at = now + start;
-                let place = self.starts.partition_point(|entry| *entry > (at, other));
-                self.starts.insert(place, (at, other));
+                self.begin_at(now + start, other);
                 self.set_alarm();
             }
         }

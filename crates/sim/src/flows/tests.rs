@@ -11,7 +11,7 @@ pub(super) fn star(hosts: u32) -> Cluster {
     Cluster::new(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology())
 }
 
-fn tree() -> Topology {
+pub(super) fn tree() -> Topology {
     FatTree {
         pods: 2,
         tors: 2,
@@ -105,6 +105,42 @@ fn every_message_alone_has_a_slowdown_of_one() {
     }
 }
 
+/// Where one of two paths is slow, a flow's time alone is that of the other, whatever the seed.
+#[test]
+fn times_alone_are_those_of_the_fastest_path() {
+    let alone = |topology: Topology, seed| {
+        let mut cluster = Cluster { until: US, ..Cluster::new(topology) };
+        cluster.net.seed = seed;
+        let flows: Vec<Flow> = (0..8).map(|i| Flow::new(i, 7 - i, 1 << 20, 0)).collect();
+        let report = cluster.run(&flows).unwrap();
+        report.flows.iter().map(|flow| flow.alone).collect::<Vec<Ps>>()
+    };
+    let expected = alone(leaves(), 1);
+    assert!(expected.iter().all(|time| *time > 80 * US));
+    for (seed, slow) in (0..8).flat_map(|seed| [(seed, 2), (seed, 3)]) {
+        let mut topology = leaves();
+        let is_slow = |cable: &&mut Cable| [cable.a, cable.b].contains(&Node::Switch(slow));
+        let cables = topology.cables.iter_mut().filter(is_slow);
+        cables.for_each(|cable| cable.rate = LineRate::gigabits(10));
+        assert_eq!(alone(topology, seed), expected, "seed {seed}, spine {slow}");
+    }
+}
+
+/// What has arrived of flows under way at the end is the same with real bytes.
+#[test]
+fn what_has_arrived_at_an_early_end_is_known() {
+    // The bytes of some begin as memory does.
+    let flows: Vec<Flow> = (0..600).map(|i| Flow::new(1 + i % 8, 0, 10_000, 0)).collect();
+    let run = |payload, ns| {
+        let cluster = Cluster { payload, until: ns * US / 1000, ..star(9) };
+        cluster.run(&flows).unwrap()
+    };
+    for ns in (2000..6000).step_by(800) {
+        let (hollow, real) = (run(Content::Hollow, ns), run(Content::Real, ns));
+        assert!(real == hollow, "at {ns} ns");
+    }
+}
+
 fn mixed(hosts: u32) -> Vec<Flow> {
     let sizes = Sizes::parse("100 0.3\n5000 0.7\n200000 1").unwrap();
     poisson(hosts, 100_000_000_000, 0.6, &sizes, 150 * US, 5).unwrap()
@@ -156,7 +192,7 @@ fn a_fabric_of_its_own_changes_nothing() {
             cluster.changes = vec![
                 (0, loss),
                 (20 * US, Change::Cable { link, works: false }),
-                (30 * US, Change::LearnCable { link, works: false }),
+                (30 * US, Change::LearnCable { link }),
             ];
             let whole = cluster.run(&flows).unwrap();
             assert!(until < 40 * US || whole.tally.dropped_loss > 0, "{whole}");
@@ -226,6 +262,10 @@ fn a_record_is_the_same_on_two_threads_and_changes_nothing() {
         let lot = if threads == 2 { 4 } else { Cluster::LOT };
         let mut cluster = Cluster { threads, lot, record, ..stressed(tree()) };
         cluster.net.pfc = Some(PfcOptions::default());
+        let net = cluster.build().unwrap();
+        let inner = (0..net.links()).filter(|link| net.link(*link).from.switch().is_some());
+        let loss = |link| (0, Change::Loss { link, probability: 0.01 });
+        cluster.changes = inner.map(loss).collect();
         cluster.run(&flows).unwrap()
     };
     let options = RecordOptions { every: US / 2, captures: vec![0] };
@@ -236,6 +276,8 @@ fn a_record_is_the_same_on_two_threads_and_changes_nothing() {
     assert_eq!((one.samples, one.stride), (two.samples, two.stride));
     assert!(one.links == two.links && one.notes.pauses == two.notes.pauses);
     assert_eq!(one.notes.packets.len(), two.notes.packets.len());
+    let lost: u64 = one.links.iter().map(|link| link.usage.dropped).sum();
+    assert!(lost > 10 && lost == plain.tally.dropped_loss, "{lost}: {plain}");
     // What has left a port has arrived: packets, and frames of flow control.
     let left: u64 = one.links.iter().map(|link| link.usage.packets).sum();
     assert_eq!(plain.tally.hops, left);
@@ -243,6 +285,33 @@ fn a_record_is_the_same_on_two_threads_and_changes_nothing() {
     assert!(one.links.iter().any(|link| link.queue.iter().any(|bytes| *bytes > 10_000)));
     assert!(one.links.iter().any(|link| link.usage.waited > 0));
     assert_eq!(one.notes.packets.len() as u64, one.links[0].usage.packets);
+}
+
+/// Timers that ring for nothing make series no coarser. The first flow begins what is recorded.
+#[test]
+fn a_record_is_of_the_time_in_which_something_happens() {
+    for start in [0, 2_000_000 * US + 700] {
+        let flows = [Flow::new(0, 1, 100_000, start), Flow::new(1, 0, 10_000, start + US)];
+        let mut cluster = star(2);
+        let every = 50_000;
+        cluster.record = Some(RecordOptions { every, captures: vec![] });
+        let report = cluster.run(&flows).unwrap();
+        assert_eq!((report.first, report.lasted()), (start, report.stopped - start));
+        let record = report.record.unwrap();
+        let samples = (report.stopped - (start - 700 * u64::from(start > 0))).div_ceil(every);
+        assert_eq!((record.samples, record.stride), (samples, 1));
+        assert!(record.first <= start && record.first + every > start);
+        assert!((report.stopped..report.stopped + every).contains(&record.last()));
+        for link in &record.links {
+            assert_eq!((link.queue.len(), link.sent.len()), (samples as usize, samples as usize));
+            assert_eq!(link.histogram.iter().sum::<u32>(), samples as u32);
+            assert_eq!(link.sent.last(), Some(&link.usage.bytes));
+        }
+        assert_eq!(
+            record.ends().take(2).collect::<Vec<_>>(),
+            [1, 2].map(|i| record.first + i * every)
+        );
+    }
 }
 
 /// A wait takes the time that it says, and lets go on what waits for it. A flow that needs one of
@@ -359,10 +428,8 @@ fn a_cable_may_fail_under_spraying() {
     let net = cluster.build().unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(4))[0];
     let works = false;
-    cluster.changes = vec![
-        (20 * US, Change::Cable { link, works }),
-        (60 * US, Change::LearnCable { link, works }),
-    ];
+    cluster.changes =
+        vec![(20 * US, Change::Cable { link, works }), (60 * US, Change::LearnCable { link })];
     let flows = permutation(16, 1_000_000, 3);
     let report = cluster.run(&flows).unwrap();
     assert!(report.tally.dropped_down > 0, "{report}");

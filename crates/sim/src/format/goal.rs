@@ -7,26 +7,38 @@
 //!
 //! A send is a flow; it ends when it is acknowledged. A receive ends when the send that it matches
 //! has arrived: in order by source and tag; `-1` matches any. Calculations of one processor of a
-//! rank take turns. What LogGOPS adds for the processor to send and receive (`o`, `g`) is left
-//! out: cards do that work here.
+//! rank take turns, in the order in which they are ready. What LogGOPS adds for the processor to
+//! send and receive (`o`, `g`) is left out: cards do that work here.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::order::order;
 use super::words::{FormatError, short};
-use crate::flows::Flow;
+use crate::flows::{Flow, Work};
 use crate::net::Ps;
 use crate::net::time::NS;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum What {
-    Send { to: u32, bytes: u64, tag: u32 },
-    Recv { from: u32, bytes: u64, tag: u32 },
-    Calc { span: Ps, cpu: u32 },
+    Send {
+        to: u32,
+        bytes: u64,
+        tag: u32,
+    },
+    /// `None`: from any source, with any tag.
+    Recv {
+        from: Option<u32>,
+        bytes: u64,
+        tag: Option<u32>,
+    },
+    Calc {
+        span: Ps,
+        cpu: u32,
+    },
 }
 
 /// Any source, any tag.
-const ANY: u32 = u32::MAX;
+const ANY: &str = "-1";
 /// What waits for more flows than this gets a wait of its own, which others share.
 const MANY: usize = 8;
 
@@ -61,11 +73,11 @@ pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
     for (line, text) in (1..).zip(text.lines()) {
         last = line;
         let text = schedule.without_comments(text);
-        // Braces may stand beside other words.
-        let text = text.replace('{', " { ").replace('}', " } ");
+        // Braces and colons may stand beside other words.
+        let text = text.replace('{', " { ").replace('}', " } ").replace(':', " : ");
         let words: Vec<&str> = text.split_whitespace().collect();
-        if !words.is_empty() {
-            schedule.read_line(line, &words, hosts)?;
+        for words in statements(&words) {
+            schedule.read_statement(line, words, hosts)?;
         }
         if schedule.ops.len() > Flow::MOST {
             let gib = (schedule.ops.len() * Flow::MEMORY) >> 30;
@@ -77,6 +89,12 @@ pub fn read(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
         return Err(FormatError::new(last, "the file ends within a rank or a comment"));
     }
     schedule.flows()
+}
+
+/// A line's statements: braces end them, too.
+fn statements<'a>(words: &'a [&'a str]) -> impl Iterator<Item = &'a [&'a str]> {
+    let ends = words.split_inclusive(|word| *word == "{");
+    ends.flat_map(|words| words.chunk_by(|a, b| *a != "}" && *b != "}"))
 }
 
 impl Schedule {
@@ -101,7 +119,12 @@ impl Schedule {
         }
     }
 
-    fn read_line(&mut self, line: usize, words: &[&str], hosts: u32) -> Result<(), FormatError> {
+    fn read_statement(
+        &mut self,
+        line: usize,
+        words: &[&str],
+        hosts: u32,
+    ) -> Result<(), FormatError> {
         let wrong = |what: String| Err(FormatError::new(line, what));
         match (self.rank, words) {
             (None, ["num_ranks", n]) => {
@@ -131,10 +154,9 @@ impl Schedule {
                 let (a, b) = (self.label(line, a)?, self.label(line, b)?);
                 self.ops[a as usize].irequires.push(b);
             }
-            (Some(rank), [label, rest @ ..]) if label.ends_with(':') => {
+            (Some(rank), [label, ":", rest @ ..]) => {
                 let op = self.ops.len() as u32;
-                let name = label.trim_end_matches(':').to_owned();
-                if self.labels.insert(name, op).is_some() {
+                if self.labels.insert((*label).to_owned(), op).is_some() {
                     return wrong(format!("there are two labels {}", short(label)));
                 }
                 self.read_op(line, rank, rest)?;
@@ -155,37 +177,41 @@ impl Schedule {
             let what = "an operation is `send 1b to 2`, `recv 1b from 2` or `calc 100`";
             FormatError::new(line, what)
         };
-        let peer = |word: &str| match word {
-            "-1" => Ok(ANY),
-            word => number::<u32>(line, word).and_then(|peer| {
-                let exists = self.ranks.is_some_and(|ranks| peer < ranks);
-                let what = || format!("there is no rank {peer}");
-                if exists { Ok(peer) } else { Err(FormatError::new(line, what())) }
-            }),
+        let peer = |word: &str| {
+            let peer = number::<u32>(line, word)?;
+            let exists = self.ranks.is_some_and(|ranks| peer < ranks);
+            let what = || format!("there is no rank {peer}");
+            if exists { Ok(peer) } else { Err(FormatError::new(line, what())) }
         };
-        let (what, rest) = match *words {
-            ["send", bytes, "to", to, ref rest @ ..] => {
-                let to = peer(to)?;
-                let bytes = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
-                if to == ANY || bytes > Flow::LONGEST {
-                    return Err(wrong());
+        let message = |kind: &str, len: &str, rest: &[&str]| {
+            let (len, rest) = match *rest {
+                ["b", ref rest @ ..] => (Some(len), rest),
+                _ => (len.strip_suffix('b'), rest),
+            };
+            let bytes = number(line, len.ok_or_else(wrong)?)?;
+            match *rest {
+                ["to", to, ref rest @ ..] if kind == "send" && bytes <= Flow::LONGEST => {
+                    let what = What::Send { to: peer(to)?, bytes, tag: 0 };
+                    options(line, what, rest)
                 }
-                (What::Send { to, bytes, tag: 0 }, rest)
+                ["from", from, ref rest @ ..] if kind == "recv" => {
+                    let from = if from == ANY { None } else { Some(peer(from)?) };
+                    options(line, What::Recv { from, bytes, tag: Some(0) }, rest)
+                }
+                _ => Err(wrong()),
             }
-            ["recv", bytes, "from", from, ref rest @ ..] => {
-                let bytes = number(line, bytes.strip_suffix('b').ok_or_else(wrong)?)?;
-                (What::Recv { from: peer(from)?, bytes, tag: 0 }, rest)
-            }
+        };
+        let what = match *words {
+            [kind @ ("send" | "recv"), len, ref rest @ ..] => message(kind, len, rest)?,
             ["calc", span, ref rest @ ..] => {
                 let span: u64 = number(line, span)?;
                 if span > Flow::LATEST / NS {
                     return Err(FormatError::new(line, "a calculation of more than 1000 s"));
                 }
-                (What::Calc { span: span * NS, cpu: 0 }, rest)
+                options(line, What::Calc { span: span * NS, cpu: 0 }, rest)?
             }
             _ => return Err(wrong()),
         };
-        let what = options(line, what, rest)?;
         let (requires, irequires) = (Vec::new(), Vec::new());
         self.ops.push(Op { line, rank, what, requires, irequires });
         Ok(())
@@ -204,7 +230,7 @@ impl Schedule {
         for any in [false, true] {
             for (i, op) in (0u32..).zip(&self.ops) {
                 let What::Recv { from, bytes, tag } = op.what else { continue };
-                if any != (from == ANY || tag == ANY) {
+                if any != (from.is_none() || tag.is_none()) {
                     continue;
                 }
                 let send = sends.get_mut(&op.rank).and_then(|sends| sends.take(from, tag));
@@ -252,32 +278,37 @@ impl Schedule {
         })?;
         let mut built = Built { flows: Vec::new(), begins: vec![Vec::new(); self.ops.len()] };
         let mut ends: Vec<Vec<u32>> = vec![Vec::new(); self.ops.len()];
-        // By rank and processor: its last calculation.
-        let mut busy: BTreeMap<(u32, u32), u32> = BTreeMap::new();
+        let awaited: BTreeSet<u32> =
+            self.ops.iter().flat_map(|op| &op.irequires).copied().collect();
         for i in order {
             let op = &self.ops[i as usize];
             let mut after: Vec<u32> = Vec::new();
             op.requires.iter().for_each(|other| after.extend(&ends[*other as usize]));
             op.irequires.iter().for_each(|other| after.extend(&built.begins[*other as usize]));
-            if let What::Calc { cpu, .. } = op.what {
-                after.extend(busy.get(&(op.rank, cpu)));
-            }
             after = built.few(op.rank, after);
             let flow = built.flows.len() as u32;
+            built.begins[i as usize] = after.clone();
             match op.what {
                 What::Send { to, bytes, .. } if to != op.rank => {
                     let message = Flow::new(op.rank, to, bytes.max(1), 0);
-                    built.flows.push(Flow { after: after.clone(), ..message });
+                    built.flows.push(Flow { after, ..message });
                     ends[i as usize] = vec![flow];
                 }
                 What::Send { .. } => {
-                    built.flows.push(Flow::wait(op.rank, after.clone(), 0));
+                    built.flows.push(Flow::wait(op.rank, after, 0));
                     ends[i as usize] = vec![flow];
                 }
                 What::Calc { span, cpu } => {
-                    built.flows.push(Flow::wait(op.rank, after.clone(), span));
-                    busy.insert((op.rank, cpu), flow);
+                    let at_once = awaited.contains(&i);
+                    let work = Some(Work { processor: cpu, span, at_once });
+                    built.flows.push(Flow { work, ..Flow::wait(op.rank, after, 0) });
                     ends[i as usize] = vec![flow];
+                    if at_once {
+                        // Others wait for its beginning.
+                        built.begins[i as usize] = vec![flow];
+                        built.flows.push(Flow::wait(op.rank, vec![flow], span));
+                        ends[i as usize] = vec![flow + 1];
+                    }
                 }
                 What::Recv { .. } => {
                     let send = matches.get(&i).map(|send| ends[*send as usize].clone());
@@ -285,7 +316,6 @@ impl Schedule {
                     ends[i as usize] = built.few(op.rank, both);
                 }
             }
-            built.begins[i as usize] = after;
         }
         Ok(built.flows)
     }
@@ -307,12 +337,12 @@ impl Sends {
     }
 
     /// Takes the first send of the first line that fits: in order by source, then by tag.
-    fn take(&mut self, from: u32, tag: u32) -> Option<u32> {
+    fn take(&mut self, from: Option<u32>, tag: Option<u32>) -> Option<u32> {
         let key = match (from, tag) {
-            (ANY, ANY) => *self.lines.keys().next()?,
-            (from, ANY) => *self.lines.range((from, 0)..=(from, ANY)).next()?.0,
-            (ANY, tag) => (self.tags.range((tag, 0)..=(tag, ANY)).next()?.1, tag),
-            named => named,
+            (None, None) => *self.lines.keys().next()?,
+            (Some(from), None) => *self.lines.range((from, 0)..=(from, u32::MAX)).next()?.0,
+            (None, Some(tag)) => (self.tags.range((tag, 0)..=(tag, u32::MAX)).next()?.1, tag),
+            (Some(from), Some(tag)) => (from, tag),
         };
         let line = self.lines.get_mut(&key)?;
         let send = line.pop_front();
@@ -349,13 +379,13 @@ fn options(line: usize, mut what: What, rest: &[&str]) -> Result<What, FormatErr
         let [key, value] = *pair else {
             return Err(FormatError::new(line, format!("\"{}\" has no value", short(pair[0]))));
         };
-        let value: u32 = if value == "-1" { ANY } else { number(line, value)? };
-        match (key, &mut what) {
-            ("tag", What::Send { tag, .. }) if value != ANY => *tag = value,
-            ("tag", What::Recv { tag, .. }) => *tag = value,
-            ("cpu", What::Calc { cpu, .. }) => *cpu = value,
+        let value: Option<u32> = if value == ANY { None } else { Some(number(line, value)?) };
+        match (key, &mut what, value) {
+            ("tag", What::Send { tag, .. }, Some(value)) => *tag = value,
+            ("tag", What::Recv { tag, .. }, value) => *tag = value,
+            ("cpu", What::Calc { cpu, .. }, Some(value)) => *cpu = value,
             // Cards do the work of sends and receives, and each host has one.
-            ("cpu" | "nic", _) => {}
+            ("cpu" | "nic", ..) => {}
             _ => return Err(FormatError::new(line, format!("\"{}\" is no option", short(key)))),
         }
     }
@@ -399,11 +429,72 @@ mod tests {
     }
 
     #[test]
-    fn calculations_of_one_processor_take_turns() {
-        let text = "num_ranks 1\nrank 0 {\na: calc 10\nb: calc 10 cpu 1\nc: calc 10\n}";
-        let flows = read(text, 2).unwrap();
-        assert_eq!(flows[1].after, Vec::<u32>::new());
-        assert_eq!(flows[2].after, [0]);
+    fn spaces_and_braces_may_stand_as_they_like() {
+        let plain = "num_ranks 2\nrank 0 {\nl1: send 10b to 1\nl2: calc 100\n\
+            l2 requires l1\n}\nrank 1 {\nl1: recv 10b from 0\n}\n";
+        let flows = read(plain, 2).unwrap();
+        let other = "num_ranks 2\nrank 0{l1 : send 10 b to 1\nl2:calc 100\n\
+            l2 requires l1} rank 1 { l1:recv 10 b from 0 }\n";
+        assert_eq!(read(other, 2), Ok(flows));
+        for (line, wrong) in [
+            (2, "rank 0 { l1: l2: calc 1 }"),
+            (2, "rank 0 { : calc 1 }"),
+            (3, "rank 0 {\nl1 calc 1 }"),
+            (2, "rank 0 { calc 1 cpu }"),
+            (2, "rank 0 { requires a }"),
+        ] {
+            let error = read(&format!("num_ranks 2\n{wrong}\n"), 2).unwrap_err();
+            assert_eq!(error.line, line, "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_highest_tag_is_a_tag() {
+        let text = |send: &str, recv: &str| {
+            let text = format!(
+                "num_ranks 2\nrank 0 {{\nsend 1b to 1 tag {send}\n}}\n\
+                rank 1 {{\nrecv 1b from 0 tag {recv}\n}}\n"
+            );
+            read(&text, 2).map(|flows| flows.len())
+        };
+        assert_eq!(text("4294967295", "4294967295"), Ok(1));
+        assert_eq!(text("4294967295", "-1"), Ok(1));
+        assert_eq!(text("4294967295", "1").unwrap_err().line, 6);
+        assert_eq!(text("-1", "-1").unwrap_err().line, 3);
+    }
+
+    /// When the sends of two ranks begin, in nanoseconds: those from 0, then those from 1.
+    fn sends(rank_0: &str, rank_1: &str) -> [Vec<u64>; 2] {
+        let text = format!("num_ranks 2\nrank 0 {{\n{rank_0}}}\nrank 1 {{\n{rank_1}}}\n");
+        let flows = read(&text, 2).unwrap();
+        let star = Star { hosts: 2, rate: LineRate::gigabits(100), delay: US };
+        let report = Cluster::new(star.topology()).run(&flows).unwrap();
+        assert_eq!(report.done(), flows.len());
+        let of = |src| {
+            let all = report.messages().filter(move |(_, way)| way.0 == src);
+            all.map(|(flow, _)| flow.began.unwrap() / NS).collect()
+        };
+        [0, 1].map(of)
+    }
+
+    /// The first in the file is not the first that is ready.
+    #[test]
+    fn calculations_of_one_processor_take_turns_as_they_are_ready() {
+        let rank_0 = "send 1b to 1\nr: recv 1b from 1\ns: send 1b to 1\ns requires r\n";
+        let rank_1 = "a: recv 1b from 0\nb: calc 10\nb requires a\nc: calc 10\nd: send 1b to 0\n\
+            d requires c\nrecv 1b from 0\n";
+        assert_eq!(sends(rank_0, rank_1)[1], [10]);
+        // Those that are ready at once take turns in the order of the file, on each processor.
+        let two = "a: calc 10\nb: calc 10 cpu 1\nc: calc 10\nd: calc 10 cpu 1\ns: send 1b to 1\n\
+            t: send 2b to 1\ns requires c\nt requires b\n";
+        assert_eq!(sends(two, "recv 1b from 0\nrecv 2b from 0\n")[0], [20, 10]);
+    }
+
+    #[test]
+    fn a_calculation_begins_when_it_has_its_turn() {
+        let rank_0 = "a: calc 10\nb: calc 50\ns: send 1b to 1\nt: send 2b to 1\n\
+            s irequires b\nt requires b\n";
+        assert_eq!(sends(rank_0, "recv 1b from 0\nrecv 2b from 0\n")[0], [10, 60]);
     }
 
     #[test]

@@ -177,8 +177,10 @@ pub fn read_flows(text: &str, of: &HpccTopology) -> Result<HpccFlows, FormatErro
         if !(0.0..=Flow::LATEST as f64).contains(&ps) {
             return Err(words.error(format!("a start at {start} s is not from 0 to 1000")));
         }
-        let class = Some(group & 7);
-        let flow = Flow { class, ..Flow::new(src, dst, bytes, ps as Ps) };
+        if group > 7 {
+            return Err(words.error(format!("a priority group of {group} is not from 0 to 7")));
+        }
+        let flow = Flow { class: Some(group), ..Flow::new(src, dst, bytes, ps as Ps) };
         Flow::check(core::slice::from_ref(&flow), of.topology.hosts)
             .map_err(|error| words.error(error))?;
         read.flows.push(flow);
@@ -237,6 +239,17 @@ mod tests {
     const FLOWS: &str = "2\n0 1 3 100 1000 0.000002\n2 1 3 100 50000 0\n";
 
     #[test]
+    fn a_mark_of_bytes_and_comments_are_no_words() {
+        let text = "\u{feff}# mine\n3 1 2\n  # switches\n2\n0 2 1Gbps 1us 0\n1 2 1Gbps 1us 0\n#\n";
+        let read = read_topology(text).unwrap();
+        let plain = "3 1 2\n2\n0 2 1Gbps 1us 0\n1 2 1Gbps 1us 0\n";
+        assert_eq!(Ok(read.clone()), read_topology(plain));
+        let error = read_topology(&text.replace("1us 0\n#", "x 0\n#")).unwrap_err();
+        assert_eq!(error.line, 6, "{error}");
+        assert_eq!(read_flows("# one\n1\n0 1 3 100 9 0\n", &read).unwrap().flows.len(), 1);
+    }
+
+    #[test]
     fn files_in_and_out() {
         let of = read_topology(TOPOLOGY).unwrap();
         assert_eq!((of.topology.hosts, of.topology.switches), (3, 1));
@@ -292,6 +305,8 @@ mod tests {
         };
         assert_eq!(wrong("2 1 3", "3 1 3"), "line 3: node 3 is not a host");
         assert!(wrong("50000", "0").starts_with("line 3: "));
+        let group = wrong("2 1 3", "2 1 8");
+        assert_eq!(group, "line 3: a priority group of 8 is not from 0 to 7");
         assert!(wrong("2\n", "1000000000\n").contains("2421 GiB"));
         assert!(wrong("0.000002", "-1").starts_with("line 2: a start"));
     }

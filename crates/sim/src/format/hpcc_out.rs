@@ -116,7 +116,7 @@ pub fn write_pfc(record: &Record, of: &HpccTopology) -> String {
 /// Writes a `qlen.txt`.
 pub fn write_qlen(record: &Record, of: &HpccTopology) -> String {
     let ports = of.ports();
-    let time = record.every.saturating_mul(record.samples) / NS;
+    let time = record.last() / NS;
     let mut text = format!("time: {time}\n");
     let first = of.topology.hosts as usize;
     let links = record.links.iter().zip(&ports).skip(first);

@@ -54,8 +54,8 @@ const MOST: u64 = 1 << 20;
 /// If it is none, or its numbers do not fit each other.
 pub fn read_topology(text: &str) -> Result<Topology, FormatError> {
     let (mut nodes, mut tiers_said, mut pod) = (None, None, None);
-    let mut tiers: Vec<Tier> = Vec::new();
-    let mut last = 1;
+    let (mut tiers, mut current) = (BTreeMap::<u64, Tier>::new(), None);
+    let (mut last, mut keys) = (1, BTreeSet::new());
     for (line, words) in lines(text) {
         last = line;
         let [key, value] = *words else {
@@ -68,11 +68,13 @@ pub fn read_topology(text: &str) -> Result<Topology, FormatError> {
         }
         let n = number as u32;
         let key = key.to_ascii_lowercase();
-        if key == "tier" && number == tiers.len() as u64 && number < 3 {
-            tiers.push(Tier { line, ..Tier::EMPTY });
+        if key == "tier" && number < 3 && !tiers.contains_key(&number) {
+            tiers.insert(number, Tier { line, ..Tier::EMPTY });
+            current = Some(number);
             continue;
         }
-        match (key.as_str(), tiers.last_mut()) {
+        once(line, &mut keys, (current, &key))?;
+        match (key.as_str(), current.and_then(|current| tiers.get_mut(&current))) {
             ("nodes", None) => nodes = Some(n),
             ("tiers", None) => tiers_said = Some(n),
             ("podsize", None) => pod = Some(n),
@@ -93,12 +95,37 @@ pub fn read_topology(text: &str) -> Result<Topology, FormatError> {
     let missing = |what: &str| FormatError::new(last, format!("the file does not say {what}"));
     let nodes = nodes.ok_or_else(|| missing("Nodes"))?;
     let pod = pod.unwrap_or(nodes);
+    if !tiers.keys().copied().eq(0..tiers.len() as u64) {
+        return Err(missing("Tier 0, or Tier 1"));
+    }
+    let tiers: Vec<Tier> = tiers.into_values().collect();
     if tiers_said.is_some_and(|said| said as usize != tiers.len())
         || !(2..=3).contains(&tiers.len())
     {
         return Err(FormatError::new(last, format!("there are {} tiers, not 2 or 3", tiers.len())));
     }
     build(nodes, pod, &tiers)
+}
+
+/// What these files say and a world does not take from them.
+pub fn left_out(text: &str) -> Vec<&'static str> {
+    let has = |key: &str| {
+        let is_key = |word: &&str| word.eq_ignore_ascii_case(key);
+        lines(text).any(|(_, words)| words.iter().any(is_key))
+    };
+    ["Queue_Up", "Queue_Down", "prio"].into_iter().filter(|key| has(key)).collect()
+}
+
+/// An error if a key is there twice.
+fn once<K: Ord>(
+    line: usize,
+    keys: &mut BTreeSet<(K, String)>,
+    (of, key): (K, &str),
+) -> Result<(), FormatError> {
+    if keys.insert((of, key.to_owned())) {
+        return Ok(());
+    }
+    Err(FormatError::new(line, format!("\"{}\" is there twice", short(key))))
 }
 
 /// The whole part, if there is no rest.
@@ -170,11 +197,14 @@ fn build(nodes: u32, pod: u32, tiers: &[Tier]) -> Result<Topology, FormatError> 
     Ok(topology)
 }
 
-/// The lines that have words, with their numbers.
+/// The lines that have words, with their numbers. A word that begins with `#` begins a comment.
 fn lines(text: &str) -> impl Iterator<Item = (usize, Box<[&str]>)> {
     let lines = (1..).zip(text.lines());
-    let words = lines.map(|(line, text)| (line, text.split_whitespace().collect::<Box<[_]>>()));
-    words.filter(|(_, words)| words.first().is_some_and(|word| !word.starts_with('#')))
+    let words = lines.map(|(line, text)| {
+        let words = text.split_whitespace().take_while(|word| !word.starts_with('#'));
+        (line, words.collect::<Box<[_]>>())
+    });
+    words.filter(|(_, words)| !words.is_empty())
 }
 
 fn number<T: core::str::FromStr>(line: usize, key: &str, word: &str) -> Result<T, FormatError> {
@@ -217,6 +247,9 @@ struct Firing {
 struct Matrix {
     connections: Vec<Connection>,
     triggers: BTreeMap<u32, (usize, Fires)>,
+    /// How many nodes it says there are, and what it has said of all.
+    nodes: Option<u32>,
+    keys: BTreeSet<((), String)>,
     /// How many connections, and triggers, it says there are.
     said: [Option<(usize, u64)>; 2],
 }
@@ -246,18 +279,30 @@ pub fn read_matrix(text: &str, hosts: u32) -> Result<Vec<Flow>, FormatError> {
             return Err(FormatError::new(line, what));
         }
     }
+    let nodes = matrix.nodes.unwrap_or(hosts);
+    for Connection { line, flow, .. } in &matrix.connections {
+        Flow::check(core::slice::from_ref(flow), nodes)
+            .map_err(|error| FormatError::new(*line, error.to_string()))?;
+    }
     matrix.flows()
 }
 
 impl Matrix {
     fn read_line(&mut self, line: usize, words: &[&str], hosts: u32) -> Result<(), FormatError> {
         let wrong = |what: String| Err(FormatError::new(line, what));
+        if let ["Nodes" | "Connections" | "Triggers" | "Failures", ..] = *words {
+            once(line, &mut self.keys, ((), words[0]))?;
+        }
         match *words {
             ["Nodes", n] => {
                 let nodes: u32 = number(line, "Nodes", n)?;
+                if nodes == 0 {
+                    return wrong("Nodes is 0: connections are between nodes".to_owned());
+                }
                 if nodes > hosts {
                     return wrong(format!("Nodes is {nodes}; the topology has {hosts} hosts"));
                 }
+                self.nodes = Some(nodes);
             }
             ["Connections", n] => self.said[0] = Some((line, number(line, "Connections", n)?)),
             ["Triggers", n] => self.said[1] = Some((line, number(line, "Triggers", n)?)),
@@ -267,7 +312,7 @@ impl Matrix {
             }
             ["trigger", ..] => return self.read_trigger(line, &words[1..]),
             [ends, ..] if ends.contains("->") => {
-                return self.read_connection(line, words, hosts);
+                return self.read_connection(line, words);
             }
             _ => return wrong(format!("\"{}\" begins no line of a matrix", short(words[0]))),
         }
@@ -313,20 +358,17 @@ impl Matrix {
         }
     }
 
-    fn read_connection(
-        &mut self,
-        line: usize,
-        words: &[&str],
-        hosts: u32,
-    ) -> Result<(), FormatError> {
+    fn read_connection(&mut self, line: usize, words: &[&str]) -> Result<(), FormatError> {
         let wrong = |what: &str| FormatError::new(line, what);
         let (src, dst) = words[0].split_once("->").ok_or_else(|| wrong("no src->dst"))?;
         let (src, dst) = (number(line, "src", src)?, number(line, "dst", dst)?);
         let (mut start, mut size, mut trigger, mut done) = (None, None, None, BTreeMap::new());
+        let mut keys = BTreeSet::new();
         for pair in words[1..].chunks(2) {
             let [key, value] = *pair else {
                 return Err(wrong(&format!("\"{}\" has no value", short(pair[0]))));
             };
+            once(line, &mut keys, ((), key))?;
             match key {
                 "start" => start = Some(number::<f64>(line, key, value)?),
                 "size" => size = Some(number::<u64>(line, key, value)?),
@@ -355,8 +397,6 @@ impl Matrix {
             return Err(wrong(&what));
         }
         let flow = Flow::new(src, dst, size, start);
-        Flow::check(core::slice::from_ref(&flow), hosts)
-            .map_err(|error| wrong(&error.to_string()))?;
         self.connections.push(Connection { line, flow, trigger, done });
         Ok(())
     }
@@ -512,6 +552,47 @@ mod tests {
     }
 
     #[test]
+    fn tiers_may_come_in_any_order_and_lines_have_comments() {
+        let (head, rest) = TOPO.split_once("Tier 0").unwrap();
+        let (lower, upper) = rest.split_once("Tier 1").unwrap();
+        let other = format!("{head}Tier 1 # spines{upper}Tier 0{lower}");
+        assert_eq!(read_topology(&other), read_topology(TOPO));
+        let matrix = read_matrix("Nodes 3 # of 4\n0->1 size 5 start 0 # one\n", 4);
+        assert_eq!(matrix.unwrap(), [Flow::new(0, 1, 5, 0)]);
+        let gap = TOPO.replace("Tier 1", "Tier 2");
+        assert!(read_topology(&gap).unwrap_err().what.contains("Tier 1"));
+    }
+
+    #[test]
+    fn what_is_there_twice_or_beside_the_nodes_is_refused_at_its_line() {
+        for (from, to, line) in [
+            ("Tiers 2\n", "Tiers 2\nNodes 16\n", 4),
+            ("Radix_Up 2\n", "Radix_Up 2\nRadix_Up 4\n", 9),
+            ("Tier 1\n", "Tier 0\n", 12),
+        ] {
+            let error = read_topology(&TOPO.replace(from, to)).unwrap_err();
+            assert_eq!(error.line, line, "{error}");
+        }
+        for (text, line) in [
+            ("Nodes 4\n0->1 size 5 start 0\n0->7 size 5 start 0\n", 3),
+            ("Nodes 0\n0->1 size 5 start 0\n", 1),
+            ("0->1 size 5 start 0\n0->7 size 5 start 0\nNodes 4\n", 2),
+            ("Nodes 4\nNodes 8\n0->1 size 5 start 0\n", 2),
+            ("Nodes 4\n0->1 size 5 start 0 size 6\n", 2),
+        ] {
+            let error = read_matrix(text, 8).unwrap_err();
+            assert_eq!(error.line, line, "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_named() {
+        assert_eq!(left_out(TOPO), Vec::<&str>::new());
+        assert_eq!(left_out(&format!("{TOPO}Queue_up 90 # KB\n")), ["Queue_Up"]);
+        assert_eq!(left_out("0->1 size 5 prio 3 start 0\n# Queue_Down\n"), ["prio"]);
+    }
+
+    #[test]
     fn triggers_start_connections() {
         let text = "Nodes 4\nConnections 5\nTriggers 3\n\
             2->3 id 5 trigger 2 size 1000\n\
@@ -558,10 +639,10 @@ mod tests {
             let error = read_matrix(&wrong, 32).unwrap_err().to_string();
             assert!(error.starts_with("line 1: it fires trigger 1 at both its ends"), "{error}");
         }
-        // Two triggers are two; 0 is none; of one key said twice, the last counts.
-        let two = "0->1 start 0 size 9000 send_done_trigger 9 send_done_trigger 1 \
-            recv_done_trigger 2\n0->2 trigger 1 size 5\n1->3 trigger 2 size 5 \
-            recv_done_trigger 0\ntrigger id 1 oneshot\ntrigger id 2 oneshot\n";
+        // Two triggers are two; 0 is none.
+        let two = "0->1 start 0 size 9000 send_done_trigger 1 recv_done_trigger 2\n\
+            0->2 trigger 1 size 5\n1->3 trigger 2 size 5 recv_done_trigger 0\n\
+            trigger id 1 oneshot\ntrigger id 2 oneshot\n";
         let report = Cluster::new(read_topology(TOPO).unwrap());
         let report = report.run(&read_matrix(two, 32).unwrap()).unwrap();
         assert_eq!(report.flows[1].began, report.flows[0].ended);

@@ -21,7 +21,8 @@ impl FormatError {
     }
 }
 
-/// The words of a file in which line ends have no meaning.
+/// The words of a file in which line ends have no meaning. A line that begins with `#` is none of
+/// its text.
 #[derive(Clone, Debug)]
 pub(super) struct Words<'a> {
     lines: core::iter::Enumerate<core::str::Lines<'a>>,
@@ -44,7 +45,10 @@ impl<'a> Words<'a> {
             let Some((i, text)) = self.lines.next() else {
                 return Err(self.error(format!("the file ends where {what} should be")));
             };
-            (self.line, self.words) = (i + 1, text.split_whitespace());
+            let text = if i == 0 { text.trim_start_matches('\u{feff}') } else { text };
+            let is_comment = text.trim_start().starts_with('#');
+            (self.line, self.words) =
+                (i + 1, if is_comment { "" } else { text }.split_whitespace());
         }
     }
 

@@ -310,13 +310,13 @@ pub struct CardTime {
     free: [u64; 2],
     /// By queue pair: when its last elements were there, as many as are fetched at a time.
     elements: BTreeMap<u32, VecDeque<u64>>,
-    held: Held,
+    held: StateCache,
 }
 
 /// The queue pairs whose state a card has. While there is room, that of each is there from its
 /// beginning on.
 #[derive(Debug)]
-struct Held {
+struct StateCache {
     room: usize,
     all: Vec<u32>,
     /// By queue pair: its place among all.
@@ -324,9 +324,9 @@ struct Held {
     random: Mix,
 }
 
-impl Held {
-    fn new(room: usize) -> Held {
-        Held { room, all: Vec::new(), places: BTreeMap::new(), random: Mix::new(1) }
+impl StateCache {
+    fn new(room: usize) -> StateCache {
+        StateCache { room, all: Vec::new(), places: BTreeMap::new(), random: Mix::new(1) }
     }
 
     /// Is the state of this queue pair there? Otherwise it takes the place of another's.
@@ -353,7 +353,7 @@ impl CardTime {
     /// A card that is idle.
     pub fn new(profile: Profile) -> CardTime {
         let (way, elements) = (HostPort::new(profile.way), BTreeMap::new());
-        let held = Held::new(profile.cache.map_or(0, |cache| cache.queue_pairs));
+        let held = StateCache::new(profile.cache.map_or(0, |cache| cache.queue_pairs));
         CardTime { profile, way, free: [0; 2], elements, held }
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let Some(Cache { queue_pairs, .. }) = CX else { panic!("it has one") };
         assert_eq!(queue_pairs, 163);
         let misses = |n: u32| {
-            let mut held = Held::new(queue_pairs);
+            let mut held = StateCache::new(queue_pairs);
             (0..100_000).filter(|i| !held.has(i % n)).count() as f64 / 1e5
         };
         assert_eq!(misses(163), 0.0);

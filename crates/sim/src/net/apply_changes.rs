@@ -8,8 +8,13 @@ use super::topology::Node;
 
 impl Net {
     /// Makes a change happen at `at`. A failure that switches learn of needs a
-    /// [`Change::LearnCable`] or a [`Change::LearnSwitch`] later.
+    /// [`Change::LearnCable`] or a [`Change::LearnSwitch`] later. Where a rate changes later, it is
+    /// best planned before packets wait: those that do have the old rate.
     pub fn plan(&mut self, at: Ps, change: Change) {
+        if matches!(change, Change::Rate { .. }) && at > self.now {
+            // When a packet that waits then leaves is not known before.
+            self.make_queues();
+        }
         self.changes.planned.push(change);
         self.push_change(at, self.changes.planned.len() as u32 - 1);
     }
@@ -43,12 +48,14 @@ impl Net {
                 self.changes.set_loss(link, probability);
                 self.ports[link as usize].flags.lossy = probability > 0.0;
             }
-            Change::LearnCable { link, works } => {
+            Change::LearnCable { link } => {
+                let works = !changes.down.cables[link as usize];
                 changes.known.note_cable(&changes.links, link, works);
                 self.learn();
             }
-            Change::LearnSwitch { switch, works } => {
-                changes.known.switches[switch as usize] = !works;
+            Change::LearnSwitch { switch } => {
+                let switch = switch as usize;
+                changes.known.switches[switch] = changes.down.switches[switch];
                 self.learn();
             }
         }

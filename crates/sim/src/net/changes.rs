@@ -35,20 +35,16 @@ pub enum Change {
         /// The probability that a packet is lost; zero ends it.
         probability: f64,
     },
-    /// Switches learn that a cable has failed, or is back. Until then they send packets to where
-    /// they cannot go on.
+    /// Switches learn whether a cable works: news that comes late is of how it is by then. Until
+    /// they learn of a failure they send packets to where they cannot go on.
     LearnCable {
         /// One of its links.
         link: u32,
-        /// Whether it works.
-        works: bool,
     },
-    /// Switches learn that one of them has failed, or is back.
+    /// Switches learn whether one of them works.
     LearnSwitch {
         /// The switch.
         switch: u32,
-        /// Whether it works.
-        works: bool,
     },
 }
 

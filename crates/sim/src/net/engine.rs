@@ -6,8 +6,8 @@
 //! - Where no port can be paused and there is one class, a packet's departure is known when it
 //!   comes: behind all that the port was given. So there is one event for each link of its way. The
 //!   queue that a packet meets is what the port has not sent yet.
-//! - With classes or flow control ([`NetOptions::classes`], [`NetOptions::pfc`]), ports have
-//!   queues, and there is a second event when a packet has left.
+//! - With classes or flow control ([`NetOptions::classes`], [`NetOptions::pfc`]), or where a rate
+//!   is to change, ports have queues, and there is a second event when a packet has left.
 //!
 //! A switch stores a packet before it forwards it. Events are numbered: link by link arrivals, then
 //! ports that are free, hosts' timers, changes; [`Wheel`] orders those of a moment by that number.
@@ -163,8 +163,9 @@ pub struct Net {
     /// By link, if packets are marked: the thresholds.
     pub(super) markings: Vec<Option<Marking>>,
     randoms: Vec<Mix>,
-    /// By link, with classes or flow control.
+    /// By link, with classes or flow control, or where a rate is to change.
     pub(super) queues: Vec<Queues>,
+    /// By link, with classes or flow control.
     pub(super) ingress: Vec<Ingress>,
     buffers: Vec<Buffer>,
     /// By switch: its ports.
@@ -236,6 +237,15 @@ impl Net {
             part: None,
             notes: Notes::default(),
         })
+    }
+
+    /// Has packets that come from now on wait in queues, if they do not anyway.
+    pub(super) fn make_queues(&mut self) {
+        if self.queues.is_empty() {
+            self.queues = vec![Queues::default(); self.ports.len()];
+            // What ports were given before is in their backlogs.
+            self.buffers.iter_mut().for_each(|buffer| buffer.used = 0);
+        }
     }
 
     /// Makes this one part of a network that several have: it handles only what happens at its own
@@ -390,22 +400,6 @@ impl Net {
     pub fn backlog(&self, link: u32) -> u64 {
         let waiting = self.queues.get(link as usize).map_or(0, Queues::bytes);
         self.ports[link as usize].backlog(self.now) + waiting
-    }
-
-    /// The rate and the delay of each link from one host to another, by a path that a packet may
-    /// take. Empty if there is none.
-    pub fn way(&mut self, from: u32, to: u32) -> Vec<(LineRate, Ps)> {
-        let (mut way, mut link) = (Vec::new(), from);
-        while link != NOWHERE {
-            let port = &self.ports[link as usize];
-            way.push((port.rate, port.delay));
-            if port.to == to {
-                return way;
-            }
-            let Some(switch) = port.to.checked_sub(self.hosts) else { break };
-            link = self.routes.next(self.now, switch, to, 0);
-        }
-        Vec::new()
     }
 
     /// The bytes of a class that wait at a port with queues, what is being sent included if it is

@@ -2,7 +2,7 @@
 //!
 //! - [`time`]: picoseconds and rates. [`wheel`]: the queue of events.
 //! - [`topology`]: hosts, switches and cables; [`shapes`]: the usual ones. `paths`: all
-//!   shortest ones. [`routes`]: which a packet takes.
+//!   shortest ones. [`routes`]: which a packet takes. [`ways`]: what they are like.
 //! - [`packets`]: what is on its way. `port`: the sending end of a link. [`buffer`], [`marking`],
 //!   [`pfc`]: when a switch drops, marks (ECN), pauses.
 //! - [`engine`]: [`Net`], which moves packets. [`changes`], `apply_changes`: what fails.
@@ -30,6 +30,7 @@ pub mod shapes;
 mod tests;
 pub mod time;
 pub mod topology;
+pub mod ways;
 pub mod wheel;
 
 pub use buffer::BufferOptions;
@@ -45,3 +46,4 @@ pub use routes::Routing;
 pub use shapes::{Dumbbell, FatTree, LeafSpine, Star};
 pub use time::{LineRate, Ps};
 pub use topology::{Cable, Link, Node, Topology, TopologyError};
+pub(crate) use ways::Ways;

@@ -32,8 +32,8 @@ pub(super) struct Port {
 /// What a link has been used for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Usage {
-    /// Bytes that its port has begun to send, with preamble and gap; without classes and flow
-    /// control, those that it was given.
+    /// Bytes that its port has begun to send, with preamble and gap; without classes, flow control
+    /// and rates that change, those that it was given.
     pub bytes: u64,
     /// The packets that these are.
     pub packets: u64,
@@ -94,7 +94,8 @@ pub(super) struct Leaving {
     pub(super) bytes: u32,
 }
 
-/// The queues of a port where there are classes, and neighbours that may pause them.
+/// The queues of a port where there are classes, neighbours that may pause them, or rates that
+/// change.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queues {
     lines: [VecDeque<Packet>; CLASSES],

@@ -34,6 +34,11 @@ impl Net {
         port.usage.bytes.saturating_sub(port.backlog(self.now))
     }
 
+    /// Is a link's port sending?
+    pub(crate) fn sends(&self, link: u32) -> bool {
+        self.ports[link as usize].backlog(self.now) > 0
+    }
+
     /// How many links there are. Those that leave hosts come first, in the order of hosts; then
     /// those that leave switches, in the order of the cables.
     pub fn links(&self) -> u32 {

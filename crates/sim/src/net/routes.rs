@@ -1,5 +1,6 @@
 //! Routes: by which links a switch reaches a host, and which of them a packet takes.
 
+use core::slice;
 use std::sync::Arc;
 
 use super::paths::{Atlas, Paths};
@@ -112,6 +113,15 @@ impl Routes {
                 let chooser = &mut self.choosers[switch as usize];
                 several[chooser.choose(self.routing, now, flow, several.len() as u64)]
             }
+        }
+    }
+
+    /// All links by which `switch` may send packets to `host`.
+    pub(super) fn links(&self, switch: u32, host: u32) -> &[u32] {
+        match self.edges[host as usize] {
+            Node::Switch(edge) if edge == switch => slice::from_ref(&self.down[host as usize]),
+            Node::Switch(_) => self.paths.between(switch, host),
+            Node::Host(_) => &[],
         }
     }
 

@@ -343,7 +343,7 @@ fn what_fails_loses_packets_until_switches_know() {
     let mut net = Net::new(&shape.topology(), &options).unwrap();
     let link = net.links_between(Node::Switch(0), Node::Switch(2))[0];
     net.plan(US, Change::Cable { link, works: false });
-    net.plan(50 * US, Change::LearnCable { link, works: false });
+    net.plan(50 * US, Change::LearnCable { link });
     (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
     arrivals(&mut net);
     // Of the first 50 µs, 625 packets, half are lost.
@@ -351,7 +351,7 @@ fn what_fails_loses_packets_until_switches_know() {
     assert!((250..380).contains(&lost), "{lost}");
     assert_conserved(&net);
     net.plan(net.now(), Change::Switch { switch: 3, works: false });
-    net.plan(net.now(), Change::LearnSwitch { switch: 3, works: false });
+    net.plan(net.now(), Change::LearnSwitch { switch: 3 });
     net.step(net.now());
     send(&mut net, 0, packet(1, 1000, 1));
     arrivals(&mut net);
@@ -376,7 +376,7 @@ fn what_is_learnt_of_one_cable_is_nothing_of_another() {
         for (spine, at) in [(2, learnt[0]), (3, learnt[1])] {
             let link = net.links_between(Node::Switch(0), Node::Switch(spine))[0];
             net.plan(US, Change::Cable { link, works: false });
-            net.plan(at, Change::LearnCable { link, works: false });
+            net.plan(at, Change::LearnCable { link });
         }
         (0..2000).for_each(|i| send(&mut net, 0, packet(1, 1000, i)));
         arrivals(&mut net);
@@ -402,6 +402,49 @@ fn a_lossy_link_loses_its_share_and_a_slow_one_is_slow() {
     assert!((850..1150).contains(&net.tally.dropped_loss), "{:?}", net.tally);
     assert!(all.last().unwrap().0 > 9_900 * 800_000);
     assert_conserved(&net);
+}
+
+/// What waits when a rate changes keeps its length, and leaves at the new rate.
+#[test]
+fn a_rate_that_changes_is_that_of_what_waits() {
+    for (before, after) in [(100, 10), (10, 100)] {
+        let buffer = BufferOptions { bytes: 400_000, ..BufferOptions::default() };
+        let mut net = star(9, &NetOptions { buffer, ..NetOptions::default() });
+        let link = net.links_between(Node::Switch(0), Node::Host(0))[0];
+        let each = |gigabits| LineRate::gigabits(gigabits).time(1000);
+        // The 40th of 160 packets is on its way then.
+        let change = US + each(100) + 39 * each(before) + each(before) / 2;
+        net.plan(0, Change::Rate { link, rate: LineRate::gigabits(before) });
+        net.plan(change, Change::Rate { link, rate: LineRate::gigabits(after) });
+        for src in 1..9 {
+            (0..20).for_each(|i| send(&mut net, src, packet(0, 1000, src * 100 + i)));
+        }
+        let all = arrivals(&mut net);
+        assert_eq!(net.tally.dropped_full, 0, "{:?}", net.tally);
+        let last = 2 * US + each(100) + 40 * each(before) + 120 * each(after);
+        assert_eq!(all.last().unwrap().0, last, "from {before} to {after}");
+        assert_conserved(&net);
+    }
+}
+
+/// News of a failure that comes when the cable is back, and known to be, is none.
+#[test]
+fn late_news_is_of_how_things_are() {
+    let rate = LineRate::gigabits(100);
+    let (host_rate, fabric_rate) = (rate, rate);
+    let shape =
+        LeafSpine { leaves: 2, spines: 1, hosts_per_leaf: 1, host_rate, fabric_rate, delay: US };
+    let mut net = Net::new(&shape.topology(), &NetOptions::default()).unwrap();
+    let link = net.links_between(Node::Switch(0), Node::Switch(2))[0];
+    for (at, learnt, works) in [(10 * US, 210 * US, false), (50 * US, 60 * US, true)] {
+        net.plan(at, Change::Cable { link, works });
+        net.plan(learnt, Change::LearnCable { link });
+        net.plan(at, Change::Switch { switch: 2, works });
+        net.plan(learnt, Change::LearnSwitch { switch: 2 });
+    }
+    assert!(net.step(300 * US).is_none());
+    send(&mut net, 0, packet(1, 1000, 1));
+    assert_eq!(arrivals(&mut net).len(), 1, "{:?}", net.tally);
 }
 
 /// Where a port slows down, it marks at a shorter queue: thresholds are for a rate.

@@ -38,7 +38,7 @@ pub fn span(duration: Duration) -> Ps {
 
 /// The rate of a line, kept as femtoseconds a byte, to which it is rounded. All usual rates of
 /// Ethernet are exact: 400 Gb/s are 20,000 fs a byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct LineRate {
     fs_per_byte: u64,
 }

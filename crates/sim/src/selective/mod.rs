@@ -25,6 +25,7 @@ use crate::dice::Dice;
 use crate::link_faults::{LinkOptions, OUTER_BYTES};
 use receiver::{Receiver, Reply};
 use sender::Sender;
+pub use sender::Waits;
 
 /// Picoseconds of a nanosecond.
 const PS: u64 = 1000;
@@ -140,7 +141,7 @@ impl Selective {
             events: BinaryHeap::new(),
             made: 0,
             busy: false,
-            sender: Sender::new(terms.packets, terms.window),
+            sender: Sender::new(terms.packets, terms.window, Waits::default()),
             receiver: Receiver::new(self.control_queue.is_some()),
             dice: Dice::new(terms.seed),
             outcome: Outcome::default(),

@@ -5,17 +5,30 @@ use std::collections::BTreeSet;
 
 use super::receiver::Reply;
 
-/// The time-outs: the short one while fewer packets are under way than could show a loss (IRN §4.1,
-/// as conweave-ns3 has it).
-const SHORT: Duration = Duration::from_micros(100);
-const LONG: Duration = Duration::from_micros(320);
-const FEW: u64 = 3;
+/// How long a model waits for an acknowledge.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Waits {
+    /// Nanoseconds while fewer packets are under way than could show a loss.
+    pub few_ns: u64,
+    /// Nanoseconds otherwise.
+    pub many_ns: u64,
+    /// So many packets are not few.
+    pub few: u64,
+}
+
+impl Default for Waits {
+    /// 100 and 320 µs, and three packets (IRN §4.1, as conweave-ns3 has it).
+    fn default() -> Waits {
+        Waits { few_ns: 100_000, many_ns: 320_000, few: 3 }
+    }
+}
 
 /// The sender.
 #[derive(Debug)]
 pub(crate) struct Sender {
     packets: u64,
     window: u64,
+    waits: Waits,
     /// All before this packet has arrived.
     una: u64,
     /// The next packet to send for the first time.
@@ -41,10 +54,11 @@ struct Recovery {
 }
 
 impl Sender {
-    pub(crate) fn new(packets: u64, window: u64) -> Sender {
+    pub(crate) fn new(packets: u64, window: u64, waits: Waits) -> Sender {
         Sender {
             packets,
             window,
+            waits,
             una: 0,
             next: 0,
             arrived: BTreeSet::new(),
@@ -127,8 +141,9 @@ impl Sender {
     /// Arms the timer. Returns the wait, and which arming this is.
     pub(crate) fn arm(&mut self) -> (Duration, u64) {
         self.armed += 1;
-        let few = self.next.saturating_sub(self.una) < FEW;
-        (if few { SHORT } else { LONG }, self.armed)
+        let Waits { few_ns, many_ns, few } = self.waits;
+        let is_few = self.next.saturating_sub(self.una) < few;
+        (Duration::from_nanos(if is_few { few_ns } else { many_ns }), self.armed)
     }
 
     /// The timer has run out. Returns whether that was the one that counts.
@@ -150,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_before_an_arrived_packet_is_sent_again_once() {
-        let mut sender = Sender::new(100, 8);
+        let mut sender = Sender::new(100, 8, Waits::default());
         let first: Vec<_> = core::iter::from_fn(|| sender.next()).collect();
         assert_eq!(first.len(), 8, "the window");
         sender.take(Reply { end: 2, named: Some(5) });
@@ -167,7 +182,7 @@ mod tests {
 
     #[test]
     fn the_oldest_packet_is_sent_again_even_if_it_was_named() {
-        let mut sender = Sender::new(1, 8);
+        let mut sender = Sender::new(1, 8, Waits::default());
         assert_eq!(sender.next(), Some((0, false)));
         sender.take(Reply { end: 0, named: Some(0) });
         assert_eq!(sender.next(), None);

@@ -26,7 +26,7 @@ use super::connection::Doors;
 use super::options::{SPACES_MAX, StoreOptions};
 use super::order::{number_of, number_of_ms};
 use super::value::{key_of, value_of};
-use crate::check::store::{self as judge, Event, FOR_EVER, Held, Life, Wrong};
+use crate::check::store::{self as judge, Event, FOR_EVER, KeyState, Life, Wrong};
 use crate::check::{Violation, demand};
 use crate::dice::Dice;
 use crate::objects::Object;
@@ -60,7 +60,7 @@ pub(super) struct Server {
     /// The life that is, or was the last.
     pub(super) life: u64,
     /// What each key was when the life began, and what clients did to it since.
-    first: Vec<Option<Held>>,
+    first: Vec<Option<KeyState>>,
     pub(super) history: Vec<Vec<Event>>,
     pub(super) saved: u64,
     /// Keys that went by themselves in lives that are over.
@@ -188,7 +188,7 @@ impl Server {
     fn contents<M: Memory>(
         &self,
         store: &store::Store<M, log::Log>,
-    ) -> Result<Vec<Option<Held>>, Violation> {
+    ) -> Result<Vec<Option<KeyState>>, Violation> {
         let StoreOptions { keys, spaces: count, value_max, .. } = self.options;
         let spaces: Vec<_> = (0..count).map(|at| store.tablespace(&name_of(at))).collect();
         let items: u64 = spaces.iter().flatten().map(|space| store.count(*space)).sum();
@@ -197,7 +197,7 @@ impl Server {
             let mut bytes = Vec::new();
             let name = key_of(key / count);
             let found = store.get(spaces[key % count]?, &name, self.now_ms(), &mut bytes);
-            found.map(|found| Held {
+            found.map(|found| KeyState {
                 value: value_of(key, &bytes, value_max),
                 until: found.expires_ms.map_or(FOR_EVER, number_of_ms),
             })
@@ -206,7 +206,7 @@ impl Server {
     }
 
     /// Judges a life by what it has left, which was read at the moment of this number.
-    fn judge(&mut self, last: &[Option<Held>], at: u64) -> Result<(), Violation> {
+    fn judge(&mut self, last: &[Option<KeyState>], at: u64) -> Result<(), Violation> {
         let may_vanish = core::mem::take(&mut self.may_vanish);
         self.history.iter_mut().for_each(|events| events.retain(Event::says_something));
         let spaces = self.options.spaces;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remora::kernel::AsyncKernelClient;
+use remora::kernel::{AsyncKernelClient, CallFailure};
 use remora::nic::Access;
 use remora::{Device, MemoryRegion, QueuePairOptions};
 
@@ -13,6 +13,7 @@ use super::error::StoreError;
 use super::fleet::Way;
 use super::operations::{self, About, Caller};
 use super::permits::Permits;
+use super::refusal::ChainRefusal;
 use super::{Link, PARAMS_MAX};
 use crate::tablespace::TablespaceId;
 use crate::way::call::{ANSWER_LEN, Call, Operation};
@@ -32,6 +33,7 @@ pub(super) struct AwaitedNode {
     reader: Option<OneSided<AwaitedReads>>,
     reads: u64,
     chain: Option<ChainReader<AwaitedAsks>>,
+    refusal: ChainRefusal,
     connecting: Connecting,
 }
 
@@ -117,17 +119,25 @@ impl Caller for &Awaited {
         Call { tablespace: self.tablespace.0, ..*call }.write(&mut bytes)?;
         let Shared { kernels, permits, .. } = &*self.shared;
         let _permit = permits.take().await;
-        let answer = if bytes.len() <= PARAMS_MAX {
-            kernels.call(operation.opcode(), &bytes).await?
-        } else {
-            let staged = self.shared.stage(&bytes)?;
-            let payload = staged.slice(..bytes.len());
-            let answer = kernels.call_with(operation.opcode(), &[], payload).await;
-            self.shared.keep(staged);
-            answer?
-        };
-        out.extend_from_slice(&answer);
-        Ok(())
+        loop {
+            let answer = if bytes.len() <= PARAMS_MAX {
+                kernels.call(operation.opcode(), &bytes).await
+            } else {
+                let staged = self.shared.stage(&bytes)?;
+                let payload = staged.slice(..bytes.len());
+                let answer = kernels.call_with(operation.opcode(), &[], payload).await;
+                self.shared.keep(staged);
+                answer
+            };
+            match answer {
+                // A call whose future was dropped has a place until it has ended.
+                Err(CallFailure::Full(_)) => kernels.free_place().await?,
+                answer => {
+                    out.extend_from_slice(&answer?);
+                    return Ok(());
+                }
+            }
+        }
     }
 
     fn tablespace(&self) -> TablespaceId {
@@ -198,6 +208,7 @@ impl AwaitedNode {
             reader: None,
             reads: 0,
             chain: None,
+            refusal: ChainRefusal::default(),
             connecting: Connecting::default(),
         }
     }
@@ -249,8 +260,15 @@ impl AwaitedNode {
                 let (mut calls, reader, reads) = self.reader().await?;
                 operations::read_one_sided(&mut calls, reader, reads, key, out).await
             }
+            Way::Chain if self.refusal.holds() => Ok(None),
             Way::Chain => {
-                let (mut calls, chain) = self.chain().await?;
+                let (mut calls, chain) = match self.chain().await {
+                    Ok(chain) => chain,
+                    Err(error) => {
+                        self.refusal.note(&error);
+                        return Err(error);
+                    }
+                };
                 operations::read_by_chain(&mut calls, chain, key, out).await
             }
         }

@@ -94,7 +94,20 @@ impl StoreError {
         matches!(
             self,
             StoreError::Call(Connection(_) | Poll(_) | Post(_) | Request(_) | Timeout(_))
+                | StoreError::Chain(_)
+                | StoreError::OneSided(
+                    OneSidedError::Read(_)
+                        | OneSidedError::Timeout(_)
+                        | OneSidedError::Post(_)
+                        | OneSidedError::Poll(_)
+                        | OneSidedError::Request(_)
+                )
         )
+    }
+
+    /// What reads a node's memory without a kernel is of no more use, or of none soon.
+    pub(super) fn ends_reading(&self) -> bool {
+        self.is_broken() || self.is_late()
     }
 
     /// There was no answer in time.

@@ -61,6 +61,14 @@ impl PolledNodes {
         Ok(node)
     }
 
+    /// The connection to a node, if there is one.
+    fn known(&mut self, at: SocketAddr) -> Option<&mut PolledNode> {
+        match self.home.link.store == at && !self.is_home_broken {
+            true => Some(&mut self.home),
+            false => self.others.get_mut(&at),
+        }
+    }
+
     /// A connection is of no more use.
     fn forget(&mut self, at: SocketAddr) {
         if self.home.link.store == at && !self.is_home_broken {
@@ -129,15 +137,18 @@ impl PolledCluster {
             match read {
                 Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) => {
-                    let node = self.fleet.node((at, within))?;
-                    untold = node.untold();
-                    asked = Some((at, node.link.queue_pair.qpn()));
+                    if let Some(node) = self.fleet.known(at) {
+                        untold = node.untold();
+                        asked = Some((at, node.link.queue_pair.qpn()));
+                    }
                 }
                 // The node has ceased to be the primary, or has gone: a kernel leads on.
                 Err(error) => {
                     tracing::debug!("{at} is not read without a kernel: {error}");
                     out.truncate(from);
-                    self.fleet.forget(at);
+                    if error.ends_reading() {
+                        self.fleet.forget(at);
+                    }
                 }
             }
         }
@@ -145,12 +156,19 @@ impl PolledCluster {
         let (Some(found), Some((at, qpn))) = (found, asked) else { return Ok(found) };
         // What another connection was told says nothing of this one's memory.
         if self.primary_of(key) == Some(at)
-            && let Ok(node) = self.fleet.node((at, within))
+            && let Some(node) = self.fleet.known(at)
             && node.link.queue_pair.qpn() == qpn
         {
-            match way {
-                Way::OneSided => node.learn(&found),
-                Way::Chain => node.learn_by_chain(&found)?,
+            node.set_timeout(within);
+            let learnt = match way {
+                Way::OneSided => {
+                    node.learn(&found);
+                    Ok(())
+                }
+                Way::Chain => node.learn_by_chain(&found),
+            };
+            if let Err(error) = learnt {
+                tracing::debug!("{at} does not tell of its memory: {error}");
             }
         }
         Ok(Some(found))

@@ -51,6 +51,11 @@ impl AwaitedNodes {
         Ok(self.lock().entry(at).or_insert(made).clone())
     }
 
+    /// Whether this is the connection to a node that there is now.
+    fn is_known(&self, at: SocketAddr, which: &Awaited) -> bool {
+        self.lock().get(&at).is_some_and(|known| known.is(which))
+    }
+
     /// A connection is of no more use.
     fn forget(&self, at: SocketAddr, which: &Awaited) {
         let mut known = self.lock();
@@ -223,7 +228,11 @@ impl AwaitedCluster {
                 failed => {
                     tracing::debug!("{at} is not read without a kernel: {failed:?}");
                     out.truncate(from);
-                    if let Some(gone) = self.readers.remove(&at) {
+                    let keeps = match &failed {
+                        Some(Err(error) | Ok((Err(error), ..))) => !error.ends_reading(),
+                        _ => false,
+                    };
+                    if !keeps && let Some(gone) = self.readers.remove(&at) {
                         self.counted.add(gone.counters());
                         shared.nodes.forget(at, &gone.calls);
                     }
@@ -237,10 +246,15 @@ impl AwaitedCluster {
         let (Some(found), Some((at, calls))) = (found, asked) else { return Ok(found) };
         // What another connection was told says nothing of this one's memory.
         if still == Some(at)
-            && self.shared.nodes.connect(at).await?.is(&calls)
+            && shared.nodes.is_known(at, &calls)
             && let Some(node) = self.readers.get_mut(&at)
         {
-            node.learn_by(way, &found).await?;
+            let learning = node.learn_by(way, &found);
+            let within = READ_ATTEMPT.min(shared.timeout);
+            let learnt = shared.nodes.0.timer.within(within, learning).await;
+            if !matches!(learnt, Some(Ok(()))) {
+                tracing::debug!("{at} does not tell of its memory: {learnt:?}");
+            }
         }
         Ok(Some(found))
     }

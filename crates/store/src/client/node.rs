@@ -8,6 +8,7 @@ use remora::{Device, QueuePairOptions};
 use super::error::StoreError;
 use super::operations::{self, About};
 use super::polled::Polled;
+use super::refusal::ChainRefusal;
 use super::{Link, now};
 use crate::way::chain::{ChainReader, PolledAsks};
 use crate::way::connect::{ClientOptions, ConnectError, in_time};
@@ -24,6 +25,7 @@ pub(super) struct PolledNode {
     reads: u64,
     /// A connection to a chain, from the first get by one on.
     chain: Option<ChainReader<PolledAsks>>,
+    refusal: ChainRefusal,
     // After what uses its queue pair.
     pub(super) link: Link,
 }
@@ -61,7 +63,8 @@ impl PolledNode {
         let connecting = Link::connect(device, store, options, &shape);
         let link = in_time(store, options.timeout, connecting)?;
         let calls = Polled::new(&link, sends, &receives)?;
-        Ok(PolledNode { calls, reader: None, reads: 0, chain: None, link })
+        let refusal = ChainRefusal::default();
+        Ok(PolledNode { calls, reader: None, reads: 0, chain: None, refusal, link })
     }
 
     pub(super) fn set_timeout(&mut self, timeout: Duration) {
@@ -149,10 +152,16 @@ impl PolledNode {
         key: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<Option<About>, StoreError> {
-        if self.link.welcome.memory.len == 0 {
+        if self.link.welcome.memory.len == 0 || self.refusal.holds() {
             return Ok(None);
         }
-        let (calls, chain) = self.chain()?;
+        let (calls, chain) = match self.chain() {
+            Ok(chain) => chain,
+            Err(error) => {
+                self.refusal.note(&error);
+                return Err(error);
+            }
+        };
         now(operations::read_by_chain(calls, chain, key, out))
     }
 

@@ -65,7 +65,8 @@ pub struct Put<'a> {
     /// The client's own flags.
     pub flags: u32,
     /// When the key expires, in milliseconds of Unix time: 0 for as the tablespace has it by
-    /// default; [`EXPIRY_KEPT`] for as it was; [`EXPIRY_NEVER`](crate::way::call::EXPIRY_NEVER).
+    /// default; [`EXPIRY_KEPT`], as here by default, for as it was;
+    /// [`EXPIRY_NEVER`](crate::way::call::EXPIRY_NEVER).
     pub expires_ms: u64,
 }
 

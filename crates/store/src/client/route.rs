@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use remora::channel::deadline;
 use remora::kernel::{CallFailure, CallStatus};
 
 use super::error::StoreError;
@@ -55,8 +56,8 @@ pub(super) struct Route {
     identities: BTreeMap<String, Identity>,
     /// How often the map was asked for.
     looks: usize,
-    /// The primary that was scanned last.
-    scanned: Option<(usize, SocketAddr)>,
+    /// The group that was scanned last, by its name, and its primary.
+    scanned: Option<Box<(String, SocketAddr)>>,
 }
 
 /// Under which number a group is to know the next request.
@@ -134,10 +135,25 @@ fn next(error: &StoreError) -> (Next, bool) {
             (Next::Look, true)
         }
         StoreError::Call(CallFailure::Status(_)) => (Next::Fail, false),
+        // It was not sent.
+        StoreError::Call(CallFailure::Full(_)) => (Next::Wait, false),
         StoreError::Call(CallFailure::Answer | CallFailure::Room(_)) => (Next::Fail, true),
         StoreError::Call(_) => (Next::Look, true),
         StoreError::Connect(_) => (Next::Look, false),
         _ => (Next::Fail, false),
+    }
+}
+
+impl Route {
+    /// Where a group stands in the map.
+    fn place_of(&self, name: &str) -> Option<usize> {
+        self.map.groups.iter().position(|group| group.name == name)
+    }
+
+    /// The name of a group that is none of these.
+    fn group_beside(&self, names: &BTreeSet<String>) -> Option<String> {
+        let mut groups = self.map.groups.iter();
+        groups.find(|group| !names.contains(&group.name)).map(|group| group.name.clone())
     }
 }
 
@@ -369,7 +385,7 @@ impl<F: Fleet> Routed<F> {
         route.looks += 1;
         let start = route.looks % all.len().max(1);
         let turned = all[start..].iter().chain(&all[..start]).copied();
-        let end = Instant::now() + left;
+        let end = deadline(left);
         for at in first.into_iter().chain(turned) {
             let within = MAP_ATTEMPT.min(end.saturating_duration_since(Instant::now()));
             if within.is_zero() {
@@ -385,30 +401,37 @@ impl<F: Fleet> Routed<F> {
 
     /// Scans one group after the other.
     async fn scan(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), StoreError> {
-        let (number, argument) = match (call.argument, self.route.scanned) {
-            (0, _) => (0, 0),
-            (NEXT_GROUP, Some((number, _))) => (number + 1, 0),
-            (cursor, Some((number, _))) => (number, cursor),
+        let before = self.route.scanned.clone().and_then(|scanned| {
+            let (name, primary) = *scanned;
+            self.route.place_of(&name).map(|number| (number, name, primary))
+        });
+        let (number, argument, before) = match (call.argument, before) {
+            (0, _) => (0, 0, None),
+            (NEXT_GROUP, Some((number, ..))) => (number + 1, 0, None),
+            (cursor, Some((number, _, primary))) => (number, cursor, Some(primary)),
             (_, None) => return Err(StoreError::Reordered),
         };
+        let name = self.route.map.groups.get(number).map(|group| group.name.clone());
+        let name = name.unwrap_or_default();
         let from = out.len();
         let call = Call { argument, ..*call };
         let mut making = Making::new(Operation::Scan, &call, self.timeout);
-        let at = loop {
-            let primary = self.route.map.groups.get(number).and_then(|group| group.primary);
-            let before = self.route.scanned.filter(|_| argument != 0);
-            if before.is_some_and(|(_, before)| primary.is_some_and(|now| now != before)) {
+        let (number, at) = loop {
+            // The map may have changed meanwhile.
+            let number = self.route.place_of(&name).ok_or(StoreError::Reordered)?;
+            let primary = self.route.map.groups[number].primary;
+            if before.is_some_and(|before| primary.is_some_and(|now| now != before)) {
                 return Err(StoreError::Reordered);
             }
             match self.attempt(&mut making, Some(number), out).await {
-                Ok(()) => break primary,
+                Ok(()) => break (number, primary),
                 Err(error) => {
                     out.truncate(from);
                     self.go_on(&mut making, error, Some(number)).await?;
                 }
             }
         };
-        self.route.scanned = at.map(|at| (number, at));
+        self.route.scanned = at.map(|at| Box::new((name, at)));
         let answer = &mut out[from..];
         let (head, _) = AnswerHead::parse(answer).ok_or_else(StoreError::answer)?;
         if head.version == 0 && number + 1 < self.route.map.groups.len() {
@@ -421,9 +444,11 @@ impl<F: Fleet> Routed<F> {
     /// Flushes one group after the other.
     async fn flush(&mut self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), StoreError> {
         let from = out.len();
-        for number in 0..self.route.map.groups.len() {
+        let mut flushed = BTreeSet::new();
+        // The map may change meanwhile.
+        while let Some(name) = self.route.group_beside(&flushed) {
             let mut making = Making::new(Operation::Flush, call, self.timeout);
-            loop {
+            while let Some(number) = self.route.place_of(&name) {
                 out.truncate(from);
                 let done = self.attempt(&mut making, Some(number), out).await;
                 let Err(error) = done else { break };
@@ -434,6 +459,7 @@ impl<F: Fleet> Routed<F> {
                 }
                 self.go_on(&mut making, error, Some(number)).await?;
             }
+            flushed.insert(name);
         }
         Ok(())
     }
@@ -445,3 +471,6 @@ fn random() -> Result<u64, StoreError> {
     rustix::rand::getrandom(&mut bytes, flags).map_err(StoreError::Random)?;
     Ok(u64::from_le_bytes(bytes))
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use remora::channel::deadline;
 use remora::threads::without_signals;
 
 /// A thread that wakes tasks. It ends when this is dropped.
@@ -71,7 +72,7 @@ impl Timer {
 
     /// Ready after so long.
     pub(super) fn sleep(&self, time: Duration) -> Sleep {
-        Sleep { shared: self.0.clone(), at: Instant::now() + time, number: None }
+        Sleep { shared: self.0.clone(), at: deadline(time), number: None }
     }
 
     /// What a future comes to, if that is within this time.
@@ -149,6 +150,7 @@ mod tests {
         let timer = Timer::start().unwrap();
         let wait = |future| remora::wait_for(future, LONG).unwrap();
         assert_eq!(wait(timer.within(LONG, ready(Some(7)))), Some(Some(7)));
+        assert_eq!(wait(timer.within(Duration::MAX, ready(Some(7)))), Some(Some(7)));
         let soon = Duration::from_millis(1);
         let never = timer.within(soon, pending::<Option<u32>>());
         assert_eq!(remora::wait_for(never, LONG).unwrap(), None);

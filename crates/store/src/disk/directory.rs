@@ -158,24 +158,7 @@ impl File for fs::File {
 mod tests {
     use super::*;
     use crate::disk::read_full;
-
-    /// A directory of this test's own, removed at the end.
-    struct Temporary(PathBuf);
-
-    impl Temporary {
-        fn new(name: &str) -> Temporary {
-            let name = format!("remora-store-{name}-{}", std::process::id());
-            let path = std::env::temp_dir().join(name);
-            fs::create_dir_all(&path).unwrap();
-            Temporary(path)
-        }
-    }
-
-    impl Drop for Temporary {
-        fn drop(&mut self) {
-            _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use crate::disk::temporary::Temporary;
 
     #[test]
     fn files_are_written_read_renamed_and_removed() {

@@ -61,6 +61,8 @@ pub(crate) enum Fate {
     Waits(EventFlags),
     /// It has more to do at once.
     Again,
+    /// It has more to do when a pause has ended.
+    Later,
     /// It is over.
     Ends,
 }
@@ -343,6 +345,7 @@ impl Connection {
             _ if !is_sent => Fate::Waits(EventFlags::OUT),
             Next::Close => Fate::Ends,
             Next::Send => Fate::Again,
+            Next::Wait => Fate::Later,
             Next::Read(_) => Fate::Waits(EventFlags::IN),
         }
     }

@@ -89,7 +89,7 @@ pub enum Change<'v> {
 
 /// Why a change was not made. Nothing has changed.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-pub enum Refused {
+pub enum ChangeRefused {
     /// The key is empty or too long.
     #[error("a key is 1 to {limit} bytes long")]
     Key {
@@ -163,13 +163,14 @@ pub trait Keyspace: Send + Sync + Debug {
         key: &[u8],
         now: u64,
         decide: Decide<'_, '_>,
-    ) -> Result<Option<u64>, Refused>;
+    ) -> Result<Option<u64>, ChangeRefused>;
 
     /// Puts all pairs, in order, or none of them. The answer is the version of the last one.
     ///
     /// # Errors
     /// If they cannot be put.
-    fn put_all(&self, ts: TablespaceId, pairs: &[Pair<'_>], now: u64) -> Result<u64, Refused>;
+    fn put_all(&self, ts: TablespaceId, pairs: &[Pair<'_>], now: u64)
+    -> Result<u64, ChangeRefused>;
 
     /// Shows keys from where `cursor` says, about `budget` of them. Each key that is there during
     /// a whole walk is shown at least once. The answer is where to go on; 0 is the end.
@@ -189,7 +190,7 @@ pub trait Keyspace: Send + Sync + Debug {
         now: u64,
         selection: &Selection,
         visit: Row<'_>,
-    ) -> Result<u64, Refused>;
+    ) -> Result<u64, ChangeRefused>;
 
     /// A place where a walk may begin, chosen by `seed`.
     fn somewhere(&self, seed: u64) -> u64;
@@ -210,7 +211,7 @@ pub trait Keyspace: Send + Sync + Debug {
     ///
     /// # Errors
     /// If the log cannot take it.
-    fn flush(&self, ts: TablespaceId, now: u64) -> Result<u64, Refused>;
+    fn flush(&self, ts: TablespaceId, now: u64) -> Result<u64, ChangeRefused>;
 
     /// Whether keys are let go where memory is short.
     fn evicts(&self) -> bool {
@@ -224,7 +225,7 @@ pub trait Keyspace: Send + Sync + Debug {
     ///
     /// # Errors
     /// If it cannot be made.
-    fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused>;
+    fn tablespace(&self, name: &str) -> Result<TablespaceId, ChangeRefused>;
 
     /// The bytes that a key takes with its value and all that belongs to it.
     fn bytes_of(&self, ts: TablespaceId, key: &[u8], now: u64) -> Option<u64>;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::front::keyspace::{
-    Change, Decide, Found, Keyspace, LetGo, Pair, Refused, Row, Seen, Visit,
+    Change, ChangeRefused, Decide, Found, Keyspace, LetGo, Pair, Row, Seen, Visit,
 };
 use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
 use crate::journal::{Journal, JournalError};
@@ -98,25 +98,25 @@ fn change(change: Change<'_>) -> store::Change<'_> {
     }
 }
 
-impl From<JournalError> for Refused {
-    fn from(error: JournalError) -> Refused {
+impl From<JournalError> for ChangeRefused {
+    fn from(error: JournalError) -> ChangeRefused {
         match error {
-            JournalError::Failed(why) => Refused::Log(why),
-            JournalError::TooLong(why) => Refused::Other(why),
+            JournalError::Failed(why) => ChangeRefused::Log(why),
+            JournalError::TooLong(why) => ChangeRefused::Other(why),
         }
     }
 }
 
-impl From<UpdateError> for Refused {
-    fn from(error: UpdateError) -> Refused {
+impl From<UpdateError> for ChangeRefused {
+    fn from(error: UpdateError) -> ChangeRefused {
         match error {
-            UpdateError::Key(_) => Refused::Key { limit: KEY_MAX },
-            UpdateError::Value(_) => Refused::Value { limit: VALUE_MAX },
+            UpdateError::Key(_) => ChangeRefused::Key { limit: KEY_MAX },
+            UpdateError::Value(_) => ChangeRefused::Value { limit: VALUE_MAX },
             UpdateError::Memory { .. } | UpdateError::Quota { .. } | UpdateError::Crowded => {
-                Refused::Memory(error.to_string())
+                ChangeRefused::Memory(error.to_string())
             }
             UpdateError::Journal(why) => why.into(),
-            UpdateError::Tablespace(_) => Refused::Other(error.to_string()),
+            UpdateError::Tablespace(_) => ChangeRefused::Other(error.to_string()),
         }
     }
 }
@@ -161,7 +161,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         key: &[u8],
         now: u64,
         decide: Decide<'_, '_>,
-    ) -> Result<Option<u64>, Refused> {
+    ) -> Result<Option<u64>, ChangeRefused> {
         let updated = self.store.update(ts, key, now, &mut |old, scratch| {
             let Some(old) = old else { return change(decide(None, scratch)) };
             let fetched = OnceCell::new();
@@ -185,7 +185,12 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         Ok((updated.changed != Changed::Kept).then_some(updated.version))
     }
 
-    fn put_all(&self, ts: TablespaceId, pairs: &[Pair<'_>], now: u64) -> Result<u64, Refused> {
+    fn put_all(
+        &self,
+        ts: TablespaceId,
+        pairs: &[Pair<'_>],
+        now: u64,
+    ) -> Result<u64, ChangeRefused> {
         Ok(self.store.put_all(ts, pairs, now)?)
     }
 
@@ -211,8 +216,8 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         now: u64,
         selection: &Selection,
         visit: Row<'_>,
-    ) -> Result<u64, Refused> {
-        let plan = Plan::new(selection).map_err(|error| Refused::Other(error.to_string()))?;
+    ) -> Result<u64, ChangeRefused> {
+        let plan = Plan::new(selection).map_err(|error| ChangeRefused::Other(error.to_string()))?;
         let (mut sieve, mut bytes) = (Sieve::new(selection), 0);
         Ok(self.walk(ts, cursor, budget, now, &mut |item| {
             let mut goes_on = true;
@@ -251,7 +256,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         self.store.classes(ts)
     }
 
-    fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, Refused> {
+    fn flush(&self, ts: TablespaceId, _now: u64) -> Result<u64, ChangeRefused> {
         Ok(self.store.flush(ts)?)
     }
 
@@ -263,7 +268,7 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
         self.store.tablespace(name)
     }
 
-    fn tablespace(&self, name: &str) -> Result<TablespaceId, Refused> {
+    fn tablespace(&self, name: &str) -> Result<TablespaceId, ChangeRefused> {
         if let Some(id) = self.store.tablespace(name) {
             return Ok(id);
         }
@@ -273,10 +278,12 @@ impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
             // Another thread was faster.
             Err(TablespaceError::Exists(_)) => {
                 let there = self.store.tablespace(name);
-                there.ok_or_else(|| Refused::Other(format!("the tablespace {name} comes and goes")))
+                there.ok_or_else(|| {
+                    ChangeRefused::Other(format!("the tablespace {name} comes and goes"))
+                })
             }
             Err(TablespaceError::Journal(why)) => Err(why.into()),
-            Err(other) => Err(Refused::Other(other.to_string())),
+            Err(other) => Err(ChangeRefused::Other(other.to_string())),
         }
     }
 

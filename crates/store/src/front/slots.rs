@@ -275,12 +275,13 @@ impl Shard {
                 if here.any(|other| other != first) {
                     return Verdict::Split;
                 }
-                if !first {
-                    return Verdict::Ask(slot);
-                }
+                // One that has ended here meanwhile is on its way still: what is put there now, it
+                // would come over.
                 let mut keys = keys;
-                let is_stopped = wanted.writes && keys.any(|key| self.is_in_transit(key));
-                if is_stopped { Verdict::InTransit } else { Verdict::Here }
+                if wanted.writes && keys.any(|key| self.is_in_transit(key)) {
+                    return Verdict::InTransit;
+                }
+                if first { Verdict::Here } else { Verdict::Ask(slot) }
             }
         }
     }
@@ -384,6 +385,9 @@ mod tests {
         assert_eq!(judge(&[b"{x}a"], READS), Here);
         assert_eq!(judge(&[b"{x}a"], WRITES), InTransit);
         assert_eq!(judge(&[b"{x}b"], WRITES), Here);
+        // One whose time has ended meanwhile comes there nevertheless, after what is put there now.
+        let ended = |wanted| shard.judge([&b"{x}a"[..]].into_iter(), wanted, |_| false);
+        assert_eq!((ended(READS), ended(WRITES)), (Ask(x), InTransit));
         assert_eq!((judge(&[], READS), judge(&[], WRITES)), (Here, InTransit));
     }
 }

@@ -58,6 +58,10 @@ pub(crate) struct Worker {
     answered: usize,
     /// Connections that have more to do at once.
     again: BTreeSet<usize>,
+    /// Connections that have more to do when a pause has ended.
+    later: BTreeSet<usize>,
+    /// Whether the pause that they wait for is of all commands.
+    is_whole_pause: bool,
     checked_ms: u64,
 }
 
@@ -82,6 +86,8 @@ impl Worker {
             touched: Vec::new(),
             answered: 0,
             again: BTreeSet::new(),
+            later: BTreeSet::new(),
+            is_whole_pause: false,
             checked_ms: 0,
         };
         worker.listen(true)?;
@@ -105,7 +111,7 @@ impl Worker {
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
         while !self.turn.world.is_stopping.load(Relaxed) {
-            let wait_ms = if self.again.is_empty() { TICK_MS } else { 0 };
+            let wait_ms = if self.again.is_empty() { self.tick_ms() } else { 0 };
             let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms as i64 * 1_000_000 };
             events.clear();
             match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&wait)) {
@@ -116,6 +122,7 @@ impl Worker {
                 }
             }
             self.turn.begin();
+            self.end_pause();
             for event in &events {
                 self.hear(event.data.u64(), event.flags);
             }
@@ -127,6 +134,35 @@ impl Worker {
         }
         for slot in 0..self.slots.len() {
             self.end(slot);
+        }
+    }
+
+    /// How long a thread waits when nothing comes.
+    fn tick_ms(&self) -> u64 {
+        if self.later.is_empty() {
+            return TICK_MS;
+        }
+        TICK_MS.min(self.turn.world.pause.left(self.turn.now).0)
+    }
+
+    /// Has connections go on that have waited for a pause which is over, or of which they are no
+    /// part any more.
+    fn end_pause(&mut self) {
+        let (left_ms, is_whole) = self.turn.world.pause.left(self.turn.now);
+        let was_whole = std::mem::replace(&mut self.is_whole_pause, is_whole);
+        if left_ms == 0 || was_whole != is_whole {
+            self.again.extend(&self.later);
+            self.turn.world.pause.forget(self.turn.now);
+        }
+    }
+
+    /// Notes whether a connection waits for the end of a pause.
+    fn hold_back(&mut self, slot: usize, waits: bool) {
+        let held_back = &self.turn.world.held_back;
+        match waits {
+            true if self.later.insert(slot) => _ = held_back.fetch_add(1, Relaxed),
+            false if self.later.remove(&slot) => _ = held_back.fetch_sub(1, Relaxed),
+            _ => {}
         }
     }
 
@@ -155,6 +191,10 @@ impl Worker {
 
     fn carry_out(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        if connection.client.kill.load(Relaxed) {
+            // What was answered before may go yet.
+            return self.touched.push(slot);
+        }
         let before = std::mem::take(&mut self.turn.version);
         connection.turn(&mut self.turn, &mut self.spares);
         connection.waits |= self.turn.version > 0;
@@ -195,8 +235,12 @@ impl Worker {
 
     fn send(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
-        let flags = match connection.send(&mut self.turn, &mut self.spares) {
+        let fate = connection.send(&mut self.turn, &mut self.spares);
+        self.hold_back(slot, fate == Fate::Later);
+        let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
+        let flags = match fate {
             Fate::Ends => return self.end(slot),
+            Fate::Later => epoll::EventFlags::empty(),
             Fate::Again => {
                 self.again.insert(slot);
                 epoll::EventFlags::empty()
@@ -273,6 +317,7 @@ impl Worker {
             connection.leave(&self.turn.world);
             self.free.push(slot);
             self.again.remove(&slot);
+            self.hold_back(slot, false);
         }
     }
 
@@ -297,7 +342,7 @@ impl Worker {
             let is_stale = connection.relayed_to().is_some_and(is_old);
             if connection.client.kill.load(Relaxed) || is_stale {
                 self.end(slot);
-            } else if connection.is_idle(now, idle_s) {
+            } else if !self.later.contains(&slot) && connection.is_idle(now, idle_s) {
                 self.turn.counts.connections_idle.add(1);
                 self.end(slot);
             }

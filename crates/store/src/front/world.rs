@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::front::clients::{CLIENTS_MAX, Clients};
-use crate::front::keyspace::{Keeper, Keyspace, LetGo, Refused, TablespaceId};
+use crate::front::keyspace::{ChangeRefused, Keeper, Keyspace, LetGo, TablespaceId};
 use crate::front::memcached::Leases;
 use crate::stats::{Counts, Stats};
-use crate::way::kernel::now_ms;
+use crate::way::clock::now_ms;
 
 /// How many numbered databases Redis' clients have.
 pub const DATABASES: usize = 16;
@@ -86,6 +86,53 @@ impl Settings {
     }
 }
 
+/// Which commands of Redis' clients wait, and until when.
+#[derive(Debug, Default)]
+pub(crate) struct Pause(AtomicU64);
+
+impl Pause {
+    /// Begins one of so many ms, of all commands or of those that write; where there is one
+    /// already, it ends with the later of both, and is the stricter one.
+    pub(crate) fn begin(&self, now: u64, for_ms: u64, all: bool) {
+        let until = if for_ms == 0 { 0 } else { now.saturating_add(for_ms).min(u64::MAX >> 1) };
+        let merge = |word: u64| {
+            let word = if word >> 1 > now { word } else { 0 };
+            Some((word >> 1).max(until) << 1 | word & 1 | u64::from(all))
+        };
+        // It always succeeds: there is always another word.
+        let _ = self.0.fetch_update(Relaxed, Relaxed, merge);
+    }
+
+    pub(crate) fn end(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// Forgets one that is over.
+    pub(crate) fn forget(&self, now: u64) {
+        let is_over = |word: u64| (word != 0 && word >> 1 <= now).then_some(0);
+        // Else there is nothing to forget.
+        let _ = self.0.fetch_update(Relaxed, Relaxed, is_over);
+    }
+
+    /// Whether there is one, or was one that nobody has forgotten yet.
+    #[inline]
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// Whether a command waits.
+    pub(crate) fn holds(&self, now: u64, writes: bool) -> bool {
+        let word = self.0.load(Relaxed);
+        now < word >> 1 && (writes || word & 1 == 1)
+    }
+
+    /// How long it is still, in ms, and whether it is of all commands.
+    pub(crate) fn left(&self, now: u64) -> (u64, bool) {
+        let word = self.0.load(Relaxed);
+        ((word >> 1).saturating_sub(now), word & 1 == 1)
+    }
+}
+
 /// What all connections share.
 #[derive(Debug)]
 pub struct World {
@@ -98,6 +145,9 @@ pub struct World {
     /// What can be set.
     pub settings: Settings,
     pub(crate) clients: Clients,
+    pub(crate) pause: Pause,
+    /// Connections whose next command waits for the end of a pause.
+    pub(crate) held_back: AtomicU64,
     /// What was let go when counting began anew: keys evicted, and expired.
     let_go: [AtomicU64; 2],
     /// Bytes that all connections make the server keep.
@@ -139,6 +189,8 @@ impl World {
             stats: Arc::default(),
             settings: Settings::default(),
             clients: Clients::default(),
+            pause: Pause::default(),
+            held_back: 0.into(),
             let_go: Default::default(),
             buffered: 0.into(),
             gate: (threads > 1).then(RwLock::default),
@@ -190,22 +242,26 @@ impl World {
     }
 
     /// The tablespace of a numbered database, made at its first use.
-    pub(crate) fn database(&self, index: usize) -> Result<TablespaceId, Refused> {
-        let no_such = || Refused::Other("DB index is out of range".to_owned());
+    pub(crate) fn database(&self, index: usize) -> Result<TablespaceId, ChangeRefused> {
+        let no_such = || ChangeRefused::Other("DB index is out of range".to_owned());
         let cell = self.databases.get(index).ok_or_else(no_such)?;
         if self.is_clustered && index != 0 {
-            return Err(Refused::Other("a cluster has database 0 only".to_owned()));
+            return Err(ChangeRefused::Other("a cluster has database 0 only".to_owned()));
         }
         // The name is made only for the first use: this is on the way of each command.
         cell.get().map_or_else(|| self.named(cell, &format!("db{index}")), |id| Ok(*id))
     }
 
     /// The tablespace of memcached's clients.
-    pub(crate) fn memcached(&self) -> Result<TablespaceId, Refused> {
+    pub(crate) fn memcached(&self) -> Result<TablespaceId, ChangeRefused> {
         if self.is_shared { self.database(0) } else { self.named(&self.memcached, MEMCACHED) }
     }
 
-    fn named(&self, cell: &OnceLock<TablespaceId>, name: &str) -> Result<TablespaceId, Refused> {
+    fn named(
+        &self,
+        cell: &OnceLock<TablespaceId>,
+        name: &str,
+    ) -> Result<TablespaceId, ChangeRefused> {
         if let Some(id) = cell.get() {
             return Ok(*id);
         }
@@ -347,6 +403,8 @@ pub enum Next {
     Read(usize),
     /// To have its replies sent before it goes on with what it has.
     Send,
+    /// To have its replies sent, and to go on with what it has when a pause has ended.
+    Wait,
     /// To have its replies sent, and then to be ended.
     Close,
     /// To have all that follows relayed to the node there: it serves memcached's clients.

@@ -276,9 +276,9 @@ impl Log {
     /// While `repeat` makes the change of the record at `position` again as a client would, the log
     /// answers that position, and notes which keys are evicted for it.
     pub(crate) fn repeating<T>(&self, position: Position, repeat: impl FnOnce() -> T) -> T {
-        self.lock().mode = Mode::Repeating(position);
+        let before = std::mem::replace(&mut self.lock().mode, Mode::Repeating(position));
         let repeated = repeat();
-        self.lock().mode = Mode::Opening;
+        self.lock().mode = before;
         repeated
     }
 

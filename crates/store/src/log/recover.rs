@@ -16,15 +16,11 @@ use crate::codec::Codec;
 use crate::disk::Disk;
 use crate::item::VALUE_MAX;
 use crate::journal::{Journal, Record};
+use crate::layout::{BUCKET, PARTITIONS_MAX};
 use crate::memory::Memory;
 use crate::snapshot::{self, Loaded};
 use crate::store::{self, Change, Expiry, OpenError, Store, UpdateError, Value};
 use crate::tablespace::TablespaceId;
-
-/// At least so many bytes of index are a bucket, and at most so many partitions has a table: a
-/// sweep of as many buckets sees all of them.
-const BUCKET: u64 = 64;
-const PARTITIONS: u64 = 1 << 16;
 
 /// A store that was read back.
 pub struct Recovered<M: Memory, D: Disk> {
@@ -164,6 +160,9 @@ pub struct Player<'s, M, J> {
     /// Tablespaces that a snapshot does not have, since they were dropped when it was begun, and of
     /// which the log has changes still: it drops them later.
     gone: BTreeSet<u16>,
+    /// Tablespaces that were dropped: what the log has of them behind that says nothing, until one
+    /// of the same number is created.
+    dropped: BTreeSet<u16>,
     /// Values that found no room, by tablespace and key: items that have expired are in their way,
     /// and go when all records are carried out.
     deferred: BTreeMap<(u16, Vec<u8>), Deferred>,
@@ -191,8 +190,8 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
     /// A player for a store in which nothing is. `step_ms` is how long it keeps blocks for readers,
     /// and a little more.
     pub fn new(store: &'s Store<M, J>, step_ms: u64) -> Player<'s, M, J> {
-        let (gone, deferred) = (BTreeSet::new(), BTreeMap::new());
-        Player { store, gone, deferred, now_ms: 0, step_ms }
+        let (gone, dropped, deferred) = Default::default();
+        Player { store, gone, dropped, deferred, now_ms: 0, step_ms }
     }
 
     /// Carries out the next record.
@@ -203,9 +202,13 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
     pub fn play(&mut self, position: Position, fields: &Fields<'_>) -> Result<(), String> {
         let known = || self.store.tablespaces().iter().any(|info| info.id.0 == fields.tablespace);
         match fields.operation {
-            Operation::Drop => _ = self.gone.remove(&fields.tablespace),
+            Operation::Drop => {
+                self.gone.remove(&fields.tablespace);
+                self.dropped.insert(fields.tablespace);
+            }
             Operation::Create => with_record(fields, |record| self.make_way(position, record))?,
             _ if self.gone.contains(&fields.tablespace) => return Ok(()),
+            _ if self.dropped.contains(&fields.tablespace) => return Ok(()),
             Operation::Put | Operation::Touch | Operation::Delete => {}
             Operation::Flush if !known() => return Ok(()),
             Operation::Epoch | Operation::Request | Operation::Done => return Ok(()),
@@ -248,7 +251,7 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
         };
         let mut value = Vec::new();
         codec.decode(stored, VALUE_MAX, &mut value).map_err(|error| error.to_string())?;
-        self.now_ms += self.step_ms;
+        self.free_retired();
         let (store, now) = (self.store, self.now_ms);
         let (value, expiry) = (Value::Given(&value), Expiry::of_item(expires_ms));
         let put = Change::Put { value, flags, expiry };
@@ -257,6 +260,13 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
             repeated = store.update(tablespace, key, now, &mut |_, _| put).map(drop);
         });
         repeated.map_err(|error| error.to_string())
+    }
+
+    /// Frees all blocks whose items have gone: there are no readers whom they are kept for.
+    fn free_retired(&mut self) {
+        self.now_ms += self.step_ms;
+        self.store.note_time(self.now_ms);
+        while self.store.free_all_retired() {}
     }
 
     /// Keeps a value for later, if its tablespace may have items that have expired.
@@ -314,9 +324,13 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
         if self.deferred.is_empty() {
             return Ok(());
         }
-        let buckets = self.store.index_bytes() / BUCKET + PARTITIONS;
+        // As many buckets as there are, and the one that is begun in each partition.
+        let buckets = self.store.index_bytes() / BUCKET + PARTITIONS_MAX;
         self.store.sweep(now_ms, u32::try_from(buckets).unwrap_or(u32::MAX));
         self.now_ms = now_ms;
+        self.free_retired();
+        // The store's time goes on with the machine's: were it far ahead, blocks would rest long.
+        self.step_ms = 0;
         for ((space, key), deferred) in std::mem::take(&mut self.deferred) {
             let Deferred { position, codec, flags, expires_ms, stored } = deferred;
             let (tablespace, key, stored) = (TablespaceId(space), &key[..], &stored[..]);
@@ -342,6 +356,7 @@ impl<'s, M: Memory, J: Repeats> Player<'s, M, J> {
     fn make_way(&mut self, position: Position, record: &Record<'_>) -> Result<(), String> {
         let Record::Create { tablespace, options } = record else { return Ok(()) };
         self.gone.remove(&tablespace.0);
+        self.dropped.remove(&tablespace.0);
         for other in self.store.tablespaces() {
             let (number, name) = (other.id == *tablespace, other.options.name == options.name);
             if number != name {

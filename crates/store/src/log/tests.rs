@@ -6,6 +6,11 @@ use super::append::{Group, Wake, Work};
 use super::*;
 use crate::disk::{Disk, Fault, Faulty};
 
+#[path = "../../tests/support/random.rs"]
+mod random;
+
+use random::Random;
+
 /// A log on a disk, and what was appended to it, by counter from 1 on.
 struct World {
     disk: Arc<Faulty>,
@@ -123,15 +128,6 @@ fn what_was_read_back_outlives_the_machine() {
         assert_eq!(left, appended, "seed {seed}, step {step} after {before}");
     }
     assert!(failed >= 40, "{failed}");
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (self.0 >> 33) % limit
-    }
 }
 
 const POLICIES: [Fsync; 3] = [Fsync::Always, Fsync::EverySecond, Fsync::No];

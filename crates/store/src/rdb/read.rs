@@ -3,10 +3,8 @@
 use std::io::Read;
 
 use super::source::Source;
-use super::{NEWEST, OLDEST, RdbError, RdbReport, op, skip};
-use crate::log::{MAX_KEY, MAX_VALUE};
-
-const STRING: u8 = 0;
+use super::{NEWEST, OLDEST, RdbError, RdbReport, STRING, op, skip};
+use crate::item::{KEY_MAX, VALUE_MAX};
 
 /// A string of an RDB file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,8 +101,8 @@ impl<R: Read> RdbReader<R> {
 
     /// Reads a key and its value; answers whether the store takes such.
     fn string(&mut self) -> Result<bool, RdbError> {
-        let key = self.source.string(MAX_KEY, &mut self.key)?;
-        let value = self.source.string(MAX_VALUE, &mut self.value)?;
+        let key = self.source.string(KEY_MAX, &mut self.key)?;
+        let value = self.source.string(VALUE_MAX, &mut self.value)?;
         Ok(key && value)
     }
 

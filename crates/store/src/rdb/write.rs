@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-use super::{WRITTEN, op};
+use super::{STRING, WRITTEN, op};
 
 /// Writes strings as an RDB file.
 pub struct RdbWriter<W> {
@@ -51,7 +51,7 @@ impl<W: Write> RdbWriter<W> {
             head.push(op::EXPIRES_MS);
             head.extend_from_slice(&expires_ms.to_le_bytes());
         }
-        head.push(0);
+        head.push(STRING);
         length(key.len() as u64, &mut head);
         head.extend_from_slice(key);
         length(value.len() as u64, &mut head);
@@ -78,7 +78,7 @@ impl<W: Write> RdbWriter<W> {
     }
 }
 
-fn length(length: u64, bytes: &mut Vec<u8>) {
+pub(super) fn length(length: u64, bytes: &mut Vec<u8>) {
     match length {
         0..64 => bytes.push(length as u8),
         64..0x4000 => bytes.extend_from_slice(&(0x4000 | length as u16).to_be_bytes()),

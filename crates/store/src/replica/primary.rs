@@ -583,6 +583,26 @@ impl Replica {
         Ok(())
     }
 
+    /// The nodes that this primary brings up, and whether each is connected. None at others.
+    pub fn learners(&self) -> impl Iterator<Item = (NodeId, bool)> {
+        let peers = match &self.role {
+            Role::Primary(primary) => Some(&primary.peers),
+            Role::Idle | Role::Fencing(_) | Role::Backup(_) => None,
+        };
+        let learners = peers.into_iter().flatten().filter(|(_, peer)| peer.is_learner);
+        learners.map(|(node, peer)| (*node, peer.progress != Progress::Away))
+    }
+
+    /// Brings a node up no more, if it is one that has no vote.
+    pub fn give_up(&mut self, node: NodeId) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        if primary.peers.get(&node).is_some_and(|peer| peer.is_learner) {
+            primary.peers.remove(&node);
+            self.joining.remove(&node);
+            self.outputs.push_back(Output::Disconnect { from: node });
+        }
+    }
+
     /// Takes a member's vote away.
     ///
     /// # Errors

@@ -55,11 +55,12 @@ impl Replica {
         primary.spans.back().is_some_and(|span| span.done.is_none())
     }
 
-    /// Whether its store is as the group's was at some time: a copy is not, before what changed
-    /// while it was made is carried out.
+    /// Whether its store is as the group's was at some time. A copy is not, before what changed
+    /// while it was made is carried out; nor is what a former primary has, before what it has
+    /// carried out by itself is decided.
     #[must_use]
     pub fn is_of_one_time(&self) -> bool {
-        self.applied.position >= self.copied_until
+        (self.copied_until..=self.committed).contains(&self.applied.position)
     }
 
     /// Logs that the transaction is whole, if it has changed anything. There is room for that.

@@ -156,7 +156,7 @@ fn scan_all(
         let longest = if is_long { usize::MAX } else { bounds.longest };
         let wanted = Wanted { space: world.space, now: 1, longest, plan };
         let Bounds { items, bytes, mut room, .. } = bounds;
-        let mut budget = Budget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
+        let mut budget = ScanBudget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
         let went = world.store.scan_within(&wanted, cursor, &mut budget, &mut |copied| {
             let mut value = Vec::new();
             copied.item.codec.decode(copied.item.stored, VALUE_MAX, &mut value).unwrap();

@@ -58,6 +58,15 @@ impl Schema {
         }
         Ok(())
     }
+
+    /// Whether a value is a row that can be written again from what its columns show: bytes that
+    /// are no text, and days that are no date, cannot.
+    pub fn is_shown_whole(&self, value: &[u8]) -> bool {
+        let shown: Vec<String> = self.columns().iter().map(|c| c.show(value).to_string()).collect();
+        let mut again = Vec::with_capacity(value.len());
+        let written = self.write_row(shown.iter().map(String::as_str), &mut again);
+        written.is_ok() && again == value
+    }
 }
 
 impl Column {
@@ -111,20 +120,35 @@ impl Column {
         Shown { column: self, row }
     }
 
-    fn write_value(&self, row: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = usize::from(self.offset);
-        let place = row.get(at..).unwrap_or_default();
-        let place = match self.of {
+    /// As [`Column::show`], in bytes: text as it is in the row, also where it is no UTF-8.
+    pub fn show_bytes(&self, row: &[u8]) -> Vec<u8> {
+        match number_at(self) {
+            None => self.text(row).to_vec(),
+            Some(_) => self.show(row).to_string().into_bytes(),
+        }
+    }
+
+    /// The bytes of the column in a row.
+    fn place<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        let place = row.get(usize::from(self.offset)..).unwrap_or_default();
+        match self.of {
             Type::Text => place,
             of => place.get(..usize::from(of.width())).unwrap_or_default(),
-        };
+        }
+    }
+
+    /// The text of a column that holds text.
+    fn text<'a>(&self, row: &'a [u8]) -> &'a [u8] {
+        let place = self.place(row);
+        let zeroes = place.iter().rev().take_while(|byte| **byte == 0).count();
+        let len = if self.of == Type::Text { place.len() } else { place.len() - zeroes };
+        &place[..len]
+    }
+
+    fn write_value(&self, row: &[u8], f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match number_at(self) {
-            None => {
-                let zeroes = place.iter().rev().take_while(|byte| **byte == 0).count();
-                let len = if self.of == Type::Text { place.len() } else { place.len() - zeroes };
-                f.write_str(&String::from_utf8_lossy(&place[..len]))
-            }
-            Some(_) if place.is_empty() => Ok(()),
+            None => f.write_str(&String::from_utf8_lossy(self.text(row))),
+            Some(_) if self.place(row).is_empty() => Ok(()),
             Some(number) => self.write_number(number.number(number.key(row)), f),
         }
     }

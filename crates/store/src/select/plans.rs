@@ -39,7 +39,7 @@ pub struct Planned {
 
 /// Why a request for rows is refused.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum Refused {
+pub enum PlanRefused {
     /// Its bytes are no selection.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -53,7 +53,7 @@ impl Planned {
     ///
     /// # Errors
     /// The bytes are no selection, or it has no plan.
-    pub fn new(bytes: &[u8]) -> Result<Planned, Refused> {
+    pub fn new(bytes: &[u8]) -> Result<Planned, PlanRefused> {
         let selection = Selection::parse(bytes)?;
         let plan = Plan::new(&selection)?;
         Ok(Planned { selection, plan })
@@ -70,7 +70,7 @@ impl Plans {
     ///
     /// # Errors
     /// The bytes are no selection, or it has no plan.
-    pub fn get(&mut self, bytes: &[u8]) -> Result<Arc<Planned>, Refused> {
+    pub fn get(&mut self, bytes: &[u8]) -> Result<Arc<Planned>, PlanRefused> {
         match self.find(bytes) {
             Some(planned) => Ok(planned),
             None => Ok(self.keep(bytes, Planned::new(bytes)?)),
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_is_refused_is_not_kept() {
         let mut plans = Plans::default();
-        assert_eq!(plans.get(&[]).unwrap_err(), Refused::Wire(WireError::CutOff));
+        assert_eq!(plans.get(&[]).unwrap_err(), PlanRefused::Wire(WireError::CutOff));
         assert!(plans.kept.is_empty());
     }
 }

@@ -189,12 +189,6 @@ impl Schema {
         self.fixed
     }
 
-    /// Whether a value has room for all columns, and nothing behind them.
-    pub fn is_row(&self, value: &[u8]) -> bool {
-        let fixed = usize::from(self.fixed());
-        value.len() == fixed || self.has_text() && value.len() > fixed
-    }
-
     /// Whether text of any length follows the columns of fixed place.
     pub fn has_text(&self) -> bool {
         self.columns.last().is_some_and(|last| last.of == Type::Text)

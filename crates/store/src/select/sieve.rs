@@ -34,7 +34,7 @@ pub struct Sieve {
     row: Vec<u8>,
 }
 
-/// The rows of a value that is stored.
+/// Values as they are stored, each a row.
 #[derive(Clone, Copy, Debug)]
 pub struct Stored<'a> {
     /// Memory that holds values, and that nobody changes meanwhile.

@@ -15,9 +15,10 @@ use crate::memory::Memory;
 use crate::snapshot::{SaveError, Saved, Snapshots};
 use crate::store::Store;
 use crate::way::call::{Operation, Refused};
+use crate::way::clock::now_ms;
 use crate::way::execute::{Effort, execute_with};
 use crate::way::info::SpaceInfo;
-use crate::way::kernel::{Executed, Served, now_ms};
+use crate::way::kernel::{Executed, Served};
 
 /// How often the length of the log is looked at.
 const LOOK: Duration = Duration::from_millis(200);

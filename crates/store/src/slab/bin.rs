@@ -19,6 +19,13 @@ pub(super) struct Span {
     draining: bool,
 }
 
+impl Span {
+    fn in_use(&self, class: &Class) -> Vec<u32> {
+        let is_used = |block: &u32| self.used[*block as usize / 64] >> (block % 64) & 1 != 0;
+        (0..class.blocks).filter(is_used).collect()
+    }
+}
+
 /// Spans of one size. The fullest that are not full give blocks, so that others become empty.
 #[derive(Debug, Default)]
 pub(super) struct Bin {
@@ -132,8 +139,15 @@ impl Bin {
         }
         let span = self.spans[number as usize].as_mut()?;
         span.draining = true;
-        let is_used = |block: &u32| span.used[*block as usize / 64] >> (block % 64) & 1 != 0;
-        Some((number, span.first, (0..class.blocks).filter(is_used).collect()))
+        Some((number, span.first, span.in_use(class)))
+    }
+
+    /// The first page of one of the spans, chosen by `seed`, and its blocks in use.
+    pub(super) fn some_in_use(&self, seed: u64, class: &Class) -> Option<(u32, Vec<u32>)> {
+        let mut spans = self.spans.iter().flatten().filter(|span| span.count > 0);
+        let count = spans.clone().count();
+        let span = spans.nth(seed as usize % count.max(1))?;
+        Some((span.first, span.in_use(class)))
     }
 
     /// Gives up the current span if it is empty: its first page, which is the caller's now.

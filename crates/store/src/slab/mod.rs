@@ -285,6 +285,19 @@ impl Blocks {
         None
     }
 
+    /// The blocks in use of one of a tablespace's spans, chosen by `seed`: none if it has none.
+    pub(crate) fn some_in_use(&self, space: TablespaceId, seed: u64) -> Vec<u64> {
+        let count = self.classes.len();
+        let first = seed as usize % count;
+        let mut spans = (first..first + count).map(|index| index % count).filter_map(|index| {
+            let class = &self.classes[index];
+            let (first, blocks) = self.bin(space, index)?.some_in_use(seed, class)?;
+            let at = |block: u32| self.page_at(first) + u64::from(block) * class.size;
+            Some(blocks.into_iter().map(at).collect())
+        });
+        spans.next().unwrap_or_default()
+    }
+
     /// Gives back the spans that are kept although they are empty. Returns whether there were any.
     pub(crate) fn give_up_empty(&self, usage: &Usage) -> bool {
         let mut any = false;

@@ -192,7 +192,7 @@ impl<D: Disk> Snapshots<D> {
     ) -> Result<Saved, SaveError> {
         let failed = |error: io::Error| self.failed(&error);
         let mut walk = Walk::begin(store, &self.disk, now_ms()).map_err(failed)?;
-        while walk.step(now_ms()).map_err(failed)? {}
+        while walk.step().map_err(failed)? {}
         let (covered, items, end) = (walk.covered(), walk.items(), walk.needs());
         let _held = store.journal().settle(walk.begun(), end)?;
         let bytes = walk.finish(end).map_err(failed)?;

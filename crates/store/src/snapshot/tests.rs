@@ -205,7 +205,7 @@ impl World {
             None => Walk::begin(store, &self.disk, self.now_ms).ok()?,
         };
         for _ in 0..steps {
-            match walk.step(0) {
+            match walk.step() {
                 Ok(true) => {}
                 Ok(false) => {
                     let (covered, end) = (walk.covered(), walk.needs());
@@ -446,7 +446,7 @@ fn a_snapshot_has_the_flushes_before_it() {
     crate::journal::Journal::append(store.journal(), &record).unwrap();
     store.put(id, b"new", b"2", 0, None, 0).unwrap();
     let mut walk = Walk::begin(&store, &disk, 1).unwrap();
-    while walk.step(1).unwrap() {}
+    while walk.step().unwrap() {}
     let end = walk.needs();
     committer.finish(1);
     assert_eq!(walk.items(), 2);
@@ -463,7 +463,7 @@ fn a_log_that_ends_before_its_snapshot_is_refused() {
     let id = space(&store, "a");
     let mut walk = Walk::begin(&store, &disk, 1).unwrap();
     store.put(id, b"key", b"1", 0, None, 0).unwrap();
-    while walk.step(1).unwrap() {}
+    while walk.step().unwrap() {}
     let end = walk.needs();
     committer.finish(1);
     walk.finish(end).unwrap();
@@ -586,11 +586,55 @@ fn a_quota_that_expired_items_would_fill_is_read_back() {
     }
     committer.finish(100);
     let before = contents(&store);
-    let options = store::Options::new(4 << 20, 5);
+    let options = store::Options { quarantine_ms: 1000, ..store::Options::new(4 << 20, 5) };
     let memory = Heap::new(options.memory_len());
     let read = open(&disk, memory, options, log_options(Fsync::No), 99_000).unwrap();
     let after = contents(&read.store);
     assert!(before.len() >= 5 && before.iter().all(|(key, value)| after.get(key) == Some(value)));
+    // It takes changes, and frees what rests as soon as before.
+    for now in [99_001, 101_010, 101_020] {
+        read.store.put(id, b"later", &[7; 100_000], 0, None, now).unwrap();
+        read.store.delete(id, b"later", now).unwrap();
+        read.store.sweep(now + 1000, 100_000);
+    }
+}
+
+/// A put that saw the tablespace before it was dropped, and was logged after that.
+#[test]
+fn changes_behind_a_drop_say_nothing() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let (dropped, other) = (space(&store, "a"), space(&store, "b"));
+    store.put(other, b"key", b"1", 0, None, 0).unwrap();
+    store.drop_tablespace(dropped).unwrap();
+    let late = crate::journal::Record::Delete { tablespace: dropped, key: b"late" };
+    crate::journal::Journal::append(store.journal(), &late).unwrap();
+    committer.finish(1);
+    let (again, mut committer, _) = recovered(&disk);
+    assert_eq!(contents(&again), contents(&store));
+    // A later tablespace of the same number has its changes.
+    let id = space(&again, "c");
+    assert_eq!(id, dropped);
+    again.put(id, b"key", b"2", 0, None, 0).unwrap();
+    committer.finish(2);
+    assert_eq!(contents(&recovered(&disk).0), contents(&again));
+}
+
+/// A change whose time is before a key's end may be logged after a walk has passed the key.
+#[test]
+fn a_key_that_is_kept_while_a_walk_finds_it_expired_is_not_lost() {
+    let disk = Arc::new(Faulty::new(1));
+    let (store, mut committer, _) = recovered(&disk);
+    let id = space(&store, "a");
+    store.put(id, b"key", b"1", 0, Some(5000), 4000).unwrap();
+    let mut walk = Walk::begin(&store, &disk, 6000).unwrap();
+    while walk.step().unwrap() {}
+    let persist = store.update(id, b"key", 4999, &mut |_, _| Change::Touch { expires_ms: None });
+    persist.unwrap();
+    let end = walk.needs();
+    committer.finish(6000);
+    walk.finish(end).unwrap();
+    assert_eq!(contents(&recovered(&disk).0), contents(&store));
 }
 
 /// Items that expired and were removed, which needs no record, are there again while a log is

@@ -119,18 +119,17 @@ impl<'s, M: Memory, D: Disk, J: Walked> Walk<'s, M, D, J> {
         Ok(Walk { store, file, begun, spaces, cursor: Cursor::START, items: 0 })
     }
 
-    /// Writes some items, but for those that have expired at `now_ms`; answers whether there are
-    /// more.
+    /// Writes some items; answers whether there are more. Those that have expired are among them:
+    /// a change that began before may still give them another expiry, and the log has it.
     ///
     /// # Errors
     ///
     /// What the operating system says: the snapshot cannot be finished then.
-    pub fn step(&mut self, now_ms: u64) -> io::Result<bool> {
+    pub fn step(&mut self) -> io::Result<bool> {
         let Some(space) = self.spaces.last() else { return Ok(false) };
         let (file, items) = (&mut self.file, &mut self.items);
-        let now_ms = if self.store.journal().logs_expiry() { 0 } else { now_ms };
         let mut written = Ok(());
-        self.cursor = self.store.scan(*space, self.cursor, now_ms, STEP, &mut |item| {
+        self.cursor = self.store.scan(*space, self.cursor, 0, STEP, &mut |item| {
             let record = Record::of_item(item);
             // The visitor is called for the rest of a hash after it broke: the first error counts.
             if written.is_ok() {

@@ -135,6 +135,45 @@ fn eviction_at_a_quota_takes_that_tablespaces_items_only() {
     assert_eq!(store.tablespaces()[1].items, info.items, "nothing went for what cannot fit");
 }
 
+/// A small cache finds its own items among very many of others, used ones last.
+#[test]
+fn a_small_cache_beside_a_large_tablespace_takes_everything() {
+    let options = Options::new(64 << 20, 9);
+    let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options).unwrap();
+    let large = store.create_tablespace(&TablespaceOptions::new("large")).unwrap();
+    let cache = TablespaceOptions {
+        quota: Some(1 << 20),
+        eviction: Eviction::Clock,
+        ..TablespaceOptions::new("cache")
+    };
+    let small = store.create_tablespace(&cache).unwrap();
+    for key in 0..400_000u32 {
+        store.put(large, &key.to_le_bytes(), b"value", 0, None, 1).unwrap();
+    }
+    let value = vec![1; 50_000];
+    for key in 0..200u32 {
+        store.put(small, &key.to_le_bytes(), &value, 0, None, 1).unwrap();
+        store.get(small, &0u32.to_le_bytes(), 1, &mut Vec::new());
+    }
+    assert_eq!(store.count(large), 400_000);
+    assert!((15..=20).contains(&store.count(small)), "{}", store.count(small));
+    assert!(get(&store, small, &0u32.to_le_bytes(), 1).is_some(), "what is used stays");
+}
+
+/// What was deleted makes room at a quota, wherever in the index it was.
+#[test]
+fn what_was_deleted_makes_room_at_a_quota() {
+    let (store, _) = with_space(8 << 20);
+    let quota = TablespaceOptions { quota: Some(100_000), ..TablespaceOptions::new("quota") };
+    let space = store.create_tablespace(&quota).unwrap();
+    for key in 0..100u32 {
+        store.put(space, &key.to_le_bytes(), &[1; 60_000], 0, None, 1).unwrap();
+        let more = store.put(space, b"more", &[1; 60_000], 0, None, 1).unwrap_err();
+        assert!(matches!(more, UpdateError::Quota { .. }));
+        store.delete(space, &key.to_le_bytes(), 1).unwrap();
+    }
+}
+
 /// A block that a pin may look at is not written, and one in quarantine not before its time.
 #[test]
 fn blocks_that_may_be_seen_stay_as_they_are() {

@@ -8,7 +8,7 @@ use super::tests::with_space;
 use super::*;
 use crate::item::{Item, Live};
 use crate::layout::{BUCKET, BUCKET_HEADER, SLOT, SLOTS};
-use crate::memory::{Heap, Memory};
+use crate::memory::{Heap, Memory, Watch, Watched};
 use crate::table::Hash;
 use crate::tablespace::{TablespaceId, TablespaceOptions};
 
@@ -452,4 +452,43 @@ fn a_flush_beside_growth_leaves_nothing_behind() {
         store.flush(space).unwrap();
         assert_eq!(store.count(space), 0);
     }
+}
+
+/// What happens before the next bytes are read.
+#[derive(Default)]
+struct Interruption(std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>);
+
+impl Watch for Interruption {
+    fn before_read(&self, _: u64, _: usize) {
+        let interruption = self.0.lock().unwrap().take();
+        interruption.into_iter().for_each(|interrupt| interrupt());
+    }
+}
+
+/// An item is about to be moved to another page, and its block becomes that of the key's next value
+/// just before the lock is taken.
+#[test]
+fn a_moved_item_is_the_one_that_is_there_under_the_lock() {
+    let options = Options::new(1 << 20, 11);
+    let memory = Watched::new(options.memory_len(), Interruption::default());
+    let store = std::sync::Arc::new(Store::new(memory, Unlogged::default(), options).unwrap());
+    let space = store.create_tablespace(&TablespaceOptions::new("test")).unwrap();
+    let (short, long) = (vec![1; 101], vec![2; 104]);
+    store.put(space, b"key", &short, 0, None, 1).unwrap();
+    let at = store.locate(&store.pin(), space, b"key", 1).unwrap().at;
+    let (other, put) = (store.clone(), long.clone());
+    let interrupt = move || {
+        other.delete(space, b"key", 1).unwrap();
+        other.gather(0);
+        other.put(space, b"key", &put, 0, None, 1).unwrap();
+        assert_eq!(other.locate(&other.pin(), space, b"key", 1).unwrap().at, at);
+    };
+    *store.memory().watch().0.lock().unwrap() = Some(Box::new(interrupt));
+    assert!(store.move_item(at));
+    let located = store.locate(&store.pin(), space, b"key", 1).unwrap();
+    assert_ne!(located.at, at);
+    let mut item = vec![0; located.len as usize];
+    store.memory().read(located.at, &mut item);
+    assert_eq!(Item::parse(&item).expect("a whole item").stored, long);
+    assert_eq!(store.damaged(), 0);
 }

@@ -1,7 +1,8 @@
 //! Frees blocks that nobody sees any more, and empties sparse pages.
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 
 use super::change::UpdateError;
 use super::read::Use;
@@ -12,7 +13,7 @@ use crate::journal::Journal;
 use crate::layout::PAGE;
 use crate::memory::Memory;
 use crate::slab::{Drained, Pin, Retired};
-use crate::table::{Locked, Slot};
+use crate::table::{Locked, Slot, SlotPlace};
 use crate::tablespace::TablespaceId;
 
 /// Bytes that are evicted at least, when a change finds no room.
@@ -91,6 +92,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Frees a block once no reader can see it any more.
     pub(super) fn retire(&self, locked: &mut Locked<'_, M>, at: u64) {
+        // Who pins a later epoch than the one that is read here must not see the slot as it was.
+        fence(SeqCst);
         let ms = self.time.load(Relaxed);
         locked.inner.retired.push_back(Retired { at, epoch: self.epochs.now(), ms });
     }
@@ -123,9 +126,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> bool {
         match *error {
             UpdateError::Quota { needed, quota } => {
-                let own = self.spaces.serving(space);
-                own.is_some_and(|own| needed <= quota && own.evicts())
-                    && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
+                let evicts = self.spaces.serving(space).is_some_and(|own| own.evicts());
+                needed <= quota
+                    && (evicts && self.evict(Some(space), needed.max(EVICTED_MIN), now) > 0
+                        || self.free_all_retired())
             }
             UpdateError::Memory { needed, limit } if needed <= limit => {
                 // A span for blocks of this size may be needed, too.
@@ -149,7 +153,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         self.empty_pages(self.blocks.span_bytes(needed)) || retired
     }
 
-    fn free_all_retired(&self) -> bool {
+    pub(crate) fn free_all_retired(&self) -> bool {
         let mut freed = false;
         for partition in 0..self.table.geometry.partitions {
             let mut locked = self.table.lock(partition);
@@ -202,44 +206,87 @@ impl<M: Memory, J: Journal> Store<M, J> {
         }
     }
 
-    /// Moves the item at `at` to another block of its size. False if that cannot be done now.
-    fn move_item(&self, at: u64) -> bool {
+    /// The head at `at`, if an item may lie there.
+    fn head_at(&self, at: u64) -> Option<Head> {
         let memory = &self.table.memory;
         let head = Head::from_words([0, 8, 16].map(|word| memory.load(at + word)));
-        let len = head.block_len();
-        if head.item_len() > ITEM_MAX || at + len as u64 > self.table.geometry.area_end() {
+        let is_inside = at + head.block_len() as u64 <= self.table.geometry.area_end();
+        let head = Some(head).filter(|head| is_inside && head.item_len() <= ITEM_MAX);
+        if head.is_none() {
+            self.count_damage();
+        }
+        head
+    }
+
+    /// Lets `act` see the slot that leads to the block at `at`, if one does, under the lock of the
+    /// partition that it would be in. `None` if what lies there is no item.
+    pub(crate) fn with_slot_of<T>(
+        &self,
+        at: u64,
+        act: impl FnOnce(&mut Locked<'_, M>, Option<(SlotPlace, Slot)>) -> T,
+    ) -> Option<T> {
+        let head = self.head_at(at)?;
+        let hash = with_scratch(|start| {
+            start.resize(head.value_at(), 0);
+            self.table.memory.read(at, start);
+            self.hasher.hash(head.tablespace, &start[head.key_at()..])
+        });
+        let mut locked = self.table.lock_for(hash);
+        let here = |slot: Slot| (self.item_at(&slot) == Some(at)).then_some(());
+        let found = locked.find(hash, here).map(|(place, slot, ())| (place, slot));
+        Some(act(&mut locked, found))
+    }
+
+    /// Moves the item at `at` to another block of its size. False if that cannot be done now.
+    pub(super) fn move_item(&self, at: u64) -> bool {
+        let moved = self.with_slot_of(at, |locked, found| {
+            // If it is retired it goes by itself. If not, it is being written, or is free by now;
+            // or its slot was damaged, and it is lost until the store is made anew.
+            let moved = match found {
+                Some((place, slot)) => self.move_locked(locked, at, place, slot),
+                None => locked.inner.retired.iter().any(|retired| retired.at == at),
+            };
+            self.free_retired(locked, FREED_MAX);
+            moved
+        });
+        moved == Some(true)
+    }
+
+    fn move_locked(
+        &self,
+        locked: &mut Locked<'_, M>,
+        at: u64,
+        place: SlotPlace,
+        slot: Slot,
+    ) -> bool {
+        // Before the lock was taken, an earlier item of the key may have been here.
+        let Some(head) = self.head_at(at) else { return false };
+        let (len, memory) = (head.block_len(), &self.table.memory);
+        if head.item_len() != slot.len as usize {
             self.count_damage();
             return false;
         }
+        let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, len as u64) else {
+            return false;
+        };
+        if let Some(space) = self.spaces.place(slot.tablespace) {
+            space.overdraw(block.size);
+        }
         with_scratch(|item| {
-            item.resize(head.value_at(), 0);
-            memory.read(at, item);
-            let hash = self.hasher.hash(head.tablespace, &item[head.key_at()..]);
-            let mut locked = self.table.lock_for(hash);
-            let here = |slot: Slot| (self.item_at(&slot) == Some(at)).then_some(());
-            let Some((place, slot, ())) = locked.find(hash, here) else {
-                // If it is retired it goes by itself. If not, it is being written, or is free by
-                // now; or its slot was damaged, and it is lost until the store is made anew.
-                let retired = locked.inner.retired.iter().any(|retired| retired.at == at);
-                self.free_retired(&mut locked, FREED_MAX);
-                return retired;
-            };
-            let Some(block) = self.blocks.alloc(&self.usage, slot.tablespace, len as u64) else {
-                return false;
-            };
-            if let Some(space) = self.spaces.place(slot.tablespace) {
-                space.overdraw(block.size);
-            }
             item.resize(len, 0);
             memory.read(at, item);
             memory.write(block.at, item);
-            let moved = Slot { address: memory.base() + block.at, ..slot };
-            let live = crate::item::Live(memory.load(at));
-            locked.replace(place, moved, || memory.store(at, live.dead().0));
-            self.retire(&mut locked, at);
-            self.free_retired(&mut locked, FREED_MAX);
-            true
-        })
+        });
+        let moved = Slot { address: memory.base() + block.at, ..slot };
+        let live = crate::item::Live(memory.load(at));
+        locked.replace(place, moved, || memory.store(at, live.dead().0));
+        self.retire(locked, at);
+        true
+    }
+
+    /// Blocks in use of one of a tablespace's spans, chosen by `seed`: none if it has none.
+    pub(crate) fn some_blocks(&self, space: TablespaceId, seed: u64) -> Vec<u64> {
+        self.blocks.some_in_use(space, seed)
     }
 }
 

@@ -47,8 +47,10 @@ impl<M: Memory, J: Journal> Store<M, J> {
     pub fn drop_tablespace(&self, tablespace: TablespaceId) -> Result<u64, TablespaceError> {
         let mut position = 0;
         let log = || {
+            // No change may see that it serves, and be logged behind this.
+            let all = self.table.lock_all();
             position = self.journal.append(&Record::Drop { tablespace })?;
-            Ok(())
+            Ok(all)
         };
         self.spaces.drop(tablespace, log, || self.empty(tablespace, u64::MAX))?;
         Ok(position)

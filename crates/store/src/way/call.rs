@@ -251,7 +251,7 @@ pub struct Call<'a> {
     /// Info: the cursor; of a Create: the quota, 0 for none.
     pub argument: u64,
     /// When the key expires, in milliseconds of Unix time; 0 for as the tablespace has it by
-    /// default, [`EXPIRY_KEPT`] for as it was, [`EXPIRY_NEVER`] for never.
+    /// default (of a Touch: for never), [`EXPIRY_KEPT`] for as it was, [`EXPIRY_NEVER`] for never.
     pub expires_ms: u64,
     /// The client's own flags; of a Scan: [`WITH_HEADS`] or 0; of an Info: the section; of a
     /// Create: the number of the codec, and [`EVICTS`] if it does.

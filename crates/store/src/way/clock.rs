@@ -14,8 +14,8 @@ pub(super) fn ms_of(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 
-/// Nanoseconds of a clock that goes on while the machine sleeps.
-pub(crate) fn boot_ns() -> u64 {
+/// Nanoseconds of a clock that goes on while the machine sleeps: leases end by it.
+pub fn boot_ns() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -55,7 +55,7 @@ pub enum ConnectError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// No store answers there, or it refuses.
-    #[error("the store at {store} cannot be reached: {source}")]
+    #[error("the store at {store} cannot be reached: {source}{}", advice(.source))]
     Refused {
         /// Where.
         store: SocketAddr,
@@ -68,6 +68,13 @@ pub enum ConnectError {
     /// What answers is no store.
     #[error(transparent)]
     Greeting(#[from] BadGreeting),
+}
+
+fn advice(failure: &ConnectFailure) -> &'static str {
+    match failure {
+        ConnectFailure::Timeout(_) => "; is `remora store serve` running there?",
+        _ => "",
+    }
 }
 
 /// Connects a queue pair to a store, and says what the connection is for.

@@ -110,9 +110,10 @@ struct Asked {
 }
 
 impl Asked {
-    /// How often the chain was asked: its card counts the messages that have come.
+    /// How often the chain was asked: its card counts the messages that have come. Zero if the card
+    /// has gone.
     fn look_ups(&self) -> u64 {
-        self.chain.completions(self.requests)
+        self.chain.completions(self.requests).unwrap_or(0)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::item::Item;
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
 use crate::request::Asked;
-use crate::scan::{Budget, Copied, Cursor, Visited, WALKED_MAX, Wanted};
+use crate::scan::{Copied, Cursor, ScanBudget, Visited, WALKED_MAX, Wanted};
 use crate::select::plan::{Plan, is_laborious};
 use crate::select::plans::{self, Planned, Plans};
 use crate::select::selection::Selection;
@@ -118,10 +118,7 @@ pub fn execute_call<M: Memory, J: Journal>(
         Operation::Get => get(effort, store, call, (now, room), out),
         Operation::Put => change(out, &put),
         Operation::Delete => change(out, &|_, _, _| Ok(Change::Delete)),
-        Operation::Touch => change(out, &|call, old, _| {
-            let _ = old.ok_or(CallStatus::NOT_FOUND)?;
-            Ok(Change::Touch { expires_ms: (call.expires_ms != 0).then_some(call.expires_ms) })
-        }),
+        Operation::Touch => change(out, &touch),
         Operation::Count => count(effort, store, call, now, out),
         Operation::Scan => scan(effort, store, call, (now, room), out),
         Operation::Flush => {
@@ -390,6 +387,20 @@ fn expiry(call: &Call<'_>, old: Option<&Old<'_>>) -> Expiry {
     }
 }
 
+fn touch<'a>(
+    call: &Call<'a>,
+    old: Option<&Old<'_>>,
+    _: &mut Vec<u8>,
+) -> Result<Change<'a>, CallStatus> {
+    let old = old.ok_or(CallStatus::NOT_FOUND)?;
+    let expires_ms = match call.expires_ms {
+        0 | EXPIRY_NEVER => None,
+        EXPIRY_KEPT => old.found.expires_ms,
+        at => Some(at),
+    };
+    Ok(Change::Touch { expires_ms })
+}
+
 fn put<'a>(
     call: &Call<'a>,
     old: Option<&Old<'_>>,
@@ -549,7 +560,7 @@ fn walk<M: Memory, J: Journal>(
     let longest = if short { LONG } else { usize::MAX };
     let wanted = Wanted { space: TablespaceId(call.tablespace), now, longest, plan };
     let (items, bytes) = (LOOKED_MAX, LOOKED_BYTES);
-    let mut budget = Budget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
+    let mut budget = ScanBudget { items, bytes, buckets: WALKED_MAX, looked_at: 0 };
     let went = store.scan_within(&wanted, Cursor(call.argument), &mut budget, &mut |copied| {
         let item = &copied.item;
         later |= short && is_long(item.stored.len(), item.codec);
@@ -602,7 +613,7 @@ fn plan(effort: Effort, bytes: &[u8]) -> Result<Arc<Planned>, CallStatus> {
     if let Some(planned) = plans().find(bytes) {
         return Ok(planned);
     }
-    let refused = |error: plans::Refused| {
+    let refused = |error: plans::PlanRefused| {
         tracing::debug!(%error, "a selection is refused");
         Refused::Predicate.status()
     };

@@ -7,8 +7,6 @@ use std::time::{Duration, SystemTime};
 use remora::Device;
 use remora::kernel::{CallStatus, Context, DeployError, Deployment};
 
-pub use super::clock::now_ms;
-
 use super::call::{Call, LIMIT_AT, Operation, Refused};
 use super::clock::ms_of;
 use super::execute::{Effort, LATER, execute_with};

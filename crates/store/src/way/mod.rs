@@ -14,7 +14,7 @@
 
 pub mod call;
 pub mod chain;
-pub(crate) mod clock;
+pub mod clock;
 pub mod connect;
 pub mod door;
 pub mod execute;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use remora::channel::deadline;
+
 /// Polls between two looks at the clock, which takes as long as an empty poll.
 const POLLS: u32 = 64;
 
@@ -27,8 +29,18 @@ impl Patience {
         if !self.polls.is_multiple_of(POLLS) {
             return self.timeout.is_zero();
         }
-        let now = Instant::now();
-        let end = self.end.get_or_insert_with(|| now + self.timeout);
-        now > *end || self.timeout.is_zero()
+        let end = self.end.get_or_insert_with(|| deadline(self.timeout));
+        Instant::now() > *end || self.timeout.is_zero()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_patience_has_no_end() {
+        let mut patience = Patience::new(Duration::MAX);
+        assert!((0..2 * POLLS).all(|_| !patience.is_over()));
     }
 }

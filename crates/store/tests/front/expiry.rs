@@ -31,6 +31,7 @@ fn what_changes_a_value_leaves_it_without_an_end() {
         ("APPEND n 6", ":2\r\n"),
         ("SETRANGE n 1 7", ":2\r\n"),
         ("SETBIT n 7 0", ":1\r\n"),
+        ("BITFIELD n INCRBY u8 0 1", "*1\r\n:54\r\n"),
         ("SET n 9 KEEPTTL", "+OK\r\n"),
     ] {
         persist(&mut client, "n");
@@ -61,6 +62,9 @@ fn a_new_value_has_the_end_that_its_tablespace_gives() {
         ("GETSET n 9", "$1\r\n5\r\n"),
         ("DEL n\r\nSET n 9 KEEPTTL", ":1\r\n+OK\r\n"),
         ("DEL n\r\nINCR n", ":1\r\n:1\r\n"),
+        ("BITOP NOT n n", ":1\r\n"),
+        ("DEL n\r\nSETBIT n 1 0", ":1\r\n:0\r\n"),
+        ("DEL n\r\nBITFIELD n SET u8 0 1", ":1\r\n*1\r\n:0\r\n"),
         ("DEL n\r\nAPPEND n 9", ":1\r\n:1\r\n"),
     ] {
         persist(&mut client, "n");

@@ -1,11 +1,16 @@
 //! The fronts end to end: a server on loopback, and clients that write and read bytes.
 
+mod beside;
+mod bits;
+mod dump;
 mod expiry;
 mod limits;
 mod memcached;
 mod meta;
+mod pause;
 mod redis;
 mod relay;
+mod sessions;
 mod statistics;
 mod suites;
 mod turns;
@@ -25,7 +30,7 @@ use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 
 /// A client that has waited so long for an answer will not get one.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -44,7 +44,8 @@ fn nothing_is_answered_to_noreply() {
         "delete n 5 noreply".to_owned(),
         "cas n 0 0 1 x noreply".to_owned(),
         "set n 0 0 -1 noreply".to_owned(),
-        "set n 0 0 2 noreply\r\nlong".to_owned(),
+        "touch n noreply".to_owned(),
+        "incr n noreply".to_owned(),
         format!("incr {long} 1 noreply"),
         format!("touch {long} 1 noreply"),
         format!("delete {long} noreply"),
@@ -53,6 +54,14 @@ fn nothing_is_answered_to_noreply() {
     ] {
         client.ask(format!("{request}\r\nget n\r\n"), "VALUE n 0 1\r\nx\r\nEND\r\n");
     }
+    // What follows the bytes that were announced is a line, whenever it comes.
+    let too_long = "set n 0 0 2 noreply\r\nlong\r\nget n\r\n";
+    client.ask(too_long, "ERROR\r\nVALUE n 0 1\r\nx\r\nEND\r\n");
+    client.send("set n 0 0 1\r\nxyz");
+    client.expect("CLIENT_ERROR bad data chunk\r\n");
+    client.ask("delete n\r\n", "DELETED\r\n");
+    client.ask("set n 0 0 1\r\nx\r\n", "STORED\r\n");
+    client.ask("set n 0 0 1\r\nxyzdelete n\r\n", "CLIENT_ERROR bad data chunk\r\nDELETED\r\n");
     // A line whose words are too few, or too many, does not say so.
     client.ask("set noreply\r\nincr noreply\r\ntouch noreply\r\n", "ERROR\r\n".repeat(3));
 }
@@ -75,6 +84,27 @@ fn comparisons() {
     let version = line.trim().rsplit(' ').next().unwrap().to_owned();
     client.expect("b\r\nEND\r\n");
     client.ask(format!("cas k 0 0 1 {version}\r\nc\r\n"), "STORED\r\n");
+}
+
+/// What is too long to be stored replaces nothing, and where it was to replace another version than
+/// the one there, that stays.
+#[test]
+fn a_comparison_with_what_is_too_long_leaves_the_key() {
+    let server = serve(&options());
+    server.world().settings.bulk_bytes.store(4, std::sync::atomic::Ordering::SeqCst);
+    let mut client = Client::memcached(&server);
+    client.ask("set k 0 0 1\r\na\r\n", "STORED\r\n");
+    let large = "SERVER_ERROR object too large for cache\r\n";
+    client.ask("cas k 0 0 5 1\r\nlarge\r\n", large);
+    client.ask("ms k 5 C1\r\nlarge\r\n", large);
+    client.ask("get k\r\n", "VALUE k 0 1\r\na\r\nEND\r\n");
+    let mut other = Client::memcached(&server);
+    let mut set = binary(1, &[0; 8], b"k", b"large");
+    set[23] = 1;
+    other.send(set);
+    assert_eq!(answer(&mut other).1, 3);
+    client.ask("get k\r\n", "VALUE k 0 1\r\na\r\nEND\r\n");
+    client.ask("set k 0 0 5\r\nlarge\r\nget k\r\n", format!("{large}END\r\n"));
 }
 
 #[test]

@@ -77,6 +77,31 @@ fn clients_that_cache_learn_that_nothing_is_tracked() {
     client.ask("OBJECT FREQ nothing\r\n", "$-1\r\n");
 }
 
+/// Where the store keeps when a key was used; looks are no use, reads and TOUCH are.
+#[test]
+fn how_long_a_key_is_idle_is_told_where_it_is_known() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("SET k 1\r\nOBJECT IDLETIME none\r\n", "+OK\r\n$-1\r\n");
+    let mut idle = |command: &str| -> u64 {
+        client.send(format!("{command}\r\nOBJECT IDLETIME k\r\n"));
+        client.line();
+        client.line()[1..].trim_end().parse().expect("seconds")
+    };
+    while idle("PING") == 0 {
+        std::thread::yield_now();
+    }
+    for look in ["TTL k", "TYPE k", "EXISTS k", "OBJECT FREQ k", "OBJECT REFCOUNT k"] {
+        assert!(idle(look) > 0, "{look}");
+    }
+    // (A second may pass between both.)
+    while idle("TOUCH k") > 0 {}
+    client.ask("SELECT 1\r\nSET k 1\r\n", "+OK\r\n+OK\r\n");
+    let unknown = "-ERR idle times are not kept for this key: they are in the tablespace of \
+                   memcached's clients\r\n";
+    client.ask("OBJECT IDLETIME k\r\n", unknown);
+}
+
 #[test]
 fn clients_are_killed_by_type_and_user() {
     let server = serve(&options());
@@ -148,6 +173,8 @@ fn mistakes_are_answered_as_redis_does() {
     client.ask("CONFIG SET timeout 0 TIMEOUT 0\r\n", format!("{failed}duplicate parameter\r\n"));
     client.ask("CLIENT FOO\r\n", "-ERR unknown subcommand 'FOO'. Try CLIENT HELP.\r\n");
     client.ask("SCAN x\r\n", "-ERR invalid cursor\r\n");
+    client
+        .ask("SCAN -1 MATCH none\r\nSCAN \"\" MATCH none\r\n", "*2\r\n$1\r\n0\r\n*0\r\n".repeat(2));
     client.ask(
         "EXPIRE k 9223372036854775807\r\n",
         "-ERR invalid expire time in 'expire' command\r\n",
@@ -501,7 +528,7 @@ fn operations_are_counted_and_slow_ones_listed() {
 }
 
 /// A request, as an array of bulk strings.
-fn request(arguments: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
         bytes.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
@@ -721,6 +748,35 @@ fn a_backup_answers_and_keeps_its_clients() {
     client.ask("READONLY\r\nGET foo\r\n", "+OK\r\n-MOVED 12182 127.0.0.9:7001\r\n");
     member.is_backup.store(false, SeqCst);
     client.ask("DBSIZE\r\n", ":1\r\n");
+}
+
+/// A command is led to where its keys are, which are in one slot.
+#[test]
+fn keys_of_a_command_are_in_one_slot() {
+    let member = Arc::new(Member { follows: true.into(), ..Member::default() });
+    let server = serve_with(&options(), member.clone());
+    let mut client = Client::redis(&server);
+    client.ask("BITOP OR foo foo{foo}\r\n", ":0\r\n");
+    member.gives.store(true, SeqCst);
+    let crosses = "-CROSSSLOT Keys in request don't hash to the same slot\r\n";
+    client.ask("BITOP OR bar {bar} other\r\n", crosses);
+    client.ask("MULTI\r\nBITOP OR bar other\r\n", format!("+OK\r\n{crosses}"));
+    client.ask("DISCARD\r\n", "+OK\r\n");
+    member.gives.store(false, SeqCst);
+    member.is_backup.store(true, SeqCst);
+    for request in [
+        "BITOP OR foo foo",
+        "BITFIELD foo SET u8 0 1",
+        "BITFIELD_RO foo",
+        "BITPOS foo 0",
+        "DUMP foo",
+        "RESTORE foo 0 x",
+        "LCS foo foo IDX",
+        "OBJECT IDLETIME foo",
+        "MEMORY USAGE foo",
+    ] {
+        client.ask(format!("{request}\r\n"), "-MOVED 12182 127.0.0.9:7001\r\n");
+    }
 }
 
 /// What a client sends before it knows that a change has to be tried again does not overtake it.

@@ -159,3 +159,22 @@ fn a_log_is_one_although_nothing_waits_for_it() {
         Client::redis(&server).ask("CONFIG GET appendonly\r\n", answer);
     }
 }
+
+/// By operation, as they are counted.
+#[test]
+fn latencies_are_told_by_operation() {
+    let server = serve(&options());
+    let mut client = Client::redis(&server);
+    client.ask("MSET k 1 l 2\r\nSET k v\r\nGET k\r\n", "+OK\r\n+OK\r\n$1\r\nv\r\n");
+    client.ask("LATENCY HISTOGRAM blabla\r\nLATENCY LATEST\r\n", "*0\r\n*0\r\n");
+    for name in ["set", "MSET set blabla", "redis_put"] {
+        client.send(format!("LATENCY HISTOGRAM {name}\r\n"));
+        client.expect("*2\r\n$9\r\nredis_put\r\n*4\r\n$5\r\ncalls\r\n:2\r\n");
+        client.expect("$14\r\nhistogram_usec\r\n");
+        let count: usize = client.line()[1..].trim_end().parse().expect("a length");
+        let steps: Vec<String> = (0..count).map(|_| client.line()).collect();
+        assert_eq!(steps.last().map(String::as_str), Some(":2\r\n"), "{steps:?}");
+    }
+    client.ask("CONFIG RESETSTAT\r\n", "+OK\r\n");
+    client.ask("LATENCY HISTOGRAM get set\r\n", "*0\r\n");
+}

@@ -1,9 +1,9 @@
 //! The time of turns, and what is done when its time comes: sessions on a clock of their own.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Barrier, Mutex};
+use std::time::{Duration, Instant};
 
-use remora_store::front::keyspace::{Forgetful, Keyspace};
+use remora_store::front::keyspace::{Forgetful, Keeper, Keyspace};
 use remora_store::front::memcached::session::Session as Memcached;
 use remora_store::front::redis::session::Session as Redis;
 use remora_store::front::served::Served;
@@ -25,13 +25,21 @@ struct Talk {
 
 impl Talk {
     fn new() -> Talk {
+        Talk::of(&Talk::world(Arc::new(Forgetful)))
+    }
+
+    /// Of a world that several threads serve.
+    fn world(keeper: Arc<dyn Keeper>) -> Arc<World> {
         let made = store::Options::new(1 << 20, 7);
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
         let keyspace: Arc<dyn Keyspace> = Arc::new(Served::new(Arc::new(store), 1 << 20, spaces));
-        let world = Arc::new(World::new(keyspace, Arc::new(Forgetful), 2, true));
-        let (redis, memcached) = (Redis::detached(&world), Memcached::new(&world));
-        Talk { redis, memcached, turn: Turn::new(world) }
+        Arc::new(World::new(keyspace, keeper, 2, true))
+    }
+
+    fn of(world: &Arc<World>) -> Talk {
+        let (redis, memcached) = (Redis::detached(world), Memcached::new(world));
+        Talk { redis, memcached, turn: Turn::new(world.clone()) }
     }
 
     #[track_caller]
@@ -114,4 +122,60 @@ fn ends_count_from_the_command_that_sets_them() {
     let later = talk.turn.now;
     talk.redis("PING\r\n", "+PONG\r\n");
     assert_eq!(talk.turn.now, later);
+}
+
+/// What is one step takes a while, and another thread knows when.
+#[derive(Debug)]
+struct Slow {
+    begins: Barrier,
+    done: Mutex<Vec<&'static str>>,
+}
+
+impl Keeper for Slow {
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn wait(&self, _: u64, _: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn together(&self, act: &mut dyn FnMut()) {
+        act();
+        self.begins.wait();
+        std::thread::sleep(Duration::from_millis(100));
+        self.done.lock().unwrap().push("EXEC");
+    }
+
+    fn save(&self, _: bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn saved_s(&self) -> u64 {
+        0
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+}
+
+/// A transaction of Redis' clients is one step for memcached's, too.
+#[test]
+fn memcached_does_not_come_between_the_steps_of_a_transaction() {
+    let slow = Arc::new(Slow { begins: Barrier::new(2), done: Mutex::default() });
+    let world = Talk::world(slow.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut talk = Talk::of(&world);
+            slow.begins.wait();
+            talk.memcached("set k 0 0 5\r\nafter\r\n", "STORED\r\n");
+            slow.done.lock().unwrap().push("set");
+        });
+        let mut talk = Talk::of(&world);
+        talk.redis("WATCH k\r\nMULTI\r\nSET k 1\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n");
+        talk.redis("EXEC\r\n", "*1\r\n+OK\r\n");
+    });
+    assert_eq!(*slow.done.lock().unwrap(), ["EXEC", "set"]);
+    Talk::of(&world).redis("GET k\r\n", "$5\r\nafter\r\n");
 }

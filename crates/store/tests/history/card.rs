@@ -27,7 +27,8 @@ pub(crate) fn ask(
         Op::Delete => Ret::Did(client.delete(key)?),
         Op::Swap(old, new) => {
             let old = bytes_of(old);
-            let how = Put { condition: Condition::Value(&old), ..Put::default() };
+            // As over the other ways: the new value has no end.
+            let how = Put { condition: Condition::Value(&old), expires_ms: 0, ..Put::default() };
             Ret::Did(client.put_with(key, &bytes_of(new), &how)?.is_some())
         }
         Op::Add(more) => Ret::Sum(client.count(key, more.into())?.try_into().expect("a sum")),
@@ -37,5 +38,6 @@ pub(crate) fn ask(
             Ret::Done
         }
         Op::Flush => client.flush().map(|()| Ret::Done)?,
+        Op::End(_) | Op::GetEnd(_) | Op::HasEnd => panic!("{op:?} is of Redis' clients"),
     })
 }

@@ -12,11 +12,20 @@ pub(crate) const KEYS: u64 = 3;
 pub(crate) trait Client: Send {
     /// Carries out an operation; `None` if its end is not known.
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret>;
+
+    /// Whether it sees and changes when keys end.
+    fn sees_ends(&self) -> bool {
+        false
+    }
 }
 
 impl<C: Client> Client for &mut C {
     fn carry_out(&mut self, key: &str, op: Op) -> Option<Ret> {
         (**self).carry_out(key, op)
+    }
+
+    fn sees_ends(&self) -> bool {
+        (**self).sees_ends()
     }
 }
 
@@ -39,6 +48,8 @@ pub(crate) struct Course {
     pub(crate) keys: u64,
     pub(crate) flushes: bool,
     pub(crate) only_sets: bool,
+    /// Whether clients who see when keys end change that, too.
+    pub(crate) expires: bool,
     /// Whether one value in sixteen is long, and there is one key more, whose values grow.
     pub(crate) grows: bool,
 }
@@ -46,7 +57,8 @@ pub(crate) struct Course {
 impl Default for Course {
     fn default() -> Course {
         let (clock, value, keys) = (0.into(), 0.into(), KEYS);
-        Course { clock, value, keys, flushes: false, only_sets: false, grows: false }
+        let (flushes, only_sets, expires, grows) = (false, false, false, false);
+        Course { clock, value, keys, flushes, only_sets, expires, grows }
     }
 }
 
@@ -91,7 +103,12 @@ impl Course {
             }
             let new = || self.new_value();
             let appends = self.grows && key + 1 == self.keys;
+            let ends = self.expires && act.sees_ends() && random().is_multiple_of(2);
             let op = match random() % 8 {
+                0..3 if ends => Op::HasEnd,
+                3 | 4 if ends => Op::End(true),
+                5 if ends => Op::End(false),
+                even if ends => Op::GetEnd(even % 2 == 0),
                 0..4 => Op::Get,
                 _ if self.only_sets => Op::Set(new()),
                 4..7 if appends => Op::Append(1 + (random() % 700) as u32),

@@ -26,13 +26,19 @@ pub(crate) enum Op {
     Append(u32),
     /// Deletes all keys.
     Flush,
+    /// Gives a key an end that nobody waits for, or takes its end away.
+    End(bool),
+    /// The same, which reads the value.
+    GetEnd(bool),
+    /// Whether a key has an end: 1, or else 0.
+    HasEnd,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Ret {
     Value(Option<u32>),
     Done,
-    /// Whether there was a value to delete, or the one to swap.
+    /// Whether there was a value to delete, or the one to swap, or a key or an end to change.
     Did(bool),
     /// What a counter is then.
     Sum(u32),
@@ -60,6 +66,10 @@ impl Event {
             Op::Add(more) => format!(r#""add","value":{more}"#),
             Op::Append(more) => format!(r#""append","value":{more}"#),
             Op::Flush => r#""flush""#.to_owned(),
+            Op::End(true) => r#""expire""#.to_owned(),
+            Op::End(false) => r#""persist""#.to_owned(),
+            Op::GetEnd(ends) => format!(r#""getex","value":{}"#, u8::from(*ends)),
+            Op::HasEnd => r#""expires""#.to_owned(),
         };
         let ended = ended.map_or(String::new(), |(at, ret)| {
             let answer = match ret {

@@ -42,6 +42,9 @@ impl Line {
     }
 }
 
+/// How long a key is to be there, in seconds: no test waits for its end.
+const LATER_S: &[u8] = b"1000000";
+
 /// A client of Redis.
 pub(crate) struct Redis(pub(crate) Line);
 
@@ -61,18 +64,29 @@ impl Redis {
             Op::Add(more) => self.command(&[b"INCRBY", key, more.to_string().as_bytes()]),
             Op::Append(more) => self.command(&[b"APPEND", key, &appended(more)]),
             Op::Flush => self.command(&[b"FLUSHALL"]),
+            Op::End(true) => self.command(&[b"EXPIRE", key, LATER_S]),
+            Op::End(false) => self.command(&[b"PERSIST", key]),
+            Op::GetEnd(true) => self.command(&[b"GETEX", key, b"EX", LATER_S]),
+            Op::GetEnd(false) => self.command(&[b"GETEX", key, b"PERSIST"]),
+            Op::HasEnd => self.command(&[b"TTL", key]),
         }?;
         Ok(Ok(match (op, answer.as_str()) {
-            (Op::Get, "$-1") => Ret::Value(None),
-            (Op::Get, len) if len.starts_with('$') => Ret::Value(Some(self.0.value(&len[1..])?)),
+            (Op::Get | Op::GetEnd(_), "$-1") => Ret::Value(None),
+            (Op::Get | Op::GetEnd(_), len) if len.starts_with('$') => {
+                Ret::Value(Some(self.0.value(&len[1..])?))
+            }
+            (Op::HasEnd, ":-2") => Ret::Value(None),
+            (Op::HasEnd, seconds) if seconds.starts_with(':') => {
+                Ret::Value(Some(u32::from(seconds != ":-1")))
+            }
             (Op::Set(_) | Op::Flush, "+OK") => Ret::Done,
             (Op::Append(more), len) if len.starts_with(':') => {
                 assert!(len[1..].parse::<u32>().unwrap() >= more, "{len}");
                 Ret::Done
             }
             (Op::Add(_), sum) if sum.starts_with(':') => Ret::Sum(sum[1..].parse().unwrap()),
-            (Op::Delete, ":1") | (Op::Swap(..), "+OK") => Ret::Did(true),
-            (Op::Delete, ":0") | (Op::Swap(..), "$-1") => Ret::Did(false),
+            (Op::Delete | Op::End(_), ":1") | (Op::Swap(..), "+OK") => Ret::Did(true),
+            (Op::Delete | Op::End(_), ":0") | (Op::Swap(..), "$-1") => Ret::Did(false),
             _ => return Ok(Err(answer)),
         }))
     }

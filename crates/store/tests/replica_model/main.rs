@@ -608,6 +608,30 @@ fn a_node_comes_and_another_leaves() {
     assert_eq!(state.stores()[0].len(), 51);
 }
 
+/// Nodes that were to come and do not are given up: their places are others'.
+#[test]
+fn places_of_nodes_that_never_came_are_taken_by_others() {
+    let mut state = group();
+    for life in 10..40 {
+        let gone = NodeId(life);
+        state.with(A, |node| {
+            node.replica.join(gone).unwrap();
+            assert_eq!(node.replica.learners().collect::<Vec<_>>(), [(gone, false)]);
+            node.replica.give_up(gone);
+        });
+    }
+    let late = NodeId(4);
+    state.arrive(late);
+    state.with(A, |node| node.replica.join(late).unwrap());
+    state.settle();
+    assert_eq!(state.registry.latest().unwrap().members, [A, B, C, late]);
+    // A member is not given up so.
+    state.with(A, |node| node.replica.give_up(late));
+    state.write(A);
+    state.settle();
+    state.assert_equal_stores();
+}
+
 /// A node that has just left comes again, and what a primary was asked to bring up goes on in its
 /// next epoch.
 #[test]

@@ -138,8 +138,11 @@ pub extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if slot.regions.load(Ordering::Acquire) > 0 {
             return Err(EBUSY);
         }
-        let Dm { context, given, .. } = handles::destroy::<Dm>(dm)?;
-        context.card.lock().commands().free_dm(given)?;
+        // The card knows of users in other processes: one that refuses leaves the handle.
+        let mut card = slot.context.card.lock();
+        card.commands().free_dm(slot.given)?;
+        let Dm { context, .. } = handles::destroy::<Dm>(dm)?;
+        drop(card);
         context.leave();
         Ok(())
     })())

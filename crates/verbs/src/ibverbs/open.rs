@@ -1,4 +1,5 @@
-//! Opening a device, and the tables of functions that programs call inline.
+//! Opening a device, and the tables of functions that programs call inline. Which card a device
+//! stands for is said in `cards`.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::AtomicUsize;

@@ -5,7 +5,6 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use remora::nic::qp::State;
 use remora::nic::queue::{FlushKind, MAX_INLINE, MAX_SGE, Remote, SendOp, Sge};
 use remora::raw;
 
@@ -13,7 +12,7 @@ use super::objects::{Batch, Qp, Work};
 use super::post::{self, Room, destination, send, takes_inline};
 use super::qp_attr::Service;
 use super::recv::copy_sges;
-use super::{EINVAL, ENOMEM, Errno, Result, mw};
+use super::{EINVAL, Errno, Result, mw};
 use crate::abi::newer::*;
 use crate::abi::*;
 use crate::handles::{self, Slot};
@@ -140,13 +139,7 @@ fn commit(card: &mut raw::LockedCard<'_>, qp: &Slot<Qp>, batch: &Batch) -> Resul
     }
     if batch.works.len() > 1 {
         // After the first is posted the others must not fail, so room is checked before.
-        let info = card.commands().query_qp(qp.number).ok_or(EINVAL)?;
-        if matches!(info.state, State::Reset | State::Init | State::Rtr) {
-            return Err(EINVAL);
-        }
-        if info.sends as usize + batch.works.len() > qp.cap.max_send_wr as usize {
-            return Err(ENOMEM);
-        }
+        card.check_sends(qp.number, batch.works.len())?;
     }
     let mut bytes = 0;
     for work in &batch.works {

@@ -31,7 +31,7 @@ use crate::process;
 #[derive(Default)]
 struct Shared {
     named: Mutex<HashMap<(usize, File), Arc<Domain>>>,
-    /// The handles of each receiving queue pair, by card and number.
+    /// The handles of each receiving queue pair, by card and number. Locked after the card.
     targets: Mutex<HashMap<(usize, u32), Target>>,
 }
 
@@ -173,11 +173,13 @@ pub(crate) fn make_target(xrcd: &Slot<Xrcd>) -> Result<u32> {
 /// Counts another handle of a receiving queue pair of the domain.
 pub(crate) fn join_target(xrcd: &Slot<Xrcd>, card: usize, number: u32) -> Result<()> {
     let shared = shared();
+    // Before the handles, as where a queue pair is destroyed.
+    let mut locked = xrcd.context.card.lock();
     let mut targets = lock(&shared.targets);
     let Some(target) = targets.get_mut(&(card, number)) else {
         // That of another process, if this is one.
         let xrc = xrcd.domain.xrcd;
-        xrcd.context.card.lock().commands().open_xrc_target(xrc, number).map_err(|_| EINVAL)?;
+        locked.commands().open_xrc_target(xrc, number).map_err(|_| EINVAL)?;
         targets.insert((card, number), Target { domain: xrcd.domain.clone(), handles: 1 });
         return Ok(());
     };

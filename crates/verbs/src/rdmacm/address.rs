@@ -13,7 +13,7 @@ use remora::nic::cm::AddressScope;
 
 use super::agreement::ACK_TIMEOUT;
 use super::directory::{self, Hold, ServedBy};
-use super::objects::{Id, News, PathRecord, Route, Stage};
+use super::objects::{Id, PathRecord, Route, Stage};
 use super::{EINVAL, ENODEV, Errno, Result, c_address, events, manager, status};
 use crate::abi::rdma_cma::*;
 use crate::abi::*;
@@ -264,8 +264,7 @@ pub(super) fn route(id: &Id) -> Result<()> {
 
 /// Reports the outcome of a resolution as an event, and on a synchronous id waits for it.
 fn tell(id: &std::sync::Arc<Id>, kind: rdma_cm_event_type, status: c_int) -> Result<()> {
-    let channel = id.channel().ok_or(EINVAL)?;
-    channel.push(News { status, ..News::new(id, kind) });
+    manager::push(id, kind, |news| news.status = status);
     events::complete(id)
 }
 
@@ -308,8 +307,7 @@ pub(crate) extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_
 /// A route that the program sets stands for the resolution of one.
 pub(super) fn route_given(id: &std::sync::Arc<Id>) -> Result<()> {
     route(id)?;
-    let channel = id.channel().ok_or(EINVAL)?;
-    channel.push(News::new(id, RDMA_CM_EVENT_ROUTE_RESOLVED));
+    manager::push(id, RDMA_CM_EVENT_ROUTE_RESOLVED, |_| ());
     Ok(())
 }
 

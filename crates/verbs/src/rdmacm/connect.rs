@@ -13,7 +13,7 @@ use remora::nic::qp::Mtu;
 use super::address_list::Lookup;
 use super::agreement::{ACK_TIMEOUT, param_of, random_psn, service, told};
 use super::connection::{end_connection, establish, refuse, with_connection};
-use super::events::{complete, drop_request, forget_event, show_channel};
+use super::events::{complete, drop_request, forget_event, move_to};
 use super::objects::{Agreement, EventChannel, Id, Param, Request, Stage};
 use super::watch::follow;
 use super::{
@@ -452,13 +452,10 @@ pub(crate) extern "C" fn rdma_migrate_id(
             false => EventChannel::find(channel)?,
         };
         let was_sync = std::mem::replace(&mut id.lock().sync, sync);
-        let from = id.channel().ok_or(EINVAL)?;
         if was_sync {
             forget_event(&id);
         }
-        show_channel(&id, &to);
-        let waiting = from.take(|news| Arc::ptr_eq(&news.id, &id));
-        waiting.into_iter().for_each(|news| to.push(news));
+        let from = move_to(&id, &to)?;
         id.await_acknowledges();
         if was_sync { from.end_handle() } else { Ok(()) }
     })

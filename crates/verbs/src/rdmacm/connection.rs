@@ -1,5 +1,6 @@
 //! The connection behind an id: calls on it under the card's lock, and the ways in which it ends.
 
+use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -76,16 +77,15 @@ pub(super) fn peer_is_gone(peer: IpAddr) {
     let manager = manager::current();
     let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
     for id in ids {
-        let mut state = id.lock();
+        let state = id.lock();
         if state.route.is_none_or(|route| route.peer != peer) {
             continue;
         }
         match state.stage {
             Stage::Connected => {
-                state.stage = Stage::Disconnected;
                 drop(state);
                 tracing::warn!(%peer, "the process at the other end of a connection is gone");
-                manager::push(&id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
+                disconnected(&id);
             }
             // This side has asked for the connection.
             Stage::Connecting if state.request.is_some() => {
@@ -98,6 +98,14 @@ pub(super) fn peer_is_gone(peer: IpAddr) {
             }
             _ => {}
         }
+    }
+}
+
+/// The connection of an id has ended. The program is told once: the card may learn of it, too.
+pub(super) fn disconnected(id: &Arc<Id>) {
+    let before = mem::replace(&mut id.lock().stage, Stage::Disconnected);
+    if before != Stage::Disconnected {
+        manager::push(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
     }
 }
 
@@ -127,5 +135,27 @@ pub(super) fn drop_question(card: &mut dyn Commands, question: SidrId) {
 impl From<CommandError> for Errno {
     fn from(error: CommandError) -> Errno {
         if error == CommandError::Gone { EIO } else { EINVAL }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::abi::IBV_QPT_RC;
+    use crate::rdmacm::objects::EventChannel;
+
+    /// The end of the peer's process is seen at once, and the card gives the connection up later.
+    #[test]
+    fn the_end_of_a_connection_is_told_once() {
+        let channel = EventChannel::create().unwrap();
+        let id = Id::create(channel.clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        id.lock().stage = Stage::Connected;
+        disconnected(&id);
+        disconnected(&id);
+        let told = channel.take(|_| true);
+        let kinds: Vec<_> = told.iter().map(|news| news.kind).collect();
+        assert_eq!(kinds, [RDMA_CM_EVENT_DISCONNECTED]);
+        id.end_handle().unwrap();
+        channel.end_handle().unwrap();
     }
 }

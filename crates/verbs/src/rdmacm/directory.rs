@@ -481,7 +481,7 @@ pub(super) mod tests {
         };
         let done = std::thread::scope(|scope| scope.spawn(run).join().unwrap());
         if done.is_none() {
-            println!("skipped: cannot become another user, or the kernel tells no owners");
+            crate::skips::lacks("no right to become another user, or the kernel tells no owners");
         }
         done
     }

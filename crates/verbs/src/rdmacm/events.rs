@@ -11,7 +11,7 @@ use remora::nic::cm::message::RejectReason;
 use super::connection::{end_connection, establish, refuse};
 use super::objects::{EventChannel, Id, News, Param};
 use super::watch::follow;
-use super::{EINVAL, ENOMEM, Errno, Result, groups, queue_pair, status};
+use super::{EINVAL, ENOMEM, Errno, Result, groups, manager, queue_pair, status};
 use crate::abi::newer::{
     RDMA_CM_EVENT_ADDRINFO_ERROR, RDMA_CM_EVENT_ADDRINFO_RESOLVED, RDMA_CM_EVENT_USER,
 };
@@ -141,7 +141,7 @@ fn welcome(request: &News) -> Result<()> {
     if request.listener.as_ref().is_some_and(|listener| listener.lock().sync) {
         // The connections of a synchronous listener are synchronous, each with a channel of its
         // own.
-        show_channel(id, &EventChannel::create()?);
+        move_to(id, &EventChannel::create()?)?;
         id.lock().sync = true;
     }
     Ok(())
@@ -190,12 +190,18 @@ pub(super) fn forget_event(id: &Id) {
     }
 }
 
-pub(super) fn show_channel(id: &Id, channel: &Arc<EventChannel>) {
-    id.lock().channel = Some(channel.clone());
+/// Has an id on another channel, with its events that wait; returns the channel that it was on.
+pub(super) fn move_to(id: &Id, to: &Arc<EventChannel>) -> Result<Arc<EventChannel>> {
+    // Locked throughout, so that later events come behind those that wait.
+    let mut state = id.lock();
+    let from = state.channel.replace(to.clone()).ok_or(EINVAL)?;
+    let waiting = from.take(|news| ptr::eq(&*news.id, id));
+    waiting.into_iter().for_each(|news| to.push(news));
     id.set(|c| {
         // SAFETY: `set` gives the C struct, and this is a plain field of it.
-        unsafe { (*c).channel = channel.c() };
+        unsafe { (*c).channel = to.c() };
     });
+    Ok(from)
 }
 
 pub(crate) unsafe extern "C" fn rdma_get_cm_event(
@@ -230,8 +236,10 @@ pub(crate) extern "C" fn rdma_write_cm_event(
         if event != RDMA_CM_EVENT_USER {
             return Err(EINVAL);
         }
-        let channel = id.channel().ok_or(EINVAL)?;
-        channel.push(News { status, param: Param::Arg(arg), ..News::new(&id, event) });
+        manager::push(&id, event, |news| {
+            news.status = status;
+            news.param = Param::Arg(arg);
+        });
         Ok(())
     })
 }
@@ -283,5 +291,32 @@ mod tests {
         id.await_acknowledges();
         id.end_handle().unwrap();
         channel.end_handle().unwrap();
+    }
+
+    /// A thread pushes events of an id, which another moves from channel to channel.
+    #[test]
+    fn events_move_with_their_id_and_stay_in_order() {
+        const COUNT: i32 = 2000;
+        let channels = [(); 2].map(|()| EventChannel::create().unwrap());
+        let id = Id::create(channels[0].clone(), false, RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+        let mut moves = 0;
+        thread::scope(|threads| {
+            let pushes = threads.spawn(|| {
+                for number in 0..COUNT {
+                    manager::push(&id, RDMA_CM_EVENT_USER, |news| news.status = number);
+                }
+            });
+            while !pushes.is_finished() {
+                moves += 1;
+                move_to(&id, &channels[moves % 2]).unwrap();
+                thread::yield_now();
+            }
+        });
+        let came = channels[moves % 2].take(|_| true);
+        let numbers: Vec<_> = came.iter().map(|news| news.status).collect();
+        assert_eq!(numbers, (0..COUNT).collect::<Vec<_>>());
+        assert!(channels.iter().all(|channel| channel.is_empty()));
+        id.end_handle().unwrap();
+        channels.iter().for_each(|channel| channel.end_handle().unwrap());
     }
 }

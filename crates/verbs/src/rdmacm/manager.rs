@@ -89,11 +89,12 @@ pub(super) fn own_port() -> u16 {
     (PORTS.start + tables.next_port % (PORTS.end - PORTS.start)) as u16
 }
 
-/// Adds an event about an id to its channel.
+/// Adds an event about an id to its channel. The id is locked until it is there, so that it does
+/// not come to a channel which the id has left.
 pub(super) fn push(id: &Arc<Id>, kind: rdma_cm_event_type, fill: impl FnOnce(&mut News)) {
     let mut news = News::new(id, kind);
     fill(&mut news);
-    if let Some(channel) = id.channel() {
+    if let Some(channel) = &id.lock().channel {
         channel.push(news);
     }
 }

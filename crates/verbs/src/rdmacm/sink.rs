@@ -15,6 +15,7 @@ use remora::nic::qp::Mtu;
 use remora::raw::Commands;
 
 use super::agreement::{param_of, random_psn};
+use super::connection::disconnected;
 use super::manager::{Manager, current, push, transport};
 use super::objects::{Agreement, Id, News, Param, Route, Stage};
 use super::{ENODEV, Result, sidr, watch};
@@ -83,10 +84,7 @@ impl Sink<'_> {
             CmEvent::Unreachable { conn } => self.on(conn, |id| {
                 push(id, RDMA_CM_EVENT_UNREACHABLE, |news| news.status = -libc::ETIMEDOUT);
             }),
-            CmEvent::Disconnected { conn, .. } => self.on(conn, |id| {
-                id.lock().stage = Stage::Disconnected;
-                push(id, RDMA_CM_EVENT_DISCONNECTED, |_| ());
-            }),
+            CmEvent::Disconnected { conn, .. } => self.on(conn, disconnected),
             CmEvent::TimewaitExit { conn } => {
                 self.on(conn, |id| push(id, RDMA_CM_EVENT_TIMEWAIT_EXIT, |_| ()));
             }

@@ -7,14 +7,11 @@ use std::time::{Duration, Instant};
 
 use libc::{fd_set, nfds_t, pollfd, timeval};
 
-use super::socket::{self, Inner, Phase, Socket, sleep};
+use super::socket::{self, Inner, Phase, SLEEP_MS, Socket, sleep};
 use crate::rdmacm::{EINVAL, Errno, Result, call};
 
 /// How long to poll before sleeping.
 const SPIN: Duration = Duration::from_micros(20);
-/// The longest sleep: another thread may have taken a socket's events, so that its descriptor stays
-/// silent.
-const SLEEP_MS: c_int = 100;
 
 /// The events for which a socket is ready.
 fn readiness(inner: &mut Inner, wanted: libc::c_short) -> libc::c_short {

@@ -20,6 +20,9 @@ use crate::rdmacm::{EINVAL, Errno, Result, connect, events};
 const SPIN: Duration = Duration::from_micros(20);
 /// How long a thread waits for another that sleeps on the same socket, before it checks for itself.
 const RELY: Duration = Duration::from_millis(20);
+/// The longest sleep: another thread may have taken a socket's events, so that its descriptor stays
+/// silent.
+pub(super) const SLEEP_MS: c_int = 100;
 
 /// The phase of a socket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -369,7 +372,7 @@ impl Socket {
             let mut fds = inner.descriptors();
             inner.waited_on = true;
             drop(inner);
-            let slept = sleep(&mut fds, -1);
+            let slept = sleep(&mut fds, SLEEP_MS);
             inner = self.lock();
             inner.waited_on = false;
             self.changed.notify_all();

@@ -2,9 +2,11 @@
 
 use core::ffi::c_int;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
-use super::{calls, socket};
+use super::{calls, poll, socket};
 use crate::abi::rdma_cma::any_address;
 use crate::rdmacm::c_address;
 
@@ -86,6 +88,31 @@ fn a_message_without_data_is_not_the_end_of_the_stream() {
     assert_eq!(calls::rclose(client), 0);
     assert_eq!(receive(server), Ok(Vec::new()));
     assert_eq!(calls::rclose(server), 0);
+}
+
+/// A thread waits for data, and another asks again and again whether there is any.
+#[test]
+fn a_call_that_waits_is_not_left_asleep_by_a_poll() {
+    const BYTES: usize = 50;
+    let (client, server) = pair();
+    let ended = AtomicBool::new(false);
+    thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut fd = libc::pollfd { fd: server, events: libc::POLLIN, revents: 0 };
+            while !ended.load(Ordering::Relaxed) {
+                // SAFETY: there is one entry.
+                assert!(unsafe { poll::rpoll(&mut fd, 1, 10) } >= 0);
+            }
+        });
+        for _ in 0..BYTES {
+            let waits = threads.spawn(|| receive(server));
+            thread::sleep(Duration::from_millis(1));
+            send(client, b"!");
+            assert_eq!(waits.join().unwrap(), Ok(b"!".to_vec()));
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    assert_eq!((calls::rclose(client), calls::rclose(server)), (0, 0));
 }
 
 /// What a peer sends beyond its credits is not remembered without end.

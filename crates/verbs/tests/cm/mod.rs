@@ -1,11 +1,10 @@
 //! A server and its clients, each a process on the library.
 
-#[path = "../../../remora/tests/support/skips.rs"]
-pub(crate) mod skips;
+#[path = "../support/links.rs"]
+mod links;
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::os::unix::fs::symlink;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -13,6 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{env, thread};
 
+#[allow(unused_imports, reason = "each test file uses a part of it")]
+pub(crate) use links::{is_installed, links, skips};
 use remora::unix_names::{self, Named};
 
 /// How long a program may take. Only a hang takes that long: nothing is concluded from time.
@@ -21,44 +22,22 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Pairs run one after the other: each process spins, and test machines have few cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A directory that holds the library under the names that programs look for.
-pub(crate) fn links() -> PathBuf {
-    let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("cm-{}", process::id()));
-    fs::create_dir_all(&links).unwrap();
-    let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
-    for name in ["libibverbs.so.1", "librdmacm.so.1"] {
-        // Another test's thread may have made it already.
-        if let Err(error) = symlink(&library, links.join(name)) {
-            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
-        }
-    }
-    links
-}
-
-/// Is the program installed? If not, says what to install; in CI that is a failure.
-pub(crate) fn is_installed(program: &str) -> bool {
-    let package = match program {
-        name if name.starts_with("ibv_") => "ibverbs-utils",
-        name if name.starts_with("ib_") => "perftest",
-        _ => "rdmacm-utils",
-    };
-    skips::has(program, package)
-}
-
 /// Do the programs share the card of a daemon? (`./ci.sh daemon` runs the tests so.)
 pub(crate) fn shares_a_card() -> bool {
     env::var("REMORA_NIC").is_ok_and(|nic| !nic.is_empty() && nic != "off")
 }
 
-/// A port that no other test, and no other run of the tests, uses. Listeners have Unix sockets with
-/// the port in their names, which shows the ports in use.
+/// A port that no other test, and no other run of the tests, uses, neither of rdma_cm nor of TCP.
+/// Listeners of rdma_cm have Unix sockets with the port in their names.
 pub(crate) fn port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (process::id() % 1000) as u16 * 20;
     loop {
         let port = first + NEXT.fetch_add(1, Ordering::Relaxed);
         let taken = unix_names::named("remora/cm/").unwrap();
-        if !taken.iter().any(|name| name.rest.contains(&format!("/{port}/"))) {
+        if !taken.iter().any(|name| name.rest.contains(&format!("/{port}/")))
+            && TcpListener::bind(("0.0.0.0", port)).is_ok()
+        {
             return port;
         }
     }
@@ -99,67 +78,53 @@ impl Program {
         Program { child, output, command: command.to_owned() }
     }
 
-    /// Waits for its end; returns the exit code, if it ended by itself, and its output.
-    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+    /// Waits until something has come about. A program that ends before that fails the test.
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Program) -> bool) {
         let start = Instant::now();
-        while self.child.try_wait().unwrap().is_none() {
-            if start.elapsed() > PATIENCE {
-                self.child.kill().unwrap();
-                panic!("{} hangs:\n{}", self.command, self.said());
+        loop {
+            // What it has done before its end counts.
+            let ended = self.child.try_wait().unwrap();
+            if done(self) {
+                return;
             }
+            let lasts = ended.is_none() && start.elapsed() < PATIENCE;
+            assert!(lasts, "{}: not {what} ({ended:?}):\n{}", self.command, self.said());
             thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits for its end; returns the exit code, if it ended by itself, and its output.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        self.until("at its end", |program| program.child.try_wait().unwrap().is_some());
         (self.child.wait().unwrap().code(), self.said())
     }
 
     /// Waits until a process listens on the port of rdma_cm.
     pub(crate) fn listens(&mut self, port: u16) {
-        let start = Instant::now();
-        loop {
-            let names = unix_names::named("remora/cm/").unwrap();
-            let is = |name: &Named| {
-                let parts: Vec<&str> = name.rest.split('/').collect();
-                parts.len() == 4 && parts[1] == port.to_string()
-            };
-            if names.iter().any(is) {
-                return;
-            }
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
-            assert!(start.elapsed() < PATIENCE, "{} does not listen", self.command);
-            thread::sleep(Duration::from_millis(5));
-        }
+        let is = |name: &Named| {
+            let parts: Vec<&str> = name.rest.split('/').collect();
+            parts.len() == 4 && parts[1] == port.to_string()
+        };
+        self.until("listening", |_| unix_names::named("remora/cm/").unwrap().iter().any(is));
     }
 
     /// Waits until a process has the TCP or UDP port.
     pub(crate) fn holds(&mut self, protocol: &str, port: u16) {
-        let start = Instant::now();
-        loop {
+        let is = |line: &str| {
+            let local = line.split_whitespace().nth(1).unwrap_or_default();
+            local.ends_with(&format!(":{port:04X}"))
+        };
+        self.until("holding a socket", |_| {
             let tables =
                 ["", "6"].map(|v6| fs::read_to_string(format!("/proc/net/{protocol}{v6}")));
-            let is = |line: &str| {
-                let local = line.split_whitespace().nth(1).unwrap_or_default();
-                local.ends_with(&format!(":{port:04X}"))
-            };
-            if tables.iter().flatten().any(|table| table.lines().any(is)) {
-                return;
-            }
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
-            assert!(start.elapsed() < PATIENCE, "{} has no socket", self.command);
-            thread::sleep(Duration::from_millis(5));
-        }
+            tables.iter().flatten().any(|table| table.lines().any(is))
+        });
     }
 
     /// Waits until a table of the kernel holds these words.
     pub(crate) fn appears(&mut self, table: &str, words: &str) {
-        let start = Instant::now();
-        while !fs::read_to_string(table).unwrap().contains(words) {
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{} has ended:\n{}", self.command, self.said());
-            assert!(start.elapsed() < PATIENCE, "{}: no {words} in {table}", self.command);
-            thread::sleep(Duration::from_millis(5));
-        }
+        let what = format!("{words} in {table}");
+        self.until(&what, |_| fs::read_to_string(table).unwrap().contains(words));
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -168,25 +133,12 @@ impl Program {
 
     /// Waits until its output holds these words.
     pub(crate) fn says(&mut self, words: &str) {
-        let start = Instant::now();
-        while !self.said().contains(words) {
-            assert!(
-                start.elapsed() < PATIENCE,
-                "{} never says {words:?}:\n{}",
-                self.command,
-                self.said()
-            );
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.until(&format!("{words:?} said"), |program| program.said().contains(words));
     }
 
     /// Waits until its output has more than `lines` lines.
     pub(crate) fn goes_on(&mut self, lines: usize) {
-        let start = Instant::now();
-        while self.said().lines().count() <= lines {
-            assert!(start.elapsed() < PATIENCE, "{} stands still:\n{}", self.command, self.said());
-            thread::sleep(Duration::from_millis(5));
-        }
+        self.until("going on", |program| program.said().lines().count() > lines);
     }
 
     pub(crate) fn said(&self) -> String {

@@ -1,51 +1,25 @@
 //! Programs of the distribution, run as two processes on the library.
 
-#[path = "../../../remora/tests/support/skips.rs"]
-pub(crate) mod skips;
+#[path = "../support/links.rs"]
+mod links;
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::net::TcpListener;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, process, thread};
+
+pub(crate) use links::is_installed;
+use links::links;
 
 /// How long a pair may take. Only a hang takes that long: nothing is concluded from time.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Pairs run one after the other: each process spins, and test machines have few cores.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-
-/// A directory that holds the library under the names that programs look for.
-fn links() -> PathBuf {
-    let links = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("links-{}", process::id()));
-    fs::create_dir_all(&links).unwrap();
-    // Cargo puts the library beside the tests.
-    let library = env::current_exe().unwrap().with_file_name("libremora_verbs.so");
-    for name in NAMES {
-        let link = links.join(name);
-        if !link.exists() {
-            symlink(&library, link).unwrap();
-        }
-    }
-    links
-}
-
-/// The names under which programs look for the library.
-const NAMES: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-
-/// Is the program installed? If not, says what to install; in CI that is a failure.
-pub(crate) fn is_installed(program: &str) -> bool {
-    let package = match program {
-        name if name.starts_with("ibv_") => "ibverbs-utils",
-        name if name.starts_with("ib_") => "perftest",
-        _ => "rdmacm-utils",
-    };
-    skips::has(program, package)
-}
 
 /// One end of a pair.
 struct End {

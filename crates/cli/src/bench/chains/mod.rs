@@ -23,7 +23,7 @@ use clap::Args;
 
 use super::figure::Figure;
 use super::page;
-use super::report::{Options, publish, show};
+use super::report::{Found, Options, publish, show};
 use super::row::measure;
 use crate::ways::client::Setup;
 use crate::ways::{Client, Image};
@@ -57,6 +57,7 @@ const WORDS: page::Words = page::Words {
     rows: "What a chain costs",
     ours: "chain",
     command: "remora bench chains",
+    such: "`fig10`, `fig15`",
 };
 
 /// The connections and tables on which figures are measured.
@@ -115,6 +116,7 @@ impl ChainBench {
             figure.show();
             figures.push(figure);
         }
-        publish(WORDS, rows, &figures, &self.html, &self.options)
+        let found = Found { rows, figures, ..Found::default() };
+        publish(WORDS, found, &self.html, &self.options)
     }
 }

@@ -313,7 +313,7 @@ impl Loaded<'_> {
     fn wait_for(&self, completions: u64) -> Result<()> {
         let mut start = None;
         let mut looks = 0u32;
-        while self.chain.completions(self.queue) < completions {
+        while self.chain.completions(self.queue)? < completions {
             self.bench.device.progress();
             looks += 1;
             if looks.is_multiple_of(1024) {

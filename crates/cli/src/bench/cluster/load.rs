@@ -18,7 +18,7 @@ const TOGETHER: u64 = 200;
 pub(super) enum Ask {
     Get,
     Put,
-    /// A put, and one replica's word that it has it.
+    /// A put, and one replica's word that it has it, and all that came before.
     PutAndWait,
     Delete,
 }
@@ -72,6 +72,16 @@ fn add(ask: Ask, number: u64, value: usize, request: &mut Vec<u8>, answer: &mut 
         }
         Ask::Delete => answer.extend_from_slice(b":1\r\n"),
     }
+}
+
+/// Requests that are sent together, of which the last one waits for all: a connection that waits
+/// takes no further request.
+fn wait_once(drawn: Vec<(Ask, u64)>) -> impl Iterator<Item = (Ask, u64)> {
+    let last = drawn.len().saturating_sub(1);
+    drawn.into_iter().enumerate().map(move |(index, (ask, number))| match ask {
+        Ask::PutAndWait if index < last => (Ask::Put, number),
+        ask => (ask, number),
+    })
 }
 
 impl Load {
@@ -134,7 +144,7 @@ impl Load {
                     (ask, draws.number() % work.keys)
                 };
                 let drawn: Vec<_> = (0..in_flight).map(|_| draw(&mut self.draws)).collect();
-                self.send(stream, drawn.into_iter(), work.value)?;
+                self.send(stream, wait_once(drawn), work.value)?;
                 expected.push(std::mem::take(&mut self.expected));
             }
             for (stream, expected) in expected.into_iter().enumerate() {
@@ -221,5 +231,11 @@ mod tests {
         answer.clear();
         add(Ask::Get, 7, 3, &mut Vec::new(), &mut answer);
         assert_eq!(answer, b"$3\r\nvvv\r\n");
+    }
+
+    #[test]
+    fn of_puts_that_go_together_the_last_one_waits() {
+        let asks: Vec<_> = wait_once(vec![(Ask::PutAndWait, 1); 3]).map(|(ask, _)| ask).collect();
+        assert_eq!(asks, [Ask::Put, Ask::Put, Ask::PutAndWait]);
     }
 }

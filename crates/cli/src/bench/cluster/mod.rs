@@ -66,6 +66,7 @@ const WORDS: super::page::Words = super::page::Words {
     rows: "A group beside one node and its peers",
     ours: "group",
     command: "remora bench cluster",
+    such: "`put_r3_rate`, `fig8`",
 };
 
 impl ClusterBench {
@@ -76,7 +77,9 @@ impl ClusterBench {
 
     #[cfg(feature = "cluster")]
     pub(super) fn run(&self) -> Result<()> {
-        use anyhow::{Context, ensure};
+        use anyhow::Context;
+
+        use super::report::{Found, publish, show};
 
         let extent = if self.options.quick { QUICK } else { FULL };
         let is_wanted = |name: &str| name.contains(&self.options.only);
@@ -86,17 +89,10 @@ impl ClusterBench {
         }
         rows.retain(|row| is_wanted(&row.name));
         // (Rows are shown before the figures, which take long, too.)
-        if !rows.is_empty() {
-            super::report::show(&rows);
-        }
+        show(&rows);
         let figures = figures::measure_all(&is_wanted, extent)?;
-        ensure!(
-            !rows.is_empty() || !figures.is_empty(),
-            "nothing is called `{}`: rows and figures have names such as `put_r3_rate`, `fig8`; \
-             without --only, all of them run",
-            self.options.only
-        );
         figures.iter().for_each(super::figure::Figure::show);
-        super::report::publish(WORDS, rows, &figures, &self.html, &self.options)
+        let found = Found { rows, figures, ..Found::default() };
+        publish(WORDS, found, &self.html, &self.options)
     }
 }

@@ -55,6 +55,10 @@ enum Successor {
 /// session.
 fn takeover_ms(socket: &Path, successor: Successor) -> Result<f64> {
     let observer = Observer::connect(Some(socket))?;
+    // Those of a run that was disturbed are kept, too.
+    for left in observer.status()?.sessions {
+        observer.evict(&left.name)?;
+    }
     let start = || Helper::start_with(&attached(socket), ["bench", "holder", "--successor"]);
     let mut standby = match successor {
         Successor::StandsBy => Some(ready(start()?)?),
@@ -88,7 +92,6 @@ fn takeover_ms(socket: &Path, successor: Successor) -> Result<f64> {
         getting.join().ok().context("a thread panicked")?.context("a get failed")?;
         took
     })?;
-    observer.evict(&before.name)?;
     Ok(took.as_secs_f64() * 1e3)
 }
 

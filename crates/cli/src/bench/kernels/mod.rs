@@ -20,7 +20,7 @@ use clap::Args;
 
 use super::figure::{Figure, median_us};
 use super::page;
-use super::report::{Options, publish, show};
+use super::report::{Found, Options, publish, show};
 use super::row::{Case, Run, Target, measure};
 use crate::ways::Client;
 use crate::ways::client::Setup;
@@ -50,6 +50,7 @@ const WORDS: page::Words = page::Words {
     rows: "What a kernel costs",
     ours: "kernel",
     command: "remora bench kernels",
+    such: "`traversal_8`, `fig7`",
 };
 
 /// Measures a figure.
@@ -94,7 +95,8 @@ impl KernelBench {
             figure.show();
             figures.push(figure);
         }
-        publish(WORDS, rows, &figures, &self.html, &self.options)
+        let found = Found { rows, figures, ..Found::default() };
+        publish(WORDS, found, &self.html, &self.options)
     }
 }
 

@@ -17,7 +17,7 @@ use remora::impair::IMPAIR_VARIABLE;
 
 use super::figure::{Figure, Point, Style};
 use super::page;
-use super::report::{Options, publish, show};
+use super::report::{Found, Options, publish, show};
 use super::row::{Case, Run, Target, measure};
 use crate::child;
 
@@ -44,6 +44,7 @@ const WORDS: page::Words = page::Words {
     rows: "What a loss costs",
     ours: "lossy dialect",
     command: "remora bench loss",
+    such: "`tail_loss`, `fig11_live`",
 };
 
 /// WRITEs of 1 MiB, enough of them outstanding for the window.
@@ -68,7 +69,8 @@ impl Loss {
         }
         figures.extend(simulated::figures(&is_wanted, quick));
         figures.iter().for_each(Figure::show);
-        publish(WORDS, rows, &figures, &self.html, &self.options)
+        let found = Found { rows, figures, ..Found::default() };
+        publish(WORDS, found, &self.html, &self.options)
     }
 }
 

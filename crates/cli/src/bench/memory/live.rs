@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use remora::dma::choose::open;
-use remora::dma::path::{Application, Kind, Path, Through, courier};
+use remora::dma::path::{Application, Path, PathKind, Through, courier};
 use remora::dma::{
-    Address, CardMemory, Channel, ChannelOptions, Direction, Engine, Flags, Kind as MemoryKind,
-    Service, Sizes,
+    Address, CardMemory, Channel, ChannelOptions, Direction, Engine, Flags, MemoryKind, Service,
+    Sizes,
 };
 use remora::memory::{Buffer, PageAligned};
 
@@ -116,7 +116,7 @@ fn copies_of(name: &str) -> (Direction, usize) {
 }
 
 fn row(name: &'static str, target: Target, ours: Run<'_>, runs: usize) -> Result<Row> {
-    let theirs = best_memcpy(copies_of(name).1);
+    let theirs = memcpy(copies_of(name).1, WINDOWS, SHORT);
     let peer = "memcpy of one core";
     measure(Case { name, unit: "GB/s", peer, target, ours, theirs }, runs)
 }
@@ -126,7 +126,8 @@ fn figure(id: &'static str, sides: &Sides, options: &Options) -> Result<Figure> 
     let with_ucx = id.starts_with("ucx");
     let sizes: &[usize] = if options.quick { &QUICK } else { &SIZES };
     let runs = if options.quick { 1 } else { 3 };
-    let kinds: Vec<Kind> = if with_ucx { vec![Kind::Engine, Kind::Mapping] } else { paths() };
+    let kinds: Vec<PathKind> =
+        if with_ucx { vec![PathKind::Engine, PathKind::Mapping] } else { paths() };
     let mut ways: Vec<String> = kinds.iter().map(|kind| kind.name().into()).collect();
     ways.push("memcpy".into());
     let transports: &[Transport] = if with_ucx { &ucx::TRANSPORTS } else { &[] };
@@ -181,9 +182,9 @@ fn figure(id: &'static str, sides: &Sides, options: &Options) -> Result<Figure> 
 }
 
 /// The engine first, as Remora's way.
-fn paths() -> Vec<Kind> {
-    let others = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Engine);
-    std::iter::once(Kind::Engine).chain(others).collect()
+fn paths() -> Vec<PathKind> {
+    let others = PathKind::ALL.into_iter().filter(|kind| *kind != PathKind::Engine);
+    std::iter::once(PathKind::Engine).chain(others).collect()
 }
 
 /// What a figure shows.
@@ -232,10 +233,10 @@ impl Sides {
         self.card.range(MemoryKind::Near).start as usize
     }
 
-    fn path(&self, kind: Kind) -> Result<Box<dyn Path>> {
+    fn path(&self, kind: PathKind) -> Result<Box<dyn Path>> {
         Ok(match kind {
-            Kind::Engine => Box::new(Through::open(&self.service, self.memory.clone())?),
-            Kind::Pipe | Kind::Udp => child::on_core(1, || {
+            PathKind::Engine => Box::new(Through::open(&self.service, self.memory.clone())?),
+            PathKind::Pipe | PathKind::Udp => child::on_core(1, || {
                 Ok(Box::new(courier::with_thread(kind, self.memory.clone())?))
             })?,
             _ => open(kind, &self.application)?,
@@ -243,8 +244,8 @@ impl Sides {
     }
 
     /// Measures copies to the card by a path.
-    fn copies(&self, kind: Kind, quantity: Quantity, len: usize) -> Result<Run<'_>> {
-        if kind == Kind::Engine && quantity == Quantity::Rate {
+    fn copies(&self, kind: PathKind, quantity: Quantity, len: usize) -> Result<Run<'_>> {
+        if kind == PathKind::Engine && quantity == Quantity::Rate {
             return self.stream(Direction::HostToCard, len, false);
         }
         let (card, near) = (self.card.clone(), self.near());
@@ -358,17 +359,17 @@ fn memcpy_us(len: usize, time: Duration) -> f64 {
     median_us(len, time, copy).expect("a copy within a process does not fail")
 }
 
-/// The rate of the library's copy in GB/s, measured as a channel's is: the best of short windows.
-pub(in crate::bench) fn best_memcpy(len: usize) -> Run<'static> {
+/// The rate of the library's copy in GB/s: the best of so many windows.
+pub(in crate::bench) fn memcpy(len: usize, windows: usize, window: Duration) -> Run<'static> {
     let (mut from, mut to) = (PageAligned::new(len), PageAligned::new(len));
     from.fill(1);
     to.fill(2);
     Box::new(move || {
         let mut best = 0.0_f64;
-        for _ in 0..WINDOWS {
+        for _ in 0..windows {
             let start = Instant::now();
             let mut copies = 0;
-            while start.elapsed() < SHORT {
+            while start.elapsed() < window {
                 for _ in 0..BATCH {
                     to.copy_from_slice(hint::black_box(&from));
                     hint::black_box(&mut to);

@@ -9,11 +9,11 @@ mod simulated;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 use clap::Args;
 
 use super::page;
-use super::report::{Options, show, write};
+use super::report::{Found, Options, publish, show};
 use simulated::{Simulated, show_parameters};
 
 /// Measures paths between memories.
@@ -42,6 +42,7 @@ const WORDS: page::Words = page::Words {
     rows: "What a path costs",
     ours: "path",
     command: "remora bench memory",
+    such: "`fig9`, `fig20`, `predictions`",
 };
 
 impl MemoryBench {
@@ -50,33 +51,18 @@ impl MemoryBench {
             show_parameters();
             return Ok(());
         }
-        let (mut rows, figures) = if self.simulated {
+        let (rows, figures) = if self.simulated {
             (Vec::new(), Vec::new())
         } else {
             (self.live.rows(&self.options)?, self.live.figures(&self.options)?)
         };
-        if !rows.is_empty() {
-            show(&rows);
-        }
+        show(&rows);
         for figure in &figures {
             figure.show();
         }
         let simulated = Simulated::run(&self.options.only, self.options.quick);
-        let nothing = rows.is_empty() && figures.is_empty() && simulated.is_empty();
-        ensure!(
-            !nothing,
-            "nothing is called `{}`: rows and figures have names such as `fig9`, `fig20`, \
-             `predictions`; without --only, all of them run",
-            self.options.only
-        );
         simulated.show();
-        let more = multiples::sections(&simulated)?;
-        let page = page::render(WORDS, &rows, &figures, &more)?;
-        std::fs::write(&self.html, page)
-            .with_context(|| format!("cannot write {}", self.html.display()))?;
-        println!("\nThe plots: {}", self.html.display());
-        rows.extend(figures.iter().flat_map(super::figure::Figure::rows));
-        rows.extend(simulated.rows());
-        write(&rows, &self.options)
+        let sections = (multiples::sections(&simulated)?, simulated.rows().collect());
+        publish(WORDS, Found { rows, figures, sections }, &self.html, &self.options)
     }
 }

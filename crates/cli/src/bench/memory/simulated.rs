@@ -54,11 +54,6 @@ impl Simulated {
         Simulated { figures, findings }
     }
 
-    /// Whether nothing ran.
-    pub(super) fn is_empty(&self) -> bool {
-        self.figures.is_empty() && self.findings.is_none()
-    }
-
     /// What the paper states about a figure, beside the simulated values.
     pub(super) fn compared(drawn: &Drawn) -> impl Iterator<Item = Compared> {
         STATED.iter().filter_map(|stated| {
@@ -83,21 +78,26 @@ impl Simulated {
 
     /// A row for each statement of the paper.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
-        self.figures.iter().flat_map(Self::compared).map(|compared| {
-            let Compared { stated, value, .. } = compared;
-            let middle = f64::midpoint(stated.low, stated.high);
-            Row {
-                name: format!("{}: {}, {}", id(stated.figure), stated.way(), stated.at).into(),
-                unit: "GB/s",
-                ours: Spread { min: value, median: value, max: value },
-                peer: PeerSide {
-                    name: "the paper".into(),
-                    spread: Spread { min: stated.low, median: middle, max: stated.high },
-                },
-                ratio: value / middle,
-                target: Target::Any,
-            }
-        })
+        let findings = self.findings.iter().flat_map(Findings::rows);
+        self.figures
+            .iter()
+            .flat_map(Self::compared)
+            .map(|compared| {
+                let Compared { stated, value, .. } = compared;
+                let middle = f64::midpoint(stated.low, stated.high);
+                Row {
+                    name: format!("{}: {}, {}", id(stated.figure), stated.way(), stated.at).into(),
+                    unit: "GB/s",
+                    ours: Spread { min: value, median: value, max: value },
+                    peer: PeerSide {
+                        name: "the paper".into(),
+                        spread: Spread { min: stated.low, median: middle, max: stated.high },
+                    },
+                    ratio: value / middle,
+                    target: Target::Any,
+                }
+            })
+            .chain(findings)
     }
 }
 
@@ -133,6 +133,21 @@ fn show_compared(compared: &[Compared]) {
 }
 
 impl Findings {
+    /// The bandwidths of each test.
+    fn rows(&self) -> impl Iterator<Item = Row> {
+        let added = self.added.iter().map(|row| (format!("{} ns more", row.ns), row.bandwidth));
+        let alternatives = self.alternatives.iter().flat_map(|row| {
+            [("DDR alone", row.alone), ("and MicroBlaze", row.microblaze)]
+                .map(|(design, rates)| (format!("{}, {design}", row.name), rates))
+        });
+        added.chain(alternatives).flat_map(|(test, rates)| {
+            LOADS.into_iter().zip(rates).map(move |(load, rate)| {
+                let name = format!("predictions: {test}, {load}");
+                Row::alone(name, "GB/s", Spread::of(vec![rate]))
+            })
+        })
+    }
+
     fn show(&self) {
         println!("\nPrediction 1: BRAM's 7.54 GB/s at 1 MiB is the driver's work for a call");
         let headings = ["", "call, µs", "engine, µs", "BRAM, GB/s", "DDR, GB/s", "without driver"];

@@ -19,8 +19,8 @@ use remora::nic::qp::HOT_BYTES;
 
 use super::figure::Figure;
 use super::page;
-use super::report::{Options, publish, show};
-use super::row::{Case, PeerSide, Row, Run, Spread, Target, measure};
+use super::report::{Found, Options, publish, show};
+use super::row::{Case, Row, Run, Spread, Target, measure};
 use super::transport::ours;
 use crate::output;
 use verbs_storm::VerbsStorm;
@@ -43,6 +43,7 @@ const WORDS: page::Words = page::Words {
     rows: "Many queue pairs beside few",
     ours: "Remora",
     command: "remora bench scale",
+    such: "`qps_10000`, `memory_10000`, `fig9`",
 };
 
 /// The messages in flight on all queue pairs together, where their numbers are compared: as many on
@@ -69,6 +70,7 @@ const CONNECTIONS: usize = 10_000;
 /// StRoM's Table 3: its queue pairs, and the megabytes of its memory on the card of 10 and of 100
 /// Gb/s (181 and 402 blocks of 36 Kb).
 const STROM_CONNECTIONS: usize = 500;
+const STROM_MEMORY: &str = "memory_500_all";
 const STROM_MEGABYTES: [(&str, f64); 2] = [("StRoM, 10 Gb/s", 0.834), ("StRoM, 100 Gb/s", 1.853)];
 
 impl Scale {
@@ -97,10 +99,12 @@ impl Scale {
             figures.push(figures::by_size(runs.div_ceil(2), seconds)?);
         }
         figures.iter().for_each(Figure::show);
-        if is_wanted("memory") {
-            rows.extend(memory(if quick { CONNECTIONS / 10 } else { CONNECTIONS })?);
+        if memory_names()?.iter().any(|name| is_wanted(name)) {
+            let all = memory(if quick { CONNECTIONS / 10 } else { CONNECTIONS })?;
+            rows.extend(all.into_iter().filter(|row| is_wanted(&row.name)));
         }
-        publish(WORDS, rows, &figures, &self.html, &self.options)
+        let found = Found { rows, figures, ..Found::default() };
+        publish(WORDS, found, &self.html, &self.options)
     }
 }
 
@@ -178,6 +182,17 @@ fn sends(qps: u32, depth: u32, seconds: &str) -> Run<'static> {
     ours("send", &test, seconds, "mmsgps")
 }
 
+/// The names of [`memory`]'s rows: those of a card with one connection.
+fn memory_names() -> Result<Vec<String>> {
+    let parts = storm::run(1, DialectChoice::Lossy)?.memory;
+    let names = parts.iter().map(|part| memory_name(&part.name));
+    Ok(names.chain([STROM_MEMORY.to_owned()]).collect())
+}
+
+fn memory_name(part: &str) -> String {
+    format!("memory_{CONNECTIONS}_{part}")
+}
+
 /// What structures take with so many connections, and all together with StRoM's.
 fn memory(connections: usize) -> Result<Vec<Row>> {
     let memory = storm::run(connections, DialectChoice::Lossy)?.memory;
@@ -192,7 +207,7 @@ fn memory(connections: usize) -> Result<Vec<Row>> {
             beside.1, beside.0
         );
         let ours = Spread::of(vec![megabytes]);
-        rows.push(Row::beside("memory_500_all", "MB", ours, beside, Target::Any));
+        rows.push(Row::beside(STROM_MEMORY, "MB", ours, beside, Target::Any));
     }
     Ok(rows)
 }
@@ -233,17 +248,30 @@ fn show_memory(memory: &[StructureUse], connections: usize) {
     println!("{table}\nthe paper's columns are for 10,000 connections (SRNIC, Table 1)");
 }
 
-/// A structure as a row: its megabytes, beside those of the usual design.
+/// A structure as a row: its megabytes, beside those of the usual design where the paper has it,
+/// with as many connections.
 fn memory_row(part: &StructureUse, connections: usize) -> Row {
-    let once = |value| Spread::of(vec![value]);
-    let megabytes = part.bytes as f64 / 1e6;
-    let usual = paper(&part.name).map_or(0.0, |(usual, _)| usual);
-    Row {
-        name: format!("memory_{connections}_{}", part.name).into(),
-        unit: "MB",
-        ours: once(megabytes),
-        peer: PeerSide { name: "the usual design (SRNIC, Table 1)".into(), spread: once(usual) },
-        ratio: if usual > 0.0 { megabytes / usual } else { 0.0 },
-        target: Target::Any,
+    let ours = Spread::of(vec![part.bytes as f64 / 1e6]);
+    let listed = paper(&part.name).filter(|_| connections == CONNECTIONS);
+    let usual = listed.map_or(f64::NAN, |(usual, _)| usual);
+    let beside = ("the usual design (SRNIC, Table 1)", usual);
+    Row::beside(memory_name(&part.name), "MB", ours, beside, Target::Any)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_beside_the_paper_only_where_the_paper_has_it() {
+        let part =
+            |name: &'static str| StructureUse { name: name.into(), count: 1, bytes: 16 << 20 };
+        let row = memory_row(&part("translation_table"), CONNECTIONS);
+        assert_eq!((&*row.name, row.peer.spread.median), ("memory_10000_translation_table", 8.0));
+        for (name, connections) in [("translation_table", 1000), ("lossy_state", CONNECTIONS)] {
+            let row = memory_row(&part(name), connections);
+            assert_eq!(row.name, format!("memory_10000_{name}"));
+            assert!(row.peer.spread.median.is_nan() && row.ratio.is_nan(), "{name}");
+        }
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn cases(bed: &Bed, extent: Extent) -> Result<Vec<Case<'_>>> {
 /// Figure 7c.
 pub(super) fn load(bed: &Bed, extent: Extent) -> Result<Figure> {
     let mix = Mix { keys: bed.keys, gets: 0.5, len: VALUE };
-    let mut points = Vec::new();
+    let (mut points, mut reached) = (Vec::new(), Vec::new());
     for in_flight in LOADS {
         let (mut rates, mut medians, mut tails) = (Vec::new(), Vec::new(), Vec::new());
         for run in 0..extent.runs {
@@ -101,16 +101,15 @@ pub(super) fn load(bed: &Bed, extent: Extent) -> Result<Figure> {
             medians.push(at(500));
             tails.push(at(990));
         }
-        let rate = Spread::of(rates).median;
+        reached.push(format!("{in_flight} ({:.0} thousand a second)", Spread::of(rates).median));
         let ways = vec![Spread::of(medians), Spread::of(tails)];
-        points.push(Point { x: format!("{in_flight} ({rate:.0})"), ways });
+        points.push(Point { x: in_flight.to_string(), ways });
     }
     let (first, last) = (&points[0], &points[points.len() - 1]);
     let here = format!(
-        "from {} to {} calls in flight (thousand a second), the median grows {:.1} ×, the 99th \
+        "with {} calls in flight: at the last, the median is {:.1} × the first, the 99th \
          percentile {:.1} ×",
-        first.x,
-        last.x,
+        reached.join(", "),
         last.median(0) / first.median(0),
         last.median(1) / first.median(1)
     );
@@ -121,7 +120,7 @@ pub(super) fn load(bed: &Bed, extent: Extent) -> Result<Figure> {
         title: "Response times under load",
         about: "Half gets, half updates of 64 B, by 1 to 64 calls in flight of 16 clients. One \
                 core serves, and one asks: with many calls in flight, each waits for others.",
-        x: "calls in flight (thousand a second)",
+        x: "calls in flight",
         style: Style::Log,
         ways: ["median", "99th percentile", "median, flat as Caribou’s"].map(str::to_owned).into(),
         paper: "both stay flat until the network is full, as the card is a pipeline",

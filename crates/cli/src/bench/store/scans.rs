@@ -16,8 +16,8 @@ use remora_store::select::selection::Output;
 use remora_store::store::{Options, Store};
 use remora_store::tablespace::{TablespaceId, TablespaceOptions};
 use remora_store::way::call::{ANSWER_LEN, AnswerHead, Call, Operation};
+use remora_store::way::clock::now_ms;
 use remora_store::way::execute::execute;
-use remora_store::way::kernel::now_ms;
 
 use super::super::figure::{Figure, Point};
 use super::super::row::{Case, Row, Run, Target, measure};

@@ -168,10 +168,21 @@ pub(super) fn run(is_wanted: &dyn Fn(&str) -> bool, quick: bool, most: u32) -> R
     Ok(Found { ways, sizes })
 }
 
+/// An error if a row is wanted: quick runs have not the number of servers that it is about.
+pub(super) fn ensure_size(is_wanted: &dyn Fn(&str) -> bool) -> Result<()> {
+    let row = ROWS.iter().find(|(name, _)| is_wanted(name));
+    ensure!(
+        row.is_none(),
+        "`{}` is of {COMPARED} servers: leave --quick out",
+        row.map_or("", |(name, _)| name)
+    );
+    Ok(())
+}
+
 /// The work of one way with so many servers: bytes, on each link that they pass.
 fn work(servers: u32, quick: bool) -> Result<f64> {
     let cluster = cluster(servers)?;
-    let mut net = cluster.build()?;
+    let net = cluster.build()?;
     let mut work = 0.0;
     for seed in seeds(servers, quick) {
         for flow in flows(&cluster, span(quick), seed)? {

@@ -13,7 +13,7 @@ mod speed;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use remora::nic::qp::Mtu;
 use remora_sim::flows::{Cluster, Flow, Sizes, poisson};
@@ -21,7 +21,7 @@ use remora_sim::net::{BufferOptions, FatTree, Marking, Ps};
 
 use super::figure::Figure;
 use super::page;
-use super::report::{Options, show, write};
+use super::report::{Found, Options, publish, show};
 
 /// Measures transports in networks of servers, and the simulator itself.
 #[derive(Debug, Args)]
@@ -60,6 +60,7 @@ const WORDS: page::Words = page::Words {
     rows: "The simulator",
     ours: "Remora",
     command: "remora bench worlds",
+    such: "`packets_1024`, `fct_ours`, `fig12a`",
 };
 
 /// The load of Fig. 12, as a part of the servers' rate.
@@ -80,21 +81,13 @@ impl Worlds {
         rows.extend(found.rows(&is_wanted));
         let mut figures = found.figures(&is_wanted);
         figures.extend(hardware::figures(&is_wanted, options.quick)?);
-        ensure!(
-            !rows.is_empty() || !figures.is_empty(),
-            "nothing is called `{}`: rows and figures have names such as `packets_1024`, \
-             `fct_ours`, `fig12a`; without --only, all of them run",
-            options.only
-        );
-        if !rows.is_empty() {
-            show(&rows);
+        if rows.is_empty() && figures.is_empty() && options.quick {
+            fig12::ensure_size(&is_wanted)?;
         }
+        show(&rows);
         figures.iter().for_each(Figure::show);
-        let page = page::render(WORDS, &rows, &figures, &found.section())?;
-        std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
-        println!("\nThe plots: {}", html.display());
-        rows.extend(figures.iter().flat_map(Figure::rows));
-        write(&rows, options)
+        let sections = (found.section(), Vec::new());
+        publish(WORDS, Found { rows, figures, sections }, html, options)
     }
 }
 

@@ -127,6 +127,8 @@ impl Feeder {
         let len = (len as u64).min(self.card_bytes.saturating_sub(at)) as usize;
         let mut bytes = vec![0; len];
         for part in parts(len) {
+            // What was given up comes first, and would be taken for this one.
+            self.settle()?;
             let from = Address::Card(at + part.start as u64);
             self.copy(from, self.staged(), part.len())?;
             self.fetch(&mut bytes[part])?;

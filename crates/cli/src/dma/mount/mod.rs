@@ -125,7 +125,8 @@ impl Mount {
         let len = 2 * self.channels as usize * STAGE;
         let (application, memory) = Application::of_this_process(len)?;
         let region = engine.grant(&application, &memory)?;
-        let mut tree = Tree::new(self.channels, self.streaming, sizes.near + sizes.far);
+        let card_bytes = sizes.near + sizes.far;
+        let mut tree = Tree::new(self.channels, self.streaming, card_bytes, self.allow_other);
         for number in 0..self.channels {
             for (side, direction) in
                 [Direction::HostToCard, Direction::CardToHost].into_iter().enumerate()
@@ -134,7 +135,6 @@ impl Mount {
                 let stage = Stage { memory: memory.clone(), region, offset };
                 let stream = self.streaming.then_some(number as u16);
                 let channel = engine.open(channel::options(direction, stream))?;
-                let card_bytes = sizes.near + sizes.far;
                 tree.add(direction, number, Worker::start(channel, stage, card_bytes)?);
             }
         }

@@ -36,11 +36,13 @@ pub(super) struct Tree {
     streaming: bool,
     made: SystemTime,
     owner: (u32, u32),
+    /// Other users may use the files, too.
+    is_shared: bool,
 }
 
 impl Tree {
     /// Files of so many channels each way, to a card of so many bytes.
-    pub(super) fn new(channels: u32, streaming: bool, card_bytes: u64) -> Tree {
+    pub(super) fn new(channels: u32, streaming: bool, card_bytes: u64, is_shared: bool) -> Tree {
         let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         Tree {
             registers: registers(channels, streaming),
@@ -49,6 +51,7 @@ impl Tree {
             streaming,
             made: SystemTime::now(),
             owner,
+            is_shared,
         }
     }
 
@@ -74,12 +77,13 @@ impl Tree {
     }
 
     fn attributes(&self, node: INodeNo) -> Option<FileAttr> {
+        let perm = if self.is_shared { 0o666 } else { 0o600 };
         let (kind, perm, size) = match node {
             INodeNo::ROOT => (FileType::Directory, 0o755, 0),
-            INodeNo(CONTROL) => (FileType::RegularFile, 0o600, self.registers.len() as u64),
+            INodeNo(CONTROL) => (FileType::RegularFile, perm, self.registers.len() as u64),
             channel => {
                 self.file(channel)?;
-                (FileType::RegularFile, 0o600, self.len)
+                (FileType::RegularFile, perm, self.len)
             }
         };
         let at = self.made;

@@ -1,6 +1,6 @@
 //! The way to etcd, as the options say it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use remora_cluster::etcd::{EtcdGroup, EtcdTls};
@@ -16,13 +16,33 @@ impl EtcdArgs {
     /// # Errors
     /// A file cannot be read, or the options do not go together.
     pub(super) fn group(&self, name: &str) -> Result<EtcdGroup> {
-        let mut group = EtcdGroup::new(self.etcd.clone(), name);
-        if group.endpoints.is_empty() {
-            group.endpoints.push(ETCD.to_owned());
-        }
+        let mut group = EtcdGroup::new(self.endpoints(), name);
         group.user = self.user()?;
         group.tls = self.tls(&group.endpoints)?;
         Ok(group)
+    }
+
+    fn endpoints(&self) -> Vec<String> {
+        if self.etcd.is_empty() { vec![ETCD.to_owned()] } else { self.etcd.clone() }
+    }
+
+    /// The options as a person writes them.
+    pub(super) fn written(&self) -> String {
+        let user = self.etcd_user.as_ref().map(PathBuf::from);
+        let more = [
+            ("--etcd-ca", &self.etcd_ca),
+            ("--etcd-cert", &self.etcd_cert),
+            ("--etcd-key", &self.etcd_key),
+            ("--etcd-user", &user),
+            ("--etcd-password-file", &self.etcd_password_file),
+        ];
+        let mut words = format!("--etcd {}", self.endpoints().join(","));
+        for (option, value) in more {
+            if let Some(value) = value {
+                words += &format!(" {option} {}", value.display());
+            }
+        }
+        words
     }
 
     /// (A user who lists this machine's processes sees their options, and not their environment.)
@@ -73,4 +93,28 @@ impl EtcdArgs {
 
 fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("cannot read {what}: {}", file.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        etcd: EtcdArgs,
+    }
+
+    #[test]
+    fn the_options_are_written_as_they_were_given() {
+        let written = |line: &str| {
+            let words = ["x"].into_iter().chain(line.split_whitespace());
+            Line::try_parse_from(words).unwrap().etcd.written()
+        };
+        assert_eq!(written(""), format!("--etcd {ETCD}"));
+        let all = "--etcd https://a:1,https://b:1 --etcd-ca /ca.pem --etcd-user me";
+        assert_eq!(written(all), all);
+    }
 }

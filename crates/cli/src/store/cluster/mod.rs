@@ -13,7 +13,7 @@ mod info;
 #[cfg(feature = "cluster")]
 mod moves;
 #[cfg(feature = "cluster")]
-mod node;
+pub(crate) mod node;
 #[cfg(feature = "cluster")]
 mod resize;
 #[cfg(feature = "cluster")]
@@ -33,6 +33,7 @@ use remora_store::front::slots::Range;
 
 #[cfg(feature = "cluster")]
 pub(super) use self::node::serve;
+use super::PASSWORD_VARIABLE;
 
 /// What a build without clusters says.
 #[cfg(not(feature = "cluster"))]
@@ -184,7 +185,7 @@ struct GroupArgs {
     #[command(flatten)]
     cluster: ClusterArgs,
     /// The password of the nodes' Redis clients
-    #[arg(long, env = "REMORA_STORE_PASSWORD", hide_env_values = true)]
+    #[arg(long, env = PASSWORD_VARIABLE, hide_env_values = true)]
     password: Option<String>,
 }
 
@@ -255,8 +256,8 @@ impl Cluster {
         match self.what {
             What::Status(command) => command.run()?,
             What::Watch(command) => command.run()?,
-            What::Move(command) => command.run()?,
-            What::Resize(command) => command.run()?,
+            What::Move(command) => return command.run(),
+            What::Resize(command) => return command.run(),
             What::Try(command) => command.run()?,
         }
         #[cfg(not(feature = "cluster"))]

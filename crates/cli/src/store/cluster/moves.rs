@@ -1,6 +1,7 @@
 //! Moves slots between a cluster's groups: writes into its map what is wanted. The groups'
 //! primaries do the rest, whether this command waits for them or not.
 
+use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -83,14 +84,17 @@ pub(super) fn left(cluster: &EtcdGroup, slots: &[Range], to: &str) -> Result<usi
 }
 
 impl Move {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
         let (cluster, slots) = (self.cluster.find()?, &self.slots.0);
         want(&cluster, slots, &self.to)?;
+        if self.no_wait {
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut before = usize::MAX;
-        while !self.no_wait && !stop.load(Ordering::Relaxed) {
+        loop {
             match left(&cluster, slots, &self.to)? {
-                0 => break,
+                0 => return Ok(ExitCode::SUCCESS),
                 now if now != before => {
                     let slots = output::counted(now as u64, "slot");
                     eprintln!("on the way to group {}: {slots}", self.to);
@@ -98,8 +102,16 @@ impl Move {
                 }
                 _ => {}
             }
+            if stop.load(Ordering::Relaxed) {
+                return Ok(left_alone());
+            }
             std::thread::sleep(LOOK);
         }
-        Ok(())
     }
+}
+
+/// For a command that is told to stop before what it waits for has come about.
+pub(super) fn left_alone() -> ExitCode {
+    eprintln!("remora: the change goes on without this command");
+    ExitCode::from(stop::BY_SIGNAL)
 }

@@ -19,7 +19,7 @@ use remora_store::front::server::{self, Server};
 use remora_store::service::{FIRST, Places, ServiceOptions, are_as_asked};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 use remora_store::way::region::Region;
 use serde_json::json;
 
@@ -33,7 +33,7 @@ const HOUSE_BUCKETS: u32 = 4096;
 /// The members are looked after once in so many times.
 const TEND_EVERY: u32 = 25;
 /// How long a node that is to end stays for others, while one is about to take a place.
-const HAND_OVER: Duration = Duration::from_secs(30);
+pub(crate) const HAND_OVER: Duration = Duration::from_secs(30);
 /// How often it looks whether it may end.
 const LOOK: Duration = Duration::from_millis(100);
 /// How long it waits for one that nobody has heard of yet.
@@ -157,8 +157,8 @@ impl Member {
         if let Some(found) = self.node.recovery() {
             println!("{}", read_back(found));
         }
-        let urls = args.etcd.group(name)?.endpoints.join(",");
-        println!("Try: remora store cluster status {name} --etcd {urls}        Stop: Ctrl-C");
+        let etcd = args.etcd.written();
+        println!("Try: remora store cluster status {name} {etcd}        Stop: Ctrl-C");
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Says how many members a group is to have: writes it into etcd. The group's primary does the
 //! rest, whether this command waits for it or not.
 
+use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use remora_cluster::{Configuration, EtcdMap, GroupView};
 use remora_command::{output, stop};
 
 use super::Resize;
-use super::moves::atlas;
+use super::moves::{atlas, left_alone};
 
 /// How often is looked how many members there are.
 const LOOK: Duration = Duration::from_millis(200);
@@ -38,7 +39,7 @@ fn progress(view: &GroupView, wanted: usize) -> Progress {
 }
 
 impl Resize {
-    pub(super) fn run(self) -> Result<()> {
+    pub(super) fn run(self) -> Result<ExitCode> {
         let stop = stop::on_signals()?;
         let Resize { members, group, no_wait, .. } = &self;
         let cluster = self.cluster.find()?;
@@ -52,17 +53,20 @@ impl Resize {
         let at = cluster.endpoints.join(", ");
         let failed = |why| anyhow!("etcd at {at} cannot be used for resizing a group: {why}");
         EtcdMap::new(&cluster)?.resize(group, *members).map_err(failed)?;
+        if *no_wait {
+            return Ok(ExitCode::SUCCESS);
+        }
         let mut before = None;
-        while !no_wait && !stop.load(Ordering::Relaxed) {
+        loop {
             let now = progress(&view()?, usize::from(*members));
             match now {
-                Progress::Done => break,
+                Progress::Done => return Ok(ExitCode::SUCCESS),
                 Progress::Wants(count) => {
                     let missing = output::counted(u64::from(*members) - count as u64, "node");
                     println!(
                         "Group {group} has {count} of {members} members: start {missing} more."
                     );
-                    break;
+                    return Ok(ExitCode::SUCCESS);
                 }
                 Progress::Changes(count) if before.as_ref() != Some(&now) => {
                     eprintln!("group {group} has {count} members, and is to have {members}");
@@ -70,9 +74,11 @@ impl Resize {
                 Progress::Changes(_) => {}
             }
             before = Some(now);
+            if stop.load(Ordering::Relaxed) {
+                return Ok(left_alone());
+            }
             std::thread::sleep(LOOK);
         }
-        Ok(())
     }
 }
 

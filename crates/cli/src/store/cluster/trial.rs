@@ -14,6 +14,7 @@ use remora_store::front::slots::{Range, SLOTS};
 use serde::Deserialize;
 use serde_json::json;
 
+use super::super::PASSWORD_VARIABLE;
 use super::Try;
 use super::moves::{atlas, left, want};
 use super::status::Look;
@@ -48,6 +49,8 @@ pub(crate) struct Node {
 pub(crate) struct Ready {
     group: String,
     pub(crate) node: String,
+    /// Where the card's clients reach it.
+    store: String,
     /// Where Redis' clients reach it.
     pub(crate) redis: Vec<String>,
     memcached: Vec<String>,
@@ -129,10 +132,11 @@ impl Try {
     fn announce(&self, etcd: &Etcd, nodes: &[Node], primaries: &[String]) -> Result<()> {
         if self.json {
             let node = |node: &Node| {
-                let Ready { group, node: name, redis, memcached } = &node.ready;
+                let Ready { group, node: name, store, redis, memcached } = &node.ready;
                 json!({
-                    "group": group, "node": name, "process": node.process.id(), "redis": redis[0],
-                    "memcached": memcached[0], "is_primary": primaries.contains(name),
+                    "group": group, "node": name, "process": node.process.id(), "store": store,
+                    "redis": redis[0], "memcached": memcached[0],
+                    "is_primary": primaries.contains(name),
                 })
             };
             return output::json_line(&json!({
@@ -142,13 +146,20 @@ impl Try {
                 "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
             }));
         }
-        let mut table =
-            output::table(["group", "node", "process", "Redis’ clients", "memcached’s", ""]);
+        let mut table = output::table([
+            "group",
+            "node",
+            "process",
+            "card",
+            "Redis’ clients",
+            "memcached’s",
+            "",
+        ]);
         for node in nodes {
             let part = if primaries.contains(&node.ready.node) { "primary" } else { "" };
             let process = node.process.id().to_string();
-            let Ready { group, node, redis, memcached } = &node.ready;
-            table.add_row([group, node, &process, &redis[0], &memcached[0], part]);
+            let Ready { group, node, store, redis, memcached } = &node.ready;
+            table.add_row([group, node, &process, store, &redis[0], &memcached[0], part]);
         }
         let (url, folder) = (&etcd.url, etcd.folder.path().display());
         println!(
@@ -160,6 +171,7 @@ impl Try {
         if let Some(node) = first {
             let (_, port) = node.ready.redis[0].rsplit_once(':').unwrap_or_default();
             println!("Try: redis-cli -c -p {port} set greeting hello");
+            println!("     remora store get {} greeting", node.ready.store);
             println!("     remora store cluster watch {NAME} --etcd {url}");
             if self.nodes > 1 {
                 println!(
@@ -236,9 +248,11 @@ pub(crate) fn start_nodes(url: &str, terms: Terms<'_>, count: u8) -> Result<Vec<
 
 /// Waits until a group's primary serves: which one. `None` if the user has had enough.
 fn wait_for_primary(cluster: &EtcdGroup, group: &str, stop: &AtomicBool) -> Result<Option<String>> {
+    // That of the nodes, which inherit it.
+    let password = std::env::var(PASSWORD_VARIABLE).ok();
     let start = Instant::now();
     while !stop.load(Ordering::Relaxed) {
-        let looks = Look::all(cluster, None);
+        let looks = Look::all(cluster, password.as_deref());
         let look = looks.as_ref().ok().and_then(|all| all.iter().find(|it| it.is_of(group)));
         if let Some((primary, _)) = look.and_then(Look::serving) {
             return Ok(Some(primary.to_string()));

@@ -142,9 +142,17 @@ impl Load {
 
 /// Does the file begin as Parquet's do?
 fn is_parquet(path: &Path) -> bool {
-    let mut magic = [0; 4];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && &magic == b"PAR1"
+    begins_with(path, b"PAR1")
+}
+
+/// Does the file begin so? A pipe does not: what is read of it to see that is gone.
+fn begins_with<const LEN: usize>(path: &Path, magic: &[u8; LEN]) -> bool {
+    if !path.is_file() {
+        return false;
+    }
+    let mut begin = [0; LEN];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut begin));
+    read.is_ok() && begin == *magic
 }
 
 #[cfg(feature = "parquet")]

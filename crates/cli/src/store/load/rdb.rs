@@ -3,7 +3,7 @@
 //! A file is read twice: its checksum stands at its end, and nothing of a damaged file is put.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::io::Seek;
 use std::path::Path;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use remora_store::client::AsyncStoreClient;
 use remora_store::rdb::{RdbReader, RdbReport, database_name};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::call::EXPIRY_NEVER;
-use remora_store::way::kernel::now_ms;
+use remora_store::way::clock::now_ms;
 
 use crate::store::StoreArgs;
 use crate::store::progress::Progress;
@@ -24,9 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Does the file begin as RDB files do?
 pub(super) fn is_rdb(path: &Path) -> bool {
-    let mut magic = [0; 5];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
-    read.is_ok() && &magic == b"REDIS"
+    super::begins_with(path, b"REDIS")
 }
 
 /// Puts a file's strings into the tablespaces of their databases, or into the one that is named.

@@ -4,8 +4,8 @@ use anyhow::{Context, Result, anyhow, bail};
 use csv::ByteRecord;
 use remora_store::select::schema::Schema;
 
-/// The column that has the key, unless others are named.
-const KEY: &str = "key";
+use super::super::key_name;
+
 /// What stands between the parts of a key.
 const JOIN: u8 = b':';
 
@@ -38,7 +38,11 @@ impl Shape {
             })
         };
         let key: Vec<usize> = match keys {
-            [] => vec![columns.iter().position(|column| column == KEY).unwrap_or(0)],
+            [] => {
+                let names = [schema.as_ref().map_or(&[][..], Schema::columns), &[]].map(key_name);
+                let place = |name| columns.iter().position(|column| column == name);
+                vec![names.iter().find_map(place).unwrap_or(0)]
+            }
             keys => keys.iter().map(|name| find(name)).collect::<Result<_>>()?,
         };
         let value = match schema {

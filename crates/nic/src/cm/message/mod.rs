@@ -39,6 +39,9 @@ pub struct TooLong {
 }
 
 /// `data` at the start of a field of private data, the rest zero.
+///
+/// # Errors
+/// [`TooLong`] if the data does not fit.
 pub fn private_data<const N: usize>(data: &[u8]) -> Result<[u8; N], TooLong> {
     let mut field = [0; N];
     let target = field.get_mut(..data.len()).ok_or(TooLong { len: data.len(), max: N })?;
@@ -89,6 +92,9 @@ macro_rules! messages {
 
         impl Message {
             /// The message that a MAD's data holds, by its attribute identifier.
+            ///
+            /// # Errors
+            /// [`Malformed::Attribute`] if no message has this identifier.
             pub fn from_data(attribute_id: u16, data: &Data) -> Result<Message, Malformed> {
                 match attribute_id {
                     $($id => Ok(Message::$name($name::parse(data))),)*
@@ -140,6 +146,9 @@ messages! {
 
 impl Message {
     /// The transaction identifier and the message of a received MAD.
+    ///
+    /// # Errors
+    /// As [`mad::parse`] and [`Message::from_data`].
     pub fn from_mad(bytes: &[u8]) -> Result<(u64, Message), Malformed> {
         let (header, data) = mad::parse(bytes)?;
         Ok((header.transaction_id, Message::from_data(header.attribute_id, data)?))

@@ -1,10 +1,8 @@
 //! DCTCP: the share of marked packets says by how much the window shrinks (RFC 8257).
 
+use crate::congestion::{DctcpTuning, Tuning};
 use crate::psn::Psn;
 use crate::qp::window::{ONE, Window};
-
-/// The weight of a round trip's share of marks in the estimate, as a shift: 1/16 (RFC 8257 §4.2).
-const GAIN: u32 = 4;
 
 /// What the sender knows of marks. Shares count in parts of [`ONE`].
 #[derive(Debug)]
@@ -16,12 +14,13 @@ pub struct Dctcp {
     marked: u32,
     /// The round trip ends when this PSN is acknowledged.
     ends: Psn,
+    tuning: DctcpTuning,
 }
 
 impl Dctcp {
     /// Nothing is known yet; `next` is the next PSN to send.
-    pub fn new(next: Psn) -> Dctcp {
-        Dctcp { share: ONE, received: 0, marked: 0, ends: next }
+    pub fn new(next: Psn, tuning: DctcpTuning) -> Dctcp {
+        Dctcp { share: ONE, received: 0, marked: 0, ends: next, tuning }
     }
 
     /// Notes that so many more packets have arrived, and how many of them were marked. The window
@@ -49,7 +48,8 @@ impl Dctcp {
         }
         let marked = u64::from(self.marked.min(self.received));
         let share = marked * u64::from(ONE) / u64::from(self.received.max(1));
-        self.share = self.share - (self.share >> GAIN) + (share as u32 >> GAIN);
+        let weighed = |share: u64| (share * self.tuning.gain.min(Tuning::ONE) / Tuning::ONE) as u32;
+        self.share = self.share - weighed(self.share.into()) + weighed(share);
         (self.received, self.marked, self.ends) = (0, 0, high);
     }
 }
@@ -57,6 +57,19 @@ impl Dctcp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn new() -> Dctcp {
+        Dctcp::new(Psn::new(0), DctcpTuning::default())
+    }
+
+    #[test]
+    fn a_gain_is_the_weight_of_the_latest_round_trip() {
+        for (gain, left) in [(Tuning::ONE, 0), (Tuning::ONE / 4, ONE * 3 / 4)] {
+            let mut dctcp = Dctcp::new(Psn::new(0), DctcpTuning { gain });
+            rounds(&mut dctcp, &mut Window::new(1000), 1, 0);
+            assert_eq!(dctcp.share, left);
+        }
+    }
 
     /// Rounds of ten packets, so many of which are marked. Returns the window.
     fn rounds(dctcp: &mut Dctcp, window: &mut Window, count: u32, marked: u32) -> u16 {
@@ -72,7 +85,7 @@ mod tests {
 
     #[test]
     fn the_estimate_follows_the_share_of_marks() {
-        let (mut dctcp, mut window) = (Dctcp::new(Psn::new(0)), Window::new(1000));
+        let (mut dctcp, mut window) = (new(), Window::new(1000));
         rounds(&mut dctcp, &mut window, 200, 2);
         assert!(dctcp.share.abs_diff(ONE / 5) < ONE / 100, "{}", dctcp.share);
         rounds(&mut dctcp, &mut window, 200, 0);
@@ -81,7 +94,7 @@ mod tests {
 
     #[test]
     fn few_marks_cost_little_and_all_marked_halves() {
-        let (mut dctcp, mut window) = (Dctcp::new(Psn::new(0)), Window::new(1000));
+        let (mut dctcp, mut window) = (new(), Window::new(1000));
         assert_eq!(rounds(&mut dctcp, &mut window, 1, 10), 500, "it begins with the worst");
         let mut window = Window::new(1000);
         rounds(&mut dctcp, &mut window, 200, 0);

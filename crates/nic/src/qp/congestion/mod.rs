@@ -20,16 +20,16 @@ use super::requester::Recovery;
 use super::window::Window;
 use crate::card::Card;
 use crate::chain::Mode;
+use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::env::Env;
 use crate::psn::Psn;
-use crate::scheduler::Budget;
+use crate::scheduler::TurnBudget;
 use crate::time::Time;
 use crate::timers::Timers;
 use crate::transmit::TransmitBatch;
 pub use dcqcn::Dcqcn;
 pub use dctcp::Dctcp;
-pub use notification::CNP_INTERVAL;
 use swift::Swift;
 
 /// The state of a policy that has some.
@@ -42,12 +42,13 @@ pub(crate) enum Control {
 
 impl Control {
     /// A policy's state, if it has some. `next` is the next PSN to send.
-    fn of(policy: Congestion, next: Psn, link: u64) -> Option<Control> {
+    fn of(policy: Congestion, next: Psn, config: &Config) -> Option<Control> {
+        let (link, tuning) = (config.link_bits_per_second, &config.tuning);
         match policy {
             Congestion::Aimd | Congestion::Fixed => None,
-            Congestion::Dctcp => Some(Control::Dctcp(Dctcp::new(next))),
-            Congestion::Dcqcn => Some(Control::Dcqcn(Dcqcn::new(link))),
-            Congestion::Swift => Some(Control::Swift(Swift::default())),
+            Congestion::Dctcp => Some(Control::Dctcp(Dctcp::new(next, tuning.dctcp))),
+            Congestion::Dcqcn => Some(Control::Dcqcn(Dcqcn::new(link, tuning.dcqcn))),
+            Congestion::Swift => Some(Control::Swift(Swift::new(tuning.swift))),
         }
     }
 
@@ -64,14 +65,14 @@ impl Control {
 impl Qp {
     /// Follows a policy from now on, with the whole window. Only reliable services have one.
     pub(crate) fn follow(&mut self, policy: Congestion, card: &Card) {
-        let (limit, link) = (card.config.window_packets, card.config.link_bits_per_second);
+        let limit = card.config.window_packets;
         let policy = if self.transport.is_reliable() { policy } else { Congestion::Aimd };
         self.tx.window = match policy {
             // A rate alone decides.
             Congestion::Fixed | Congestion::Dcqcn => Window::fixed(limit),
             _ => Window::new(limit),
         };
-        self.cold.control = Control::of(policy, self.tx.next, link).map(Box::new);
+        self.cold.control = Control::of(policy, self.tx.next, &card.config).map(Box::new);
         self.mode.set(Mode::CONTROLLED, self.cold.control.is_some());
     }
 
@@ -163,7 +164,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> bool {
         match self.cold.control.as_deref() {
             Some(Control::Dcqcn(_)) => self.send_paced(env, batch, budget),
@@ -177,7 +178,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> bool {
         let (now, mtu) = (env.now, u32::from(self.mtu));
         let Some(Control::Dcqcn(dcqcn)) = self.cold.control.as_deref_mut() else { return false };
@@ -221,7 +222,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> bool {
         let again = self.send_uncontrolled(env, batch, budget);
         // Where a message or the window ends, the last packet has asked for an acknowledge.
@@ -233,6 +234,14 @@ impl Qp {
             swift.sent(self.tx.una, self.tx.high, env.now);
         }
         again
+    }
+
+    /// Has the queue pair a timer among those of chains whose valid entry is for this time?
+    pub(crate) fn waits_in_chains(&self, at: Time) -> bool {
+        let limited = self.cold.limits.as_ref().is_some_and(|limits| limits.timer.is_queued(at));
+        limited
+            || matches!(self.cold.control.as_deref(),
+                Some(Control::Dcqcn(dcqcn)) if dcqcn.timer.is_queued(at))
     }
 
     /// Has the timer that a rate waits for run out?

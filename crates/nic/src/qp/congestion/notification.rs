@@ -12,17 +12,14 @@ use crate::transmit::TransmitBatch;
 use crate::wire::opcode::Follows;
 use crate::wire::{Bth, Extensions, Op, Operation, Packet, Position, Transport};
 
-/// The least time between two congestion notifications of a queue pair.
-pub const CNP_INTERVAL: Duration = Duration::from_micros(50);
-
 impl Qp {
     /// Notes that a packet arrived marked: its sender is notified, at most once every
-    /// [`CNP_INTERVAL`].
+    /// [`Tuning::notify_ns`](crate::Tuning::notify_ns).
     pub(crate) fn note_congestion(&mut self, env: &mut Env<'_>) {
         env.card.counters.rx_ecn_marked += 1;
         // Further marks within the interval tell the sender nothing new.
         if self.state != State::Error && env.now >= self.cold.next_cnp {
-            self.cold.next_cnp = env.now + CNP_INTERVAL;
+            self.cold.next_cnp = env.now + Duration::from_nanos(env.card.config.tuning.notify_ns);
             self.rx.cnp_owed = true;
             self.schedule(env.card);
         }

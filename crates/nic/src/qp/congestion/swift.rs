@@ -1,27 +1,21 @@
 //! A window that follows the delay of round trips, in the manner of Swift (SIGCOMM 2020).
 //!
 //! Swift's target is a delay of the fabric. Cards of this kind serve fabrics of any length, so the
-//! target here is what a round trip may take beyond the shortest one seen. Clocks of hosts and of
-//! the fabric are not told apart, and the window is never below four packets.
+//! target here is what a round trip may take beyond the shortest one of late. Clocks of hosts and
+//! of the fabric are not told apart, and the window is never below four packets.
 
 use core::time::Duration;
 
+use crate::congestion::SwiftTuning;
 use crate::psn::Psn;
+use crate::qp::shortest::Shortest;
 use crate::qp::window::{ONE, Window};
 use crate::time::Time;
 
-/// The delay beyond the shortest round trip that is always allowed (htsim's `swift.cpp`: the base
-/// target).
-const BASE: Duration = Duration::from_micros(20);
-/// What small windows are allowed besides, so that many flows on one link get on (flow scaling):
-/// nothing at a window of `SCALE_TO` packets, and with smaller ones as much more as the inverse
-/// root of the window, up to `SCALE_MOST` at a tenth of a packet (htsim: 0.1 to 100, 5 × base).
-const SCALE_MOST: Duration = Duration::from_micros(100);
+/// From a window of so many packets on flows are not scaled (htsim's `swift.cpp`: 0.1 to 100).
 const SCALE_TO: u64 = 100;
 /// Of the inverse roots at 0.1 and 100 packets, √10 and 0.1, the difference in thousandths.
 const SCALE_ROOTS: u64 = 3062;
-/// By how much a delay beyond the target shrinks the window: β, in parts of [`ONE`] (htsim: 0.8).
-const STRENGTH: u64 = ONE as u64 * 4 / 5;
 
 /// What the sender knows of delays.
 #[derive(Debug, Default)]
@@ -31,20 +25,29 @@ pub(crate) struct Swift {
     /// The window when the decrease began that is under way.
     before: u16,
     /// The shortest round trip, where the sender measures itself.
-    least: Option<Duration>,
+    shortest: Shortest,
     /// A packet whose acknowledge is awaited, and when it left.
     timed: Option<(Psn, Time)>,
+    tuning: SwiftTuning,
 }
 
 /// The delay beyond the shortest round trip that a window of so many packets is allowed.
-fn target(window: u16) -> Duration {
+fn target(window: u16, tuning: &SwiftTuning) -> Duration {
+    /// A target is no longer, nor what is allowed besides.
+    const MOST_NS: u64 = 1_000_000_000;
     // The inverse roots in thousandths.
     let root = 1_000_000 / (u64::from(window.max(1)) * 1_000_000).isqrt();
     let least = 1000 / SCALE_TO.isqrt();
-    BASE + SCALE_MOST * (root.saturating_sub(least) as u32) / SCALE_ROOTS as u32
+    let scaling = tuning.scaling_ns.min(MOST_NS) * root.saturating_sub(least) / SCALE_ROOTS;
+    Duration::from_nanos(tuning.target_ns.min(MOST_NS) + scaling)
 }
 
 impl Swift {
+    /// Nothing is known yet.
+    pub(super) fn new(tuning: SwiftTuning) -> Swift {
+        Swift { tuning, ..Swift::default() }
+    }
+
     /// Takes a round trip. `least` is the shortest one on its path. The window shrinks once a
     /// round trip; `high` is one past the highest PSN sent.
     pub(super) fn measured(
@@ -53,12 +56,13 @@ impl Swift {
         (took, least): (Duration, Duration),
         high: Psn,
     ) {
-        let (beyond, target) = (took.saturating_sub(least), target(window.size()));
+        let target = target(window.size(), &self.tuning);
+        let beyond = took.saturating_sub(least);
         self.in_time = beyond < target;
         if !self.in_time {
             // More than a quarter of an hour is as good as that.
             let ns = |time: Duration| time.as_nanos().min(1 << 40) as u64;
-            let cut = STRENGTH * ns(beyond - target) / ns(took).max(1);
+            let cut = self.tuning.strength.min(ONE.into()) * ns(beyond - target) / ns(took).max(1);
             let cut = u32::try_from(cut).unwrap_or(ONE);
             self.shrink(window, ONE.saturating_sub(cut), high);
         }
@@ -106,9 +110,8 @@ impl Swift {
     ) {
         if let Some((_, left)) = self.timed.take_if(|(end, _)| !una.is_before(*end)) {
             let took = now.since(left);
-            let least = self.least.map_or(took, |least| least.min(took));
-            self.least = Some(least);
-            self.measured(window, (took, least), high);
+            let least = self.shortest.take(now.ns_since(left), now);
+            self.measured(window, (took, Duration::from_nanos(least)), high);
         }
         if self.in_time {
             window.acknowledged(packets, una, limit);
@@ -126,10 +129,11 @@ mod tests {
 
     #[test]
     fn small_windows_are_allowed_more_delay() {
-        assert_eq!((target(100), target(1000)), (BASE, BASE));
+        let target = |window| target(window, &SwiftTuning::default());
+        assert_eq!((target(100), target(1000)), (US(20), US(20)));
         assert!((US(32)..US(34)).contains(&target(4)), "{:?}", target(4));
         assert!((US(20)..US(21)).contains(&target(64)), "{:?}", target(64));
-        assert!(target(0) <= BASE + SCALE_MOST);
+        assert!(target(0) <= US(120));
     }
 
     #[test]
@@ -154,16 +158,48 @@ mod tests {
     }
 
     #[test]
+    fn target_scaling_and_strength_are_what_they_are_set_to() {
+        let tuning = SwiftTuning { target_ns: 50_000, scaling_ns: 0, strength: 1 << 14 };
+        assert_eq!((target(1, &tuning), target(100, &tuning)), (US(50), US(50)));
+        let (mut swift, mut window) = (Swift::new(tuning), Window::new(64));
+        swift.measured(&mut window, (US(59), US(10)), Psn::new(100));
+        assert_eq!(window.size(), 64, "within the target");
+        // 40 of 100 µs are too much, times 0.25.
+        swift.measured(&mut window, (US(100), US(10)), Psn::new(100));
+        assert_eq!(window.size(), 57);
+    }
+
+    #[test]
     fn it_times_its_own_packets_and_none_that_are_sent_again() {
         let (mut swift, mut window) = (Swift::default(), Window::new(64));
         swift.sent(Psn::new(0), Psn::new(8), Time(0));
         swift.sent(Psn::new(0), Psn::new(16), Time(5_000));
         swift.acknowledged(&mut window, (8, Psn::new(8)), (64, Psn::new(16)), Time(10_000));
-        assert_eq!(swift.least, Some(US(10)));
+        assert_eq!(swift.shortest.ns(), 10_000);
         swift.sent(Psn::new(8), Psn::new(16), Time(11_000));
         swift.lost(&mut window, Psn::new(16));
         swift.acknowledged(&mut window, (8, Psn::new(16)), (64, Psn::new(16)), Time(500_000));
-        assert_eq!((swift.least, window.size()), (Some(US(10)), 32));
+        assert_eq!((swift.shortest.ns(), window.size()), (10_000, 32));
+    }
+
+    /// The way gets 90 µs longer, and no queue makes it so: the window grows again once the
+    /// shorter round trips are forgotten.
+    #[test]
+    fn a_longer_way_holds_the_window_down_for_ten_seconds_at_most() {
+        let (mut swift, mut window) = (Swift::default(), Window::new(64));
+        let mut at = 0;
+        // A round trip each 100 ms.
+        let mut round = |took_us: u64| {
+            at += 1;
+            let (left, una) = (u64::from(at) * 100_000_000, Psn::new(at * 100));
+            let high = Psn::new(at * 100 + 100);
+            swift.sent(Psn::new((at - 1) * 100), una, Time(left));
+            swift.acknowledged(&mut window, (100, una), (64, high), Time(left + took_us * 1000));
+            window.size()
+        };
+        (0..10).for_each(|_| assert_eq!(round(10), 64));
+        assert!((0..30).map(|_| round(100)).last() < Some(8), "it looks like a queue");
+        assert_eq!((0..150).map(|_| round(100)).last(), Some(64), "it is the way");
     }
 
     /// Of all delays and losses of a round trip, the worst counts, and it counts once.

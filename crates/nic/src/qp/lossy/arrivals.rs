@@ -4,6 +4,7 @@
 //! While nothing is missing, this is empty but for the message that is under way.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::bitmap::Bitmap;
 use crate::psn::{HALF, Psn};
@@ -67,6 +68,23 @@ struct Message {
     reth: Reth,
 }
 
+impl Message {
+    /// The packets of a WRITE that have bytes in this range, with the part of it that is theirs.
+    /// Not its last packet, which is placed in its turn.
+    fn parts(&self, mtu: u32, range: &Range<u64>) -> impl Iterator<Item = (u32, Range<u64>)> {
+        let (begin, mtu) = (self.reth.addr, u64::from(mtu));
+        // All packets but the last are of the path MTU.
+        let early = u64::from(self.reth.len.saturating_sub(1)) / mtu * mtu;
+        let start = range.start.max(begin);
+        let end = range.end.min(begin.saturating_add(early)).max(start);
+        let packets = (start - begin) / mtu..(end - begin).div_ceil(mtu);
+        packets.map(move |packet| {
+            let at = begin + packet * mtu;
+            (packet as u32, start.max(at)..end.min(at.saturating_add(mtu)))
+        })
+    }
+}
+
 /// A packet whose effect waits for its turn.
 #[derive(Debug)]
 pub(super) struct Waiting {
@@ -99,6 +117,14 @@ pub(super) enum Stray {
 fn signed(psn: Psn, base: Psn) -> i64 {
     let ahead = i64::from(psn.distance_from(base));
     if ahead < i64::from(HALF) { ahead } else { ahead - 2 * i64::from(HALF) }
+}
+
+/// Ranges without this part of them.
+fn without(ranges: Vec<Range<u64>>, part: &Range<u64>) -> Vec<Range<u64>> {
+    let cut = |range: Range<u64>| {
+        [range.start..range.end.min(part.start), range.start.max(part.end)..range.end]
+    };
+    ranges.into_iter().flat_map(cut).filter(|range| !range.is_empty()).collect()
 }
 
 impl Arrivals {
@@ -205,6 +231,45 @@ impl Arrivals {
         let first = packet.bth.psn.minus(offset);
         self.messages.insert(place, Message { first, known, ended, operation, ssn, reth });
         Ok(true)
+    }
+
+    /// The parts of a range that packets of later WRITEs by the same key have not written already,
+    /// for a packet of the message that begins at `first` which comes late. `None`, almost always,
+    /// if that is all of it.
+    #[inline]
+    pub(super) fn unwritten(
+        &self,
+        (expected, first): (Psn, Psn),
+        mtu: u32,
+        (rkey, range): (u32, Range<u64>),
+    ) -> Option<Vec<Range<u64>>> {
+        let later = self.messages.back().is_some_and(|last| signed(last.first, first) > 0);
+        let looks = later && !self.arrived.is_empty();
+        looks.then(|| self.look_for_unwritten((expected, first), mtu, (rkey, range))).flatten()
+    }
+
+    #[inline(never)]
+    fn look_for_unwritten(
+        &self,
+        (expected, first): (Psn, Psn),
+        mtu: u32,
+        (rkey, range): (u32, Range<u64>),
+    ) -> Option<Vec<Range<u64>>> {
+        let begin = signed(first, expected);
+        let later = self.messages.partition_point(|m| signed(m.first, expected) <= begin);
+        let mut left = None;
+        for message in self.messages.range(later..) {
+            if message.operation != Operation::Write || message.reth.rkey != rkey {
+                continue;
+            }
+            for (packet, part) in message.parts(mtu, &range) {
+                if self.arrived.get(message.first.plus(packet).distance_from(expected)) {
+                    let before: Vec<_> = left.unwrap_or_else(|| vec![range.clone()]);
+                    left = Some(without(before, &part));
+                }
+            }
+        }
+        left
     }
 
     /// Forgets the message that begins at `first`.

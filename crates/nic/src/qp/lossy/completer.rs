@@ -89,6 +89,8 @@ impl Qp {
         self.measure(env, &sack);
         let first = Psn::new(packet.ext.aeth.msn);
         let news = self.take_selective(env, (first, &sack)) | self.take_cumulative(env, end);
+        let una = self.tx.una;
+        self.lossy_mut().departures.lose_taken_back(una);
         if !self.lossy().departures.settled.is_empty() {
             self.settle_lost(env);
         }
@@ -137,7 +139,7 @@ impl Qp {
         let plausible = sack.flags & Sack::ECHO != 0 && ago_ns < 1 << 31 && ago_ns >= held_ns;
         if plausible {
             lossy.held_ns = held_ns.max(lossy.held_ns * 7 / 8);
-            lossy.paths.measured(sack.path, ago_ns - held_ns);
+            lossy.paths.measured(sack.path, ago_ns - held_ns, now);
             let sent = Time(now.0.saturating_sub(ago_ns));
             lossy.paths.delivered(sack.path, sent, None);
         }
@@ -245,7 +247,9 @@ impl Qp {
         let una = self.tx.una;
         let lossy = self.lossy_mut();
         while let Some(work) = env.card.outstanding.front(&lossy.answers) {
-            if una.is_before(work.end()) {
+            // One that has not left whole is not acknowledged, however far ahead its end is.
+            let left = lossy.answer != env.card.outstanding.first(&lossy.answers);
+            if !left || una.is_before(work.end()) {
                 break;
             }
             env.card.outstanding.pop_beyond(&mut lossy.answers);

@@ -174,6 +174,16 @@ impl Departures {
         self.arrived.clear_base();
     }
 
+    /// Counts the oldest unacknowledged packet as lost if it had arrived. A receiver acknowledges
+    /// up to such a packet only if it has taken it back, and its NAK may have been lost.
+    #[inline]
+    pub(super) fn lose_taken_back(&mut self, una: Psn) {
+        if self.arrived.get(0) {
+            self.take_back();
+            self.lose(una, una, None);
+        }
+    }
+
     /// Counts the packet `psn` as lost; `found` says when later packets have shown it. Returns
     /// whether it was not counted yet.
     pub(super) fn lose(&mut self, una: Psn, psn: Psn, found: Option<Time>) -> bool {

@@ -10,6 +10,7 @@
 use std::collections::VecDeque;
 
 use crate::psn::Psn;
+use crate::qp::shortest::Shortest;
 use crate::time::Time;
 
 /// Bytes that take one path before the next is chosen: a turn of the scheduler.
@@ -54,11 +55,12 @@ const REST_DOUBLED: u8 = 10;
 /// What is known of one path.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Measured {
-    /// The smoothed round-trip time and its mean deviation (RFC 6298 §2), the shortest one, and the
-    /// latest one; zero before the first. In nanoseconds, since each acknowledge counts with them.
+    /// The smoothed round-trip time and its mean deviation (RFC 6298 §2), the shortest one of late,
+    /// and the latest one; zero before the first. In nanoseconds, since each acknowledge counts
+    /// with them.
     smoothed_ns: u64,
     deviation_ns: u64,
-    least_ns: u64,
+    shortest: Shortest,
     pub(super) latest_ns: u64,
     /// When the packet was sent that was sent last of all that have been delivered on this path,
     /// and its PSN if it is known. What was sent before it on the same path and has not been
@@ -222,17 +224,17 @@ impl Paths {
     }
 
     /// Notes a round trip on `path`, in nanoseconds.
-    pub(super) fn measured(&mut self, path: u8, took_ns: u64) {
+    pub(super) fn measured(&mut self, path: u8, took_ns: u64, now: Time) {
         let Some(path) = self.paths.get_mut(usize::from(path)) else { return };
         path.latest_ns = took_ns;
+        path.shortest.take(took_ns, now);
         if path.smoothed_ns == 0 {
-            (path.smoothed_ns, path.deviation_ns, path.least_ns) = (took_ns, took_ns / 2, took_ns);
+            (path.smoothed_ns, path.deviation_ns) = (took_ns, took_ns / 2);
             return;
         }
         let off = took_ns.abs_diff(path.smoothed_ns);
         path.deviation_ns = (path.deviation_ns * 3 + off) / 4;
         path.smoothed_ns = (path.smoothed_ns * 7 + took_ns) / 8;
-        path.least_ns = path.least_ns.min(took_ns);
     }
 
     /// The greatest round-trip times of all paths; `None` before the first measurement.
@@ -240,15 +242,15 @@ impl Paths {
         let slower = |slowest: Slowest, path: &Measured| Slowest {
             smoothed_ns: slowest.smoothed_ns.max(path.smoothed_ns),
             deviation_ns: slowest.deviation_ns.max(path.deviation_ns),
-            least_ns: slowest.least_ns.max(path.least_ns),
+            least_ns: slowest.least_ns.max(path.shortest.ns()),
         };
         let slowest = self.paths.iter().fold(Slowest::default(), slower);
         (slowest.smoothed_ns > 0).then_some(slowest)
     }
 
-    /// The shortest round trip on a path, in nanoseconds.
+    /// The shortest round trip of late on a path, in nanoseconds.
     pub(super) fn least_ns(&self, path: u8) -> u64 {
-        self.paths.get(usize::from(path)).map_or(0, |path| path.least_ns)
+        self.paths.get(usize::from(path)).map_or(0, |path| path.shortest.ns())
     }
 
     /// When the packet was sent that was sent last of all that have been delivered.
@@ -260,6 +262,7 @@ impl Paths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::shortest::SPAN_NS;
 
     #[test]
     fn each_path_has_its_turn_and_another_try_takes_another() {
@@ -343,14 +346,17 @@ mod tests {
         let mut paths = Paths::new(1, 1024);
         assert_eq!(paths.slowest(), None);
         let us = |us: u64| us * 1000;
-        paths.measured(0, us(8));
+        paths.measured(0, us(8), Time(0));
         let slowest = |smoothed, deviation| {
             let (smoothed_ns, deviation_ns) = (us(smoothed), us(deviation));
             Some(Slowest { smoothed_ns, deviation_ns, least_ns: us(8) })
         };
         assert_eq!(paths.slowest(), slowest(8, 4));
-        paths.measured(0, us(16));
+        paths.measured(0, us(16), Time(1));
         assert_eq!(paths.slowest(), slowest(9, 5));
         assert_eq!((paths.least_ns(0), paths.get(0).latest_ns), (us(8), us(16)));
+        // The path gets longer, and what it took before is forgotten.
+        (1..4).for_each(|span| paths.measured(0, us(24), Time(span * SPAN_NS)));
+        assert_eq!(paths.least_ns(0), us(24));
     }
 }

@@ -296,6 +296,7 @@ impl Qp {
         // The key must open the whole range before the first byte is written, and each packet's
         // part later, since the owner may end the key meanwhile.
         if begins && u64::from(total) != u64::from(len) {
+            Self::check_total(env, total)?;
             self.check_remote(env, rkey, addr, total.into(), Access::REMOTE_WRITE)?;
         }
         // The last packet of a WRITE waits for its turn, so that a program that watches its last
@@ -312,9 +313,14 @@ impl Qp {
             if ahead > 0 {
                 return Ok(Taken::Whole);
             }
+            // It sees each byte once, so there must be an element first, which stays the message's
+            // if the kernel refuses the bytes.
+            if packet.op.follows.contains(Follows::IMM) {
+                self.receive_of(env, leth.ssn, 0)?;
+            }
             self.write_through_tap(env, &to, (offset as u32, total), packet.payload)?;
         } else {
-            self.write_payload(env, &to, packet.payload)?;
+            self.write_in_order(env, &to, packet, leth)?;
         }
         if !packet.op.position.ends() {
             // The next packet's place can be fetched while this one is finished.
@@ -325,6 +331,30 @@ impl Qp {
         Ok(Taken::Placed(total))
     }
 
+    /// Writes the payload of a WRITE, but for bytes that a later WRITE has written before it.
+    #[inline]
+    fn write_in_order(
+        &self,
+        env: &mut Env<'_>,
+        to: &Target,
+        packet: &Packet<'_>,
+        leth: Leth,
+    ) -> Result<(), Refusal> {
+        let psns = (self.rx.expected, packet.bth.psn.minus(leth.offset));
+        let range = to.addr..to.addr.saturating_add(to.len.into());
+        let arrivals = &self.lossy().arrivals;
+        let Some(parts) = arrivals.unwritten(psns, self.mtu.into(), (to.rkey, range)) else {
+            return self.write_payload(env, to, packet.payload);
+        };
+        for part in parts {
+            let (at, len) = (part.start - to.addr, (part.end - part.start) as u32);
+            let place = to.place.map(|place| place + at);
+            let to = Target { addr: part.start, rkey: to.rkey, place, len };
+            self.write_payload(env, &to, &packet.payload[at as usize..][..len as usize])?;
+        }
+        Ok(())
+    }
+
     /// Does what the expected packet asks for. `len` is the length of its message, for one whose
     /// payload is in its place.
     fn effect(&mut self, env: &mut Env<'_>, packet: &Packet<'_>, len: u32) -> Result<(), Refusal> {
@@ -333,8 +363,8 @@ impl Qp {
             Operation::Send if packet.op.position.ends() => self.finish_send(env, packet, len)?,
             Operation::Send => {}
             Operation::Write => {
-                // One that has waited whole is placed now.
-                if !packet.payload.is_empty() && len == 0 {
+                // One that has waited whole is placed now, or only judged if it has no bytes.
+                if len == 0 {
                     self.place_write(env, packet, leth, (0, false))?;
                 }
                 if packet.op.follows.contains(Follows::IMM) {

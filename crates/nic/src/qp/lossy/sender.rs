@@ -12,7 +12,7 @@ use crate::qp::requester::{Part, Recovery, Stop};
 use crate::qp::{Qp, State};
 use crate::queue::outstanding::{Answering, Origin, Outstanding};
 use crate::queue::{Opcode, SendFlags, Status};
-use crate::scheduler::Budget;
+use crate::scheduler::TurnBudget;
 use crate::transmit::{PATH_PORTS, Path, TransmitBatch};
 use crate::wire::opcode::Follows;
 use crate::wire::{
@@ -45,7 +45,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
     ) -> Option<Stop> {
         // Unlike answers, requests must find out whether the peer is there.
         let has_requests = self.sq.waiting() > 0 || self.has_posted() || self.waits_for_peer();
@@ -109,7 +109,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         waits: bool,
     ) -> Option<bool> {
         let answer = self.lossy().answer;
@@ -159,7 +159,12 @@ impl Qp {
     /// Asks the peer whether it is there: by a copy, without payload, of the packet before the
     /// oldest one that is not acknowledged. The peer has had that one, so it does nothing with the
     /// copy but acknowledge it. So small a packet finds room in a queue that is full for others.
-    fn send_question(&mut self, env: &mut Env<'_>, batch: &mut TransmitBatch, budget: &mut Budget) {
+    fn send_question(
+        &mut self,
+        env: &mut Env<'_>,
+        batch: &mut TransmitBatch,
+        budget: &mut TurnBudget,
+    ) {
         let (psn, now) = (self.tx.una.minus(1), env.now);
         let lossy = self.lossy_mut();
         (lossy.question, lossy.probed_at) = (false, now);
@@ -180,7 +185,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         waits: bool,
     ) -> Option<bool> {
         if self.lossy().question && !waits {
@@ -272,7 +277,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         (at, work): (Cursor, &Outstanding),
     ) {
         let (psn, now) = (self.tx.next, env.now);
@@ -313,7 +318,7 @@ impl Qp {
         &mut self,
         env: &mut Env<'_>,
         batch: &mut TransmitBatch,
-        budget: &mut Budget,
+        budget: &mut TurnBudget,
         (work, psn, tries): (&Outstanding, Psn, u8),
     ) -> Result<(), AccessError> {
         let again = psn.is_before(self.tx.high);

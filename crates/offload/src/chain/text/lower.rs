@@ -494,20 +494,29 @@ impl Lowering<'_> {
     }
 
     fn condition(&self, text: &ConditionText) -> Lowered<Condition> {
-        let wide = |value: &Value| match value {
-            Value::Place(place) if place.len.is_some_and(|len| len > 6) => self.names.span(place),
-            _ => Err(Diagnostic::new(text.at.clone(), "", "")),
+        let len = |value: &Value| match value {
+            Value::Place(place) => place.len.unwrap_or(0),
+            _ => 0,
         };
-        if let (Ok(left), Ok(right)) = (wide(&text.left), wide(&text.right)) {
-            if left.len != right.len || text.relation != Relation::Equal {
-                let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`";
-                let message = "these pieces of memory cannot be compared";
-                return Err(Diagnostic::new(text.at.clone(), message, help));
-            }
-            return Ok(Condition::SameBytes(left, right));
+        let lens = [len(&text.left), len(&text.right)];
+        if lens.iter().all(|len| *len > 6) || lens.iter().any(|len| *len > 8) {
+            return self.same_bytes(text);
         }
         let (left, right) = (self.operand(&text.left)?, self.operand(&text.right)?);
         Ok(Condition::Compare(left, text.relation, right))
+    }
+
+    /// A comparison of pieces that are longer than an operand.
+    fn same_bytes(&self, text: &ConditionText) -> Lowered<Condition> {
+        if let (Value::Place(left), Value::Place(right)) = (&text.left, &text.right) {
+            let (left, right) = (self.names.span(left)?, self.names.span(right)?);
+            if left.len == right.len && text.relation == Relation::Equal {
+                return Ok(Condition::SameBytes(left, right));
+            }
+        }
+        let help = "longer pieces need `==` and equal lengths: `x:16 == y:16`";
+        let message = "these pieces of memory cannot be compared";
+        Err(Diagnostic::new(text.at.clone(), message, help))
     }
 
     fn operand(&self, value: &Value) -> Lowered<Operand> {

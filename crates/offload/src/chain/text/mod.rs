@@ -60,4 +60,6 @@ pub fn parse(text: &str) -> Result<Source, Vec<Diagnostic>> {
 }
 
 #[cfg(test)]
+mod random;
+#[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use crate::chain::model::{End, Model};
 use proptest::prelude::*;
 
 /// Runs a text on the card; returns the words it shows.
-fn shows(text: &str) -> Vec<u64> {
+pub(super) fn shows(text: &str) -> Vec<u64> {
     let source =
         parse(text).unwrap_or_else(|wrong| panic!("{}", wrong[0].render("t", text, false)));
     let mut model = Model::new(&source.program, &[]).unwrap();
@@ -74,6 +74,24 @@ fn operands_may_be_wide() {
     };
     assert_eq!(shows(&text("sixteen bytes ok")), [1]);
     assert_eq!(shows(&text("sixteen bytes oK")), [0]);
+    // A place without a length is as long as its data.
+    let plain = |b: &str| text(b).replace("b:16 {", "b {");
+    assert_eq!(shows(&plain("sixteen bytes ok")), [1]);
+    assert_eq!(shows(&plain("sixteen bytes oK")), [0]);
+    for (from, to) in [("b:16 {", "r {"), ("b:16 {", "5 {"), ("== b:16", "< b")] {
+        let wrong = text("sixteen bytes ok").replace(from, to);
+        assert_eq!(mistake(&wrong).2, "these pieces of memory cannot be compared", "{to}");
+    }
+}
+
+#[test]
+fn a_break_in_no_block_leaves_its_loop() {
+    let text = |a_loop: &str| {
+        format!("data a = 0\nshow a\nprogram {{\n {a_loop} {{ add a, 1\n break }}\n}}\n")
+    };
+    for a_loop in ["while a < 3", "repeat 5", "loop"] {
+        assert_eq!(shows(&text(a_loop)), [1], "{a_loop}");
+    }
 }
 
 /// The first mistake: its line, column and message.

@@ -80,7 +80,7 @@ pub async fn consistency(context: Context) -> Result<(), CallStatus> {
         }
         context.fetch(address, len).await?;
         let consistent = context
-            .output(|object| {
+            .fetched(|object| {
                 let consistent = is_consistent(object);
                 if !consistent {
                     object.clear();

@@ -225,10 +225,14 @@ impl Tap for FilterTap {
             self.kept.swap_remove(at);
         }
         // The card has checked the range of the whole WRITE, and the kept rows lie within it.
-        if !replaced.is_empty() && io.write_through(passing.key, to, replaced).is_err() {
+        if !replaced.is_empty() && io.write_through(passing, to, replaced).is_err() {
             replaced.clear();
         }
         Verdict::Take
+    }
+
+    fn closed(&mut self, qpn: u32) {
+        self.kept.retain(|(of, _)| *of != qpn);
     }
 }
 
@@ -253,6 +257,13 @@ mod tests {
         assert_eq!(Params::parse(&params.to_bytes()), Ok(params));
         let outside = Params { column: Column::u64(1), ..params };
         assert_eq!(Params::parse(&outside.to_bytes()), Err(CallStatus::BAD_PARAMS));
+    }
+
+    #[test]
+    fn a_queue_pair_that_ends_within_a_write_is_forgotten() {
+        let mut tap = FilterTap { params: params(), kept: vec![(1, 8), (2, 16)] };
+        tap.closed(1);
+        assert_eq!(tap.kept, [(2, 16)]);
     }
 
     #[test]

@@ -159,7 +159,7 @@ impl Sketch {
 
     fn add_at(&mut self, level: Level, values: &[u8]) {
         let (values, _) = values.as_chunks::<8>();
-        self.count += values.len() as u64;
+        self.count = self.count.saturating_add(values.len() as u64);
         let (precision, floor) = (self.precision, self.floor);
         level.run(Adding { registers: &mut self.registers, precision, floor, values });
         self.unlooked = self.unlooked.saturating_sub(values.len());
@@ -569,6 +569,9 @@ mod tests {
         let right = sketch(10, 4000, 9000);
         assert!(left.merge(right.registers(), right.count()));
         assert_eq!(left.registers(), sketch(10, 0, 9000).registers());
+        assert!(left.merge(&[0; 1024], u64::MAX));
+        left.add(1);
+        assert_eq!(left.count(), u64::MAX, "it does not start again");
         assert!(!left.merge(&[0; 512], 0), "registers of another precision are refused");
         assert!(!left.merge(&[99; 1024], 0), "registers with an impossible rank are refused");
     }

@@ -432,6 +432,10 @@ impl Tap for ShuffleTap {
         // address.
         if taken == Some(Ok(())) { Verdict::Take } else { Verdict::Pass }
     }
+
+    fn closed(&mut self, qpn: u32) {
+        self.shuffles.end(qpn);
+    }
 }
 
 #[cfg(test)]

@@ -82,7 +82,11 @@ impl Params {
 ///
 /// # Errors
 /// [`CallStatus::TOO_LONG`] if values did not fit a target. Values before them have been sent.
+/// [`CallStatus::ACCESS`] for a peer, which may not send by connections of others.
 pub async fn shuffle_send(context: Context) -> Result<(), CallStatus> {
+    if !context.is_local() {
+        return Err(CallStatus::ACCESS);
+    }
     let Params { address, values, mut targets } = context.params(Params::parse).await?;
     let mask = targets.len() as u64 - 1;
     let mut buffers: Vec<Vec<u8>> = targets.iter().map(|_| Vec::with_capacity(BUFFER)).collect();

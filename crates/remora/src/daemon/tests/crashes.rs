@@ -1,8 +1,6 @@
 //! Clients that end at any step. Each time the card gets back all that they had. (For the daemon, a
 //! client that is killed is one whose connection ends and whose memory stays as it is.)
 
-use std::time::Instant;
-
 use super::*;
 
 /// A step at which a client ends.
@@ -140,10 +138,9 @@ fn leaves_completions_unread(daemon: &Daemon) {
     let lkey = local(&client, &one);
     for round in 0..24 {
         let (queue, _) = client.work_queue(&one.made.sq);
-        while one.posted.wrapping_sub(queue.retired()) >= one.made.sq.depth {
-            // Some entries wait on the card, since the ring of 16 is full.
-            std::thread::yield_now();
-        }
+        // Some entries wait on the card, since the ring of 16 is full.
+        let has_room = || one.posted.wrapping_sub(queue.retired()) < one.made.sq.depth;
+        until("there is room", has_room);
         client.post(&mut one, &write(round, (0, lkey), (0, key), 8));
     }
 }
@@ -276,11 +273,11 @@ fn each_step_alone() {
     let before = held();
     for (number, step) in all_steps().enumerate() {
         run(step);
-        let until = Instant::now() + Duration::from_secs(60);
-        while held().iter().zip(before).any(|(now, before)| *now > before) {
-            assert!(Instant::now() < until, "step {number}: {:?} of {before:?}", held());
-            std::thread::yield_now();
-        }
+        until_ok("nothing more is held", || {
+            let now = held();
+            let is_so = now.iter().zip(before).all(|(now, before)| *now <= before);
+            is_so.then_some(()).ok_or_else(|| format!("step {number}: {now:?} of {before:?}"))
+        });
     }
 }
 
@@ -324,9 +321,8 @@ fn sends_to_clients_that_have_gone_end() {
         queue.publish(1);
         b.ring(queue.number());
         drop((b, qb));
-        while is_gone && daemon.observer().status()[0].sessions.len() > 1 {
-            std::thread::yield_now();
-        }
+        let sessions = || daemon.observer().status()[0].sessions.len();
+        until("the other is gone", || !is_gone || sessions() == 1);
         let mut send = write(round as u64, (0, lkey), (0, 0), 64);
         send[0] = 1;
         a.post(&mut qa, &send);

@@ -4,6 +4,7 @@ use super::kernels::*;
 use super::*;
 use crate::daemon::admission::OBSERVERS;
 use crate::daemon::lent::LOANS_MAX;
+use crate::message::{DmaAnswer, DmaRequest, OpenXrcd, XrcdError};
 
 /// A daemon whose own user may use so much.
 fn daemon_with(rule: &str) -> Daemon {
@@ -23,14 +24,33 @@ pub(super) fn policy_with(rule: &str) -> Policy {
     policy
 }
 
-/// Lends until the daemon refuses; returns how many pieces, and why it does.
-fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, String) {
-    for lent in 0..100_000 {
-        if let Some(reason) = client.asker.refusal(&Request::Lend(loan), file) {
-            return (lent, reason);
+/// Asks until the daemon refuses; returns how often it did not, and why it does.
+fn ask_all(asker: &Asker, request: &Request<'_>, with: &[BorrowedFd<'_>]) -> (usize, String) {
+    for asked in 0..100_000 {
+        if let Some(reason) = asker.refusal(request, with) {
+            return (asked, reason);
         }
     }
-    panic!("{loan:?}: a client may lend without end");
+    panic!("{request:?}: without end");
+}
+
+/// Lends until the daemon refuses; returns how many pieces, and why it does.
+fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, String) {
+    ask_all(&client.asker, &Request::Lend(loan), file)
+}
+
+/// A program that uses the daemon's card memory.
+fn with_card_memory(daemon: &Daemon) -> Asker {
+    let asker = daemon.observer();
+    let is_open = asker.ask(&Request::Dma(DmaRequest::Open), &[], |answer| {
+        matches!(answer, Answer::Dma(DmaAnswer::Card { .. }))
+    });
+    assert!(is_open);
+    asker
+}
+
+fn grant(loan: Loan) -> Request<'static> {
+    Request::Dma(DmaRequest::Grant { loan, addr: 0, len: 4096, writable: true })
 }
 
 fn loans(daemon: &Daemon) -> u32 {
@@ -72,12 +92,8 @@ fn the_sessions_of_a_user_lend_and_join_no_more_together_than_the_users_share() 
     assert!(joins((&two, members[1]), 2), "the user is in this group already");
     // What one session gives up, the other may have.
     drop(one);
-    while daemon.observer().status()[0].sessions.len() > 1 {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    while !joins((&two, members[1]), 4) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("one session is left", || daemon.observer().status()[0].sessions.len() == 1);
+    until("the other joins a group", || joins((&two, members[1]), 4));
     assert_eq!(lend_all(&two, Loan::Sealed, &[file.as_fd()]).0, 3);
     drop(two);
     daemon.wait_until_empty();
@@ -125,10 +141,27 @@ fn all_loans_together_leave_the_daemon_mappings() {
     daemon.client().card().alloc_pd().unwrap();
     drop(hog);
     let other = daemon.client();
-    while other.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]).is_some() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let lends = || other.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]).is_none();
+    until("another session lends", lends);
     drop(other);
+    daemon.wait_until_empty();
+}
+
+/// What is granted to a DMA engine is mapped, too.
+#[test]
+fn all_grants_together_leave_the_daemon_mappings() {
+    let (file, _) = sealed(4096);
+    let daemon = daemon_with("loans = 100000\nquotas.regions = 100000");
+    let (granted, reason) =
+        ask_all(&with_card_memory(&daemon), &grant(Loan::Sealed), &[file.as_fd()]);
+    assert_eq!(granted, LOANS_MAX);
+    assert!(reason.contains("all programs together"), "{reason}");
+    daemon.client().card().alloc_pd().unwrap();
+    let daemon = daemon_with("loans = 7\nquotas.regions = 5");
+    let programs = [with_card_memory(&daemon), with_card_memory(&daemon)];
+    let granted = [0, 1].map(|n| ask_all(&programs[n], &grant(Loan::Sealed), &[file.as_fd()]));
+    assert_eq!((granted[0].0, granted[1].0), (5, 2), "{granted:?}");
+    drop(programs);
     daemon.wait_until_empty();
 }
 
@@ -141,6 +174,28 @@ fn loans_leave_descriptors_to_others() {
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 
+/// The processes of one user's sessions leave descriptors to other users.
+fn guests_leave_descriptors(daemon: &Daemon) {
+    let host = daemon.client();
+    let Welcome { session, share: token, .. } = host.welcome;
+    let join = Some(crate::message::Join { session, token });
+    let hello = greeting(&Hello { join, ..Hello::default() });
+    let mut guests = Vec::new();
+    let reason = loop {
+        let guest = Asker { socket: MessageSocket::connect(&daemon.path).unwrap() };
+        guest.send(&hello, &[]);
+        match decode::<Answer<'_>>(&guest.receive().0).unwrap() {
+            Answer::Welcome(_) => guests.push(guest),
+            Answer::Farewell(reason) => break reason.to_owned(),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(guests.len() > 10 && reason.contains("descriptors"), "{}: {reason}", guests.len());
+    daemon.client().card().alloc_pd().unwrap();
+    drop((host, guests));
+    daemon.wait_until_empty();
+}
+
 /// In a process of its own, whose limit of descriptors is low.
 #[test]
 #[ignore = "a program for another test"]
@@ -148,6 +203,7 @@ fn with_few_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: Some(256), maximum }).unwrap();
+    guests_leave_descriptors(&daemon_with("sessions = 8"));
     let daemon = Daemon::start();
     let path = std::env::temp_dir().join(format!("remora-hogs-{}", std::process::id()));
     std::fs::write(&path, [0; 4096]).unwrap();
@@ -167,6 +223,34 @@ fn with_few_descriptors() {
         drop(hog);
         daemon.wait_until_empty();
     }
+    what_else_keeps_descriptors(&daemon, file.as_fd());
+}
+
+/// Grants to a DMA engine, its channels, and XRC domains that files name.
+fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
+    let (to_host, stream, depth) = (false, None, 2);
+    let channel = DmaRequest::Channel { to_host, stream, interrupt: true, depth };
+    for (request, with) in [(grant(Loan::File), &[file][..]), (Request::Dma(channel), &[])] {
+        let hog = with_card_memory(daemon);
+        let (asked, reason) = ask_all(&hog, &request, with);
+        assert!(asked > 10 && reason.contains("descriptors"), "{request:?}, {asked}: {reason}");
+        daemon.client().card().alloc_pd().unwrap();
+    }
+    let hog = daemon.client();
+    let names_another = |_: &usize| {
+        let file = rustix::fs::memfd_create("name", MemfdFlags::empty()).unwrap();
+        let how = OpenXrcd { creates: true, exclusive: true };
+        hog.asker.ask(&Request::OpenXrcd(how), &[file.as_fd()], |answer| match answer {
+            Answer::Xrcd(Ok(_)) => true,
+            Answer::Xrcd(Err(XrcdError::Full)) => false,
+            other => panic!("{other:?}"),
+        })
+    };
+    let named = (0..1000).take_while(names_another).count();
+    assert!((10..1000).contains(&named), "{named}");
+    daemon.client().card().alloc_pd().unwrap();
+    drop(hog);
+    daemon.wait_until_empty();
 }
 
 #[test]

@@ -31,12 +31,10 @@ impl Party {
 
     /// Waits for the next event of the connection manager.
     fn told(&mut self) -> CmEvent {
-        loop {
-            match event(&self.client, &mut self.events) {
-                Some(CardEvent::Cm(told)) => return told,
-                _ => std::thread::yield_now(),
-            }
-        }
+        until_some("an event", || match event(&self.client, &mut self.events) {
+            Some(CardEvent::Cm(told)) => Some(told),
+            _ => None,
+        })
     }
 }
 

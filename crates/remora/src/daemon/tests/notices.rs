@@ -52,9 +52,7 @@ fn entries_gather_until_there_are_enough_or_their_time_is_over() {
     client.card().modify_cq(queues.cq, gather).unwrap();
     queues.completions.arm(false);
     client.post(&mut queues, &write(1, (0, key), (64, key), 8));
-    while event(&client, &mut events).is_none() {
-        std::thread::yield_now();
-    }
+    until("an event", || event(&client, &mut events).is_some());
     client.completion(&mut queues);
 
     // An error is told at once, since nothing may come behind it.
@@ -62,12 +60,42 @@ fn entries_gather_until_there_are_enough_or_their_time_is_over() {
     client.card().modify_cq(queues.cq, for_ever).unwrap();
     queues.completions.arm(false);
     client.post(&mut queues, &write(1, (0, key), (64, key ^ 0xff00), 8));
-    while event(&client, &mut events) != told {
-        std::thread::yield_now();
-    }
+    until("it is told", || event(&client, &mut events) == told);
     assert_ne!(client.completion(&mut queues).status, Status::Success);
     let unknown = client.card().modify_cq(queues.cq ^ 1, three);
     assert_eq!(unknown, Err(PollCqError::UnknownCq));
+}
+
+/// Many notices in a row leave nothing behind that the daemon would look through at each step.
+#[test]
+fn what_was_held_back_and_told_is_not_held_any_more() {
+    let daemon = Daemon::start();
+    let client = daemon.client();
+    let (mut queues, key) = looped(&client);
+    let mut events = EventConsumer::new(&client.arena);
+    let held = || {
+        let mut driver = daemon.device.live.lock();
+        let engine = driver.as_own().unwrap().engine.as_deref().unwrap();
+        engine.sessions.iter().flatten().map(|of| of.held.len()).sum::<usize>()
+    };
+    let period = Duration::from_secs(3600);
+    client.card().modify_cq(queues.cq, Moderation { count: 2, period }).unwrap();
+    for _ in 0..10 {
+        queues.completions.arm(false);
+        for expected in [1, 0] {
+            client.post(&mut queues, &write(1, (0, key), (64, key), 8));
+            client.completion(&mut queues);
+            client.card().alloc_pd().unwrap();
+            assert_eq!(held(), expected);
+        }
+        assert!(event(&client, &mut events).is_some());
+    }
+    queues.completions.arm(false);
+    client.post(&mut queues, &write(1, (0, key), (64, key), 8));
+    client.completion(&mut queues);
+    client.card().destroy_qp(queues.made.qpn).unwrap();
+    client.card().destroy_cq(queues.cq).unwrap();
+    assert_eq!(held(), 0, "the queue is gone");
 }
 
 #[test]
@@ -90,9 +118,7 @@ fn a_queue_that_counts_hands_errors_over() {
     let key = card.reg_mr(pd, bytes, Access::all()).unwrap();
     for round in 1..=5 {
         client.post(&mut queues, &write(round, (0, key), (8, key), 8));
-        while card.cq_count(cq) != Some(round) {
-            std::thread::yield_now();
-        }
+        until("it is counted", || card.cq_count(cq) == Some(round));
     }
     assert!(!queues.completions.has_entry());
     client.post(&mut queues, &write(6, (0, key), (8, key ^ 0xff00), 8));

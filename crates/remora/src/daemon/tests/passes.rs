@@ -80,9 +80,7 @@ fn a_pass_opens_a_gate_to_the_region_that_was_asked_for() {
     let Two { a, b, gates, lent, .. } = two;
     assert_eq!(b.asker.refusal(&Request::TakeBack(lent), &[]), None);
     drop(a);
-    while !gates.settle(Duration::ZERO) {
-        std::thread::yield_now();
-    }
+    until("nobody is within", || gates.settle(Duration::ZERO));
     drop(b);
     daemon.wait_until_empty();
 }
@@ -203,9 +201,7 @@ fn who_takes_a_session_over_waits_for_those_within_its_memory() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let is_heir = |page: &StatusPage| page.sessions.iter().any(|of| of.epoch == 3);
-                while !daemon.observer().status().iter().any(is_heir) {
-                    std::thread::yield_now();
-                }
+                until("the heir is there", || daemon.observer().status().iter().any(is_heir));
                 std::thread::sleep(Duration::from_millis(50));
                 has_left.store(1, Ordering::SeqCst);
                 if ends { drop(a) } else { gates.leave(pass.sender) }

@@ -6,7 +6,6 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
-use std::time::Instant;
 
 use remora_nic::RegMrError;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -45,7 +44,7 @@ impl Manager {
         let before = count();
         let sender = UnixDatagram::unbound().unwrap();
         sender.send_to(mark.as_bytes(), &self.path).unwrap();
-        wait_until("the manager has heard all", || count() > before);
+        until("the manager has heard all", || count() > before);
     }
 
     fn names(&self) -> Vec<String> {
@@ -112,15 +111,6 @@ fn serve(
     }
     said.lock().unwrap().push(text.to_owned());
     text != "END"
-}
-
-/// Waits for what happens soon.
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + Duration::from_secs(60);
-    while !is_so() {
-        assert!(Instant::now() < until, "not within a minute: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn kept(name: &str) -> Hello {
@@ -223,6 +213,54 @@ fn memory_and_keys_outlive_the_daemon() {
 }
 
 #[test]
+fn card_memory_of_another_size_is_not_given_back() {
+    let manager = Manager::start("sizes");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let mut card = client.card();
+    let pd = card.alloc_pd().unwrap();
+    let at = card.alloc_dm(64).unwrap();
+    let bytes = Bytes { place: Place::Device(at), iova: 0, len: 64 };
+    card.reg_mr(pd, bytes, Access::all()).unwrap();
+    drop(daemon);
+
+    let policy = policy_with("card_memory = { near_bytes = 65536, far_bytes = 131072 }");
+    let (daemon, restored) = Daemon::restored(policy, Some((manager.store(), manager.pass())));
+    assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
+    assert_eq!(manager.names(), ["remora.1.arena", "remora.1.record"]);
+    let again = Hello { token: Some(client.welcome.token), ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    assert_eq!(next.welcome.objects, [Object::Pd(pd)]);
+    let at = next.card().alloc_dm(64).unwrap();
+    assert_eq!(next.card().read_dm(at, 64).unwrap(), [0; 64]);
+}
+
+#[test]
+fn memory_that_is_not_lent_any_more_leaves_the_store() {
+    let manager = Manager::start("orphans");
+    let (daemon, _) = manager.daemon();
+    let client = Client::attach(&daemon, &kept("store")).unwrap();
+    let (file, _) = sealed(4096);
+    let [kept_number, lost] = [(); 2].map(|()| client.lend(Loan::Sealed, &file));
+    drop(daemon);
+    let name = |number: u32| format!("remora.1.lent.{number}");
+    // One file cannot be lent again, and of another there is no record.
+    let pipe: OwnedFd = std::io::pipe().unwrap().0.into();
+    for (number, file) in [(lost, pipe), (lost + 1, file)] {
+        manager.kept.lock().unwrap().insert(name(number), file);
+    }
+    let (daemon, restored) = manager.daemon();
+    assert_eq!((restored.sessions, restored.lost), (1, 0));
+    let stored = ["remora.1.arena".to_owned(), name(kept_number), "remora.1.record".to_owned()];
+    assert_eq!(manager.of_sessions(), stored);
+    let again = Hello { token: Some(client.welcome.token), ..kept("store") };
+    let next = Client::attach(&daemon, &again).unwrap();
+    assert_eq!(next.welcome.objects, [Object::Lent(kept_number)]);
+    let (file, _) = sealed(4096);
+    assert_ne!(next.lend(Loan::Sealed, &file), kept_number);
+}
+
+#[test]
 fn a_session_outlives_many_daemons_and_changes_in_between() {
     let manager = Manager::start("many");
     let mut keys = Vec::new();
@@ -304,7 +342,7 @@ fn kernels_outlive_the_daemon() {
         assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
         device = open(&daemon).take_over(ticket, Keep::Forever).open().unwrap();
         let kernels = || device.kernels().into_iter().map(|kernel| (kernel.opcode, kernel.name));
-        wait_until("the module is compiled", || kernels().len() == 2);
+        until("the module is compiled", || kernels().len() == 2);
         let names = [(17, "echo".to_owned()), (18, "get".to_owned())];
         assert!(kernels().eq(names), "round {round}: {:?}", device.kernels());
         echoes(&device);
@@ -354,7 +392,7 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     assert_eq!(restored, Restored { sessions: 1, regions: 0, lost: 0 });
     let rest = ["arena", "kernel.1.1", "kernel.2.1", "kernel.9.1", "record"];
     let rest = rest.map(|part| format!("remora.1.{part}"));
-    wait_until("the others are forgotten", || manager.of_sessions() == rest);
+    until("the others are forgotten", || manager.of_sessions() == rest);
     let again = Hello { token: Some(client.welcome.token), ..kept("store") };
     let next = Client::attach(&daemon, &again).unwrap();
     let runs = [(1, "get".to_owned()), (2, "get".to_owned())];
@@ -362,7 +400,7 @@ fn kernels_that_cannot_run_again_are_forgotten() {
     // Its client may have it removed.
     assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Done);
     assert_eq!(next.kernel(KernelRequest::Undeploy(9), &[]), KernelAnswer::Unknown);
-    wait_until("it is forgotten", || !manager.of_sessions().contains(&rest[3]));
+    until("it is forgotten", || !manager.of_sessions().contains(&rest[3]));
 }
 
 #[test]
@@ -386,7 +424,7 @@ fn a_kernel_that_waits_to_be_compiled_is_its_clients_already() {
     assert_eq!(next.kernel(KernelRequest::Undeploy(ended), &[]), KernelAnswer::Unknown);
     assert_eq!(next.kernel(builtin(replaced, "get"), &[]), KernelAnswer::Taken);
     assert_eq!(next.kernel(in_place(builtin(replaced, "get")), &[]), KernelAnswer::Done);
-    wait_until("the modules are compiled", || next.kernels().len() as u64 == COUNT - 1);
+    until("the modules are compiled", || next.kernels().len() as u64 == COUNT - 1);
     let names = (0..replaced).map(|opcode| (opcode, "echo".to_owned()));
     assert!(next.kernels().into_iter().eq(names.chain([(replaced, "get".to_owned())])));
     drop((client, next));
@@ -455,7 +493,7 @@ fn the_card_memory_of_a_user_outlives_the_daemon() {
     card.memory().read_at(4097, &mut bytes).unwrap();
     assert_eq!((&bytes, card.sizes()), (b"stays", sizes));
     // What no program has any more is given out again.
-    card.alloc(crate::dma::Kind::Near, sizes.near).unwrap();
+    card.alloc(crate::dma::MemoryKind::Near, sizes.near).unwrap();
     drop((card, daemon));
     // Memory of another length is that of another card.
     let mut left = manager.pass();

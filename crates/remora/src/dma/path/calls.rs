@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use super::sys::{self, Part};
-use super::{Application, Kind, Path, PathError};
+use super::{Application, Path, PathError, PathKind};
 use crate::memory::process::Image;
 use crate::memory::{Buffer, BufferError};
 
@@ -21,7 +21,7 @@ pub struct ProcessVm {
 /// `/proc/PID/mem`, or the file of the application's memory: a file, read and written at offsets.
 #[derive(Debug)]
 pub struct ByFile {
-    kind: Kind,
+    kind: PathKind,
     file: Arc<OwnedFd>,
     /// Offset in the file of the memory's first byte.
     base: u64,
@@ -64,14 +64,14 @@ impl ByFile {
         let file = File::options().read(true).write(true).open(path)?;
         let file = Arc::new(OwnedFd::from(file));
         let Application { addr, len, .. } = *application;
-        Ok(ByFile { kind: Kind::ProcMem, file, base: addr, len })
+        Ok(ByFile { kind: PathKind::ProcMem, file, base: addr, len })
     }
 
     /// The application's `/proc/self/mem`, which it has opened and passed on: it stays bound to the
     /// memory that the application had then.
     pub fn of_opened(application: &Application) -> io::Result<ByFile> {
         let path = ByFile::of_memory(application)?;
-        Ok(ByFile { kind: Kind::ProcMem, base: application.addr, ..path })
+        Ok(ByFile { kind: PathKind::ProcMem, base: application.addr, ..path })
     }
 
     /// The file of the application's memory.
@@ -81,13 +81,13 @@ impl ByFile {
     pub fn of_memory(application: &Application) -> io::Result<ByFile> {
         let none = || io::Error::new(ErrorKind::Unsupported, "the memory has no file");
         let file = application.file.clone().ok_or_else(none)?;
-        Ok(ByFile { kind: Kind::Memfd, file, base: 0, len: application.len })
+        Ok(ByFile { kind: PathKind::Memfd, file, base: 0, len: application.len })
     }
 }
 
 impl Path for ProcessVm {
-    fn kind(&self) -> Kind {
-        Kind::ProcessVm
+    fn kind(&self) -> PathKind {
+        PathKind::ProcessVm
     }
 
     fn len(&self) -> u64 {
@@ -127,7 +127,7 @@ impl Path for ProcessVm {
 }
 
 impl Path for ByFile {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PathKind {
         self.kind
     }
 

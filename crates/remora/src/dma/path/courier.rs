@@ -21,7 +21,7 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use super::calls::within;
 use super::sys::{self, Part};
-use super::{Kind, Path, PathError};
+use super::{Path, PathError, PathKind};
 use crate::memory::memfd;
 use crate::memory::{Buffer, BufferError};
 use crate::threads::without_signals;
@@ -83,7 +83,7 @@ pub struct Courier {
 /// The card's side: a path by pipes, or one by datagrams.
 #[derive(Debug)]
 pub struct Link {
-    kind: Kind,
+    kind: PathKind,
     ends: Ends,
     last: u64,
     len: u64,
@@ -104,7 +104,7 @@ struct CourierThread {
 ///
 /// # Errors
 /// The system has no more pipes, sockets or memory.
-pub fn pair(kind: Kind, memory: Arc<Buffer>) -> io::Result<(Courier, Link)> {
+pub fn pair(kind: PathKind, memory: Arc<Buffer>) -> io::Result<(Courier, Link)> {
     let file = memfd::sealed("remora-courier", MAILBOX as u64)?;
     let mailbox = || Buffer::map_only(file.as_fd(), 0, MAILBOX).map_err(io::Error::other);
     let (to_card, from_app) = pipe()?;
@@ -131,7 +131,7 @@ pub fn pair(kind: Kind, memory: Arc<Buffer>) -> io::Result<(Courier, Link)> {
 ///
 /// # Errors
 /// Those of [`pair`], and the system starts no more threads.
-pub fn with_thread(kind: Kind, memory: Arc<Buffer>) -> io::Result<Link> {
+pub fn with_thread(kind: PathKind, memory: Arc<Buffer>) -> io::Result<Link> {
     let (mut courier, link) = pair(kind, memory)?;
     let stop = Arc::new(AtomicBool::new(false));
     let told = stop.clone();
@@ -249,7 +249,7 @@ impl Link {
 }
 
 impl Path for Link {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PathKind {
         self.kind
     }
 
@@ -265,7 +265,7 @@ impl Path for Link {
         len: usize,
     ) -> Result<(), PathError> {
         let (from, part) = (within(from, len, self.len)?, Part::new(card, at, len)?);
-        if self.kind == Kind::Pipe {
+        if self.kind == PathKind::Pipe {
             let half = |ends: &Ends| read_all(ends.into.as_fd(), part);
             return self.exchange(What::SplicePipe, (from, len), half);
         }
@@ -280,7 +280,7 @@ impl Path for Link {
         len: usize,
     ) -> Result<(), PathError> {
         let (at, part) = (within(at, len, self.len)?, Part::new(card, from, len)?);
-        if self.kind == Kind::Pipe {
+        if self.kind == PathKind::Pipe {
             let half = |ends: &Ends| splice_all(ends.out.as_fd(), part);
             return self.exchange(What::ReadPipe, (at, len), half);
         }
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_courier_moves_only_bytes_of_its_memory() {
         let memory = Arc::new(Buffer::new(4096).unwrap());
-        let (mut courier, mut link) = pair(Kind::Pipe, memory).unwrap();
+        let (mut courier, mut link) = pair(PathKind::Pipe, memory).unwrap();
         for (what, at, len) in [(What::SplicePipe, 4000, 97), (What::Receive, u64::MAX, 2)] {
             link.ask(what, at, len);
             assert!(courier.turn());
@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_path_that_has_failed_stays_so() {
         let memory = Arc::new(Buffer::new(4096).unwrap());
-        let (courier, mut link) = pair(Kind::Pipe, memory).unwrap();
+        let (courier, mut link) = pair(PathKind::Pipe, memory).unwrap();
         drop(courier);
         let card = Buffer::new(4096).unwrap();
         assert!(link.to_card(0, &card, 0, 8).is_err());

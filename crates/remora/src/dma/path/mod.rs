@@ -28,7 +28,7 @@ use crate::memory::{Buffer, BufferError};
 
 /// A way between an application's memory and the card's.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
+pub enum PathKind {
     /// The card's process maps the application's memory and copies.
     Mapping,
     /// The application posts a descriptor, the engine's thread copies, the application polls.
@@ -45,46 +45,46 @@ pub enum Kind {
     Udp,
 }
 
-impl Kind {
+impl PathKind {
     /// All of them; of equals, an earlier one is preferred.
-    pub const ALL: [Kind; 7] = [
-        Kind::Mapping,
-        Kind::Engine,
-        Kind::ProcessVm,
-        Kind::ProcMem,
-        Kind::Memfd,
-        Kind::Pipe,
-        Kind::Udp,
+    pub const ALL: [PathKind; 7] = [
+        PathKind::Mapping,
+        PathKind::Engine,
+        PathKind::ProcessVm,
+        PathKind::ProcMem,
+        PathKind::Memfd,
+        PathKind::Pipe,
+        PathKind::Udp,
     ];
 
     /// The name by which a person forces it.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::Mapping => "mapping",
-            Kind::Engine => "engine",
-            Kind::ProcessVm => "process_vm",
-            Kind::ProcMem => "proc_mem",
-            Kind::Memfd => "memfd",
-            Kind::Pipe => "pipe",
-            Kind::Udp => "udp",
+            PathKind::Mapping => "mapping",
+            PathKind::Engine => "engine",
+            PathKind::ProcessVm => "process_vm",
+            PathKind::ProcMem => "proc_mem",
+            PathKind::Memfd => "memfd",
+            PathKind::Pipe => "pipe",
+            PathKind::Udp => "udp",
         }
     }
 
     /// What moves the bytes, in a few words.
     pub fn about(self) -> &'static str {
         match self {
-            Kind::Mapping => "the card maps the memory and copies",
-            Kind::Engine => "a descriptor to the engine’s thread, which copies",
-            Kind::ProcessVm => "process_vm_readv, process_vm_writev",
-            Kind::ProcMem => "/proc/PID/mem, read and written",
-            Kind::Memfd => "the memory’s file, read and written",
-            Kind::Pipe => "vmsplice into a pipe, read",
-            Kind::Udp => "datagrams over loopback",
+            PathKind::Mapping => "the card maps the memory and copies",
+            PathKind::Engine => "a descriptor to the engine’s thread, which copies",
+            PathKind::ProcessVm => "process_vm_readv, process_vm_writev",
+            PathKind::ProcMem => "/proc/PID/mem, read and written",
+            PathKind::Memfd => "the memory’s file, read and written",
+            PathKind::Pipe => "vmsplice into a pipe, read",
+            PathKind::Udp => "datagrams over loopback",
         }
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -98,11 +98,11 @@ impl fmt::Display for Kind {
 )]
 pub struct UnknownPath(pub String);
 
-impl FromStr for Kind {
+impl FromStr for PathKind {
     type Err = UnknownPath;
 
-    fn from_str(name: &str) -> Result<Kind, UnknownPath> {
-        let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    fn from_str(name: &str) -> Result<PathKind, UnknownPath> {
+        let found = PathKind::ALL.into_iter().find(|kind| kind.name() == name);
         found.ok_or_else(|| UnknownPath(name.into()))
     }
 }
@@ -117,13 +117,13 @@ pub enum PathError {
     #[error("the {kind} path failed: {source}")]
     System {
         /// The path.
-        kind: Kind,
+        kind: PathKind,
         /// The system's reason.
         source: io::Error,
     },
 }
 
-impl Kind {
+impl PathKind {
     pub(crate) fn failed(self, source: io::Error) -> PathError {
         PathError::System { kind: self, source }
     }
@@ -132,7 +132,7 @@ impl Kind {
 /// A way to an application's memory that is set up. Offsets count from the memory's first byte.
 pub trait Path: fmt::Debug + Send {
     /// Which way it is.
-    fn kind(&self) -> Kind;
+    fn kind(&self) -> PathKind;
 
     /// Bytes of the application's memory that it reaches.
     fn len(&self) -> u64;
@@ -220,8 +220,8 @@ impl Mapping {
 }
 
 impl Path for Mapping {
-    fn kind(&self) -> Kind {
-        Kind::Mapping
+    fn kind(&self) -> PathKind {
+        PathKind::Mapping
     }
 
     fn len(&self) -> u64 {
@@ -259,10 +259,10 @@ mod tests {
 
     #[test]
     fn names_both_ways() {
-        for kind in Kind::ALL {
+        for kind in PathKind::ALL {
             assert_eq!(kind.name().parse(), Ok(kind));
         }
-        let error = "pcie".parse::<Kind>().unwrap_err().to_string();
-        assert!(Kind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
+        let error = "pcie".parse::<PathKind>().unwrap_err().to_string();
+        assert!(PathKind::ALL.iter().all(|kind| error.contains(kind.name())), "{error}");
     }
 }

@@ -7,8 +7,8 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Kind, Path, PathError};
-use crate::dma::channel::{Channel, ChannelOptions, Direction};
+use super::{Path, PathError, PathKind};
+use crate::dma::channel::{Channel, ChannelOptions, Direction, Index};
 use crate::dma::descriptor::{Address, Flags, LEN_MAX, Outcome, RegionId, Status};
 use crate::dma::service::Service;
 use crate::memory::Buffer;
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Through<C = Channel> {
     /// The path by which the engine reaches the region.
-    kind: Kind,
+    kind: PathKind,
     /// Where the card's memory is mapped in this process.
     card: u64,
     h2c: C,
@@ -43,7 +43,7 @@ impl Through {
             |direction| service.open(ChannelOptions::new(direction)).map_err(io::Error::other);
         let (h2c, c2h) = (open(Direction::HostToCard)?, open(Direction::CardToHost)?);
         let card = service.engine().card().clone();
-        Ok(Through::over(Kind::Engine, card.bytes(), (h2c, c2h), (region, len)))
+        Ok(Through::over(PathKind::Engine, card.bytes(), (h2c, c2h), (region, len)))
     }
 }
 
@@ -51,7 +51,7 @@ impl<C> Through<C> {
     /// By channels to the engine of the card whose memory is `card`, one each way, and a region of
     /// `len` bytes that is granted to it, which it reaches by `kind`.
     pub fn over(
-        kind: Kind,
+        kind: PathKind,
         card: &Buffer,
         (h2c, c2h): (C, C),
         (region, len): (RegionId, u64),
@@ -61,7 +61,7 @@ impl<C> Through<C> {
 }
 
 impl<C: BorrowMut<Channel> + Debug + Send> Path for Through<C> {
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> PathKind {
         self.kind
     }
 
@@ -97,21 +97,22 @@ fn need_own(card: u64, asked: &Buffer) -> Result<(), PathError> {
     if card == asked.addr() {
         return Ok(());
     }
-    Err(Kind::Engine.failed(io::Error::new(ErrorKind::InvalidInput, "not this engine’s card")))
+    Err(PathKind::Engine.failed(io::Error::new(ErrorKind::InvalidInput, "not this engine’s card")))
 }
 
 /// Has one copy made, and waits for it.
 fn carry(channel: &mut Channel, src: Address, dst: Address, len: usize) -> Result<(), PathError> {
-    let failed = |what: String| Kind::Engine.failed(io::Error::other(what));
+    let failed = |what: String| PathKind::Engine.failed(io::Error::other(what));
     let mut done = 0;
     while done < len {
         let part = (len - done).min(LEN_MAX as usize) as u32;
         let beyond = || failed("an address is out of range".into());
         let src = src.plus(done as u64).ok_or_else(beyond)?;
         let dst = dst.plus(done as u64).ok_or_else(beyond)?;
-        channel.copy(src, dst, part, Flags::empty()).map_err(|error| failed(error.to_string()))?;
+        let copied = channel.copy(src, dst, part, Flags::empty());
+        let index = copied.map_err(|error| failed(error.to_string()))?;
         channel.submit();
-        let outcome = next_outcome(channel).map_err(|error| Kind::Engine.failed(error))?;
+        let outcome = outcome_of(channel, index).map_err(|error| PathKind::Engine.failed(error))?;
         if outcome.status != Status::Done {
             return Err(failed(outcome.status.to_string()));
         }
@@ -120,12 +121,13 @@ fn carry(channel: &mut Channel, src: Address, dst: Address, len: usize) -> Resul
     Ok(())
 }
 
-fn next_outcome(channel: &mut Channel) -> io::Result<Outcome> {
+/// Waits for a copy. Earlier ones may end first, for which nobody waits any more.
+fn outcome_of(channel: &mut Channel, index: Index) -> io::Result<Outcome> {
     let start = Instant::now();
     let mut outcome = [Outcome::failed(Status::Fault)];
     loop {
         for _ in 0..LOOKS {
-            if channel.completed_status(&mut outcome).0 == 1 {
+            if channel.completed_status(&mut outcome) == (1, Some(index)) {
                 return Ok(outcome[0]);
             }
             hint::spin_loop();

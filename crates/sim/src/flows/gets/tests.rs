@@ -3,6 +3,7 @@
 use crate::flows::tests::{assert_whole_under_load, star};
 use crate::flows::{Cluster, ClusterError, Flow, Transport, get_calls, incast};
 use crate::hardware::Profile;
+use crate::net::Change;
 use crate::net::time::US;
 
 /// A call there and a value back, and nothing else: no acknowledge is waited for.
@@ -31,6 +32,25 @@ fn values_arrive_whole_under_load() {
     flows.extend(more);
     flows.extend(incast(1..8, 0, 100_000));
     assert_whole_under_load(&flows);
+}
+
+/// A call that has its answer, but whose acknowledge is lost with the cable, has ended; one whose
+/// connection fails has failed once.
+#[test]
+fn a_call_ends_or_fails_and_not_both() {
+    let transport = Transport::named("selective").unwrap();
+    let mut cluster = Cluster { transport, timeout: 4, ..star(17) };
+    let flows = get_calls(1..17, 0, (4, 0), || 4000);
+    let mut failed = 0;
+    for at in (10..200).step_by(5).map(|at| at * US) {
+        let cut = Change::Cable { link: 0, works: false };
+        cluster.changes = vec![(0, Change::Loss { link: 0, probability: 0.1 }), (at, cut)];
+        let report = cluster.run(&flows).unwrap();
+        failed += report.failed();
+        let both = report.flows.iter().filter(|f| f.ended.is_some() && f.failed.is_some()).count();
+        assert_eq!(both, 0, "at {at}: {report}");
+    }
+    assert!(failed > 0);
 }
 
 /// The kernel reaches the host's memory through the card's hardware: an entry, then the value.

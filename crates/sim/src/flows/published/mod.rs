@@ -14,19 +14,22 @@ mod wire;
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use remora_nic::queue::Status;
+
 use super::carrier::{Carrier, News, Turn};
 use super::cluster::ClusterError;
 use super::flow::Flow;
-use super::report::Part as Outcome;
+use super::report::Outcome;
 use super::shared::Shared;
 use super::transport::{How, Published};
+use super::tuning::Tuned;
 use crate::link_faults::OUTER_BYTES;
-use crate::net::time::{NEVER, US, span};
-use crate::net::{Cargo, Happening, Net, Packet, Ps};
+use crate::net::time::{NEVER, NS, US};
+use crate::net::{Cargo, Happening, LineRate, Net, Packet, Ps, Ways};
 use crate::selective::receiver::{Receiver, Reply};
 use crate::selective::{ACKNOWLEDGE, IRN};
 use crate::world::Trace;
-use sending::{Limits, Next, Sending, notification_interval};
+use sending::{Limits, Next, Sending};
 use wire::{Lengths, Letter, Says};
 
 /// The bytes that a flow of SRNIC's sends in a turn (§4.3.1: `burst_size`).
@@ -76,6 +79,8 @@ pub(super) struct Models<'a> {
     shared: &'a Shared<'a>,
     scheme: Published,
     limits: Limits,
+    /// What the transport is set to.
+    tuned: Tuned,
     /// By host: what its cable carries, in bits per second.
     rates: Vec<u64>,
     /// From the card to software, and from software to the card.
@@ -103,14 +108,18 @@ impl<'a> Carrier<'a> for Models<'a> {
         if division.parts() > 1 {
             net.set_part(division.part(own));
         }
+        let tuned = cluster.tuned();
+        let has_software = scheme.recovery().control_queue.is_some();
+        let software = has_software.then_some(tuned.software_ns * NS);
         let (first, last) = division.hosts(own);
         let none = || (0..flows.len()).map(|_| None);
         Ok(Models {
             shared,
             scheme,
             limits: limits(shared, scheme)?,
+            tuned,
             rates: cluster.host_rates(),
-            software: scheme.recovery().control_queue.map(span),
+            software,
             net,
             first,
             hosts: (first..last).map(|_| Host::default()).collect(),
@@ -141,7 +150,7 @@ impl<'a> Carrier<'a> for Models<'a> {
         let Flow { src, bytes, .. } = self.shared.flows[flow];
         let packets = bytes.div_ceil(self.limits.mtu.into());
         let bits = self.rates[src as usize];
-        let sending = Sending::new(self.scheme, packets, self.limits, bits);
+        let sending = Sending::new((self.scheme, &self.tuned), packets, self.limits, bits);
         self.sending[flow] = Some(Box::new(sending));
         self.line_up(src, flow as u32);
         self.serve(src);
@@ -199,20 +208,22 @@ fn limits(shared: &Shared<'_>, scheme: Published) -> Result<Limits, ClusterError
     let mtu = cluster.mtu.bytes();
     let mut packets = cluster.window_packets;
     if scheme == Published::Irn {
-        let mut idle = cluster.build_part(&shared.atlas)?;
-        let longest = flows.iter().map(|flow| product(&mut idle, flow, mtu.into())).max();
+        let mut ways = Ways::of(cluster.build_part(&shared.atlas)?);
+        let longest = flows.iter().map(|flow| product(&mut ways, flow, mtu.into())).max();
         packets = packets.min(longest.unwrap_or(1).try_into().unwrap_or(u16::MAX)).max(1);
     }
-    Ok(Limits { packets, mtu })
+    Ok(Limits { packets, mtu, patience: cluster.patience(), retries: cluster.tuned().retries })
 }
 
 /// The packets that leave a flow's source in the time of a round trip.
-fn product(idle: &mut Net, flow: &Flow, mtu: u64) -> u64 {
+fn product(ways: &mut Ways, flow: &Flow, mtu: u64) -> u64 {
     let packet = mtu + IRN.headers() + OUTER_BYTES;
     let mut trip = |from, to, bytes| -> (Ps, Ps) {
-        let way = idle.way(from, to);
-        let first = way.first().map_or(0, |(rate, _)| rate.time(bytes));
-        (way.iter().map(|(rate, delay)| rate.time(bytes) + delay).sum(), first)
+        let time = |(rate, delay): &(LineRate, Ps)| rate.time(bytes) + delay;
+        let ways = ways.between(from, to);
+        let longest = ways.iter().map(|way| way.iter().map(time).sum()).max();
+        let first = ways.first().and_then(|way| way.first());
+        (longest.unwrap_or(0), first.map_or(0, |(rate, _)| rate.time(bytes)))
     };
     let (there, each) = trip(flow.src, flow.dst, packet);
     let (back, _) = trip(flow.dst, flow.src, ACKNOWLEDGE + OUTER_BYTES);
@@ -248,12 +259,7 @@ impl Models<'_> {
             let Some(Reverse((at, _, flow, event))) = self.host(host).events.pop() else { return };
             match event {
                 Event::Opens => self.line_up(host, flow),
-                Event::Timer => {
-                    let Some(sending) = &mut self.sending[flow as usize] else { continue };
-                    let again = sending.expires(at);
-                    self.push_timer(host, flow, again);
-                    self.line_up(host, flow);
-                }
+                Event::Timer => self.expired(host, flow, at),
                 Event::Taken(reply) => self.take(host, flow, reply),
                 Event::Noted(psn) => {
                     let Some(receiving) = &mut self.receiving[flow as usize] else { continue };
@@ -269,6 +275,21 @@ impl Models<'_> {
                 }
             }
         }
+    }
+
+    /// A flow's timer may have run out: it sends again, or fails.
+    fn expired(&mut self, host: u32, flow: u32, at: Ps) {
+        let Some(sending) = &mut self.sending[flow as usize] else { return };
+        if sending.has_ended {
+            return;
+        }
+        let again = sending.expires(at);
+        if sending.gives_up(at) {
+            sending.has_ended = true;
+            return self.news.push(News::Failed { flow, status: Status::RetryExceeded });
+        }
+        self.push_timer(host, flow, again);
+        self.line_up(host, flow);
     }
 
     fn arrives(&mut self, host: u32, packet: Packet) {
@@ -298,7 +319,7 @@ impl Models<'_> {
         });
         let (reply, metadata) = receiving.receiver.arrived(psn);
         if marked && self.scheme == Published::Irn && now >= receiving.next_notification {
-            receiving.next_notification = now + notification_interval();
+            receiving.next_notification = now + self.tuned.policies.notify_ns * NS;
             let notification = Letter { from: to, to: from, flow, says: Says::Notification };
             let sealed = notification.seal(Lengths::default());
             self.host(to).replies.push_back(sealed);
@@ -341,8 +362,11 @@ impl Models<'_> {
     fn take(&mut self, host: u32, flow: u32, reply: Reply) {
         let now = self.net.now();
         let Some(sending) = &mut self.sending[flow as usize] else { return };
+        if sending.has_ended {
+            return;
+        }
         let timer = sending.take(now, reply);
-        if sending.sender.is_done() && !sending.has_ended {
+        if sending.sender.is_done() {
             sending.has_ended = true;
             self.news.push(News::Ended { host, flow });
         }
@@ -389,7 +413,7 @@ impl Models<'_> {
                 let lengths = self.lengths(flow, psn);
                 let Some(sending) = &mut self.sending[flow as usize] else { return };
                 sending.sent(now, lengths.payload);
-                let timer = if waits { None } else { sending.arm(now) };
+                let timer = if waits { None } else { sending.wait(now) };
                 self.push_timer(host, flow, timer);
                 let to = self.shared.flows[flow as usize].dst;
                 let letter = Letter { from: host, to, flow, says: Says::Data { psn } };

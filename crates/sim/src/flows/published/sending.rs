@@ -1,9 +1,10 @@
 //! A flow at its source: what may leave, and when.
 
+use remora_nic::Psn;
 use remora_nic::qp::{Dcqcn, Dctcp, Window};
-use remora_nic::{Psn, Time};
 
 use crate::flows::transport::Published;
+use crate::flows::tuning::Tuned;
 use crate::net::Ps;
 use crate::net::time::{NEVER, from_card, span, to_card};
 use crate::selective::receiver::Reply;
@@ -25,6 +26,10 @@ pub(super) struct Limits {
     pub(super) packets: u16,
     /// The most bytes of payload in a packet.
     pub(super) mtu: u32,
+    /// A flow that has heard nothing for so long fails.
+    pub(super) patience: Ps,
+    /// How often it waits for an acknowledge in vain before that, at least.
+    pub(super) retries: u64,
 }
 
 /// What a flow has to send.
@@ -46,37 +51,49 @@ pub(super) struct Sending {
     limits: Limits,
     /// It stands in its host's line.
     pub(super) in_line: bool,
-    /// All but its last acknowledge is forgotten: it has ended.
+    /// All but its last acknowledge is forgotten: it has ended, or failed.
     pub(super) has_ended: bool,
     /// When nothing has been heard for too long, and which arming of the sender's timer that is.
     deadline: (Ps, u64),
     /// The moment of the timer's next event.
     timer: Ps,
+    /// Since when it waits and has heard nothing, and how often its time has run out since.
+    silence: (Ps, u32),
 }
 
 impl Sending {
     /// A flow of so many packets from a host whose cable carries `bits` per second.
-    pub(super) fn new(scheme: Published, packets: u64, limits: Limits, bits: u64) -> Sending {
+    pub(super) fn new(
+        (scheme, tuned): (Published, &Tuned),
+        packets: u64,
+        limits: Limits,
+        bits: u64,
+    ) -> Sending {
+        let Tuned { policies, waits, .. } = *tuned;
         let control = match scheme {
-            Published::Irn => Control::Rate(Box::new(Dcqcn::new(bits))),
+            Published::Irn => Control::Rate(Box::new(Dcqcn::new(bits, policies.dcqcn))),
             Published::Srnic => {
-                let (window, dctcp) = (Window::new(limits.packets), Dctcp::new(Psn::new(0)));
-                Control::Window { window, dctcp }
+                let dctcp = Dctcp::new(Psn::new(0), policies.dctcp);
+                Control::Window { window: Window::new(limits.packets), dctcp }
             }
         };
         Sending {
-            sender: Sender::new(packets, limits.packets.into()),
+            sender: Sender::new(packets, limits.packets.into(), waits),
             control,
             limits,
             in_line: false,
             has_ended: false,
             deadline: (NEVER, 0),
             timer: NEVER,
+            silence: (0, 0),
         }
     }
 
     /// The next packet to leave at `now`.
     pub(super) fn next(&mut self, now: Ps) -> Next {
+        if self.has_ended {
+            return Next::Nothing;
+        }
         if let Control::Rate(rate) = &mut self.control {
             let opens = from_card(rate.opens());
             if opens > now {
@@ -115,6 +132,7 @@ impl Sending {
 
     /// Takes an acknowledge. Returns the moment of an event of the timer, if there is to be one.
     pub(super) fn take(&mut self, now: Ps, reply: Reply) -> Option<Ps> {
+        self.silence = (now, 0);
         let (una, was_recovering) = (self.sender.una(), self.sender.is_recovering());
         let begins_anew = self.sender.take(reply);
         let lost = self.sender.is_recovering() && !was_recovering;
@@ -133,8 +151,20 @@ impl Sending {
         if begins_anew { self.arm(now) } else { None }
     }
 
+    /// Begins to wait for an acknowledge. Returns as [`Sending::take`] does.
+    pub(super) fn wait(&mut self, now: Ps) -> Option<Ps> {
+        self.silence = (now, 0);
+        self.arm(now)
+    }
+
+    /// Has it waited as often and as long as a card does?
+    pub(super) fn gives_up(&self, now: Ps) -> bool {
+        let (since, times) = self.silence;
+        u64::from(times) > self.limits.retries && now - since >= self.limits.patience
+    }
+
     /// Begins the wait for an acknowledge anew. Returns as [`Sending::take`] does.
-    pub(super) fn arm(&mut self, now: Ps) -> Option<Ps> {
+    fn arm(&mut self, now: Ps) -> Option<Ps> {
         let (wait, armed) = self.sender.arm();
         self.deadline = (now + span(wait), armed);
         self.set_timer()
@@ -158,15 +188,11 @@ impl Sending {
             return if self.sender.is_waiting() { self.set_timer() } else { None };
         }
         let timed_out = self.sender.timed_out(self.deadline.1);
+        self.silence.1 += u32::from(timed_out);
         if timed_out { self.arm(now) } else { None }
     }
 }
 
 fn psn(packet: u64) -> Psn {
     Psn::new(packet as u32)
-}
-
-/// The least time between two notifications of a flow's receiver.
-pub(super) fn notification_interval() -> Ps {
-    from_card(Time::ZERO + remora_nic::qp::CNP_INTERVAL)
 }

@@ -1,12 +1,15 @@
 //! Whole runs of models, beside the same judges as cards.
 
+use remora_nic::queue::Status;
+
+use crate::flows::tests::tree;
 use crate::flows::{
     Cluster, ClusterError, Content, Flow, Report, Sizes, Transport, incast, poisson,
     ring_all_reduce,
 };
 use crate::hardware::Profile;
 use crate::net::time::{MS, US};
-use crate::net::{Change, FatTree, LineRate, Marking, Routing, Star, Topology};
+use crate::net::{Change, LineRate, Marking, Node, Routing, Star, Topology};
 
 const NAMES: [&str; 2] = ["irn", "srnic"];
 
@@ -16,20 +19,6 @@ fn cluster(topology: Topology, name: &str) -> Cluster {
 
 fn star(hosts: u32, name: &str) -> Cluster {
     cluster(Star { hosts, rate: LineRate::gigabits(100), delay: US }.topology(), name)
-}
-
-fn tree() -> Topology {
-    FatTree {
-        pods: 2,
-        tors: 2,
-        aggs: 2,
-        cores: 2,
-        hosts_per_tor: 4,
-        host_rate: LineRate::gigabits(100),
-        fabric_rate: LineRate::gigabits(100),
-        delay: US,
-    }
-    .topology()
 }
 
 fn assert_whole(report: &Report, flows: &[Flow]) {
@@ -83,7 +72,7 @@ fn whatever_is_lost_arrives_on_one_thread_and_two() {
         cluster.changes = vec![
             (0, Change::Loss { link: 16, probability: 0.02 }),
             (20 * US, Change::Cable { link, works: false }),
-            (60 * US, Change::LearnCable { link, works: false }),
+            (60 * US, Change::LearnCable { link }),
         ];
         let report = cluster.run(&flows).unwrap();
         assert_whole(&report, &flows);
@@ -125,6 +114,34 @@ fn flows_wait_for_each_other_as_with_cards() {
         let card = star(8, "selective").run(&flows).unwrap();
         let (model, card) = (report.end() as f64, card.end() as f64);
         assert!((model / card - 1.0).abs() < 0.1, "{name}: {model} and {card}");
+    }
+}
+
+/// A flow that hears nothing fails when a card's would, and nothing of it is left; one that does
+/// not go that way ends.
+#[test]
+fn a_flow_whose_way_is_gone_fails() {
+    let flows = [Flow::new(1, 0, 64_000, 0), Flow::new(2, 0, 64_000, 0), Flow::new(1, 2, 999, 0)];
+    let ways: [fn(&mut Cluster, u32); 3] = [
+        |cluster, link| cluster.changes = vec![(US, Change::Cable { link, works: false })],
+        |cluster, link| cluster.changes = vec![(0, Change::Loss { link, probability: 1.0 })],
+        |cluster, _| cluster.net.buffer.bytes = 0,
+    ];
+    for name in NAMES {
+        for (way, goes) in ways.into_iter().zip([true, true, false]) {
+            let mut cluster = Cluster { until: 100 * MS, ..star(3, name) };
+            let links = cluster.topology.links();
+            let to_0 = links.iter().position(|link| link.to == Node::Host(0)).unwrap();
+            way(&mut cluster, to_0 as u32);
+            let report = cluster.run(&flows).unwrap();
+            let failed = report.flows.iter().map(|flow| flow.failed.is_some());
+            assert_eq!(failed.collect::<Vec<_>>(), [true, true, !goes], "{name}");
+            assert_eq!(report.flows[0].failed, Some(Status::RetryExceeded));
+            // Eight waits of 524 µs, as a card's, and what a model's own timer is late.
+            let (at, card) = (report.stopped, 8 * 524_288_000);
+            assert!((card..card + MS).contains(&at), "{name}: {at}");
+            assert_eq!(cluster.run(&flows).unwrap(), report);
+        }
     }
 }
 

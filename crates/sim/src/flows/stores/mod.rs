@@ -134,13 +134,30 @@ fn key_of(key: u32, bytes: u64) -> [u8; KEY_LEN] {
     all
 }
 
-/// The value of a key, where payload exists.
+/// The value that clients put, where payload exists.
 pub(super) fn value_of(key: u32, bytes: u64) -> Vec<u8> {
     pattern(mix(u64::from(key)) ^ bytes, bytes as usize)
 }
 
+/// What a put leaves in a store: memory without bytes reads as zeros.
+fn put_value(key: u32, bytes: u64, is_real: bool) -> Vec<u8> {
+    if is_real { value_of(key, bytes) } else { vec![0; bytes as usize] }
+}
+
+/// The value that a key has before the first put: no byte is as there.
+pub(super) fn first_value(key: u32, bytes: u64, is_real: bool) -> Vec<u8> {
+    /// Any bits that are not none.
+    const OTHER: u8 = 0x55;
+    let put = put_value(key, bytes, is_real);
+    put.into_iter().map(|byte| byte ^ OTHER).collect()
+}
+
 /// Makes a host's store, with all that flows ask it for. The error says what is missing.
-pub(super) fn open(memory: &mut SimMemory, flows: &[Flow], host: u32) -> Result<Arc<Kept>, String> {
+pub(super) fn open(
+    memory: &mut SimMemory,
+    flows: &[Flow],
+    (host, is_real): (u32, bool),
+) -> Result<Arc<Kept>, String> {
     let keys = keys(flows, host);
     let bytes: u64 = keys.iter().map(|(_, bytes)| bytes).sum();
     let longest = keys.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
@@ -152,7 +169,7 @@ pub(super) fn open(memory: &mut SimMemory, flows: &[Flow], host: u32) -> Result<
     let space = store.create_tablespace(&TablespaceOptions::new("world"));
     assert_eq!(space.map_err(|e| e.to_string())?, SPACE, "the first has the first number");
     for (key, bytes) in keys {
-        let value = value_of(key, bytes);
+        let value = first_value(key, bytes, is_real);
         let put = store.put(SPACE, &key_of(key, bytes), &value, 0, None, 0);
         put.map_err(|e| e.to_string())?;
     }
@@ -219,13 +236,9 @@ pub(super) fn lengths(verb: Verb, bytes: u64) -> (u64, u64) {
     }
 }
 
-/// How many bytes of a key's value a store has; of real payload, those that are right.
+/// How many bytes of what was put a store has: all of them, or none.
 pub(super) fn stored(store: &Kept, (key, bytes): (u32, u64), is_real: bool) -> u64 {
     let mut value = Vec::new();
     store.get(SPACE, &key_of(key, bytes), 0, &mut value);
-    if !is_real {
-        return value.len() as u64;
-    }
-    let right = value_of(key, bytes);
-    value.iter().zip(&right).take_while(|(a, b)| a == b).count() as u64
+    if value == put_value(key, bytes, is_real) { bytes } else { 0 }
 }

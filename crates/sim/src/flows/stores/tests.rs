@@ -4,7 +4,7 @@ use remora_nic::queue::Status;
 
 use super::*;
 use crate::flows::tests::{assert_whole_under_load, star};
-use crate::flows::{Cluster, ClusterError, FlowError, Transport, incast};
+use crate::flows::{Cluster, ClusterError, Content, FlowError, Transport, incast};
 
 /// A call there and an answer back, of short values and of long ones.
 #[test]
@@ -80,6 +80,34 @@ fn what_no_store_can_have_is_refused() {
     assert_eq!(much, ClusterError::Flow(FlowError::Stored { bytes: 1_100_000_000 }));
     let model = Cluster { transport: Transport::named("irn").unwrap(), ..star(2) };
     assert_eq!(model.run(&[put(8)]), Err(ClusterError::Model("irn")));
+}
+
+/// A value that was there before is none that has arrived: not with a store that is cut off, nor
+/// with a run that ends early.
+#[test]
+fn a_put_that_has_not_ended_has_brought_nothing() {
+    for payload in [Content::Hollow, Content::Real] {
+        let flows = [Flow { verb: Verb::StorePut(7), ..Flow::new(1, 0, 100_000, 0) }];
+        let mut cluster = Cluster { payload, timeout: 1, ..star(2) };
+        cluster.changes = vec![(0, crate::net::Change::Cable { link: 0, works: false })];
+        let report = cluster.run(&flows).unwrap();
+        assert_eq!((report.failed(), report.flows[0].arrived), (1, 0), "{report}");
+        let short = Cluster { payload, until: 3 * crate::net::time::US, ..star(2) };
+        assert_eq!(short.run(&flows).unwrap().flows[0].arrived, 0);
+    }
+}
+
+/// What a store has at the start counts for none of its puts.
+#[test]
+fn a_put_that_is_not_in_the_store_is_missed() {
+    let flows = [Flow { verb: Verb::StorePut(7), ..Flow::new(1, 0, 1000, 0) }];
+    for is_real in [false, true] {
+        let store = open(&mut SimMemory::default(), &flows, (0, is_real)).unwrap();
+        assert_eq!(stored(&store, (7, 1000), is_real), 0);
+        let value = put_value(7, 1000, is_real);
+        store.put(SPACE, &key_of(7, 1000), &value, 0, None, 0).unwrap();
+        assert_eq!(stored(&store, (7, 1000), is_real), 1000);
+    }
 }
 
 /// A store that is cut off: its clients' operations fail, and nothing waits for ever.

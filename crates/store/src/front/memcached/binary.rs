@@ -1,6 +1,6 @@
 //! memcached's binary protocol: 24 bytes of header, extras, key, value.
 
-use crate::front::keyspace::{Expiry, Found, Refused};
+use crate::front::keyspace::{ChangeRefused, Expiry, Found};
 use crate::front::memcached::chunk::VERSION;
 use crate::front::memcached::conversation::{Call, Taken};
 use crate::front::memcached::numbers::end;
@@ -54,12 +54,12 @@ impl Status {
     }
 }
 
-fn status(refused: &Refused) -> Status {
+fn status(refused: &ChangeRefused) -> Status {
     match refused {
-        Refused::Key { .. } => Status::Invalid,
-        Refused::Value { .. } => Status::TooLarge,
-        Refused::Memory(_) => Status::NoMemory,
-        Refused::Log(_) | Refused::Other(_) => Status::Internal,
+        ChangeRefused::Key { .. } => Status::Invalid,
+        ChangeRefused::Value { .. } => Status::TooLarge,
+        ChangeRefused::Memory(_) => Status::NoMemory,
+        ChangeRefused::Log(_) | ChangeRefused::Other(_) => Status::Internal,
     }
 }
 
@@ -138,6 +138,14 @@ fn shape(loud: u8) -> Option<([usize; 2], bool, Option<bool>)> {
     })
 }
 
+/// The key of a request, as far as that has come.
+pub(super) fn key_of(request: &[u8]) -> &[u8] {
+    let Some(header) = request.first_chunk::<HEADER>() else { return &[] };
+    let start = HEADER + usize::from(header[4]);
+    let end = start + usize::from(u16::from_be_bytes([header[2], header[3]]));
+    request.get(start..end).unwrap_or_default()
+}
+
 /// Carries out the request that `input` begins with, if it is whole.
 pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
     if input[0] != REQUEST {
@@ -173,11 +181,12 @@ pub(super) fn run(call: &mut Call<'_>, input: &[u8]) -> Taken {
         let status = if too_long { Status::TooLarge } else { Status::Invalid };
         let key_at = HEADER + extras_len;
         if call.state.is_known && request.loud == 0x01 && key_len <= KEY_BYTES {
-            // As in memcached: a client that fails to replace a value does not want the old one.
+            // As in memcached: a client that fails to replace a value does not want the old one,
+            // if that is the one which it knows.
             let Some(key) = input.get(key_at..key_at + key_len) else {
                 return Taken::Wants(key_at + key_len - input.len());
             };
-            operations::delete(call.turn, call.ts, key, None);
+            operations::delete(call.turn, call.ts, key, request.compared());
         }
         fail(call, &request, status);
         if !call.state.is_known {

@@ -43,7 +43,6 @@ pub(super) fn chunk<'a>(call: &mut Call<'_>, data: &'a [u8], head: usize, len: u
     }
     call.turn.counts.errors.add(1);
     call.line(BAD_CHUNK);
-    // As memcached does: what follows is read as a line, from the next line on.
-    let passed = memchr::memchr(b'\n', &data[len..]).map_or(data.len(), |at| len + at + 1);
-    Chunk::Otherwise(Taken::Request(head + passed, Op::Put))
+    // As memcached does: what follows the announced bytes is read as a line.
+    Chunk::Otherwise(Taken::Request(head + len + 2, Op::Put))
 }

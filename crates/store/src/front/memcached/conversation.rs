@@ -1,6 +1,6 @@
 //! What a connection of memcached's protocols remembers, and what a request is given.
 
-use crate::front::keyspace::{Refused, TablespaceId};
+use crate::front::keyspace::{ChangeRefused, TablespaceId};
 use crate::front::memcached::operations::Outcome;
 use crate::front::world::Turn;
 use crate::stats::Op;
@@ -71,13 +71,13 @@ impl Call<'_> {
     }
 
     /// Writes why the store refuses.
-    pub(super) fn refused(&mut self, refused: &Refused) {
+    pub(super) fn refused(&mut self, refused: &ChangeRefused) {
         self.turn.counts.errors.add(1);
         match refused {
-            Refused::Value { .. } => self.line(b"SERVER_ERROR object too large for cache"),
-            Refused::Memory(_) => self.line(b"SERVER_ERROR out of memory storing object"),
-            Refused::Key { .. } => self.line(b"CLIENT_ERROR bad command line format"),
-            Refused::Log(_) | Refused::Other(_) => {
+            ChangeRefused::Value { .. } => self.line(b"SERVER_ERROR object too large for cache"),
+            ChangeRefused::Memory(_) => self.line(b"SERVER_ERROR out of memory storing object"),
+            ChangeRefused::Key { .. } => self.line(b"CLIENT_ERROR bad command line format"),
+            ChangeRefused::Log(_) | ChangeRefused::Other(_) => {
                 let text = refused.to_string().replace(['\r', '\n'], " ");
                 self.out.extend_from_slice(b"SERVER_ERROR ");
                 self.line(text.as_bytes());

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::PoisonError;
 
-use crate::front::keyspace::{Change, Expiry, Found, Refused, Trace};
+use crate::front::keyspace::{Change, Expiry, Found, Trace};
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::conversation::{Call, Taken, Words};
@@ -249,11 +249,12 @@ pub(super) fn set<'a>(
     };
     // The length is a word, too.
     let read = Flags::read(word, rest, call.turn.now, (MOST_FLAGS - 1, TOO_MANY), b"");
-    if let Ok((_, key)) = &read
+    if let Ok((flags, key)) = &read
         && len > operations::longest(call.turn) as u64
     {
-        // As in memcached: a client that fails to replace a value does not want the old one.
-        operations::delete(call.turn, call.ts, key, None);
+        // As in memcached: a client that fails to replace a value does not want the old one, if
+        // that is the one which it knows.
+        operations::delete(call.turn, call.ts, key, flags.compared);
     }
     let before = call.out.len();
     let (value, whole) = match chunk(call, data, head, len) {
@@ -381,14 +382,6 @@ fn delete_or_say<'a>(
     Ok(())
 }
 
-fn outcome_of(changed: Result<Option<u64>, Refused>, otherwise: Outcome) -> Outcome {
-    match changed {
-        Ok(Some(version)) => Outcome::Done(version),
-        Ok(None) => otherwise,
-        Err(refused) => Outcome::Refused(refused),
-    }
-}
-
 /// Gives an item another version, so that a client that read it before cannot store by it.
 fn age(
     call: &mut Call<'_>,
@@ -413,7 +406,7 @@ fn age(
         // For its clients it is the item that it was.
         call.turn.world.keyspace.note_read(call.ts, key, call.turn.now);
     }
-    outcome_of(changed, outcome)
+    operations::outcome_of(changed, outcome)
 }
 
 /// Takes an item's value and flags away, and leaves the item.
@@ -429,7 +422,7 @@ fn empty(call: &mut Call<'_>, key: &[u8], version: Option<u64>) -> Outcome {
         let expiry = Expiry::of_item(seen.found.expires_ms);
         Change::Put { value: b"", flags: 0, expiry }
     });
-    outcome_of(changed, outcome)
+    operations::outcome_of(changed, outcome)
 }
 
 /// `ma key flags`.

@@ -1,6 +1,6 @@
 //! What memcached's three protocols do to the store.
 
-use crate::front::keyspace::{Change, Expiry, Found, Refused, Seen, TablespaceId};
+use crate::front::keyspace::{Change, ChangeRefused, Expiry, Found, Seen, TablespaceId};
 use crate::front::memcached::numbers;
 use crate::front::world::Turn;
 
@@ -44,7 +44,7 @@ pub(super) enum Outcome {
     /// The key is not there.
     NotFound,
     /// It cannot be done.
-    Refused(Refused),
+    Refused(ChangeRefused),
 }
 
 /// The longest value, in bytes.
@@ -92,14 +92,14 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
         };
         let (seen, parts) = joined;
         if parts[0].len() + parts[1].len() > longest {
-            outcome = Outcome::Refused(Refused::Value { limit: longest });
+            outcome = Outcome::Refused(ChangeRefused::Value { limit: longest });
             return Change::Keep;
         }
         parts.into_iter().for_each(|part| scratch.extend_from_slice(part));
         let expiry = Expiry::of_item(seen.found.expires_ms);
         Change::Make { flags: seen.found.flags, expiry }
     });
-    let outcome = ended(changed, outcome);
+    let outcome = outcome_of(changed, outcome);
     if version.is_some() {
         match &outcome {
             Outcome::Done(_) => turn.counts.cas_hits.add(1),
@@ -114,7 +114,11 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
     outcome
 }
 
-fn ended(changed: Result<Option<u64>, Refused>, otherwise: Outcome) -> Outcome {
+/// What has become of a change; `otherwise` if nothing was changed.
+pub(super) fn outcome_of(
+    changed: Result<Option<u64>, ChangeRefused>,
+    otherwise: Outcome,
+) -> Outcome {
     match changed {
         Ok(Some(version)) => Outcome::Done(version),
         Ok(None) => otherwise,
@@ -128,7 +132,7 @@ pub(super) fn change<'v>(
     ts: TablespaceId,
     key: &[u8],
     mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>,
-) -> Result<Option<u64>, Refused> {
+) -> Result<Option<u64>, ChangeRefused> {
     let version = turn.world.keyspace.update(ts, key, turn.now, &mut decide)?;
     turn.version = turn.version.max(version.unwrap_or(0));
     Ok(version)
@@ -151,7 +155,7 @@ pub(super) fn delete(
         }
         Change::Delete
     });
-    let outcome = ended(changed, outcome);
+    let outcome = outcome_of(changed, outcome);
     match outcome {
         Outcome::Done(_) => turn.counts.delete_hits.add(1),
         _ => turn.counts.delete_misses.add(1),
@@ -177,7 +181,7 @@ pub(super) fn touch(
     }
     // The key keeps its version, though the change has a place of its own in the order of all.
     let version = touched.map(|found| found.version);
-    let outcome = ended(changed.map(|done| done.and(version)), Outcome::NotFound);
+    let outcome = outcome_of(changed.map(|done| done.and(version)), Outcome::NotFound);
     match outcome {
         Outcome::Done(_) => turn.counts.touch_hits.add(1),
         _ => turn.counts.touch_misses.add(1),
@@ -235,7 +239,7 @@ pub(super) fn add(
         let expiry = Expiry::of_item(adding.expires_ms.unwrap_or(seen.found.expires_ms));
         Change::Make { flags: seen.found.flags, expiry }
     });
-    let outcome = ended(changed, outcome);
+    let outcome = outcome_of(changed, outcome);
     let was_read = had.and_then(|found| found.trace).is_some_and(|trace| trace.is_read);
     if was_read && in_place {
         // As in memcached: only a number that gets longer is another item.
@@ -295,7 +299,7 @@ pub(super) fn get_and_touch(
     key: &[u8],
     (expires_ms, is_noticed): (Option<u64>, bool),
     value: &mut Vec<u8>,
-) -> Result<Option<Found>, Refused> {
+) -> Result<Option<Found>, ChangeRefused> {
     let (start, mut found) = (value.len(), None);
     turn.counts.cmd_touch.add(1);
     change(turn, ts, key, |seen, _| {
@@ -317,7 +321,7 @@ pub(super) fn get_and_touch(
 }
 
 /// Removes all keys, now or at a time that is to come.
-pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(), Refused> {
+pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(), ChangeRefused> {
     turn.counts.cmd_flush.add(1);
     match numbers::end(delay_s, turn.now) {
         Some(at) if delay_s > 0 && at > turn.now => {

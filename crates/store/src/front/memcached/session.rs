@@ -41,6 +41,10 @@ impl Session {
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
         let (mut used, is_elsewhere) = (self.skip(input.len()), turn.world.keeper.is_elsewhere());
+        // (What a relayed client is, the node has said that relays.)
+        if !self.state.is_known && !self.is_relayed {
+            self.state.is_known = turn.world.settings.password().is_none();
+        }
         if self.state.is_binary.is_none() && !self.is_relayed {
             match mark::begin(input) {
                 Begin::Mark(len, token, who) if self.is_of_group(turn, token) => {
@@ -102,6 +106,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Step {
         let (mut used, mut before) = (0, Instant::now());
+        let world = turn.world.clone();
         loop {
             if out.len() >= HIGH_WATER {
                 return Step { used, next: Next::Send };
@@ -112,10 +117,13 @@ impl Session {
             turn.go_on(before);
             let is_binary = *self.state.is_binary.get_or_insert(*first == binary::REQUEST);
             let mut call = Call { state: &mut self.state, turn, ts, out };
-            let taken = match is_binary {
-                true => binary::run(&mut call, rest),
-                false => text::run(&mut call, rest),
-            };
+            let mut taken = Taken::Close;
+            world.enter(false, || {
+                taken = match is_binary {
+                    true => binary::run(&mut call, rest),
+                    false => text::run(&mut call, rest),
+                };
+            });
             match taken {
                 // Others have their turns first.
                 Taken::Again => return Step { used, next: Next::Send },
@@ -130,7 +138,7 @@ impl Session {
                     turn.counts.latencies(Way::Memcached, op).record(took);
                     turn.counts.commands.add(1);
                     before = after;
-                    note(turn, took, rest);
+                    note(turn, took, rest, is_binary);
                 }
             }
         }
@@ -160,12 +168,20 @@ fn refuse(why: &dyn std::fmt::Display, input: &[u8], out: &mut Vec<u8>) -> Step 
     Step { used: input.len(), next: Next::Close }
 }
 
-/// Lists a request that took long, by its first line.
-fn note(turn: &Turn, took_ns: u64, request: &[u8]) {
+/// Lists a request that took long, by its first line, or by its op-code and key: the value may be a
+/// password.
+fn note(turn: &Turn, took_ns: u64, request: &[u8], is_binary: bool) {
     let (stats, took_us) = (&turn.world.stats, took_ns / 1000);
     if stats.slow_us() >= 0 && took_us >= stats.slow_us() as u64 {
-        let end = memchr::memchr2(b'\r', b'\n', request).unwrap_or(request.len());
-        let words = [&b"memcached"[..], &request[..end.min(request.len())]];
+        let opcode;
+        let mut words = vec![&b"memcached"[..]];
+        if is_binary {
+            opcode = format!("{:#04x}", request.get(1).unwrap_or(&0));
+            words.extend([opcode.as_bytes(), binary::key_of(request)]);
+        } else {
+            let end = memchr::memchr2(b'\r', b'\n', request).unwrap_or(request.len());
+            words.push(&request[..end]);
+        }
         stats.note(took_us, turn.now / 1000, words.into_iter(), "", "");
     }
 }

@@ -214,7 +214,7 @@ fn get_and_touch<'a>(
     Op::Touch
 }
 
-type Shown = Result<Option<(u32, Option<u64>)>, crate::front::keyspace::Refused>;
+type Shown = Result<Option<(u32, Option<u64>)>, crate::front::keyspace::ChangeRefused>;
 
 /// Shows the value of each key that `read` finds.
 fn each<'a>(
@@ -339,7 +339,7 @@ fn store_chunk<'a>(
         let whole = usize::try_from(len).ok().and_then(|len| len.checked_add(head + 2));
         return whole.map_or(Taken::Close, |whole| Taken::Request(whole, op));
     }
-    if len > longest(call.turn) as u64 && mode == Mode::Set {
+    if len > longest(call.turn) as u64 && mode == Mode::Set && !compares {
         // As in memcached: a client that fails to replace a value does not want the old one.
         operations::delete(call.turn, call.ts, key, None);
     }
@@ -375,12 +375,17 @@ fn delete<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Cl
     Op::Delete
 }
 
-fn add<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>, decrements: bool) -> Op {
+fn add<'a>(
+    call: &mut Call<'_>,
+    mut rest: impl Iterator<Item = &'a [u8]> + Clone,
+    decrements: bool,
+) -> Op {
+    let words = rest.clone();
     let (Some(key), Some(delta)) = (rest.next(), rest.next()) else {
         call.line(b"ERROR");
         return Op::Update;
     };
-    quietly(call, rest, |call| add_to(call, key, delta, decrements));
+    quietly(call, words, |call| add_to(call, key, delta, decrements));
     Op::Update
 }
 
@@ -402,12 +407,13 @@ fn add_to(call: &mut Call<'_>, key: &[u8], delta: &[u8], decrements: bool) {
     }
 }
 
-fn touch<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]>) -> Op {
+fn touch<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Clone) -> Op {
+    let words = rest.clone();
     let (Some(key), Some(seconds)) = (rest.next(), rest.next()) else {
         call.line(b"ERROR");
         return Op::Touch;
     };
-    quietly(call, rest, |call| {
+    quietly(call, words, |call| {
         if key.len() > KEY_BYTES {
             return call.line(BAD_LINE);
         }

@@ -1,6 +1,6 @@
 //! A command, and what it is given.
 
-use crate::front::keyspace::{Change, Found, Refused, Seen, TablespaceId};
+use crate::front::keyspace::{Change, ChangeRefused, Found, Seen, TablespaceId};
 use crate::front::redis::conversation::Conversation;
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, decimal};
@@ -86,7 +86,8 @@ pub(crate) const SYNTAX: Wrong = Wrong::Is("ERR syntax error");
 pub(crate) const NOT_INTEGER: Wrong = Wrong::Is("ERR value is not an integer or out of range");
 pub(crate) const NOT_FLOAT: Wrong = Wrong::Is("ERR value is not a valid float");
 pub(crate) const NO_KEY: Wrong = Wrong::Is("ERR no such key");
-pub(crate) const OUT_OF_RANGE: Wrong = Wrong::Is("ERR value is out of range");
+pub(crate) const TOO_LONG: Wrong =
+    Wrong::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 impl Wrong {
     pub(crate) fn says(text: String) -> Wrong {
@@ -105,17 +106,17 @@ impl Wrong {
     }
 }
 
-impl From<Refused> for Wrong {
-    fn from(refused: Refused) -> Wrong {
+impl From<ChangeRefused> for Wrong {
+    fn from(refused: ChangeRefused) -> Wrong {
         match refused {
-            Refused::Memory(_) => {
+            ChangeRefused::Memory(_) => {
                 Wrong::Is("OOM command not allowed when used memory > 'maxmemory'.")
             }
-            Refused::Value { .. } => {
-                Wrong::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)")
+            ChangeRefused::Value { .. } => TOO_LONG,
+            ChangeRefused::Log(reason) => Wrong::Unlogged(reason),
+            ChangeRefused::Key { .. } | ChangeRefused::Other(_) => {
+                Wrong::says(format!("ERR {refused}"))
             }
-            Refused::Log(reason) => Wrong::Unlogged(reason),
-            Refused::Key { .. } | Refused::Other(_) => Wrong::says(format!("ERR {refused}")),
         }
     }
 }
@@ -243,6 +244,9 @@ impl<'a> Call<'a> {
 
     /// Help in lines, as `COMMAND HELP` gives it.
     pub(crate) fn help(&mut self, lines: &[&str]) -> Done {
+        if self.len() != 2 {
+            return self.arity();
+        }
         let name = String::from_utf8_lossy(self.at(0)).to_uppercase();
         self.reply.array(lines.len() + 1);
         let head = format!("{name} <subcommand> [<arg> ...]. Subcommands are:");

@@ -60,11 +60,6 @@ impl<'a> Reply<'a> {
         self.out.truncate(len);
     }
 
-    /// Whether what was written since the buffer was `len` bytes long is an error.
-    pub fn is_error_since(&self, len: usize) -> bool {
-        self.out.get(len) == Some(&b'-')
-    }
-
     /// `OK`.
     pub fn ok(&mut self) {
         self.out.extend_from_slice(b"+OK\r\n");

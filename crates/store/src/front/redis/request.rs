@@ -97,11 +97,6 @@ impl<'a> Arguments<'a> {
         let this = *self;
         (first.min(self.len())..self.len()).map(move |index| this.at(index))
     }
-
-    /// The bytes of all of them.
-    pub fn total_bytes(&self) -> usize {
-        self.spans.iter().map(|span| span.len as usize).sum()
-    }
 }
 
 /// A request that was put aside, as those of a transaction are.

@@ -7,7 +7,7 @@ use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};
 use crate::front::redis::request::Arguments;
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
 use crate::front::world::{Turn, World};
-use crate::way::kernel::now_ms;
+use crate::way::clock::now_ms;
 
 const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
 const NOT_FOLLOWING: Wrong = Wrong::Is(

@@ -14,10 +14,10 @@ use crate::front::redis::conversation::{Conversation, Replies, Transaction};
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
 use crate::front::redis::routing::{self, What, keys_of};
-use crate::front::redis::table::{TABLE, find_again};
+use crate::front::redis::table::{TABLE, find, find_again};
 use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
 use crate::stats::Way;
-use crate::way::kernel::now_ms;
+use crate::way::clock::now_ms;
 
 /// A connection.
 pub struct Session {
@@ -66,6 +66,9 @@ impl Session {
         let mut used = 0;
         let mut before = Instant::now();
         self.state.put_off = None;
+        if !self.state.is_known {
+            self.state.is_known = turn.world.settings.password().is_none();
+        }
         loop {
             if out.len() >= HIGH_WATER {
                 return Step { used, next: Next::Send };
@@ -75,6 +78,10 @@ impl Session {
                 Ok(Progress::Wants(more)) => return Step { used, next: Next::Read(more) },
                 Ok(Progress::Whole(len)) => {
                     let arguments = self.reader.arguments(rest);
+                    if turn.world.pause.is_set() && is_held_back(&self.state, turn, arguments) {
+                        self.reader.next();
+                        return Step { used, next: Next::Wait };
+                    }
                     if !arguments.is_empty() {
                         before = carry_out(&mut self.state, turn, arguments, out, before);
                     }
@@ -97,6 +104,26 @@ impl Session {
         let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
         Reply::new(out, self.state.version, limit)
     }
+}
+
+/// Whether a request waits for the end of a pause. What would be refused anyway does not, nor does
+/// what ends the pause.
+#[cold]
+fn is_held_back(state: &Conversation, turn: &Turn, arguments: Arguments<'_>) -> bool {
+    let has = |index: usize, word: &str| {
+        index < arguments.len() && arguments.at(index).eq_ignore_ascii_case(word.as_bytes())
+    };
+    let found = if arguments.is_empty() { None } else { find(arguments.at(0)) };
+    let Some((_, command)) = found.filter(|(_, command)| command.takes(arguments.len())) else {
+        return false;
+    };
+    let is_exempt = command.name == "quit" || has(0, "client") && has(1, "unpause");
+    let waiting = state.transaction.iter().flat_map(|waiting| &waiting.requests);
+    let writes = command.has(WRITE)
+        || command.name == "exec" && waiting.into_iter().any(|(row, _)| TABLE[*row].has(WRITE));
+    !is_exempt
+        && (state.is_known || command.has(STRANGER))
+        && turn.world.pause.holds(turn.now, writes)
 }
 
 /// Carries out one request, and counts it. The answer is when that was done.
@@ -150,6 +177,19 @@ fn carry_out(
     note(state, turn, arguments, found, before)
 }
 
+/// What is listed of an argument that may be a password.
+const SECRET: &[u8] = b"(redacted)";
+
+/// Whether an argument may be a password, which does not belong in a list that many may read.
+fn is_secret(command: &Command, arguments: Arguments<'_>, at: usize) -> bool {
+    match command.name {
+        "auth" | "hello" => at > 0,
+        // Each name has its value behind it.
+        "config" => at > 2 && at % 2 == 1 && arguments.at(1).eq_ignore_ascii_case(b"set"),
+        _ => false,
+    }
+}
+
 /// Counts how long a request took, and lists it if that was long.
 fn note(
     state: &Conversation,
@@ -165,9 +205,8 @@ fn note(
     let slow_us = turn.world.stats.slow_us();
     if slow_us >= 0 && took.as_micros() as u64 >= slow_us as u64 {
         let client = &state.client;
-        // A password does not belong in a list that many may read.
-        let shown = if command.name == "auth" || command.name == "hello" { 1 } else { usize::MAX };
-        let shown: Vec<_> = arguments.from(0).take(shown).collect();
+        let show = |(at, word)| if is_secret(command, arguments, at) { SECRET } else { word };
+        let shown: Vec<_> = arguments.from(0).enumerate().map(show).collect();
         let (took_us, at_s) = (took.as_micros() as u64, turn.now / 1000);
         let name = client.words().name.clone();
         turn.world.stats.note(took_us, at_s, shown.into_iter(), &client.peer, &name);

@@ -6,8 +6,8 @@ use crate::front::redis::command::{
     ADMIN, ALONE, AT_ONCE, CONTAINER, Command, FAST, GROWS, NO_MULTI, READ, STRANGER, WRITE,
 };
 use crate::front::redis::commands::{
-    bits, cluster, config, connection, expiry, info, keys, numbers, scan, select, server, strings,
-    transaction,
+    bitfield, bits, cluster, config, connection, dump, expiry, info, keys, latency, lcs, numbers,
+    scan, select, server, strings, transaction,
 };
 use crate::stats::Op;
 
@@ -40,6 +40,14 @@ table! {
         "string": "Appends a string to the value of a key.", strings::append;
     "bitcount" -2 READ, ONE, Get,
         "bitmap": "Counts the number of set bits in a string.", bits::bitcount;
+    "bitfield" -2 SET, ONE, Update,
+        "bitmap": "Reads and changes numbers of any width in a string.", bitfield::bitfield;
+    "bitfield_ro" -2 READ | FAST, ONE, Get,
+        "bitmap": "Reads numbers of any width in a string.", bitfield::bitfield_ro;
+    "bitop" -4 SET | ALONE, (2, -1, 1), Put,
+        "bitmap": "Combines the bits of several strings, and stores what it makes.", bits::bitop;
+    "bitpos" -3 READ, ONE, Get,
+        "bitmap": "Finds the first bit that is one, or zero.", bits::bitpos;
     "decr" 2 SET | FAST, ONE, Update,
         "string": "Decrements the number of a key by one.", numbers::decr;
     "decrby" 3 SET | FAST, ONE, Update,
@@ -67,7 +75,7 @@ table! {
     "incrbyfloat" 3 SET | FAST, ONE, Update,
         "string": "Adds a number with a fraction to that of a key.", numbers::incrbyfloat;
     "lcs" -3 READ, TWO, Get,
-        "string": "Finds the longest common subsequence of two values.", strings::lcs;
+        "string": "Finds the longest common subsequence of two values.", lcs::lcs;
     "mget" -2 READ | FAST, ALL, Get,
         "string": "Returns the values of several keys.", strings::mget;
     "mset" -3 SET | ALONE, PAIRS, Put,
@@ -95,6 +103,8 @@ table! {
         "generic": "Copies a value to another key.", keys::copy;
     "del" -2 WRITE, ALL, Delete,
         "generic": "Deletes keys.", keys::del;
+    "dump" 2 READ, ONE, Get,
+        "generic": "Returns a value as Redis' files have it.", dump::dump;
     "exists" -2 READ | FAST, ALL, Get,
         "generic": "Counts which keys exist.", keys::exists;
     "expire" -3 WRITE | FAST, ONE, Touch,
@@ -129,10 +139,12 @@ table! {
         "generic": "Renames a key.", keys::rename;
     "renamenx" 3 WRITE | FAST | ALONE, TWO, Put,
         "generic": "Renames a key if the new name is free.", keys::renamenx;
+    "restore" -4 SET, ONE, Put,
+        "generic": "Sets a key to what DUMP has answered.", dump::restore;
     "scan" -2 READ, NO_KEYS, Scan,
         "generic": "Walks over keys, step by step.", scan::scan;
     "touch" -2 READ | FAST, ALL, Get,
-        "generic": "Counts which keys exist, as a use of them.", keys::exists;
+        "generic": "Counts which keys exist, as a use of them.", keys::touch;
     "ttl" 2 READ | FAST, ONE, Get,
         "generic": "Returns how long a key will be there, in seconds.", expiry::ttl;
     "type" 2 READ | FAST, ONE, Get,
@@ -156,7 +168,7 @@ table! {
     "auth" -2 FAST | STRANGER, NO_KEYS, Other,
         "connection": "Gives the password.", connection::auth;
     "client" -2 CONTAINER, NO_KEYS, Other,
-        "connection": "Names, lists and ends connections.", connection::client;
+        "connection": "Names, lists, pauses and ends connections.", connection::client;
     "echo" 2 FAST, NO_KEYS, Other,
         "connection": "Returns its argument.", connection::echo;
     "hello" -1 FAST | STRANGER, NO_KEYS, Other,
@@ -194,7 +206,9 @@ table! {
         "server": "Says how the server is.", info::info;
     "lastsave" 1 FAST, NO_KEYS, Other,
         "server": "Returns when the store was last written to the disk.", server::lastsave;
-    "memory" -2 READ | CONTAINER, NO_KEYS, Other,
+    "latency" -2 ADMIN | CONTAINER, NO_KEYS, Other,
+        "server": "Says how long operations take.", latency::latency;
+    "memory" -2 READ | CONTAINER, (2, 2, 1), Other,
         "server": "Says what takes how much memory.", server::memory;
     "readonly" 1 FAST, NO_KEYS, Other,
         "cluster": "Allows reads of a replica's copy, which may be old.", connection::readonly;

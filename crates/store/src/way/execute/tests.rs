@@ -184,6 +184,9 @@ fn an_expiry_that_is_kept_is_that_of_the_item() {
     assert_eq!(ends(Operation::Count, EXPIRY_KEPT), None);
     assert_eq!(ends(Operation::Put, 900), Some(900));
     assert_eq!(ends(Operation::Count, EXPIRY_KEPT), Some(900));
+    assert_eq!(ends(Operation::Touch, EXPIRY_KEPT), Some(900));
+    assert_eq!(ends(Operation::Touch, EXPIRY_NEVER), None);
+    assert_eq!(ends(Operation::Touch, 800), Some(800));
     assert_eq!(ends(Operation::Put, 0), Some(51));
     assert_eq!(ends(Operation::Put, EXPIRY_NEVER), None);
     assert_eq!(ends(Operation::Count, EXPIRY_KEPT), None);

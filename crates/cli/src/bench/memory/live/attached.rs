@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use remora::daemon::DmaClient;
-use remora::dma::path::{Application, Kind as PathKind};
-use remora::dma::{Address, ChannelOptions, Direction, Kind, RegionId};
+use remora::dma::path::{Application, PathKind};
+use remora::dma::{Address, ChannelOptions, Direction, MemoryKind, RegionId};
 use remora::memory::Buffer;
 
 use super::super::super::daemon_process::Daemon;
@@ -30,7 +30,7 @@ impl Attached {
         let (application, memory) = Application::of_this_process(len)?;
         memory.fill(1);
         let region = card.grant(PathKind::Mapping, &application, true)?;
-        let (address, _) = card.alloc(Kind::Near, len as u64)?;
+        let (address, _) = card.alloc(MemoryKind::Near, len as u64)?;
         Ok(Attached { card, region, address, _memory: memory, _daemon: daemon })
     }
 

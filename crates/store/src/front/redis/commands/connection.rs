@@ -216,6 +216,8 @@ const CLIENT_HELP: &[&str] = &[
     "    Protect the current client connection from eviction: none are evicted here.",
     "NO-TOUCH (ON|OFF)",
     "    Accepted: reads by these clients do not alter what is evicted next.",
+    "PAUSE <timeout> [WRITE|ALL]",
+    "    Let commands of Redis' clients wait for <timeout> milliseconds: all, or those that write.",
     "REPLY (ON|OFF|SKIP)",
     "    Control the replies sent to the current connection.",
     "SETINFO (LIB-NAME|LIB-VER) <text>",
@@ -228,6 +230,8 @@ const CLIENT_HELP: &[&str] = &[
     "    Report that keys are not tracked for the current connection.",
     "UNBLOCK <id> [TIMEOUT|ERROR]",
     "    Return 0: no client is blocked here.",
+    "UNPAUSE",
+    "    End the pause.",
 ];
 
 /// `CLIENT …`.
@@ -269,6 +273,11 @@ pub(crate) fn client(call: &mut Call<'_>) -> Done {
         (b"list", _) => return list(call),
         (b"kill", 3..) => return kill(call),
         (b"reply", 3) => return replies(call),
+        (b"pause", 3 | 4) => pause(call)?,
+        (b"unpause", 2) => {
+            call.turn.world.pause.end();
+            call.reply.ok();
+        }
         (b"unblock", 3 | 4) => unblock(call)?,
         (b"getredir", 2) => call.reply.integer(-1),
         (b"trackinginfo", 2) => untracked(call),
@@ -278,12 +287,28 @@ pub(crate) fn client(call: &mut Call<'_>) -> Done {
         (b"no-evict" | b"no-touch", 3) => return Err(SYNTAX),
         (
             b"help" | b"id" | b"getname" | b"setname" | b"setinfo" | b"info" | b"kill" | b"reply"
-            | b"no-evict" | b"no-touch" | b"unblock" | b"getredir" | b"trackinginfo" | b"tracking"
-            | b"caching",
+            | b"no-evict" | b"no-touch" | b"pause" | b"unpause" | b"unblock" | b"getredir"
+            | b"trackinginfo" | b"tracking" | b"caching",
             _,
         ) => return call.arity(),
         _ => return call.no_subcommand(),
     }
+    Ok(())
+}
+
+/// `CLIENT PAUSE timeout [WRITE | ALL]`.
+fn pause(call: &mut Call<'_>) -> Done {
+    let all = match () {
+        () if call.len() == 3 || call.is(3, "all") => true,
+        () if call.is(3, "write") => false,
+        () => return Err(Wrong::Is("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    match decimal(call.at(2)) {
+        None => return Err(Wrong::Is("ERR timeout is not an integer or out of range")),
+        Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
+        Some(ms @ 0..) => call.turn.world.pause.begin(call.turn.now, ms as u64, all),
+    }
+    call.reply.ok();
     Ok(())
 }
 
@@ -301,7 +326,7 @@ fn unblock(call: &mut Call<'_>) -> Done {
 fn untracked(call: &mut Call<'_>) {
     call.reply.map(3);
     call.reply.bulk(b"flags");
-    call.reply.array(1);
+    call.reply.set(1);
     call.reply.bulk(b"off");
     call.reply.bulk(b"redirect");
     call.reply.integer(-1);
@@ -327,8 +352,8 @@ fn replies(call: &mut Call<'_>) -> Done {
     call.state.replies = match () {
         () if call.is(2, "on") => Replies::On,
         () if call.is(2, "off") => Replies::Off,
-        () if call.is(2, "skip") && call.state.replies == Replies::On => Replies::SkipNext,
-        () if call.is(2, "skip") => call.state.replies,
+        () if call.is(2, "skip") && call.state.replies == Replies::Off => Replies::Off,
+        () if call.is(2, "skip") => Replies::SkipNext,
         () => return Err(SYNTAX),
     };
     if call.state.replies == Replies::On {

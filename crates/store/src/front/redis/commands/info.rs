@@ -103,7 +103,7 @@ fn cpu(_: &World, text: &mut String) {
 fn clients(world: &World, text: &mut String) {
     line(text, format_args!("connected_clients:{}", world.clients.count()));
     line(text, format_args!("maxclients:{}", world.settings.max_clients.load(Relaxed)));
-    line(text, format_args!("blocked_clients:0"));
+    line(text, format_args!("blocked_clients:{}", world.held_back.load(Relaxed)));
 }
 
 fn memory(world: &World, text: &mut String) {
@@ -160,7 +160,8 @@ fn stats(world: &World, text: &mut String) {
     line(text, format_args!("slowlog_entries:{}", world.stats.slow_count()));
 }
 
-fn each_operation(world: &World, mut show: impl FnMut(String, crate::stats::Histogram)) {
+/// Shows what was counted of each operation, by each way in.
+pub(super) fn each_operation(world: &World, mut show: impl FnMut(String, crate::stats::Histogram)) {
     for way in Way::ALL {
         for op in Op::ALL {
             let histogram = world.stats.histogram(way, op);

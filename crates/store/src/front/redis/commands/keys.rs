@@ -19,7 +19,16 @@ pub(crate) fn del(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `EXISTS key …`, and `TOUCH`.
+/// `TOUCH key …`.
+pub(crate) fn touch(call: &mut Call<'_>) -> Done {
+    let ts = call.ts()?;
+    for key in call.arguments.from(1) {
+        call.turn.world.keyspace.note_read(ts, key, call.turn.now);
+    }
+    exists(call)
+}
+
+/// `EXISTS key …`.
 pub(crate) fn exists(call: &mut Call<'_>) -> Done {
     let mut there = 0;
     for key in call.arguments.from(1) {
@@ -174,42 +183,56 @@ fn flush(call: &mut Call<'_>, databases: std::ops::Range<usize>) -> Done {
 /// Strings up to this length are told apart by `OBJECT ENCODING`, in bytes; as Redis does.
 const EMBEDDED: usize = 44;
 
-/// `OBJECT ENCODING | REFCOUNT | IDLETIME | FREQ | HELP`.
+const OBJECT_HELP: &[&str] = &[
+    "ENCODING <key>",
+    "    Return the kind of value: int, embstr (up to 44 bytes) or raw.",
+    "FREQ <key>",
+    "    Refused: how often keys are used is not counted.",
+    "IDLETIME <key>",
+    "    Return the seconds since the key was used, where the store keeps that.",
+    "REFCOUNT <key>",
+    "    Return 1: values are not shared.",
+];
+
+const NO_FREQUENCY: Wrong = Wrong::Is(
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that \
+     when switching between policies at runtime LRU and LFU data will take some time to adjust.",
+);
+const NO_IDLE_TIME: Wrong = Wrong::Is(
+    "ERR idle times are not kept for this key: they are in the tablespace of memcached's clients",
+);
+
+/// `OBJECT ENCODING | REFCOUNT | IDLETIME | FREQ | HELP`. It is no use of the key.
 pub(crate) fn object(call: &mut Call<'_>) -> Done {
     if call.is(1, "help") {
-        return call.help(&[
-            "ENCODING <key>",
-            "    Return the kind of value: int, embstr (up to 44 bytes) or raw.",
-            "FREQ <key>",
-            "    Refused: how often keys are used is not counted.",
-            "REFCOUNT <key>",
-            "    Return 1: values are not shared.",
-        ]);
+        return call.help(OBJECT_HELP);
     }
-    let (encoding, count) = (call.is(1, "encoding"), call.is(1, "refcount"));
-    let frequency = call.is(1, "freq");
-    if !encoding && !count && !frequency {
+    if !["encoding", "refcount", "idletime", "freq"].iter().any(|sub| call.is(1, sub)) {
         return call.no_subcommand();
     }
     if call.len() != 3 {
         return call.arity();
     }
-    let mut value = Vec::new();
-    let ts = call.ts()?;
-    if call.turn.world.keyspace.get(ts, call.at(2), call.turn.now, &mut value).is_none() {
+    let (ts, key, now, mut value) = (call.ts()?, call.at(2), call.turn.now, Vec::new());
+    let keyspace = &call.turn.world.keyspace;
+    let Some(found) = keyspace.get_unnoticed(ts, key, now, &mut value) else {
         call.reply.null();
-    } else if frequency {
-        return Err(Wrong::Is(
-            "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please \
-             note that when switching between policies at runtime LRU and LFU data will take some \
-             time to adjust.",
-        ));
-    } else if count {
-        call.reply.integer(1);
-    } else if decimal(&value).is_some() {
-        call.reply.bulk(b"int");
-    } else {
-        call.reply.bulk(if value.len() <= EMBEDDED { b"embstr" } else { b"raw" });
+        return Ok(());
+    };
+    match () {
+        () if call.is(1, "freq") => return Err(NO_FREQUENCY),
+        () if call.is(1, "idletime") => {
+            let used_s = found.trace.ok_or(NO_IDLE_TIME)?.second;
+            // What was not used since the store was opened was not used for as long, at least.
+            let idle_s = match used_s {
+                0 => call.turn.world.uptime().as_secs(),
+                _ => (now / 1000).saturating_sub(used_s.into()),
+            };
+            call.reply.integer(idle_s as i64);
+        }
+        () if call.is(1, "refcount") => call.reply.integer(1),
+        () if decimal(&value).is_some() => call.reply.bulk(b"int"),
+        () => call.reply.bulk(if value.len() <= EMBEDDED { b"embstr" } else { b"raw" }),
     }
     Ok(())
 }

@@ -41,10 +41,21 @@ pub(crate) fn keys(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
+/// A cursor as a client gives it. As in Redis, nothing is 0, and there may be a sign.
+fn cursor(text: &[u8]) -> Option<u64> {
+    let (is_negative, digits) = match text {
+        [] => return Some(0),
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let digits = std::str::from_utf8(digits).ok().filter(|digits| !digits.starts_with('+'))?;
+    let cursor: u64 = digits.parse().ok()?;
+    Some(if is_negative { cursor.wrapping_neg() } else { cursor })
+}
+
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`.
 pub(crate) fn scan(call: &mut Call<'_>) -> Done {
-    let cursor = std::str::from_utf8(call.at(1)).ok().and_then(|text| text.parse().ok());
-    let cursor: u64 = cursor.ok_or(Wrong::Is("ERR invalid cursor"))?;
+    let cursor = cursor(call.at(1)).ok_or(Wrong::Is("ERR invalid cursor"))?;
     let (mut pattern, mut count, mut is_string, mut index) = (None, 10, true, 2);
     while index < call.len() {
         if call.is(index, "match") {

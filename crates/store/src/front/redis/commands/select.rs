@@ -44,8 +44,7 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     let keyspace = call.turn.world.keyspace.clone();
     let now = call.turn.now;
     let next = keyspace.select(ts, cursor, asked.count, now, &selection, &mut |key, row| {
-        let values: Vec<String> =
-            columns.iter().map(|column| column.show(row).to_string()).collect();
+        let values: Vec<Vec<u8>> = columns.iter().map(|column| column.show_bytes(row)).collect();
         bytes += values.iter().map(|value| value.len() as u64 + AROUND).sum::<u64>();
         bytes += key.len() as u64 + AROUND;
         rows.push((key.to_vec(), values));
@@ -60,7 +59,7 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     for (key, values) in rows {
         call.reply.array(1 + values.len());
         call.reply.bulk(&key);
-        values.iter().for_each(|value| call.reply.bulk(value.as_bytes()));
+        values.iter().for_each(|value| call.reply.bulk(value));
     }
     Ok(())
 }
@@ -85,7 +84,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
     } else {
         call.reply.array(columns.len());
         for column in columns {
-            call.reply.bulk(column.show(&value).to_string().as_bytes());
+            call.reply.bulk(&column.show_bytes(&value));
         }
     }
     call.turn.scratch = value;

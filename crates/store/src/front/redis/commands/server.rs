@@ -45,6 +45,9 @@ pub(crate) fn lastsave(call: &mut Call<'_>) -> Done {
 
 /// `SHUTDOWN [NOSAVE | SAVE]`: the process that serves is told, and ends.
 pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
+    if call.len() > 2 {
+        return Err(SYNTAX);
+    }
     if call.is(1, "save") {
         let saved = call.turn.world.keeper.save(false);
         saved.map_err(|why| Wrong::says(format!("ERR {why}")))?;
@@ -212,7 +215,7 @@ pub(crate) fn command(call: &mut Call<'_>) -> Done {
             asked.into_iter().for_each(|command| document(call, command));
         }
         () if call.is(1, "list") => return list(call),
-        () if call.is(1, "getkeys") && call.len() > 2 => return keys(call),
+        () if call.is(1, "getkeys") && call.len() > 3 => return keys(call),
         () if call.is(1, "count") || call.is(1, "getkeys") => return call.arity(),
         () => return call.no_subcommand(),
     }
@@ -254,7 +257,8 @@ fn describe(call: &mut Call<'_>, command: &Command) {
     categories.iter().for_each(|(.., name)| reply.simple(name));
     reply.simple(&format!("@{}", command.group));
     // No hints, no key specifications beyond the three numbers, no subcommands of their own.
-    (0..3).for_each(|_| reply.array(0));
+    (0..2).for_each(|_| reply.set(0));
+    reply.array(0);
 }
 
 fn document(call: &mut Call<'_>, command: &Command) {

@@ -1,7 +1,7 @@
 //! Strings: reading and writing whole values and parts of them.
 
 use crate::front::keyspace::{Change, Expiry, Seen};
-use crate::front::redis::command::{Call, Done, OUT_OF_RANGE, SYNTAX, Wrong};
+use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::options::{
     Condition, End, agreed, digest_of, end, invalid_expire, once, time,
 };
@@ -308,8 +308,6 @@ fn longest(call: &Call<'_>) -> usize {
     bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
 }
 
-const TOO_LONG: Wrong = Wrong::Is("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-
 /// `APPEND key value`.
 pub(crate) fn append(call: &mut Call<'_>) -> Done {
     let (key, value, longest) = (call.at(1), call.at(2), longest(call));
@@ -398,55 +396,6 @@ fn part(value: &[u8], start: i64, end: i64) -> &[u8] {
     let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
     let (start, end) = (from_end(start), from_end(end).min(len - 1));
     if len == 0 || start > end { &[] } else { &value[start as usize..=end as usize] }
-}
-
-/// The longest strings that `LCS` compares: its work is the product of both lengths, in bytes.
-const LCS_CELLS: usize = 1 << 26;
-
-/// `LCS key1 key2 [LEN]`; `IDX` is not offered.
-pub(crate) fn lcs(call: &mut Call<'_>) -> Done {
-    let only_len = match call.len() {
-        3 => false,
-        4 if call.is(3, "len") => true,
-        _ => return Err(SYNTAX),
-    };
-    let (mut a, mut b) = (Vec::new(), Vec::new());
-    call.value(call.at(1), &mut a)?;
-    call.value(call.at(2), &mut b)?;
-    let width = b.len() + 1;
-    if (a.len() + 1).saturating_mul(width) > LCS_CELLS {
-        return Err(OUT_OF_RANGE);
-    }
-    let mut cells = vec![0u32; (a.len() + 1) * width];
-    for (row, x) in a.iter().enumerate() {
-        for (column, y) in b.iter().enumerate() {
-            let at = (row + 1) * width + column + 1;
-            cells[at] = if x == y {
-                cells[at - width - 1] + 1
-            } else {
-                cells[at - width].max(cells[at - 1])
-            };
-        }
-    }
-    if only_len {
-        call.reply.integer(i64::from(cells[cells.len() - 1]));
-        return Ok(());
-    }
-    let (mut row, mut column, mut common) = (a.len(), b.len(), Vec::new());
-    while row > 0 && column > 0 {
-        let at = row * width + column;
-        if a[row - 1] == b[column - 1] {
-            common.push(a[row - 1]);
-            (row, column) = (row - 1, column - 1);
-        } else if cells[at - width] > cells[at - 1] {
-            row -= 1;
-        } else {
-            column -= 1;
-        }
-    }
-    common.reverse();
-    call.reply.bulk(&common);
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,0 +1,11 @@
+//! Hints to the processor.
+
+/// Asks the processor to fetch the cache line where `value` begins, for writing. This has no effect
+/// that can be seen, but for time.
+#[inline(always)]
+pub(crate) fn prefetch<T>(value: &T) {
+    #[cfg(target_arch = "x86_64")]
+    safe_arch::prefetch_et0(value);
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = value;
+}

@@ -1,0 +1,92 @@
+//! How long kernels wait: for payload, and for room to send.
+
+use core::time::Duration;
+
+use remora_nic::kernel::CallStatus;
+use remora_nic::queue::Remote;
+use remora_nic::wire::Operation;
+use remora_offload::kernel::{Context, ExecutorLimits};
+use remora_sim::faults::{Fate, Rule};
+use remora_sim::kernel::{RESULT, kernel_pair};
+use remora_sim::pair::{A, B, PairOptions};
+
+const OP: u64 = 0x77;
+
+/// Returns its payload.
+async fn echo(context: Context) -> Result<(), CallStatus> {
+    while let Some(piece) = context.payload(|piece, _| piece.to_vec()).await? {
+        context.output(|out| out.extend_from_slice(&piece)).await?;
+    }
+    Ok(())
+}
+
+/// Sends WRITEs on its requester's queue pair, many times.
+async fn sends(context: Context) -> Result<(), CallStatus> {
+    let words = context.params(|params| Ok(params.as_chunks::<8>().0.to_vec())).await?;
+    let [addr, rkey] = [0, 1].map(|index| u64::from_le_bytes(words[index]));
+    for number in 0..2000_u32 {
+        let to = Remote { addr, rkey: rkey as u32 };
+        context.send_to(context.qpn(), to, &number.to_le_bytes()).await?;
+    }
+    context.sent().await
+}
+
+/// A kernel may send for any time, as long as what it sends leaves and arrives.
+#[test]
+fn a_kernel_that_sends_for_long_is_not_congested() {
+    let room_patience = Duration::from_micros(40);
+    let limits = ExecutorLimits { room_patience, ..Default::default() };
+    for is_cut in [false, true] {
+        let mut t = kernel_pair(PairOptions::default(), limits, None);
+        t.deploy(B, OP, sends).unwrap();
+        let Remote { addr, rkey } = t.remote(A, RESULT);
+        let params = [addr, rkey.into()].map(u64::to_le_bytes).concat();
+        let header = t.header(&params, 64, 0);
+        let began = t.world.now;
+        t.call(OP, &header, &params);
+        if is_cut {
+            t.world.run(Duration::from_micros(100));
+            t.rule(Rule::all(Fate::Drop, |seen| seen.from == B));
+            t.world.run(3 * room_patience);
+            assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0, "it waits no longer");
+            t.world.network.heal();
+        }
+        t.run();
+        let status = if is_cut { CallStatus::CONGESTED } else { CallStatus::OK };
+        assert_eq!(t.status(0).map(|word| word.status), Some(status));
+        assert!(is_cut || t.world.now.since(began) > 4 * room_patience, "it took long");
+        t.tear_down();
+    }
+}
+
+/// Payload that pauses is waited for, but a requester that falls silent does not hold a place for
+/// ever.
+#[test]
+fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
+    const NO_KERNEL: u64 = OP + 1;
+    let payload_patience = Duration::from_millis(4);
+    let limits = ExecutorLimits { invocations: 1, payload_patience, ..Default::default() };
+    for (opcode, resumes) in [(OP, false), (NO_KERNEL, false), (OP, true)] {
+        let mut t = kernel_pair(PairOptions::default(), limits, None);
+        t.deploy(B, OP, echo).unwrap();
+        t.kernels(B, |kernels, _| kernels.set_fallback(Box::new(|| ())));
+        // All packets of the call after the first three are lost.
+        let mut came = 0;
+        t.rule(Rule::all(Fate::Drop, move |seen| {
+            came += u32::from(seen.op.is_some_and(|op| op.operation == Operation::RpcWrite));
+            came > 3
+        }));
+        let header = t.header(&[], 4096, 0);
+        t.call_with(opcode, &header, &[], &[9; 4000]);
+        t.world.run(payload_patience / 2);
+        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 1);
+        if resumes {
+            t.world.network.heal();
+        }
+        t.world.run(3 * payload_patience);
+        assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 0);
+        assert_eq!(t.counted("kernel_late"), u64::from(!resumes));
+        let status = t.status(0).map(|word| word.status);
+        assert_eq!(status, resumes.then_some(CallStatus::OK), "resumes: {resumes}");
+    }
+}

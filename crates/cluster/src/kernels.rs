@@ -247,16 +247,20 @@ impl<M: Memory + 'static> GroupStore<M> {
     fn repeat(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<Option<u64>, CallStatus> {
         let Some(id) = call.request else { return Ok(None) };
         let state = self.slots.group.lock();
-        match state.replica.find_request(id) {
-            Ok(None) => Ok(None),
+        let version = match state.replica.find_request(id) {
+            Ok(None) => return Ok(None),
             Ok(Some((position, answer))) => {
                 answer_change(position.number(), answer, out);
-                Ok(Some(position.number()))
+                position.number()
             }
             Err(NoRequest::Old(_) | NoRequest::Forgotten(_) | NoRequest::Answer(_)) => {
-                Err(Refused::Forgotten.status())
+                return Err(Refused::Forgotten.status());
             }
-        }
+        };
+        drop(state);
+        // The thread that has logged the change may not have published it yet.
+        self.slots.store.await_change(TablespaceId(call.tablespace), call.key);
+        Ok(Some(version))
     }
 
     /// Whether the call is carried out here, and now.

@@ -1,7 +1,7 @@
 //! An item: a key and its value, which say themselves whether they are whole.
 //!
 //! ```text
-//!  0  live word: DEAD 1 bit | stamp 15 | expiry in ms of Unix time 48 (0: never)
+//!  0  live word: DEAD 1 bit | stamp 15 | TOUCHED 1 | expiry in ms of Unix time 47 (0: never)
 //!  8  version: the position of the change in the log
 //! 16  shape: stored length 25 bits | key's length - 1, 16 | extended 1 | traced 1 | unused 5 |
 //!     tablespace 16
@@ -14,7 +14,8 @@
 //!
 //! All numbers are little-endian. The live word alone changes while a slot refers to the item, by
 //! one store of 8 bytes. Its stamp is the lowest 15 bits of the version, so that a reader who mixes
-//! the live word of one item with the rest of another finds out. From 8 on, an item is an object
+//! the live word of one item with the rest of another finds out. It is TOUCHED once its expiry has
+//! changed: the version says nothing of whether that change is durable. From 8 on, an item is an object
 //! as the kernel `consistency` reads it.
 //!
 //! A reader that has all of an item's bytes accepts it if [`Item::parse`] does and the key is the
@@ -44,7 +45,9 @@ pub const EXPIRY_MAX: u64 = (1 << EXPIRY_BITS) - 1;
 
 /// Bytes up to where an item does not depend on its version.
 const UNDATED: usize = 16;
-const EXPIRY_BITS: u32 = 48;
+const EXPIRY_BITS: u32 = 47;
+const TOUCHED: u64 = 1 << EXPIRY_BITS;
+const STAMP_SHIFT: u32 = EXPIRY_BITS + 1;
 const DEAD: u64 = 1 << 63;
 const STAMP: u64 = 0x7FFF;
 const LEN_BITS: u32 = 25;
@@ -62,11 +65,20 @@ pub struct Live(pub u64);
 impl Live {
     /// The word of a new item.
     pub fn new(version: u64, expires_ms: Option<u64>) -> Live {
-        Live((version & STAMP) << EXPIRY_BITS).with_expiry(expires_ms)
+        Live((version & STAMP) << STAMP_SHIFT).with_expiry(expires_ms)
     }
 
-    /// The word with another expiry.
-    pub fn with_expiry(self, expires_ms: Option<u64>) -> Live {
+    /// The word once the item's expiry has changed.
+    pub fn touched(self, expires_ms: Option<u64>) -> Live {
+        Live(self.0 | TOUCHED).with_expiry(expires_ms)
+    }
+
+    /// Whether the item's expiry has changed since the item was written.
+    pub fn is_touched(self) -> bool {
+        self.0 & TOUCHED != 0
+    }
+
+    fn with_expiry(self, expires_ms: Option<u64>) -> Live {
         // 0 would mean never, and whatever expires at 0 has done so at 1.
         let expiry = expires_ms.map_or(0, |ms| ms.clamp(1, EXPIRY_MAX));
         Live(self.0 & !EXPIRY_MAX | expiry)
@@ -99,7 +111,7 @@ impl Live {
 
     /// Whether this word may belong to an item of that version.
     pub fn is_of(self, version: u64) -> bool {
-        self.0 >> EXPIRY_BITS & STAMP == version & STAMP
+        self.0 >> STAMP_SHIFT & STAMP == version & STAMP
     }
 }
 
@@ -221,6 +233,8 @@ pub struct Item<'a> {
     pub version: u64,
     /// Whether a word behind the item says when it was used last.
     pub traced: bool,
+    /// Whether the expiry has changed since the item was written.
+    pub touched: bool,
 }
 
 impl<'a> Item<'a> {
@@ -322,6 +336,7 @@ impl<'a> Item<'a> {
             expires_ms: head.live.expires_ms(),
             version: head.version,
             traced: head.traced,
+            touched: head.live.is_touched(),
         })
     }
 
@@ -346,7 +361,7 @@ mod tests {
     fn item<'a>(key: &'a [u8], stored: &'a [u8], flags: u32, codec: Codec) -> Item<'a> {
         let (tablespace, version) = (TablespaceId(300), 1 << 40 | 5);
         let (expires_ms, traced) = (Some(77), false);
-        Item { tablespace, key, stored, codec, flags, expires_ms, version, traced }
+        Item { tablespace, key, stored, codec, flags, expires_ms, version, traced, touched: false }
     }
 
     #[test]
@@ -379,16 +394,16 @@ mod tests {
         let live = Live(u64::from_le_bytes(*bytes.first_chunk().unwrap()));
         for (word, whole) in [
             (live, true),
-            (live.with_expiry(None), true),
-            (live.with_expiry(Some(u64::MAX)), true),
+            (live.touched(None), true),
+            (live.touched(Some(u64::MAX)), true),
             (live.dead(), false),
             (Live::new(6, Some(77)), false),
         ] {
             bytes[..8].copy_from_slice(&word.0.to_le_bytes());
             assert_eq!(Item::parse(&bytes).is_some(), whole, "{word:?}");
         }
-        assert_eq!(live.with_expiry(Some(u64::MAX)).expires_ms(), Some(EXPIRY_MAX));
-        assert!(live.with_expiry(Some(0)).is_expired(1), "an expiry of 0 is not never");
+        assert_eq!(live.touched(Some(u64::MAX)).expires_ms(), Some(EXPIRY_MAX));
+        assert!(live.touched(Some(0)).is_expired(1), "an expiry of 0 is not never");
     }
 
     proptest! {

@@ -34,7 +34,7 @@
 use crate::item::ITEM_MAX;
 
 /// The first word of a store's memory: its name and the version of this layout.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"rmrsto\x01\0");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"rmrsto\x02\0");
 /// Where the bucket counts are.
 pub const COUNTS_AT: u64 = 4096;
 /// Bytes of the head and the bucket counts.

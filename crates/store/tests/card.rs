@@ -384,6 +384,14 @@ fn readers_by_the_card_alone_are_shown_what_is_on_the_disk() {
             assert_eq!(counters.left, round * holds_back, "{fsync}: {counters:?}");
             assert_eq!(counters.warm + counters.cold, round * (3 - holds_back), "{counters:?}");
         }
+        // No version tells of a change of the expiry: a kernel shows it until the next value.
+        assert!(client.touch(b"key", 1 << 45).unwrap());
+        let before = reader.one_sided_counters().left;
+        for _ in 0..3 {
+            get_one_sided(&mut reader, b"key").unwrap();
+            assert!(reader.get_by_chain(b"key", &mut Vec::new()).unwrap().is_some());
+        }
+        assert_eq!(reader.one_sided_counters().left, before + 3 * holds_back, "{fsync}");
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }

@@ -262,8 +262,7 @@ pub(super) async fn learn_by_chain<C: Caller, A: Asks>(
     chain: &mut ChainReader<A>,
     found: &About,
 ) -> Result<(), StoreError> {
-    if chain.index_mut().is_shown(found.version) {
-        // It is in the stash, or its partition has grown.
+    if chain.has_missed(found.version) {
         chain.set_index(index(caller).await?);
     }
     chain.index_mut().learn(found.version);

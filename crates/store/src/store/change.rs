@@ -268,7 +268,7 @@ struct AtHand<'a, 'v> {
 
 fn item_of<'a>(tablespace: TablespaceId, key: &'a [u8], put: &Put<'a>) -> Item<'a> {
     let Put { stored, codec, flags, expires_ms, traced } = *put;
-    Item { tablespace, key, stored, codec, flags, expires_ms, version: 0, traced }
+    Item { tablespace, key, stored, codec, flags, expires_ms, version: 0, traced, touched: false }
 }
 
 impl<M: Memory, J: Journal> Store<M, J> {
@@ -588,7 +588,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         seen: &Seen,
         expires_ms: Option<u64>,
     ) {
-        let live = seen.head.live.with_expiry(expires_ms);
+        let live = seen.head.live.touched(expires_ms);
         let was = slot.expiry;
         let slot = Slot { expiry: Slot::expiry_of(expires_ms), ..slot };
         if let Some(space) = self.spaces.place(slot.tablespace) {

@@ -1,12 +1,16 @@
 //! Threads at once: histories of keys, judged as registers; and hostile memory.
 
 use std::collections::HashSet;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use super::tests::with_space;
 use super::*;
 use crate::item::{Item, Live};
+use crate::journal::{Journal, JournalError, Record};
 use crate::layout::{BUCKET, BUCKET_HEADER, SLOT, SLOTS};
 use crate::memory::{Heap, Memory, Watch, Watched};
 use crate::table::Hash;
@@ -456,7 +460,7 @@ fn a_flush_beside_growth_leaves_nothing_behind() {
 
 /// What happens before the next bytes are read.
 #[derive(Default)]
-struct Interruption(std::sync::Mutex<Option<Box<dyn FnOnce() + Send>>>);
+struct Interruption(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl Watch for Interruption {
     fn before_read(&self, _: u64, _: usize) {
@@ -491,4 +495,44 @@ fn a_moved_item_is_the_one_that_is_there_under_the_lock() {
     store.memory().read(located.at, &mut item);
     assert_eq!(Item::parse(&item).expect("a whole item").stored, long);
     assert_eq!(store.damaged(), 0);
+}
+
+/// Says when a change is logged, and lets it go on when it is told to.
+struct Held {
+    logged: Sender<()>,
+    go_on: Mutex<Receiver<()>>,
+}
+
+impl Journal for Held {
+    fn append(&self, _: &Record<'_>) -> Result<u64, JournalError> {
+        self.logged.send(()).unwrap();
+        self.go_on.lock().unwrap().recv().unwrap();
+        Ok(1)
+    }
+}
+
+/// A retry finds its request in the log before the first one's thread has published the change.
+#[test]
+fn a_change_that_is_logged_can_be_awaited() {
+    let ((logged, is_logged), (proceed, go_on)) = (channel(), channel());
+    proceed.send(()).unwrap();
+    let options = Options::new(1 << 20, 11);
+    let held = Held { logged, go_on: Mutex::new(go_on) };
+    let store = Store::new(Heap::new(options.memory_len()), held, options).unwrap();
+    let space = store.create_tablespace(&TablespaceOptions::new("test")).unwrap();
+    is_logged.recv().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| store.put(space, b"key", b"value", 0, None, 1).unwrap());
+        is_logged.recv().unwrap();
+        let store = &store;
+        let there = move || store.locate(&store.pin(), space, b"key", 1).is_some();
+        assert!(!there(), "it is not published yet");
+        let waits = scope.spawn(move || {
+            store.await_change(space, b"key");
+            there()
+        });
+        thread::sleep(Duration::from_millis(20));
+        proceed.send(()).unwrap();
+        assert!(waits.join().unwrap());
+    });
 }

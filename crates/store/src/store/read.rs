@@ -85,6 +85,11 @@ impl Seen {
 }
 
 impl<M: Memory, J: Journal> Store<M, J> {
+    /// Waits until a change of a key that is logged already is one that readers see.
+    pub fn await_change(&self, space: TablespaceId, key: &[u8]) {
+        drop(self.table.lock_for(self.hasher.hash(space, key)));
+    }
+
     /// Where a slot's item is, if it can be there.
     pub(super) fn item_at(&self, slot: &Slot) -> Option<u64> {
         let geometry = &self.table.geometry;

@@ -209,6 +209,8 @@ pub(crate) struct ChainReader<A> {
     /// By hash: was the key in its second bucket?
     second: Vec<u64>,
     bytes: Vec<u8>,
+    /// Whether the last item that was asked for was there, and only a kernel may show it.
+    is_withheld: bool,
 }
 
 impl AwaitedAsks {
@@ -229,12 +231,19 @@ impl<A: Asks> ChainReader<A> {
 
     /// Asks a chain of a store that has this index.
     pub(crate) fn new(asks: A, index: Index) -> ChainReader<A> {
-        ChainReader { asks, index, second: vec![0; HINTS / 64], bytes: Vec::new() }
+        let (second, bytes) = (vec![0; HINTS / 64], Vec::new());
+        ChainReader { asks, index, second, bytes, is_withheld: false }
     }
 
     /// What is known of the store's index.
     pub(crate) fn index_mut(&mut self) -> &mut Index {
         &mut self.index
+    }
+
+    /// Whether the chain can have missed an item of this version that a kernel has found since: it
+    /// is in the stash, or its partition has grown.
+    pub(crate) fn has_missed(&self, version: u64) -> bool {
+        !self.is_withheld && self.index.is_durable(version)
     }
 
     /// The store has another index now: partitions have grown.
@@ -253,6 +262,7 @@ impl<A: Asks> ChainReader<A> {
         now: u64,
         take: impl FnOnce(&Item<'_>) -> T,
     ) -> Result<Option<T>, ChainError> {
+        self.is_withheld = false;
         let hash = self.index.hash(space, key);
         let buckets = self.index.buckets(hash);
         let (word, bit) = ((hash.id() as usize % HINTS) / 64, 1 << (hash.id() % 64));
@@ -265,7 +275,8 @@ impl<A: Asks> ChainReader<A> {
                 item.tablespace == space && item.key == key && lives
             };
             if let Some(item) = Item::parse(&self.bytes).filter(ours) {
-                if !self.index.is_shown(item.version) {
+                if !self.index.is_shown(&item) {
+                    self.is_withheld = true;
                     return Ok(None);
                 }
                 match second {

@@ -16,6 +16,7 @@
 use std::fmt;
 
 use super::clock::{boot_ns, now_ms};
+use crate::item::Item;
 use crate::journal::Journal;
 use crate::layout::{COUNTS_AT, Geometry, MAGIC, PARTITIONS_MAX};
 use crate::memory::Memory;
@@ -158,10 +159,18 @@ impl Index {
         self.leased.map_or(asked, |(space, _)| space)
     }
 
-    /// Whether a reader may take an item of this version, which it has read. If not, it asks a
-    /// kernel, which waits until that is durable and looks whether its store may answer still.
-    pub(crate) fn is_shown(&self, version: u64) -> bool {
-        self.durable.is_none_or(|durable| version <= durable) && !self.needs_lease()
+    /// Whether a reader may take an item that it has read. If not, it asks a kernel, which waits
+    /// until that is durable and looks whether its store may answer still. Nobody but a kernel
+    /// knows whether a change of an expiry is durable.
+    pub(crate) fn is_shown(&self, item: &Item<'_>) -> bool {
+        self.is_durable(item.version)
+            && !(item.touched && self.durable.is_some())
+            && !self.needs_lease()
+    }
+
+    /// Whether an item of this version is known to be durable.
+    pub(crate) fn is_durable(&self, version: u64) -> bool {
+        self.durable.is_none_or(|durable| version <= durable)
     }
 
     /// A kernel has shown an item of this version: it is durable, and all before.

@@ -244,7 +244,7 @@ impl<R: Reads> OneSided<R> {
 
     /// Lets `take` have the item that was read, unless the store may not show it yet.
     fn shown<T>(&mut self, take: impl FnOnce(&Item<'_>) -> T) -> Option<T> {
-        let shown = |item: &Item<'_>| self.index.is_shown(item.version);
+        let shown = |item: &Item<'_>| self.index.is_shown(item);
         let item = Item::parse(&self.bytes).filter(shown);
         self.counters.left += u64::from(item.is_none());
         item.as_ref().map(take)

@@ -184,8 +184,9 @@ pub(crate) fn write_copy(
         file.add(version, &fields).map_err(failed)?;
         records = &records[length..];
     }
-    // The sender has waited until all that is in the copy was committed, and its log comes next.
-    file.complete(covered).map_err(failed)?;
+    // What is read back up to a snapshot's end counts as committed. A sender that has copied
+    // without a change in between has not waited for that.
+    file.complete(covered.min(snapshot.committed)).map_err(failed)?;
     Ok(file)
 }
 
@@ -317,5 +318,58 @@ impl Keeping {
     pub fn last(&self) -> Option<u64> {
         let last = self.recovery.log.last;
         (last > Position::NONE).then(|| last.number())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use remora::Device;
+    use remora::connection::token::Token;
+    use remora_store::memory::Heap;
+    use remora_store::replica::Mark;
+    use remora_store::store;
+
+    use super::*;
+    use crate::group::GroupOptions;
+
+    fn group() -> Arc<Group> {
+        let options = GroupOptions {
+            me: NodeId(1),
+            port: 7492,
+            ring_bytes: 1 << 16,
+            salt: 1,
+            token: Token::new([3; 16]).unwrap(),
+            lease: Duration::from_secs(1),
+            drift_ppm: 500,
+            patience: Duration::from_secs(1),
+        };
+        Group::new(&Device::open().unwrap(), options).unwrap()
+    }
+
+    /// A primary that begins sends what it took over before a majority has its first record.
+    #[test]
+    fn a_copy_that_is_read_back_is_committed_as_far_as_its_sender_knew() {
+        let path = std::env::temp_dir().join(format!("remora-copy-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        let (committed, covered) = (Position::new(4, 7), Position::new(5, 9));
+        let ends = vec![Mark { position: covered, offset: 512 }];
+        let snapshot = Snapshot { epoch: 5, ends, committed, requests: Default::default() };
+        let sender = group();
+        let disk = Arc::new(Directory::open(&path).unwrap());
+        write_copy(&sender, &disk, &snapshot, &[]).unwrap().name().unwrap();
+        drop(disk);
+        let (reader, options) = (group(), store::Options::new(1 << 20, 11));
+        let log = GroupLog(reader.clone());
+        let memory = Heap::new(options.memory_len());
+        let store = Arc::new(Store::new(memory, log, options).unwrap());
+        let kept = Kept::open(&path, Fsync::Always).unwrap().read_back(&store).unwrap();
+        let state = reader.lock();
+        assert_eq!(state.replica.applied().position, covered);
+        assert_eq!(state.replica.committed(), committed);
+        assert!(!state.replica.is_of_one_time(), "nobody reads it before that is decided");
+        drop((state, kept));
+        std::fs::remove_dir_all(&path).unwrap();
     }
 }

@@ -2,7 +2,7 @@
 """Rules of the code that no pattern of one line can tell; the stage tidy prints what this finds.
 
 - A thread is started by `without_signals`, or by `remora_command::thread`, and its start may fail.
-- A function has at most 60 lines.
+- A function has at most 60 lines; an example, to start from, fewer than 80.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
 - docs/run.md has each variable of the environment that the code reads, and no other.
 - A file whose `//!` names at least half of its modules, in backticks, names all of them.
@@ -18,6 +18,7 @@ START = re.compile(
 BEFORE = 120  # characters before a start that must hold `without_signals`
 FUNCTION = re.compile(r'( *)(?:pub(?:\(.*?\))? )?(?:(?:const|async|unsafe|extern "C") )*fn ')
 LINES = 60
+EXAMPLE_LINES = 80
 MODULE = re.compile(r"^(?:pub(?:\(.*?\))? )?mod (\w+);", re.M)
 NAMED = re.compile(r"`(\w+)(?:::\w+)*`")
 FEW = 4  # a file with fewer modules need not list them
@@ -48,6 +49,12 @@ def long_functions():
                 end = next((n for n in rest if lines[n] == found[1] + "}"), begin)
                 if end - begin >= LINES:
                     yield f"{file.relative_to(ROOT)}:{begin + 1}: {end - begin + 1} lines"
+
+
+def long_examples():
+    for file in sorted(ROOT.glob("examples/*.rs")):
+        if (lines := len(file.read_text().splitlines())) >= EXAMPLE_LINES:
+            yield f"{file.relative_to(ROOT)}: {lines} lines"
 
 
 def uses(folder):
@@ -102,7 +109,7 @@ def stale_lists():
 
 
 if __name__ == "__main__":
-    FAULTS = [*bare_threads(), *long_functions(), *stale_picture(), *stale_variables(),
-              *stale_lists()]
+    FAULTS = [*bare_threads(), *long_functions(), *long_examples(), *stale_picture(),
+              *stale_variables(), *stale_lists()]
     print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
     sys.exit(bool(FAULTS))

@@ -5,6 +5,8 @@
 - A function has at most 60 lines; an example, to start from, fewer than 80.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
 - docs/run.md has each variable of the environment that the code reads, and no other.
+- No sentence begins with "who", which names nobody, nor what stands behind a semicolon; questions
+  are aside, and the title that the comment of an item begins with.
 - A file whose `//!` names at least half of its modules, in backticks, names all of them.
 """
 import re
@@ -21,6 +23,8 @@ LINES = 60
 EXAMPLE_LINES = 80
 MODULE = re.compile(r"^(?:pub(?:\(.*?\))? )?mod (\w+);", re.M)
 NAMED = re.compile(r"`(\w+)(?:::\w+)*`")
+COMMENT = re.compile(r" *(//[/!]?)(?:$| (.*))")
+HEADLESS = re.compile(r"\(?[Ww]ho(?:m|se)?\b[^?]*$")
 FEW = 4  # a file with fewer modules need not list them
 
 
@@ -35,10 +39,14 @@ def bare_threads():
                     yield f"{crate.file[module]}: starts a thread without `without_signals`"
 
 
+def rust_files():
+    return sorted(p for top in ("crates", "fuzz", "tests", "examples", "guest")
+                  for p in (ROOT / top).rglob("*.rs") if "target" not in p.parts)
+
+
 def long_functions():
     """A function ends with the first bracket that stands where it began, as rustfmt has it."""
-    for file in sorted(p for top in ("crates", "fuzz", "tests", "examples", "guest")
-                       for p in (ROOT / top).rglob("*.rs") if "target" not in p.parts):
+    for file in rust_files():
         lines = file.read_text().splitlines()
         for begin, line in enumerate(lines):
             if not (found := FUNCTION.match(line)):
@@ -108,8 +116,36 @@ def stale_lists():
             yield f"{file.relative_to(ROOT)}: `//!` does not name {', '.join(sorted(missing))}"
 
 
+def paragraphs(file):
+    """Each with the number of its line, and whether the comment of an item begins with it."""
+    before, words, begin, fenced, title = "", [], 0, False, False
+    for number, line in enumerate([*file.read_text().splitlines(), ""], 1):
+        comment = COMMENT.fullmatch(line) if file.suffix == ".rs" else None
+        mark, text = (comment[1], comment[2] or "") if comment else ("", line)
+        fenced ^= file.suffix == ".md" and line.startswith("```")
+        is_prose = comment if file.suffix == ".rs" else not fenced and line[:1] not in "#|`"
+        if words and (mark != before or not is_prose or not text
+                      or text.startswith("- ")):
+            yield begin, " ".join(words), title
+            words = []
+        if is_prose and text:
+            if not words:
+                begin, title = number, mark in ("///", "//!") and mark != before
+            words.append(text.strip())
+        before = mark
+
+
+def headless_sentences():
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    for file in sorted([*files, *rust_files()]):
+        for number, text, is_title in paragraphs(file):
+            sentences = re.split(r"(?<=[.;?!])\)? ", text)
+            if any(map(HEADLESS.match, sentences[is_title:])):
+                yield f"{file.relative_to(ROOT)}:{number}: a sentence begins with \"who\""
+
+
 if __name__ == "__main__":
     FAULTS = [*bare_threads(), *long_functions(), *long_examples(), *stale_picture(),
-              *stale_variables(), *stale_lists()]
+              *stale_variables(), *stale_lists(), *headless_sentences()]
     print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
     sys.exit(bool(FAULTS))

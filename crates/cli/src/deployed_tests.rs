@@ -1,5 +1,5 @@
 //! The words that units, the compose file and the documents give to this command are ones that it
-//! takes: who renames an option renames it there, too.
+//! takes: an option that is renamed is renamed there, too.
 
 use std::path::{Path, PathBuf};
 

@@ -229,7 +229,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let memory = &mut self.world.hosts.quietly(to as usize).memory;
             let arrived = if is_real {
                 let bytes = memory.slice(payload, flow.bytes as usize);
-                // Who reads a store may be there before the first put.
+                // A READ of a store may be there before the first put.
                 let first = flow.verb.key().map(|key| stores::first_value(key, flow.bytes, true));
                 equal(bytes, &content(i, flow)).max(first.map_or(0, |first| equal(bytes, &first)))
             } else {

@@ -105,7 +105,7 @@ pub fn execute_call<M: Memory, J: Journal>(
     if is_slow && effort == Effort::Short {
         return Err(LATER);
     }
-    // Made before a lock is taken; who asks for one that is none is told where it matters.
+    // Made before a lock is taken; a client whose predicate is none is told where it matters.
     if let Condition::Predicate(predicate) = call.condition
         && plan(effort, predicate).is_err_and(|status| status == LATER)
     {

@@ -4,13 +4,16 @@
 - A thread is started by `without_signals`, or by `remora_command::thread`, and its start may fail.
 - A function has at most 60 lines; an example, to start from, fewer than 80.
 - docs/architecture.md names the crates that each crate uses, in its table and in its diagram.
+- Files and folders that docs/architecture.md and CONTRIBUTING.md name in backticks exist.
 - docs/run.md has each variable of the environment that the code reads, and no other.
 - No sentence begins with "who", which names nobody, nor what stands behind a semicolon; questions
   are aside, and the title that the comment of an item begins with.
 - A file whose `//!` names at least half of its modules, in backticks, names all of them.
 """
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 from circles import COMMENT_OR_TEXT, ROOT, Crate, without_tests
 
@@ -92,6 +95,19 @@ def stale_picture():
             yield f"docs/architecture.md, diagram: arrows from {folder.name} are not its crates"
 
 
+def missing_files():
+    """A name may leave the beginning of its path out."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True)
+    paths = {f"/{path}" for path in tracked.stdout.split()}
+    paths |= {f"{parent}/" for path in paths for parent in Path(path).parents}
+    for file in ("docs/architecture.md", "CONTRIBUTING.md"):
+        named = re.findall(r"`(?:\./)?([\w./-]+(?:/|\.(?:rs|sh|py|toml|json|map)))`",
+                           (ROOT / file).read_text())
+        for name in sorted(set(named)):
+            if not any(path.endswith(f"/{name}") for path in paths):
+                yield f"{file}: there is no `{name}`"
+
+
 def stale_variables():
     """Variables that only tests know are aside."""
     read = set()
@@ -146,6 +162,6 @@ def headless_sentences():
 
 if __name__ == "__main__":
     FAULTS = [*bare_threads(), *long_functions(), *long_examples(), *stale_picture(),
-              *stale_variables(), *stale_lists(), *headless_sentences()]
+              *missing_files(), *stale_variables(), *stale_lists(), *headless_sentences()]
     print(*FAULTS, sep="\n", end="\n" if FAULTS else "")
     sys.exit(bool(FAULTS))

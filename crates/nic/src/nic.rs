@@ -114,7 +114,7 @@ use crate::wire::{Bth, Dialect, Transport};
 /// ```
 /// use remora_nic::qp::{Mtu, QpAttr, State};
 /// use remora_nic::queue::{
-///     Completion, Data, Remote, RingInit, SendFlags, SendOp, SendRequest, Status,
+///     Completion, Data, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Status,
 /// };
 /// use remora_nic::wire::icrc::{Flow, Icrc};
 /// use remora_nic::wire::{ICRC_LEN, ROCE_PORT, Transport};
@@ -196,7 +196,7 @@ use crate::wire::{Bth, Dialect, Transport};
 ///     }
 /// }
 ///
-/// let op = SendOp::Write { to: Remote { addr: 0x8000, rkey }, imm: None };
+/// let op = SendOp::Write { to: RemoteAddress { addr: 0x8000, rkey }, imm: None };
 /// let (data, flags) = (Data::Inline(b"hello"), SendFlags::SIGNALED);
 /// nic.post_send(&mut host, qps[0], &SendRequest { wr_id: 1, op, data, flags })?;
 ///

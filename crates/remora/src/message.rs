@@ -293,8 +293,8 @@ pub enum Answer<'a> {
     Lent(u32),
     /// A completion queue's place.
     CompletionQueue(CompletionQueuePlace),
-    /// To [`ClientRequest::Describe`]: none, if the session has no such object, or one of which there is
-    /// nothing to say. The file of a region's memory comes along, if it is to be mapped.
+    /// To [`ClientRequest::Describe`]: none, if the session has no such object, or one of which
+    /// there is nothing to say. The file of a region's memory comes along, if it is to be mapped.
     Described(Option<Description>),
     /// To [`ClientRequest::Objects`].
     Objects {

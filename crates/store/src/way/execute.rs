@@ -13,7 +13,7 @@ use super::call::{
 use super::index::Index;
 use super::row;
 use crate::codec::Codec;
-use crate::front::world::is_of_fronts;
+use crate::front::server_state::is_of_fronts;
 use crate::item::Item;
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;

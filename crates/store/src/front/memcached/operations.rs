@@ -2,7 +2,7 @@
 
 use crate::front::keyspace::{Change, ChangeRefused, Expiry, Found, Seen, TablespaceId};
 use crate::front::memcached::numbers;
-use crate::front::world::Turn;
+use crate::front::server_state::Turn;
 
 /// The longest key, in bytes.
 pub(super) const KEY_BYTES: usize = 250;

@@ -4,7 +4,7 @@ use crate::front::keyspace::{Change, ChangeRefused, Found, Seen, TablespaceId};
 use crate::front::redis::conversation::Conversation;
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, decimal};
-use crate::front::world::Turn;
+use crate::front::server_state::Turn;
 use crate::stats::Op;
 
 /// A row of the table of commands.

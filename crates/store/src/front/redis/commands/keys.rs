@@ -3,7 +3,7 @@
 use crate::front::keyspace::{Change, Expiry, TablespaceId};
 use crate::front::redis::command::{Call, Done, NO_KEY, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
-use crate::front::world::DATABASES;
+use crate::front::server_state::DATABASES;
 
 /// `DEL key …`, and `UNLINK`.
 pub(crate) fn del(call: &mut Call<'_>) -> Done {

@@ -3,7 +3,7 @@
 use crate::front::keyspace::{Edit, Expiry, Seen};
 use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::options::{
-    Condition, End, agreed, digest_of, end, invalid_expire, once, time,
+    End, ValueTest, agreed, digest_of, end, invalid_expire, once, time,
 };
 
 /// `GET key`.
@@ -41,7 +41,7 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Done {
 #[derive(Default)]
 struct SetOptions<'a> {
     must_exist: Option<bool>,
-    condition: Option<Condition<'a>>,
+    condition: Option<ValueTest<'a>>,
     end: Option<End>,
     wants_old: bool,
 }
@@ -61,7 +61,7 @@ impl<'a> SetOptions<'a> {
                 agreed(&mut options.end, End::Keep)?;
             } else if let Some(end) = end(call, &mut index)? {
                 once(&mut options.end, end)?;
-            } else if let Some(condition) = Condition::read(call, &mut index)? {
+            } else if let Some(condition) = ValueTest::read(call, &mut index)? {
                 once(&mut options.condition, condition)?;
             } else {
                 return Err(SYNTAX);
@@ -240,7 +240,7 @@ pub(crate) fn delex(call: &mut Call<'_>) -> Done {
     let condition = if call.len() == 2 {
         None
     } else {
-        Some(Condition::read(call, &mut index)?.ok_or(SYNTAX)?)
+        Some(ValueTest::read(call, &mut index)?.ok_or(SYNTAX)?)
     };
     if call.len() > index + 1 && condition.is_some() {
         return Err(SYNTAX);

@@ -21,11 +21,10 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 fn wait_for(counter: &MemorySlice, seen: u64) -> Result<u64> {
     let start = Instant::now();
     while start.elapsed() < TIMEOUT {
-        let count = counter.load_u64()?;
-        if count > seen {
-            return Ok(count);
+        match counter.load_u64()? {
+            count if count > seen => return Ok(count),
+            _ => thread::yield_now(),
         }
-        thread::yield_now();
     }
     Err("the peer has fallen silent".into())
 }
@@ -46,18 +45,17 @@ fn produce(qp: &QueuePair, taken: &MemorySlice, ring: Remote) -> Result<()> {
     Ok(())
 }
 
-/// Takes the records from the ring; returns the last.
+/// Takes the records from the ring, and says how many, whenever it has none; returns the last.
 fn consume(qp: &QueuePair, ring: &MemoryRegion, taken: Remote) -> Result<String> {
-    let (mut done, mut last) = (0, Vec::new());
-    while done < RECORDS {
-        let there = wait_for(&ring.slice(COUNT..), done)?;
-        for record in done..there {
-            let at = (record % SLOTS) as usize * SLOT_LEN;
-            last = ring.slice(at..at + SLOT_LEN).to_vec()?;
-            assert!(last.starts_with(format!("record {record}").as_bytes()));
+    let (mut there, mut last) = (0, Vec::new());
+    for record in 0..RECORDS {
+        if record == there {
+            qp.write(&record.to_ne_bytes(), taken).wait(TIMEOUT)?;
+            there = wait_for(&ring.slice(COUNT..), record)?;
         }
-        done = there;
-        qp.write(&done.to_ne_bytes(), taken).wait(TIMEOUT)?;
+        let at = (record % SLOTS) as usize * SLOT_LEN;
+        last = ring.slice(at..at + SLOT_LEN).to_vec()?;
+        assert!(last.starts_with(format!("record {record}").as_bytes()));
     }
     Ok(String::from_utf8_lossy(&last).trim_end_matches('\0').into())
 }

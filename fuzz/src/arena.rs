@@ -10,7 +10,8 @@ use remora_wasm::Module;
 use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, FlushKind, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Completion, Data, FlushKind, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp,
+    SendRequest, Sge,
 };
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
@@ -272,7 +273,7 @@ impl Arena {
     /// Posts a valid request of kind `kind`, so that responses have a request to answer.
     pub(crate) fn post_send(&mut self, subject: usize, kind: u8) {
         self.memory.posting = true;
-        let remote = Remote { addr: 0x1000, rkey: 5 };
+        let remote = RemoteAddress { addr: 0x1000, rkey: 5 };
         let op = match kind & 15 {
             0 => SendOp::Write { to: remote, imm: None },
             1 => SendOp::Write { to: remote, imm: Some(1) },

@@ -9,8 +9,8 @@ use remora_store::front::keyspace::{
     Cluster, ClusterGroup, ClusterNode, Forgetful, Health, Keeper, Transfer,
 };
 use remora_store::front::redis::session::Session;
+use remora_store::front::server_state::Turn;
 use remora_store::front::slots::{Part, Range, Shard, slot_of};
-use remora_store::front::world::Turn;
 
 use crate::fronts::{empty, feed, turn};
 use crate::resp::readable;

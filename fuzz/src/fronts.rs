@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use remora_store::front::keyspace::{Forgetful, Keeper};
 use remora_store::front::served::Served;
-use remora_store::front::world::{Next, Step, Turn, World};
+use remora_store::front::server_state::{Next, ServerState, Step, Turn};
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{Options, Store};
@@ -25,7 +25,7 @@ pub(crate) fn turn(keeper: Arc<dyn Keeper>) -> Turn {
     let store = Store::new(Heap::new(options.memory_len()), Unlogged::default(), options);
     let store = Arc::new(store.expect("the heap is as long as it must be"));
     let keyspace = Arc::new(Served::new(store, LIMIT, TablespaceOptions::default()));
-    Turn::new(Arc::new(World::new(keyspace, keeper, 1, true)))
+    Turn::new(Arc::new(ServerState::new(keyspace, keeper, 1, true)))
 }
 
 /// Runs `body` with an empty store.

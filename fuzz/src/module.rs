@@ -2,7 +2,7 @@
 
 use remora_nic::Counters;
 use remora_nic::kernel::{Header, Notify};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_wasm::{Module, ModuleLimits};
 
 use crate::arena::{Arena, OPEN};
@@ -40,7 +40,7 @@ pub fn module_counters(data: &[u8]) -> Counters {
 }
 
 fn call(params: &[u8], payload: &[u8]) -> Vec<u8> {
-    let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
+    let (notify, to) = (Notify::Immediate, RemoteAddress { addr: 0x1000, rkey: 5 });
     let params_len = params.len() as u16;
     let header = Header { notify, local: false, params_len, to, max_len: 100, cookie: 3 };
     [&header.to_bytes()[..], params, payload].concat()

@@ -2,7 +2,7 @@
 
 use remora_nic::Psn;
 use remora_nic::kernel::{HEADER_LEN, Header, Notify};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_nic::wire::opcode::{Follows, TABLE};
 use remora_nic::wire::{
     Aeth, AtomicEth, Bth, Deth, Extensions, Feth, ICRC_LEN, Leth, MAX_HEADER, Operation, Packet,
@@ -108,7 +108,7 @@ pub fn calls() -> Vec<Seed> {
 
 /// The same call twice.
 fn call(name: &str, op: u64, max_len: u32, params: &[u8], payload: &[u8]) -> Seed {
-    let (notify, to) = (Notify::Immediate, Remote { addr: 0x1000, rkey: 5 });
+    let (notify, to) = (Notify::Immediate, RemoteAddress { addr: 0x1000, rkey: 5 });
     let params_len = params.len() as u16;
     let header = Header { notify, local: false, params_len, to, max_len, cookie: 3 };
     let call = [&header.to_bytes()[..], params, payload].concat();
@@ -162,7 +162,7 @@ fn streams() -> Vec<Seed> {
     };
     let group_by = Some(Column { offset: 0, width: 1, signed: true });
     let aggregate = aggregate::Params { row_len: 8, value, group_by, groups_max: 4 };
-    let target = |qpn| shuffle_send::Target { qpn, to: Remote::default(), values: 600 };
+    let target = |qpn| shuffle_send::Target { qpn, to: RemoteAddress::default(), values: 600 };
     let send = |values| {
         let targets = vec![target(1), target(2)];
         shuffle_send::Params { address: OPEN, values, targets }.to_bytes()

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
-    CompletionFlags, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status as Ended,
-    UdDestination,
+    CompletionFlags, Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest,
+    Status as Ended, UdDestination,
 };
 use remora::nic::wire::Transport;
 use remora::nic::{Access, Path, Psn};
@@ -90,8 +90,8 @@ impl Native {
     }
 }
 
-fn remote(at: At) -> Remote {
-    Remote { addr: at.addr, rkey: at.rkey }
+fn remote(at: At) -> RemoteAddress {
+    RemoteAddress { addr: at.addr, rkey: at.rkey }
 }
 
 fn status(ended: Ended) -> Status {
@@ -122,7 +122,7 @@ impl End for Native {
     }
 
     fn at(&self, offset: u64) -> At {
-        let Remote { addr, rkey } = self.region.remote(offset);
+        let RemoteAddress { addr, rkey } = self.region.remote(offset);
         At { addr, rkey }
     }
 

@@ -1,14 +1,11 @@
 //! The words that units, the compose file and the documents give to this command are ones that it
-//! takes: who renames an option renames it there, too.
+//! takes: an option that is renamed is renamed there, too.
 
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 
 use crate::Cli;
-
-/// The commands whose lines in documents are looked at.
-const COMMANDS: [&str; 3] = ["remora store serve ", "remora store cluster ", "remora nic "];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -19,26 +16,43 @@ fn read(path: &str) -> String {
 }
 
 /// What clap objects to in a command line, if it does.
-fn objection(words: &str) -> Option<String> {
-    Cli::try_parse_from(words.split_whitespace()).err().map(|error| error.to_string())
+fn objection(words: &[String]) -> Option<String> {
+    Cli::try_parse_from(words).err().map(|error| error.to_string())
 }
 
-fn judge(from: &str, words: &str) {
+fn judge(from: &str, words: &[String]) {
     if let Some(objection) = objection(words) {
-        panic!("{from}: {words}\n{objection}");
+        panic!("{from}: {}\n{objection}", words.join(" "));
     }
 }
 
-/// The command lines in a document, each on a line of its own, without what is the shell's.
-fn commands(text: &str) -> Vec<String> {
-    let lines = text.replace("\\\n", " ");
-    let lines = lines.lines().map(|line| line.trim().trim_start_matches("target/release/"));
-    let ours = lines.filter(|line| COMMANDS.iter().any(|command| line.starts_with(command)));
-    let cut = |line: &str| {
-        let end = [" #", " &", " |", " …"].iter().filter_map(|mark| line.find(mark)).min();
-        line[..end.unwrap_or(line.len())].replace('"', "")
-    };
-    ours.map(cut).collect()
+/// A line of a shell as words, up to what is not the command's: a comment, a pipe, `&`, `…`.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+    for letter in line.chars() {
+        match letter {
+            _ if quote == Some(letter) => quote = None,
+            '\'' | '"' if quote.is_none() => {
+                quote = Some(letter);
+                word.get_or_insert_default();
+            }
+            ' ' if quote.is_none() => words.extend(word.take()),
+            '|' | '&' | ';' | '>' | '<' | '…' if quote.is_none() => break,
+            '#' if word.is_none() => break,
+            _ => word.get_or_insert_default().push(letter),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// Our command's lines in a document, without what stands before: a prompt, and variables.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let is_before = |word: &String| word == "$" || word.starts_with(|c: char| c.is_uppercase());
+    let text = text.replace("\\\n", " ");
+    let lines = text.lines().map(|line| words(line).into_iter().skip_while(is_before));
+    let lines = lines.map(|words| words.map(|word| word.replace("target/release/", "")).collect());
+    lines.filter(|words: &Vec<_>| words.first().is_some_and(|word| word == "remora")).collect()
 }
 
 /// The value of each line `NAME=value` of a file.
@@ -60,10 +74,19 @@ fn composed(text: &str) -> Vec<String> {
 
 #[test]
 fn words_that_are_none_of_ours_are_found_out() {
+    let objection = |line| objection(&words(line));
     assert_eq!(objection("remora store serve --cluster orders --redis"), None);
     let said = objection("remora store serve --clutser orders").unwrap();
     assert!(said.contains("'--clutser'"), "{said}");
     assert!(objection("remora store serve --nodes many").is_some());
+}
+
+#[test]
+fn lines_of_shells_are_read_as_words() {
+    let text =
+        "Prose.\n$ A=1 remora store scan N --where 'a < 9 # b' \\\n  --json | head # 7\nls &";
+    let read = [["remora", "store", "scan", "N", "--where", "a < 9 # b", "--json"]];
+    assert_eq!(commands(text), read);
 }
 
 #[test]
@@ -73,12 +96,15 @@ fn units_give_words_that_are_ours() {
     assert!(given.contains("--cluster"), "{given}");
     for path in ["scripts/remora-store@.service", "scripts/remora-nic.service"] {
         let started = values(&read(path), "ExecStart").concat();
-        let words = started.replace("/usr/bin/remora", "remora");
-        assert!(words.starts_with("remora "), "{path}: {words}");
-        judge(path, &words.replace("$REMORA_STORE_WORDS", &given));
+        let line = started.replace("/usr/bin/remora", "remora");
+        assert!(line.starts_with("remora "), "{path}: {line}");
+        judge(path, &words(&line.replace("$REMORA_STORE_WORDS", &given)));
     }
     let directory = values(&unit, "StateDirectory").concat().replace("%i", "orders");
-    judge("a node with a directory", &format!("remora store serve {given} --dir {directory}"));
+    judge(
+        "a node with a directory",
+        &words(&format!("remora store serve {given} --dir {directory}")),
+    );
 }
 
 #[cfg(feature = "cluster")]
@@ -116,10 +142,10 @@ fn secrets_have_the_names_that_the_command_knows() {
 fn the_compose_file_gives_words_that_are_ours() {
     let path = "scripts/cluster/compose.yaml";
     let lists = composed(&read(path));
-    let ours: Vec<_> = lists.iter().filter(|words| words.starts_with("remora ")).collect();
-    let [words] = ours[..] else { panic!("{path}: {lists:?}") };
-    assert!(words.contains("--cluster="), "{words}");
-    judge(path, words);
+    let ours: Vec<_> = lists.iter().filter(|line| line.starts_with("remora ")).collect();
+    let [line] = ours[..] else { panic!("{path}: {lists:?}") };
+    assert!(line.contains("--cluster="), "{line}");
+    judge(path, &words(line));
 }
 
 #[test]
@@ -127,14 +153,14 @@ fn documents_give_words_that_are_ours() {
     let documents = std::fs::read_dir(root().join("docs")).unwrap();
     let names = documents.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let pages = names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}"));
-    let mut judged = Vec::new();
+    let mut judged = std::collections::BTreeSet::new();
     for path in pages.chain(["README.md".to_owned()]) {
         for words in commands(&read(&path)) {
             judge(&path, &words);
-            judged.push(words);
+            judged.extend(words.get(1).cloned());
         }
     }
-    for command in COMMANDS {
-        assert!(judged.iter().any(|words| words.starts_with(command)), "{command}: {judged:?}");
-    }
+    let ours: Vec<_> = Cli::command().get_subcommands().map(|c| c.get_name().to_owned()).collect();
+    let missing: Vec<_> = ours.iter().filter(|name| !judged.contains(*name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

@@ -296,7 +296,7 @@ fn where_the_backups_disks_are_full_the_primary_answers_what_is_decided() {
     if !can_run() {
         return;
     }
-    // (Who loses the lease now, on a busy machine, does not serve again before there is room.)
+    // (A node that loses the lease now, on a busy machine, serves again when there is room.)
     let mut trial = Trial::start_with("8");
     let primary = trial.write(10);
     (0..3).for_each(|node| trial.settle(node, primary));
@@ -445,7 +445,7 @@ fn a_group_begins_again_from_its_directories_when_etcd_has_lost_its_data() {
         status["nodes"].as_array().unwrap().len() == 3
     });
     drop(strangers);
-    // (Whose etcd has the group again needs no word.)
+    // (A node needs no word once etcd has the group again.)
     trial.resume(1);
     trial.nodes[2] = Some(Process::start(restoring(trial.command(2))));
     trial.check();

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use remora::daemon::Observer;
 use remora::message::{
-    DmaRequest, Hello, Loan, MessageSocket, OpenXrcd, Request, encode, greeting,
+    ClientRequest, DmaRequest, Hello, Loan, MessageSocket, OpenXrcd, encode, greeting,
 };
 use rustix::process::Signal;
 use support::mount::{Mounted, can_mount};
@@ -31,14 +31,14 @@ fn a_file_whose_server_never_answers_does_not_hold_a_daemon_up() {
     mounted.signal(Signal::STOP);
 
     let socket = daemon.folder.path("nic.sock");
-    let names = Request::OpenXrcd(OpenXrcd { creates: true, exclusive: false });
+    let names = ClientRequest::OpenXrcd(OpenXrcd { creates: true, exclusive: false });
     let grants = DmaRequest::Grant { loan: Loan::File, addr: 0, len: 8, writable: true };
     let requests = [
         names,
-        Request::Lend(Loan::File),
-        Request::Lend(Loan::Sealed),
-        Request::Gates,
-        Request::Dma(grants),
+        ClientRequest::Lend(Loan::File),
+        ClientRequest::Lend(Loan::Sealed),
+        ClientRequest::Gates,
+        ClientRequest::Dma(grants),
     ];
     let hello = Hello::default();
     let mut clients = Vec::new();

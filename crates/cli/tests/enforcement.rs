@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remora::Device;
 use remora::nic::Access;
-use remora::nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Status};
 use remora_command::node::address::RegionAddress;
 use remora_command::node::client::RemoteRegion;
 use remora_command::node::server::Node;
@@ -14,7 +14,7 @@ use remora_command::node::start::NodeOptions;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn attempt(region: &RemoteRegion, write: bool, remote: Remote) -> Status {
+fn attempt(region: &RemoteRegion, write: bool, remote: RemoteAddress) -> Status {
     let local = region.pd().alloc(4096, Access::LOCAL_WRITE).unwrap();
     let sges = [local.sge(0, 8)];
     let op = match write {

@@ -1,7 +1,7 @@
 //! The way to the configuration service: requests go there, and its news come back.
 //!
-//! Who becomes the primary is not decided here, nor when a lease is renewed. The rules are those of
-//! [`Registry`](remora_store::replica::Registry); `etcd` and `in_process` keep them; a node proposes
+//! Which node becomes the primary is not decided here, nor when a lease is renewed. The rules are
+//! those of [`Registry`](remora_store::replica::Registry); `etcd` and `in_process` keep them; a node proposes
 //! itself in its [`Replica`](remora_store::replica::Replica) (`replica/member.rs` of the store), and
 //! renews as its [`Lease`](remora_store::replica::Lease) says.
 

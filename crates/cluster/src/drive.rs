@@ -186,8 +186,8 @@ impl<M: Memory + 'static> Drive<M> {
         let disk = state.disk.as_ref().map(|feed| feed.disk.clone());
         drop(state);
         let written = disk.map(|disk| write_copy(group, &disk, &snapshot, &records)).transpose();
-        // Nobody changes the store who was let in before: a flush that is under way would go on in
-        // the copy.
+        // No client that was let in before changes the store meanwhile: a flush that is under way
+        // would go on in the copy.
         let _shard = group.shard.write().unwrap_or_else(PoisonError::into_inner);
         // No snapshot of what is here gets its name from now on.
         let mut lineage = group.lineage();

@@ -186,7 +186,7 @@ pub(crate) struct Wanted {
     pub(crate) not_before: Option<Instant>,
 }
 
-/// Of a node that serves: what kernels need to know, who may not wait for the node's lock.
+/// Of a node that serves: what kernels need to know, which may not wait for the node's lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standpoint {
     /// The epoch in which it serves; 0 if it does not.
@@ -642,7 +642,7 @@ impl GroupState {
         None
     }
 
-    /// A node has sent a frame; whose copy is complete now.
+    /// A node has sent a frame; returns the node whose copy is complete now.
     fn take_frame(&mut self, group: &Group, from: NodeId, bytes: &[u8]) -> Option<NodeId> {
         let link = self.links.get_mut(&from)?;
         let is_taken = match Frame::decode(bytes) {

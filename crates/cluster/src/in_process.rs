@@ -12,8 +12,8 @@ use crate::address::Address;
 use crate::coordinator::{Coordinator, News};
 use crate::map::{Atlas, GroupView, MapService, SlotMap};
 
-/// The configuration service of one group, as a value that its nodes share. It has no copy: who
-/// ends the process ends it.
+/// The configuration service of one group, as a value that its nodes share. It has no copy:
+/// it ends with the process.
 #[derive(Clone, Debug)]
 pub struct InProcess {
     inner: Arc<Mutex<Inner>>,

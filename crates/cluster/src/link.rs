@@ -277,7 +277,7 @@ impl Link {
     }
 
     /// The peer's bytes at a place.
-    fn there(&self, at: u64, len: u64) -> Result<remora::nic::queue::Remote, Broken> {
+    fn there(&self, at: u64, len: u64) -> Result<remora::nic::queue::RemoteAddress, Broken> {
         let part = self.remote.get(at as usize..(at + len) as usize).ok_or(Broken::Range)?;
         Ok(part.into())
     }

@@ -1,6 +1,6 @@
 //! The map of a cluster: which group has which slots, which are to move, and where the groups'
-//! nodes are. It says where clients are sent, and what is to be moved. Who owns a slot is not
-//! decided here, but by the groups' logs.
+//! nodes are. It says where clients are sent, and what is to be moved. Which group owns a slot is
+//! not decided here, but by the groups' logs.
 
 use std::collections::BTreeMap;
 

@@ -12,8 +12,8 @@
 //! ```
 //!
 //! An address may be another node's by now: one that comes back without its memory has a new number
-//! and the old address. Who takes such a node for the one that it was counts the votes of a node
-//! that has forgotten them. So the caller says whom it calls, and nobody else answers.
+//! and the old address. A caller that took such a node for the one that it was would count votes of
+//! a node that has forgotten them. So the caller says whom it calls, and nobody else answers.
 
 use remora::Remote;
 use remora::connection::token::Token;

@@ -18,7 +18,7 @@ use remora_store::replica::{Entry, Event, Request};
 
 /// How long anything may take on a busy machine; nothing is asserted about it.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Who says nothing for so long has nothing more to say at the moment.
+/// A service that says nothing for so long has nothing more to say at the moment.
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// The members, the first primary first, and a node that comes later.

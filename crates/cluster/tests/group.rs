@@ -500,8 +500,8 @@ fn hello(to: NodeId, epoch: u32, ring_bytes: u64) -> [u8; 56] {
     parts.concat().try_into().unwrap()
 }
 
-/// Who was let in writes here until the node hears of a later epoch, and not once more: the former
-/// primary's card goes on, whatever becomes of its process.
+/// A node that was let in writes here until this one hears of a later epoch, and not once more: the
+/// former primary's card goes on, whatever becomes of its process.
 #[test]
 fn a_connection_of_an_earlier_epoch_writes_nothing_more() {
     const RING: u64 = 1 << 16;
@@ -546,7 +546,7 @@ fn greet(device: &Device, is_over: &AtomicBool) {
         let Ok(incoming) = listener.accept().wait(Duration::from_millis(50)) else { continue };
         let queue_pair = domain.create_qp(&QueuePairOptions::new()).unwrap();
         let params = ConnectionParams::new(device.info().mtu);
-        // Who is told that it is another version's may go before all is done.
+        // A node that is told that this one has another version may go before all is done.
         guests.extend(incoming.accept(queue_pair, &greeting()[..24], &params).wait(PATIENCE));
     }
 }

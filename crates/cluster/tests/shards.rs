@@ -539,7 +539,8 @@ fn what_others_change_during_a_transaction_needs_the_lease() {
     });
 }
 
-/// The primary knows how far the others are, a backup how far it is itself; who is lost has failed.
+/// The primary knows how far the others are, a backup how far it is itself; a lost node
+/// has failed.
 #[test]
 fn shards_are_shown_as_they_are() {
     let mut trial = Trial::new(&["a"], 3);

@@ -10,7 +10,7 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Completion, Data, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Sge,
 };
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{ICRC_LEN, ROCE_PORT, Transport};
@@ -187,7 +187,7 @@ fn messages(bencher: Bencher<'_, '_>, verb: Verb, qps: usize, per_qp: usize, len
                     let sges = [Sge { addr: REGION, len, lkey: a.key }];
                     let op = match verb {
                         Verb::Write => {
-                            let to = Remote { addr: REGION, rkey: b.key };
+                            let to = RemoteAddress { addr: REGION, rkey: b.key };
                             SendOp::Write { to, imm: None }
                         }
                         Verb::Send => {

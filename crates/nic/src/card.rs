@@ -70,7 +70,7 @@ pub(crate) struct Card {
     pub(crate) clients: Clients,
     /// Room for the payload of direct requests.
     pub(crate) staging: Staging,
-    /// The queue pairs whose passes are over, each once: see [`crate::nic::Pass`].
+    /// The queue pairs whose passes (`nic/passes.rs`) are over, each once.
     pub(crate) passes_ended: Vec<u32>,
 }
 

@@ -68,7 +68,7 @@ pub struct Config {
     /// Packets that a requester may have unacknowledged, at most.
     pub window_packets: u16,
     /// What decides how many packets queue pairs have outstanding that choose nothing else
-    /// ([`crate::qp::QpAttr::congestion`]).
+    /// by their attribute `congestion`.
     pub congestion: Congestion,
     /// The figures of the policies.
     pub tuning: Tuning,

@@ -49,7 +49,7 @@ impl Congestion {
 
 /// The figures of the policies. The defaults are those of their papers, or of cards.
 ///
-/// Who sets them keeps them in their bounds; a card that is given others goes on all the same.
+/// The caller keeps them in their bounds; a card that is given others goes on all the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tuning {

@@ -105,6 +105,137 @@ use crate::wire::{Bth, Dialect, Transport};
 /// Memory is an argument ([`Memory`]) wherever the card reads or writes it. A packet to send only
 /// refers to its payload: the driver must gather it before the next command that could deregister
 /// it.
+///
+/// # Example
+///
+/// A WRITE from one queue pair to another of the same card, by a driver whose network is a slice of
+/// bytes:
+///
+/// ```
+/// use remora_nic::qp::{Mtu, QpAttr, State};
+/// use remora_nic::queue::{
+///     Completion, Data, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Status,
+/// };
+/// use remora_nic::wire::icrc::{Flow, Icrc};
+/// use remora_nic::wire::{ICRC_LEN, ROCE_PORT, Transport};
+/// use remora_nic::{
+///     Access, Config, Datagram, Memory, MemoryFault, MrInit, Nic, PageTable, Path, PayloadRef,
+///     Psn, QpFlags, QpInit, Time, TransmitBatch,
+/// };
+///
+/// /// The memory that the card reaches, at bus addresses from 0 on.
+/// struct Host(Vec<u8>);
+///
+/// impl Memory for Host {
+///     fn read(&mut self, addr: u64, dst: &mut [u8]) -> Result<(), MemoryFault> {
+///         dst.copy_from_slice(&self.0[addr as usize..][..dst.len()]);
+///         Ok(())
+///     }
+///     fn write(&mut self, addr: u64, src: &[u8]) -> Result<(), MemoryFault> {
+///         self.0[addr as usize..][..src.len()].copy_from_slice(src);
+///         Ok(())
+///     }
+///     // …and atomics, which this example has no use for.
+/// #   fn compare_swap(&mut self, addr: u64, _: u64, _: u64) -> Result<u64, MemoryFault> {
+/// #       Err(MemoryFault { addr })
+/// #   }
+/// #   fn fetch_add(&mut self, addr: u64, _: u64) -> Result<u64, MemoryFault> {
+/// #       Err(MemoryFault { addr })
+/// #   }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let address = [192, 0, 2, 1].into();
+/// let (mut nic, mut host) = (Nic::new(Config::new(address), [7; 32]), Host(vec![0; 1 << 16]));
+/// let (now, pd, cq) = (Time(0), nic.alloc_pd()?, nic.create_cq(16)?);
+/// let (len, access) = (1 << 16, Access::all());
+/// let pages = PageTable::contiguous(12, 0, len);
+/// let rkey = nic.reg_mr(pd, MrInit { iova: 0, len, access, pages })?;
+///
+/// // Two queue pairs. Their rings are in the host's memory, of 16 elements of 64 bytes each.
+/// let mut qps = [0; 2];
+/// for (qpn, at) in qps.iter_mut().zip([0x1000, 0x2000]) {
+///     let ring = |addr| RingInit { addr, depth: 16, stride: 64 };
+///     *qpn = nic.create_qp(QpInit {
+///         pd,
+///         transport: Transport::Rc,
+///         send_cq: cq,
+///         recv_cq: cq,
+///         srq: None,
+///         sq: ring(at),
+///         rq: ring(at + 0x800),
+///         signal_all: false,
+///         flags: QpFlags::empty(),
+///         client: 0,
+///     })?;
+/// }
+/// for (qpn, peer) in [(qps[0], qps[1]), (qps[1], qps[0])] {
+///     let to_init =
+///         QpAttr { state: Some(State::Init), access: Some(access), ..QpAttr::default() };
+///     let to_receive = QpAttr {
+///         state: Some(State::Rtr),
+///         path: Some(Path::new(address, qpn)),
+///         path_mtu: Some(Mtu::B1024),
+///         dest_qp: Some(peer),
+///         rq_psn: Some(Psn::new(0)),
+///         max_dest_rd_atomic: Some(1),
+///         min_rnr_timer: Some(1),
+///         ..QpAttr::default()
+///     };
+///     let to_send = QpAttr {
+///         state: Some(State::Rts),
+///         sq_psn: Some(Psn::new(0)),
+///         max_rd_atomic: Some(1),
+///         timeout: Some(14),
+///         retry_cnt: Some(7),
+///         rnr_retry: Some(7),
+///         ..QpAttr::default()
+///     };
+///     for attr in [to_init, to_receive, to_send] {
+///         nic.modify_qp(now, &mut host, qpn, &attr)?;
+///     }
+/// }
+///
+/// let op = SendOp::Write { to: RemoteAddress { addr: 0x8000, rkey }, imm: None };
+/// let (data, flags) = (Data::Inline(b"hello"), SendFlags::SIGNALED);
+/// nic.post_send(&mut host, qps[0], &SendRequest { wr_id: 1, op, data, flags })?;
+///
+/// // The driver: takes packets from the card, seals them, and hands them to the card at their
+/// // destination, until no card has more to send.
+/// let mut batch = TransmitBatch::new();
+/// loop {
+///     batch.clear();
+///     nic.poll_transmit(now, &mut host, &mut batch, 64);
+///     if batch.is_empty() {
+///         break;
+///     }
+///     for packet in batch.packets() {
+///         let mut bytes = packet.header().to_vec();
+///         match batch.payload(packet) {
+///             PayloadRef::Segments(segments) => {
+///                 for segment in segments {
+///                     bytes.extend(&host.0[segment.addr as usize..][..segment.len as usize]);
+///                 }
+///             }
+///             PayloadRef::Bytes(owned) => bytes.extend(owned),
+///         }
+///         bytes.resize(packet.datagram_len() - ICRC_LEN, 0); // padding
+///         let (src_port, dst_port) = (ROCE_PORT, ROCE_PORT);
+///         let flow = Flow { src: address, dst: address, src_port, dst_port };
+///         bytes.extend(Icrc::start(&flow, 0, packet.datagram_len(), &bytes).finish());
+///         let (src, dst, bytes) = (address, address, &bytes[..]);
+///         let datagram = Datagram { src, src_port, dst, ip_id: None, tos: 0, bytes };
+///         nic.handle_packets(now, &mut host, [datagram]);
+///     }
+/// }
+///
+/// let mut completions = [Completion::default(); 1];
+/// assert_eq!(nic.poll_cq(cq, &mut completions)?, 1);
+/// assert_eq!((completions[0].wr_id, completions[0].status), (1, Status::Success));
+/// assert_eq!(&host.0[0x8000..0x8005], b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Nic {
     card: Card,

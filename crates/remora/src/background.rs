@@ -34,17 +34,17 @@
 //! So a card that no thread polls any more is late by twice [`LOOK_IN_MAX`] at most. This holds if
 //! each thread that changes the card polls or calls `after_command` before it unlocks the driver.
 //!
-//! An event loop that drives the card sleeps with the sockets behind its door, so packets wake it.
+//! An event loop that drives the card sleeps with the sockets behind its alarm, so packets wake it.
 //! At the end of each turn it says in all rings that it sleeps, and no other thread reads the calls
 //! of their writers.
 //! Two more things are to be done while it sleeps. What it has posted and not sent: it is known to
-//! come back for other events, or its door is rung. Timers: this thread, whose naps end with the
+//! come back for other events, or its alarm is rung. Timers: this thread, whose naps end with the
 //! next one ([`serve_timers`]); the loop wakes it for an earlier one when a turn has found nothing.
 //! A loop that takes no turn is idle, or busy elsewhere. So this thread takes steps in its place,
-//! and after [`ATTENDED`] takes the card from it: the sockets leave the door, and the thread sleeps
-//! on them. Both happen under the driver's lock, and steps follow, so no packet is overlooked in
-//! between. What the thread then announces rings the bells of doors, as it did before there was a
-//! loop.
+//! and after [`ATTENDED`] takes the card from it: the sockets leave the alarm, and the thread
+//! sleeps on them. Both happen under the driver's lock, and steps follow, so no packet is
+//! overlooked in between. What the thread then announces rings the bells of alarms, as it did
+//! before there was a loop.
 
 pub(crate) mod signals;
 

@@ -13,7 +13,7 @@ mod client;
 
 use std::sync::Arc;
 
-use remora_nic::queue::{ELEMENT_LEN, PollCqError, Remote, RingInit, Sge};
+use remora_nic::queue::{ELEMENT_LEN, PollCqError, RemoteAddress, RingInit, Sge};
 use remora_nic::{
     Access, ChainError, ChainLimits, ChainStep, CreateError, PostError, QpFlags, Queue,
 };
@@ -72,7 +72,7 @@ impl RingRegion {
     }
 
     /// The same field as the target of a work request.
-    pub fn remote(&self, index: u32, offset: u64) -> Remote {
+    pub fn remote(&self, index: u32, offset: u64) -> RemoteAddress {
         self.region.remote(self.offset(index) + offset)
     }
 

@@ -17,13 +17,13 @@ use remora_nic::cm::message::SidrStatus;
 use remora_nic::cm::{CmEvent, SidrAnswer};
 use remora_nic::{Event as CardEvent, Nic, Time, TransmitBatch};
 
+use crate::alarm::Alarm;
 pub(crate) use crate::clock::Clock;
 use crate::commands::Commands;
 use crate::daemon::engine::Engine;
 use crate::departed::Departed;
 use crate::dialect::DialectChoice;
 use crate::distant::Distant;
-use crate::door::Door;
 use crate::egress::{Egress, Sent};
 use crate::event_loop::{EventLoop, Look};
 use crate::fabric::{Arrived, Fabric};
@@ -561,10 +561,10 @@ impl Own {
         }
     }
 
-    /// The calling thread looks for events behind `door`: see [`EventLoop::look`].
-    pub(crate) fn look(&mut self, door: &Arc<Door>) -> Look {
+    /// The calling thread looks for events behind `alarm`: see [`EventLoop::look`].
+    pub(crate) fn look(&mut self, alarm: &Arc<Alarm>) -> Look {
         let Own { fabric, groups, event_loop, .. } = self;
-        event_loop.look(door, sockets(fabric, groups))
+        event_loop.look(alarm, sockets(fabric, groups))
     }
 
     /// The calling thread sleeps until an event comes: see [`EventLoop::sleeps`].

@@ -18,8 +18,8 @@ pub(crate) fn is_set(variable: &str) -> bool {
 
 /// What a variable says; nothing if it is not set.
 ///
-/// Bytes that are no UTF-8 become `U+FFFD`, which no word has: who reads the text refuses it, and
-/// shows it, as any other bad word.
+/// Bytes that are no UTF-8 become `U+FFFD`, which no word has: the reader of the text refuses it,
+/// and shows it, as any other bad word.
 pub fn text(variable: &str) -> String {
     env::var_os(variable).map_or_else(String::new, as_text)
 }

@@ -4,16 +4,16 @@
 //! made non-blocking, and takes events until there are none. If the
 //! [background thread](crate::background) received for it, each packet would wake two threads, which
 //! then compete for the card. So the loop is given the card: its sockets stand behind the
-//! [door](crate::door) of one channel, a packet wakes the loop itself, and the thread that looks for
-//! events there takes steps of the driver. The background thread leaves the card to it as to a
+//! [alarm](crate::alarm) of one channel, a packet wakes the loop itself, and the thread that looks
+//! for events there takes steps of the driver. The background thread leaves the card to it as to a
 //! thread that polls.
 //!
 //! A blocking descriptor has no sockets behind it: a program that polls it and then takes an event
 //! must find one.
 //!
-//! # One loop, one door
-//! Sockets behind the doors of several channels would wake all their threads, or one thread for
-//! all of them. So one door has the sockets: the one at which the loop looked last, since that is
+//! # One loop, one alarm
+//! Sockets behind the alarms of several channels would wake all their threads, or one thread for
+//! all of them. So one alarm has the sockets: the one at which the loop looked last, since that is
 //! the one that it sleeps on. The turns of its thread ring the bells of the others. If a second
 //! thread looks for events, or sleeps in the library until one comes, none is given the card.
 
@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr;
 use std::sync::{Arc, Weak};
 
-use crate::door::Door;
+use crate::alarm::Alarm;
 
 /// How often in a row the same thread has to look for events before it is given the card.
 const LOOKS: u32 = 8;
@@ -39,12 +39,12 @@ pub(crate) struct EventLoop {
     looks: u32,
     /// Threads that sleep in the library until an event comes.
     sleepers: u32,
-    /// The door that has the sockets behind it, if the loop drives the card.
-    door: Option<Weak<Door>>,
+    /// The alarm that has the sockets behind it, if the loop drives the card.
+    alarm: Option<Weak<Alarm>>,
     /// Events that were announced in the last turn of the loop and in this one, to queues that were
     /// not armed again yet. (A program may leave an event alone, so it is not counted for longer.)
     announced: [u32; 2],
-    /// The last turn has found an event for the door that it was taken at.
+    /// The last turn has found an event for the alarm that it was taken at.
     found_own: bool,
     /// The poll that looked last has left entries in its queue.
     entries_left: bool,
@@ -57,18 +57,18 @@ pub(crate) struct EventLoop {
 pub(crate) enum Look {
     /// To drive the card.
     Drive,
-    /// To go on: there is nothing until a door is readable.
+    /// To go on: there is nothing until an alarm is readable.
     GoOn,
     /// To leave the card to the background thread.
     Leave,
 }
 
 impl EventLoop {
-    /// The calling thread looks for events behind `door`. Gives it the card, with its `sockets`, if
-    /// it has looked often enough and no other thread has.
+    /// The calling thread looks for events behind `alarm`. Gives it the card, with its `sockets`,
+    /// if it has looked often enough and no other thread has.
     pub(crate) fn look<'a>(
         &mut self,
-        door: &Arc<Door>,
+        alarm: &Arc<Alarm>,
         sockets: impl Iterator<Item = BorrowedFd<'a>> + Clone,
     ) -> Look {
         let thread = MARK.with(|mark| ptr::from_ref(mark).addr());
@@ -77,19 +77,19 @@ impl EventLoop {
             (self.thread, self.looks) = (thread, 0);
         }
         self.looks = self.looks.saturating_add(1);
-        match self.door() {
-            Some(own) if Arc::ptr_eq(&own, door) => match std::mem::take(&mut self.found_own) {
+        match self.alarm() {
+            Some(own) if Arc::ptr_eq(&own, alarm) => match std::mem::take(&mut self.found_own) {
                 // The loop has dealt with that event, and looks whether there is another. If it
                 // took another turn, its peer might have answered already, and it would never go
                 // on.
                 true => Look::GoOn,
                 false => Look::Drive,
             },
-            // It is on its way through the doors whose bells were rung.
+            // It is on its way through the alarms whose bells were rung.
             Some(_) if self.expects_more() => Look::GoOn,
             _ if self.looks >= LOOKS && self.sleepers == 0 => {
                 self.end(sockets.clone());
-                self.begin(door, sockets)
+                self.begin(alarm, sockets)
             }
             _ => Look::Leave,
         }
@@ -97,11 +97,11 @@ impl EventLoop {
 
     fn begin<'a>(
         &mut self,
-        door: &Arc<Door>,
+        alarm: &Arc<Alarm>,
         sockets: impl Iterator<Item = BorrowedFd<'a>> + Clone,
     ) -> Look {
-        self.door = Some(Arc::downgrade(door));
-        let all = sockets.clone().try_for_each(|socket| door.put_behind(socket));
+        self.alarm = Some(Arc::downgrade(alarm));
+        let all = sockets.clone().try_for_each(|socket| alarm.put_behind(socket));
         if let Err(error) = all {
             tracing::debug!(%error, "an event loop cannot wait for packets itself");
             self.end(sockets);
@@ -111,8 +111,8 @@ impl EventLoop {
         Look::Drive
     }
 
-    /// A thread is about to sleep until an event comes, other than on a door. A thread that drives
-    /// the card meanwhile must not be busy elsewhere. [`EventLoop::wakes`] ends it.
+    /// A thread is about to sleep until an event comes, other than on an alarm. A thread that
+    /// drives the card meanwhile must not be busy elsewhere. [`EventLoop::wakes`] ends it.
     pub(crate) fn sleeps<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
         self.sleepers += 1;
         self.end(sockets);
@@ -125,10 +125,10 @@ impl EventLoop {
 
     /// Takes the card, with its `sockets`, from the loop. The caller wakes the background thread.
     pub(crate) fn end<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
-        if let Some(door) = self.door() {
-            sockets.for_each(|socket| door.take_away(socket));
+        if let Some(alarm) = self.alarm() {
+            sockets.for_each(|socket| alarm.take_away(socket));
         }
-        self.door = None;
+        self.alarm = None;
         (self.announced, self.found_own) = ([0; 2], false);
         (self.entries_left, self.empty_polls) = (false, 0);
     }
@@ -136,12 +136,12 @@ impl EventLoop {
     /// Does the loop drive the card?
     #[inline]
     pub(crate) fn drives(&self) -> bool {
-        self.door.is_some()
+        self.alarm.is_some()
     }
 
-    /// The door that has the sockets behind it.
-    pub(crate) fn door(&self) -> Option<Arc<Door>> {
-        self.door.as_ref().and_then(Weak::upgrade)
+    /// The alarm that has the sockets behind it.
+    pub(crate) fn alarm(&self) -> Option<Arc<Alarm>> {
+        self.alarm.as_ref().and_then(Weak::upgrade)
     }
 
     /// The loop drives the card next.
@@ -150,7 +150,7 @@ impl EventLoop {
         (self.entries_left, self.empty_polls) = (false, 0);
     }
 
-    /// The turn ends; `own` says that there is an event for the door that it was taken at.
+    /// The turn ends; `own` says that there is an event for the alarm that it was taken at.
     pub(crate) fn end_turn(&mut self, own: bool) {
         self.found_own = own;
     }
@@ -216,53 +216,53 @@ mod tests {
         socket
     }
 
-    fn is_readable(door: &Door) -> bool {
+    fn is_readable(alarm: &Alarm) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(door, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+        poll(&mut [PollFd::new(alarm, PollFlags::IN)], Some(&at_once)).unwrap() == 1
     }
 
     #[test]
-    fn a_thread_that_looks_often_enough_is_given_the_card_at_one_door() {
+    fn a_thread_that_looks_often_enough_is_given_the_card_at_one_alarm() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let doors = [(); 2].map(|()| Arc::new(Door::new().unwrap()));
-        let mut look = |door: &Arc<Door>| loop_.look(door, [socket.as_fd()].into_iter());
+        let alarms = [(); 2].map(|()| Arc::new(Alarm::new().unwrap()));
+        let mut look = |alarm: &Arc<Alarm>| loop_.look(alarm, [socket.as_fd()].into_iter());
         for _ in 1..LOOKS {
-            assert_eq!(look(&doors[0]), Look::Leave);
+            assert_eq!(look(&alarms[0]), Look::Leave);
         }
-        assert!(!is_readable(&doors[0]));
-        assert_eq!(look(&doors[1]), Look::Drive);
-        assert!(!is_readable(&doors[0]) && is_readable(&doors[1]));
-        assert_eq!(look(&doors[0]), Look::Drive, "the loop may sleep on this door alone");
-        assert!(is_readable(&doors[0]) && !is_readable(&doors[1]));
+        assert!(!is_readable(&alarms[0]));
+        assert_eq!(look(&alarms[1]), Look::Drive);
+        assert!(!is_readable(&alarms[0]) && is_readable(&alarms[1]));
+        assert_eq!(look(&alarms[0]), Look::Drive, "the loop may sleep on this alarm alone");
+        assert!(is_readable(&alarms[0]) && !is_readable(&alarms[1]));
     }
 
     #[test]
-    fn a_loop_goes_through_the_doors_that_have_events_before_it_drives_again() {
+    fn a_loop_goes_through_the_alarms_that_have_events_before_it_drives_again() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let doors = [(); 2].map(|()| Arc::new(Door::new().unwrap()));
-        let look = |loop_: &mut EventLoop, door| loop_.look(door, [socket.as_fd()].into_iter());
+        let alarms = [(); 2].map(|()| Arc::new(Alarm::new().unwrap()));
+        let look = |loop_: &mut EventLoop, alarm| loop_.look(alarm, [socket.as_fd()].into_iter());
         for _ in 0..LOOKS {
-            look(&mut loop_, &doors[0]);
+            look(&mut loop_, &alarms[0]);
         }
         (0..2).for_each(|_| loop_.announced());
         loop_.end_turn(true);
         loop_.armed();
-        assert_eq!(look(&mut loop_, &doors[0]), Look::GoOn, "it has had its event");
-        assert_eq!(look(&mut loop_, &doors[1]), Look::GoOn);
+        assert_eq!(look(&mut loop_, &alarms[0]), Look::GoOn, "it has had its event");
+        assert_eq!(look(&mut loop_, &alarms[1]), Look::GoOn);
         loop_.armed();
-        assert_eq!(look(&mut loop_, &doors[0]), Look::Drive);
+        assert_eq!(look(&mut loop_, &alarms[0]), Look::Drive);
     }
 
     #[test]
     fn no_loop_is_given_the_card_while_a_thread_sleeps() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let door = Arc::new(Door::new().unwrap());
-        let look = |loop_: &mut EventLoop| loop_.look(&door, [socket.as_fd()].into_iter());
+        let alarm = Arc::new(Alarm::new().unwrap());
+        let look = |loop_: &mut EventLoop| loop_.look(&alarm, [socket.as_fd()].into_iter());
         for _ in 0..LOOKS {
             look(&mut loop_);
         }
         loop_.sleeps([socket.as_fd()].into_iter());
-        assert!(!loop_.drives() && !is_readable(&door));
+        assert!(!loop_.drives() && !is_readable(&alarm));
         assert_eq!(look(&mut loop_), Look::Leave);
         loop_.wakes();
         assert_eq!(look(&mut loop_), Look::Drive);
@@ -271,30 +271,30 @@ mod tests {
     #[test]
     fn a_second_thread_ends_it() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let door = Arc::new(Door::new().unwrap());
-        let look = |loop_: &mut EventLoop| loop_.look(&door, [socket.as_fd()].into_iter());
+        let alarm = Arc::new(Alarm::new().unwrap());
+        let look = |loop_: &mut EventLoop| loop_.look(&alarm, [socket.as_fd()].into_iter());
         for _ in 0..LOOKS {
             look(&mut loop_);
         }
-        assert!(loop_.drives() && is_readable(&door));
+        assert!(loop_.drives() && is_readable(&alarm));
         std::thread::scope(|scope| {
             scope.spawn(|| assert_eq!(look(&mut loop_), Look::Leave));
         });
-        assert!(!loop_.drives() && !is_readable(&door));
+        assert!(!loop_.drives() && !is_readable(&alarm));
         assert_eq!(look(&mut loop_), Look::Leave, "it begins anew");
     }
 
     #[test]
     fn a_channel_that_is_closed_ends_it() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let [door, other] = [(); 2].map(|()| Arc::new(Door::new().unwrap()));
-        let look = |loop_: &mut EventLoop, door: &Arc<Door>| {
-            loop_.look(door, [socket.as_fd()].into_iter())
+        let [alarm, other] = [(); 2].map(|()| Arc::new(Alarm::new().unwrap()));
+        let look = |loop_: &mut EventLoop, alarm: &Arc<Alarm>| {
+            loop_.look(alarm, [socket.as_fd()].into_iter())
         };
         for _ in 0..LOOKS {
-            look(&mut loop_, &door);
+            look(&mut loop_, &alarm);
         }
-        drop(door);
+        drop(alarm);
         assert_eq!(look(&mut loop_, &other), Look::Drive);
         assert!(is_readable(&other));
     }
@@ -302,10 +302,10 @@ mod tests {
     #[test]
     fn the_first_empty_poll_leaves_the_socket_alone() {
         let (socket, mut loop_) = (socket(), EventLoop::default());
-        let door = Arc::new(Door::new().unwrap());
+        let alarm = Arc::new(Alarm::new().unwrap());
         assert!(!loop_.found_nothing(), "the loop does not drive the card");
         for _ in 0..LOOKS {
-            loop_.look(&door, [socket.as_fd()].into_iter());
+            loop_.look(&alarm, [socket.as_fd()].into_iter());
         }
         loop_.announced();
         loop_.announced();

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use crate::door::Door;
+use crate::alarm::Alarm;
 
 /// Events, oldest first, and the descriptor that is readable while there are any.
 pub struct EventQueue<E> {
-    door: Arc<Door>,
+    alarm: Arc<Alarm>,
     inner: Mutex<Inner<E>>,
 }
 
@@ -41,11 +41,11 @@ impl<E> EventQueue<E> {
     /// The process or the system has too many open files.
     pub fn new() -> io::Result<EventQueue<E>> {
         let inner = Inner { events: VecDeque::new(), lookers: 0 };
-        Ok(EventQueue { door: Arc::new(Door::new()?), inner: Mutex::new(inner) })
+        Ok(EventQueue { alarm: Arc::new(Alarm::new()?), inner: Mutex::new(inner) })
     }
 
-    pub(crate) fn door(&self) -> &Arc<Door> {
-        &self.door
+    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
     }
 
     /// Is there nothing to fetch?
@@ -73,7 +73,7 @@ impl<E> EventQueue<E> {
     /// # Errors
     /// The program has closed the descriptor.
     pub fn is_nonblocking(&self) -> io::Result<bool> {
-        self.door.is_nonblocking()
+        self.alarm.is_nonblocking()
     }
 
     /// As [`EventQueue::pop`]; waits for an event if there is none.
@@ -85,7 +85,7 @@ impl<E> EventQueue<E> {
             if let Some(taken) = self.pop(&note) {
                 return Ok(taken);
             }
-            self.door.sleep()?;
+            self.alarm.sleep()?;
         }
     }
 
@@ -119,8 +119,8 @@ impl<E> EventQueue<E> {
     /// Makes the descriptor readable if there are events, else unreadable.
     fn settle(&self, inner: &Inner<E>) {
         match inner.events.is_empty() {
-            true => self.door.hush(),
-            false if inner.lookers == 0 => self.door.ring(),
+            true => self.alarm.hush(),
+            false if inner.lookers == 0 => self.alarm.ring(),
             false => {}
         }
     }
@@ -154,13 +154,13 @@ impl<E> AsRawFd for EventQueue<E> {
 
 impl<E> AsFd for EventQueue<E> {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.door.as_fd()
+        self.alarm.as_fd()
     }
 }
 
 impl<E> fmt::Debug for EventQueue<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("EventQueue").field("door", &self.door).finish_non_exhaustive()
+        f.debug_struct("EventQueue").field("alarm", &self.alarm).finish_non_exhaustive()
     }
 }
 

@@ -73,7 +73,7 @@
 //!   is what an embedded card has of it.
 //! - Queues: [`options`], [`queue_pair`], [`completion`], [`shared_receive`], [`multicast`];
 //!   [`service_levels`] says which queue pairs go before others.
-//!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `door` its descriptor,
+//!   Waiting for completions: [`channel`]; `event_queue` is what it holds, `alarm` its descriptor,
 //!   `rings` the memory of queues, and `event_loop` says when packets make that readable, too.
 //!   [`request`] makes futures of requests, `block_on` waits for one.
 //! - Connections: [`connection`]. Programs on the card: [`kernel`], [`chain`].
@@ -93,6 +93,7 @@
 
 #[macro_use]
 mod commands;
+mod alarm;
 mod attach;
 mod background;
 mod block_on;
@@ -112,7 +113,6 @@ pub mod device_sharing;
 pub mod dialect;
 mod distant;
 pub mod dma;
-mod door;
 mod driver;
 pub mod egress;
 mod either;

@@ -269,7 +269,7 @@ impl Shared {
             drop(guard);
             return events.pop(note);
         };
-        let look = if self.real_time { Look::Leave } else { driver.look(events.door()) };
+        let look = if self.real_time { Look::Leave } else { driver.look(events.alarm()) };
         match look {
             Look::Drive => self.background.set_by_loop(true),
             Look::GoOn => {
@@ -288,7 +288,7 @@ impl Shared {
         let event = events.pop(note);
         drop(looking);
         if more {
-            events.door().ring();
+            events.alarm().ring();
         }
         event
     }

@@ -2,7 +2,7 @@
 //!
 //! One message is one packet: a request, and one answer to it. The first request is [`Hello`], in a
 //! form that every version can read ([`greeting`]), and so is the answer to one of another version
-//! (`of_other_version`); all others are [`Request`]s. A
+//! (`of_other_version`); all others are [`ClientRequest`]s. A
 //! [`Farewell`](Answer::Farewell) comes unasked, in the place of an answer or behind the last one, and
 //! ends the session.
 //!
@@ -102,7 +102,7 @@ pub struct Welcome {
     pub now_ns: u64,
     /// What the session has already, if it was taken over: some of it, in an order of its own.
     pub objects: Vec<Object>,
-    /// It has others behind those: see [`Request::Objects`].
+    /// It has others behind those: see [`ClientRequest::Objects`].
     pub more: bool,
 }
 
@@ -191,7 +191,7 @@ pub enum Object {
 
 /// A request of an attached client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum Request<'a> {
+pub enum ClientRequest<'a> {
     /// A command on the card, encoded. Answer: [`Answer::Result`].
     Command(&'a [u8]),
     /// Lends memory to the card. Answer: [`Answer::Lent`].
@@ -293,41 +293,41 @@ pub enum Answer<'a> {
     Lent(u32),
     /// A completion queue's place.
     CompletionQueue(CompletionQueuePlace),
-    /// To [`Request::Describe`]: none, if the session has no such object, or one of which there is
-    /// nothing to say. The file of a region's memory comes along, if it is to be mapped.
+    /// To [`ClientRequest::Describe`]: none, if the session has no such object, or one of which
+    /// there is nothing to say. The file of a region's memory comes along, if it is to be mapped.
     Described(Option<Description>),
-    /// To [`Request::Objects`].
+    /// To [`ClientRequest::Objects`].
     Objects {
         /// Some of them.
         objects: Vec<Object>,
         /// There are others behind those.
         more: bool,
     },
-    /// To [`Request::OpenXrcd`].
+    /// To [`ClientRequest::OpenXrcd`].
     Xrcd(Result<Xrcd, XrcdError>),
-    /// To [`Request::Status`].
+    /// To [`ClientRequest::Status`].
     Status(StatusPage),
-    /// To [`Request::Regions`].
+    /// To [`ClientRequest::Regions`].
     Regions {
         /// Some of them, in the order of their keys.
         regions: Vec<RegionStatus>,
         /// There are others, with higher keys.
         more: bool,
     },
-    /// To [`Request::Passes`].
+    /// To [`ClientRequest::Passes`].
     Passes(Vec<PassStatus>),
-    /// To [`Request::DmaClients`].
+    /// To [`ClientRequest::DmaClients`].
     DmaClients {
         /// The clients, in the order of their connections.
         clients: Vec<DmaClientStatus>,
         /// There are others, with later connections.
         more: bool,
     },
-    /// To [`Request::Kernel`].
+    /// To [`ClientRequest::Kernel`].
     Kernel(KernelAnswer),
-    /// To [`Request::Dma`].
+    /// To [`ClientRequest::Dma`].
     Dma(DmaAnswer),
-    /// To [`Request::Pass`]: none, where requests have to go by the card.
+    /// To [`ClientRequest::Pass`]: none, where requests have to go by the card.
     Pass(Option<Pass>),
     /// It is done.
     Done,
@@ -496,7 +496,7 @@ pub fn greeting(hello: &Hello) -> Vec<u8> {
     bytes
 }
 
-/// Do these bytes begin as a greeting does? (No [`Request`] does.)
+/// Do these bytes begin as a greeting does? (No [`ClientRequest`] does.)
 pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -578,33 +578,36 @@ mod tests {
     fn a_greeting_is_no_request() {
         assert!(is_greeting(&greeting(&Hello::default())));
         // A request begins with its kind, of which there are fewer than the mark's first byte says.
-        let last = encode(&Request::Counted { cq: 0, count: 0 });
+        let last = encode(&ClientRequest::Counted { cq: 0, count: 0 });
         assert!(!is_greeting(&last) && last[0] < MAGIC[0]);
-        assert_eq!(decode::<Request<'_>>(&[last[0] + 1, 0, 0]), Err(MessageError::Malformed));
+        assert_eq!(decode::<ClientRequest<'_>>(&[last[0] + 1, 0, 0]), Err(MessageError::Malformed));
     }
 
     #[test]
     fn messages_are_read_as_they_were_written() {
         let requests = [
-            Request::Command(b"bytes"),
-            Request::Lend(Loan::Process),
-            Request::TakeBack(7),
-            Request::CompletionQueue(1),
-            Request::Describe(Object::Qp(7)),
-            Request::Keep(Keep::Seconds(60)),
-            Request::Status(7),
-            Request::Evict("rank 0"),
-            Request::Impair("loss=1%"),
+            ClientRequest::Command(b"bytes"),
+            ClientRequest::Lend(Loan::Process),
+            ClientRequest::TakeBack(7),
+            ClientRequest::CompletionQueue(1),
+            ClientRequest::Describe(Object::Qp(7)),
+            ClientRequest::Keep(Keep::Seconds(60)),
+            ClientRequest::Status(7),
+            ClientRequest::Evict("rank 0"),
+            ClientRequest::Impair("loss=1%"),
         ];
         for request in requests {
-            assert_eq!(decode::<Request<'_>>(&encode(&request)), Ok(request));
+            assert_eq!(decode::<ClientRequest<'_>>(&encode(&request)), Ok(request));
         }
         let answers = [Answer::Done, Answer::Refused("no"), Answer::Result(&[1, 2])];
         for answer in answers {
             assert_eq!(decode::<Answer<'_>>(&encode(&answer)), Ok(answer));
         }
-        assert_eq!(decode::<Request<'_>>(&[99]), Err(MessageError::Malformed));
-        assert_eq!(decode::<Request<'_>>(&[0, 0xff, 0xff, 0xff]), Err(MessageError::Malformed));
+        assert_eq!(decode::<ClientRequest<'_>>(&[99]), Err(MessageError::Malformed));
+        assert_eq!(
+            decode::<ClientRequest<'_>>(&[0, 0xff, 0xff, 0xff]),
+            Err(MessageError::Malformed)
+        );
     }
 
     #[test]

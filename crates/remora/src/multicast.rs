@@ -1,4 +1,4 @@
-//! Multicast groups of the live device.
+//! Joins and leaves multicast groups, for the queue pairs of a live device.
 //!
 //! The card's socket is bound to the card's address, and gets no datagrams for groups. So the
 //! device has one more socket for each group that a queue pair is attached to.

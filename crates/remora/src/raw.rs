@@ -194,9 +194,9 @@ impl LockedCard<'_> {
         } else if expects_more && own.now() >= own.unsent.since + LOOP_KEEPS_FOR {
             return self.live.after_command_of(own);
         }
-        match own.event_loop.door() {
+        match own.event_loop.alarm() {
             _ if expects_more => {}
-            Some(door) => door.ring(),
+            Some(alarm) => alarm.ring(),
             None if first => self.live.background.keep_back(own.unsent.since + UNSENT_FOR),
             None => {}
         }

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 
-use remora_nic::queue::{Remote, Sge};
+use remora_nic::queue::{RemoteAddress, Sge};
 use remora_nic::{Access, CreateError, Key, Path, Pd, RegMrError};
 use thiserror::Error;
 
@@ -346,8 +346,8 @@ impl MemoryRegion {
     }
 
     /// What a peer needs to reach the bytes from `offset` on.
-    pub fn remote(&self, offset: u64) -> Remote {
-        Remote { addr: self.inner.bytes.iova.wrapping_add(offset), rkey: self.inner.key }
+    pub fn remote(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress { addr: self.inner.bytes.iova.wrapping_add(offset), rkey: self.inner.key }
     }
 
     /// Registers the same memory in another protection domain, at addresses from `iova` on. This

@@ -110,9 +110,9 @@ impl Remote {
 }
 
 /// The beginning of the range, as the target of a work request.
-impl From<Remote> for queue::Remote {
-    fn from(remote: Remote) -> queue::Remote {
-        queue::Remote { addr: remote.addr, rkey: remote.rkey }
+impl From<Remote> for queue::RemoteAddress {
+    fn from(remote: Remote) -> queue::RemoteAddress {
+        queue::RemoteAddress { addr: remote.addr, rkey: remote.rkey }
     }
 }
 

@@ -34,7 +34,7 @@ fn write_until_killed() {
     let line = heard();
     let mut words = line.splitn(3, ' ');
     let mut number = || words.next().unwrap().parse::<u64>().unwrap();
-    let to = nic::queue::Remote { addr: number(), rkey: number() as u32 };
+    let to = nic::queue::RemoteAddress { addr: number(), rkey: number() as u32 };
     let params = ConnectionParams::new(device.info().mtu);
     qp.connect(read(words.next().unwrap()).0, &params).unwrap();
     memory.write_at(0, b"of the former process").unwrap();

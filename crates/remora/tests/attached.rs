@@ -95,7 +95,7 @@ fn two_clients_of_one_daemon() {
     assert!(a.qp.query().attr.dest_qp.is_some());
 }
 
-/// Who asks an attached device is told of the card's memory.
+/// An attached device tells of the card's memory.
 #[test]
 fn the_memory_of_the_card_is_told_to_clients() {
     let daemon = Daemon::start();

@@ -172,7 +172,7 @@ fn rings_are_memory_and_budgets_end_what_does_not_end() {
     qp.set_chain_limits(ChainLimits { budget: Some(budget.handle()), ..ChainLimits::default() })
         .unwrap();
     // An ADD raises the ENABLE behind it, which enables both again, without end.
-    let at = remora::nic::queue::Remote { addr: ring.field(1, 16), rkey: ring.region.key() };
+    let at = remora::nic::queue::RemoteAddress { addr: ring.field(1, 16), rkey: ring.region.key() };
     let ops = [
         SendOp::Calc { calc: Calc::Add, at, operand: 2 },
         SendOp::Enable { qpn: qp.qpn(), index: 2 },

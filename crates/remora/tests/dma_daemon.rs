@@ -15,7 +15,7 @@ use remora::dma::path::{Application, Path, PathKind};
 use remora::dma::*;
 use remora::memory::Buffer;
 use remora::message::{
-    Answer, DmaRequest, Hello, Loan, MessageSocket, Request, decode, encode, greeting,
+    Answer, ClientRequest, DmaRequest, Hello, Loan, MessageSocket, decode, encode, greeting,
 };
 
 /// How long anything may take. Only a hang takes that long.
@@ -280,8 +280,8 @@ fn requests_of_every_wrong_kind_are_answered_and_leave_nothing() {
     let honest = client(&daemon);
     let raw = Raw::connect(&daemon);
     let too_soon = DmaRequest::Alloc { near: true, len: 1 };
-    assert!(raw.exchange(&encode(&Request::Dma(too_soon)), &[]).contains("was not opened"));
-    assert!(raw.exchange(&encode(&Request::Dma(DmaRequest::Open)), &[]).contains("Card"));
+    assert!(raw.exchange(&encode(&ClientRequest::Dma(too_soon)), &[]).contains("was not opened"));
+    assert!(raw.exchange(&encode(&ClientRequest::Dma(DmaRequest::Open)), &[]).contains("Card"));
     let files = descriptors();
     let mut draw = 1_u64;
     let mut next = |below: u64| {
@@ -314,7 +314,7 @@ fn requests_of_every_wrong_kind_are_answered_and_leave_nothing() {
         };
         let count = [0, 0, 1, 1, 1, 3][next(6) as usize];
         let with: Vec<_> = (0..count).map(|_| files[next(10) as usize].as_fd()).collect();
-        let answer = raw.exchange(&encode(&Request::Dma(request)), &with);
+        let answer = raw.exchange(&encode(&ClientRequest::Dma(request)), &with);
         match answer.split('(').next() {
             Some("Refused") => refused += 1,
             Some("Dma") => done += 1,

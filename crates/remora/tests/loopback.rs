@@ -11,8 +11,8 @@ use remora::nic::cm::ConnectRequest;
 use remora::nic::cm::service::PortSpace;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
-    Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, UdDestination,
-    WorkKind,
+    Data, Opcode, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Status,
+    UdDestination, WorkKind,
 };
 use remora::nic::service_level::ServiceLevel;
 use remora::nic::transmit::PayloadRef;
@@ -191,7 +191,7 @@ fn a_silent_peer_ends_in_retries_exceeded() {
     let params = ConnectionParams::new(mtu).timeout(8).retry_cnt(2);
     a.qp.connect(peer, &params).unwrap();
     let sge = [mine.sge(0, 8)];
-    let op = SendOp::Write { to: Remote { addr: 0, rkey: 1 }, imm: None };
+    let op = SendOp::Write { to: RemoteAddress { addr: 0, rkey: 1 }, imm: None };
     a.qp.post_send(&signaled(1, op, Data::Sges(&sge))).unwrap();
     assert_eq!(a.cq.spin(PATIENCE).unwrap().status, Status::RetryExceeded);
 }

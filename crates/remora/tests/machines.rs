@@ -21,7 +21,7 @@ use remora::device::OpenError;
 use remora::kernel::builtin::{Builtin, Kind};
 use remora::memory::{Buffer, memfd};
 use remora::message::{
-    Answer, Hello, Join, KEEP_VARIABLE, Keep, Loan, Object, Request, SOCKET_VARIABLE,
+    Answer, ClientRequest, Hello, Join, KEEP_VARIABLE, Keep, Loan, Object, SOCKET_VARIABLE,
     SessionStatus, Ticket, decode, encode, greeting,
 };
 use remora::offload::chain::offload::{list, table::Value};
@@ -222,7 +222,7 @@ impl Letters<'_> {
         bytes
     }
 
-    fn refusal(&mut self, request: &Request<'_>) -> String {
+    fn refusal(&mut self, request: &ClientRequest<'_>) -> String {
         match decode(&self.ask(&encode(request))).unwrap() {
             Answer::Refused(reason) => reason.to_owned(),
             other => panic!("{request:?}: {other:?}"),
@@ -423,24 +423,24 @@ fn a_guest_reaches_nothing_but_its_own() {
         let bytes = letters.greet(&hello);
         assert!(matches!(decode(&bytes), Ok(Answer::Farewell(_))), "{hello:?}");
     }
-    let bytes = letters.ask(&encode(&Request::Status(0)));
+    let bytes = letters.ask(&encode(&ClientRequest::Status(0)));
     assert!(matches!(decode(&bytes), Ok(Answer::Farewell(_))), "it has no session");
     assert!(matches!(decode(&letters.greet(&Hello::default())), Ok(Answer::Welcome(_))));
     for request in [
         // The process that the daemon knows is QEMU.
-        Request::Lend(Loan::Process),
-        Request::Lend(Loan::Sealed),
-        Request::Status(0),
-        Request::Evict("1"),
-        Request::Impair("loss=100%"),
-        Request::Gates,
-        Request::Pass { qpn: 0, key: 0 },
-        Request::Counted { cq: 0, count: 1 },
+        ClientRequest::Lend(Loan::Process),
+        ClientRequest::Lend(Loan::Sealed),
+        ClientRequest::Status(0),
+        ClientRequest::Evict("1"),
+        ClientRequest::Impair("loss=100%"),
+        ClientRequest::Gates,
+        ClientRequest::Pass { qpn: 0, key: 0 },
+        ClientRequest::Counted { cq: 0, count: 1 },
     ] {
         let reason = letters.refusal(&request);
         assert!(reason.contains("virtual machine"), "{request:?}: {reason}");
     }
-    let reason = letters.refusal(&Request::CompletionQueue(7));
+    let reason = letters.refusal(&ClientRequest::CompletionQueue(7));
     assert!(reason.contains("completion queue"), "the session goes on: {reason}");
     // What cannot be read ends it, and the daemon serves on.
     let bytes = letters.ask(&[0xff; 100]);

@@ -10,7 +10,8 @@ use daemon::Daemon;
 use remora::nic::QpFlags;
 use remora::nic::qp::{QpAttr, State};
 use remora::nic::queue::{
-    Completion, Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, WorkKind,
+    Completion, Data, Opcode, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Status,
+    WorkKind,
 };
 use remora::prelude::{
     Access, CompletionQueue, ConnectionParams, Device, MemoryRegion, QueuePair, QueuePairOptions,
@@ -390,11 +391,11 @@ fn what_is_wrong_is_refused_as_ever() {
         |_, b| SendOp::Read { from: b.memory.remote(LEN as u64 - 7) },
         |_, b| {
             let to = b.memory.remote(0);
-            SendOp::Write { to: Remote { addr: to.addr - 1, ..to }, imm: None }
+            SendOp::Write { to: RemoteAddress { addr: to.addr - 1, ..to }, imm: None }
         },
         |a, b| {
             let to = b.memory.remote(0);
-            SendOp::Write { to: Remote { rkey: a.memory.key(), ..to }, imm: None }
+            SendOp::Write { to: RemoteAddress { rkey: a.memory.key(), ..to }, imm: None }
         },
     ];
     for (at, wrong) in wrong.iter().enumerate() {

@@ -13,7 +13,7 @@ use daemon::process::wait_for_sessions;
 use daemon::program::Program;
 use daemon::side::{LEN, Side};
 use remora::nic::qp::{QpAttr, State};
-use remora::nic::queue::{Remote, SendOp, Status};
+use remora::nic::queue::{RemoteAddress, SendOp, Status};
 use remora::prelude::Device;
 
 /// Lends its memory, until it is told to `stop`: then it ends its queue pair, and looks whether its
@@ -61,7 +61,7 @@ fn write() {
 }
 
 /// A writer in this process that goes past the card, and the program that lends it memory.
-fn lent(daemon: &Daemon) -> (Side, Program, Remote) {
+fn lent(daemon: &Daemon) -> (Side, Program, RemoteAddress) {
     let mut program = Program::start("lend", &daemon.socket, "");
     let side = Side::on(daemon.attach());
     let to = side.connect(&program.says());

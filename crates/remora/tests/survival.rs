@@ -16,8 +16,8 @@ use daemon::Daemon;
 use daemon::program::{Program, heard, read, written};
 use remora::memory::Buffer;
 use remora::message::{
-    Answer, Hello, Keep, Loan, MessageSocket, Object, Request, SOCKET_VARIABLE, decode, encode,
-    greeting,
+    Answer, ClientRequest, Hello, Keep, Loan, MessageSocket, Object, SOCKET_VARIABLE, decode,
+    encode, greeting,
 };
 use remora::offload::chain::offload::{list, table::Value};
 use remora::prelude::*;
@@ -180,7 +180,7 @@ fn a_connection_that_has_outlived_its_process_lends_no_memory() {
     let taken = pidfd_getfd(process, number, PidfdGetfdFlags::empty()).unwrap();
     let socket = MessageSocket::accepted(taken);
     let lends = || {
-        socket.send(&encode(&Request::Lend(Loan::Process)), &[]).unwrap();
+        socket.send(&encode(&ClientRequest::Lend(Loan::Process)), &[]).unwrap();
         assert!(socket.wait(Some(LONG)).unwrap());
         let mut answer = Vec::new();
         socket.receive(&mut answer).unwrap().unwrap();

@@ -1,4 +1,5 @@
-//! Faults of a link: by chance, or by a rule for chosen packets.
+//! Kinds of faults, by chance or by a rule for chosen packets, and what they do to one packet.
+//! [`link_faults`](crate::link_faults) applies them on the way between hosts.
 
 use core::fmt;
 use core::time::Duration;

@@ -16,8 +16,8 @@ use core::ops::Range;
 
 use remora_nic::nic::QpInit;
 use remora_nic::queue::{
-    Completion, Data, Opcode, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status,
-    WorkKind,
+    Completion, Data, Opcode, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge,
+    Status, WorkKind,
 };
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Pd, Psn, QpFlags, RateLimits};
@@ -339,8 +339,10 @@ impl Guest {
             let Line { end, posted, done, failed, .. } = self.lines[line as usize];
             let until = self.messages.min(done + UNDER_WAY);
             for n in (posted..until).filter(|_| !failed) {
-                let remote =
-                    |part| Remote { addr: peer.iova + offset(part, line, n), rkey: peer.key };
+                let remote = |part| RemoteAddress {
+                    addr: peer.iova + offset(part, line, n),
+                    rkey: peer.key,
+                };
                 let (op, part) = match verb(n) {
                     WorkKind::Recv => (SendOp::Send { imm: None, to: None }, Part::Source),
                     WorkKind::RecvWriteImm => {
@@ -348,7 +350,7 @@ impl Guest {
                         (SendOp::Write { to, imm }, Part::Source)
                     }
                     _ if self.atomics && is_atomic(n) => {
-                        let at = Remote { addr: peer.iova + counter(line), rkey: peer.key };
+                        let at = RemoteAddress { addr: peer.iova + counter(line), rkey: peer.key };
                         (SendOp::FetchAdd { at, add: 1 }, Part::Answers)
                     }
                     _ => (SendOp::Read { from: remote(Part::Constant) }, Part::Answers),

@@ -1,5 +1,5 @@
-//! What goes wrong on the way between hosts: where [`faults`](crate::faults) apply, and the usual
-//! properties of hosts' links. The way itself is in [`net`](crate::net).
+//! Applies [`faults`](crate::faults) to packets that leave a host, counts them, and holds the usual
+//! properties of hosts' links. The way between hosts is in [`net`](crate::net).
 
 use core::time::Duration;
 use std::collections::HashMap;

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use remora_nic::Config;
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status,
+    Completion, Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, Status,
     UdDestination,
 };
 use remora_nic::wire::{Bth, Dialect, Extensions, Op, Transport};
@@ -159,9 +159,9 @@ impl Pair {
     }
 
     /// The memory of the peer of `of`, starting at `offset` of its region.
-    pub fn remote(&self, of: usize, offset: u64) -> Remote {
+    pub fn remote(&self, of: usize, offset: u64) -> RemoteAddress {
         let Region { key, iova, .. } = self.regions[of];
-        Remote { addr: iova + offset, rkey: key }
+        RemoteAddress { addr: iova + offset, rkey: key }
     }
 
     /// A scatter/gather entry in the region of `of`.

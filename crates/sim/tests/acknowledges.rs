@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use remora_nic::qp::State;
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp, Status};
+use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, Status};
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
@@ -206,7 +206,7 @@ fn an_acknowledge_in_a_request_is_checked_like_any_other() {
             Data::Inline(&[]),
             SendFlags::SIGNALED,
         );
-        let Remote { addr, rkey } = t.remote(B, 0);
+        let RemoteAddress { addr, rkey } = t.remote(B, 0);
         let aeth = Aeth { syndrome, msn: first.plus(distance).value() };
         let reth = Reth { addr, rkey, len: 4 };
         t.world.run(Duration::from_micros(5));

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Sge};
+use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Sge};
 use remora_nic::wire::Transport;
 use remora_nic::{ChainError, ChainLimits, Config, Psn, Rate, RateLimits};
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};
@@ -12,7 +12,7 @@ use remora_sim::{A, B, LinkOptions, Pair, PairOptions};
 struct Flow {
     end: Endpoint,
     from: Sge,
-    to: Remote,
+    to: RemoteAddress,
     done: usize,
 }
 

@@ -142,7 +142,7 @@ fn what_works_leaves_no_incident_and_too_many_are_counted() {
     t.run();
     assert!(incidents(&mut t, A).is_empty() && incidents(&mut t, B).is_empty());
     let mut t = Pair::new(&PairOptions { transport: Transport::Uc, ..PairOptions::default() });
-    let to = remora_nic::queue::Remote { rkey: 1, ..t.remote(B, 0) };
+    let to = remora_nic::queue::RemoteAddress { rkey: 1, ..t.remote(B, 0) };
     for _ in 0..2 {
         for _ in 0..60 {
             t.ask(A, SendOp::Write { to, imm: None }, 0, 20);

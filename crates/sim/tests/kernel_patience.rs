@@ -3,7 +3,7 @@
 use core::time::Duration;
 
 use remora_nic::kernel::CallStatus;
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_nic::wire::Operation;
 use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::faults::{Fate, Rule};
@@ -25,7 +25,7 @@ async fn sends(context: Context) -> Result<(), CallStatus> {
     let words = context.params(|params| Ok(params.as_chunks::<8>().0.to_vec())).await?;
     let [addr, rkey] = [0, 1].map(|index| u64::from_le_bytes(words[index]));
     for number in 0..2000_u32 {
-        let to = Remote { addr, rkey: rkey as u32 };
+        let to = RemoteAddress { addr, rkey: rkey as u32 };
         context.send_to(context.qpn(), to, &number.to_le_bytes()).await?;
     }
     context.sent().await
@@ -39,7 +39,7 @@ fn a_kernel_that_sends_for_long_is_not_congested() {
     for is_cut in [false, true] {
         let mut t = kernel_pair(PairOptions::default(), limits, None);
         t.deploy(B, OP, sends).unwrap();
-        let Remote { addr, rkey } = t.remote(A, RESULT);
+        let RemoteAddress { addr, rkey } = t.remote(A, RESULT);
         let params = [addr, rkey.into()].map(u64::to_le_bytes).concat();
         let header = t.header(&params, 64, 0);
         let began = t.world.now;

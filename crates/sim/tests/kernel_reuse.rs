@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use remora_nic::kernel::CallStatus;
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_nic::wire::{Dialect, Op, Operation};
 use remora_nic::{Psn, QpFlags, QpInit};
 use remora_offload::kernel::builtin::consistency;
@@ -52,7 +52,8 @@ async fn takes(context: Context) -> Result<(), CallStatus> {
 
 /// Sends WRITEs on its requester's queue pair, many times.
 async fn sends(context: Context) -> Result<(), CallStatus> {
-    let to = Remote { addr: param(context, 1).await?, rkey: param(context, 2).await? as u32 };
+    let to =
+        RemoteAddress { addr: param(context, 1).await?, rkey: param(context, 2).await? as u32 };
     let mut bytes = [0; 64];
     for _ in 0..100 {
         context.read(param(context, 0).await?, &mut bytes).await?;

@@ -5,8 +5,8 @@ use core::time::Duration;
 
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, FlushKind, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status,
-    UdDestination,
+    Completion, Data, FlushKind, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge,
+    Status, UdDestination,
 };
 use remora_nic::wire::Transport;
 use remora_nic::{Access, Config, Counters, Key, Path, Pd, Psn, Time};
@@ -183,9 +183,9 @@ impl Rig {
         let len = dice.pick(&[0, 1, 8, 200, mtu, mtu + 1, longest]).min(longest);
         let (own, peer) = (self.sides[pair][s].region.iova, self.sides[pair][1 - s].region.iova);
         let mut at = |part: u64, len: u64| dice.below((PART - len) / 8) * 8 + part;
-        let word = Remote { addr: peer + at(TARGET, 8), rkey };
-        let to = Remote { addr: peer + at(TARGET, len), rkey };
-        let from = Remote { addr: peer + at(READ_FROM, len), rkey };
+        let word = RemoteAddress { addr: peer + at(TARGET, 8), rkey };
+        let to = RemoteAddress { addr: peer + at(TARGET, len), rkey };
+        let from = RemoteAddress { addr: peer + at(READ_FROM, len), rkey };
         let (source, answers) = (own + at(SOURCE, len), own + at(ANSWERS, len.max(8)));
         let imm = dice.coin().then(|| dice.number() as u32);
         let choices = match transport {
@@ -330,7 +330,7 @@ fn half_connected() -> (World, Endpoint, Endpoint, Region) {
 
 fn write(world: &mut World, from: &Endpoint, region: &Region) {
     let sges = [Sge { addr: region.iova, len: 100, lkey: region.key }];
-    let to = Remote { addr: region.iova + 1000, rkey: region.key };
+    let to = RemoteAddress { addr: region.iova + 1000, rkey: region.key };
     let op = SendOp::Write { to, imm: None };
     let request = SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags: SendFlags::empty() };
     from.post_send(world, &request).unwrap();

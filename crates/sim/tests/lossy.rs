@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use remora_nic::kernel::Bound;
 use remora_nic::qp::{Congestion, Mtu, State};
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Status};
+use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Status};
 use remora_nic::wire::{Aeth, Dialect, Extensions, Leth, Op, Operation, Reth, Sack, Transport};
 use remora_nic::{Access, Config, Psn};
 use remora_offload::kernel::ExecutorLimits;
@@ -470,7 +470,7 @@ fn an_early_write_of_no_bytes_needs_the_permission() {
 
 /// The whole region of `of`.
 fn reth(pair: &Pair, of: usize) -> Reth {
-    let Remote { addr, rkey } = pair.remote(of, 0);
+    let RemoteAddress { addr, rkey } = pair.remote(of, 0);
     Reth { addr, rkey, len: 0 }
 }
 
@@ -481,7 +481,7 @@ fn packets_from_nowhere_change_nothing() {
     let data = pair.fill(A, 0, 8192);
     let only = Op::lookup(0xEA, Dialect::LOSSY).unwrap();
     let acknowledge = Op::lookup(0xF1, Dialect::LOSSY).unwrap();
-    let Remote { addr, rkey } = pair.remote(A, 0);
+    let RemoteAddress { addr, rkey } = pair.remote(A, 0);
     let reth = Reth { addr, rkey, len: 8 };
     let ext = Extensions { reth, leth: Some(Leth::default()), ..Extensions::default() };
     for psn in [99, 100 + (1 << 15), 100 + (1 << 22), (1 << 24) - 1] {

@@ -6,7 +6,9 @@ use core::time::Duration;
 use remora_nic::kernel::Bound;
 use remora_nic::nic::{Pass, PassEnd};
 use remora_nic::qp::{QpAttr, State};
-use remora_nic::queue::{Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
+use remora_nic::queue::{
+    Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, Status,
+};
 use remora_nic::wire::Transport;
 use remora_nic::{Access, ChainLimits, Config, MrChange, Nic, Psn, Rate, RateLimits, Time};
 use remora_sim::dice::Dice;
@@ -64,7 +66,7 @@ impl Rig {
     fn writes(&mut self) -> Status {
         let Region { iova, key, .. } = self.region;
         let sges = [Sge { addr: iova, len: 100, lkey: key }];
-        let op = SendOp::Write { to: Remote { addr: iova + 1000, rkey: key }, imm: None };
+        let op = SendOp::Write { to: RemoteAddress { addr: iova + 1000, rkey: key }, imm: None };
         let (data, flags) = (Data::Sges(&sges), SendFlags::empty());
         let request = SendRequest { wr_id: 1, op, data, flags };
         self.a.post_send(&mut self.world, &request).unwrap();
@@ -210,7 +212,7 @@ fn a_request_that_the_peer_refuses_ends_it() {
     assert!(rig.pass().is_some());
     let Region { iova, key, .. } = rig.region;
     let sges = [Sge { addr: iova, len: 8, lkey: key }];
-    let op = SendOp::Write { to: Remote { addr: iova, rkey: key ^ 0x100 }, imm: None };
+    let op = SendOp::Write { to: RemoteAddress { addr: iova, rkey: key ^ 0x100 }, imm: None };
     let request = SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags: SendFlags::empty() };
     rig.a.post_send(&mut rig.world, &request).unwrap();
     rig.world.run(Duration::from_secs(1));

@@ -245,7 +245,7 @@ fn zero_length_operations_complete() {
     t.write(A, 0, 0, 0);
     t.read(A, 0, 0, 0);
     t.send(A, 0, 0);
-    let to = remora_nic::queue::Remote { addr: 1, rkey: 2 };
+    let to = remora_nic::queue::RemoteAddress { addr: 1, rkey: 2 };
     t.post(A, SendOp::Write { to, imm: None }, Data::Sges(&[]), SendFlags::SIGNALED);
     t.run();
     // Expect: all succeed, the key of an empty WRITE is not checked, and no byte changes.

@@ -103,7 +103,7 @@ fn a_region_keeps_its_key_when_its_memory_domain_and_permissions_change() {
     let translation = Some(Translation { iova: 0, len: 4096, pages });
     let change = MrChange { translation, ..MrChange::default() };
     assert_eq!(nic.rereg_mr(key, change), Ok(key));
-    let to = remora_nic::queue::Remote { addr: 16, rkey: key };
+    let to = remora_nic::queue::RemoteAddress { addr: 16, rkey: key };
     let bytes = t.fill(A, 0, 100);
     t.ask(A, SendOp::Write { to, imm: None }, 0, 100);
     t.run();
@@ -159,7 +159,7 @@ fn a_null_region_discards_writes_and_reads_as_zeroes() {
     let rkey = nulls[B];
     let nic = &mut t.world.hosts[B].nic;
     assert_eq!(nic.rereg_mr(rkey, MrChange::default()), Err(RegMrError::UnknownKey));
-    let from = remora_nic::queue::Remote { addr: 0, rkey };
+    let from = remora_nic::queue::RemoteAddress { addr: 0, rkey };
     t.ask(A, SendOp::Read { from }, 0, 100);
     t.run();
     assert_eq!(statuses(&t.sent(A)), [Status::RemoteAccess]);
@@ -176,7 +176,7 @@ fn a_region_may_have_no_bytes() {
     let pages = PageTable::contiguous(12, 0x1000, 0);
     let init = MrInit { iova: 0x1000, len: 0, access: Access::all(), pages };
     let key = t.world.hosts[B].nic.reg_mr(pd, init).unwrap();
-    let to = remora_nic::queue::Remote { addr: 0x1000, rkey: key };
+    let to = remora_nic::queue::RemoteAddress { addr: 0x1000, rkey: key };
     t.ask(A, SendOp::Write { to, imm: None }, 0, 0);
     t.ask(A, SendOp::Write { to, imm: None }, 0, 1);
     t.run();

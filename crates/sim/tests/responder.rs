@@ -3,7 +3,7 @@
 
 use remora_nic::psn::Psn;
 use remora_nic::qp::State;
-use remora_nic::queue::{Data, Remote, SendFlags, SendOp, Status};
+use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, Status};
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
     AtomicEth, Bth, Dialect, Extensions, Leth, Nak, Op, Operation, Position, Reth, Transport,
@@ -32,7 +32,7 @@ fn assert_refused(t: &mut Pair, nak: Nak, status: Status) {
 
 /// Sends a forged request: a WRITE of these bytes to the start of B's region.
 fn forge_write(t: &mut Pair, psn: u32, bytes: &[u8]) {
-    let Remote { addr, rkey } = t.remote(B, 0);
+    let RemoteAddress { addr, rkey } = t.remote(B, 0);
     let reth = Reth { addr, rkey, len: bytes.len() as u32 };
     let ext = Extensions { reth, ..Extensions::default() };
     t.forge(A, psn, op(Operation::Write, Position::Only), &ext, bytes);
@@ -89,7 +89,7 @@ fn a_repeated_read_is_executed_again() {
     t.run();
     t.set(B, 0, &[2; 8]);
     t.forget();
-    let Remote { addr, rkey } = t.remote(B, 0);
+    let RemoteAddress { addr, rkey } = t.remote(B, 0);
     let ext = Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
     t.forge(A, 100, op(Operation::ReadRequest, Position::Only), &ext, &[]);
     t.run();
@@ -123,7 +123,7 @@ fn a_key_of_another_domain_is_refused() {
     let host = &mut t.world.hosts[B];
     let other = host.nic.alloc_pd().unwrap();
     let key = host.nic.reg_mr(other, t.regions[B].init(Access::all())).unwrap();
-    let to = Remote { rkey: key, ..t.remote(B, 0) };
+    let to = RemoteAddress { rkey: key, ..t.remote(B, 0) };
     t.ask(A, SendOp::Read { from: to }, 0, 10);
     t.run();
     // Expect: a remote access error, counted by its cause.
@@ -183,7 +183,7 @@ fn op_codes_out_of_order_are_refused() {
     for order in orders {
         let mut t = Pair::standard();
         t.receive(B, 100_000, 10_000);
-        let Remote { addr, rkey } = t.remote(B, 0);
+        let RemoteAddress { addr, rkey } = t.remote(B, 0);
         let ext = Extensions { reth: Reth { addr, rkey, len: 4096 }, ..Extensions::default() };
         for (i, &(operation, position)) in order.iter().enumerate() {
             let payload = if operation == Operation::ReadRequest { 0 } else { 1024 };
@@ -212,7 +212,7 @@ fn wrong_lengths_are_refused() {
     ];
     for message in messages {
         let mut t = Pair::standard();
-        let Remote { addr, rkey } = t.remote(B, 0);
+        let RemoteAddress { addr, rkey } = t.remote(B, 0);
         let ext = Extensions { reth: Reth { addr, rkey, len: 2000 }, ..Extensions::default() };
         for (i, &(position, len)) in message.iter().enumerate() {
             t.forge(A, 100 + i as u32, op(Operation::Write, position), &ext, &vec![1; len]);
@@ -235,7 +235,7 @@ fn a_length_beyond_that_of_a_message_is_refused() {
     ];
     for (op, connect) in cases {
         let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
-        let Remote { addr, rkey } = t.remote(B, 0);
+        let RemoteAddress { addr, rkey } = t.remote(B, 0);
         let reth = Reth { addr, rkey, len: (1 << 31) + 1 };
         let ext = Extensions { reth, leth: Some(Leth::default()), ..Extensions::default() };
         t.forge(A, 100, op, &ext, &[1; 1024]);
@@ -267,7 +267,7 @@ fn more_reads_than_agreed_are_refused() {
     let mut t = Pair::new(&PairOptions { connect, ..PairOptions::default() });
     // All requests arrive as one batch, before B answers the first.
     t.world.driver.receive_delay = core::time::Duration::from_micros(1);
-    let Remote { addr, rkey } = t.remote(B, 0);
+    let RemoteAddress { addr, rkey } = t.remote(B, 0);
     let ext = Extensions { reth: Reth { addr, rkey, len: 8 }, ..Extensions::default() };
     for psn in 100..103 {
         t.forge(A, psn, op(Operation::ReadRequest, Position::Only), &ext, &[]);
@@ -388,7 +388,12 @@ fn a_send_that_invalidates_ends_the_key() {
     let got = t.received(B)[0];
     assert_eq!((got.status, got.imm_or_key), (Status::Success, other));
     t.sent(A);
-    t.ask(A, SendOp::Write { to: Remote { rkey: other, ..t.remote(B, 0) }, imm: None }, 0, 10);
+    t.ask(
+        A,
+        SendOp::Write { to: RemoteAddress { rkey: other, ..t.remote(B, 0) }, imm: None },
+        0,
+        10,
+    );
     t.run();
     // Expect: the key gives no access any more, but can still be deregistered.
     assert_refused(&mut t, Nak::RemoteAccess, Status::RemoteAccess);

@@ -1,7 +1,7 @@
 //! Memory windows: bound and invalidated by work requests, in the order of the queue.
 
 use remora_nic::nic::DestroyError;
-use remora_nic::queue::{Data, Opcode, Remote, SendFlags, SendOp, Status, WorkKind};
+use remora_nic::queue::{Data, Opcode, RemoteAddress, SendFlags, SendOp, Status, WorkKind};
 use remora_nic::wire::{Operation, Transport};
 use remora_nic::{Access, Key, MwBinding, MwType, memory::window::next_key};
 use remora_sim::{A, B, Fate, Pair, PairOptions, Rule, statuses};
@@ -15,7 +15,7 @@ fn window(t: &mut Pair, kind: MwType) -> Key {
 
 /// A binding of `len` bytes at `offset` of B's region.
 fn part(t: &Pair, offset: u64, len: u64, access: Access) -> MwBinding {
-    let Remote { addr, rkey } = t.remote(B, offset);
+    let RemoteAddress { addr, rkey } = t.remote(B, offset);
     MwBinding { lkey: rkey, addr, len, access, zero_based: false }
 }
 
@@ -25,7 +25,7 @@ fn bind(t: &mut Pair, key: Key, to: MwBinding, flags: SendFlags) {
 
 /// Lets A write 10 bytes at `to`. Returns the status, and connects the pair again if the
 /// connection broke.
-fn attempt(t: &mut Pair, to: Remote) -> Status {
+fn attempt(t: &mut Pair, to: RemoteAddress) -> Status {
     t.ask(A, SendOp::Write { to, imm: None }, 0, 10);
     t.run();
     t.sent(A)[0].status
@@ -48,7 +48,7 @@ fn a_window_is_bound_in_the_order_of_the_queue() {
     let expected = [Opcode::Write, Opcode::BindMw, Opcode::Send].map(WorkKind::Send);
     assert_eq!((kinds.as_slice(), statuses(&sent)), (&expected[..], vec![Status::Success; 3]));
     let bytes = t.fill(A, 0, 10);
-    assert_eq!(attempt(&mut t, Remote { addr: to.addr + 90, rkey: key }), Status::Success);
+    assert_eq!(attempt(&mut t, RemoteAddress { addr: to.addr + 90, rkey: key }), Status::Success);
     assert_eq!(t.bytes(B, 1090, 10), bytes);
     // The region cannot be deregistered while a window is bound to it.
     let region = t.regions[B].key;
@@ -56,7 +56,7 @@ fn a_window_is_bound_in_the_order_of_the_queue() {
     assert_eq!(refused, Err(DestroyError::Busy { users: 1 }));
     bind(&mut t, next_key(key), MwBinding { len: 0, ..to }, SendFlags::empty());
     t.run();
-    let status = attempt(&mut t, Remote { addr: to.addr, rkey: key });
+    let status = attempt(&mut t, RemoteAddress { addr: to.addr, rkey: key });
     assert_eq!(status, Status::RemoteAccess, "an unbound window must give no access");
     t.world.hosts[B].nic.dealloc_mw(key).unwrap();
     t.tear_down();
@@ -72,7 +72,7 @@ fn a_peer_has_access_only_within_its_window() {
         let to = part(&t, 1000, 100, access);
         bind(&mut t, key, to, SendFlags::empty());
         t.run();
-        let status = attempt(&mut t, Remote { addr: to.addr + offset, rkey: key });
+        let status = attempt(&mut t, RemoteAddress { addr: to.addr + offset, rkey: key });
         assert_eq!(status == Status::Success, lets, "{offset} {access:?}: {status}");
     }
 }
@@ -85,7 +85,7 @@ fn a_window_of_type_2_ends_when_either_side_says_so() {
     let to = MwBinding { zero_based: true, ..part(&t, 1000, 100, READ_WRITE) };
     bind(&mut t, key, to, SendFlags::SIGNALED);
     t.run();
-    assert_eq!(attempt(&mut t, Remote { addr: 0, rkey: key }), Status::Success);
+    assert_eq!(attempt(&mut t, RemoteAddress { addr: 0, rkey: key }), Status::Success);
     // The peer invalidates the window.
     t.receive(B, 0, 100);
     t.ask(A, SendOp::SendInvalidate { rkey: key }, 0, 10);
@@ -100,7 +100,7 @@ fn a_window_of_type_2_ends_when_either_side_says_so() {
     let sent = t.sent(B);
     assert_eq!(statuses(&sent), [Status::Success; 3]);
     assert_eq!(sent[2].kind, WorkKind::Send(Opcode::LocalInvalidate));
-    assert_eq!(attempt(&mut t, Remote { addr: 0, rkey: key }), Status::RemoteAccess);
+    assert_eq!(attempt(&mut t, RemoteAddress { addr: 0, rkey: key }), Status::RemoteAccess);
     t.world.hosts[B].nic.dealloc_mw(first).unwrap();
     t.tear_down();
 }
@@ -140,8 +140,8 @@ fn a_binding_is_executed_once_when_requests_around_it_are_sent_again() {
         assert_eq!(statuses(&sent), [Status::Success; 8], "packet {lost} lost");
         let order: Vec<u64> = sent.iter().map(|c| c.wr_id).collect();
         assert!(order.is_sorted());
-        let Remote { addr, .. } = t.remote(B, 300);
-        assert_eq!(attempt(&mut t, Remote { addr, rkey: key }), Status::Success);
+        let RemoteAddress { addr, .. } = t.remote(B, 300);
+        assert_eq!(attempt(&mut t, RemoteAddress { addr, rkey: key }), Status::Success);
         t.world.hosts[B].nic.dealloc_mw(key).unwrap();
         t.tear_down();
     }
@@ -157,7 +157,7 @@ fn an_unreliable_connection_binds_too() {
     t.run();
     assert_eq!(statuses(&t.sent(B)), [Status::Success; 2]);
     let bytes = t.fill(A, 0, 10);
-    attempt(&mut t, Remote { addr: to.addr, rkey: key });
+    attempt(&mut t, RemoteAddress { addr: to.addr, rkey: key });
     assert_eq!(t.bytes(B, 1000, 10), bytes);
     t.world.hosts[B].nic.dealloc_mw(key).unwrap();
     t.tear_down();

@@ -5,8 +5,8 @@ use remora_nic::incident::Cause;
 use remora_nic::nic::{DestroyError, InUse, QpInit};
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
-    WorkKind,
+    Completion, Data, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Status, WorkKind,
 };
 use remora_nic::wire::{Bth, Dialect, Extensions, Op, Operation, Transport, Xrceth};
 use remora_nic::{Access, Config, Path, Pd, Psn, QpFlags, Xrcd};
@@ -147,9 +147,9 @@ impl Xrc {
         nic.post_srq_recv(memory, *handle, &RecvRequest { wr_id, sges: &sges }).unwrap();
     }
 
-    fn remote(&self, queue: usize, offset: u64) -> Remote {
+    fn remote(&self, queue: usize, offset: u64) -> RemoteAddress {
         let Region { iova, key, .. } = self.queues[queue].region;
-        Remote { addr: iova + offset, rkey: key }
+        RemoteAddress { addr: iova + offset, rkey: key }
     }
 
     fn fill(&mut self, len: u64) -> Vec<u8> {

@@ -1,4 +1,4 @@
-//! The store's operations.
+//! `Store`: what a store holds, how it is opened, and its sizes; its operations are in files below.
 //!
 //! - `read`: looks at an item in memory, and gets.
 //! - `change`: the one primitive of change.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use remora::{Device, DeviceOptions, wait_for};
 use remora_store::client::{About, AsyncStoreClient, Put, StoreClient, StoreError};
 use remora_store::codec::Codec;
-use remora_store::front::keyspace::{Change, Seen};
+use remora_store::front::keyspace::{Edit, Seen};
 use remora_store::service::{FIRST, Service, ServiceOptions};
 use remora_store::stats::{Op, Way};
 use remora_store::tablespace::{Eviction, TablespaceOptions};
@@ -181,7 +181,7 @@ fn the_card_serves_others_while_a_long_call_is_carried_out() {
             let mut hold = |_: Option<Seen<'_>>, _: &mut Vec<u8>| {
                 entered.send(()).unwrap();
                 is_open.recv().unwrap();
-                Change::Keep
+                Edit::Keep
             };
             store.update(space, b"long", now_ms(), &mut hold).unwrap();
         });

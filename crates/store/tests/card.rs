@@ -9,7 +9,7 @@ use std::time::Duration;
 use remora::connection::token::Token;
 use remora::{Device, DeviceOptions};
 use remora_store::client::{Put, StoreClient, StoreError};
-use remora_store::front::keyspace::{Change, Expiry};
+use remora_store::front::keyspace::{Edit, Expiry};
 use remora_store::log::Fsync;
 use remora_store::service::{FIRST, KeepOptions, Service, ServiceOptions};
 use remora_store::way::call::{Condition, Placement, Refused, VALUE_MAX};
@@ -110,7 +110,7 @@ fn blocks_rest_while_a_client_may_read_them_and_no_longer() {
     let keyspace = served.0.keyspace();
     let space = keyspace.tablespace(FIRST).unwrap();
     let bytes_after_a_put = || {
-        let put = Change::Put { value: &[7; 64], flags: 0, expiry: Expiry::Default };
+        let put = Edit::Put { value: &[7; 64], flags: 0, expiry: Expiry::Default };
         keyspace.update(space, b"key", now_ms(), &mut |_, _| put).unwrap();
         keyspace.bytes().0
     };

@@ -34,7 +34,7 @@
 //! Two errors end an invocation without a return to the guest: a spent budget, and a range outside
 //! of the guest's own memory.
 
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use wasmtime::{Caller, Linker, Result};
 
 use crate::error::{Again, Ended};
@@ -244,11 +244,11 @@ async fn send_to(
 ) -> Result<u32> {
     let (memory, guest) = open(&mut caller)?;
     let from = range(memory, from, len)?;
-    let (context, to) = (guest.context, Remote { addr, rkey });
+    let (context, to) = (guest.context, RemoteAddress { addr, rkey });
     // Sends in pieces, so that little waits on the card.
     let send = async {
         for (i, piece) in from.chunks(CHUNK).enumerate() {
-            let to = Remote { addr: to.addr.wrapping_add((i * CHUNK) as u64), ..to };
+            let to = RemoteAddress { addr: to.addr.wrapping_add((i * CHUNK) as u64), ..to };
             context.send_to(qpn, to, piece).await?;
         }
         charge(0).await

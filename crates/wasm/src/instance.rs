@@ -150,15 +150,15 @@ impl Plain {
 /// An instance that can be suspended. Its first poll creates it, and it serves many invocations.
 pub(crate) struct Suspending {
     life: Pin<Box<dyn Future<Output = CallStatus> + Send>>,
-    door: Arc<Door>,
+    finished: Arc<Finished>,
 }
 
 /// Passes the end of an invocation out of the instance's future: 0, or the guest's status plus
 /// one.
 #[derive(Debug, Default)]
-struct Door(AtomicU64);
+struct Finished(AtomicU64);
 
-impl Door {
+impl Finished {
     fn put(&self, status: u32) {
         self.0.store(u64::from(status) + 1, Ordering::Relaxed);
     }
@@ -171,13 +171,13 @@ impl Door {
 
 impl Suspending {
     pub(crate) fn new(module: Arc<Linked>) -> Suspending {
-        let door = Arc::new(Door::default());
-        let inside = door.clone();
+        let finished = Arc::new(Finished::default());
+        let inside = finished.clone();
         let life = Box::pin(async move {
             let Err(error) = live(&module, &inside).await;
             cause(&error)
         });
-        Suspending { life, door }
+        Suspending { life, finished }
     }
 
     /// Runs the invocation that this is polled for, or starts it.
@@ -185,7 +185,7 @@ impl Suspending {
         if let Poll::Ready(status) = self.life.as_mut().poll(cx) {
             return Poll::Ready(End::Dead(status));
         }
-        match self.door.take() {
+        match self.finished.take() {
             Some(status) => Poll::Ready(End::Done(result(status))),
             None => {
                 // Unless it waits for something, it has used up its instructions for this turn.
@@ -197,7 +197,7 @@ impl Suspending {
 }
 
 /// Creates an instance and runs one invocation after the other, until the host ends one.
-async fn live(module: &Linked, door: &Door) -> wasmtime::Result<core::convert::Infallible> {
+async fn live(module: &Linked, finished: &Finished) -> wasmtime::Result<core::convert::Infallible> {
     let (context, left) = current().await.map_err(Ended)?;
     let fuel = left.saturating_mul(STEP_INSTRUCTIONS);
     let turn = Some(TURN_INSTRUCTIONS);
@@ -207,7 +207,7 @@ async fn live(module: &Linked, door: &Door) -> wasmtime::Result<core::convert::I
         let (context, left) = current().await.map_err(Ended)?;
         store.set_fuel(left.saturating_mul(STEP_INSTRUCTIONS))?;
         store.data_mut().begin(context);
-        door.put(kernel.call_async(&mut store, ()).await?);
+        finished.put(kernel.call_async(&mut store, ()).await?);
         pause().await;
     }
 }

@@ -24,6 +24,40 @@ const MAGIC: &[u8] = b"\0asm";
 const SHOWN: usize = 8;
 
 /// A loaded module: checked, compiled, and ready to be deployed any number of times.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use remora::prelude::*;
+/// use remora_wasm::Module;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// // A kernel that answers with its parameters. (`guest/` has kernels in Rust and C.)
+/// let module = Module::load(&wat::parse_str(
+///     r#"(module
+///         (import "remora" "params" (func $params (param i32 i32) (result i32)))
+///         (import "remora" "output" (func $output (param i32 i32) (result i32)))
+///         (memory (export "memory") 1)
+///         (func (export "kernel") (result i32)
+///             (drop (call $params (i32.const 0) (i32.const 5)))
+///             (call $output (i32.const 0) (i32.const 5))))"#,
+/// )?)?;
+/// let server = Device::open()?;
+/// server.load_kernel(17, Deployment::new("echo", []), &module)?;
+///
+/// # let (device, timeout) = (Device::open()?, Duration::from_secs(10));
+/// # let (mine, theirs) = (device.alloc_pd()?, server.alloc_pd()?);
+/// # let qp = mine.create_qp(&QueuePairOptions::new().inline(128))?;
+/// # let passive = theirs.create_qp(&QueuePairOptions::new())?;
+/// # let params = ConnectionParams::new(device.info().mtu).kernels(true);
+/// # passive.connect(qp.local(), &params)?;
+/// # qp.connect(passive.local(), &params)?;
+/// // A peer, whose queue pair `qp` is connected to one of the server's, calls it.
+/// let client = AsyncKernelClient::new(&mine, &qp, 4, 8)?;
+/// assert_eq!(client.call(17, b"hello").wait(timeout)?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct Module {
     pub(crate) linked: Arc<Linked>,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use remora::nic::queue::{
-    Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Status, WorkKind,
+    Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Status, WorkKind,
 };
 use remora::nic::{Access, Psn};
 use remora::{
@@ -194,7 +194,7 @@ const PING: u32 = 64;
 const PINGS: u32 = 10;
 
 fn advertise(partner: &Partner, offset: u64) {
-    let Remote { addr, rkey } = partner.region.remote(offset);
+    let RemoteAddress { addr, rkey } = partner.region.remote(offset);
     let mut bytes = addr.to_be_bytes().to_vec();
     bytes.extend_from_slice(&rkey.to_be_bytes());
     bytes.extend_from_slice(&PING.to_be_bytes());
@@ -202,12 +202,12 @@ fn advertise(partner: &Partner, offset: u64) {
     partner.post(SendOp::Send { imm: None, to: None }, AT_ADVERT, ADVERT);
 }
 
-fn advert(partner: &Partner) -> (Remote, u32) {
+fn advert(partner: &Partner) -> (RemoteAddress, u32) {
     let mut b = [0; ADVERT as usize];
     partner.region.read_at(AT_RECV as usize, &mut b).expect("inside of the region");
     let addr = u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
     let word = |i: usize| u32::from_be_bytes([b[i], b[i + 1], b[i + 2], b[i + 3]]);
-    (Remote { addr, rkey: word(8) }, word(12))
+    (RemoteAddress { addr, rkey: word(8) }, word(12))
 }
 
 fn rping_server(world: &World) {

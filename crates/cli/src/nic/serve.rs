@@ -1,4 +1,5 @@
-//! The daemon.
+//! `remora nic serve`: opens the card, takes what systemd has passed, and runs the daemon (which is
+//! `remora::daemon`).
 
 use std::env;
 use std::os::fd::{AsFd, OwnedFd};

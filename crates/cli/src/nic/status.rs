@@ -1,4 +1,5 @@
-//! Who uses the card.
+//! `remora nic status`: shows the sessions on the card, their shares and the ways to their memory,
+//! as tables or as JSON.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
+use remora::nic::queue::{
+    Completion, Data, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, Status,
+};
 use remora::nic::wire::Dialect;
 use remora::nic::{Access, Psn, qp::Mtu};
 use remora::{
@@ -38,7 +40,7 @@ pub(super) struct Session {
     /// The memory of messages: see [`Plan::inbox`] and [`Plan::outbox`].
     pub(super) region: MemoryRegion,
     /// The peer's region.
-    remote: Remote,
+    remote: RemoteAddress,
     /// The agreed path MTU.
     pub(super) mtu: Mtu,
     /// The queue pairs speak the lossy dialect.
@@ -90,8 +92,8 @@ impl Session {
     }
 
     /// The peer's memory from `offset` on.
-    pub(super) fn remote(&self, offset: u64) -> Remote {
-        Remote { addr: self.remote.addr.wrapping_add(offset), rkey: self.remote.rkey }
+    pub(super) fn remote(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress { addr: self.remote.addr.wrapping_add(offset), rkey: self.remote.rkey }
     }
 
     /// The memory under the region.
@@ -226,7 +228,7 @@ impl Half {
     }
 
     fn introduction(&self, mtu: Mtu, qps: &[QueuePair]) -> Vec<u8> {
-        let Remote { addr, rkey } = self.region.remote(0);
+        let RemoteAddress { addr, rkey } = self.region.remote(0);
         let mut out = addr.to_be_bytes().to_vec();
         out.extend(rkey.to_be_bytes());
         out.extend(u32::from(mtu.code()).to_be_bytes());
@@ -256,7 +258,7 @@ fn parse_introduction(
     bytes: &[u8],
     peer: SocketAddr,
     qps: usize,
-) -> Result<(Remote, Mtu, impl Iterator<Item = Peer>)> {
+) -> Result<(RemoteAddress, Mtu, impl Iterator<Item = Peer>)> {
     ensure!(
         bytes.len() == INTRODUCTION + PER_QP * qps,
         "the peer's introduction has an unknown form"
@@ -270,5 +272,5 @@ fn parse_introduction(
         let number = |at: usize| u32::from_be_bytes([qp[at], qp[at + 1], qp[at + 2], qp[at + 3]]);
         Peer { address: peer.ip(), qpn: number(0), psn: Psn::new(number(4)) }
     });
-    Ok((Remote { addr, rkey: number(8) }, mtu, peers))
+    Ok((RemoteAddress { addr, rkey: number(8) }, mtu, peers))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, anyhow};
 use clap::Args;
 use remora_store::select::Predicate;
-use remora_store::select::condition::Condition as Rows;
+use remora_store::select::condition::RowCondition;
 use remora_store::select::mistake::Mistake;
 use remora_store::select::schema::Schema;
 use remora_store::select::selection::{Output, Selection};
@@ -62,7 +62,7 @@ pub(super) fn bound(
     text: &str,
     schema: &Schema,
     parameters: &[String],
-) -> Result<Rows> {
+) -> Result<RowCondition> {
     let parameters: Vec<&str> = parameters.iter().map(String::as_str).collect();
     let told = |mistake: Mistake| anyhow!(mistake.render(name, text));
     Predicate::parse(text).and_then(|read| read.bind(schema, &parameters)).map_err(told)

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use remora_store::select::aggregate::Answer;
-use remora_store::select::condition::Condition;
+use remora_store::select::condition::RowCondition;
 use remora_store::select::schema::{Column, Schema, Type};
 use remora_store::select::selection::{Output, Selection};
 use serde_json::{Map, Value};
@@ -66,7 +66,7 @@ impl Scan {
         let (mut failed, mut seen) = (None, Seen::new());
         let everything = Selection {
             row_least: 0,
-            condition: Condition::ALWAYS,
+            condition: RowCondition::ALWAYS,
             output: Output::Columns(Vec::new()),
             limit: self.limit,
         };
@@ -93,7 +93,7 @@ impl Scan {
 
     fn rows(&self, schema: &Schema) -> Result<ExitCode> {
         let condition = match &self.condition {
-            None => Condition::ALWAYS,
+            None => RowCondition::ALWAYS,
             Some(text) => condition::bound("where", text, schema, &self.parameters)?,
         };
         let wanted = self.select.as_deref().unwrap_or("*");

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use remora_store::memory::{Watch, Watched};
 
-/// Who stands still looks so often whether it may go on.
+/// How often a write that stands still looks whether it may go on.
 const LOOK: Duration = Duration::from_millis(1);
 const STILL: u64 = u64::MAX;
 

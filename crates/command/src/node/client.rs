@@ -7,7 +7,7 @@ use remora::connection::token::Token;
 use remora::kernel::KernelClient;
 use remora::nic::CreateError;
 use remora::nic::cm::message::RejectReason;
-use remora::nic::queue::Remote;
+use remora::nic::queue::RemoteAddress;
 use remora::{
     CompletionQueue, ConnectFailure, Connection, ConnectionParams, CreateQpError, Device,
     ProtectionDomain, QueuePair, QueuePairOptions, RegisterError, printable,
@@ -154,8 +154,8 @@ impl RemoteRegion {
     }
 
     /// The remote address and key of the bytes from `offset` on, for a work request.
-    pub fn remote(&self, offset: u64) -> Remote {
-        Remote { addr: self.reply.addr.wrapping_add(offset), rkey: self.reply.rkey }
+    pub fn remote(&self, offset: u64) -> RemoteAddress {
+        RemoteAddress { addr: self.reply.addr.wrapping_add(offset), rkey: self.reply.rkey }
     }
 
     /// The protection domain in which to register local memory for work requests.

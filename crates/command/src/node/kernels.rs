@@ -432,7 +432,7 @@ impl NodeKernels {
     fn unload(&self, opcode: u64) -> Result<KernelRow, Refusal> {
         let row = self.list().into_iter().find(|row| row.opcode == opcode);
         let row = row.ok_or(DeployError::Unknown(opcode))?;
-        // Held throughout, as by a load: who loads another at once is not forgotten.
+        // Held throughout, as by a load, so that a load that follows at once is not forgotten.
         let mut loaded = lock(&self.loaded);
         self.device.undeploy(opcode)?;
         loaded.remove(&opcode);

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use remora::nic::Access;
-use remora::nic::queue::Remote;
+use remora::nic::queue::RemoteAddress;
 use remora::{Device, MemoryRegion, ProtectionDomain};
 use serde::{Deserialize, Serialize};
 
@@ -110,7 +110,7 @@ impl Served {
 
     /// The reply to a client; `None` once it is withdrawn.
     pub(crate) fn offer(&self) -> Option<Reply> {
-        let Remote { addr, rkey } = self.region.as_ref()?.remote(0);
+        let RemoteAddress { addr, rkey } = self.region.as_ref()?.remote(0);
         let RegionInfo { bytes: len, writable, file, .. } = self.info;
         Some(Reply { addr, len, rkey, writable, file })
     }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use remora::kernel::KernelClient;
 use remora::nic::Access;
-use remora::nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Sge, Status};
+use remora::nic::queue::{
+    Completion, Data, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, Status,
+};
 use remora::{Connection, Device, MemoryRegion, QueuePair};
 
 use super::agreed::{End, PeerRegion, Ready, params};
@@ -165,7 +167,7 @@ impl Client {
     }
 
     /// As [`Client::read`], from any region.
-    pub fn read_from(&self, from: Remote, len: u32) -> Result<()> {
+    pub fn read_from(&self, from: RemoteAddress, len: u32) -> Result<()> {
         self.verb(SendOp::Read { from }, self.local.sge(0, len))
     }
 
@@ -199,7 +201,7 @@ impl Client {
     /// acknowledged.
     pub fn write_all(
         &self,
-        messages: impl Iterator<Item = (u64, Remote, u32, Option<u32>)>,
+        messages: impl Iterator<Item = (u64, RemoteAddress, u32, Option<u32>)>,
     ) -> Result<Duration> {
         let mut messages = messages.peekable();
         let mut done = [Completion::default(); 64];
@@ -313,6 +315,6 @@ impl Client {
 }
 
 /// The remote address `addr` in a region.
-pub fn remote(place: PeerRegion, addr: u64) -> Remote {
-    Remote { addr, rkey: place.rkey }
+pub fn remote(place: PeerRegion, addr: u64) -> RemoteAddress {
+    RemoteAddress { addr, rkey: place.rkey }
 }

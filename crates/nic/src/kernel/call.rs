@@ -25,7 +25,7 @@ use thiserror::Error;
 
 use crate::counters::Counters;
 use crate::memory::key::Pd;
-use crate::queue::Remote;
+use crate::queue::RemoteAddress;
 
 /// Bytes of a [`Header`].
 pub const HEADER_LEN: usize = 40;
@@ -41,10 +41,10 @@ pub enum Notify {
     /// By WRITE WITH IMMEDIATE, which completes one of the requester's receive requests.
     Immediate,
     /// By a [`StatusWord`], which the requester polls.
-    Word(Remote),
+    Word(RemoteAddress),
     /// By WRITE WITH IMMEDIATE. If that WRITE does not carry all results, a [`StatusWord`] is
     /// written before it, which has the length of all.
-    Both(Remote),
+    Both(RemoteAddress),
 }
 
 /// The header before a kernel's own parameters.
@@ -57,7 +57,7 @@ pub struct Header {
     /// Bytes of parameters behind the header.
     pub params_len: u16,
     /// The requester's buffer for the results.
-    pub to: Remote,
+    pub to: RemoteAddress,
     /// Bytes of that buffer.
     pub max_len: u32,
     /// The requester's number for the call, which comes back in the answer.
@@ -89,8 +89,8 @@ impl Header {
         let notify = match head[0] {
             0 => Notify::Nothing,
             1 => Notify::Immediate,
-            2 => Notify::Word(Remote { addr: u64_at(24), rkey: u32_at(20) }),
-            3 => Notify::Both(Remote { addr: u64_at(24), rkey: u32_at(20) }),
+            2 => Notify::Word(RemoteAddress { addr: u64_at(24), rkey: u32_at(20) }),
+            3 => Notify::Both(RemoteAddress { addr: u64_at(24), rkey: u32_at(20) }),
             _ => return Err(BadHeader::Flags),
         };
         if head[1] > 1 {
@@ -100,7 +100,7 @@ impl Header {
             notify,
             local: head[1] == 1,
             params_len: u16::from_le_bytes([head[2], head[3]]),
-            to: Remote { addr: u64_at(8), rkey: u32_at(4) },
+            to: RemoteAddress { addr: u64_at(8), rkey: u32_at(4) },
             max_len: u32_at(16),
             cookie: u64_at(32),
         };
@@ -112,10 +112,10 @@ impl Header {
     pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
         let word = match self.notify {
-            Notify::Nothing => Remote::default(),
+            Notify::Nothing => RemoteAddress::default(),
             Notify::Immediate => {
                 out[0] = 1;
-                Remote::default()
+                RemoteAddress::default()
             }
             Notify::Word(at) => {
                 out[0] = 2;
@@ -274,10 +274,10 @@ mod tests {
 
     fn header() -> Header {
         Header {
-            notify: Notify::Word(Remote { addr: 0x1122_3344_5566_7788, rkey: 0x99AA_BBCC }),
+            notify: Notify::Word(RemoteAddress { addr: 0x1122_3344_5566_7788, rkey: 0x99AA_BBCC }),
             local: false,
             params_len: 3,
-            to: Remote { addr: 0x0102_0304_0506_0708, rkey: 0x0A0B_0C0D },
+            to: RemoteAddress { addr: 0x0102_0304_0506_0708, rkey: 0x0A0B_0C0D },
             max_len: 64,
             cookie: 42,
         }

@@ -9,7 +9,7 @@ use crate::card::Card;
 use crate::counters::Counters;
 use crate::memory::key::{Access, AccessError, Key, Pd, Scope};
 use crate::memory::{Memory, MemoryFault};
-use crate::queue::Remote;
+use crate::queue::RemoteAddress;
 use crate::time::Time;
 use crate::transmit::Segment;
 
@@ -31,7 +31,7 @@ pub struct WriteOut {
     /// The protection domain that the queue pair must belong to.
     pub pd: Pd,
     /// The target at the peer.
-    pub to: Remote,
+    pub to: RemoteAddress,
     /// The bytes to write.
     pub data: Payload,
     /// A number that comes back in [`super::Kernels::sent`]. The two highest are reserved for the
@@ -209,8 +209,8 @@ impl KernelIo<'_> {
         reply.status.count(&mut self.card.counters);
         let Reply { status, offset, data } = reply;
         let header = &call.header;
-        let Remote { addr, rkey } = header.to;
-        let to = Remote { addr: addr.wrapping_add(u64::from(offset)), rkey };
+        let RemoteAddress { addr, rkey } = header.to;
+        let to = RemoteAddress { addr: addr.wrapping_add(u64::from(offset)), rkey };
         let len = offset.saturating_add(data.len());
         let word = StatusWord { cookie: header.cookie, len, status };
         if header.local {
@@ -235,7 +235,7 @@ impl KernelIo<'_> {
     }
 
     /// Ends a local call: its results are written to this host's memory.
-    fn reply_here(&mut self, call: &Call, to: Remote, data: Payload, mut word: StatusWord) {
+    fn reply_here(&mut self, call: &Call, to: RemoteAddress, data: Payload, mut word: StatusWord) {
         let key = (to.rkey, call.pd);
         let written = match &data {
             Payload::None => Ok(()),

@@ -3,7 +3,7 @@
 use super::call::{CallStatus, StatusWord};
 use crate::buffer::Buffer;
 use crate::memory::key::{Key, Pd};
-use crate::queue::{Remote, Status};
+use crate::queue::{RemoteAddress, Status};
 
 /// The bytes that a kernel sends.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +62,7 @@ impl Payload {
 pub(crate) struct Posted {
     pub(crate) qpn: u32,
     pub(crate) pd: Pd,
-    pub(crate) to: Remote,
+    pub(crate) to: RemoteAddress,
     pub(crate) data: Payload,
     pub(crate) then: Then,
     pub(crate) token: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Posted {
 pub(crate) enum Then {
     Nothing,
     Immediate { cookie: u64, status: CallStatus },
-    Word { at: Remote, word: StatusWord },
+    Word { at: RemoteAddress, word: StatusWord },
 }
 
 /// The token of messages whose end is reported to no kernel.

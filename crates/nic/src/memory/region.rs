@@ -113,7 +113,7 @@ pub(super) struct Region {
     pub(super) null: bool,
     /// The kernel that WRITEs into the region pass; zero for none.
     tap: u32,
-    /// There may be passes for it ([`crate::nic::Pass`]).
+    /// There may be passes for it (`nic/passes.rs`).
     passed: bool,
     pub(super) pages: PageTable,
 }

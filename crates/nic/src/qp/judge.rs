@@ -1,4 +1,5 @@
-//! Checks of an element before it is sent, and the requests that need no packet.
+//! Checks of an element before it is sent, and the requests that need no packet. (A peer's requests
+//! are judged in [`super::responder`].)
 //!
 //! The element is the application's, not the peer's: what is wrong with it completes with an error
 //! and is never sent. [`super::requester`] sends what passes.

@@ -88,7 +88,7 @@ pub struct Sge {
 
 /// Remote memory: an address and the key that opens it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Remote {
+pub struct RemoteAddress {
     /// Address, as the peer registered it.
     pub addr: u64,
     /// The peer's key.
@@ -135,19 +135,19 @@ pub enum SendOp {
     /// RDMA WRITE, perhaps with immediate data.
     Write {
         /// Target.
-        to: Remote,
+        to: RemoteAddress,
         /// Immediate data.
         imm: Option<u32>,
     },
     /// RDMA READ into the request's entries.
     Read {
         /// Source.
-        from: Remote,
+        from: RemoteAddress,
     },
     /// Replaces a 64-bit word if it equals `compare`. The word's former value comes back.
     CompareSwap {
         /// The word, 8-byte aligned.
-        at: Remote,
+        at: RemoteAddress,
         /// The value to compare with.
         compare: u64,
         /// The value to swap in.
@@ -156,7 +156,7 @@ pub enum SendOp {
     /// Adds to a 64-bit word. The word's former value comes back.
     FetchAdd {
         /// The word, 8-byte aligned.
-        at: Remote,
+        at: RemoteAddress,
         /// The value to add, modulo 2^64.
         add: u64,
     },
@@ -166,7 +166,7 @@ pub enum SendOp {
         /// The calculation.
         calc: Calc,
         /// The word, 8-byte aligned.
-        at: Remote,
+        at: RemoteAddress,
         /// The second operand.
         operand: u64,
     },
@@ -221,13 +221,13 @@ pub enum SendOp {
     /// RDMA WRITE of the request's data, 8 bytes, at once: no reader sees a part of them (RC only).
     AtomicWrite {
         /// The word, 8-byte aligned.
-        to: Remote,
+        to: RemoteAddress,
     },
     /// Waits until earlier writes are visible, or survive a loss of power (RC only). The request
     /// has no data.
     Flush {
         /// The first byte of the range.
-        at: Remote,
+        at: RemoteAddress,
         /// Bytes of the range.
         len: u32,
         /// What is guaranteed.
@@ -505,7 +505,7 @@ impl Fields {
         let operand32 = |low: u32| u64::from(low) | u64::from(inline_len) << 32;
         let fields =
             |opcode, remote, key, operand| Fields { opcode, remote, key, operand, compare: None };
-        let at = |opcode, to: Remote, operand| fields(opcode, to.addr, to.rkey, operand);
+        let at = |opcode, to: RemoteAddress, operand| fields(opcode, to.addr, to.rkey, operand);
         match *op {
             SendOp::Send { imm, to } => {
                 let opcode = if imm.is_some() { Opcode::SendImm } else { Opcode::Send };
@@ -610,7 +610,7 @@ mod tests {
         let sges = sges(6);
         let request = SendRequest {
             wr_id: 0xABCD,
-            op: SendOp::Write { to: Remote { addr: 9, rkey: 8 }, imm: Some(5) },
+            op: SendOp::Write { to: RemoteAddress { addr: 9, rkey: 8 }, imm: Some(5) },
             data: Data::Sges(&sges),
             flags: SendFlags::SIGNALED | SendFlags::FENCE,
         };
@@ -632,7 +632,7 @@ mod tests {
         encode_send(&none(SendOp::BindMw { key: 9, to }), 0, &mut raw).unwrap();
         let e = Element::parse(&raw).unwrap();
         assert_eq!((e.opcode, e.key, e.binding(), e.len), (Opcode::BindMw, 9, to, 0));
-        let (at, kind) = (Remote { addr: 5, rkey: 6 }, FlushKind::default());
+        let (at, kind) = (RemoteAddress { addr: 5, rkey: 6 }, FlushKind::default());
         let kind = FlushKind { persistent: true, whole_region: true, ..kind };
         encode_send(&none(SendOp::Flush { at, len: 77, kind }), 0xABCDEF, &mut raw).unwrap();
         let e = Element::parse(&raw).unwrap();

@@ -22,7 +22,7 @@ pub use completion::{
 };
 pub use element::{
     BadElement, Data, ELEMENT_LEN, FlushKind, INLINE_FIRST, MAX_INLINE, MAX_MESSAGE, MAX_SGE,
-    RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
+    RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
 pub use opcode::Opcode;
 pub use ring::{RingInit, with_room};

@@ -3,7 +3,8 @@
 //! The layouts are those of InfiniBand volume 1, chapter 9 (Transport Layer); XRCETH is annex
 //! A14's, FETH annex A19's. All fields are big-endian on the wire. `parse` takes an array of the
 //! header's length, so it cannot fail: lengths are checked once, in [`super::packet`]. Reserved
-//! bits are sent as zero and ignored on arrival.
+//! bits are sent as zero and ignored on arrival. What the codes of acknowledges mean is said where
+//! they are obeyed: how long an `RNR` asks to wait is in `qp/retry.rs`.
 
 use crate::psn::Psn;
 
@@ -267,7 +268,7 @@ pub enum Syndrome {
     },
     /// Receiver not ready: wait as long as the timer code says.
     Rnr {
-        /// Index into the RNR timer table, 5 bits: see `qp::rnr_delay`.
+        /// Index into the RNR timer table, 5 bits: see `rnr_delay` in `qp/retry.rs`.
         timer: u8,
     },
     /// Negative.

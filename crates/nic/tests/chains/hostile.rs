@@ -159,7 +159,7 @@ fn memory_deregistered_under_a_running_chain() {
         let keep = rig.key;
         let (rkey, lkey) =
             if status == Status::RemoteAccess { (doomed, keep) } else { (keep, doomed) };
-        let to = remora_nic::queue::Remote { addr: X + 64, rkey };
+        let to = remora_nic::queue::RemoteAddress { addr: X + 64, rkey };
         let from = remora_nic::queue::Sge { addr: X, len: 8, lkey };
         rig.post(qp, SendOp::Write { to, imm: None }, &[from]);
         rig.add(qp, qp.field(3, 16), 4);

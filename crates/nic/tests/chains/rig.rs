@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
+    Completion, Data, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Status,
 };
 use remora_nic::wire::Transport;
 use remora_nic::{
@@ -155,8 +156,8 @@ impl Rig {
         self.nic.modify_qp(self.now, &mut self.ram, qp.qpn, &attr).unwrap();
     }
 
-    pub(crate) fn remote(&self, addr: u64) -> Remote {
-        Remote { addr, rkey: self.key }
+    pub(crate) fn remote(&self, addr: u64) -> RemoteAddress {
+        RemoteAddress { addr, rkey: self.key }
     }
 
     pub(crate) fn sge(&self, addr: u64, len: u32) -> Sge {
@@ -182,7 +183,7 @@ impl Rig {
     /// Posts a WRITE to any address with any key.
     pub(crate) fn post_keys(&mut self, qp: Qp, (addr, rkey): (u64, Key), (from, len): (u64, u32)) {
         let from = self.sge(from, len);
-        self.post(qp, SendOp::Write { to: Remote { addr, rkey }, imm: None }, &[from]);
+        self.post(qp, SendOp::Write { to: RemoteAddress { addr, rkey }, imm: None }, &[from]);
     }
 
     pub(crate) fn compare_swap(&mut self, qp: Qp, at: u64, compare: u64, swap: u64) {

@@ -10,7 +10,7 @@ use core::task::{self, Poll, RawWaker, RawWakerVTable, Waker};
 use core::time::Duration;
 
 use remora_nic::kernel::{Payload, WriteOut};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 
 use super::invocation::{Invocation, OBJECT_MAX, Wait};
 use super::pool::CHUNK;
@@ -281,7 +281,7 @@ impl Context {
     pub fn send_to(
         &self,
         qpn: u32,
-        to: Remote,
+        to: RemoteAddress,
         bytes: &[u8],
     ) -> impl Future<Output = Result<(), CallStatus>> {
         leaf(move |turn| {

@@ -2,7 +2,7 @@
 //! it.)
 
 use remora_nic::kernel::{Call, KernelIo, Payload, WriteOut};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_nic::{Key, Pd, Time};
 
 use super::CallStatus;
@@ -192,8 +192,8 @@ pub(super) fn flush(
     }
     let data = invocation.take_rest(buffers);
     let len = data.len();
-    let Remote { addr, rkey } = invocation.call.header.to;
-    let to = Remote { addr: addr.wrapping_add(invocation.written.into()), rkey };
+    let RemoteAddress { addr, rkey } = invocation.call.header.to;
+    let to = RemoteAddress { addr: addr.wrapping_add(invocation.written.into()), rkey };
     let (qpn, pd): (u32, Pd) = (invocation.call.qpn, invocation.call.pd);
     let sent = io.write_out(WriteOut { qpn, pd, to, data, token: id.into() });
     if sent.is_ok() {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use remora_nic::qp::State;
 use remora_nic::queue::{
-    Completion, Data, Opcode, Remote, SendFlags, SendOp, SendRequest, WorkKind,
+    Completion, Data, Opcode, RemoteAddress, SendFlags, SendOp, SendRequest, WorkKind,
 };
 use remora_nic::{Access, Key, Pd};
 
@@ -91,7 +91,7 @@ struct Attempts {
 
 /// What a request moves.
 struct Move<'a> {
-    remote: Remote,
+    remote: RemoteAddress,
     /// It reads the peer's memory, and does not write it.
     reads: bool,
     local: Local<'a>,
@@ -288,7 +288,7 @@ impl Attached {
     fn carry_out(
         &mut self,
         qpn: u32,
-        (remote, reads): (Remote, bool),
+        (remote, reads): (RemoteAddress, bool),
         request: &SendRequest<'_>,
     ) -> bool {
         let Attached { queue_pairs, completion_queues, passes, clock, .. } = self;

@@ -16,9 +16,9 @@ use crate::commands::{Command, Wire};
 use crate::event::never;
 use crate::live::DeviceInfo;
 use crate::message::{
-    Answer, CompletionQueuePlace, Description, Hello, Keep, KernelAnswer, KernelRequest, Loan,
-    MessageError, MessageSocket, Object, OpenXrcd, Opened, Pass, Request, Ticket, Welcome,
-    XrcdError, decode, encode, greeting, parse_answer_to_greeting,
+    Answer, ClientRequest, CompletionQueuePlace, Description, Hello, Keep, KernelAnswer,
+    KernelRequest, Loan, MessageError, MessageSocket, Object, OpenXrcd, Opened, Pass, Ticket,
+    Welcome, XrcdError, decode, encode, greeting, parse_answer_to_greeting,
 };
 use crate::shared::{Arena, ArenaError, Gates};
 
@@ -294,7 +294,7 @@ impl Session {
     /// Asks, and gives the answer to `read`; `None` if the session is over.
     fn ask<R>(
         &mut self,
-        request: &Request<'_>,
+        request: &ClientRequest<'_>,
         descriptors: &[BorrowedFd<'_>],
         read: impl FnOnce(Answer<'_>) -> Option<R>,
     ) -> Option<R> {
@@ -304,7 +304,7 @@ impl Session {
     /// As [`Session::ask`], with the descriptors that come with the answer.
     fn ask_for<R>(
         &mut self,
-        request: &Request<'_>,
+        request: &ClientRequest<'_>,
         descriptors: &[BorrowedFd<'_>],
         read: impl FnOnce(Answer<'_>, Vec<OwnedFd>) -> Option<R>,
     ) -> Option<R> {
@@ -352,7 +352,7 @@ impl Session {
 
     /// Where a completion queue lies in the arena.
     pub(crate) fn completion_queue(&mut self, cq: u32) -> Option<CompletionQueuePlace> {
-        self.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
+        self.ask(&ClientRequest::CompletionQueue(cq), &[], |answer| match answer {
             Answer::CompletionQueue(place) => Some(place),
             _ => None,
         })
@@ -360,7 +360,7 @@ impl Session {
 
     /// Objects of the session behind this one, and whether there are others behind those.
     fn objects(&mut self, behind: Object) -> Option<(Vec<Object>, bool)> {
-        self.ask(&Request::Objects(behind), &[], |answer| match answer {
+        self.ask(&ClientRequest::Objects(behind), &[], |answer| match answer {
             Answer::Objects { objects, more } => Some((objects, more)),
             _ => None,
         })
@@ -368,7 +368,7 @@ impl Session {
 
     /// How an object was made, and the file of its memory.
     pub(crate) fn describe(&mut self, object: Object) -> Option<(Description, Option<OwnedFd>)> {
-        self.ask_for(&Request::Describe(object), &[], |answer, came| match answer {
+        self.ask_for(&ClientRequest::Describe(object), &[], |answer, came| match answer {
             Answer::Described(description) => Some((description?, came.into_iter().next())),
             _ => None,
         })
@@ -376,7 +376,7 @@ impl Session {
 
     /// Lends memory to the card; returns its number.
     pub(crate) fn lend(&mut self, loan: Loan, file: Option<BorrowedFd<'_>>) -> Option<u32> {
-        self.ask(&Request::Lend(loan), file.as_slice(), |answer| match answer {
+        self.ask(&ClientRequest::Lend(loan), file.as_slice(), |answer| match answer {
             Answer::Lent(number) => Some(number),
             _ => None,
         })
@@ -391,7 +391,7 @@ impl Session {
         request: &KernelRequest,
         module: Option<BorrowedFd<'_>>,
     ) -> Result<KernelAnswer, String> {
-        let request = Request::Kernel(request.clone());
+        let request = ClientRequest::Kernel(request.clone());
         self.refusal = None;
         let answer = self.ask(&request, module.as_slice(), |answer| match answer {
             Answer::Kernel(answer) => Some(answer),
@@ -405,7 +405,7 @@ impl Session {
 
     /// Opens the XRC domain that a file names.
     pub(crate) fn open_xrcd(&mut self, how: OpenXrcd, file: BorrowedFd<'_>) -> Opened {
-        let opened = self.ask(&Request::OpenXrcd(how), &[file], |answer| match answer {
+        let opened = self.ask(&ClientRequest::OpenXrcd(how), &[file], |answer| match answer {
             Answer::Xrcd(opened) => Some(opened),
             _ => None,
         });
@@ -414,13 +414,13 @@ impl Session {
 
     /// Lends memory by passes, too, by these gates; returns whether the daemon agrees.
     pub(crate) fn share_gates(&mut self, gates: BorrowedFd<'_>) -> bool {
-        self.ask(&Request::Gates, &[gates], |_| Some(())).is_some()
+        self.ask(&ClientRequest::Gates, &[gates], |_| Some(())).is_some()
     }
 
     /// Asks for a pass for requests of a queue pair with this key of its peer's, and for the files
     /// of the gates and of the memory.
     pub(crate) fn pass(&mut self, qpn: u32, key: Key) -> Option<(Pass, [OwnedFd; 2])> {
-        self.ask_for(&Request::Pass { qpn, key }, &[], |answer, came| match answer {
+        self.ask_for(&ClientRequest::Pass { qpn, key }, &[], |answer, came| match answer {
             Answer::Pass(Some(pass)) => Some((pass, came.try_into().ok()?)),
             _ => None,
         })
@@ -428,19 +428,20 @@ impl Session {
 
     /// Tells of successful completions of requests that this process has carried out itself.
     pub(crate) fn counted(&mut self, cq: u32, count: u64) {
-        self.ask(&Request::Counted { cq, count }, &[], |_| Some(()));
+        self.ask(&ClientRequest::Counted { cq, count }, &[], |_| Some(()));
     }
 
     /// Takes lent memory back; returns whether the daemon has given it back, or has gone.
     pub(crate) fn take_back(&mut self, number: u32) -> bool {
-        self.ask(&Request::TakeBack(number), &[], |_| Some(())).is_some() || self.over.is_some()
+        self.ask(&ClientRequest::TakeBack(number), &[], |_| Some(())).is_some()
+            || self.over.is_some()
     }
 }
 
 impl Wire for Session {
     fn call<R: DeserializeOwned>(&mut self, command: &Command<'_>) -> Option<R> {
         let bytes = encode(command);
-        self.ask(&Request::Command(&bytes), &[], |answer| match answer {
+        self.ask(&ClientRequest::Command(&bytes), &[], |answer| match answer {
             Answer::Result(bytes) => decode(bytes).ok(),
             _ => None,
         })

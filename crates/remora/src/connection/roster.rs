@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::{Connection, ConnectionEnd};
 use remora_nic::qp::State;
-use remora_nic::queue::{Completion, Data, Remote, SendFlags, SendOp, SendRequest, Status};
+use remora_nic::queue::{Completion, Data, RemoteAddress, SendFlags, SendOp, SendRequest, Status};
 
 /// How often a silent client is probed.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
@@ -158,7 +158,7 @@ impl<T> Client<T> {
     }
 
     fn probe(&mut self, id: u64, now: Instant) {
-        let op = SendOp::Write { to: Remote { addr: 0, rkey: 0 }, imm: None };
+        let op = SendOp::Write { to: RemoteAddress { addr: 0, rkey: 0 }, imm: None };
         let empty = Data::Inline(&[]);
         let probe = SendRequest { wr_id: id, op, data: empty, flags: SendFlags::SIGNALED };
         self.probed = now;

@@ -1,4 +1,9 @@
 //! A secret by which a server admits clients.
+//!
+//! Servers compare it with what a client shows when it connects: `remora node` in
+//! `command/src/node/server.rs` (and, to load kernels, in `kernels.rs` beside it), the store in
+//! `store/src/way/door.rs` and, for memcached's clients, `store/src/front/memcached/session.rs`, a
+//! group's nodes in `cluster/src/door.rs`.
 
 use std::fmt;
 use std::str::FromStr;

@@ -218,7 +218,7 @@ impl Server {
         pid: i32,
         keep: Keep,
     ) -> Result<(), Refusal> {
-        // Who got in beside the former client does not do so beside this one.
+        // What got in beside the former client does not get in beside this one.
         let share = new_token()?;
         let held = self.sessions.get_mut(&session).ok_or(NO_SUCH_SESSION)?;
         // The former client may still look at its pipe, and would take wake-ups from this one.

@@ -19,7 +19,7 @@ use crate::commands::{Command, dispatch};
 use crate::driver::Own;
 use crate::impair::Impairments;
 use crate::message::{
-    Answer, CardInfo, DmaRequest, Keep, KernelAnswer, Loan, Object, PassStatus, Request,
+    Answer, CardInfo, ClientRequest, DmaRequest, Keep, KernelAnswer, Loan, Object, PassStatus,
     SessionStatus, StatusPage, decode, encode,
 };
 
@@ -61,7 +61,7 @@ impl Server {
         message: &[u8],
         descriptors: Vec<OwnedFd>,
     ) -> Then {
-        let request = match decode::<Request<'_>>(message) {
+        let request = match decode::<ClientRequest<'_>>(message) {
             Ok(request) => request,
             Err(error) => return Then::Drop(error.to_string()),
         };
@@ -70,22 +70,24 @@ impl Server {
             return self.send(number, &Answer::Refused(NOT_FOR_MACHINES), &[]);
         }
         let done = match request {
-            Request::Command(bytes) => return self.command(number, bytes),
-            Request::Lend(loan) => self.lend(number, loan, descriptors).map(Answer::Lent),
-            Request::TakeBack(lent) => self.take_back(number, lent).map(|()| Answer::Done),
-            Request::CompletionQueue(cq) => {
+            ClientRequest::Command(bytes) => return self.command(number, bytes),
+            ClientRequest::Lend(loan) => self.lend(number, loan, descriptors).map(Answer::Lent),
+            ClientRequest::TakeBack(lent) => self.take_back(number, lent).map(|()| Answer::Done),
+            ClientRequest::CompletionQueue(cq) => {
                 let place = self
                     .with(number, |driver, slot| driver.engine.as_deref_mut()?.cq_place(slot, cq));
                 let place = place.flatten().ok_or_else(|| "no such completion queue".to_owned());
                 place.map(Answer::CompletionQueue)
             }
-            Request::Describe(object) => return self.describe(number, object),
-            Request::Objects(behind) => Ok(self.objects(number, behind)),
-            Request::Gates => self.share_gates(number, descriptors).map(|()| Answer::Done),
-            Request::Pass { qpn, key } => return self.answer_pass(number, qpn, key),
-            Request::Counted { cq, count } => self.counted(number, cq, count),
-            Request::OpenXrcd(how) => self.open_xrcd(number, how, descriptors).map(Answer::Xrcd),
-            Request::Keep(keep) => match self.held(number) {
+            ClientRequest::Describe(object) => return self.describe(number, object),
+            ClientRequest::Objects(behind) => Ok(self.objects(number, behind)),
+            ClientRequest::Gates => self.share_gates(number, descriptors).map(|()| Answer::Done),
+            ClientRequest::Pass { qpn, key } => return self.answer_pass(number, qpn, key),
+            ClientRequest::Counted { cq, count } => self.counted(number, cq, count),
+            ClientRequest::OpenXrcd(how) => {
+                self.open_xrcd(number, how, descriptors).map(Answer::Xrcd)
+            }
+            ClientRequest::Keep(keep) => match self.held(number) {
                 Some(slot) => {
                     let keep = self.policy.rule(self.sessions[&slot].uid).keep(keep);
                     self.sessions.entry(slot).and_modify(|held| held.keep = keep);
@@ -94,17 +96,17 @@ impl Server {
                 }
                 None => Err(NO_SESSION.to_owned()),
             },
-            Request::Status(from) => Ok(Answer::Status(self.status(number, from))),
-            Request::Regions(session, from) => Ok(self.regions(number, session, from)),
-            Request::Passes => Ok(Answer::Passes(self.passes(number))),
-            Request::DmaClients(from) => Ok(self.dma_clients(number, from)),
-            Request::Kernel(request) => match self.kernel(number, request, descriptors) {
+            ClientRequest::Status(from) => Ok(Answer::Status(self.status(number, from))),
+            ClientRequest::Regions(session, from) => Ok(self.regions(number, session, from)),
+            ClientRequest::Passes => Ok(Answer::Passes(self.passes(number))),
+            ClientRequest::DmaClients(from) => Ok(self.dma_clients(number, from)),
+            ClientRequest::Kernel(request) => match self.kernel(number, request, descriptors) {
                 Some(done) => done.map(Answer::Kernel),
                 None => return Then::Stay,
             },
-            Request::Dma(request) => return self.dma(number, request, descriptors),
-            Request::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
-            Request::Impair(text) => self.impair(number, text).map(|()| Answer::Done),
+            ClientRequest::Dma(request) => return self.dma(number, request, descriptors),
+            ClientRequest::Evict(name) => self.evict(number, name).map(|()| Answer::Done),
+            ClientRequest::Impair(text) => self.impair(number, text).map(|()| Answer::Done),
         };
         match done {
             Ok(answer) => self.send(number, &answer, &[]),
@@ -429,15 +431,15 @@ const NOT_FOR_MACHINES: &str = "the program is in a virtual machine, which uses 
 /// May a client in a virtual machine ask this? It commands its own session. What concerns the
 /// process that `pid` names, which is not the guest's, or other sessions, or the daemon, is not
 /// for it.
-fn is_for_machines(request: &Request<'_>) -> bool {
+fn is_for_machines(request: &ClientRequest<'_>) -> bool {
     matches!(
         request,
-        Request::Command(_)
-            | Request::CompletionQueue(_)
-            | Request::Describe(_)
-            | Request::Objects(_)
-            | Request::Keep(_)
-            | Request::Kernel(_)
+        ClientRequest::Command(_)
+            | ClientRequest::CompletionQueue(_)
+            | ClientRequest::Describe(_)
+            | ClientRequest::Objects(_)
+            | ClientRequest::Keep(_)
+            | ClientRequest::Kernel(_)
     )
 }
 

@@ -20,7 +20,7 @@ use crate::event::Event;
 use crate::memory::Buffer;
 use crate::memory::memfd::MapError;
 use crate::message::{
-    Answer, DmaAnswer, DmaChannelRow, DmaRequest, Loan, MessageError, Request, encode,
+    Answer, ClientRequest, DmaAnswer, DmaChannelRow, DmaRequest, Loan, MessageError, encode,
 };
 
 /// The card memory that a daemon has for this user, and the engine that reaches it.
@@ -262,7 +262,7 @@ fn ask(
     request: DmaRequest,
     with: &[BorrowedFd<'_>],
 ) -> Result<(DmaAnswer, Vec<OwnedFd>), DmaError> {
-    let message = encode(&Request::Dma(request));
+    let message = encode(&ClientRequest::Dma(request));
     Ok(daemon.exchange_with(&message, with, |answer| match answer {
         Answer::Dma(answer) => Some(answer),
         _ => None,

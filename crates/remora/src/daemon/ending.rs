@@ -1,5 +1,5 @@
-//! The end of a session (the daemon's own is in `server`): everything that it has made is
-//! destroyed, in order.
+//! The end of a session: everything that it has made is destroyed, in order. (When it comes is
+//! decided in `server`, whose `expire` looks for it. The daemon's own end is there, too.)
 //!
 //! The caller holds the driver's lock for some objects at a time, so that a session with many does
 //! not silence the others.

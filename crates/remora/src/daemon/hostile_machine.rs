@@ -11,7 +11,7 @@ use super::ivshmem::{Machine, MachineDevice, Qemu};
 use super::server::{Server, ServerOptions};
 use crate::device::DeviceOptions;
 use crate::memory::Buffer;
-use crate::message::{Hello, Request, encode, greeting};
+use crate::message::{ClientRequest, Hello, encode, greeting};
 use crate::shared::{MAILBOX, MailboxClient};
 
 /// Steps that one input makes at most.
@@ -65,7 +65,7 @@ fn step(memory: &Buffer, mailbox: &mut MailboxClient, what: u8, bytes: &[u8]) {
     let sent = match what % 6 {
         0 => mailbox.greet(&greeting(&Hello::default())),
         1 => mailbox.greet(&[&greeting(&Hello::default())[..6], bytes].concat()),
-        2 => mailbox.send(&encode(&Request::Command(bytes))),
+        2 => mailbox.send(&encode(&ClientRequest::Command(bytes))),
         3 => mailbox.send(bytes),
         // Anywhere in the mailbox, and anywhere at all.
         kind => {

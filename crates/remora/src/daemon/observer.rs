@@ -9,9 +9,9 @@ use thiserror::Error;
 
 use crate::impair::{Direction, ImpairCounters};
 use crate::message::{
-    Answer, CardInfo, DaemonPlace, DmaClientStatus, Hello, MessageError, MessageSocket, PassStatus,
-    RegionStatus, Request, SessionStatus, StatusPage, encode, greeting, parse_answer_to_greeting,
-    place,
+    Answer, CardInfo, ClientRequest, DaemonPlace, DmaClientStatus, Hello, MessageError,
+    MessageSocket, PassStatus, RegionStatus, SessionStatus, StatusPage, encode, greeting,
+    parse_answer_to_greeting, place,
 };
 
 /// How long a daemon has for an answer.
@@ -120,7 +120,7 @@ impl Observer {
     /// See [`ObserveError`].
     pub fn status(&self) -> Result<Status, ObserveError> {
         let StatusPage { card, impaired, is_impaired, sessions, .. } = self.sessions()?;
-        let passes = self.exchange(&encode(&Request::Passes), |answer| match answer {
+        let passes = self.exchange(&encode(&ClientRequest::Passes), |answer| match answer {
             Answer::Passes(passes) => Some(passes),
             _ => None,
         })?;
@@ -134,10 +134,11 @@ impl Observer {
     fn sessions(&self) -> Result<StatusPage, ObserveError> {
         let (mut sessions, mut from) = (Vec::new(), 0);
         loop {
-            let page = self.exchange(&encode(&Request::Status(from)), |answer| match answer {
-                Answer::Status(page) => Some(page),
-                _ => None,
-            })?;
+            let page =
+                self.exchange(&encode(&ClientRequest::Status(from)), |answer| match answer {
+                    Answer::Status(page) => Some(page),
+                    _ => None,
+                })?;
             sessions.extend(page.sessions.iter().cloned());
             let last = sessions.last().map(|last: &SessionStatus| last.session);
             match behind(from, last, page.more) {
@@ -154,7 +155,7 @@ impl Observer {
     pub fn regions(&self, session: u32) -> Result<Vec<RegionStatus>, ObserveError> {
         let (mut regions, mut from) = (Vec::new(), 0);
         loop {
-            let ask = encode(&Request::Regions(session, from));
+            let ask = encode(&ClientRequest::Regions(session, from));
             let (page, more) = self.exchange(&ask, |answer| match answer {
                 Answer::Regions { regions, more } => Some((regions, more)),
                 _ => None,
@@ -171,7 +172,7 @@ impl Observer {
     fn dma_clients(&self) -> Result<Vec<DmaClientStatus>, ObserveError> {
         let (mut clients, mut from) = (Vec::new(), 0);
         loop {
-            let ask = encode(&Request::DmaClients(from));
+            let ask = encode(&ClientRequest::DmaClients(from));
             let (page, more) = self.exchange(&ask, |answer| match answer {
                 Answer::DmaClients { clients, more } => Some((clients, more)),
                 _ => None,
@@ -192,7 +193,7 @@ impl Observer {
     /// There is no such session that this user may end, several are meant, or as for
     /// [`Observer::status`].
     pub fn evict(&self, name: &str) -> Result<(), ObserveError> {
-        self.exchange(&encode(&Request::Evict(name)), |answer| match answer {
+        self.exchange(&encode(&ClientRequest::Evict(name)), |answer| match answer {
             Answer::Done => Some(()),
             _ => None,
         })
@@ -203,7 +204,7 @@ impl Observer {
     /// # Errors
     /// This user may not, the text is no impairment, or as for [`Observer::status`].
     pub fn impair(&self, text: &str) -> Result<(), ObserveError> {
-        self.exchange(&encode(&Request::Impair(text)), |answer| match answer {
+        self.exchange(&encode(&ClientRequest::Impair(text)), |answer| match answer {
             Answer::Done => Some(()),
             _ => None,
         })

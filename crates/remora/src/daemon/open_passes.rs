@@ -86,8 +86,8 @@ impl Passes {
         self.owners.get(&owner).map(|owner| owner.file.as_fd())
     }
 
-    /// The file of the gates by which others reached a session's memory before, all shut now: one
-    /// who takes the session over waits until nobody is within.
+    /// The file of the gates by which others reached a session's memory before, all shut now: a
+    /// client that takes the session over waits until nobody is within.
     pub(crate) fn former_file(&self, owner: u16) -> Option<BorrowedFd<'_>> {
         self.former.get(&owner).map(|owner| owner.file.as_fd())
     }

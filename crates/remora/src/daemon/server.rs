@@ -104,6 +104,34 @@ pub enum ServeError {
 }
 
 /// A card that serves other processes.
+///
+/// ```
+/// use std::os::unix::net::UnixStream;
+/// use std::thread;
+///
+/// use remora::daemon::{Server, ServerOptions};
+/// use remora::prelude::*;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let name = format!("remora-server-{}.sock", std::process::id());
+/// # let socket = std::env::temp_dir().join(name);
+/// let card = DeviceOptions::new().embedded().open()?;
+/// let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+/// let mut server = Server::new(card, options)?;
+/// // It serves until the other end of this is closed.
+/// let (open, stop) = UnixStream::pair()?;
+/// let serving = thread::spawn(move || server.run(&stop));
+///
+/// // Any number of programs, this one among them, open devices that use the card.
+/// let device = DeviceOptions::new().attach(&socket).open()?;
+/// assert!(device.is_attached());
+///
+/// drop(device);
+/// drop(open);
+/// serving.join().expect("the server does not panic")?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Server {
     pub(super) device: Device,

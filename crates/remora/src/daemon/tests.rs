@@ -22,8 +22,8 @@ use crate::dma::MemoryKind;
 use crate::event::Event;
 use crate::memory::Buffer;
 use crate::message::{
-    Answer, Hello, Keep, Loan, MessageError, MessageSocket, Object, Request, RingPlace, StatusPage,
-    VERSION, Welcome, decode, encode, greeting, parse_answer_to_greeting,
+    Answer, ClientRequest, Hello, Keep, Loan, MessageError, MessageSocket, Object, RingPlace,
+    StatusPage, VERSION, Welcome, decode, encode, greeting, parse_answer_to_greeting,
 };
 use crate::shared::{Arena, CompletionConsumer, EventConsumer, WorkQueue, WorkQueueState};
 use crate::{Device, DeviceOptions};
@@ -152,7 +152,7 @@ impl Asker {
 
     fn ask<R>(
         &self,
-        request: &Request<'_>,
+        request: &ClientRequest<'_>,
         with: &[BorrowedFd<'_>],
         read: impl FnOnce(Answer<'_>) -> R,
     ) -> R {
@@ -164,7 +164,7 @@ impl Asker {
     fn status(&self) -> Vec<StatusPage> {
         let (mut pages, mut from) = (Vec::new(), 0);
         loop {
-            let page = self.ask(&Request::Status(from), &[], |answer| match answer {
+            let page = self.ask(&ClientRequest::Status(from), &[], |answer| match answer {
                 Answer::Status(page) => page,
                 other => panic!("{other:?}"),
             });
@@ -177,7 +177,7 @@ impl Asker {
         }
     }
 
-    fn refusal(&self, request: &Request<'_>, with: &[BorrowedFd<'_>]) -> Option<String> {
+    fn refusal(&self, request: &ClientRequest<'_>, with: &[BorrowedFd<'_>]) -> Option<String> {
         self.ask(request, with, |answer| match answer {
             Answer::Refused(reason) => Some(reason.to_owned()),
             _ => None,
@@ -188,7 +188,7 @@ impl Asker {
 impl Wire for &Asker {
     fn call<R: DeserializeOwned>(&mut self, command: &Command<'_>) -> Option<R> {
         let bytes = encode(command);
-        self.ask(&Request::Command(&bytes), &[], |answer| match answer {
+        self.ask(&ClientRequest::Command(&bytes), &[], |answer| match answer {
             Answer::Result(bytes) => Some(decode(bytes).unwrap()),
             other => panic!("{other:?}"),
         })
@@ -239,7 +239,7 @@ impl Client {
     }
 
     fn lend(&self, loan: Loan, file: &OwnedFd) -> u32 {
-        self.asker.ask(&Request::Lend(loan), &[file.as_fd()], |answer| match answer {
+        self.asker.ask(&ClientRequest::Lend(loan), &[file.as_fd()], |answer| match answer {
             Answer::Lent(number) => number,
             other => panic!("{other:?}"),
         })
@@ -254,10 +254,11 @@ impl Client {
         let mut card = self.card();
         let cq = card.create_cq(16).unwrap();
         let made = card.create_qp(how(init(pd, cq))).unwrap();
-        let place = self.asker.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
-            Answer::CompletionQueue(place) => place,
-            other => panic!("{other:?}"),
-        });
+        let place =
+            self.asker.ask(&ClientRequest::CompletionQueue(cq), &[], |answer| match answer {
+                Answer::CompletionQueue(place) => place,
+                other => panic!("{other:?}"),
+            });
         let completions =
             CompletionConsumer::new(&self.arena, place.number, place.ring as usize, place.depth);
         Queues { made, cq, pd, completions, posted: 0 }
@@ -391,10 +392,10 @@ fn two_clients_move_bytes_without_a_call() {
     let beyond = Bytes { place: Place::Lent { number: la, offset: 8192 - 63 }, iova: 0, len: 64 };
     assert!(a.card().reg_mr(qa.pd, beyond, Access::all()).is_err());
     assert!(a.card().reg_mr(qa.pd, bytes(lb), Access::all()).is_err());
-    let refused = a.asker.refusal(&Request::TakeBack(la), &[]).unwrap();
+    let refused = a.asker.refusal(&ClientRequest::TakeBack(la), &[]).unwrap();
     assert!(refused.contains("1 regions"), "{refused}");
     a.card().dereg_mr(ka).unwrap();
-    assert_eq!(a.asker.refusal(&Request::TakeBack(la), &[]), None);
+    assert_eq!(a.asker.refusal(&ClientRequest::TakeBack(la), &[]), None);
     drop((a, b));
     daemon.wait_until_empty();
 }
@@ -593,7 +594,8 @@ fn quotas_are_kept() {
     let (file, _) = sealed(4096);
     let number = client.lend(Loan::Sealed, &file);
     let (large, _) = sealed(8192);
-    let refused = client.asker.refusal(&Request::Lend(Loan::Sealed), &[large.as_fd()]).unwrap();
+    let refused =
+        client.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[large.as_fd()]).unwrap();
     assert!(refused.contains("quota"), "{refused}");
     let bytes = |len| Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len };
     let key = card.reg_mr(pd, bytes(4096), Access::all()).unwrap();
@@ -634,11 +636,11 @@ fn what_is_no_client_is_sent_away() {
     client.asker.send(&[200; 64], &[]);
     assert!(client.asker.farewell().contains("cannot be read"));
     let client = daemon.client();
-    client.asker.send(&encode(&Request::Command(&[255; 9])), &[]);
+    client.asker.send(&encode(&ClientRequest::Command(&[255; 9])), &[]);
     assert!(client.asker.farewell().contains("command cannot be read"));
     // An observer commands nothing.
     let observer = daemon.observer();
-    observer.send(&encode(&Request::Command(&encode(&Command::AllocPd {}))), &[]);
+    observer.send(&encode(&ClientRequest::Command(&encode(&Command::AllocPd {}))), &[]);
     assert!(observer.farewell().contains("no session"));
     drop((client, observer));
     daemon.wait_until_empty();
@@ -652,12 +654,12 @@ fn descriptors_that_nobody_asked_for_are_closed() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let many = [writer.as_fd(); 16];
     for loan in [Loan::Sealed, Loan::File, Loan::Process, Loan::ProcessFile] {
-        assert!(client.asker.refusal(&Request::Lend(loan), &many).is_some());
-        assert!(client.asker.refusal(&Request::Lend(loan), &many[..1]).is_some());
+        assert!(client.asker.refusal(&ClientRequest::Lend(loan), &many).is_some());
+        assert!(client.asker.refusal(&ClientRequest::Lend(loan), &many[..1]).is_some());
     }
-    client.asker.send(&encode(&Request::Command(&encode(&Command::AllocPd {}))), &many);
+    client.asker.send(&encode(&ClientRequest::Command(&encode(&Command::AllocPd {}))), &many);
     client.asker.receive();
-    client.asker.send(&encode(&Request::Status(0)), &many);
+    client.asker.send(&encode(&ClientRequest::Status(0)), &many);
     client.asker.receive();
     drop(writer);
     let read = std::io::Read::read(&mut reader, &mut [0]);
@@ -668,7 +670,7 @@ fn descriptors_that_nobody_asked_for_are_closed() {
 fn a_client_that_does_not_read_is_dropped() {
     let daemon = Daemon::start();
     let client = daemon.client();
-    let request = encode(&Request::Status(0));
+    let request = encode(&ClientRequest::Status(0));
     // Until its requests are not taken any more, since it was dropped.
     let gone = (0..1_000_000).find_map(|_| match client.asker.socket.send(&request, &[]) {
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Some(()),
@@ -742,13 +744,13 @@ fn a_lease_ends() {
 fn an_observer_impairs_the_card() {
     let daemon = Daemon::start();
     let observer = daemon.observer();
-    let refused = observer.refusal(&Request::Impair("lose=1%"), &[]).unwrap();
+    let refused = observer.refusal(&ClientRequest::Impair("lose=1%"), &[]).unwrap();
     assert!(refused.contains("the names are loss"), "{refused}");
     let rules = || daemon.device.live.lock().as_own().unwrap().is_impaired();
     assert!(!rules());
-    assert_eq!(observer.refusal(&Request::Impair("loss=1%"), &[]), None);
+    assert_eq!(observer.refusal(&ClientRequest::Impair("loss=1%"), &[]), None);
     assert!(rules());
-    assert_eq!(observer.refusal(&Request::Impair("off"), &[]), None);
+    assert_eq!(observer.refusal(&ClientRequest::Impair("off"), &[]), None);
     assert!(!rules());
 }
 

@@ -1,8 +1,8 @@
 //! XRC among sessions: domains that files name, the targets in them, and the shared receive queues.
 //!
-//! A file names one domain for all sessions of a user: who has the file's descriptor may use it.
-//! Senders name any shared receive queue of the domain, whichever session has made it. A target is
-//! there until the last of the sessions that hold it has destroyed it.
+//! A file names one domain for all sessions of a user: each that has the file's descriptor may use
+//! it. Senders name any shared receive queue of the domain, whichever session has made it. A target
+//! is there until the last of the sessions that hold it has destroyed it.
 
 use std::os::fd::OwnedFd;
 

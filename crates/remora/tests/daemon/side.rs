@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remora::nic::queue::{Data, Remote, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Status};
 use remora::prelude::{
     Access, CompletionQueue, ConnectionParams, Device, MemoryRegion, QueuePair, QueuePairOptions,
 };
@@ -32,16 +32,16 @@ impl Side {
 
     /// What a peer has to know.
     pub(crate) fn described(&self) -> String {
-        let Remote { addr, rkey } = self.memory.remote(0);
+        let RemoteAddress { addr, rkey } = self.memory.remote(0);
         format!("{} {addr} {rkey}", written(self.qp.local()))
     }
 
     /// Connects to the peer that has described itself so; returns its memory.
-    pub(crate) fn connect(&self, peer: &str) -> Remote {
+    pub(crate) fn connect(&self, peer: &str) -> RemoteAddress {
         let (peer, numbers) = read(peer);
         let params = ConnectionParams::new(self.device.info().mtu).timeout(14).retry_cnt(1);
         self.qp.connect(peer, &params).unwrap();
-        Remote { addr: numbers[0], rkey: numbers[1] as u32 }
+        RemoteAddress { addr: numbers[0], rkey: numbers[1] as u32 }
     }
 
     pub(crate) fn does(&self, op: SendOp) -> Status {
@@ -53,14 +53,14 @@ impl Side {
 
     /// Writes all of the peer's memory, once; returns how that ends, and whether it went past the
     /// card.
-    pub(crate) fn writes(&self, to: Remote) -> (Status, bool) {
+    pub(crate) fn writes(&self, to: RemoteAddress) -> (Status, bool) {
         let fetched = || self.device.counters().card.elements_fetched;
         let before = fetched();
         (self.does(SendOp::Write { to, imm: None }), fetched() == before)
     }
 
     /// Does a WRITE go past the card?
-    pub(crate) fn goes_past(&self, to: Remote) -> bool {
+    pub(crate) fn goes_past(&self, to: RemoteAddress) -> bool {
         let (status, is_past) = self.writes(to);
         assert_eq!(status, Status::Success);
         is_past

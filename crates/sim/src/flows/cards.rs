@@ -8,7 +8,8 @@ use remora_nic::kernel::CallStatus;
 use remora_nic::nic::QpInit;
 use remora_nic::qp::{QpAttr, State};
 use remora_nic::queue::{
-    Completion, Data, RecvRequest, Remote, RingInit, SendFlags, SendOp, SendRequest, Sge, Status,
+    Completion, Data, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp, SendRequest, Sge,
+    Status,
 };
 use remora_nic::wire::{Dialect, Transport as Service};
 use remora_nic::{Access, MrInit, PageTable, Path, Pd, Psn, QpFlags};
@@ -184,7 +185,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
         let imm = self.shared.awaited[i].then_some(i as u32);
         let lkey = self.base(flow.src).key;
         let sge = [Sge { addr: IOVA + self.sources[i], len: flow.bytes as u32, lkey }];
-        let to = Remote { addr: dst_addr, rkey: dst_key };
+        let to = RemoteAddress { addr: dst_addr, rkey: dst_key };
         let request = SendRequest {
             wr_id: i as u64,
             op: SendOp::Write { to, imm },
@@ -229,7 +230,7 @@ impl<'a> Carrier<'a> for Cards<'a> {
             let memory = &mut self.world.hosts.quietly(to as usize).memory;
             let arrived = if is_real {
                 let bytes = memory.slice(payload, flow.bytes as usize);
-                // Who reads a store may be there before the first put.
+                // A READ of a store may be there before the first put.
                 let first = flow.verb.key().map(|key| stores::first_value(key, flow.bytes, true));
                 equal(bytes, &content(i, flow)).max(first.map_or(0, |first| equal(bytes, &first)))
             } else {
@@ -499,7 +500,7 @@ impl Cards<'_> {
     fn call_store(&mut self, i: usize, key: u32) {
         let flow = &self.shared.flows[i];
         let own = self.base(flow.src).key;
-        let to = Remote { addr: IOVA + self.sources[i], rkey: own };
+        let to = RemoteAddress { addr: IOVA + self.sources[i], rkey: own };
         let value = Sge { addr: to.addr + stores::ANSWER, len: flow.bytes as u32, lkey: own };
         let (opcode, mut call) = stores::call(i, flow, key, to);
         let payload = self.payload(i, flow.src);
@@ -530,7 +531,7 @@ impl Cards<'_> {
     /// Calls the kernel that sends a flow's bytes.
     fn call(&mut self, i: usize) {
         let Flow { src, dst, bytes, .. } = self.shared.flows[i];
-        let to = Remote { addr: IOVA + self.sources[i], rkey: self.base(src).key };
+        let to = RemoteAddress { addr: IOVA + self.sources[i], rkey: self.base(src).key };
         let call = gets::call(i as u64, self.gets[dst as usize], to, bytes as u32);
         let request = SendRequest {
             wr_id: i as u64,

@@ -1,5 +1,5 @@
 //! A world's events, in order of time: nodes, what travels between them, and the configuration
-//! service. Who does what is in `faults` (what goes wrong, and who mends it) and in `clients`.
+//! service. What goes wrong, and what is mended, is in `faults`; what clients do, in `clients`.
 
 use std::collections::{BTreeMap, BTreeSet};
 

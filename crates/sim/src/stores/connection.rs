@@ -12,7 +12,7 @@ use remora::kernel::CallFailure;
 use remora::{Remote as StoreAt, nic::queue::Status as LiveStatus};
 use remora_nic::kernel::{CallStatus, Header, Notify, STATUS_WORD_LEN, StatusWord};
 use remora_nic::queue::{
-    Data, RecvRequest, Remote, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
+    Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, Status, WorkKind,
 };
 use remora_nic::wire::{Dialect, Transport};
 use remora_nic::{Access, Pd, Psn};
@@ -239,7 +239,7 @@ impl Connection {
 
     fn call(&mut self, world: &mut World, opcode: u64, bytes: &[u8]) -> Result<(), Broken> {
         self.cookie += 1;
-        let at = |at| Remote { addr: self.region.addr + at, rkey: self.region.key };
+        let at = |at| RemoteAddress { addr: self.region.addr + at, rkey: self.region.key };
         let is_short = bytes.len() <= PARAMS_MAX;
         let header = Header {
             notify: Notify::Word(at(WORD)),
@@ -263,7 +263,7 @@ impl Connection {
         let mut at = LANDING;
         self.reads = 0;
         for &(from, _, len) in pieces {
-            let from = Remote { addr: from, rkey: self.store.rkey };
+            let from = RemoteAddress { addr: from, rkey: self.store.rkey };
             let sges = [self.sge(at, len as usize)];
             self.post(world, &self.calls, SendOp::Read { from }, &sges)?;
             at += u64::from(len);

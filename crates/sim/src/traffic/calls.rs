@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use remora_nic::kernel::{CallStatus, Header, Notify, STATUS_WORD_LEN, StatusWord};
 use remora_nic::qp::State;
-use remora_nic::queue::{Remote, SendOp};
+use remora_nic::queue::{RemoteAddress, SendOp};
 use remora_offload::kernel::{AsyncProgram, Context, Deployment, Executor, Grant, Program};
 
 use super::receives::places;
@@ -133,7 +133,7 @@ impl Traffic {
         let [start, results, word] = self.take_all(s, [message_len, len, WORD_LEN])?;
         let cookie = self.dice.number();
         let own = &self.sides[s].local.region;
-        let at = |start| Remote { addr: own.iova + start, rkey: own.key };
+        let at = |start| RemoteAddress { addr: own.iova + start, rkey: own.key };
         let header = Header {
             notify: Notify::Word(at(word)),
             local: false,

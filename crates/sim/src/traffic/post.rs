@@ -5,7 +5,9 @@ use std::rc::Rc;
 use remora_nic::memory::window::next_key;
 use remora_nic::nic::PostError;
 use remora_nic::qp::State;
-use remora_nic::queue::{Data, FlushKind, Remote, SendFlags, SendOp, SendRequest, UdDestination};
+use remora_nic::queue::{
+    Data, FlushKind, RemoteAddress, SendFlags, SendOp, SendRequest, UdDestination,
+};
 use remora_nic::wire::Transport;
 use remora_nic::{Access, MwBinding, MwType};
 
@@ -369,16 +371,16 @@ impl Traffic {
 
     fn send_op(&self, s: usize, id: u64, op: &Op) -> SendOp {
         let (side, peer) = (&self.sides[s], &self.sides[s ^ 1]);
-        let at = |start: u64| Remote { addr: peer.target.region.iova + start, rkey: op.key };
+        let at = |start: u64| RemoteAddress { addr: peer.target.region.iova + start, rkey: op.key };
         let to_peer = UdDestination { ah: side.ah, qpn: peer.end.qpn, qkey: QKEY };
         let to = match op.group {
             Some(_) => self.to_group(s),
             None => (side.end.transport == Transport::Ud).then_some(to_peer),
         };
         let target = at(op.target.map_or(0, |t| t.0));
-        let word = op.word.map_or(Remote::default(), |(host, word)| {
+        let word = op.word.map_or(RemoteAddress::default(), |(host, word)| {
             let region = &self.hosts[host].words;
-            Remote { addr: region.iova + word * 8, rkey: self.word_key(s, host, op.queue) }
+            RemoteAddress { addr: region.iova + word * 8, rkey: self.word_key(s, host, op.queue) }
         });
         let imm = Some(id as u32);
         match op.verb {

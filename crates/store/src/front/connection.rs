@@ -14,7 +14,7 @@ use crate::front::clients::Client;
 use crate::front::memcached;
 use crate::front::redis;
 use crate::front::relay::{Relay, unserved};
-use crate::front::world::{Next, Step, Turn, World};
+use crate::front::server_state::{Next, ServerState, Step, Turn};
 use crate::stats::Way;
 
 /// Bytes that one read takes at most.
@@ -93,7 +93,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, world: &World) -> Connection {
+    pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, world: &ServerState) -> Connection {
         let session = match client.way {
             Way::Memcached => Session::Memcached(Box::new(memcached::session::Session::new(world))),
             _ => Session::Redis(Box::new(redis::session::Session::new(world, client.clone()))),
@@ -376,7 +376,7 @@ impl Connection {
     }
 
     /// Gives back what it has of the memory for all connections.
-    pub(crate) fn leave(&mut self, world: &World) {
+    pub(crate) fn leave(&mut self, world: &ServerState) {
         world.rebuffer(self.held, 0);
         self.held = 0;
         world.clients.leave(self.client.id);

@@ -57,9 +57,9 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// What becomes of a key.
+/// What a command does to a key; [`served`](super::served) makes a change of the store of it.
 #[derive(Clone, Copy, Debug)]
-pub enum Change<'v> {
+pub enum Edit<'v> {
     /// Nothing.
     Keep,
     /// It has this value.
@@ -114,7 +114,7 @@ pub enum ChangeRefused {
 }
 
 /// A change that looks at a key's value, if it has one, and decides.
-pub type Decide<'d, 'v> = &'d mut dyn FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>;
+pub type Decide<'d, 'v> = &'d mut dyn FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>;
 /// What a scan shows: a key and its end; false ends the scan.
 pub type Visit<'d> = &'d mut dyn FnMut(&[u8], &Found) -> bool;
 

@@ -8,10 +8,10 @@
 //! - [`keyspace`]: the store, as the commands use it.
 //! - [`served`]: that store, bound to what the commands use.
 //! - [`slots`]: the slots of a cluster's keys, and what one group is for each.
-//! - [`world`]: what all connections share; `clients`: who is connected.
+//! - [`server_state`]: what all connections share; `clients`: who is connected.
 //!
-//! A session is a plain value: bytes in, bytes out, time in a [`world::Turn`]. So tests and the
-//! fuzz targets run it without sockets.
+//! A session is a plain value: bytes in, bytes out, time in a [`server_state::Turn`]. So tests and
+//! the fuzz targets run it without sockets.
 
 mod clients;
 mod connection;
@@ -21,6 +21,6 @@ pub mod redis;
 mod relay;
 pub mod served;
 pub mod server;
+pub mod server_state;
 pub mod slots;
 mod worker;
-pub mod world;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::front::keyspace::{
-    Change, ChangeRefused, Decide, Found, Keyspace, LetGo, Pair, Row, Seen, Visit,
+    ChangeRefused, Decide, Edit, Found, Keyspace, LetGo, Pair, Row, Seen, Visit,
 };
 use crate::item::{CHECKSUM, EXTENSION, HEAD, Item, KEY_MAX, VALUE_MAX};
 use crate::journal::{Journal, JournalError};
@@ -84,17 +84,15 @@ fn found(found: &store::Found) -> Found {
     Found { version, flags, expires_ms, trace }
 }
 
-fn change(change: Change<'_>) -> store::Change<'_> {
+fn change(change: Edit<'_>) -> store::Change<'_> {
     match change {
-        Change::Keep => store::Change::Keep,
-        Change::Put { value, flags, expiry } => {
+        Edit::Keep => store::Change::Keep,
+        Edit::Put { value, flags, expiry } => {
             store::Change::Put { value: Value::Given(value), flags, expiry }
         }
-        Change::Make { flags, expiry } => {
-            store::Change::Put { value: Value::Scratch, flags, expiry }
-        }
-        Change::Touch { expires_ms } => store::Change::Touch { expires_ms },
-        Change::Delete => store::Change::Delete,
+        Edit::Make { flags, expiry } => store::Change::Put { value: Value::Scratch, flags, expiry },
+        Edit::Touch { expires_ms } => store::Change::Touch { expires_ms },
+        Edit::Delete => store::Change::Delete,
     }
 }
 

@@ -14,8 +14,8 @@ use thiserror::Error;
 
 use crate::front::clients::CLIENTS_MAX;
 use crate::front::keyspace::{Keeper, Keyspace};
+use crate::front::server_state::{FIRST, MEMCACHED, ServerState};
 use crate::front::worker::{Listener, Worker};
-use crate::front::world::{FIRST, MEMCACHED, World};
 use crate::stats::{Stats, Way};
 
 /// How many connections wait to be accepted.
@@ -112,7 +112,7 @@ fn advice(source: &io::Error, front: &str) -> String {
 /// A server. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Server {
-    world: Arc<World>,
+    world: Arc<ServerState>,
     redis: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
     threads: Vec<(JoinHandle<()>, Arc<OwnedFd>)>,
@@ -140,7 +140,7 @@ impl Server {
         if let Some(name) = options.traced() {
             keyspace.trace(name);
         }
-        let mut world = World::new(keyspace, keeper, options.threads, options.is_shared);
+        let mut world = ServerState::new(keyspace, keeper, options.threads, options.is_shared);
         world.stats = options.stats.clone();
         world.settings.set_password(options.password.clone());
         world.settings.max_clients.store(options.max_clients, Relaxed);
@@ -194,7 +194,7 @@ impl Server {
     }
 
     /// What all connections share: counts and settings.
-    pub fn world(&self) -> &Arc<World> {
+    pub fn world(&self) -> &Arc<ServerState> {
         &self.world
     }
 

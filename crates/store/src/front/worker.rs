@@ -14,7 +14,7 @@ use rustix::net::{SocketFlags, sockopt};
 
 use crate::front::clients::Ends;
 use crate::front::connection::{Connection, Fate, Spares};
-use crate::front::world::{Turn, World};
+use crate::front::server_state::{ServerState, Turn};
 use crate::stats::Way;
 
 /// Events that one turn takes.
@@ -67,7 +67,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        world: Arc<World>,
+        world: Arc<ServerState>,
         wake: Arc<OwnedFd>,
         listeners: Vec<Listener>,
     ) -> io::Result<Worker> {

@@ -1,7 +1,7 @@
 //! From the names of a predicate to places in a row: a schema and parameters are put in.
 
 use super::condition::letters_key;
-use super::condition::{Compare, Condition, Form, NumberAt, PATTERN_MAX, TextAt, TextTest};
+use super::condition::{Compare, Form, NumberAt, PATTERN_MAX, RowCondition, TextAt, TextTest};
 use super::mistake::Mistake;
 use super::parse::{self, Literal, Name, Predicate, Test, Tree, Value, Wanted};
 use super::regex::Regex;
@@ -26,7 +26,7 @@ impl Predicate {
     ///
     /// # Errors
     /// The first mistake, with its place in the predicate's text.
-    pub fn bind(&self, schema: &Schema, parameters: &[&str]) -> Result<Condition, Mistake> {
+    pub fn bind(&self, schema: &Schema, parameters: &[&str]) -> Result<RowCondition, Mistake> {
         Binder { schema, parameters }.tree(&self.tree)
     }
 }
@@ -44,15 +44,15 @@ enum Written<'a> {
 }
 
 impl Binder<'_> {
-    fn tree(&self, tree: &Tree) -> Result<Condition, Mistake> {
+    fn tree(&self, tree: &Tree) -> Result<RowCondition, Mistake> {
         let each =
             |trees: &[Tree]| trees.iter().map(|one| self.tree(one)).collect::<Result<_, _>>();
         Ok(match tree {
-            Tree::All(all) => Condition::All(each(all)?),
-            Tree::Any(any) => Condition::Any(each(any)?),
-            Tree::Not(not) => Condition::Not(Box::new(self.tree(not)?)),
-            Tree::Constant(true) => Condition::ALWAYS,
-            Tree::Constant(false) => Condition::NEVER,
+            Tree::All(all) => RowCondition::All(each(all)?),
+            Tree::Any(any) => RowCondition::Any(each(any)?),
+            Tree::Not(not) => RowCondition::Not(Box::new(self.tree(not)?)),
+            Tree::Constant(true) => RowCondition::ALWAYS,
+            Tree::Constant(false) => RowCondition::NEVER,
             Tree::Test { column, test } => {
                 let found = column_of(self.schema, column)?;
                 match number_at(found) {
@@ -86,7 +86,7 @@ impl Binder<'_> {
         at: NumberAt,
         name: &Name,
         test: &Test,
-    ) -> Result<Condition, Mistake> {
+    ) -> Result<RowCondition, Mistake> {
         let bound = |literal| self.bound(column, literal);
         match test {
             Test::Compare(compare, literal) => Ok(range(at, *compare, bound(literal)?)),
@@ -126,7 +126,7 @@ impl Binder<'_> {
     }
 
     /// A test of a column of text.
-    fn text(&self, column: &Column, test: &Test) -> Result<Condition, Mistake> {
+    fn text(&self, column: &Column, test: &Test) -> Result<RowCondition, Mistake> {
         let text = match column.of {
             Type::Char { len } => TextAt { offset: column.offset, len: Some(len) },
             _ => TextAt { offset: column.offset, len: None },
@@ -150,7 +150,7 @@ impl Binder<'_> {
                 TextTest::Matches(regex.into())
             }
         };
-        Ok(Condition::Text { text, test })
+        Ok(RowCondition::Text { text, test })
     }
 
     fn pattern<'a>(&'a self, column: &Column, literal: &'a Literal) -> Result<&'a str, Mistake> {
@@ -193,17 +193,17 @@ pub(super) fn number_at(column: &Column) -> Option<NumberAt> {
 }
 
 /// The numbers that compare so with a value, which was rounded down unless it is exact.
-fn range(number: NumberAt, compare: Compare, (floor, exact): (i128, bool)) -> Condition {
+fn range(number: NumberAt, compare: Compare, (floor, exact): (i128, bool)) -> RowCondition {
     // Keys have the order of numbers, so a bound that no number reaches is the last key.
     let up_to = |most: i128| match number.key_of(most) {
-        Some(most) => Condition::Within { number, least: i64::MIN, most },
-        None if most < 0 => Condition::NEVER,
-        None => Condition::ALWAYS,
+        Some(most) => RowCondition::Within { number, least: i64::MIN, most },
+        None if most < 0 => RowCondition::NEVER,
+        None => RowCondition::ALWAYS,
     };
     match compare {
         Compare::Equal => match number.key_of(floor).filter(|_| exact) {
-            Some(key) => Condition::Within { number, least: key, most: key },
-            None => Condition::NEVER,
+            Some(key) => RowCondition::Within { number, least: key, most: key },
+            None => RowCondition::NEVER,
         },
         Compare::Less if exact => up_to(floor.saturating_sub(1)),
         Compare::Less | Compare::LessOrEqual => up_to(floor),
@@ -214,32 +214,32 @@ fn range(number: NumberAt, compare: Compare, (floor, exact): (i128, bool)) -> Co
 }
 
 /// The condition that holds where another does not.
-fn contrary(condition: Condition) -> Condition {
+fn contrary(condition: RowCondition) -> RowCondition {
     match condition {
-        Condition::Within { number, least: i64::MIN, most } if most < i64::MAX => {
-            Condition::Within { number, least: most + 1, most: i64::MAX }
+        RowCondition::Within { number, least: i64::MIN, most } if most < i64::MAX => {
+            RowCondition::Within { number, least: most + 1, most: i64::MAX }
         }
-        Condition::Within { number, least, most: i64::MAX } if least > i64::MIN => {
-            Condition::Within { number, least: i64::MIN, most: least - 1 }
+        RowCondition::Within { number, least, most: i64::MAX } if least > i64::MIN => {
+            RowCondition::Within { number, least: i64::MIN, most: least - 1 }
         }
-        Condition::All(all) if all.is_empty() => Condition::NEVER,
-        Condition::Any(any) if any.is_empty() => Condition::ALWAYS,
-        other => Condition::Not(Box::new(other)),
+        RowCondition::All(all) if all.is_empty() => RowCondition::NEVER,
+        RowCondition::Any(any) if any.is_empty() => RowCondition::ALWAYS,
+        other => RowCondition::Not(Box::new(other)),
     }
 }
 
 /// Both conditions.
-fn both(one: Condition, other: Condition) -> Condition {
-    Condition::All(vec![one, other])
+fn both(one: RowCondition, other: RowCondition) -> RowCondition {
+    RowCondition::All(vec![one, other])
 }
 
 /// The texts that compare so with `with`: short ones in a fixed place as numbers.
-fn compare_text(text: TextAt, compare: Compare, with: &str) -> Condition {
+fn compare_text(text: TextAt, compare: Compare, with: &str) -> RowCondition {
     match text.len {
         Some(len) if len <= LETTERS_MAX && with.len() <= len.into() => {
             let number = NumberAt { offset: text.offset, form: Form::Letters(len as u8) };
             let key = letters_key(with.as_bytes());
-            let within = |least, most| Condition::Within { number, least, most };
+            let within = |least, most| RowCondition::Within { number, least, most };
             match compare {
                 Compare::Equal => within(key, key),
                 Compare::NotEqual => contrary(within(key, key)),
@@ -249,7 +249,7 @@ fn compare_text(text: TextAt, compare: Compare, with: &str) -> Condition {
                 Compare::Less => contrary(within(key, i64::MAX)),
             }
         }
-        _ => Condition::Text { text, test: TextTest::Compare(compare, with.as_bytes().into()) },
+        _ => RowCondition::Text { text, test: TextTest::Compare(compare, with.as_bytes().into()) },
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
         Schema::parse(SCHEMA).unwrap()
     }
 
-    fn bind(predicate: &str, parameters: &[&str]) -> Result<Condition, Mistake> {
+    fn bind(predicate: &str, parameters: &[&str]) -> Result<RowCondition, Mistake> {
         Predicate::parse(predicate)?.bind(&schema(), parameters)
     }
 

@@ -4,9 +4,9 @@
 pub const CONDITIONS_MAX: usize = 256;
 /// The most brackets of a predicate's text that stand within each other.
 pub const DEPTH_MAX: usize = 16;
-/// The most nodes of a [`Condition`]: what joins conditions, and what negates them, counts too.
+/// The most nodes of a [`RowCondition`]: what joins conditions, and what negates them, counts too.
 pub const NODES_MAX: usize = 1024;
-/// The most nodes of a [`Condition`] that stand within each other.
+/// The most nodes of a [`RowCondition`] that stand within each other.
 pub const LEVELS_MAX: usize = 64;
 /// The most bytes of a text that is compared or searched for, and of a pattern.
 pub const PATTERN_MAX: usize = 1024;
@@ -210,13 +210,13 @@ pub enum TextTest {
 
 /// A condition on a row.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Condition {
+pub enum RowCondition {
     /// All of these hold; without any, it holds.
-    All(Vec<Condition>),
+    All(Vec<RowCondition>),
     /// One of these holds; without any, it does not hold.
-    Any(Vec<Condition>),
+    Any(Vec<RowCondition>),
     /// This one does not hold.
-    Not(Box<Condition>),
+    Not(Box<RowCondition>),
     /// The key of a number is in a range.
     Within {
         /// Which number.
@@ -235,9 +235,9 @@ pub enum Condition {
     },
 }
 
-impl Condition {
+impl RowCondition {
     /// The condition that every row meets.
-    pub const ALWAYS: Condition = Condition::All(Vec::new());
+    pub const ALWAYS: RowCondition = RowCondition::All(Vec::new());
     /// The condition that no row meets.
-    pub const NEVER: Condition = Condition::Any(Vec::new());
+    pub const NEVER: RowCondition = RowCondition::Any(Vec::new());
 }

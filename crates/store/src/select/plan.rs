@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use remora_offload::cpu::{self, Level};
 
-use super::condition::{Condition, TextTest};
+use super::condition::{RowCondition, TextTest};
 use super::range::Range;
 use super::regex::RegexError;
 use super::rows::{Marks, Rows};
@@ -30,15 +30,15 @@ pub enum PlanError {
 }
 
 /// Whether a plan of a selection takes long to make: one with a pattern that becomes an automaton.
-pub(crate) fn is_laborious(condition: &Condition) -> bool {
+pub(crate) fn is_laborious(condition: &RowCondition) -> bool {
     match condition {
-        Condition::All(conditions) | Condition::Any(conditions) => {
+        RowCondition::All(conditions) | RowCondition::Any(conditions) => {
             conditions.iter().any(is_laborious)
         }
-        Condition::Not(not) => is_laborious(not),
-        Condition::Text { test: TextTest::Matches(_), .. } => true,
-        Condition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
-        Condition::Text { .. } | Condition::Within { .. } => false,
+        RowCondition::Not(not) => is_laborious(not),
+        RowCondition::Text { test: TextTest::Matches(_), .. } => true,
+        RowCondition::Text { test: TextTest::Like(pattern), .. } => pattern.contains(&b'_'),
+        RowCondition::Text { .. } | RowCondition::Within { .. } => false,
     }
 }
 
@@ -225,14 +225,14 @@ impl Node {
 }
 
 /// The node of a condition, or of its contrary unless it is `wanted`.
-fn compile(condition: &Condition, wanted: bool, regexes: &mut usize) -> Result<Node, PlanError> {
+fn compile(condition: &RowCondition, wanted: bool, regexes: &mut usize) -> Result<Node, PlanError> {
     Ok(match condition {
-        Condition::All(conditions) => join(conditions, wanted, wanted, regexes)?,
-        Condition::Any(conditions) => join(conditions, wanted, !wanted, regexes)?,
-        Condition::Not(not) => compile(not, !wanted, regexes)?,
-        Condition::Within { least, most, .. } if least > most => Node::Constant(!wanted),
-        Condition::Within { least: i64::MIN, most: i64::MAX, .. } => Node::Constant(wanted),
-        Condition::Within { number, least, most } => {
+        RowCondition::All(conditions) => join(conditions, wanted, wanted, regexes)?,
+        RowCondition::Any(conditions) => join(conditions, wanted, !wanted, regexes)?,
+        RowCondition::Not(not) => compile(not, !wanted, regexes)?,
+        RowCondition::Within { least, most, .. } if least > most => Node::Constant(!wanted),
+        RowCondition::Within { least: i64::MIN, most: i64::MAX, .. } => Node::Constant(wanted),
+        RowCondition::Within { number, least, most } => {
             let (number, least, most) = (*number, *least, *most);
             // Outside of a range with an open end is inside of another one.
             let (least, most, inside) = match (wanted, least, most) {
@@ -242,7 +242,7 @@ fn compile(condition: &Condition, wanted: bool, regexes: &mut usize) -> Result<N
             };
             Node::Range(Range { number, least, most, inside })
         }
-        Condition::Text { text, test } => {
+        RowCondition::Text { text, test } => {
             let test = Matcher::new(test)?;
             if matches!(test, Matcher::Regex(_)) {
                 *regexes += 1;
@@ -257,7 +257,7 @@ fn compile(condition: &Condition, wanted: bool, regexes: &mut usize) -> Result<N
 
 /// The node of conditions that hold all, or else of which one holds.
 fn join(
-    conditions: &[Condition],
+    conditions: &[RowCondition],
     wanted: bool,
     all: bool,
     regexes: &mut usize,

@@ -101,11 +101,11 @@ impl Plans {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::select::condition::Condition;
+    use crate::select::condition::RowCondition;
     use crate::select::selection::Output;
 
     fn bytes(limit: u64) -> Vec<u8> {
-        let (condition, output) = (Condition::ALWAYS, Output::Whole);
+        let (condition, output) = (RowCondition::ALWAYS, Output::Whole);
         Selection { row_least: 0, condition, output, limit }.to_bytes().unwrap()
     }
 

@@ -1,6 +1,6 @@
 //! What a client asks of rows: which of them, and what of them.
 
-use super::condition::{Condition, NumberAt};
+use super::condition::{NumberAt, RowCondition};
 
 /// The most columns that a selection returns, and the most aggregates.
 pub const OUTPUTS_MAX: usize = 256;
@@ -14,7 +14,7 @@ pub struct Selection {
     /// not selected, whatever the condition.
     pub row_least: u16,
     /// What the selected rows have in common.
-    pub condition: Condition,
+    pub condition: RowCondition,
     /// What becomes of them.
     pub output: Output,
     /// The most rows to select.

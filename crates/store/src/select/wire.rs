@@ -19,7 +19,7 @@
 use thiserror::Error;
 
 use super::condition::{
-    Compare, Condition, Form, LEVELS_MAX, NODES_MAX, NumberAt, PATTERN_MAX, TextAt, TextTest,
+    Compare, Form, LEVELS_MAX, NODES_MAX, NumberAt, PATTERN_MAX, RowCondition, TextAt, TextTest,
 };
 use super::schema::FIXED_MAX;
 use super::selection::{Aggregate, BytesAt, DISTINCT_MAX, OUTPUTS_MAX, Output, Selection};
@@ -178,27 +178,27 @@ fn put_aggregate(out: &mut Vec<u8>, aggregate: Aggregate) {
     }
 }
 
-fn put_condition(out: &mut Vec<u8>, condition: &Condition) -> Result<(), WireError> {
-    let mut put_all = |kind: u8, all: &[Condition]| {
+fn put_condition(out: &mut Vec<u8>, condition: &RowCondition) -> Result<(), WireError> {
+    let mut put_all = |kind: u8, all: &[RowCondition]| {
         out.push(kind);
         put_count(out, all.len(), NODES_MAX, "conditions")?;
         all.iter().try_for_each(|one| put_condition(out, one))
     };
     match condition {
-        Condition::All(all) => put_all(0, all),
-        Condition::Any(any) => put_all(1, any),
-        Condition::Not(not) => {
+        RowCondition::All(all) => put_all(0, all),
+        RowCondition::Any(any) => put_all(1, any),
+        RowCondition::Not(not) => {
             out.push(2);
             put_condition(out, not)
         }
-        Condition::Within { number, least, most } => {
+        RowCondition::Within { number, least, most } => {
             out.push(3);
             put_number(out, *number);
             out.extend(least.to_le_bytes());
             out.extend(most.to_le_bytes());
             Ok(())
         }
-        Condition::Text { text, test } => {
+        RowCondition::Text { text, test } => {
             out.push(4);
             put_place(out, text.offset, text.len);
             let (kind, bytes) = match test {
@@ -292,27 +292,27 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn condition(&mut self, level: usize) -> Result<Condition, WireError> {
+    fn condition(&mut self, level: usize) -> Result<RowCondition, WireError> {
         self.nodes += 1;
         if self.nodes > NODES_MAX || level >= LEVELS_MAX {
             return Err(WireError::TooMany("conditions"));
         }
         Ok(match self.u8()? {
-            0 => Condition::All(self.conditions(level)?),
-            1 => Condition::Any(self.conditions(level)?),
-            2 => Condition::Not(Box::new(self.condition(level + 1)?)),
+            0 => RowCondition::All(self.conditions(level)?),
+            1 => RowCondition::Any(self.conditions(level)?),
+            2 => RowCondition::Not(Box::new(self.condition(level + 1)?)),
             3 => {
                 let number = self.number()?;
                 let least = i64::from_le_bytes(self.array()?);
                 let most = i64::from_le_bytes(self.array()?);
-                Condition::Within { number, least, most }
+                RowCondition::Within { number, least, most }
             }
             4 => self.text()?,
             _ => return Err(WireError::Unknown("condition")),
         })
     }
 
-    fn conditions(&mut self, level: usize) -> Result<Vec<Condition>, WireError> {
+    fn conditions(&mut self, level: usize) -> Result<Vec<RowCondition>, WireError> {
         let count = usize::from(self.u16()?);
         // Each has a byte at least, so a vector of them is in proportion to the bytes there are.
         if count > NODES_MAX || count > self.rest.len() {
@@ -325,7 +325,7 @@ impl<'a> Reader<'a> {
         Ok(all)
     }
 
-    fn text(&mut self) -> Result<Condition, WireError> {
+    fn text(&mut self) -> Result<RowCondition, WireError> {
         let (offset, len) = self.place()?;
         let (test, count) = (self.u8()?, usize::from(self.u16()?));
         if count > PATTERN_MAX {
@@ -344,7 +344,7 @@ impl<'a> Reader<'a> {
                 TextTest::Compare(compare, bytes.into())
             }
         };
-        Ok(Condition::Text { text: TextAt { offset, len }, test })
+        Ok(RowCondition::Text { text: TextAt { offset, len }, test })
     }
 }
 
@@ -422,9 +422,9 @@ mod tests {
         assert_eq!(Selection::parse(&nested(LEVELS_MAX)), too_many);
         let wide = [&start[..], &[0, 0xFF, 0xFF], &[0; 60_000]].concat();
         assert_eq!(Selection::parse(&wide), too_many);
-        let many = vec![Condition::ALWAYS; NODES_MAX];
+        let many = vec![RowCondition::ALWAYS; NODES_MAX];
         let output = Output::Whole;
-        let many = Selection { row_least: 0, condition: Condition::Any(many), output, limit: 1 };
+        let many = Selection { row_least: 0, condition: RowCondition::Any(many), output, limit: 1 };
         assert_eq!(Selection::parse(&many.to_bytes().unwrap()), too_many);
     }
 

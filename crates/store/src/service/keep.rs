@@ -1,4 +1,5 @@
-//! What a service keeps beyond the process: a log, and snapshots of the store.
+//! What a service keeps beyond the process: a log, and snapshots of the store. (When a snapshot is
+//! due is in `snapshot/save.rs`.)
 
 use std::fmt;
 use std::sync::Arc;

@@ -92,7 +92,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
 
     /// Frees a block once no reader can see it any more.
     pub(super) fn retire(&self, locked: &mut Locked<'_, M>, at: u64) {
-        // Who pins a later epoch than the one that is read here must not see the slot as it was.
+        // A reader that pins a later epoch than is read here must not see the slot as it was.
         fence(SeqCst);
         let ms = self.time.load(Relaxed);
         locked.inner.retired.push_back(Retired { at, epoch: self.epochs.now(), ms });

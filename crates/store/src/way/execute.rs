@@ -13,7 +13,7 @@ use super::call::{
 use super::index::Index;
 use super::row;
 use crate::codec::Codec;
-use crate::front::world::is_of_fronts;
+use crate::front::server_state::is_of_fronts;
 use crate::item::Item;
 use crate::journal::{Journal, JournalError};
 use crate::memory::Memory;
@@ -105,7 +105,7 @@ pub fn execute_call<M: Memory, J: Journal>(
     if is_slow && effort == Effort::Short {
         return Err(LATER);
     }
-    // Made before a lock is taken; who asks for one that is none is told where it matters.
+    // Made before a lock is taken; a client whose predicate is none is told where it matters.
     if let Condition::Predicate(predicate) = call.condition
         && plan(effort, predicate).is_err_and(|status| status == LATER)
     {

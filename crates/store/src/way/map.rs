@@ -10,7 +10,7 @@
 //! ```
 //!
 //! `-` stands for nothing. Slots behind which a number stands go to the group of that line, counted
-//! from 0. It says where to ask; who owns a slot is decided by the groups.
+//! from 0. It says where to ask; the groups decide which of them owns a slot.
 
 use std::fmt::Write;
 use std::net::SocketAddr;

@@ -338,7 +338,7 @@ impl Reads for PolledReads {
         let mut batch = self.queue_pair.post_batch();
         for (number, &(from, to, len)) in pieces.iter().enumerate() {
             let sge = landing.sge(to, len);
-            let from = queue::Remote { addr: from, rkey: memory.rkey };
+            let from = queue::RemoteAddress { addr: from, rkey: memory.rkey };
             let flags = if number == last { SendFlags::SIGNALED } else { SendFlags::empty() };
             let op = SendOp::Read { from };
             let data = Data::Sges(std::slice::from_ref(&sge));

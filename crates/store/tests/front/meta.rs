@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use remora_store::front::keyspace::{Forgetful, Keyspace};
 use remora_store::front::memcached::session::Session;
 use remora_store::front::served::Served;
-use remora_store::front::world::{Turn, World};
+use remora_store::front::server_state::{ServerState, Turn};
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
@@ -40,7 +40,7 @@ impl Talk {
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
         let keyspace: Arc<dyn Keyspace> = Arc::new(Served::new(Arc::new(store), 1 << 20, spaces));
-        let world = Arc::new(World::new(keyspace, Arc::new(Forgetful), N, false));
+        let world = Arc::new(ServerState::new(keyspace, Arc::new(Forgetful), N, false));
         [(); N].map(|()| Talk { session: Session::new(&world), turn: Turn::new(world.clone()) })
     }
 

@@ -8,7 +8,7 @@ use remora_store::front::memcached::session::Session as Memcached;
 use remora_store::front::redis::session::Session as Redis;
 use remora_store::front::served::Served;
 use remora_store::front::server::Options;
-use remora_store::front::world::{Turn, World};
+use remora_store::front::server_state::{ServerState, Turn};
 use remora_store::journal::Unlogged;
 use remora_store::memory::Heap;
 use remora_store::store::{self, Store};
@@ -29,15 +29,15 @@ impl Talk {
     }
 
     /// Of a world that several threads serve.
-    fn world(keeper: Arc<dyn Keeper>) -> Arc<World> {
+    fn world(keeper: Arc<dyn Keeper>) -> Arc<ServerState> {
         let made = store::Options::new(1 << 20, 7);
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
         let keyspace: Arc<dyn Keyspace> = Arc::new(Served::new(Arc::new(store), 1 << 20, spaces));
-        Arc::new(World::new(keyspace, keeper, 2, true))
+        Arc::new(ServerState::new(keyspace, keeper, 2, true))
     }
 
-    fn of(world: &Arc<World>) -> Talk {
+    fn of(world: &Arc<ServerState>) -> Talk {
         let (redis, memcached) = (Redis::detached(world), Memcached::new(world));
         Talk { redis, memcached, turn: Turn::new(world.clone()) }
     }

@@ -1,4 +1,4 @@
-//! `libibverbs.so.1`.
+//! `libibverbs.so.1`: rdma-core's verbs, each as a C function, and how they report errors.
 //!
 //! [`objects`] holds the state behind handles. Most other modules hold the calls of one kind of
 //! object, named as in verbs without `ibv_`. They are `extern "C"` functions: programs call them

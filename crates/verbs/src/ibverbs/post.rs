@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::{ptr, slice};
 
 use remora::nic::queue::{
-    Data, MAX_INLINE, MAX_SGE, Remote, SendFlags, SendOp, SendRequest, Sge, UdDestination,
+    Data, MAX_INLINE, MAX_SGE, RemoteAddress, SendFlags, SendOp, SendRequest, Sge, UdDestination,
 };
 use remora::raw;
 
@@ -184,10 +184,10 @@ unsafe fn operation(qp: &Qp, wr: &ibv_send_wr) -> Result<SendOp> {
     // SAFETY: by promise of the caller, here and below.
     let imm = || Some(u32::from_be(unsafe { wr.imm.imm_data }));
     // SAFETY: as above.
-    let rdma = || unsafe { Remote { addr: wr.wr.rdma.remote_addr, rkey: wr.wr.rdma.rkey } };
+    let rdma = || unsafe { RemoteAddress { addr: wr.wr.rdma.remote_addr, rkey: wr.wr.rdma.rkey } };
     // SAFETY: as above.
     let atomic = || unsafe { wr.wr.atomic };
-    let word = || Remote { addr: atomic().remote_addr, rkey: atomic().rkey };
+    let word = || RemoteAddress { addr: atomic().remote_addr, rkey: atomic().rkey };
     let to = || match qp.service {
         Service::Ud => {
             // SAFETY: as above.

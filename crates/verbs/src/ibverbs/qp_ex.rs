@@ -5,7 +5,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use remora::nic::queue::{FlushKind, MAX_INLINE, MAX_SGE, Remote, SendOp, Sge};
+use remora::nic::queue::{FlushKind, MAX_INLINE, MAX_SGE, RemoteAddress, SendOp, Sge};
 use remora::raw;
 
 use super::objects::{Batch, Qp, Work};
@@ -198,7 +198,7 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    let at = Remote { addr: remote_addr, rkey };
+    let at = RemoteAddress { addr: remote_addr, rkey };
     // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::CompareSwap { at, compare, swap }) };
 }
@@ -209,18 +209,18 @@ unsafe extern "C" fn wr_atomic_fetch_add(
     remote_addr: u64,
     add: u64,
 ) {
-    let at = Remote { addr: remote_addr, rkey };
+    let at = RemoteAddress { addr: remote_addr, rkey };
     // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::FetchAdd { at, add }) };
 }
 
 unsafe extern "C" fn wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
     // SAFETY: the program took this function from the object.
-    unsafe { begin(qp, SendOp::Read { from: Remote { addr: remote_addr, rkey } }) };
+    unsafe { begin(qp, SendOp::Read { from: RemoteAddress { addr: remote_addr, rkey } }) };
 }
 
 unsafe extern "C" fn wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    let to = Remote { addr: remote_addr, rkey };
+    let to = RemoteAddress { addr: remote_addr, rkey };
     // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: None }) };
 }
@@ -231,7 +231,7 @@ unsafe extern "C" fn wr_rdma_write_imm(
     remote_addr: u64,
     imm_data: u32,
 ) {
-    let to = Remote { addr: remote_addr, rkey };
+    let to = RemoteAddress { addr: remote_addr, rkey };
     // SAFETY: the program took this function from the object.
     unsafe { begin(qp, SendOp::Write { to, imm: Some(u32::from_be(imm_data)) }) };
 }
@@ -309,7 +309,7 @@ unsafe extern "C" fn wr_atomic_write(
     let one = ibv_data_buf { addr: word.cast_mut(), length: 8 };
     // SAFETY: the program took this function from the object; the word can be read.
     unsafe {
-        begin(qp, SendOp::AtomicWrite { to: Remote { addr: remote_addr, rkey } });
+        begin(qp, SendOp::AtomicWrite { to: RemoteAddress { addr: remote_addr, rkey } });
         put_inline(qp, 8, 1, &one);
     }
 }
@@ -322,7 +322,7 @@ unsafe extern "C" fn wr_flush(
     kind: u8,
     level: u8,
 ) {
-    let at = Remote { addr: remote_addr, rkey };
+    let at = RemoteAddress { addr: remote_addr, rkey };
     let kind_of = FlushKind {
         global: kind & IBV_FLUSH_GLOBAL != 0,
         persistent: kind & IBV_FLUSH_PERSISTENT != 0,

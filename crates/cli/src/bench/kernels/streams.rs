@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use remora::kernel::builtin::{hyperloglog_ask, shuffle_histogram};
-use remora::nic::queue::Remote;
+use remora::nic::queue::RemoteAddress;
 use remora::offload::kernel::builtin::{hyperloglog, shuffle};
 
 use super::super::figure::{Figure, Point, Style};
@@ -173,12 +173,12 @@ impl Plan {
 /// Splits a partition into WRITEs of at most a megabyte.
 fn pieces(
     from: u64,
-    to: Remote,
+    to: RemoteAddress,
     len: u64,
-) -> impl Iterator<Item = (u64, Remote, u32, Option<u32>)> {
+) -> impl Iterator<Item = (u64, RemoteAddress, u32, Option<u32>)> {
     (0..len).step_by(MESSAGE as usize).map(move |at| {
         let piece = (len - at).min(MESSAGE.into()) as u32;
-        (from + at, Remote { addr: to.addr + at, ..to }, piece, None)
+        (from + at, RemoteAddress { addr: to.addr + at, ..to }, piece, None)
     })
 }
 

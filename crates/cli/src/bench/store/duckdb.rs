@@ -11,7 +11,7 @@ use super::tpch::Table;
 
 /// What a row says without the peer.
 pub(super) const MISSING: &str = "not measured: install Python’s package duckdb";
-/// An interpreter of a virtual environment, as `docs/performance.md` makes it.
+/// An interpreter of a virtual environment, as `docs/store.md` makes it.
 const OWN: &str = "target/duckdb/bin/python";
 /// Loads comments, a line each, and prints the matches and the middle time of some queries in s.
 const SCRIPT: &str = "

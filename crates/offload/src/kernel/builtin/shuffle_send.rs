@@ -4,7 +4,7 @@
 //! Each partition has a buffer of one kilobyte that is sent by RDMA WRITE when it is full. It is
 //! larger than on the receiving side, since a packet costs more than a memory access.
 
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 
 use super::reader::{Reader, require};
 use crate::kernel::{CallStatus, Context};
@@ -26,7 +26,7 @@ pub struct Target {
     /// A queue pair of this card, in the invocation's protection domain.
     pub qpn: u32,
     /// The destination in the memory of that queue pair's peer.
-    pub to: Remote,
+    pub to: RemoteAddress,
     /// The number of values that fit there.
     pub values: u64,
 }
@@ -56,7 +56,7 @@ impl Params {
             let (qpn, rkey, addr) = (reader.u32()?, reader.u32()?, reader.u64()?);
             let values = reader.u64()?;
             require(values.checked_mul(8).and_then(|len| addr.checked_add(len)).is_some())?;
-            targets.push(Target { qpn, to: Remote { addr, rkey }, values });
+            targets.push(Target { qpn, to: RemoteAddress { addr, rkey }, values });
         }
         Ok(Params { address, values, targets })
     }
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn parameters_round_trip() {
-        let target = Target { qpn: 7, to: Remote { addr: 9, rkey: 8 }, values: 6 };
+        let target = Target { qpn: 7, to: RemoteAddress { addr: 9, rkey: 8 }, values: 6 };
         let params = Params { address: 1, values: 2, targets: vec![target; 4] };
         let bytes = params.to_bytes();
         assert_eq!(Params::parse(&bytes), Ok(params));

@@ -42,7 +42,7 @@ fn greets_and_does_not_read(daemon: &Daemon) {
 fn lends_and_does_not_read(daemon: &Daemon) {
     let client = daemon.client();
     let (file, _) = sealed(4096);
-    client.asker.send(&encode(&Request::Lend(Loan::Sealed)), &[file.as_fd()]);
+    client.asker.send(&encode(&ClientRequest::Lend(Loan::Sealed)), &[file.as_fd()]);
 }
 
 fn registers_and_does_not_read(daemon: &Daemon) {
@@ -52,14 +52,14 @@ fn registers_and_does_not_read(daemon: &Daemon) {
     let number = client.lend(Loan::Sealed, &file);
     let bytes = Bytes { place: Place::Lent { number, offset: 0 }, iova: 0, len: 4096 };
     let command = encode(&Command::RegMr { pd, bytes, access: Access::all() });
-    client.asker.send(&encode(&Request::Command(&command)), &[]);
+    client.asker.send(&encode(&ClientRequest::Command(&command)), &[]);
 }
 
 fn makes_queues_and_does_not_read(daemon: &Daemon) {
     let client = daemon.client();
     let (pd, cq) = (client.card().alloc_pd().unwrap(), client.card().create_cq(16).unwrap());
     let command = encode(&Command::CreateQp { init: init(pd, cq) });
-    client.asker.send(&encode(&Request::Command(&command)), &[]);
+    client.asker.send(&encode(&ClientRequest::Command(&command)), &[]);
 }
 
 fn writes_half_an_element(daemon: &Daemon) {
@@ -156,7 +156,7 @@ fn sleeps_armed(daemon: &Daemon) {
 fn destroys_and_does_not_read(daemon: &Daemon) {
     let (client, one, _two, _key) = connected(daemon);
     let command = encode(&Command::DestroyQp { qpn: one.made.qpn });
-    client.asker.send(&encode(&Request::Command(&command)), &[]);
+    client.asker.send(&encode(&ClientRequest::Command(&command)), &[]);
 }
 
 fn has_windows_and_handles(daemon: &Daemon) {
@@ -241,12 +241,12 @@ fn parts_of_messages_are_refused() {
     let command = encode(&Command::CreateQp { init });
     for len in 0..command.len() {
         let client = daemon.client();
-        client.asker.send(&encode(&Request::Command(&command[..len])), &[]);
+        client.asker.send(&encode(&ClientRequest::Command(&command[..len])), &[]);
         assert!(client.asker.farewell().contains("cannot be read"), "{len} bytes of a command");
     }
     let long = [&command[..], &[0]].concat();
     let client = daemon.client();
-    client.asker.send(&encode(&Request::Command(&long)), &[]);
+    client.asker.send(&encode(&ClientRequest::Command(&long)), &[]);
     assert!(client.asker.farewell().contains("cannot be read"));
     drop(client);
     daemon.wait_until_empty();
@@ -357,7 +357,7 @@ fn of_two_that_take_a_session_over_one_has_it() {
         }
     }
     assert!(first.asker.farewell().contains("taken the session over"));
-    assert_eq!(daemon.observer().refusal(&Request::Evict("one"), &[]), None);
+    assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("one"), &[]), None);
     daemon.wait_until_empty();
 }
 
@@ -381,6 +381,6 @@ fn guests_of_the_former_holder_do_not_join_the_next() {
         assert!(joins(former).is_err(), "a token of the former holder's");
     }
     joins(&next).unwrap().card().alloc_pd().unwrap();
-    assert_eq!(daemon.observer().refusal(&Request::Evict("one"), &[]), None);
+    assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("one"), &[]), None);
     daemon.wait_until_empty();
 }

@@ -1,7 +1,7 @@
 //! Which session `remora nic evict` ends.
 
 use super::{Client, Daemon};
-use crate::message::{Hello, Keep, Request};
+use crate::message::{ClientRequest, Hello, Keep};
 
 #[test]
 fn sessions_are_evicted_by_name_and_number() {
@@ -10,13 +10,13 @@ fn sessions_are_evicted_by_name_and_number() {
     let named = Client::attach(&daemon, &hello).unwrap();
     named.queues();
     let observer = daemon.observer();
-    let refused = observer.refusal(&Request::Evict("rank 1"), &[]).unwrap();
+    let refused = observer.refusal(&ClientRequest::Evict("rank 1"), &[]).unwrap();
     assert!(refused.contains("rank 1"), "{refused}");
-    assert_eq!(observer.refusal(&Request::Evict("rank 0"), &[]), None);
+    assert_eq!(observer.refusal(&ClientRequest::Evict("rank 0"), &[]), None);
     assert!(named.asker.farewell().contains("evict"));
     let other = daemon.client();
     let number = other.welcome.session.to_string();
-    assert_eq!(observer.refusal(&Request::Evict(&number), &[]), None);
+    assert_eq!(observer.refusal(&ClientRequest::Evict(&number), &[]), None);
     assert!(other.asker.farewell().contains("evict"));
     daemon.wait_until_empty();
 }
@@ -26,7 +26,7 @@ fn sessions_are_evicted_by_name_and_number() {
 fn a_name_that_is_a_number_ends_no_other_session() {
     let daemon = Daemon::start();
     let observer = daemon.observer();
-    let evict = |text: &str| observer.refusal(&Request::Evict(text), &[]);
+    let evict = |text: &str| observer.refusal(&ClientRequest::Evict(text), &[]);
     let numbered = daemon.client();
     let number = numbered.welcome.session;
     let named =

@@ -25,7 +25,7 @@ pub(super) fn policy_with(rule: &str) -> Policy {
 }
 
 /// Asks until the daemon refuses; returns how often it did not, and why it does.
-fn ask_all(asker: &Asker, request: &Request<'_>, with: &[BorrowedFd<'_>]) -> (usize, String) {
+fn ask_all(asker: &Asker, request: &ClientRequest<'_>, with: &[BorrowedFd<'_>]) -> (usize, String) {
     for asked in 0..100_000 {
         if let Some(reason) = asker.refusal(request, with) {
             return (asked, reason);
@@ -36,21 +36,21 @@ fn ask_all(asker: &Asker, request: &Request<'_>, with: &[BorrowedFd<'_>]) -> (us
 
 /// Lends until the daemon refuses; returns how many pieces, and why it does.
 fn lend_all(client: &Client, loan: Loan, file: &[BorrowedFd<'_>]) -> (usize, String) {
-    ask_all(&client.asker, &Request::Lend(loan), file)
+    ask_all(&client.asker, &ClientRequest::Lend(loan), file)
 }
 
 /// A program that uses the daemon's card memory.
 fn with_card_memory(daemon: &Daemon) -> Asker {
     let asker = daemon.observer();
-    let is_open = asker.ask(&Request::Dma(DmaRequest::Open), &[], |answer| {
+    let is_open = asker.ask(&ClientRequest::Dma(DmaRequest::Open), &[], |answer| {
         matches!(answer, Answer::Dma(DmaAnswer::Card { .. }))
     });
     assert!(is_open);
     asker
 }
 
-fn grant(loan: Loan) -> Request<'static> {
-    Request::Dma(DmaRequest::Grant { loan, addr: 0, len: 4096, writable: true })
+fn grant(loan: Loan) -> ClientRequest<'static> {
+    ClientRequest::Dma(DmaRequest::Grant { loan, addr: 0, len: 4096, writable: true })
 }
 
 fn loans(daemon: &Daemon) -> u32 {
@@ -116,7 +116,7 @@ fn modules_count_for_the_memory_that_a_session_may_have() {
     let daemon = daemon_with(&format!("quotas.memory_bytes = {}", 2 * bytes + 1));
     let client = daemon.client();
     let refused = |replace, opcode| {
-        let request = Request::Kernel(loaded(opcode, replace));
+        let request = ClientRequest::Kernel(loaded(opcode, replace));
         client.asker.refusal(&request, &[module.as_fd()])
     };
     assert_eq!([refused(false, 1), refused(false, 2)], [None, None]);
@@ -126,7 +126,7 @@ fn modules_count_for_the_memory_that_a_session_may_have() {
     assert_eq!(client.kernel(KernelRequest::Undeploy(1), &[]), KernelAnswer::Done);
     assert_eq!(refused(false, 3), None);
     // What has no session has no use of the compiler.
-    let asked = Request::Kernel(loaded(4, false));
+    let asked = ClientRequest::Kernel(loaded(4, false));
     assert!(daemon.observer().refusal(&asked, &[module.as_fd()]).is_some());
 }
 
@@ -141,7 +141,8 @@ fn all_loans_together_leave_the_daemon_mappings() {
     daemon.client().card().alloc_pd().unwrap();
     drop(hog);
     let other = daemon.client();
-    let lends = || other.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]).is_none();
+    let lends =
+        || other.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[file.as_fd()]).is_none();
     until("another session lends", lends);
     drop(other);
     daemon.wait_until_empty();
@@ -230,7 +231,7 @@ fn with_few_descriptors() {
 fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
     let (to_host, stream, depth) = (false, None, 2);
     let channel = DmaRequest::Channel { to_host, stream, interrupt: true, depth };
-    for (request, with) in [(grant(Loan::File), &[file][..]), (Request::Dma(channel), &[])] {
+    for (request, with) in [(grant(Loan::File), &[file][..]), (ClientRequest::Dma(channel), &[])] {
         let hog = with_card_memory(daemon);
         let (asked, reason) = ask_all(&hog, &request, with);
         assert!(asked > 10 && reason.contains("descriptors"), "{request:?}, {asked}: {reason}");
@@ -240,7 +241,7 @@ fn what_else_keeps_descriptors(daemon: &Daemon, file: BorrowedFd<'_>) {
     let names_another = |_: &usize| {
         let file = rustix::fs::memfd_create("name", MemfdFlags::empty()).unwrap();
         let how = OpenXrcd { creates: true, exclusive: true };
-        hog.asker.ask(&Request::OpenXrcd(how), &[file.as_fd()], |answer| match answer {
+        hog.asker.ask(&ClientRequest::OpenXrcd(how), &[file.as_fd()], |answer| match answer {
             Answer::Xrcd(Ok(_)) => true,
             Answer::Xrcd(Err(XrcdError::Full)) => false,
             other => panic!("{other:?}"),

@@ -6,7 +6,7 @@ pub(super) use crate::message::{Code, KernelAnswer, KernelRequest};
 
 impl Client {
     pub(super) fn kernel(&self, request: KernelRequest, with: &[BorrowedFd<'_>]) -> KernelAnswer {
-        self.asker.ask(&Request::Kernel(request), with, |answer| match answer {
+        self.asker.ask(&ClientRequest::Kernel(request), with, |answer| match answer {
             Answer::Kernel(answer) => answer,
             other => panic!("{other:?}"),
         })

@@ -105,7 +105,7 @@ fn a_queue_that_counts_hands_errors_over() {
     let mut card = client.card();
     let (pd, cq) = (card.alloc_pd().unwrap(), card.create_counting_cq(4).unwrap());
     let made = card.create_qp(init(pd, cq)).unwrap();
-    let place = client.asker.ask(&Request::CompletionQueue(cq), &[], |answer| match answer {
+    let place = client.asker.ask(&ClientRequest::CompletionQueue(cq), &[], |answer| match answer {
         Answer::CompletionQueue(place) => place,
         other => panic!("{other:?}"),
     });

@@ -8,12 +8,12 @@ impl Client {
     /// Lends its memory by gates.
     fn share(&self) -> Gates {
         let (gates, file) = Gates::create().unwrap();
-        assert_eq!(self.asker.refusal(&Request::Gates, &[file.as_fd()]), None);
+        assert_eq!(self.asker.refusal(&ClientRequest::Gates, &[file.as_fd()]), None);
         gates
     }
 
     fn pass(&self, qpn: u32, key: u32) -> Option<(Pass, Vec<OwnedFd>)> {
-        self.asker.send(&encode(&Request::Pass { qpn, key }), &[]);
+        self.asker.send(&encode(&ClientRequest::Pass { qpn, key }), &[]);
         let (bytes, came) = self.asker.receive();
         match decode(&bytes).unwrap() {
             Answer::Pass(pass) => pass.map(|pass| (pass, came)),
@@ -78,7 +78,7 @@ fn a_pass_opens_a_gate_to_the_region_that_was_asked_for() {
     assert!(!two.is_open(pass) && !two.gates.settle(Duration::ZERO), "one is within");
     assert!(two.pass().is_none(), "the key opens nothing");
     let Two { a, b, gates, lent, .. } = two;
-    assert_eq!(b.asker.refusal(&Request::TakeBack(lent), &[]), None);
+    assert_eq!(b.asker.refusal(&ClientRequest::TakeBack(lent), &[]), None);
     drop(a);
     until("nobody is within", || gates.settle(Duration::ZERO));
     drop(b);
@@ -130,7 +130,7 @@ fn a_second_process_of_either_session_ends_them() {
         let guest = Client::attach(&daemon, &Hello { join, ..Hello::default() }).unwrap();
         assert!(!two.is_open(pass));
         assert!(two.pass().is_none());
-        assert!(guest.asker.refusal(&Request::Gates, &[]).is_some());
+        assert!(guest.asker.refusal(&ClientRequest::Gates, &[]).is_some());
     }
 }
 
@@ -156,7 +156,7 @@ fn an_owner_waits_for_a_sender_that_has_lost_its_passes() {
         gates.leave(pass.sender);
         assert!(two.gates.settle(Duration::ZERO));
         drop((two, other));
-        assert_eq!(daemon.observer().refusal(&Request::Evict("a"), &[]), None);
+        assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("a"), &[]), None);
         daemon.wait_until_empty();
     }
 }
@@ -172,7 +172,7 @@ fn a_session_that_is_taken_over_neither_has_nor_gives_any() {
     let heir = Client::attach(&daemon, &Hello { token, ..hello }).unwrap();
     assert!(!two.is_open(pass));
     assert!(two.pass().is_none());
-    assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
+    assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("kept"), &[]), None);
     drop((two, heir));
     daemon.wait_until_empty();
 }
@@ -213,7 +213,7 @@ fn who_takes_a_session_over_waits_for_those_within_its_memory() {
             assert!(those.settle(Duration::ZERO));
             drop(device);
         });
-        assert_eq!(daemon.observer().refusal(&Request::Evict("kept"), &[]), None);
+        assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("kept"), &[]), None);
         daemon.wait_until_empty();
     }
 }
@@ -228,13 +228,17 @@ fn gates_of_wrong_kinds_are_refused() {
     rustix::fs::ftruncate(&unsealed, 1 << 20).unwrap();
     let pipe = OwnedFd::from(std::io::pipe().unwrap().0);
     for file in [&null, &short, &unsealed, &pipe] {
-        assert!(client.asker.refusal(&Request::Gates, &[file.as_fd()]).is_some(), "{file:?}");
+        assert!(client.asker.refusal(&ClientRequest::Gates, &[file.as_fd()]).is_some(), "{file:?}");
     }
     let (long, _) = sealed(1 << 20);
     for files in [vec![], vec![long.as_fd(), long.as_fd()]] {
-        assert!(client.asker.refusal(&Request::Gates, &files).is_some());
+        assert!(client.asker.refusal(&ClientRequest::Gates, &files).is_some());
     }
-    assert_eq!(client.asker.refusal(&Request::Gates, &[long.as_fd()]), None, "longer is enough");
+    assert_eq!(
+        client.asker.refusal(&ClientRequest::Gates, &[long.as_fd()]),
+        None,
+        "longer is enough"
+    );
 }
 
 #[test]
@@ -243,7 +247,7 @@ fn an_owner_can_write_what_it_likes_into_its_gates() {
     let two = Two::of(&daemon);
     let (gates, file) = Gates::create().unwrap();
     let words = Buffer::map(file.as_fd(), 0, 16_384).unwrap();
-    assert_eq!(two.b.asker.refusal(&Request::Gates, &[file.as_fd()]), None);
+    assert_eq!(two.b.asker.refusal(&ClientRequest::Gates, &[file.as_fd()]), None);
     words.fill(0xff);
     let (file, _) = sealed(8192);
     let number = two.b.lend(Loan::Sealed, &file);
@@ -267,11 +271,11 @@ fn completions_that_are_told_of_count() {
     let daemon = Daemon::start();
     let (client, other) = (daemon.client(), daemon.client());
     let queues = client.queues();
-    let told = Request::Counted { cq: queues.cq, count: 5 };
+    let told = ClientRequest::Counted { cq: queues.cq, count: 5 };
     assert_eq!(client.asker.refusal(&told, &[]), None);
     assert_eq!(client.card().cq_count(queues.cq), Some(5));
     assert!(other.asker.refusal(&told, &[]).is_some(), "the queue is another's");
-    let most = Request::Counted { cq: queues.cq, count: u64::MAX };
+    let most = ClientRequest::Counted { cq: queues.cq, count: u64::MAX };
     assert_eq!(client.asker.refusal(&most, &[]), None);
     assert_eq!(client.card().cq_count(queues.cq), Some(4), "as counts go");
 }
@@ -280,7 +284,7 @@ fn completions_that_are_told_of_count() {
 fn passes_are_shown_to_those_who_may_see_the_sessions() {
     let daemon = Daemon::start();
     let passes = |asker: &Asker| {
-        asker.ask(&Request::Passes, &[], |answer| match answer {
+        asker.ask(&ClientRequest::Passes, &[], |answer| match answer {
             Answer::Passes(passes) => passes,
             other => panic!("{other:?}"),
         })

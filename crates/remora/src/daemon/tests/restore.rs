@@ -180,7 +180,7 @@ fn memory_and_keys_outlive_the_daemon() {
         .unwrap();
     let (unlent, _) = sealed(4096);
     let unlent = client.lend(Loan::Sealed, &unlent);
-    assert_eq!(client.asker.refusal(&Request::TakeBack(unlent), &[]), None);
+    assert_eq!(client.asker.refusal(&ClientRequest::TakeBack(unlent), &[]), None);
     let queues = client.queues();
     card.write_dm(at + 4998, b"ok").unwrap();
     memory.write_at(4096, b"lent").unwrap();
@@ -205,7 +205,7 @@ fn memory_and_keys_outlive_the_daemon() {
     only_read_by_the_old_key(&next, pd, lent);
 
     // It ends, and the store has nothing of it any more.
-    assert_eq!(daemon.observer().refusal(&Request::Evict("store"), &[]), None);
+    assert_eq!(daemon.observer().refusal(&ClientRequest::Evict("store"), &[]), None);
     assert!(next.asker.farewell().contains("evict"));
     assert_eq!(manager.of_sessions(), Vec::<String>::new());
     drop((next, brief));
@@ -354,7 +354,7 @@ fn kernels_outlive_the_daemon() {
     );
     // (The process may have another device of this name.)
     let name = device.ticket().unwrap().name;
-    assert_eq!(daemon.observer().refusal(&Request::Evict(&name), &[]), None);
+    assert_eq!(daemon.observer().refusal(&ClientRequest::Evict(&name), &[]), None);
     assert_eq!(manager.of_sessions(), [""; 0]);
 }
 

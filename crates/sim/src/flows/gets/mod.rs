@@ -8,7 +8,7 @@
 mod tests;
 
 use remora_nic::kernel::{Header, Notify};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_nic::{Access, Key, MrInit, PageTable, Pd};
 use remora_offload::kernel::builtin::get::{PARAMS_LEN, Params, Table, TableFull, Value, get};
 use remora_offload::kernel::{AsyncProgram, Deployment, Executor, Grant};
@@ -34,7 +34,7 @@ pub(super) fn counts(flows: &[Flow], hosts: u32) -> Vec<u32> {
 
 /// The call of flow `key` at a host from which `count` flows fetch, for a buffer of `max_len`
 /// bytes.
-pub(super) fn call(key: u64, count: u32, to: Remote, max_len: u32) -> [u8; CALL] {
+pub(super) fn call(key: u64, count: u32, to: RemoteAddress, max_len: u32) -> [u8; CALL] {
     let entry = Table::hash(key, count);
     let params = Params { table: TABLE, key, entry, chain_max: 0 };
     let params_len = PARAMS_LEN as u16;

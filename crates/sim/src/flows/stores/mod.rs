@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use remora_nic::kernel::{HEADER_LEN, Header, Notify};
-use remora_nic::queue::Remote;
+use remora_nic::queue::RemoteAddress;
 use remora_offload::kernel::{AsyncProgram, DeployError, Executor};
 use remora_store::journal::Unlogged;
 use remora_store::stats::Stats;
@@ -209,7 +209,7 @@ pub(super) fn inline(flow: &Flow) -> usize {
 }
 
 /// The op-code of a flow's call, and its bytes before the value. The answer goes to `to`.
-pub(super) fn call(i: usize, flow: &Flow, key: u32, to: Remote) -> (u64, Vec<u8>) {
+pub(super) fn call(i: usize, flow: &Flow, key: u32, to: RemoteAddress) -> (u64, Vec<u8>) {
     let operation = if flow.fetches() { Operation::Get } else { Operation::Put };
     let (value, answer) = if flow.fetches() { (0, flow.bytes) } else { (flow.bytes, 0) };
     let params = (HEAD_LEN + KEY_LEN) as u64 + value;

@@ -2,7 +2,7 @@
 
 use crate::front::keyspace::{ChangeRefused, TablespaceId};
 use crate::front::memcached::operations::Outcome;
-use crate::front::world::Turn;
+use crate::front::server_state::Turn;
 use crate::stats::Op;
 
 /// What a connection remembers.

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::sync::PoisonError;
 
-use crate::front::keyspace::{Change, Expiry, Found, Trace};
+use crate::front::keyspace::{Edit, Expiry, Found, Trace};
 use crate::front::memcached::base64;
 use crate::front::memcached::chunk::{BAD_LINE, Chunk, NO_NUMBER, chunk};
 use crate::front::memcached::conversation::{Call, Taken, Words};
@@ -392,15 +392,15 @@ fn age(
     let (mut outcome, mut was_read) = (Outcome::NotFound, false);
     let changed = operations::change(call.turn, call.ts, key, |seen, scratch| {
         outcome = Outcome::NotFound;
-        let Some(seen) = seen else { return Change::Keep };
+        let Some(seen) = seen else { return Edit::Keep };
         if version.is_some_and(|version| version != seen.found.version) {
             outcome = Outcome::Exists;
-            return Change::Keep;
+            return Edit::Keep;
         }
         was_read = is_read(&seen.found);
         scratch.extend_from_slice(seen.value());
         let expiry = Expiry::of_item(expires.unwrap_or(seen.found.expires_ms));
-        Change::Make { flags: seen.found.flags, expiry }
+        Edit::Make { flags: seen.found.flags, expiry }
     });
     if was_read {
         // For its clients it is the item that it was.
@@ -414,13 +414,13 @@ fn empty(call: &mut Call<'_>, key: &[u8], version: Option<u64>) -> Outcome {
     let mut outcome = Outcome::NotFound;
     let changed = operations::change(call.turn, call.ts, key, |seen, _| {
         outcome = Outcome::NotFound;
-        let Some(seen) = seen else { return Change::Keep };
+        let Some(seen) = seen else { return Edit::Keep };
         if version.is_some_and(|version| version != seen.found.version) {
             outcome = Outcome::Exists;
-            return Change::Keep;
+            return Edit::Keep;
         }
         let expiry = Expiry::of_item(seen.found.expires_ms);
-        Change::Put { value: b"", flags: 0, expiry }
+        Edit::Put { value: b"", flags: 0, expiry }
     });
     operations::outcome_of(changed, outcome)
 }

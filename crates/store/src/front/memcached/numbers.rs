@@ -1,4 +1,4 @@
-//! Numbers and times as memcached's clients write them.
+//! Reads numbers and times as memcached's clients write them; `operations` adds to the numbers.
 
 /// Times up to this many seconds count from now; later ones are Unix time: 30 days.
 const RELATIVE_S: i64 = 60 * 60 * 24 * 30;

@@ -1,8 +1,8 @@
 //! What memcached's three protocols do to the store.
 
-use crate::front::keyspace::{Change, ChangeRefused, Expiry, Found, Seen, TablespaceId};
+use crate::front::keyspace::{ChangeRefused, Edit, Expiry, Found, Seen, TablespaceId};
 use crate::front::memcached::numbers;
-use crate::front::world::Turn;
+use crate::front::server_state::Turn;
 
 /// The longest key, in bytes.
 pub(super) const KEY_BYTES: usize = 250;
@@ -64,40 +64,40 @@ pub(super) fn store(turn: &mut Turn, ts: TablespaceId, storing: &Storing<'_>) ->
                 None if joins && made.is_none() => {}
                 None => {
                     outcome = Outcome::NotFound;
-                    return Change::Keep;
+                    return Edit::Keep;
                 }
                 // 0 is no version: what is joined is compared with nothing then.
                 Some(_) if joins && version == 0 => {}
                 Some(seen) if seen.found.version != version => {
                     outcome = Outcome::Exists;
-                    return Change::Keep;
+                    return Edit::Keep;
                 }
                 Some(_) => {}
             }
         }
         outcome = Outcome::NotStored;
-        let put = Change::Put { value, flags, expiry };
+        let put = Edit::Put { value, flags, expiry };
         let joined = match (mode, seen) {
             (Mode::Set, _) | (Mode::Add, None) | (Mode::Replace, Some(_)) => return put,
             (Mode::Append, Some(seen)) => (seen, [seen.value(), value]),
             (Mode::Prepend, Some(seen)) => (seen, [value, seen.value()]),
             (Mode::Append | Mode::Prepend, None) => {
-                return made.map_or(Change::Keep, |at| Change::Put {
+                return made.map_or(Edit::Keep, |at| Edit::Put {
                     value,
                     flags,
                     expiry: Expiry::asked(at),
                 });
             }
-            _ => return Change::Keep,
+            _ => return Edit::Keep,
         };
         let (seen, parts) = joined;
         if parts[0].len() + parts[1].len() > longest {
             outcome = Outcome::Refused(ChangeRefused::Value { limit: longest });
-            return Change::Keep;
+            return Edit::Keep;
         }
         parts.into_iter().for_each(|part| scratch.extend_from_slice(part));
         let expiry = Expiry::of_item(seen.found.expires_ms);
-        Change::Make { flags: seen.found.flags, expiry }
+        Edit::Make { flags: seen.found.flags, expiry }
     });
     let outcome = outcome_of(changed, outcome);
     if version.is_some() {
@@ -131,7 +131,7 @@ pub(super) fn change<'v>(
     turn: &mut Turn,
     ts: TablespaceId,
     key: &[u8],
-    mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>,
+    mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>,
 ) -> Result<Option<u64>, ChangeRefused> {
     let version = turn.world.keyspace.update(ts, key, turn.now, &mut decide)?;
     turn.version = turn.version.max(version.unwrap_or(0));
@@ -148,12 +148,12 @@ pub(super) fn delete(
     let mut outcome = Outcome::NotFound;
     let changed = change(turn, ts, key, |seen, _| {
         outcome = Outcome::NotFound;
-        let Some(seen) = seen else { return Change::Keep };
+        let Some(seen) = seen else { return Edit::Keep };
         if version.is_some_and(|version| version != seen.found.version) {
             outcome = Outcome::Exists;
-            return Change::Keep;
+            return Edit::Keep;
         }
-        Change::Delete
+        Edit::Delete
     });
     let outcome = outcome_of(changed, outcome);
     match outcome {
@@ -174,7 +174,7 @@ pub(super) fn touch(
     let mut touched = None;
     let changed = change(turn, ts, key, |seen, _| {
         touched = seen.map(|seen| seen.found);
-        touched.map_or(Change::Keep, |_| Change::Touch { expires_ms })
+        touched.map_or(Edit::Keep, |_| Edit::Touch { expires_ms })
     });
     if touched.is_some_and(|found| found.trace.is_some()) {
         turn.world.keyspace.note_read(ts, key, turn.now);
@@ -216,28 +216,28 @@ pub(super) fn add(
         outcome = Outcome::NotFound;
         had = seen.map(|seen| seen.found);
         let Some(seen) = seen else {
-            let Some((initial, expires_ms)) = adding.initial else { return Change::Keep };
+            let Some((initial, expires_ms)) = adding.initial else { return Edit::Keep };
             number = Some(initial);
             scratch.extend_from_slice(itoa::Buffer::new().format(initial).as_bytes());
-            return Change::Make { flags: 0, expiry: Expiry::asked(expires_ms) };
+            return Edit::Make { flags: 0, expiry: Expiry::asked(expires_ms) };
         };
         if adding.version.is_some_and(|version| version != seen.found.version) {
             outcome = Outcome::Exists;
-            return Change::Keep;
+            return Edit::Keep;
         }
         let before = numbers::unsigned(seen.value().trim_ascii_end());
         number = before.map(|before| match adding.decrements {
             true => before.saturating_sub(adding.delta),
             false => before.wrapping_add(adding.delta),
         });
-        let Some(number) = number else { return Change::Keep };
+        let Some(number) = number else { return Edit::Keep };
         scratch.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
         // As memcached does: a number keeps its place when it gets shorter.
         let len = scratch.len().max(seen.value().len());
         scratch.resize(len, b' ');
         in_place = scratch.len() <= seen.value().len();
         let expiry = Expiry::of_item(adding.expires_ms.unwrap_or(seen.found.expires_ms));
-        Change::Make { flags: seen.found.flags, expiry }
+        Edit::Make { flags: seen.found.flags, expiry }
     });
     let outcome = outcome_of(changed, outcome);
     let was_read = had.and_then(|found| found.trace).is_some_and(|trace| trace.is_read);
@@ -305,9 +305,9 @@ pub(super) fn get_and_touch(
     change(turn, ts, key, |seen, _| {
         value.truncate(start);
         found = seen.map(|seen| seen.found);
-        let Some(seen) = seen else { return Change::Keep };
+        let Some(seen) = seen else { return Edit::Keep };
         value.extend_from_slice(seen.value());
-        Change::Touch { expires_ms }
+        Edit::Touch { expires_ms }
     })?;
     if is_noticed && found.is_some_and(|found| found.trace.is_some()) {
         turn.world.keyspace.note_read(ts, key, turn.now);

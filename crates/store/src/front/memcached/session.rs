@@ -8,7 +8,7 @@ use crate::front::keyspace::TablespaceId;
 use crate::front::memcached::conversation::{Call, Conversation, Taken, Walk};
 use crate::front::memcached::mark::{self, Begin, Who};
 use crate::front::memcached::{binary, text};
-use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
+use crate::front::server_state::{HIGH_WATER, Next, ServerState, Step, Turn};
 use crate::stats::Way;
 
 const NOT_PRIMARY: &str = "this node is not the primary of its cluster: ask another one";
@@ -24,7 +24,7 @@ pub struct Session {
 
 impl Session {
     /// A new connection.
-    pub fn new(world: &World) -> Session {
+    pub fn new(world: &ServerState) -> Session {
         let is_known = world.settings.password().is_none();
         let state =
             Conversation { is_binary: None, skip: 0, looked: 0, walk: Walk::default(), is_known };
@@ -80,7 +80,7 @@ impl Session {
 
     /// What the node to which the client is relayed gets before the client's own bytes; `None` if
     /// this one has no group.
-    pub(crate) fn mark(&self, world: &World) -> Option<Vec<u8>> {
+    pub(crate) fn mark(&self, world: &ServerState) -> Option<Vec<u8>> {
         let token = world.keeper.group_token()?;
         let who = match (self.state.is_known, world.settings.password()) {
             (false, _) => Who::Stranger,

@@ -1,10 +1,10 @@
 //! A command, and what it is given.
 
-use crate::front::keyspace::{Change, ChangeRefused, Found, Seen, TablespaceId};
+use crate::front::keyspace::{ChangeRefused, Edit, Found, Seen, TablespaceId};
 use crate::front::redis::conversation::Conversation;
 use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, decimal};
-use crate::front::world::Turn;
+use crate::front::server_state::Turn;
 use crate::stats::Op;
 
 /// A row of the table of commands.
@@ -176,7 +176,7 @@ impl<'a> Call<'a> {
     pub(crate) fn change<'v>(
         &mut self,
         key: &[u8],
-        decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>,
+        decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>,
     ) -> Result<bool, Wrong> {
         let ts = self.ts()?;
         self.change_in(ts, key, decide)
@@ -187,7 +187,7 @@ impl<'a> Call<'a> {
         &mut self,
         ts: TablespaceId,
         key: &[u8],
-        mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Change<'v>,
+        mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>,
     ) -> Result<bool, Wrong> {
         let now = self.turn.now;
         let version = self.turn.world.keyspace.update(ts, key, now, &mut decide)?;

@@ -5,8 +5,8 @@
 use crate::front::keyspace::{Cluster, ClusterGroup};
 use crate::front::redis::command::{Call, Command, Done, READ, WRITE, Wrong};
 use crate::front::redis::request::Arguments;
+use crate::front::server_state::{ServerState, Turn};
 use crate::front::slots::{Part, Verdict, Wanted, slot_of};
-use crate::front::world::{Turn, World};
 use crate::way::clock::now_ms;
 
 const NO_PRIMARY: Wrong = Wrong::Is("CLUSTERDOWN The cluster has no primary at the moment");
@@ -184,7 +184,7 @@ fn run_here(call: &mut Call<'_>, run: &mut impl FnMut(&mut Call<'_>) -> Done) ->
     done
 }
 
-fn ask(world: &World, slot: u16, part: Option<&Part>) -> Wrong {
+fn ask(world: &ServerState, slot: u16, part: Option<&Part>) -> Wrong {
     let cluster = world.keeper.cluster().unwrap_or_default();
     match part {
         Some(Part::Giving { to } | Part::Given { to }) => redirect("ASK", slot, cluster.group(to)),
@@ -194,7 +194,7 @@ fn ask(world: &World, slot: u16, part: Option<&Part>) -> Wrong {
 
 /// To the slot's owner, as far as this node has heard; that cannot be its own group, which has
 /// just said that it is not.
-fn moved(world: &World, slot: u16) -> Wrong {
+fn moved(world: &ServerState, slot: u16) -> Wrong {
     let cluster: Cluster = world.keeper.cluster().unwrap_or_default();
     redirect("MOVED", slot, cluster.owner(slot).filter(|group| !group.is_mine))
 }

@@ -15,7 +15,7 @@ use crate::front::redis::reply::Reply;
 use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
 use crate::front::redis::routing::{self, What, keys_of};
 use crate::front::redis::table::{TABLE, find, find_again};
-use crate::front::world::{HIGH_WATER, Next, Step, Turn, World};
+use crate::front::server_state::{HIGH_WATER, Next, ServerState, Step, Turn};
 use crate::stats::Way;
 use crate::way::clock::now_ms;
 
@@ -31,7 +31,7 @@ impl fmt::Debug for Session {
     }
 }
 
-fn limits(world: &World) -> RequestLimits {
+fn limits(world: &ServerState) -> RequestLimits {
     let settings = &world.settings;
     RequestLimits {
         arguments: 1 << 20,
@@ -42,13 +42,13 @@ fn limits(world: &World) -> RequestLimits {
 
 impl Session {
     /// A connection without a socket, of which nobody else hears.
-    pub fn detached(world: &World) -> Session {
+    pub fn detached(world: &ServerState) -> Session {
         let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
         let client = world.clients.detached(Way::Redis, ends, now_ms());
         Session::new(world, client)
     }
 
-    pub(crate) fn new(world: &World, client: Arc<Client>) -> Session {
+    pub(crate) fn new(world: &ServerState, client: Arc<Client>) -> Session {
         let is_known = world.settings.password().is_none();
         Session { reader: Reader::default(), state: Conversation::new(client, is_known) }
     }

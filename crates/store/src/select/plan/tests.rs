@@ -10,7 +10,7 @@ use crate::select::selection::Output;
 /// Bytes of the fixed part of the rows of these tests: a number in each form, and two texts.
 const FIXED: u16 = 8 + 4 + 2 + 1 + 3 + 6;
 
-fn plan(condition: Condition) -> Result<Plan, PlanError> {
+fn plan(condition: RowCondition) -> Result<Plan, PlanError> {
     let output = Output::Whole;
     Plan::new(&Selection { row_least: FIXED, condition, output, limit: u64::MAX })
 }
@@ -20,13 +20,13 @@ fn nodes(plan: Result<Plan, PlanError>) -> Vec<Node> {
 }
 
 /// Whether a condition holds, by its definition.
-fn holds(condition: &Condition, row: &[u8]) -> bool {
+fn holds(condition: &RowCondition, row: &[u8]) -> bool {
     match condition {
-        Condition::All(all) => all.iter().all(|one| holds(one, row)),
-        Condition::Any(any) => any.iter().any(|one| holds(one, row)),
-        Condition::Not(not) => !holds(not, row),
-        Condition::Within { number, least, most } => (*least..=*most).contains(&number.key(row)),
-        Condition::Text { text, test } => {
+        RowCondition::All(all) => all.iter().all(|one| holds(one, row)),
+        RowCondition::Any(any) => any.iter().any(|one| holds(one, row)),
+        RowCondition::Not(not) => !holds(not, row),
+        RowCondition::Within { number, least, most } => (*least..=*most).contains(&number.key(row)),
+        RowCondition::Text { text, test } => {
             let text = text.of(row);
             match test {
                 TextTest::Compare(compare, with) => compare.holds(text.cmp(with)),
@@ -99,12 +99,9 @@ fn numbers() -> impl Strategy<Value = NumberAt> {
     prop::sample::select(forms.map(|(offset, form)| NumberAt { offset, form }).to_vec())
 }
 
-fn conditions() -> impl Strategy<Value = Condition> {
-    let within = (numbers(), keys(), keys()).prop_map(|(number, least, most)| Condition::Within {
-        number,
-        least,
-        most,
-    });
+fn conditions() -> impl Strategy<Value = RowCondition> {
+    let within = (numbers(), keys(), keys())
+        .prop_map(|(number, least, most)| RowCondition::Within { number, least, most });
     let places = [(18, Some(6)), (15, Some(3)), (FIXED, None), (18, None)];
     let places = places.map(|(offset, len)| TextAt { offset, len });
     let patterns = prop::collection::vec(prop::sample::select(b"aabc%%_\\".to_vec()), 0..6);
@@ -117,13 +114,13 @@ fn conditions() -> impl Strategy<Value = Condition> {
         (0..PATTERNS.len()).prop_map(|which| TextTest::Matches(PATTERNS[which].0.into())),
     ];
     let texts = (prop::sample::select(places.to_vec()), tests)
-        .prop_map(|(text, test)| Condition::Text { text, test });
+        .prop_map(|(text, test)| RowCondition::Text { text, test });
     let one = prop_oneof![2 => within, 1 => texts];
     one.prop_recursive(3, 12, 4, |inner| {
         prop_oneof![
-            3 => prop::collection::vec(inner.clone(), 0..4).prop_map(Condition::All),
-            2 => prop::collection::vec(inner.clone(), 0..4).prop_map(Condition::Any),
-            1 => inner.prop_map(|one| Condition::Not(Box::new(one))),
+            3 => prop::collection::vec(inner.clone(), 0..4).prop_map(RowCondition::All),
+            2 => prop::collection::vec(inner.clone(), 0..4).prop_map(RowCondition::Any),
+            1 => inner.prop_map(|one| RowCondition::Not(Box::new(one))),
         ]
     })
 }
@@ -205,26 +202,26 @@ proptest! {
 #[test]
 fn ranges_of_one_number_become_one() {
     let number = NumberAt { offset: 0, form: Form::Signed(8) };
-    let within = |least, most| Condition::Within { number, least, most };
-    let not = |condition| Condition::Not(Box::new(condition));
+    let within = |least, most| RowCondition::Within { number, least, most };
+    let not = |condition| RowCondition::Not(Box::new(condition));
     let steps = |condition| nodes(plan(condition));
     let between = [not(within(i64::MIN, 4)), within(i64::MIN, 9), not(within(9, i64::MAX))];
-    let between = steps(Condition::All(between.into()));
+    let between = steps(RowCondition::All(between.into()));
     assert!(matches!(between[..], [Node::Range(Range { least: 5, most: 8, inside: true, .. })]));
     let outside = [not(within(5, 8)), not(within(9, i64::MAX))];
-    assert_eq!(steps(Condition::All(outside.into())).len(), 2, "a hole is tested for itself");
-    let empty = steps(Condition::All(vec![within(5, i64::MAX), within(i64::MIN, 4)]));
+    assert_eq!(steps(RowCondition::All(outside.into())).len(), 2, "a hole is tested for itself");
+    let empty = steps(RowCondition::All(vec![within(5, i64::MAX), within(i64::MIN, 4)]));
     assert!(matches!(empty[..], [Node::Constant(false)]));
 }
 
 #[test]
 fn what_costs_less_is_tested_first() {
     let number = NumberAt { offset: 0, form: Form::Signed(8) };
-    let text = |test| Condition::Text { text: TextAt { offset: FIXED, len: None }, test };
-    let all = Condition::All(vec![
+    let text = |test| RowCondition::Text { text: TextAt { offset: FIXED, len: None }, test };
+    let all = RowCondition::All(vec![
         text(TextTest::Matches("a".into())),
         text(TextTest::Contains((*b"a").into())),
-        Condition::Within { number, least: 0, most: 1 },
+        RowCondition::Within { number, least: 0, most: 1 },
     ]);
     let plan = plan(all).unwrap();
     let nodes = nodes(Ok(plan.clone()));
@@ -235,10 +232,12 @@ fn what_costs_less_is_tested_first() {
 #[test]
 fn there_are_few_regular_expressions() {
     let text = TextAt { offset: FIXED, len: None };
-    let one =
-        |pattern: &str| Condition::Text { text, test: TextTest::Like(pattern.as_bytes().into()) };
-    assert!(plan(Condition::All(vec![one("_"); REGEXES_MAX])).is_ok());
-    let refused = plan(Condition::All(vec![one("_"); REGEXES_MAX + 1]));
+    let one = |pattern: &str| RowCondition::Text {
+        text,
+        test: TextTest::Like(pattern.as_bytes().into()),
+    };
+    assert!(plan(RowCondition::All(vec![one("_"); REGEXES_MAX])).is_ok());
+    let refused = plan(RowCondition::All(vec![one("_"); REGEXES_MAX + 1]));
     assert!(matches!(refused, Err(PlanError::TooManyRegexes)));
-    assert!(plan(Condition::All(vec![one("%"); REGEXES_MAX + 1])).is_ok());
+    assert!(plan(RowCondition::All(vec![one("%"); REGEXES_MAX + 1])).is_ok());
 }

@@ -1,6 +1,6 @@
 //! `BITFIELD`: numbers of 1 to 64 bits, anywhere in a string.
 
-use crate::front::keyspace::Change;
+use crate::front::keyspace::Edit;
 use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::bits::{OFFSET, place};
 use crate::front::redis::commands::strings::remade;
@@ -196,7 +196,7 @@ fn change(call: &mut Call<'_>, steps: &[(Step, Field)], len: usize) -> Done {
         scratch.resize(before.len().max(len), 0);
         answers.clear();
         answers.extend(steps.iter().map(|(step, field)| step.carry_out(*field, scratch)));
-        if seen.is_some() && *scratch == before { Change::Keep } else { remade(seen) }
+        if seen.is_some() && *scratch == before { Edit::Keep } else { remade(seen) }
     })?;
     answer(call, &answers)
 }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::front::keyspace::{Change, Expiry};
+use crate::front::keyspace::{Edit, Expiry};
 use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::strings::remade;
 use crate::item::VALUE_MAX;
@@ -34,7 +34,7 @@ pub(crate) fn setbit(call: &mut Call<'_>) -> Done {
         let value = seen.map_or(&[][..], |seen| seen.value());
         before = value.get(offset / 8).is_some_and(|byte| byte & mask != 0);
         if before == one && offset / 8 < value.len() {
-            return Change::Keep;
+            return Edit::Keep;
         }
         scratch.extend_from_slice(value);
         scratch.resize(value.len().max(offset / 8 + 1), 0);
@@ -215,9 +215,9 @@ pub(crate) fn bitop(call: &mut Call<'_>) -> Done {
         }
     }
     call.change(call.at(2), |seen, _| match seen {
-        None if made.is_empty() => Change::Keep,
-        Some(_) if made.is_empty() => Change::Delete,
-        _ => Change::Put { value: &made, flags: 0, expiry: Expiry::Default },
+        None if made.is_empty() => Edit::Keep,
+        Some(_) if made.is_empty() => Edit::Delete,
+        _ => Edit::Put { value: &made, flags: 0, expiry: Expiry::Default },
     })?;
     call.reply.integer(made.len() as i64);
     Ok(())

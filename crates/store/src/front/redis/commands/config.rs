@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::redis::glob::matches;
-use crate::front::world::{DATABASES, World};
+use crate::front::server_state::{DATABASES, ServerState};
 
 /// Why a value cannot be set.
 type Why = &'static str;
 
 /// Sets a parameter to a value that is given as text.
-type Set = fn(&World, &str) -> Result<(), Why>;
+type Set = fn(&ServerState, &str) -> Result<(), Why>;
 
 /// A parameter.
 struct Parameter {
     name: &'static str,
-    show: fn(&World) -> String,
+    show: fn(&ServerState) -> String,
     /// None: it is fixed.
     set: Option<Set>,
 }
@@ -31,7 +31,7 @@ macro_rules! number {
     };
 }
 
-const fn fixed(name: &'static str, show: fn(&World) -> String) -> Parameter {
+const fn fixed(name: &'static str, show: fn(&ServerState) -> String) -> Parameter {
     Parameter { name, show, set: None }
 }
 

@@ -1,6 +1,6 @@
 //! `DUMP` and `RESTORE`: a value as Redis writes it to its files.
 
-use crate::front::keyspace::{Change, Expiry};
+use crate::front::keyspace::{Edit, Expiry};
 use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
 use crate::rdb;
@@ -82,11 +82,11 @@ pub(crate) fn restore(call: &mut Call<'_>) -> Done {
     call.change(key, |seen, _| {
         is_busy = seen.is_some() && !options.replaces;
         match seen {
-            _ if is_busy => Change::Keep,
-            None if is_over => Change::Keep,
-            Some(_) if is_over => Change::Delete,
+            _ if is_busy => Edit::Keep,
+            None if is_over => Edit::Keep,
+            Some(_) if is_over => Edit::Delete,
             // What never expires where it comes from does not expire here.
-            _ => Change::Put { value: &value, flags: 0, expiry: Expiry::of_item(end) },
+            _ => Edit::Put { value: &value, flags: 0, expiry: Expiry::of_item(end) },
         }
     })?;
     if is_busy {

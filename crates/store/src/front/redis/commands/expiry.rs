@@ -1,6 +1,6 @@
 //! When keys end.
 
-use crate::front::keyspace::Change;
+use crate::front::keyspace::Edit;
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::redis::commands::options::{invalid_expire, time};
 
@@ -77,11 +77,11 @@ fn end_at(call: &mut Call<'_>, unit: i64, from: u64) -> Done {
     let at = time(call.integer(2)?, unit, from).ok_or_else(|| invalid_expire(&name))?;
     let now = call.turn.now as i64;
     let changed = call.change(call.at(1), |seen, _| {
-        let Some(seen) = seen else { return Change::Keep };
+        let Some(seen) = seen else { return Edit::Keep };
         if !only.allow(seen.found.expires_ms, at) {
-            return Change::Keep;
+            return Edit::Keep;
         }
-        if at <= now { Change::Delete } else { Change::Touch { expires_ms: Some(at as u64) } }
+        if at <= now { Edit::Delete } else { Edit::Touch { expires_ms: Some(at as u64) } }
     })?;
     call.reply.flag(changed);
     Ok(())
@@ -90,8 +90,8 @@ fn end_at(call: &mut Call<'_>, unit: i64, from: u64) -> Done {
 /// `PERSIST key`.
 pub(crate) fn persist(call: &mut Call<'_>) -> Done {
     let changed = call.change(call.at(1), |seen, _| match seen {
-        Some(seen) if seen.found.expires_ms.is_some() => Change::Touch { expires_ms: None },
-        _ => Change::Keep,
+        Some(seen) if seen.found.expires_ms.is_some() => Edit::Touch { expires_ms: None },
+        _ => Edit::Keep,
     })?;
     call.reply.flag(changed);
     Ok(())

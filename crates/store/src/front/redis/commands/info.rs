@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::front::redis::command::{Call, Done};
 use crate::front::redis::commands::connection::REDIS_VERSION;
-use crate::front::world::{DATABASES, World};
+use crate::front::server_state::{DATABASES, ServerState};
 use crate::stats::{Op, Way};
 
 /// A section: its name, and what writes its lines. The flag says whether `INFO` alone shows it.
-type Section = (&'static str, bool, fn(&World, &mut String));
+type Section = (&'static str, bool, fn(&ServerState, &mut String));
 
 const SECTIONS: &[Section] = &[
     ("Server", true, server),
@@ -55,7 +55,7 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.push_str("\r\n");
 }
 
-fn server(world: &World, text: &mut String) {
+fn server(world: &ServerState, text: &mut String) {
     let uptime = world.uptime().as_secs();
     line(text, format_args!("redis_version:{REDIS_VERSION}"));
     line(text, format_args!("remora_version:{}", env!("CARGO_PKG_VERSION")));
@@ -71,7 +71,7 @@ fn server(world: &World, text: &mut String) {
     line(text, format_args!("uptime_in_days:{}", uptime / 86_400));
 }
 
-fn replication(world: &World, text: &mut String) {
+fn replication(world: &ServerState, text: &mut String) {
     let cluster = world.keeper.cluster().unwrap_or_default();
     if let Some(leader) = cluster.leader() {
         line(text, format_args!("role:slave"));
@@ -87,7 +87,7 @@ fn replication(world: &World, text: &mut String) {
 }
 
 /// The process's own time and that of the children it has waited for, in the kernel and outside.
-fn cpu(_: &World, text: &mut String) {
+fn cpu(_: &ServerState, text: &mut String) {
     // Without it the section is empty.
     let Ok(all) = std::fs::read_to_string("/proc/self/stat") else { return };
     let second = rustix::param::clock_ticks_per_second() as f64;
@@ -100,13 +100,13 @@ fn cpu(_: &World, text: &mut String) {
     }
 }
 
-fn clients(world: &World, text: &mut String) {
+fn clients(world: &ServerState, text: &mut String) {
     line(text, format_args!("connected_clients:{}", world.clients.count()));
     line(text, format_args!("maxclients:{}", world.settings.max_clients.load(Relaxed)));
     line(text, format_args!("blocked_clients:{}", world.held_back.load(Relaxed)));
 }
 
-fn memory(world: &World, text: &mut String) {
+fn memory(world: &ServerState, text: &mut String) {
     let (used, limit) = world.keyspace.bytes();
     line(text, format_args!("used_memory:{used}"));
     line(text, format_args!("used_memory_human:{}", human(used)));
@@ -127,7 +127,7 @@ fn human(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-fn persistence(world: &World, text: &mut String) {
+fn persistence(world: &ServerState, text: &mut String) {
     line(text, format_args!("loading:0"));
     line(text, format_args!("rdb_last_save_time:{}", world.keeper.saved_s()));
     for (name, value) in world.keeper.entries() {
@@ -135,7 +135,7 @@ fn persistence(world: &World, text: &mut String) {
     }
 }
 
-fn stats(world: &World, text: &mut String) {
+fn stats(world: &ServerState, text: &mut String) {
     let sums = world.stats.sums();
     line(text, format_args!("total_connections_received:{}", sums.connections));
     line(text, format_args!("total_commands_processed:{}", sums.commands));
@@ -161,7 +161,10 @@ fn stats(world: &World, text: &mut String) {
 }
 
 /// Shows what was counted of each operation, by each way in.
-pub(super) fn each_operation(world: &World, mut show: impl FnMut(String, crate::stats::Histogram)) {
+pub(super) fn each_operation(
+    world: &ServerState,
+    mut show: impl FnMut(String, crate::stats::Histogram),
+) {
     for way in Way::ALL {
         for op in Op::ALL {
             let histogram = world.stats.histogram(way, op);
@@ -172,7 +175,7 @@ pub(super) fn each_operation(world: &World, mut show: impl FnMut(String, crate::
     }
 }
 
-fn operations(world: &World, text: &mut String) {
+fn operations(world: &ServerState, text: &mut String) {
     each_operation(world, |name, histogram| {
         let (calls, us) = (histogram.count(), histogram.total_ns() / 1000);
         let each = us as f64 / calls as f64;
@@ -180,7 +183,7 @@ fn operations(world: &World, text: &mut String) {
     });
 }
 
-fn latencies(world: &World, text: &mut String) {
+fn latencies(world: &ServerState, text: &mut String) {
     each_operation(world, |name, histogram| {
         let [p50, p99, p999] =
             [0.5, 0.99, 0.999].map(|share| histogram.percentile_ns(share) as f64 / 1000.0);
@@ -193,7 +196,7 @@ fn latencies(world: &World, text: &mut String) {
     });
 }
 
-fn keyspace(world: &World, text: &mut String) {
+fn keyspace(world: &ServerState, text: &mut String) {
     for index in 0..DATABASES {
         let Some(ts) = world.used_database(index) else { continue };
         let keys = world.keyspace.count(ts);

@@ -1,17 +1,17 @@
 //! Keys, whatever their values are.
 
-use crate::front::keyspace::{Change, Expiry, TablespaceId};
+use crate::front::keyspace::{Edit, Expiry, TablespaceId};
 use crate::front::redis::command::{Call, Done, NO_KEY, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::request::decimal;
-use crate::front::world::DATABASES;
+use crate::front::server_state::DATABASES;
 
 /// `DEL key …`, and `UNLINK`.
 pub(crate) fn del(call: &mut Call<'_>) -> Done {
     let mut gone = 0;
     for key in call.arguments.from(1) {
         let changed = call.change(key, |seen, _| match seen {
-            Some(_) => Change::Delete,
-            None => Change::Keep,
+            Some(_) => Edit::Delete,
+            None => Edit::Keep,
         })?;
         gone += i64::from(changed);
     }
@@ -71,7 +71,7 @@ fn move_key(call: &mut Call<'_>, replaces: bool) -> Result<bool, Wrong> {
     }
     let moved = copy_to(call, (ts, from), (ts, to), replaces)?.ok_or(NO_KEY)?;
     if moved {
-        call.change(from, |_, _| Change::Delete)?;
+        call.change(from, |_, _| Edit::Delete)?;
     }
     Ok(moved)
 }
@@ -91,10 +91,10 @@ fn copy_to(
         None => Ok(None),
         Some(found) => call
             .change_in(to_ts, to, |seen, _| match seen {
-                Some(_) if !replaces => Change::Keep,
+                Some(_) if !replaces => Edit::Keep,
                 _ => {
                     let expiry = Expiry::of_item(found.expires_ms);
-                    Change::Put { value: &value, flags: found.flags, expiry }
+                    Edit::Put { value: &value, flags: found.flags, expiry }
                 }
             })
             .map(Some),
@@ -143,7 +143,7 @@ pub(crate) fn move_to(call: &mut Call<'_>) -> Done {
     let to_ts = call.turn.world.database(to_database)?;
     let moved = copy_to(call, (from_ts, key), (to_ts, key), false)? == Some(true);
     if moved {
-        call.change(key, |_, _| Change::Delete)?;
+        call.change(key, |_, _| Edit::Delete)?;
     }
     call.reply.flag(moved);
     Ok(())

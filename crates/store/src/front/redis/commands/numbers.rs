@@ -1,6 +1,6 @@
 //! Numbers that are kept as text: increments.
 
-use crate::front::keyspace::Change;
+use crate::front::keyspace::Edit;
 use crate::front::redis::command::{Call, Done, NOT_FLOAT, NOT_INTEGER, Wrong};
 use crate::front::redis::commands::strings::remade;
 use crate::front::redis::number::{self, Sum};
@@ -39,7 +39,7 @@ fn add(call: &mut Call<'_>, more: i64) -> Done {
                 .checked_add(more)
                 .ok_or(Wrong::Is("ERR increment or decrement would overflow")),
         };
-        let Ok(sum) = &sum else { return Change::Keep };
+        let Ok(sum) = &sum else { return Edit::Keep };
         scratch.extend_from_slice(itoa::Buffer::new().format(*sum).as_bytes());
         remade(seen)
     })?;
@@ -56,7 +56,7 @@ pub(crate) fn incrbyfloat(call: &mut Call<'_>) -> Done {
     let mut sum = Sum::NoNumber;
     call.change(call.at(1), |seen, scratch| {
         sum = number::add(seen.map_or(b"0", |seen| seen.value()), more);
-        let Sum::Is(text) = &sum else { return Change::Keep };
+        let Sum::Is(text) = &sum else { return Edit::Keep };
         scratch.extend_from_slice(text.as_bytes());
         remade(seen)
     })?;

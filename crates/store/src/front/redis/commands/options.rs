@@ -44,7 +44,7 @@ pub(crate) fn end(call: &Call<'_>, index: &mut usize) -> Result<Option<End>, Wro
 
 /// What a value must be for a change to happen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Condition<'a> {
+pub(crate) enum ValueTest<'a> {
     /// `IFEQ`: it is this.
     Equal(&'a [u8]),
     /// `IFNE`: it is not this, or there is none.
@@ -55,19 +55,19 @@ pub(crate) enum Condition<'a> {
     DigestDiffers(&'a [u8]),
 }
 
-impl<'a> Condition<'a> {
+impl<'a> ValueTest<'a> {
     /// Reads a condition at `index` with its value; None if the option is another.
-    pub(crate) fn read(call: &Call<'a>, index: &mut usize) -> Result<Option<Condition<'a>>, Wrong> {
-        let make: fn(&'a [u8]) -> Condition<'a> = match () {
-            () if call.is(*index, "ifeq") => Condition::Equal,
-            () if call.is(*index, "ifne") => Condition::Differs,
-            () if call.is(*index, "ifdeq") => Condition::Digest,
-            () if call.is(*index, "ifdne") => Condition::DigestDiffers,
+    pub(crate) fn read(call: &Call<'a>, index: &mut usize) -> Result<Option<ValueTest<'a>>, Wrong> {
+        let make: fn(&'a [u8]) -> ValueTest<'a> = match () {
+            () if call.is(*index, "ifeq") => ValueTest::Equal,
+            () if call.is(*index, "ifne") => ValueTest::Differs,
+            () if call.is(*index, "ifdeq") => ValueTest::Digest,
+            () if call.is(*index, "ifdne") => ValueTest::DigestDiffers,
             () => return Ok(None),
         };
         let value = call.after(index)?;
         let condition = make(value);
-        if let Condition::Digest(digest) | Condition::DigestDiffers(digest) = condition
+        if let ValueTest::Digest(digest) | ValueTest::DigestDiffers(digest) = condition
             && !(digest.len() == 16 && digest.iter().all(u8::is_ascii_hexdigit))
         {
             return Err(Wrong::Is("ERR a digest is 16 hexadecimal digits, as DIGEST gives them"));
@@ -81,10 +81,10 @@ impl<'a> Condition<'a> {
             seen.is_some_and(|seen| digest.eq_ignore_ascii_case(digest_of(seen.value()).as_bytes()))
         };
         match self {
-            Condition::Equal(value) => seen.is_some_and(|seen| seen.value() == *value),
-            Condition::Differs(value) => seen.is_none_or(|seen| seen.value() != *value),
-            Condition::Digest(digest) => is_digest(digest),
-            Condition::DigestDiffers(digest) => !is_digest(digest),
+            ValueTest::Equal(value) => seen.is_some_and(|seen| seen.value() == *value),
+            ValueTest::Differs(value) => seen.is_none_or(|seen| seen.value() != *value),
+            ValueTest::Digest(digest) => is_digest(digest),
+            ValueTest::DigestDiffers(digest) => !is_digest(digest),
         }
     }
 }

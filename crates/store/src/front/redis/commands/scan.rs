@@ -6,7 +6,7 @@ use crate::front::keyspace::TablespaceId;
 use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::glob::matches;
 use crate::front::redis::request::decimal;
-use crate::front::world::DATABASES;
+use crate::front::server_state::DATABASES;
 
 /// Keys that one step of a whole walk shows.
 const STEP: usize = 1024;

@@ -7,7 +7,7 @@ use crate::front::redis::command::{Call, Done, NOT_INTEGER, SYNTAX, Wrong};
 use crate::front::redis::commands::scan::MOST;
 use crate::front::redis::request::decimal;
 use crate::select::Predicate;
-use crate::select::condition::Condition;
+use crate::select::condition::RowCondition;
 use crate::select::mistake::Mistake;
 use crate::select::plan::Plan;
 use crate::select::schema::{Column, Schema};
@@ -133,7 +133,7 @@ impl<'a> Asked<'a> {
     /// What is selected, and the columns that are shown.
     fn selection(&self, schema: &Schema) -> Result<(Selection, Vec<Column>), Wrong> {
         let condition = match self.condition {
-            None => Condition::ALWAYS,
+            None => RowCondition::ALWAYS,
             Some(text) => Predicate::parse(text)
                 .and_then(|predicate| predicate.bind(schema, &self.parameters))
                 .map_err(|mistake| wrong("where", text, &mistake))?,

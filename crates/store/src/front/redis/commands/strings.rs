@@ -1,9 +1,9 @@
 //! Strings: reading and writing whole values and parts of them.
 
-use crate::front::keyspace::{Change, Expiry, Seen};
+use crate::front::keyspace::{Edit, Expiry, Seen};
 use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::options::{
-    Condition, End, agreed, digest_of, end, invalid_expire, once, time,
+    End, ValueTest, agreed, digest_of, end, invalid_expire, once, time,
 };
 
 /// `GET key`.
@@ -41,7 +41,7 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Done {
 #[derive(Default)]
 struct SetOptions<'a> {
     must_exist: Option<bool>,
-    condition: Option<Condition<'a>>,
+    condition: Option<ValueTest<'a>>,
     end: Option<End>,
     wants_old: bool,
 }
@@ -61,7 +61,7 @@ impl<'a> SetOptions<'a> {
                 agreed(&mut options.end, End::Keep)?;
             } else if let Some(end) = end(call, &mut index)? {
                 once(&mut options.end, end)?;
-            } else if let Some(condition) = Condition::read(call, &mut index)? {
+            } else if let Some(condition) = ValueTest::read(call, &mut index)? {
                 once(&mut options.condition, condition)?;
             } else {
                 return Err(SYNTAX);
@@ -85,7 +85,7 @@ impl<'a> SetOptions<'a> {
 pub(crate) fn set(call: &mut Call<'_>) -> Done {
     if call.len() == 3 {
         let (key, value) = (call.at(1), call.at(2));
-        call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::Default })?;
+        call.change(key, |_, _| Edit::Put { value, flags: 0, expiry: Expiry::Default })?;
         call.turn.counts.stored.add(1);
         call.reply.ok();
         return Ok(());
@@ -108,14 +108,14 @@ fn set_with(call: &mut Call<'_>, options: &SetOptions<'_>) -> Done {
             old.extend_from_slice(seen.value());
         }
         if !options.allow(seen.as_ref()) {
-            return Change::Keep;
+            return Edit::Keep;
         }
         let expiry = match options.end {
             Some(End::At(at)) => Expiry::At(at),
             Some(End::Keep) => kept(seen),
             _ => Expiry::Default,
         };
-        Change::Put { value, flags: 0, expiry }
+        Edit::Put { value, flags: 0, expiry }
     });
     if let Ok(changed) = changed {
         call.turn.counts.stored.add(changed.into());
@@ -136,8 +136,8 @@ fn set_with(call: &mut Call<'_>, options: &SetOptions<'_>) -> Done {
 pub(crate) fn setnx(call: &mut Call<'_>) -> Done {
     let (key, value) = (call.at(1), call.at(2));
     let changed = call.change(key, |seen, _| match seen {
-        Some(_) => Change::Keep,
-        None => Change::Put { value, flags: 0, expiry: Expiry::Default },
+        Some(_) => Edit::Keep,
+        None => Edit::Put { value, flags: 0, expiry: Expiry::Default },
     })?;
     call.reply.flag(changed);
     Ok(())
@@ -159,13 +159,13 @@ fn set_for(call: &mut Call<'_>, unit: i64) -> Done {
     let name = String::from_utf8_lossy(call.at(0));
     let at = at.ok_or_else(|| invalid_expire(&name))? as u64;
     let (key, value) = (call.at(1), call.at(3));
-    call.change(key, |_, _| Change::Put { value, flags: 0, expiry: Expiry::At(at) })?;
+    call.change(key, |_, _| Edit::Put { value, flags: 0, expiry: Expiry::At(at) })?;
     call.reply.ok();
     Ok(())
 }
 
 /// Reads the value and changes the key at the same moment; the reply is the value before.
-fn swap<'v>(call: &mut Call<'_>, mut decide: impl FnMut(Option<Seen<'_>>) -> Change<'v>) -> Done {
+fn swap<'v>(call: &mut Call<'_>, mut decide: impl FnMut(Option<Seen<'_>>) -> Edit<'v>) -> Done {
     let mut old = std::mem::take(&mut call.turn.scratch);
     let mut had = false;
     let changed = call.change(call.at(1), |seen, _| {
@@ -189,12 +189,12 @@ fn swap<'v>(call: &mut Call<'_>, mut decide: impl FnMut(Option<Seen<'_>>) -> Cha
 /// `GETSET key value`.
 pub(crate) fn getset(call: &mut Call<'_>) -> Done {
     let value = call.at(2);
-    swap(call, |_| Change::Put { value, flags: 0, expiry: Expiry::Default })
+    swap(call, |_| Edit::Put { value, flags: 0, expiry: Expiry::Default })
 }
 
 /// `GETDEL key`.
 pub(crate) fn getdel(call: &mut Call<'_>) -> Done {
-    swap(call, |seen| if seen.is_some() { Change::Delete } else { Change::Keep })
+    swap(call, |seen| if seen.is_some() { Edit::Delete } else { Edit::Keep })
 }
 
 /// `GETEX key [EX … | PX … | EXAT … | PXAT … | PERSIST]`.
@@ -210,11 +210,11 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Done {
     };
     let now = call.turn.now;
     swap(call, |seen| match (seen, wanted) {
-        (None, _) | (_, None | Some(End::Keep)) => Change::Keep,
-        (_, Some(End::At(at))) if at <= now => Change::Delete,
-        (_, Some(End::At(at))) => Change::Touch { expires_ms: Some(at) },
-        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Change::Keep,
-        (_, Some(End::Never)) => Change::Touch { expires_ms: None },
+        (None, _) | (_, None | Some(End::Keep)) => Edit::Keep,
+        (_, Some(End::At(at))) if at <= now => Edit::Delete,
+        (_, Some(End::At(at))) => Edit::Touch { expires_ms: Some(at) },
+        (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Edit::Keep,
+        (_, Some(End::Never)) => Edit::Touch { expires_ms: None },
     })
 }
 
@@ -240,14 +240,14 @@ pub(crate) fn delex(call: &mut Call<'_>) -> Done {
     let condition = if call.len() == 2 {
         None
     } else {
-        Some(Condition::read(call, &mut index)?.ok_or(SYNTAX)?)
+        Some(ValueTest::read(call, &mut index)?.ok_or(SYNTAX)?)
     };
     if call.len() > index + 1 && condition.is_some() {
         return Err(SYNTAX);
     }
     let changed = call.change(call.at(1), |seen, _| {
         let holds = condition.is_none_or(|condition| condition.holds(seen.as_ref()));
-        if seen.is_some() && holds { Change::Delete } else { Change::Keep }
+        if seen.is_some() && holds { Edit::Delete } else { Edit::Keep }
     })?;
     call.reply.flag(changed);
     Ok(())
@@ -316,7 +316,7 @@ pub(crate) fn append(call: &mut Call<'_>) -> Done {
         let before = seen.map_or(&[][..], |seen| seen.value());
         len = before.len() + value.len();
         if len > longest || seen.is_some() && value.is_empty() {
-            return Change::Keep;
+            return Edit::Keep;
         }
         scratch.extend_from_slice(before);
         scratch.extend_from_slice(value);
@@ -330,8 +330,8 @@ pub(crate) fn append(call: &mut Call<'_>) -> Done {
 }
 
 /// The value made in the scratch buffer, with flags and end as they were.
-pub(crate) fn remade<'v>(seen: Option<Seen<'_>>) -> Change<'v> {
-    Change::Make { flags: seen.map_or(0, |seen| seen.found.flags), expiry: kept(seen) }
+pub(crate) fn remade<'v>(seen: Option<Seen<'_>>) -> Edit<'v> {
+    Edit::Make { flags: seen.map_or(0, |seen| seen.found.flags), expiry: kept(seen) }
 }
 
 /// The end as it was; that of a key that is new is for the tablespace to say.
@@ -359,7 +359,7 @@ pub(crate) fn setrange(call: &mut Call<'_>) -> Done {
         let before = seen.map_or(&[][..], |seen| seen.value());
         len = before.len();
         if value.is_empty() || end > longest {
-            return Change::Keep;
+            return Edit::Keep;
         }
         scratch.extend_from_slice(before);
         len = len.max(end);

@@ -1,7 +1,7 @@
 //! What the primary of one group says to that of another one while slots move between them:
 //! `CLUSTER TAKE | OWN | IMPORT`. docs/cluster.md says what that keeps.
 
-use crate::front::keyspace::{Change, Expiry, Transfer, TransferStep};
+use crate::front::keyspace::{Edit, Expiry, Transfer, TransferStep};
 use crate::front::redis::command::{Call, Done, Wrong};
 use crate::front::slots::{Part, Shard, slot_of};
 
@@ -61,7 +61,7 @@ fn put_all(call: &mut Call<'_>, shard: &Shard, ticket: u64) -> Done {
         let end = Some(call.unsigned(at + 2)?).filter(|end| *end > 0);
         let (key, value) = (call.at(at), call.at(at + 3));
         let expiry = Expiry::of_item(end);
-        call.change(key, |_, _| Change::Put { value, flags, expiry })?;
+        call.change(key, |_, _| Edit::Put { value, flags, expiry })?;
     }
     Ok(())
 }

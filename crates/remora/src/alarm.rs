@@ -15,26 +15,26 @@ use crate::event::Event;
 
 /// A descriptor to sleep on, with a bell behind it.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Alarm {
     epoll: OwnedFd,
     bell: Event,
     /// The bell's counter is not zero, or a thread that sleeps has just read it.
     rung: Mutex<bool>,
 }
 
-impl Door {
+impl Alarm {
     /// A blocking descriptor whose bell is silent.
     ///
     /// # Errors
     /// The process or the system has too many open files.
-    pub(crate) fn new() -> io::Result<Door> {
-        let door = Door {
+    pub(crate) fn new() -> io::Result<Alarm> {
+        let alarm = Alarm {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             bell: Event::blocking()?,
             rung: Mutex::new(false),
         };
-        door.put_behind(door.bell.as_fd())?;
-        Ok(door)
+        alarm.put_behind(alarm.bell.as_fd())?;
+        Ok(alarm)
     }
 
     /// Makes the descriptor readable while `fd` is.
@@ -46,12 +46,12 @@ impl Door {
         Ok(epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// Ends what [`Door::put_behind`] began. Does nothing if `fd` is not behind the door.
+    /// Ends what [`Alarm::put_behind`] began. Does nothing if `fd` is not behind the alarm.
     pub(crate) fn take_away(&self, fd: BorrowedFd<'_>) {
         epoll::delete(&self.epoll, fd).ok();
     }
 
-    /// Makes the descriptor readable until [`Door::hush`].
+    /// Makes the descriptor readable until [`Alarm::hush`].
     pub(crate) fn ring(&self) {
         let mut rung = self.rung();
         if !*rung {
@@ -71,8 +71,8 @@ impl Door {
         }
     }
 
-    /// Sleeps until the bell rings, and silences it. Whatever else is behind the door does not wake
-    /// the thread.
+    /// Sleeps until the bell rings, and silences it. Whatever else is behind the alarm does not
+    /// wake the thread.
     ///
     /// # Errors
     /// `EINTR`, where the handler of a signal does not let reads go on.
@@ -95,7 +95,7 @@ impl Door {
     }
 }
 
-impl AsFd for Door {
+impl AsFd for Alarm {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -109,46 +109,46 @@ mod tests {
 
     use super::*;
 
-    fn is_readable(door: &Door) -> bool {
+    fn is_readable(alarm: &Alarm) -> bool {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut [PollFd::new(door, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+        poll(&mut [PollFd::new(alarm, PollFlags::IN)], Some(&at_once)).unwrap() == 1
     }
 
     #[test]
-    fn a_door_is_readable_from_the_ring_to_the_hush() {
-        let door = Door::new().unwrap();
-        assert!(!is_readable(&door) && !door.is_nonblocking().unwrap());
-        door.ring();
-        door.ring();
-        assert!(is_readable(&door));
-        door.hush();
-        assert!(!is_readable(&door));
-        door.hush();
-        door.ring();
-        door.sleep().unwrap();
-        assert!(!is_readable(&door));
-        door.ring();
-        assert!(is_readable(&door), "the bell rings again after a sleep");
+    fn an_alarm_is_readable_from_the_ring_to_the_hush() {
+        let alarm = Alarm::new().unwrap();
+        assert!(!is_readable(&alarm) && !alarm.is_nonblocking().unwrap());
+        alarm.ring();
+        alarm.ring();
+        assert!(is_readable(&alarm));
+        alarm.hush();
+        assert!(!is_readable(&alarm));
+        alarm.hush();
+        alarm.ring();
+        alarm.sleep().unwrap();
+        assert!(!is_readable(&alarm));
+        alarm.ring();
+        assert!(is_readable(&alarm), "the bell rings again after a sleep");
     }
 
     #[test]
-    fn packets_behind_a_door_make_it_readable() {
-        let (door, socket) = (Door::new().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    fn packets_behind_an_alarm_make_it_readable() {
+        let (alarm, socket) = (Alarm::new().unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
         socket.send_to(&[1], socket.local_addr().unwrap()).unwrap();
-        door.put_behind(socket.as_fd()).unwrap();
-        assert!(is_readable(&door));
-        door.take_away(socket.as_fd());
-        door.take_away(socket.as_fd());
-        assert!(!is_readable(&door));
-        door.put_behind(socket.as_fd()).unwrap();
+        alarm.put_behind(socket.as_fd()).unwrap();
+        assert!(is_readable(&alarm));
+        alarm.take_away(socket.as_fd());
+        alarm.take_away(socket.as_fd());
+        assert!(!is_readable(&alarm));
+        alarm.put_behind(socket.as_fd()).unwrap();
         socket.recv(&mut [0]).unwrap();
-        assert!(!is_readable(&door));
+        assert!(!is_readable(&alarm));
     }
 
     #[test]
     fn a_program_makes_it_non_blocking() {
-        let door = Door::new().unwrap();
-        rustix::fs::fcntl_setfl(&door, OFlags::NONBLOCK).unwrap();
-        assert!(door.is_nonblocking().unwrap());
+        let alarm = Alarm::new().unwrap();
+        rustix::fs::fcntl_setfl(&alarm, OFlags::NONBLOCK).unwrap();
+        assert!(alarm.is_nonblocking().unwrap());
     }
 }

@@ -135,7 +135,7 @@ impl Pause {
 
 /// What all connections share.
 #[derive(Debug)]
-pub struct World {
+pub struct ServerState {
     /// The store.
     pub keyspace: Arc<dyn Keyspace>,
     /// What is kept of it beyond the process.
@@ -173,16 +173,16 @@ pub struct World {
     pub(crate) run_id: u64,
 }
 
-impl World {
+impl ServerState {
     /// What connections to `keyspace` share, when `threads` serve them.
     pub fn new(
         keyspace: Arc<dyn Keyspace>,
         keeper: Arc<dyn Keeper>,
         threads: usize,
         is_shared: bool,
-    ) -> World {
+    ) -> ServerState {
         let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
-        World {
+        ServerState {
             is_clustered: keeper.is_clustered(),
             keyspace,
             keeper,
@@ -308,7 +308,7 @@ impl World {
 #[derive(Debug)]
 pub struct Turn {
     /// What is shared.
-    pub world: Arc<World>,
+    pub world: Arc<ServerState>,
     /// What this thread counts.
     pub counts: Arc<Counts>,
     /// The time, in ms of Unix time: it goes on with each command, and never back within a turn.
@@ -325,7 +325,7 @@ pub struct Turn {
 
 impl Turn {
     /// The first turn of a thread.
-    pub fn new(world: Arc<World>) -> Turn {
+    pub fn new(world: Arc<ServerState>) -> Turn {
         let counts = world.stats.thread();
         let now = now_ms();
         Turn { world, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }

@@ -97,7 +97,7 @@ fn read(input: &[u8]) -> Option<(usize, Option<Storing<'_>>)> {
     let (command, len) = Command::parse(input).ok()?;
     let line = input.split(|byte| *byte == b'\n').next()?;
     let words = line.split(|byte| *byte == b' ').count();
-    // The oracle takes +1 for a number, names in capitals, and words behind the last.
+    // The oracle takes names in capitals, and words behind the last.
     let wanted = match command {
         Command::Set { .. } | Command::Add { .. } | Command::Replace { .. } => 5,
         Command::Append { .. } | Command::Prepend { .. } => 5,
@@ -105,7 +105,7 @@ fn read(input: &[u8]) -> Option<(usize, Option<Storing<'_>>)> {
         Command::Get { .. } | Command::Gets { .. } => words,
         _ => return None,
     };
-    if line.contains(&b'+') || !line.first()?.is_ascii_lowercase() || words != wanted {
+    if !line.first()?.is_ascii_lowercase() || words != wanted {
         return None;
     }
     let storing = match command {

@@ -102,6 +102,52 @@ fn answers_are_those_of_redis() {
     assert_same("remora-beside", REQUESTS.lines().filter(|line| !line.starts_with('#')));
 }
 
+/// Options of `SET` and `GETEX`, right and wrong ones: two that need a number lack it.
+const OPTIONS: [&str; 14] = [
+    "NX",
+    "xx",
+    "GET",
+    "KEEPTTL",
+    "persist",
+    "EX 100",
+    "ex 200",
+    "PX 300400",
+    "EXAT 9999999999",
+    "PXAT 9999999999999",
+    "EX x",
+    "PX 0",
+    "EXAT",
+    "what",
+];
+
+/// All options stand in any order, and each order says the same error of what is wrong.
+#[test]
+fn options_in_any_order_are_those_of_redis() {
+    let one = OPTIONS.map(str::to_owned);
+    let longer = |shorter: &[String]| -> Vec<String> {
+        let with = |before: &String| OPTIONS.map(|option| format!("{before} {option}"));
+        shorter.iter().flat_map(with).collect()
+    };
+    let two = longer(&one);
+    let three = longer(&two);
+    let requests: Vec<String> = [&one[..], &two, &three]
+        .concat()
+        .into_iter()
+        .flat_map(|options| {
+            let set = format!("SET k new {options}|GET k|TTL k");
+            let getex = format!("GETEX k {options}|TTL k");
+            let here = "SET k old PX 9000400|";
+            [
+                format!("{here}{set}"),
+                format!("DEL k|{set}"),
+                format!("{here}{getex}"),
+                format!("DEL k|{getex}"),
+            ]
+        })
+        .collect();
+    assert_same("remora-options", requests.iter().map(String::as_str));
+}
+
 impl Random {
     fn below(&mut self, limit: u64) -> u64 {
         self.next() % limit

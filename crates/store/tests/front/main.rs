@@ -4,6 +4,7 @@ mod beside;
 mod bits;
 mod dump;
 mod expiry;
+mod kept;
 mod limits;
 mod memcached;
 mod meta;

@@ -20,7 +20,8 @@ use crate::judges::skip;
 use crate::{Client, PATIENCE, options, serve};
 
 /// What is asked of both.
-const REQUESTS: &str = include_str!("meta.txt");
+const META: &str = include_str!("meta.txt");
+const TEXT: &str = include_str!("text.txt");
 
 /// A session on a clock of its own.
 struct Talk {
@@ -191,14 +192,13 @@ fn plain(answer: &str, version: &mut String) -> String {
     lines.collect::<Vec<String>>().join("\r\n")
 }
 
-#[test]
-fn answers_are_those_of_memcached() {
-    let Some((_memcached, mut theirs)) = Memcached::start("remora-meta") else { return };
+#[track_caller]
+fn assert_same(name: &str, requests: &str) {
+    let Some((_memcached, mut theirs)) = Memcached::start(name) else { return };
     let server = serve(&options());
     let mut ours = Client::memcached(&server);
     let (mut wrong, mut versions) = (Vec::new(), [String::new(), String::new()]);
-    let requests = REQUESTS.lines().filter(|line| !line.starts_with('#'));
-    for request in requests {
+    for request in requests.lines().filter(|line| !line.starts_with('#')) {
         let of = |version: &str| request.replace('|', "\r\n").replace("{c}", version) + "\r\n";
         let got =
             [answers(&mut theirs, &of(&versions[0])), answers(&mut ours.0, &of(&versions[1]))];
@@ -208,4 +208,14 @@ fn answers_are_those_of_memcached() {
         }
     }
     assert!(wrong.is_empty(), "{} answers:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn answers_are_those_of_memcached() {
+    assert_same("remora-meta", META);
+}
+
+#[test]
+fn words_and_numbers_are_those_of_memcached() {
+    assert_same("remora-text", TEXT);
 }

@@ -225,7 +225,7 @@ pub(super) fn add(
             outcome = Outcome::Exists;
             return Edit::Keep;
         }
-        let before = numbers::unsigned(seen.value().trim_ascii_end());
+        let before = numbers::unsigned(seen.value());
         number = before.map(|before| match adding.decrements {
             true => before.saturating_sub(adding.delta),
             false => before.wrapping_add(adding.delta),

@@ -17,6 +17,8 @@ const GET_BYTES: usize = 1 << 20;
 /// The longest value that a line may announce, in bytes; what is too long to be stored is passed
 /// over.
 const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
+/// The answer to a time that is none.
+const NO_TIME: &[u8] = b"CLIENT_ERROR invalid exptime argument";
 /// The longest value that a client may send before it has logged in, in bytes.
 const STRANGER_BYTES: u64 = 2048;
 
@@ -109,16 +111,7 @@ fn administer<'a>(
     match name {
         b"version" => call.line(format!("VERSION {VERSION}").as_bytes()),
         b"stats" => statistics::text(call, rest.next().unwrap_or_default()),
-        b"verbosity" => {
-            // There is nothing to be more verbose about: the level is accepted, and that is all.
-            let level = rest.next();
-            match (level, rest.next()) {
-                (None, _) => call.line(b"ERROR"),
-                (Some(b"noreply"), None) | (Some(_), Some(b"noreply")) => {}
-                (Some(level), None) if unsigned(level).is_some() => call.line(b"OK"),
-                _ => call.line(BAD_LINE),
-            }
-        }
+        b"verbosity" => verbosity(call, rest),
         b"flush_all" => flush(call, rest),
         b"slabs" => dump::slabs(call, rest),
         b"cache_memlimit" => dump::memory_limit(call, rest),
@@ -131,11 +124,27 @@ fn administer<'a>(
     Op::Other
 }
 
-fn flush<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]> + Clone) {
-    let first = rest.clone().next().filter(|word| *word != b"noreply");
-    quietly(call, rest, |call| {
+/// There is nothing to be more verbose about: the level is accepted, and that is all.
+fn verbosity<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Clone) {
+    if !matches!(rest.clone().count(), 1 | 2) {
+        return call.line(b"ERROR");
+    }
+    quietly(call, rest.clone(), |call| {
+        let level = rest.next().and_then(unsigned);
+        call.line(if level.is_some() { b"OK" } else { BAD_LINE });
+    });
+}
+
+fn flush<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Clone) {
+    let count = rest.clone().count();
+    if count > 2 {
+        return call.line(b"ERROR");
+    }
+    let is_silent = rest.clone().last() == Some(b"noreply");
+    quietly(call, rest.clone(), |call| {
+        let first = rest.next().filter(|_| count > usize::from(is_silent));
         let Some(delay) = first.map_or(Some(0), signed) else {
-            return call.line(b"CLIENT_ERROR invalid exptime argument");
+            return call.line(NO_TIME);
         };
         match operations::flush(call.turn, call.ts, delay) {
             Ok(()) => call.line(b"OK"),
@@ -185,7 +194,15 @@ fn show(call: &mut Call<'_>, key: &[u8], value: &[u8], flags: u32, version: Opti
     call.out.extend_from_slice(b"\r\n");
 }
 
-fn get<'a>(call: &mut Call<'_>, keys: impl Iterator<Item = &'a [u8]>, with_version: bool) -> Op {
+fn get<'a>(
+    call: &mut Call<'_>,
+    keys: impl Iterator<Item = &'a [u8]> + Clone,
+    with_version: bool,
+) -> Op {
+    if keys.clone().next().is_none() {
+        call.line(b"ERROR");
+        return Op::Get;
+    }
     each(call, keys, |call, key, value| {
         let found = operations::get(call.turn, call.ts, key, value);
         Ok(found.map(|found| (found.flags, with_version.then_some(found.version))))
@@ -203,7 +220,7 @@ fn get_and_touch<'a>(
         return Op::Touch;
     };
     let Some(seconds) = signed(seconds) else {
-        call.line(b"CLIENT_ERROR invalid exptime argument");
+        call.line(NO_TIME);
         return Op::Touch;
     };
     let expires_ms = end(seconds, call.turn.now);
@@ -216,16 +233,15 @@ fn get_and_touch<'a>(
 
 type Shown = Result<Option<(u32, Option<u64>)>, crate::front::keyspace::ChangeRefused>;
 
-/// Shows the value of each key that `read` finds.
+/// Shows the value of each key that `read` finds. (`gat` with a time and no key finds none.)
 fn each<'a>(
     call: &mut Call<'_>,
     keys: impl Iterator<Item = &'a [u8]>,
     mut read: impl FnMut(&mut Call<'_>, &[u8], &mut Vec<u8>) -> Shown,
 ) {
-    let (start, mut asked) = (call.out.len(), false);
+    let start = call.out.len();
     let mut value = std::mem::take(&mut call.turn.scratch);
     for key in keys {
-        asked = true;
         value.clear();
         if key.len() > KEY_BYTES {
             call.out.truncate(start);
@@ -252,7 +268,7 @@ fn each<'a>(
         }
     }
     call.turn.scratch = value;
-    call.line(if asked { b"END" } else { b"ERROR" });
+    call.line(b"END");
 }
 
 /// Carries out a request whose last word may be `noreply`. As in memcached, nothing is answered
@@ -356,18 +372,20 @@ fn store_chunk<'a>(
 }
 
 fn delete<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Clone) -> Op {
-    let Some(key) = rest.next() else {
+    let (Some(key), more @ 0..=2) = (rest.next(), rest.clone().count()) else {
         call.line(b"ERROR");
         return Op::Delete;
     };
     quietly(call, rest.clone(), |call| {
-        let zero = rest.next().is_none_or(|word| word == b"0" || word == b"noreply");
-        if key.len() > KEY_BYTES {
-            return call.line(BAD_LINE);
-        }
-        if !zero || rest.count() > 1 {
+        let is_silent = rest.clone().last() == Some(b"noreply");
+        let is_zero = rest.next() == Some(b"0");
+        // Old clients gave a time, which had to be 0.
+        if more != usize::from(is_zero) + usize::from(is_silent) {
             let usage = b"CLIENT_ERROR bad command line format.  Usage: delete <key> [noreply]";
             return call.line(usage);
+        }
+        if key.len() > KEY_BYTES {
+            return call.line(BAD_LINE);
         }
         let outcome = operations::delete(call.turn, call.ts, key, None);
         call.outcome(&outcome, &DELETE);
@@ -375,24 +393,34 @@ fn delete<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Cl
     Op::Delete
 }
 
-fn add<'a>(
+/// Carries out a request of a key, a number and perhaps another word.
+fn with_number<'a>(
     call: &mut Call<'_>,
     mut rest: impl Iterator<Item = &'a [u8]> + Clone,
+    act: impl FnOnce(&mut Call<'_>, &[u8], &[u8]),
+) {
+    if !matches!(rest.clone().count(), 2 | 3) {
+        return call.line(b"ERROR");
+    }
+    quietly(call, rest.clone(), |call| {
+        let [key, number] = [(); 2].map(|()| rest.next().unwrap_or_default());
+        if key.len() > KEY_BYTES {
+            return call.line(BAD_LINE);
+        }
+        act(call, key, number);
+    });
+}
+
+fn add<'a>(
+    call: &mut Call<'_>,
+    rest: impl Iterator<Item = &'a [u8]> + Clone,
     decrements: bool,
 ) -> Op {
-    let words = rest.clone();
-    let (Some(key), Some(delta)) = (rest.next(), rest.next()) else {
-        call.line(b"ERROR");
-        return Op::Update;
-    };
-    quietly(call, words, |call| add_to(call, key, delta, decrements));
+    with_number(call, rest, |call, key, delta| add_to(call, key, delta, decrements));
     Op::Update
 }
 
 fn add_to(call: &mut Call<'_>, key: &[u8], delta: &[u8], decrements: bool) {
-    if key.len() > KEY_BYTES {
-        return call.line(BAD_LINE);
-    }
     let Some(delta) = unsigned(delta) else {
         return call.line(b"CLIENT_ERROR invalid numeric delta argument");
     };
@@ -407,18 +435,10 @@ fn add_to(call: &mut Call<'_>, key: &[u8], delta: &[u8], decrements: bool) {
     }
 }
 
-fn touch<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a [u8]> + Clone) -> Op {
-    let words = rest.clone();
-    let (Some(key), Some(seconds)) = (rest.next(), rest.next()) else {
-        call.line(b"ERROR");
-        return Op::Touch;
-    };
-    quietly(call, words, |call| {
-        if key.len() > KEY_BYTES {
-            return call.line(BAD_LINE);
-        }
+fn touch<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &'a [u8]> + Clone) -> Op {
+    with_number(call, rest, |call, key, seconds| {
         let Some(seconds) = signed(seconds) else {
-            return call.line(b"CLIENT_ERROR invalid exptime argument");
+            return call.line(NO_TIME);
         };
         let expires_ms = end(seconds, call.turn.now);
         let outcome = operations::touch(call.turn, call.ts, key, expires_ms);

@@ -130,6 +130,8 @@ pub(crate) struct Call<'a> {
     pub(crate) state: &'a mut Conversation,
     pub(crate) turn: &'a mut Turn,
     pub(crate) reply: Reply<'a>,
+    /// Whether it is part of a transaction that is carried out.
+    pub(crate) is_in_exec: bool,
     /// The table of commands.
     pub(crate) commands: &'static [Command],
 }

@@ -140,7 +140,7 @@ fn carry_out(
     let found = find_again(last, arguments.at(0));
     let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
     let reply = Reply::new(out, state.version, limit);
-    let mut call = Call { arguments, state, turn, reply, commands: TABLE };
+    let mut call = Call { arguments, state, turn, reply, is_in_exec: false, commands: TABLE };
     let done = match found {
         None if is_browser(arguments.at(0)) => {
             call.turn.counts.protocol_errors.add(1);
@@ -374,6 +374,7 @@ fn exec(call: &mut Call<'_>, transaction: &Transaction) -> Done {
                 state: &mut *call.state,
                 turn: &mut *call.turn,
                 reply: call.reply.reborrow(),
+                is_in_exec: true,
                 commands: call.commands,
             };
             let done = (TABLE[*row].run)(&mut inner);

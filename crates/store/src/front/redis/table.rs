@@ -182,7 +182,7 @@ table! {
     "select" 2 FAST, NO_KEYS, Other,
         "connection": "Chooses the database.", connection::select;
 
-    "bgsave" -1 ADMIN | NO_MULTI, NO_KEYS, Other,
+    "bgsave" -1 ADMIN, NO_KEYS, Other,
         "server": "Begins to write the store to the disk.", server::bgsave;
     "asking" 1 FAST, NO_KEYS, Other,
         "cluster": "Says that another node has sent the next command here.", connection::asking;

@@ -26,20 +26,60 @@ pub(crate) fn time(number: i64, unit: i64, from: u64) -> Option<i64> {
     number.checked_mul(unit)?.checked_add(i64::try_from(from).ok()?)
 }
 
-/// Reads `EX`, `PX`, `EXAT` or `PXAT` at `index` with its number; None if the option is another.
-pub(crate) fn end(call: &Call<'_>, index: &mut usize) -> Result<Option<End>, Wrong> {
-    let now = call.turn.now;
-    let options = [("ex", 1000, now), ("px", 1, now), ("exat", 1000, 0), ("pxat", 1, 0)];
-    let Some((_, unit, from)) = options.into_iter().find(|(word, ..)| call.is(*index, word)) else {
-        return Ok(None);
-    };
-    let number = decimal(call.after(index)?).ok_or(NOT_INTEGER)?;
-    let name = String::from_utf8_lossy(call.at(0)).into_owned();
-    if number <= 0 {
-        return Err(invalid_expire(&name));
+/// The options of a command that say when a key ends. Their number is looked at when all options
+/// have been read: what cannot stand together is said first.
+#[derive(Default)]
+pub(crate) struct EndOptions<'a> {
+    kind: Option<Kind>,
+    number: &'a [u8],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Is(End),
+    /// A time, in so many ms, and whether it counts from now.
+    In(i64, bool),
+}
+
+impl<'a> EndOptions<'a> {
+    /// Reads `EX`, `PX`, `EXAT` or `PXAT` at `index` with its number, or `also`, a word that says
+    /// it alone. An option may come again, and its last number counts. The answer is false if the
+    /// option is another.
+    pub(crate) fn read(
+        &mut self,
+        call: &Call<'a>,
+        index: &mut usize,
+        also: (&str, End),
+    ) -> Result<bool, Wrong> {
+        let kind = match () {
+            () if call.is(*index, also.0) => Kind::Is(also.1),
+            () if call.is(*index, "ex") => Kind::In(1000, true),
+            () if call.is(*index, "px") => Kind::In(1, true),
+            () if call.is(*index, "exat") => Kind::In(1000, false),
+            () if call.is(*index, "pxat") => Kind::In(1, false),
+            () => return Ok(false),
+        };
+        agreed(&mut self.kind, kind)?;
+        if let Kind::In(..) = kind {
+            self.number = call.after(index)?;
+        }
+        Ok(true)
     }
-    let at = time(number, unit, from).and_then(|at| u64::try_from(at).ok());
-    Ok(Some(End::At(at.ok_or_else(|| invalid_expire(&name))?)))
+
+    /// The end that they ask for.
+    pub(crate) fn end(&self, call: &Call<'_>) -> Result<Option<End>, Wrong> {
+        let (unit, is_relative) = match self.kind {
+            None => return Ok(None),
+            Some(Kind::Is(end)) => return Ok(Some(end)),
+            Some(Kind::In(unit, is_relative)) => (unit, is_relative),
+        };
+        let number = decimal(self.number).ok_or(NOT_INTEGER)?;
+        let from = if is_relative { call.turn.now } else { 0 };
+        let at = time(number, unit, from).filter(|_| number > 0);
+        let at = at.and_then(|at| u64::try_from(at).ok());
+        let name = String::from_utf8_lossy(call.at(0));
+        Ok(Some(End::At(at.ok_or_else(|| invalid_expire(&name))?)))
+    }
 }
 
 /// What a value must be for a change to happen.

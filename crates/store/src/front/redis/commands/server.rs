@@ -26,14 +26,16 @@ pub(crate) fn save(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `BGSAVE [SCHEDULE]`.
+/// `BGSAVE [SCHEDULE]`. In a transaction it begins at once, too, beside the changes of the commands
+/// behind it, as it does beside those of other clients.
 pub(crate) fn bgsave(call: &mut Call<'_>) -> Done {
     if call.len() > 2 || call.len() == 2 && !call.is(1, "schedule") {
         return Err(SYNTAX);
     }
     let begun = call.turn.world.keeper.save(true);
     begun.map_err(|why| Wrong::says(format!("ERR {why}")))?;
-    call.reply.simple("Background saving started");
+    let begun = if call.is_in_exec { "scheduled" } else { "started" };
+    call.reply.simple(&format!("Background saving {begun}"));
     Ok(())
 }
 
@@ -59,19 +61,46 @@ pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `FUNCTION FLUSH | LIST`: there are no functions, so none are left. All else is not offered.
+/// `FUNCTION FLUSH [ASYNC | SYNC] | LIST [LIBRARYNAME …] [WITHCODE]`: there are no functions, so
+/// none are left. All else is not offered.
 pub(crate) fn function(call: &mut Call<'_>) -> Done {
-    if call.is(1, "list") && call.len() == 2 {
-        call.reply.array(0);
-        return Ok(());
+    if call.is(1, "list") {
+        return list_functions(call);
     }
     if !call.is(1, "flush") {
         return call.no_subcommand();
     }
     if call.len() > 3 {
-        return call.arity();
+        let sub = String::from_utf8_lossy(call.at(1)).into_owned();
+        return Err(Wrong::says(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try FUNCTION HELP."
+        )));
+    }
+    if call.len() == 3 && !call.is(2, "sync") && !call.is(2, "async") {
+        return Err(Wrong::Is("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
     call.reply.ok();
+    Ok(())
+}
+
+fn list_functions(call: &mut Call<'_>) -> Done {
+    let (mut has_name, mut has_code, mut index) = (false, false, 2);
+    while index < call.len() {
+        if !has_code && call.is(index, "withcode") {
+            has_code = true;
+        } else if !has_name && call.is(index, "libraryname") {
+            has_name = true;
+            index += 1;
+            if index == call.len() {
+                return Err(Wrong::Is("ERR library name argument was not given"));
+            }
+        } else {
+            let unknown = String::from_utf8_lossy(call.at(index));
+            return Err(Wrong::says(format!("ERR Unknown argument {unknown}")));
+        }
+        index += 1;
+    }
+    call.reply.array(0);
     Ok(())
 }
 

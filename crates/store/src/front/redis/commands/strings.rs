@@ -3,7 +3,7 @@
 use crate::front::keyspace::{Edit, Expiry, Seen};
 use crate::front::redis::command::{Call, Done, SYNTAX, TOO_LONG, Wrong};
 use crate::front::redis::commands::options::{
-    End, ValueTest, agreed, digest_of, end, invalid_expire, once, time,
+    End, EndOptions, ValueTest, agreed, digest_of, invalid_expire, once, time,
 };
 
 /// `GET key`.
@@ -48,7 +48,7 @@ struct SetOptions<'a> {
 
 impl<'a> SetOptions<'a> {
     fn read(call: &Call<'a>) -> Result<SetOptions<'a>, Wrong> {
-        let mut options = SetOptions::default();
+        let (mut options, mut ends) = (SetOptions::default(), EndOptions::default());
         let mut index = 3;
         while index < call.len() {
             if call.is(index, "nx") {
@@ -57,13 +57,9 @@ impl<'a> SetOptions<'a> {
                 agreed(&mut options.must_exist, true)?;
             } else if call.is(index, "get") {
                 options.wants_old = true;
-            } else if call.is(index, "keepttl") {
-                agreed(&mut options.end, End::Keep)?;
-            } else if let Some(end) = end(call, &mut index)? {
-                once(&mut options.end, end)?;
             } else if let Some(condition) = ValueTest::read(call, &mut index)? {
                 once(&mut options.condition, condition)?;
-            } else {
+            } else if !ends.read(call, &mut index, ("keepttl", End::Keep))? {
                 return Err(SYNTAX);
             }
             index += 1;
@@ -71,6 +67,7 @@ impl<'a> SetOptions<'a> {
         if options.must_exist.is_some() && options.condition.is_some() {
             return Err(SYNTAX);
         }
+        options.end = ends.end(call)?;
         Ok(options)
     }
 
@@ -199,9 +196,16 @@ pub(crate) fn getdel(call: &mut Call<'_>) -> Done {
 
 /// `GETEX key [EX … | PX … | EXAT … | PXAT … | PERSIST]`.
 pub(crate) fn getex(call: &mut Call<'_>) -> Done {
-    let wanted = match end_wanted(call) {
+    let (mut ends, mut index) = (EndOptions::default(), 2);
+    while index < call.len() {
+        if !ends.read(call, &mut index, ("persist", End::Never))? {
+            return Err(SYNTAX);
+        }
+        index += 1;
+    }
+    let wanted = match ends.end(call) {
         // As in Redis: where there is no key, nobody looks at the time.
-        Err(wrong) if wrong != SYNTAX && call.look(call.at(1))?.is_none() => {
+        Err(_) if call.look(call.at(1))?.is_none() => {
             call.reply.null();
             call.count(false);
             return Ok(());
@@ -216,22 +220,6 @@ pub(crate) fn getex(call: &mut Call<'_>) -> Done {
         (Some(seen), Some(End::Never)) if seen.found.expires_ms.is_none() => Edit::Keep,
         (_, Some(End::Never)) => Edit::Touch { expires_ms: None },
     })
-}
-
-/// The end that `GETEX` is to give the key.
-fn end_wanted(call: &Call<'_>) -> Result<Option<End>, Wrong> {
-    let (mut wanted, mut index) = (None, 2);
-    while index < call.len() {
-        if call.is(index, "persist") {
-            agreed(&mut wanted, End::Never)?;
-        } else if let Some(end) = end(call, &mut index)? {
-            once(&mut wanted, end)?;
-        } else {
-            return Err(SYNTAX);
-        }
-        index += 1;
-    }
-    Ok(wanted)
 }
 
 /// `DELEX key [IFEQ … | IFNE … | IFDEQ … | IFDNE …]`.

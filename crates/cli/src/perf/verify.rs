@@ -93,5 +93,5 @@ fn once_more(session: &Session) -> Result<()> {
 }
 
 fn patience(session: &Session) -> Duration {
-    3 * session.plan.patience()
+    3 * session.patience
 }

@@ -21,11 +21,22 @@ use remora_command::node::client::{OpenRegionError, RemoteRegion};
 use serde_json::Value;
 use support::{Folder, Node, PATIENCE, address, succeed, until};
 
+/// A client who is not served within this time is locked out. One who is served waits for a small
+/// part of it, on a busy machine, too.
+const LOCKED_OUT: Duration = Duration::from_secs(20);
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
 
 fn open(device: &Device, node: NodeAddress) -> Result<RemoteRegion, OpenRegionError> {
+    open_within(PATIENCE, device, node)
+}
+
+fn open_within(
+    patience: Duration,
+    device: &Device,
+    node: NodeAddress,
+) -> Result<RemoteRegion, OpenRegionError> {
     let address = RegionAddress { node, name: "m".into() };
-    RemoteRegion::open(device, &address, TOKEN.parse().ok(), PATIENCE)
+    RemoteRegion::open(device, &address, TOKEN.parse().ok(), patience)
 }
 
 fn address_of(node: &Node) -> NodeAddress {
@@ -100,6 +111,25 @@ fn half_open_requests_keep_nobody_out() {
 }
 
 /// Starts a server again and again, each time with room for one more thread: it says what it lacks
+/// As many addresses as each user of a machine has: no share by peer keeps them back.
+#[test]
+fn half_open_requests_of_thousands_of_addresses_keep_nobody_out() {
+    let node = Node::start(["--region", "m=1M", "--token", TOKEN]);
+    let at = address_of(&node);
+    for n in 0..8000_u32 {
+        let ([.., high, low], [.., run]) = (n.to_be_bytes(), std::process::id().to_be_bytes());
+        let from = [127, 64 + run % 64, high, low];
+        Hostile::new(from, at, TOKEN.parse().ok()).unwrap().ask().unwrap();
+        if n % 64 == 0 {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let begun = Instant::now();
+    open_within(LOCKED_OUT, &Device::open().unwrap(), at).unwrap();
+    println!("an honest client is served after {} ms", begun.elapsed().as_millis());
+    until("4 000 are incomplete", || count(&node, "clients_incomplete") >= 4000);
+}
+
 /// and ends, or it serves until its standard input closes.
 fn starts_within_limits(user: u32, args: &[&str]) {
     let folder = Folder::new();

@@ -193,6 +193,7 @@ fn kernels_are_measured_beside_their_baselines() {
         assert!(row["ratio"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!(page.matches("<svg").count(), 7);
+    assert!(page.contains(&format!("processor: {}", cpu::level())), "the page names the level");
 }
 
 const GOODPUT: [&str; 4] =
@@ -229,6 +230,17 @@ fn the_bench_prints_and_writes_its_rows() {
     }
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("write_rate_64B") && printed.contains(&format!("processor: {level}")));
+}
+
+#[test]
+fn figures_alone_name_the_processor() {
+    let page = std::env::temp_dir().join(format!("remora-fig7-{}.html", std::process::id()));
+    let mut command = remora("bench kernels --quick --no-pin --only fig7 --html");
+    let output = command.arg(&page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(&page).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed.matches("processor: ").count(), 1, "{printed}");
 }
 
 #[test]

@@ -1,10 +1,16 @@
 //! `remora perf` and `remora bench`, as a user runs them. The measured values are not checked here.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use remora::offload::cpu::{self, Level};
+use remora::{ConnectionParams, Device, QueuePairOptions};
 use serde_json::Value;
+
+/// How long anything may take. Only a hang takes that long: nothing is concluded from time.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn remora(args: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remora"));
@@ -112,6 +118,22 @@ fn one_server_serves_several_clients_one_after_the_other() {
 }
 
 #[test]
+fn a_huge_plan_is_refused_and_the_server_serves_on() {
+    let server = Server::start();
+    let node: SocketAddr = server.address.parse().unwrap();
+    let device = Device::open().unwrap();
+    let cq = device.create_cq(8).unwrap();
+    let qp = device.alloc_pd().unwrap().create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    // Bandwidth of SENDs of 1 GiB, on 1024 queue pairs with 1024 in flight each.
+    let mut plan = b"perf\x01\x03\x01\0".to_vec();
+    plan.extend([1_u32 << 30, 1024, 1024].map(u32::to_be_bytes).concat());
+    let params = ConnectionParams::new(device.info().mtu);
+    let refusal = device.connect(qp, node, &plan, &params).wait(PATIENCE).unwrap_err();
+    assert!(refusal.to_string().contains("at most 4294967296 bytes in all"), "{refusal}");
+    json(&format!("perf write lat {} --iters 20 --no-pin --json", server.address));
+}
+
+#[test]
 fn the_table_and_the_counters() {
     let output = run("perf write lat --iters 10 --no-pin --stats");
     assert!(output.status.success());
@@ -128,6 +150,7 @@ fn mistakes_are_reported() {
         ("perf write bw --mtu 100", "an MTU is 256"),
         ("perf atomic lat --size 16", "8 bytes"),
         ("perf write lat --qps 2", "one queue pair"),
+        ("perf write bw --size 1G --qps 5", "at most 4294967296 bytes in all"),
         ("perf write lat --bind nosuch0", "nosuch0"),
         ("perf write lat no.such.name.invalid", "no.such.name.invalid"),
     ];
@@ -170,6 +193,7 @@ fn kernels_are_measured_beside_their_baselines() {
         assert!(row["ratio"].as_f64() > Some(0.0), "{row}");
     }
     assert_eq!(page.matches("<svg").count(), 7);
+    assert!(page.contains(&format!("processor: {}", cpu::level())), "the page names the level");
 }
 
 const GOODPUT: [&str; 4] =
@@ -206,6 +230,17 @@ fn the_bench_prints_and_writes_its_rows() {
     }
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("write_rate_64B") && printed.contains(&format!("processor: {level}")));
+}
+
+#[test]
+fn figures_alone_name_the_processor() {
+    let page = std::env::temp_dir().join(format!("remora-fig7-{}.html", std::process::id()));
+    let mut command = remora("bench kernels --quick --no-pin --only fig7 --html");
+    let output = command.arg(&page).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(&page).unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(printed.matches("processor: ").count(), 1, "{printed}");
 }
 
 #[test]

@@ -58,6 +58,7 @@ impl Door {
         let mut arrivals = Arrivals::new(&self.listener);
         let (mut calls, mut ended) = (Vec::new(), Vec::new());
         while !self.group.is_stopping() {
+            let nap = arrivals.nap(TICK);
             let step = poll_fn(|context| {
                 // Under the lock, so that no queue pair gets ready behind a fence.
                 let mut state = self.group.lock();
@@ -73,7 +74,7 @@ impl Door {
                 state.door = Some(context.waker().clone());
                 if self.group.is_stopping() { Poll::Ready(()) } else { more }
             });
-            remora::wait_for(step, TICK);
+            remora::wait_for(step, nap);
             self.look_after();
         }
     }

@@ -1,5 +1,7 @@
 //! The thread that hears the other nodes, and carries out the log in the store.
 
+use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +23,7 @@ use crate::copy::{Sender, replace};
 use crate::group::{Group, GroupState};
 use crate::journal::GroupLog;
 use crate::keep::write_copy;
+use crate::link::LinkId;
 use crate::slots;
 
 /// How often the thread looks around when nothing comes.
@@ -80,7 +83,8 @@ impl<M: Memory + 'static> Drive<M> {
             state = self.open(state)?;
         }
         state.guard(group);
-        self.start_copies(&mut state)
+        self.start_copies(&mut state);
+        Ok(())
     }
 
     /// Begins to take changes: the store has all that the log has. A thread that holds the shard's
@@ -221,22 +225,30 @@ impl<M: Memory + 'static> Drive<M> {
         self.change_store(state, before, || replace(&self.store, &records, group.options.salt))
     }
 
-    /// Begins the copies that are wanted: the store has now all that the log has.
-    fn start_copies(&self, state: &mut GroupState) -> Result<(), String> {
+    /// Begins the copies that are wanted: the store has now all that the log has. Where a thread
+    /// cannot be started, the next turn tries again.
+    fn start_copies(&self, state: &mut GroupState) {
         state.copiers.retain(|copier| !copier.is_finished());
-        if state.replica.is_amid_transaction() {
-            return Ok(());
+        if state.replica.is_amid_transaction() || state.copies.is_empty() {
+            return;
         }
-        while let Some((to, link)) = state.copies.pop_first() {
+        let mut copies = std::mem::take(&mut state.copies);
+        let (started, outcome) = start_each(&mut copies, |to, link| {
             let (head, flushes) = state.begin_walk();
             let sender = Sender { group: self.group.clone(), to, link, head, flushes };
             let store = self.store.clone();
             let copy = move || send_copy(sender, &store);
             let named = thread::Builder::new().name("cluster copy".to_owned());
-            let started = without_signals(|| named.spawn(copy));
-            state.copiers.push(started.map_err(|error| format!("no thread for a copy: {error}"))?);
+            without_signals(|| named.spawn(copy))
+        });
+        state.copies = copies;
+        state.copiers.extend(started);
+        let lacked = std::mem::replace(&mut state.lacks_thread, outcome.is_err());
+        if let Err(error) = outcome
+            && !lacked
+        {
+            tracing::warn!("a copy of the store waits for a thread: {error}");
         }
-        Ok(())
     }
 
     /// Makes the tablespaces that the group lacks, in each epoch in which this node serves. It
@@ -261,6 +273,23 @@ impl<M: Memory + 'static> Drive<M> {
 }
 
 type Locked<'g> = std::sync::MutexGuard<'g, GroupState>;
+
+/// Begins copies, each by `start`, and takes them off the list. One that cannot be begun stays
+/// there, with those behind it.
+fn start_each<T>(
+    copies: &mut BTreeMap<NodeId, LinkId>,
+    mut start: impl FnMut(NodeId, LinkId) -> io::Result<T>,
+) -> (Vec<T>, io::Result<()>) {
+    let mut started = Vec::new();
+    while let Some(next) = copies.first_entry() {
+        match start(*next.key(), *next.get()) {
+            Ok(copier) => started.push(copier),
+            Err(error) => return (started, Err(error)),
+        }
+        next.remove();
+    }
+    (started, Ok(()))
+}
 
 fn send_copy<M: Memory>(sender: Sender, store: &Store<M, GroupLog>) {
     let (group, to, link) = (sender.group.clone(), sender.to, sender.link);
@@ -312,5 +341,31 @@ impl Batch {
             rest = after;
             (*position, Fields { key, value, ..*fields })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_without_a_thread_is_begun_later() {
+        let wanted: BTreeMap<_, _> = (1..4).map(|node| (NodeId(node), LinkId::next())).collect();
+        let mut copies = wanted.clone();
+        let none = |_, _| Err(io::ErrorKind::WouldBlock.into());
+        let (started, outcome) = start_each::<()>(&mut copies, none);
+        assert_eq!((started.len(), outcome.is_err(), &copies), (0, true, &wanted));
+
+        let mut room = 2;
+        let (started, outcome) = start_each(&mut copies, |to, link| {
+            room -= 1;
+            if room < 0 { Err(io::ErrorKind::WouldBlock.into()) } else { Ok((to, link)) }
+        });
+        assert!(outcome.is_err());
+        assert!(started.into_iter().eq(wanted.clone().into_iter().take(2)));
+
+        let (started, outcome) = start_each(&mut copies, |to, link| Ok((to, link)));
+        assert!(outcome.is_ok() && copies.is_empty());
+        assert!(started.into_iter().eq(wanted.into_iter().skip(2)));
     }
 }

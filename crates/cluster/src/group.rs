@@ -211,6 +211,8 @@ pub(crate) struct GroupState {
     pub(crate) copies: BTreeMap<NodeId, LinkId>,
     /// The threads that send them.
     pub(crate) copiers: Vec<JoinHandle<()>>,
+    /// One of the copies could not have a thread when it was tried last.
+    pub(crate) lacks_thread: bool,
     /// The epoch in which the store has all that the log has, so that changes can be made, and
     /// since when.
     pub(crate) open: Option<(u32, Instant)>,
@@ -301,6 +303,7 @@ impl Group {
             door: None,
             copies: BTreeMap::new(),
             copiers: Vec::new(),
+            lacks_thread: false,
             open: None,
             unbroken_from: 0,
             flushes: BTreeMap::new(),

@@ -84,7 +84,7 @@ pub(crate) enum Broken {
 pub(crate) struct LinkId(u64);
 
 impl LinkId {
-    fn next() -> LinkId {
+    pub(crate) fn next() -> LinkId {
         static MADE: AtomicU64 = AtomicU64::new(0);
         LinkId(MADE.fetch_add(1, Relaxed))
     }

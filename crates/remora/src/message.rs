@@ -27,6 +27,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::impair::ImpairCounters;
+use crate::text::printable;
 
 pub use description::Description;
 pub use dma::{DmaAnswer, DmaChannelRow, DmaClientStatus, DmaRequest};
@@ -46,6 +47,12 @@ pub const VERSION: u16 = 11;
 const MAGIC: [u8; 4] = *b"RMRA";
 /// The longest name of a session, in bytes.
 pub const NAME_MAX: usize = 64;
+
+/// Can a session be called so? People see its name and type it, so a terminal must show each
+/// character as itself.
+pub(crate) fn is_session_name(name: &str) -> bool {
+    (1..=NAME_MAX).contains(&name.len()) && printable(name) == name
+}
 
 /// The first request: a client wants a session.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

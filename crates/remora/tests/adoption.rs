@@ -149,7 +149,7 @@ fn adopted(daemon: &Daemon, peer: &Peers, mtu: nic::qp::Mtu) {
     let write = SendOp::Write { to: memory.remote(100), imm: None };
     assert_eq!(peer.post(1, write, 5), Status::Success);
     assert_eq!(peer.post(2, SendOp::Send { imm: None, to: None }, 5), Status::Success);
-    let received = cq.spin(LONG).unwrap();
+    let received = cq.spin(LONG).unwrap().ok().unwrap();
     assert_eq!((received.wr_id, received.len), (77, 5));
     assert_eq!(memory.slice(2048..2053).to_vec().unwrap(), b"bytes");
     assert_eq!(memory.slice(100..105).to_vec().unwrap(), b"bytes");

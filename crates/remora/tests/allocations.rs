@@ -36,7 +36,8 @@ fn calls_and_reads_allocate_nothing() {
             // Both cards are driven here, so that what one does follows what the other did.
             let ticket = client.begin(opcode::CONSISTENCY, &params).unwrap();
             while !client.is_done(&ticket).unwrap() {
-                b.recv_cq.poll(&mut done).unwrap();
+                let found = b.recv_cq.poll(&mut done).unwrap();
+                assert!(done[..found].iter().all(|done| done.status == Status::Success));
             }
             assert_eq!(client.finish_in_place(ticket).unwrap().len(), 4096);
         }

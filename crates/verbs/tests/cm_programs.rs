@@ -342,7 +342,7 @@ fn a_peer_is_stopped_or_killed() {
         if stopped {
             signal(&server, "-STOP");
             // Longer than the timeout that rdma_cm gives those who ask for none: 2.1 s.
-            thread::sleep(Duration::from_secs(3));
+            thread::sleep(Duration::from_secs(5));
             signal(&server, "-CONT");
         } else {
             server.kill();

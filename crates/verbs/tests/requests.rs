@@ -7,7 +7,7 @@ use std::ptr;
 
 use card::{Card, done, init, next, post_recv, post_send, send_wr};
 use remora_verbs::abi::*;
-use remora_verbs::ibverbs::{cq, qp, recv};
+use remora_verbs::ibverbs::{cq, qp, recv, srq};
 
 #[test]
 fn a_refused_request_is_reported_through_bad_wr() {
@@ -62,6 +62,7 @@ fn a_batch_is_posted_whole_or_not_at_all() {
     assert!(qp::qp_to_qp_ex(b).is_null());
     let ex = qp::qp_to_qp_ex(a);
     let here = card.memory.addr();
+    no_list_is_needed_or_refused(ex, &card);
     let write = |text: &[u8], wr_id, at| {
         // SAFETY: the queue pair is valid and has these functions.
         unsafe {
@@ -98,6 +99,37 @@ fn a_batch_is_posted_whole_or_not_at_all() {
     attr.send_ops_flags = IBV_QP_EX_WITH_TSO.into();
     // SAFETY: the attributes live through the call.
     assert!(unsafe { qp::create_qp_ex(card.context, &mut attr) }.is_null());
+}
+
+/// A null list with entries, or an entry with bytes at null, costs the batch and not the process.
+fn no_list_is_needed_or_refused(ex: *mut ibv_qp_ex, card: &Card) {
+    let nothing = ibv_data_buf { addr: ptr::null_mut(), length: 8 };
+    let here = card.memory.addr();
+    let sets: [&dyn Fn(&ibv_qp_ex); 5] = [
+        // SAFETY: the queue pair is valid and has these functions, here and below.
+        &|q| unsafe { q.wr_set_sge_list.unwrap()(ex, 1, ptr::null()) },
+        // SAFETY: as above.
+        &|q| unsafe { q.wr_set_sge_list.unwrap()(ex, usize::MAX, ptr::null()) },
+        // SAFETY: as above.
+        &|q| unsafe { q.wr_set_inline_data_list.unwrap()(ex, 1, ptr::null()) },
+        // SAFETY: as above.
+        &|q| unsafe { q.wr_set_inline_data_list.unwrap()(ex, 1, &nothing) },
+        // SAFETY: as above.
+        &|q| unsafe { q.wr_set_inline_data.unwrap()(ex, ptr::null_mut(), 8) },
+    ];
+    let batch = |set: &dyn Fn(&ibv_qp_ex)| {
+        // SAFETY: as above.
+        unsafe {
+            (*ex).wr_flags = 0;
+            (*ex).wr_start.unwrap()(ex);
+            (*ex).wr_rdma_write.unwrap()(ex, card.key, here);
+            set(&*ex);
+            (*ex).wr_complete.unwrap()(ex)
+        }
+    };
+    sets.map(|set| assert_eq!(batch(set), libc::EINVAL));
+    // SAFETY: as above.
+    assert_eq!(batch(&|q| unsafe { q.wr_set_sge_list.unwrap()(ex, 0, ptr::null()) }), 0);
 }
 
 #[test]
@@ -160,6 +192,20 @@ fn a_wild_pointer_in_a_request_is_refused() {
     // SAFETY: the request lives through the call.
     assert_eq!(unsafe { recv::post_recv(b, &mut no_list, &mut bad) }, libc::EINVAL);
     assert_eq!(bad, &raw mut no_list);
+
+    let mut srq_init = ibv_srq_init_attr::zeroed();
+    srq_init.attr = ibv_srq_attr { max_wr: 4, max_sge: 2, srq_limit: 0 };
+    // SAFETY: the attributes and the request live through the calls.
+    unsafe {
+        let srq = srq::create_srq(card.pd, &mut srq_init);
+        for num_sge in [1, -1] {
+            (no_list.num_sge, bad) = (num_sge, ptr::null_mut());
+            assert_eq!(recv::post_srq_recv(srq, &mut no_list, &mut bad), libc::EINVAL);
+            assert_eq!(bad, &raw mut no_list);
+        }
+        assert_eq!(recv::post_srq_recv(ptr::null_mut(), &mut no_list, &mut bad), libc::EINVAL);
+        assert_eq!(srq::destroy_srq(srq), 0);
+    }
 
     let ud = card.datagram_qp(cq);
     let mut somewhere = 0_u64;

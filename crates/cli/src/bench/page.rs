@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::Result;
+use remora::offload::cpu::{self, Level};
 
 use super::figure::Figure;
 use super::plot;
@@ -78,10 +79,11 @@ pub(super) fn render(words: Words, rows: &[Row], figures: &[Figure], more: &str)
     writeln!(
         page,
         "<footer>Whiskers that would leave a plot end at its edge. \
-         Made by <code>{command}</code> {} · {} · {} cores</footer>\
+         Made by <code>{command}</code> {} · {} · {} · {} cores</footer>\
          </main></body></html>",
         env!("CARGO_PKG_VERSION"),
         text(&processor()),
+        text(&levels()),
         std::thread::available_parallelism().map_or(0, usize::from)
     )?;
     Ok(page)
@@ -148,6 +150,14 @@ fn section(page: &mut String, figure: &Figure) -> Result<()> {
     }
     write!(page, "</table></details></section>")?;
     Ok(())
+}
+
+/// The level of processor that runs, and the highest, if that is another.
+pub(super) fn levels() -> String {
+    match (cpu::level(), Level::highest()) {
+        (level, highest) if level == highest => format!("processor: {level}"),
+        (level, highest) => format!("processor: {level} (this one has {highest})"),
+    }
 }
 
 /// The name of the machine's processor.

@@ -12,7 +12,7 @@ use remora::offload::cpu::{self, Level};
 use serde::Serialize;
 
 use super::figure::Figure;
-use super::page;
+use super::page::{self, levels};
 use super::row::Row;
 use crate::output;
 
@@ -54,6 +54,7 @@ pub(super) struct Found {
 pub(super) fn report(rows: &[Row], such: &str, options: &Options) -> Result<()> {
     ensure_any(!rows.is_empty(), such, options)?;
     show(rows);
+    println!("{}", levels());
     write(rows, options)
 }
 
@@ -88,15 +89,6 @@ pub(super) fn show(rows: &[Row]) {
     }
     output::align_right(&mut table, [2, 4, 5, 6]);
     println!("{table}\nmedian (lowest–highest) of several runs in turn; ratio = ours / peer's");
-    println!("processor: {}", levels());
-}
-
-/// The level of processor that runs, and the highest, if that is another.
-pub(super) fn levels() -> String {
-    match (cpu::level(), Level::highest()) {
-        (level, highest) if level == highest => level.to_string(),
-        (level, highest) => format!("{level} (this one has {highest})"),
-    }
 }
 
 /// Writes the rows of all if the options ask for it, and the page.
@@ -114,7 +106,7 @@ pub(super) fn publish(
     // First: what was measured is not to be lost with the page.
     write(&rows, options)?;
     std::fs::write(html, page).with_context(|| format!("cannot write {}", html.display()))?;
-    println!("\nThe plots: {}", html.display());
+    println!("\n{}\nThe plots: {}", levels(), html.display());
     Ok(())
 }
 

@@ -46,7 +46,7 @@ pub(super) fn measure(session: &mut Session, until: Until) -> Result<Bandwidth> 
     let mut inline = vec![0; plan.size.min(64) as usize];
     session.buffer().read_at(lanes[0].work.at, &mut inline)?;
     let mut out = [Completion::default(); TAKE];
-    let (mut posted, mut done, patience) = (0, 0, 3 * plan.patience());
+    let (mut posted, mut done, patience) = (0, 0, 3 * session.patience);
     let start = Instant::now();
     let mut last_seen = start;
     while !ready.is_empty() || done < posted {
@@ -102,7 +102,7 @@ fn post(session: &Session, lanes: &mut [Lane], ready: &mut Vec<u32>, inline: &[u
 
 /// Serves a client until the client says that it is done; returns the number of messages received.
 pub(super) fn serve(session: &mut Session) -> Result<u64> {
-    let (mut received, patience) = (0, session.plan.patience());
+    let (mut received, patience) = (0, session.patience);
     let mut last_moved = Instant::now();
     loop {
         let mut moved = false;
@@ -110,7 +110,8 @@ pub(super) fn serve(session: &mut Session) -> Result<u64> {
             if session.plan.verb == Verb::Send {
                 let taken = take(session)?;
                 received += taken;
-                moved |= taken > 0;
+                // (A long message is under way for long before it is received.)
+                moved |= taken > 0 || session.device.progress();
             } else {
                 // What goes by another process's card is not seen here.
                 moved |= session.device.progress() | session.device.is_attached();

@@ -152,7 +152,7 @@ impl Side<'_> {
             self.take_completions()?;
             self.session.ensure_alive()?;
             let since = start.get_or_insert_with(Instant::now).elapsed();
-            let patience = self.session.plan.patience();
+            let patience = self.session.patience;
             ensure!(since < patience, "no message from the peer for {patience:?}");
         }
     }
@@ -192,7 +192,7 @@ impl Side<'_> {
 
     fn retire_some(&mut self) -> Result<()> {
         // The card's retries take longer than a message should.
-        let done = self.session.send_cq.spin(3 * self.session.plan.patience())?;
+        let done = self.session.send_cq.spin(3 * self.session.patience)?;
         ensure_success(&done)?;
         self.retired = done.wr_id;
         Ok(())

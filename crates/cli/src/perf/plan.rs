@@ -35,6 +35,9 @@ pub(super) const QPS_MAX: u32 = 1 << 17;
 const SIZE_MAX: u32 = 1 << 30;
 /// The most messages in flight on all queue pairs, as their rings take memory.
 const IN_FLIGHT_MAX: u64 = 1 << 20;
+/// The most bytes of messages when each queue pair has one in flight: a test with more says nothing
+/// that one with fewer does not.
+const BYTES_MAX: u64 = 4 << 30;
 /// The most memory for messages in each direction; beyond it, queue pairs share slots.
 const SLOTS_BYTES: u64 = 64 << 20;
 
@@ -42,6 +45,9 @@ const SLOTS_BYTES: u64 = 64 << 20;
 const CHUNK_BYTES: u32 = 4 << 20;
 /// The bytes a second of the slowest network that is measured.
 const SLOWEST: u64 = 1 << 20;
+/// The longest silence of a client. The plan, and so the time that it asks for, is the client's,
+/// and meanwhile the server serves nobody else.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The operation that is measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +126,13 @@ impl Plan {
             self.qps,
             self.depth
         );
+        ensure!(
+            u64::from(self.qps) * u64::from(self.size) <= BYTES_MAX,
+            "{} queue pairs with messages of {} bytes are too many: at most {BYTES_MAX} bytes in \
+             all",
+            self.qps,
+            self.size
+        );
         Ok(())
     }
 
@@ -160,6 +173,11 @@ impl Plan {
     pub(super) fn patience(&self) -> Duration {
         let chunks = u64::from(self.qps) * u64::from(self.chunk()) * self.stride();
         PATIENCE + Duration::from_secs(chunks.max(self.half()) / SLOWEST)
+    }
+
+    /// As [`Plan::patience`], for a server.
+    pub(super) fn patience_of_server(&self) -> Duration {
+        self.patience().min(SILENCE_MAX)
     }
 
     /// The name of the test, such as `write lat`.
@@ -219,11 +237,22 @@ mod tests {
     }
 
     #[test]
+    fn a_client_cannot_make_the_server_wait_long() {
+        let of = |size| Plan { verb: Verb::Send, mode: Mode::Bw, size, qps: 2, depth: 128 };
+        assert_eq!(of(8).patience_of_server(), PATIENCE);
+        assert_eq!(of(SIZE_MAX).patience_of_server(), SILENCE_MAX);
+    }
+
+    #[test]
     fn a_huge_plan_is_refused() {
         let plan = Plan { verb: Verb::Send, mode: Mode::Bw, size: 8, qps: 16_384, depth: 64 };
         assert!(Plan::decode(&plan.encode()).is_ok());
         for (qps, depth) in [(1 << 17, 16), (16_384, 65), (129, 8192), (u32::MAX, u32::MAX)] {
             assert!(Plan::decode(&Plan { qps, depth, ..plan }.encode()).is_err());
+        }
+        let plan = Plan { qps: 1024, depth: 1024, ..plan };
+        for (size, fits) in [(4 << 20, true), ((4 << 20) + 1, false), (SIZE_MAX, false)] {
+            assert_eq!(Plan::decode(&Plan { size, ..plan }.encode()).is_ok(), fits, "{size}");
         }
     }
 

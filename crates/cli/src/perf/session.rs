@@ -45,6 +45,8 @@ pub(super) struct Session {
     pub(super) mtu: Mtu,
     /// The queue pairs speak the lossy dialect.
     pub(super) lossy: bool,
+    /// How long nothing may be heard of the peer.
+    pub(super) patience: Duration,
     /// When the connection is looked at next.
     ask_at: Instant,
     /// This process is to end.
@@ -214,6 +216,7 @@ impl Half {
             remote,
             mtu,
             lossy,
+            patience: if client { plan.patience() } else { plan.patience_of_server() },
             ask_at: Instant::now() + ASK,
             stop: Arc::default(),
             connection,

@@ -13,6 +13,7 @@ use super::control::LEAST_ROOM;
 use super::pattern::{LAST, SERVER, compare, fill};
 use super::plan::Verb;
 use super::session::{Session, ensure_success};
+use crate::failure::told;
 
 /// The client's part, after it has sent `messages` messages.
 pub(super) fn client(session: &mut Session, messages: u64) -> Result<()> {
@@ -47,7 +48,7 @@ pub(super) fn server(session: &mut Session, received: u64) -> Result<()> {
     let messages = messages.first_chunk().map_or(0, |b| u64::from_be_bytes(*b));
     let checked = check(session, messages, received);
     // Shortened to fit into one control message.
-    let mut verdict = checked.as_ref().map_or_else(|e| format!("{e:#}"), |()| String::new());
+    let mut verdict = checked.as_ref().map_or_else(told, |()| String::new());
     while verdict.len() > LEAST_ROOM {
         verdict.pop();
     }
@@ -93,5 +94,5 @@ fn once_more(session: &Session) -> Result<()> {
 }
 
 fn patience(session: &Session) -> Duration {
-    3 * session.plan.patience()
+    3 * session.patience
 }

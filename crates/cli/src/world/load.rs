@@ -18,6 +18,7 @@ use remora_sim::net::time::NEVER;
 use serde::Serialize;
 
 use super::progress::Progress;
+use crate::failure::told;
 use crate::output;
 
 /// The most bytes of a file that a world names.
@@ -149,7 +150,7 @@ impl<'a> Source<'a> {
     /// As [`Source::load`], without a word of what may not be meant.
     pub(super) fn load_again(&self, chosen: Chosen) -> Result<Experiment> {
         let Source { path, text, .. } = self;
-        let files = |name: &str| self.named(name).map_err(|error| format!("{error:#}"));
+        let files = |name: &str| self.named(name).map_err(|error| told(&error));
         let parsed = Experiment::parse(text, &files, chosen.overrides()).map(|mut experiment| {
             if experiment.name.is_empty() {
                 let own = path.file_stem().unwrap_or_default();

@@ -26,6 +26,7 @@ use thiserror::Error;
 use super::beside::beside;
 use super::client::RemoteRegion;
 use super::start::NodeOptions;
+use crate::failure::told;
 use crate::foreign::parse_json;
 use crate::thread::spawn_scoped;
 
@@ -371,7 +372,7 @@ impl NodeKernels {
         thread::scope(|scope| {
             let load = || self.load_modules(waiting, &serving);
             if let Err(error) = spawn_scoped(scope, "loader", load) {
-                tracing::error!("modules cannot be loaded: {error:#}");
+                tracing::error!("modules cannot be loaded: {}", told(&error));
             }
             self.answer_calls(&serving, modules);
         });

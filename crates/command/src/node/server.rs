@@ -297,7 +297,7 @@ impl Node {
     fn admit_clients(&self, stopped: &dyn Fn() -> bool) {
         let mut arrivals = Arrivals::new(&self.listener);
         while !stopped() {
-            let mut ended = Vec::new();
+            let (mut ended, nap) = (Vec::new(), arrivals.nap(ACCEPT_PATIENCE));
             let step = poll_fn(|context| {
                 let room = CLIENTS_MAX.saturating_sub(lock(&self.roster).len());
                 let answer = |client, under_way| self.answer(client, under_way);
@@ -305,7 +305,7 @@ impl Node {
                 ended.drain(..).for_each(|end| self.note_arrival(end));
                 if stopped() { Poll::Ready(()) } else { more }
             });
-            remora::wait_for(step, ACCEPT_PATIENCE);
+            remora::wait_for(step, nap);
         }
     }
 

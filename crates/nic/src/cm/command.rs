@@ -455,8 +455,10 @@ impl Cm {
     /// The caller is done with a connection. What is left of it serves the peer only.
     fn release(&mut self, now: Time, id: u32) {
         let Some(conn) = self.connections.get_mut(&id) else { return };
+        let of_peer = (conn.side != Side::Active && !conn.released).then_some(conn.peer);
         conn.released = true;
         self.released.add(now, id);
+        of_peer.into_iter().for_each(|peer| self.give_share_back(peer));
         self.drop_if_done(id);
     }
 

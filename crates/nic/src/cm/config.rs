@@ -13,7 +13,8 @@ pub struct CmConfig {
     pub local: IpAddr,
     /// The GUID of the card. Peers find connections by it, so it should be unique.
     pub ca_guid: u64,
-    /// Connections that may exist, those in time-wait included.
+    /// Connections that may exist, those in time-wait included. One peer may ask for half of what
+    /// the others leave.
     pub max_connections: usize,
     /// Requests that may wait at one listener until they are connections. One peer's may take half
     /// of what the others leave.

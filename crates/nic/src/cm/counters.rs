@@ -41,7 +41,7 @@ counters! {
     invalid_cma_header,
     /// Requests and replies from a queue pair that already has a connection here.
     stale_connection,
-    /// Requests refused because as many connections exist as are allowed.
+    /// Requests refused because as many connections exist, or exist with one peer, as are allowed.
     too_many_connections,
     /// Requests refused because as many wait at the listener, or wait there from one peer, as are
     /// allowed. (The peer asks again by itself.)

@@ -54,7 +54,8 @@ mod state;
 mod tests;
 
 use core::net::IpAddr;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::btree_map::{BTreeMap, Entry};
+use std::collections::{BTreeSet, VecDeque};
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
@@ -144,6 +145,8 @@ pub struct Cm {
     by_qpn: BTreeMap<OfQpn, u32>,
     /// Connections that the caller has destroyed, and that are kept for the peer's sake.
     released: Order,
+    /// Of the others, how many each peer has asked for.
+    asked_by: BTreeMap<IpAddr, usize>,
     resolutions: Resolutions,
     questions: Questions,
     timers: BTreeSet<(Time, Timed)>,
@@ -165,6 +168,7 @@ impl Cm {
             by_peer: BTreeMap::new(),
             by_qpn: BTreeMap::new(),
             released: Order::default(),
+            asked_by: BTreeMap::new(),
             resolutions: Resolutions::default(),
             questions: Questions::default(),
             timers: BTreeSet::new(),
@@ -404,6 +408,23 @@ impl Cm {
             self.enter(now, oldest, ConnState::Closed);
         }
         self.connections.len() < self.config.max_connections
+    }
+
+    /// May this peer have another connection? It gets half of what the others leave, so that one
+    /// alone never takes all, at however many listeners it asks.
+    fn has_share(&self, peer: IpAddr) -> bool {
+        let all = self.connections.len() - self.released.len();
+        let of_peer = self.asked_by.get(&peer).copied().unwrap_or(0);
+        of_peer < self.config.max_connections.saturating_sub(all)
+    }
+
+    /// A peer no longer has a connection that it has asked for.
+    fn give_share_back(&mut self, peer: IpAddr) {
+        let Entry::Occupied(mut count) = self.asked_by.entry(peer) else { return };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
     }
 
     /// From now on the peer's ids may name another connection.

@@ -24,7 +24,6 @@ impl Order {
         self.places.insert(id, (now, self.added));
     }
 
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         debug_assert_eq!(self.ids.len(), self.places.len());
         self.ids.len()

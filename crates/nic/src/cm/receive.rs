@@ -147,9 +147,9 @@ impl Cm {
             self.counters.invalid_mtu += 1;
             return Err(RejectReason::INVALID_MTU.into());
         }
-        // A peer must not make the manager remember more than its limits: connections in all, and
-        // requests that wait at a listener.
-        if !self.make_room(now) {
+        // A peer must not make the manager remember more than its limits: connections in all and of
+        // the peer, and requests that wait at a listener.
+        if !self.has_share(src) || !self.make_room(now) {
             self.counters.too_many_connections += 1;
             return Err(RejectReason::NO_RESOURCES.into());
         }
@@ -208,6 +208,7 @@ impl Cm {
         self.by_peer.insert((card, req.local_comm_id), id);
         self.by_qpn.insert(of_qpn(card, req.local_qpn), id);
         self.listeners.begin(admission.listener, src);
+        *self.asked_by.entry(src).or_default() += 1;
         self.events
             .push_back(CmEvent::ConnectRequest(Box::new(incoming(id, req, dialect, admission))));
     }

@@ -7,17 +7,19 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use super::{ConnectFailure, Connection, Handshake, IncomingConnection, Listener};
 
 /// How long a client may take to complete its connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// As before, while there is no room for further clients.
-const CROWDED_PATIENCE: Duration = Duration::from_millis(500);
+/// As before, while a client waits for room. It is short, as a flood may come from addresses
+/// without end (each user of this machine has millions), of which none has more than its share:
+/// with [`HALF_OPEN_MAX`] places, ten thousand of its requests a second make room for others.
+const CROWDED_PATIENCE: Duration = Duration::from_millis(50);
 /// The most connections that may be incomplete at a time.
-const HALF_OPEN_MAX: usize = 256;
+const HALF_OPEN_MAX: usize = 512;
 /// The most requests that are taken in a row, before handshakes under way get a turn.
 const REQUESTS_MAX: usize = 64;
 
@@ -57,6 +59,8 @@ pub struct Ended<T> {
 pub struct Arrivals<'a, T> {
     listener: &'a Listener,
     next: Handshake<'a, IncomingConnection>,
+    /// A client that has been taken, and for which there was no room.
+    waiting: Option<IncomingConnection>,
     /// In the order in which they came.
     half_open: VecDeque<(Instant, HalfOpen<T>)>,
 }
@@ -64,12 +68,13 @@ pub struct Arrivals<'a, T> {
 impl<'a, T> Arrivals<'a, T> {
     /// No client yet, and the listener at which they ask.
     pub fn new(listener: &'a Listener) -> Arrivals<'a, T> {
-        Arrivals { listener, next: listener.accept(), half_open: VecDeque::new() }
+        let (next, half_open) = (listener.accept(), VecDeque::new());
+        Arrivals { listener, next, waiting: None, half_open }
     }
 
     /// Goes on with every handshake, and hands each new client to `answer`, as long as there is
     /// room for `room` more, and says how many connections are under way before it. Never ends;
-    /// the caller polls it again when it is woken, or now and then.
+    /// the caller polls it again when it is woken, or after a [`nap`](Arrivals::nap).
     pub fn poll(
         &mut self,
         context: &mut Context<'_>,
@@ -78,16 +83,22 @@ impl<'a, T> Arrivals<'a, T> {
         ended: &mut Vec<Ended<T>>,
     ) -> Poll<()> {
         self.go_on(context, ended);
-        self.drop_late(Instant::now(), room, ended);
+        let now = Instant::now();
+        self.drop_late(now, PATIENCE, ended);
         for _ in 0..REQUESTS_MAX {
+            let incoming = match self.next_client(context) {
+                Poll::Ready(Some(incoming)) => incoming,
+                Poll::Ready(None) => continue,
+                Poll::Pending => return Poll::Pending,
+            };
+            // All that are late make room at the same time, or a flood would be served one by one.
             if self.is_crowded(room) {
+                self.drop_late(now, CROWDED_PATIENCE, ended);
+            }
+            if self.is_crowded(room) {
+                self.waiting = Some(incoming);
                 return Poll::Pending;
             }
-            let Poll::Ready(incoming) = Pin::new(&mut self.next).poll(context) else {
-                return Poll::Pending;
-            };
-            self.next = self.listener.accept();
-            let Ok(incoming) = incoming else { continue };
             let under_way = self.under_way(incoming.peer().ip());
             if let Some(mut begun) = answer(incoming, under_way) {
                 // The first step sends the answer.
@@ -100,6 +111,27 @@ impl<'a, T> Arrivals<'a, T> {
         }
         context.waker().wake_by_ref();
         Poll::Pending
+    }
+
+    /// How long the caller may sleep before it polls again if nothing wakes it: for `usual`, or
+    /// until a place is free for a client that waits.
+    pub fn nap(&self, usual: Duration) -> Duration {
+        match (&self.waiting, self.half_open.front()) {
+            (Some(_), Some((since, _))) => {
+                usual.min(CROWDED_PATIENCE.saturating_sub(since.elapsed()))
+            }
+            _ => usual,
+        }
+    }
+
+    /// The next client; none if it has gone already.
+    fn next_client(&mut self, context: &mut Context<'_>) -> Poll<Option<IncomingConnection>> {
+        if let Some(incoming) = self.waiting.take() {
+            return Poll::Ready(Some(incoming));
+        }
+        let incoming = ready!(Pin::new(&mut self.next).poll(context));
+        self.next = self.listener.accept();
+        Poll::Ready(incoming.ok())
     }
 
     fn under_way(&self, address: IpAddr) -> UnderWay {
@@ -124,13 +156,10 @@ impl<'a, T> Arrivals<'a, T> {
         }
     }
 
-    /// Gives up the clients that take too long, the oldest first.
-    fn drop_late(&mut self, now: Instant, room: usize, ended: &mut Vec<Ended<T>>) {
-        // Decided once: where it is crowded, all that are late make room at the same time, or a
-        // flood would be served one by one.
-        let patience = if self.is_crowded(room) { CROWDED_PATIENCE } else { PATIENCE };
+    /// Gives up the clients that take longer than `patience`, the oldest first.
+    fn drop_late(&mut self, now: Instant, patience: Duration, ended: &mut Vec<Ended<T>>) {
         while let Some((since, _)) = self.half_open.front() {
-            if now.duration_since(*since) < patience {
+            if now.saturating_duration_since(*since) < patience {
                 return;
             }
             let late = self.half_open.pop_front();

@@ -15,10 +15,11 @@ use super::sessions::Session;
 use crate::driver::Own;
 use crate::event::Event;
 use crate::message::{
-    Answer, Hello, Keep, MessageError, NAME_MAX, Object, SessionToken, Welcome, of_other_version,
-    parse_greeting,
+    Answer, Hello, Keep, MessageError, NAME_MAX, Object, SessionToken, Welcome, is_session_name,
+    of_other_version, parse_greeting,
 };
 use crate::shared::Arena;
+use crate::text::printable;
 use crate::wake_pipe::Wake;
 
 /// The most connections of one user that have no session: they ask, or use card memory.
@@ -317,11 +318,13 @@ fn checked_name(name: &str) -> Result<String, Refusal> {
     if number_after_sign(name).is_some() {
         return Err(format!("{name} means a session’s number, and is no name: choose another one"));
     }
-    let fits = (1..=NAME_MAX).contains(&name.len());
-    if fits && name.chars().all(|c| !c.is_control()) {
+    if is_session_name(name) {
         return Ok(name.to_owned());
     }
-    Err(format!("a session’s name has 1 to {NAME_MAX} bytes, none of which is a control character"))
+    Err(format!(
+        "a session’s name has 1 to {NAME_MAX} bytes, of characters that a terminal shows as \
+         themselves"
+    ))
 }
 
 /// The program's name, and the process's number.
@@ -331,6 +334,6 @@ fn default_name(pid: i32) -> String {
     if let Ok(file) = comm {
         std::io::Read::read_to_string(&mut std::io::Read::take(file, 64), &mut name).ok();
     }
-    let name: String = name.chars().filter(|c| !c.is_control()).collect();
+    let name = printable(name.trim_end_matches('\n'));
     if name.is_empty() { format!("process-{pid}") } else { format!("{name}-{pid}") }
 }

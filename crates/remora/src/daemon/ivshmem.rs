@@ -18,6 +18,7 @@ use crate::message::{Hello, NAME_MAX};
 use crate::shared::arena::{DATA, PAGE};
 use crate::shared::mailbox::TooLong;
 use crate::shared::{MAILBOX, MailboxServer};
+use crate::text::printable;
 
 /// Tokens of machines in the server's set of descriptors begin here, behind those of clients.
 pub(super) const MACHINES: u64 = 1 << 32;
@@ -91,7 +92,7 @@ impl Machine {
     /// What a program's session in this machine is called: as its socket, and as the program.
     pub(super) fn session_name(&self, program: Option<&str>) -> String {
         let machine = self.path.file_stem().unwrap_or_default().to_string_lossy();
-        let mut name: String = machine.chars().filter(|c| !c.is_control()).collect();
+        let mut name = printable(&machine);
         cut(&mut name, MACHINE_NAME_MAX);
         if let Some(program) = program {
             name.push('/');

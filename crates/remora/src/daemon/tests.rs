@@ -627,8 +627,9 @@ fn what_is_no_client_is_sent_away() {
     assert_eq!(parse_answer_to_greeting(&said), Err(versions), "whatever the version");
     assert!(reason.contains("version 200"), "{reason}");
     says(&greeting(&Hello::default())[..8], "cannot be read");
-    let long = "x".repeat(65);
-    says(&greeting(&Hello { name: Some(long), ..Hello::default() }), "64 bytes");
+    for name in ["", &"x".repeat(65), "a\nb", "rank 0\u{202e}7 knar"] {
+        says(&greeting(&Hello { name: Some(name.into()), ..Hello::default() }), "64 bytes");
+    }
     let wrong = Hello { token: Some([1; 16]), ..Hello::default() };
     says(&greeting(&wrong), "no session of this name and token");
     // Greeted, and then nonsense.

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use thiserror::Error;
 
-use super::{Keep, NAME_MAX};
+use super::{Keep, NAME_MAX, is_session_name};
 use crate::environment;
+use crate::text::printable;
 
 /// The environment variable that has a program's session kept: `NAME`, or `NAME:TIME`.
 pub const KEEP_VARIABLE: &str = "REMORA_KEEP";
@@ -33,8 +34,9 @@ pub struct Kept {
 pub enum BadKeep {
     /// The name cannot be one.
     #[error(
-        "`{0}` cannot be a session’s name: it has 1 to {NAME_MAX} bytes, without colons and \
-         control characters"
+        "`{}` cannot be a session’s name: it has 1 to {NAME_MAX} bytes, without colons and \
+         characters that a terminal does not show",
+        printable(.0)
     )]
     Name(String),
     /// The time cannot be read.
@@ -47,8 +49,7 @@ impl FromStr for Kept {
 
     fn from_str(text: &str) -> Result<Kept, BadKeep> {
         let (name, time) = text.split_once(':').unwrap_or((text, "forever"));
-        let fits = (1..=NAME_MAX).contains(&name.len()) && !name.contains(char::is_control);
-        if !fits {
+        if !is_session_name(name) {
             return Err(BadKeep::Name(name.into()));
         }
         let keep = parse_time(time).ok_or_else(|| BadKeep::Time(time.into()))?;
@@ -105,7 +106,7 @@ pub(crate) fn session_name(kept: Option<&Kept>) -> String {
     }
     let program = env::current_exe().ok();
     let program = program.as_deref().and_then(Path::file_name).unwrap_or("program".as_ref());
-    let mut program = program.to_string_lossy().into_owned();
+    let mut program = printable(&program.to_string_lossy());
     program.truncate((0..=32).rev().find(|at| program.is_char_boundary(*at)).unwrap_or(0));
     match (std::process::id(), number) {
         (pid, 1) => format!("{program}-{pid}"),
@@ -137,8 +138,10 @@ mod tests {
             assert!(matches!(error, BadKeep::Time(_)), "{text}");
         }
         let long = "x".repeat(NAME_MAX + 1);
-        for text in ["", ":5s", "a\nb", &long] {
-            assert!(matches!(text.parse::<Kept>(), Err(BadKeep::Name(_))), "{text}");
+        for text in ["", ":5s", "a\nb", "\u{202e}evil", &long] {
+            let error = text.parse::<Kept>().unwrap_err();
+            assert!(matches!(error, BadKeep::Name(_)), "{text}");
+            assert!(!error.to_string().contains(['\n', '\u{202e}']), "{error}");
         }
     }
 }

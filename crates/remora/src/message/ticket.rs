@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::{NAME_MAX, SessionToken};
+use super::{NAME_MAX, SessionToken, is_session_name};
 
 /// Entitles a process of the same user to a session: the session's name, and its secret.
 ///
@@ -30,7 +30,7 @@ pub struct Ticket {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
     "this is no ticket of a session: one has 32 hexadecimal digits, a space, and a name of at most \
-     {NAME_MAX} bytes"
+     {NAME_MAX} bytes that a terminal shows"
 )]
 pub struct BadTicket;
 
@@ -55,8 +55,7 @@ impl FromStr for Ticket {
         let (digits, name) = text.split_once(' ').ok_or(BadTicket)?;
         let is_hex = digits.bytes().all(|digit| digit.is_ascii_hexdigit());
         let number = u128::from_str_radix(digits, 16).map_err(|_| BadTicket)?;
-        let fits = (1..=NAME_MAX).contains(&name.len()) && !name.contains(char::is_control);
-        if !is_hex || digits.len() != 32 || !fits {
+        if !is_hex || digits.len() != 32 || !is_session_name(name) {
             return Err(BadTicket);
         }
         Ok(Ticket { name: name.into(), token: number.to_be_bytes() })
@@ -86,6 +85,8 @@ mod tests {
         for text in [format!("+{} x", &digits[1..]), format!("{} x", &digits[1..])] {
             assert_eq!(text.parse::<Ticket>(), Err(BadTicket), "{text}");
         }
-        assert_eq!(format!("{digits} a\nb").parse::<Ticket>(), Err(BadTicket));
+        for name in ["a\nb", "a\u{202e}b", "a\u{200b}b"] {
+            assert_eq!(format!("{digits} {name}").parse::<Ticket>(), Err(BadTicket), "{name:?}");
+        }
     }
 }

@@ -5,45 +5,36 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use rustix::buffer::spare_capacity;
+use remora::memory::PageAligned;
 use rustix::event::epoll::EventFlags;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::front::clients::Client;
+use crate::front::input::{Input, READ_BYTES, SPARE_BYTES, SPARES};
 use crate::front::memcached;
 use crate::front::redis;
 use crate::front::relay::{Relay, unserved};
 use crate::front::server_state::{Next, ServerState, Step, Turn};
 use crate::stats::Way;
 
-/// Bytes that one read takes at most.
-const READ_BYTES: usize = 64 * 1024;
-/// The same while a long argument is on its way.
-const LONG_READ_BYTES: usize = 1 << 20;
-/// Buffers up to this size are kept for the next connection, in bytes; smaller ones than a read
-/// takes are not.
-const SPARE_BYTES: usize = 2 * READ_BYTES;
-/// What is left of the input of this many bytes or fewer waits for the rest in a buffer of its
-/// size: thousands of connections may have sent the begin of a request.
-const LEFT_BYTES: usize = 1024;
-/// How many buffers a thread keeps.
-const SPARES: usize = 256;
-
 /// Buffers that connections have given back.
 #[derive(Debug, Default)]
-pub(crate) struct Spares(Vec<Vec<u8>>);
+pub(crate) struct Spares {
+    of_input: Vec<PageAligned>,
+    of_output: Vec<Vec<u8>>,
+}
 
 impl Spares {
     fn take(&mut self) -> Vec<u8> {
-        self.0.pop().unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
+        self.of_output.pop().unwrap_or_else(|| Vec::with_capacity(READ_BYTES))
     }
 
     fn give(&mut self, mut buffer: Vec<u8>) {
         let fits = (READ_BYTES..=SPARE_BYTES).contains(&buffer.capacity());
-        if fits && self.0.len() < SPARES {
+        if fits && self.of_output.len() < SPARES {
             buffer.clear();
-            self.0.push(buffer);
+            self.of_output.push(buffer);
         }
     }
 }
@@ -77,9 +68,7 @@ pub(crate) struct Connection {
     session: Session,
     /// Where the client is served instead of here, if it is.
     relay: Option<Relay>,
-    input: Vec<u8>,
-    /// Input before this is dealt with.
-    start: usize,
+    input: Input,
     output: Vec<u8>,
     /// Output before this is sent.
     sent: usize,
@@ -104,8 +93,7 @@ impl Connection {
             interest: EventFlags::IN,
             session,
             relay: None,
-            input: Vec::new(),
-            start: 0,
+            input: Input::default(),
             output: Vec::new(),
             sent: 0,
             next: Next::Read(1),
@@ -143,26 +131,8 @@ impl Connection {
 
     /// Reads once. Ok(0) is: nothing has come yet.
     fn read(&mut self, spares: &mut Spares) -> io::Result<usize> {
-        if self.input.capacity() <= LEFT_BYTES {
-            let left = std::mem::replace(&mut self.input, spares.take());
-            self.input.extend_from_slice(&left[self.start..]);
-            self.start = 0;
-        }
-        if self.start > 0 {
-            self.input.drain(..self.start);
-            self.start = 0;
-        }
         let wanted = if let Next::Read(more) = self.next { more } else { 1 };
-        let room = wanted.clamp(READ_BYTES / 4, LONG_READ_BYTES);
-        if self.input.capacity() - self.input.len() < room {
-            self.input.reserve(room);
-        }
-        match rustix::io::read(&self.socket, spare_capacity(&mut self.input)) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => Ok(count),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(errno) => Err(errno.into()),
-        }
+        self.input.read(&self.socket, wanted, &mut spares.of_input)
     }
 
     /// Carries out what is whole.
@@ -170,28 +140,18 @@ impl Connection {
         if self.output.capacity() == 0 {
             self.output = spares.take();
         }
-        let input = &self.input[self.start..];
+        let input = self.input.bytes();
         let step = match &mut self.session {
             Session::Redis(session) => session.run(turn, input, &mut self.output),
             Session::Memcached(session) => session.run(turn, input, &mut self.output),
         };
         let Step { used, next } = step;
-        self.start += used;
+        self.input.use_up(used);
         self.next = next;
         if let Next::Relay(to) = next {
             return self.relay(to, turn, spares);
         }
-        self.keep_left(spares);
-    }
-
-    /// Gives the input's buffer back if little is left in it.
-    fn keep_left(&mut self, spares: &mut Spares) {
-        let left = &self.input[self.start..];
-        if left.len() <= LEFT_BYTES {
-            let left = left.to_vec();
-            self.start = 0;
-            spares.give(std::mem::replace(&mut self.input, left));
-        }
+        self.input.keep_left(&mut spares.of_input);
     }
 
     /// From now on another node serves the client.
@@ -219,7 +179,7 @@ impl Connection {
         if !matches!(self.next, Next::Relay(_)) {
             return;
         }
-        if self.start == self.input.len() && !self.is_over {
+        if self.input.is_empty() && !self.is_over {
             match self.read(spares) {
                 Ok(0) => {}
                 Ok(count) => {
@@ -235,16 +195,16 @@ impl Connection {
             let is_told = self.relay.as_ref().is_some_and(|relay| !relay.is_accepted);
             self.give_up(&if is_told { unserved(&error) } else { String::new() });
         }
-        self.keep_left(spares);
+        self.input.keep_left(&mut spares.of_input);
     }
 
     fn exchange(&mut self, spares: &mut Spares) -> io::Result<()> {
         let Some(relay) = &mut self.relay else { return Ok(()) };
-        match relay.pass_on(&self.input[self.start..], self.is_over) {
-            Ok(count) => self.start += count,
+        match relay.pass_on(self.input.bytes(), self.is_over) {
+            Ok(count) => self.input.use_up(count),
             Err(_) if relay.is_accepted => {
                 relay.shut();
-                self.start = self.input.len();
+                self.input.use_up(self.input.bytes().len());
                 self.is_over = true;
             }
             Err(error) => return Err(error),
@@ -269,7 +229,7 @@ impl Connection {
 
     /// What is wanted of the client's socket, and of the other node's, while this one relays.
     fn wanted(&self, is_sent: bool) -> [EventFlags; 2] {
-        let is_passed = self.start == self.input.len();
+        let is_passed = self.input.is_empty();
         let when = |is: bool, flag: EventFlags| if is { flag } else { EventFlags::empty() };
         let sends = self.relay.as_ref().is_some_and(|relay| match relay.is_accepted {
             true => !is_passed,

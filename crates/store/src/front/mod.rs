@@ -1,8 +1,8 @@
 //! The store over TCP, in the protocols that clients already speak.
 //!
 //! - [`server`]: listens, and has threads, each a `worker`, which takes the bytes of a `connection`
-//!   to its session and the answers back; `relay`: the way to another node, for clients that know
-//!   no primaries.
+//!   (its `input`) to its session and the answers back; `relay`: the way to another node, for
+//!   clients that know no primaries.
 //! - [`redis`]: Redis' protocol and commands.
 //! - [`memcached`]: memcached's three protocols and their commands.
 //! - [`keyspace`]: the store, as the commands use it.
@@ -15,6 +15,7 @@
 
 mod clients;
 mod connection;
+mod input;
 pub mod keyspace;
 pub mod memcached;
 pub mod redis;

@@ -3,6 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
+use remora::memory::PageAligned;
+
 use super::replay::segments;
 use super::segment::{TEMPORARY, segment_name};
 use super::{Committer, Fields, Log, Parts, Position, ReplayError, Replayed, replay};
@@ -56,7 +58,7 @@ fn settle<D: Disk>(disk: &D, unsure: u64) -> Result<(), ReplayError> {
 
 /// Writes the bytes of a file again, from this one on, and syncs them.
 fn write_again<F: File>(file: &mut F, mut from: u64) -> io::Result<()> {
-    let mut piece = vec![0; PIECE];
+    let mut piece = PageAligned::new(PIECE);
     loop {
         let len = read_full(file, from, &mut piece)?;
         if len == 0 {

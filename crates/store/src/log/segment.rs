@@ -6,6 +6,8 @@
 
 use std::io;
 
+use remora::memory::PageAligned;
+
 use super::Position;
 use super::record::{ALIGN, Fields, HEADER, MAX_RECORD, NoRecord, mark, whole};
 use crate::disk::{File, read_full};
@@ -197,7 +199,7 @@ impl<F: File> Reader<F> {
     pub(crate) fn last_mark_from(&mut self, at: u64) -> io::Result<Option<Position>> {
         let mut last = None;
         let mut at = at.next_multiple_of(ALIGN as u64);
-        let mut bytes = vec![0; READ];
+        let mut bytes = PageAligned::new(READ);
         loop {
             let read = read_full(&self.file, at, &mut bytes)?;
             for start in (0..read.saturating_sub(HEADER - 1)).step_by(ALIGN) {

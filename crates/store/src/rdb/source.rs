@@ -3,6 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use remora::memory::PageAligned;
 
 use super::RdbError;
 
@@ -11,7 +12,7 @@ const BUFFER: usize = 64 << 10;
 /// Bytes from a reader: buffered, counted, and summed.
 pub(super) struct Source<R> {
     reader: R,
-    buffer: Vec<u8>,
+    buffer: PageAligned,
     /// The next byte in the buffer, and the end of what was read into it.
     next: usize,
     filled: usize,
@@ -38,7 +39,7 @@ impl<R: Read> Source<R> {
     pub(super) fn new(reader: R) -> Source<R> {
         Source {
             reader,
-            buffer: vec![0; BUFFER],
+            buffer: PageAligned::new(BUFFER),
             next: 0,
             filled: 0,
             summed: 0,

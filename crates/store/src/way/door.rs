@@ -260,6 +260,7 @@ impl Door {
         let mut arrivals = Arrivals::new(&self.listener);
         let (mut guests, mut ended) = (Guests::default(), Vec::new());
         while !stopped() {
+            let nap = arrivals.nap(TICK);
             let step = poll_fn(|context| {
                 let room = self.options.clients_max.saturating_sub(guests.roster.len());
                 let answer = |client, under_way| self.answer(client, under_way, &mut guests);
@@ -269,7 +270,7 @@ impl Door {
                 }
                 if stopped() { Poll::Ready(()) } else { more }
             });
-            remora::wait_for(step, TICK);
+            remora::wait_for(step, nap);
             self.look_after(&mut guests)?;
             guests.count_look_ups(counts);
         }

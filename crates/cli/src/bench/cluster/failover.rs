@@ -10,6 +10,7 @@ use super::Extent;
 use super::bed::{Group, SHORT, front};
 use super::load::{Ask, Load, Work};
 use crate::draws::Draws;
+use crate::failure::told;
 
 /// The lease, and by how much longer the next acknowledged write may take, in ms.
 const LEASE_MS: f64 = 500.0;
@@ -79,7 +80,8 @@ impl Writer {
                         break;
                     }
                     Err(error) => {
-                        ensure!(start.elapsed() < PATIENCE, "nobody answers a read: {error:#}");
+                        let in_time = start.elapsed() < PATIENCE;
+                        ensure!(in_time, "nobody answers a read: {}", told(&error));
                     }
                 }
             }

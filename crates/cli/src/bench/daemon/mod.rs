@@ -28,6 +28,7 @@ use super::memory::live::Live;
 use super::report::{Options, report};
 use super::row::{Case, Row, Run, measure};
 use crate::child;
+use crate::failure::told;
 
 /// The longest that one measurement may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -117,7 +118,7 @@ fn again<'a>(mut run: impl FnMut() -> Result<f64> + 'a) -> Run<'a> {
         for _ in 1..TRIES {
             match run() {
                 Ok(figure) => return Ok(figure),
-                Err(error) => eprintln!("a run failed, and is repeated: {error:#}"),
+                Err(error) => eprintln!("a run failed, and is repeated: {}", told(&error)),
             }
         }
         run()

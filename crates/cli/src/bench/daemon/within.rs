@@ -12,6 +12,7 @@ use super::super::row::{Case, Row, Run, Target};
 use super::super::verbs::perftest_with;
 use super::served::{PerfServer, attached};
 use super::{Wanted, again, spare_core};
+use crate::failure::told;
 use crate::verbs::libraries::Libraries;
 use crate::verbs::program;
 
@@ -97,7 +98,7 @@ fn latency(ours: Run<'_>) -> Case<'_> {
 /// Are the verbs programs and the libraries for them there? If not, says what to install.
 fn has_perftest() -> bool {
     if let Err(error) = Libraries::find() {
-        println!("the rows {} are left out: {error:#}", NAMES[2..].join(" and "));
+        println!("the rows {} are left out: {}", NAMES[2..].join(" and "), told(&error));
         return false;
     }
     let missing = PERFTEST.iter().any(|name| program::find(name.as_ref()).is_err());

@@ -29,6 +29,7 @@ use super::super::figure::{Figure, Point, Style};
 use super::super::report::Options;
 use super::super::row::{Case, Row, Run, Target, measure};
 use crate::child::{self, Helper};
+use crate::failure::told;
 use crate::{dma, output};
 use attached::Attached;
 use ucx::{Transport, What};
@@ -255,7 +256,7 @@ impl Sides {
             let mut path = match self.path(kind) {
                 Ok(path) => path,
                 Err(error) => {
-                    tracing::warn!("the path {kind} is not possible here: {error:#}");
+                    tracing::warn!("the path {kind} is not possible here: {}", told(&error));
                     return Ok(f64::NAN);
                 }
             };

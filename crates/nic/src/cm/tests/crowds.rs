@@ -159,6 +159,25 @@ fn one_peer_leaves_half_of_the_backlog_to_others() {
     pair.established();
 }
 
+/// So it is with connections, at however many listeners a peer asks for them.
+#[test]
+fn one_peer_leaves_half_of_the_connections_to_others() {
+    let mut pair = Pair::new();
+    pair.b = Cm::new(CmConfig { max_connections: 64, ..CmConfig::new(ip(2), 2) }, 2);
+    pair.b.listen(PortSpace::Tcp.service_id(PORT)).unwrap();
+    let mut flood = Flood::new(&pair, 66);
+    let taken: Vec<_> = (0..100).filter_map(|_| flood.ask_and_vanish(&mut pair)).collect();
+    assert_eq!(taken.len(), 32);
+    let mut other = Flood::new(&pair, 67);
+    let of_other = (0..100).filter(|_| other.ask(&mut pair).is_some()).count();
+    assert_eq!((of_other, pair.b.counters().too_many_connections), (16, 200 - 32 - 16));
+    pair.established();
+    // What the caller has destroyed no longer counts, though it is kept for the peer's sake.
+    taken.iter().for_each(|conn| pair.b.destroy(pair.now, *conn).unwrap());
+    sent(&mut pair.b);
+    assert!(flood.ask(&mut pair).is_some());
+}
+
 /// A peer that takes its request back makes no room by it before the caller has seen that, or it
 /// could begin anew without end.
 #[test]

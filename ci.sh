@@ -16,6 +16,7 @@ usage() {
   tidy     the repository's own rules, on the files git knows
   circles  no source files name each other in a circle
   fmt      rustfmt
+  scripts  what these scripts do to a machine, on one of programs that stand in
   clippy   every crate, with tests and examples; warnings are errors
   check    only: does everything compile? (quick; clippy covers it)
   features the command and the workspace share one build; the plain card needs few crates, and
@@ -35,7 +36,8 @@ usage() {
   machine  a chain goes on when the operating system of its program has panicked, in a machine
   all      all of them but check, setup first; goes on after a failure
 
-  CI            set: Cargo.lock must be up to date
+  CI            set: Cargo.lock must be up to date; what is missing is an error; a test program is
+                ended after ten minutes, but where FUZZ_ROUNDS, SCHEDULES or RXE_TIMES asks for more
   CI_DENY=1     deny: install cargo-deny if it is missing, and look for security advisories too
   COST_WRITE=1  cost: write the table anew
   FUZZ_ROUNDS   fuzz: random inputs a target (default 200000)
@@ -52,22 +54,32 @@ usage() {
 USAGE
 }
 
-all_stages=(setup tidy circles fmt clippy features core deny doc test porcupine daemon symbols
-    cost fuzz sim rxe machine)
+all_stages=(setup tidy circles fmt scripts clippy features core deny doc test porcupine daemon
+    symbols cost fuzz sim rxe machine)
 skipped=77 # the status of a stage whose tools this machine lacks
 
-# CI builds a clone once: what an incremental build would keep only costs disk. Release builds stay
-# as users have them, since the stage cost counts their instructions.
+# CI builds a clone once: what an incremental build would keep only costs disk, and so do, two
+# hundred times over, the lines of a backtrace: a panic says its own line without them. Release
+# builds stay as users have them, since the stage cost counts their instructions.
 locked=()
+whole_run_mib=16000 # What `./ci.sh all` takes of the disk, about.
 if [[ -n ${CI:-} ]]; then
     locked=(--locked)
-    export CARGO_PROFILE_DEV_INCREMENTAL=false
+    whole_run_mib=8000
+    export CARGO_PROFILE_DEV_INCREMENTAL=${CARGO_PROFILE_DEV_INCREMENTAL:-false}
+    export CARGO_PROFILE_DEV_DEBUG=${CARGO_PROFILE_DEV_DEBUG:-false}
 fi
+
+# spent FOLDER: what this stage alone needed where cargo builds. CI does not keep it.
+spent() { [[ -z ${CI:-} ]] || rm -rf "$(target_dir)/${1:?}"; }
 
 # Nobody watches CI: a test program that hangs is ended with all that it has started, and the others
 # go on. (The longest takes two minutes.)
 bounded=()
 [[ -z ${CI:-} ]] || bounded=(--config "target.'cfg(unix)'.runner = 'timeout -k 10 600'")
+
+# patient VALUE: a person who asks for a long run by a variable gets all of it, under CI too.
+patient() { [[ -z $1 ]] || bounded=(); }
 
 # The newest Rust whose lints this repository is clean under. A newer one brings new lints: it
 # reports them, but they do not fail the tests of a person who cloned this.
@@ -80,6 +92,7 @@ lints_are_errors() {
 
 stage_setup() {
     setup_build
+    ((whole_run == 0)) || need_room "$whole_run_mib" "$(target_dir)"
     setup_lints
     need_command git "git, to know which files are the repository's" git
     need_command tshark "a packet dissector, to judge our packets" tshark
@@ -185,6 +198,10 @@ stage_fmt() {
     cargo fmt --all --check || fail "some files are not formatted" "Run: cargo fmt --all"
 }
 
+stage_scripts() {
+    scripts/tests.sh || fail "the scripts do what they should not"
+}
+
 stage_clippy() {
     local flags=()
     if lints_are_errors; then
@@ -225,8 +242,7 @@ stage_porcupine() {
     fi
     (cd scripts/porcupine && go test -mod=readonly .) || fail "the judge of histories is wrong"
     local folder
-    mkdir -p "$(target_dir)"
-    folder=$(cd "$(target_dir)" && pwd)/histories
+    folder=$(target_dir)/histories
     rm -rf "$folder"
     export REMORA_HISTORIES=$folder
     local tests=(--test histories)
@@ -235,6 +251,7 @@ stage_porcupine() {
     else
         lacks "etcd, protoc or its files: histories of clusters are not judged (./ci.sh setup)"
     fi
+    patient "${SCHEDULES:-}${REMORA_CLUSTER_ROUNDS:-}"
     [[ -z ${SCHEDULES:-} ]] || export REMORA_SCHEDULES=$SCHEDULES
     [[ -z ${SCHEDULES_FIRST:-} ]] || export REMORA_SCHEDULES_FIRST=$SCHEDULES_FIRST
     whole test "${tests[@]}" -- --nocapture ||
@@ -254,8 +271,10 @@ pyverbs() {
         return 0
     fi
     ((had == 0)) || return "$had"
-    LD_LIBRARY_PATH=target/pyverbs/libraries timeout 900 "$(target_dir)/debug/remora" run -- \
-        /usr/bin/python3 scripts/pyverbs.py target/pyverbs tests/pyverbs.txt "$1"
+    local built
+    built=$(target_dir)
+    LD_LIBRARY_PATH=$built/pyverbs/libraries timeout 900 "$built/debug/remora" run -- \
+        /usr/bin/python3 scripts/pyverbs.py "$built/pyverbs" tests/pyverbs.txt "$1"
 }
 
 descriptors() {
@@ -267,11 +286,12 @@ descriptors() {
 # session, and none of its descriptors. (The first ones that need them leave the memory that the
 # user's programs have on the card, and a socket by which the card asks the kernel.)
 on_daemon() {
-    local daemon=$1 socket=$2 first=$3 told status=0
+    local daemon=$1 socket=$2 first=$3 told status=0 built
     shift 3
+    built=$(target_dir)
     REMORA_NIC=$socket "$@" || status=1
     for _ in {1..300}; do
-        told=$("$(target_dir)/debug/remora" nic status --json --socket "$socket")
+        told=$("$built/debug/remora" nic status --json --socket "$socket")
         if [[ $told == *'"dma_clients":[]'*'"sessions":[]'* ]] &&
             (($(descriptors "$daemon") <= first + 4)); then
             return "$status"
@@ -343,6 +363,7 @@ stage_doc() {
     if lints_are_errors; then deny="-D warnings"; fi
     RUSTDOCFLAGS=$deny whole doc --no-deps --lib ||
         fail "rustdoc objects" "Read it with: cargo doc --no-deps --open"
+    spent doc
 }
 
 # Building cargo-deny takes over three minutes on two cores, and the advisories need their database
@@ -431,6 +452,7 @@ stage_core() {
     if wasm_is_there; then
         cargo build "${locked[@]}" --quiet -p remora-nic --target wasm32-unknown-unknown ||
             fail "remora-nic, or what it depends on, needs an operating system"
+        spent wasm32-unknown-unknown
     else
         say "no wasm32-unknown-unknown here: that part is left out (./ci.sh setup may add it)"
     fi
@@ -527,6 +549,7 @@ stage_tidy() {
 
 stage_fuzz() {
     local target seconds=${FUZZ_SECONDS:-0}
+    patient "${FUZZ_ROUNDS:-}"
     REMORA_FUZZ_ROUNDS=${FUZZ_ROUNDS:-200000} REMORA_FUZZ_SEED=${FUZZ_SEED:-1} \
         whole test --test replay ||
         fail "a fuzz target failed"
@@ -591,8 +614,8 @@ stage_rxe() {
     for name in libibverbs.so.1 librdmacm.so.1; do
         ln -sfn ../debug/libremora_verbs.so "$libraries/$name"
     done
-    libraries=$(cd "$libraries" && pwd)
     read -ra words <<<"${RXE_CASES:-}"
+    patient "${RXE_TIMES:-}"
     # Two ends on this host exchange packets as those in the machine do, too.
     REMORA_FABRIC=udp \
         REMORA_RXE_VM=$image REMORA_VERBS_DIR=${REMORA_VERBS_DIR:-$libraries} \
@@ -643,10 +666,13 @@ run_stage() {
     esac
 }
 
-stages=()
+stages=() whole_run=0
 for argument in "$@"; do
     case $argument in
-        all) stages+=("${all_stages[@]}") ;;
+        all)
+            stages+=("${all_stages[@]}")
+            whole_run=1
+            ;;
         -h | --help) usage && exit ;;
         *)
             declare -F "stage_$argument" >/dev/null || { usage >&2 && exit 2; }

@@ -10,10 +10,6 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 
-folder=${1:-$(target_dir)/guests}
-mkdir -p "$folder"
-folder=$(cd "$folder" && pwd)
-
 missing() {
     printf 'missing: %s; ./ci.sh setup installs it where it can be had\n' "$1" >&2
     exit 77
@@ -22,6 +18,9 @@ missing() {
 use_rust || missing "Rust"
 [[ -d $(rustc --print target-libdir --target wasm32-unknown-unknown 2>/dev/null) ]] ||
     missing "Rust's target wasm32-unknown-unknown"
+folder=${1:-$(target_dir)/guests}
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 have clang || missing "clang"
 have wasm-ld || missing "wasm-ld (package lld)"
 
@@ -40,7 +39,7 @@ clang --target=wasm32 -std=c11 -Wall -Wextra -Werror -O2 -ffreestanding -nostdli
     -Wl,--no-entry -Wl,--strip-all -o "$folder/lines.wasm" guest/c/lines.c
 printf '%s\n' "$folder"/{get,sum,lines}.wasm
 
-asc=target/assemblyscript/node_modules/.bin/asc
+asc=$(target_dir)/assemblyscript/node_modules/.bin/asc
 [[ -x $asc ]] || asc=asc
 if have "$asc"; then
     "$asc" guest/assemblyscript/tail.ts -O -o "$folder/tail.wasm"

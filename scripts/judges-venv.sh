@@ -1,11 +1,13 @@
-#!/bin/sh
+#!/usr/bin/env bash
 # Makes target/judges-venv: the Python with scapy by which crates/nic/tests/judges.rs has packets
 # dissected, and with the clients by which crates/store/tests/front has its fronts tried. Does
 # nothing when it is there already.
-set -eu
+set -euo pipefail
 
-cd "$(dirname "$0")/.."
-venv=target/judges-venv
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+venv=$(target_dir)/judges-venv
 scapy=2.6.1
 
 redis=8.1.0
@@ -20,7 +22,7 @@ if "$venv/bin/python" -c "$is_there" 2>/dev/null; then
     exit 0
 fi
 rm -rf "$venv"
-mkdir -p target
+mkdir -p "$(dirname "$venv")"
 python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check "scapy==$scapy" "redis==$redis" \
     "pymemcache==$pymemcache"

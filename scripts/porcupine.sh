@@ -3,9 +3,12 @@
 # has it judge the files that are named. Needs Go.
 set -euo pipefail
 
-judge=$(dirname "$0")/../target/porcupine-judge
+# (The files are named from where the caller stands.)
+root=$(dirname "${BASH_SOURCE[0]}")/..
+# shellcheck source=scripts/toolchain.sh
+source "$root/scripts/toolchain.sh"
+judge=$(cd "$root" && target_dir)/porcupine-judge
 mkdir -p "$(dirname "$judge")"
-judge=$(cd "$(dirname "$judge")" && pwd)/porcupine-judge
 # Go itself knows whether anything has changed.
-(cd "$(dirname "$0")/porcupine" && go build -mod=readonly -o "$judge" .)
+(cd "$root/scripts/porcupine" && go build -mod=readonly -o "$judge" .)
 (($# == 0)) || exec "$judge" "$@"

@@ -10,11 +10,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/toolchain.sh
 source scripts/toolchain.sh
 
-folder=target/pyverbs
+folder=$(target_dir)/pyverbs
 packages=(python3-pyverbs ibverbs-providers)
 
 cannot() {
-    printf 'rdma-core’s tests in Python cannot be had here: %s\n' "$1" >&2
+    printf "rdma-core's tests in Python cannot be had here: %s\n" "$1" >&2
     exit 77
 }
 

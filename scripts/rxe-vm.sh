@@ -215,7 +215,6 @@ for tool in cc objdump ip xz; do have "$tool" || cannot "$tool is missing (./ci.
 
 place=$(target_dir)/rxe-vm
 mkdir -p "$place"
-place=$(cd "$place" && pwd)
 exec 9>"$place/lock"
 flock 9 # two runs at a time would make the same folders
 

@@ -4,8 +4,10 @@
 # nothing for what is there already.
 set -euo pipefail
 
-cd "$(dirname "$0")/.."
-folder=$PWD/target/store-clients
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+folder=$(target_dir)/store-clients
 iovalkey=0.4.0
 mkdir -p "$folder"
 

@@ -3,8 +3,10 @@
 # target/store-suites. Does nothing when they are there already.
 set -euo pipefail
 
-cd "$(dirname "$0")/.."
-folder=target/store-suites
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/toolchain.sh
+source scripts/toolchain.sh
+folder=$(target_dir)/store-suites
 [[ -e $folder/complete ]] && exit 0
 
 # Lists of their own: the machine's may have no sources, and stay as they are.

@@ -59,9 +59,44 @@ apt_install() {
             "That is for you to decide: apt-get install $*"
         say "  in place of the older ${removed//$'\n'/ }"
     fi
+    local before
+    before=$(services_running)
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Use-Pty=0 "$@" >/dev/null || fail "apt-get could not install: $*" \
         "Run it yourself to see why: apt-get install $*"
+    stop_services "$before" "$@"
+}
+
+# stop_services BEFORE PACKAGE...: stops what runs of these packages and did not run before. Debian
+# starts a package's services when it installs it, and when the machine starts; we want programs.
+stop_services() {
+    local before=$1 name names='s#.*/(systemd/system|init\.d)/([^/@]+)$#\2#p'
+    shift
+    for name in $(dpkg -L "$@" | sed -nE "$names" | sort -u); do
+        services_running | grep -qxF "$name" || continue
+        ! grep -qxF "$name" <<<"$before" || continue
+        say "  stopping $name, which its package has started: we need its program only"
+        stop_service "$name" || say "  (it goes on)"
+    done
+}
+
+has_systemd() { [[ -d /run/systemd/system ]]; }
+
+services_running() {
+    if has_systemd; then
+        systemctl list-units --plain --no-legend --type=service,socket --state=active |
+            cut -d' ' -f1
+    elif have service; then
+        service --status-all 2>/dev/null | sed -n 's/^ *\[ + \] *//p'
+    fi
+}
+
+stop_service() {
+    if has_systemd; then
+        as_root systemctl --quiet disable --now "$1"
+    else
+        as_root service "$1" stop >/dev/null
+    fi
 }
 
 # need_command COMMAND WHY PACKAGE...: installs the packages if the command is missing.
@@ -167,5 +202,22 @@ setup_lints() {
     fi
 }
 
-# Where cargo puts what it builds.
-target_dir() { printf '%s' "${CARGO_TARGET_DIR:-target}"; }
+# Where cargo puts what it builds, which its configuration or the environment may say, and these
+# scripts what they bring along.
+target_dir() {
+    have cargo || use_rust || fail "there is no cargo, which knows where it builds" "./ci.sh setup"
+    cargo metadata --no-deps --offline --format-version 1 |
+        sed -n 's/.*"target_directory":"\([^"]*\)".*/\1/p' | grep .
+}
+
+# need_room MIB FOLDER: fails if the folder cannot grow to so many MiB.
+need_room() {
+    local wanted=$1 folder=$2 has free
+    mkdir -p "$folder"
+    has=$(du -sm "$folder" | cut -f1)
+    free=$(df -m --output=avail "$folder" | tail -n1)
+    say "A whole run takes $wanted MiB of disk in $folder: $has are there, and $((free)) are free."
+    ((has + free >= wanted)) || fail "the disk is too small for a whole run" \
+        "Make room for $((wanted - has - free)) MiB more, or set CARGO_TARGET_DIR to a folder" \
+        "of another disk. Single stages take less: ./ci.sh STAGE..."
+}

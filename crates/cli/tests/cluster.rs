@@ -33,7 +33,7 @@ mod with_clusters {
 
     use crate::member::ask_for_passwords;
     use crate::suites::{
-        MEMCACHED_TESTS, REDIS_UNITS, go_clients, go_command, memcached_test, node_client,
+        MEMCACHED_TESTS, REDIS_UNITS, brought, go_clients, go_command, memcached_test, node_client,
         node_command, redis_unit, run_of, skip, suite,
     };
     use crate::support::verbs::installed;
@@ -345,7 +345,7 @@ mod with_clusters {
     /// A script below `cluster`, for redis-py, if that is there.
     fn redis_py(script: &str) -> Option<Command> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let python = root.join("../../target/judges-venv/bin/python");
+        let python = brought("judges-venv").join("bin/python");
         let known = Command::new(&python).args(["-c", "import redis.cluster"]).status();
         if !known.is_ok_and(|status| status.success()) {
             skip("redis-py");

@@ -537,7 +537,7 @@ fn run(command: &mut Command) -> Output {
 
 /// The Python of the environment that `scripts/judges-venv.sh` makes.
 fn python() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/judges-venv/bin/python")
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("judges-venv").join("bin/python")
 }
 
 fn script(name: &str) -> PathBuf {

@@ -112,8 +112,7 @@ fn memcached_perl_tests() {
 /// redis-py and pymemcache: `clients.py` says what it found wrong.
 #[test]
 fn python_clients() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let python = root.join("target/judges-venv/bin/python");
+    let python = crate::judges::brought("judges-venv").join("bin/python");
     let known = run(Command::new(&python).args(["-c", "import redis, pymemcache"]));
     if !known.is_some_and(|(passed, _)| passed) {
         return skip("redis-py and pymemcache");

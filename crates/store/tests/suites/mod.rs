@@ -27,10 +27,14 @@ pub(crate) fn skip(why: &str) {
     eprintln!("left out: {why}");
 }
 
+/// What a script has put into the folder in which cargo builds, which need not be `target`.
+pub(crate) fn brought(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name(name)
+}
+
 /// A folder below `target/store-suites` whose name begins so.
 pub(crate) fn suite(name: &str) -> Option<PathBuf> {
-    let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-suites");
-    let folders = std::fs::read_dir(&all).into_iter().flatten().flatten();
+    let folders = std::fs::read_dir(brought("store-suites")).into_iter().flatten().flatten();
     let found = folders.map(|entry| entry.path()).find(|path| {
         path.is_dir() && path.file_name().is_some_and(|is| is.to_string_lossy().starts_with(name))
     });
@@ -85,7 +89,7 @@ pub(crate) fn memcached_test(folder: &Path, address: &str, name: &str) {
 
 /// Where `scripts/store-clients.sh` has put clients.
 fn clients() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/store-clients")
+    brought("store-clients")
 }
 
 /// go-redis and gomemcache, whose program says what it found wrong.

@@ -131,6 +131,7 @@ impl Qp {
             error.count(&mut env.card.counters);
             let status = post.without_data();
             if post.then == Then::Nothing {
+                self.fail_end(env, post.token);
                 env.kernels.ended(&mut env.card.kernel, post.token, status, None);
                 return None;
             }
@@ -161,6 +162,16 @@ impl Qp {
         self.count_ssn(element.opcode);
         self.post_word(env, post);
         None
+    }
+
+    /// A part of a call's results was dropped: the messages that tell of the call's end tell so, if
+    /// they are posted. (If they are not, the kernels hear of the part first.)
+    #[cold]
+    fn fail_end(&mut self, env: &mut Env<'_>, part: u64) {
+        let posted = self.cold.posted.iter_mut().chain(&mut env.card.kernel.posted);
+        for post in posted.filter(|post| post.parts == Some(part)) {
+            post.tell_failure();
+        }
     }
 
     /// The status word that follows a message's data is a message of its own, the next.

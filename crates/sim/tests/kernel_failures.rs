@@ -1,8 +1,10 @@
-//! Calls that end with an error status, while their connection goes on: results that are not whole.
+//! Calls that end with an error status, while their connection goes on: results that are not whole,
+//! and parameters that do not fit.
 
-use remora_nic::kernel::{CallStatus, Header, Notify};
+use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify};
 use remora_nic::queue::Status;
 use remora_offload::kernel::{Context, ExecutorLimits};
+use remora_sim::endpoint::ConnectOptions;
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
@@ -10,6 +12,22 @@ const OP: u64 = 0x77;
 
 fn pair() -> Pair {
     kernel_pair(PairOptions::default(), ExecutorLimits::default(), None)
+}
+
+/// Returns its parameters and its payload.
+async fn echo(context: Context) -> Result<(), CallStatus> {
+    let params = context.params(|params| Ok(params.to_vec())).await?;
+    context.output(|out| out.extend_from_slice(&params)).await?;
+    while let Some(result) = context
+        .payload(|piece, port| {
+            port.output()?.extend_from_slice(piece);
+            Ok(())
+        })
+        .await?
+    {
+        result?;
+    }
+    Ok(())
 }
 
 #[test]
@@ -83,4 +101,23 @@ fn a_result_without_one_of_its_parts_gets_an_error_status() {
         let called = t.call_and_wait(OP + 1, b"", &[], 64);
         assert_eq!(called, (Some(CallStatus::OK), b"whole".to_vec()));
     }
+}
+
+/// Its first packet has no room for the parameters that the header names.
+#[test]
+fn a_call_with_parameters_longer_than_its_first_packet_gets_an_error_status() {
+    let mut t = pair();
+    t.deploy(B, OP, echo).unwrap();
+    let mtu = ConnectOptions::default().mtu.bytes() as usize;
+    for room in [mtu - HEADER_LEN + 1, 3 * mtu] {
+        let params = vec![5; room];
+        let (status, got) = t.call_and_wait(OP, &params, &[6; 5000], 64);
+        assert_eq!((status, got), (Some(CallStatus::BAD_PARAMS), vec![]), "{room} bytes");
+    }
+    assert_eq!((t.counted("kernel_calls"), t.counted("refused_bad_call")), (0, 2));
+    let params = vec![5; mtu - HEADER_LEN];
+    let (status, got) = t.call_and_wait(OP, &params, &[6; 5000], 9000);
+    assert_eq!(status, Some(CallStatus::OK));
+    assert_eq!(got, [params, vec![6; 5000]].concat());
+    t.tear_down();
 }

@@ -80,6 +80,23 @@ fn a_kernel_is_loaded_called_listed_and_unloaded() {
     node.finish();
 }
 
+/// No packet has room for them, so nothing leaves.
+#[test]
+fn parameters_that_are_too_long_are_refused() {
+    let folder = Folder::new();
+    let node = Node::start(["--region", "m=1M,rw"]);
+    let at = node.address();
+    succeed(["kernel", "load", &at, &guest("lines.wasm"), "--opcode", "0x100"]);
+    let (payload, text) = (folder.file("payload", 5000), "x".repeat(4057));
+    let payload = payload.to_str().unwrap();
+    let call = ["kernel", "call", &at, "--opcode", "0x100", "--text", &text];
+    for payload in [None, Some(["--payload", payload])] {
+        let why = fail(call.iter().chain(payload.iter().flatten()));
+        assert!(why.contains("4057") && why.contains("at most 4056"), "{why}");
+    }
+    node.finish();
+}
+
 #[test]
 fn a_kernel_reaches_the_regions_that_it_was_granted() {
     let folder = Folder::new();

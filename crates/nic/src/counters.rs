@@ -156,7 +156,7 @@ counters! {
     kernel_taps_stopped,
     /// RPC packets told to wait (RNR NAK): no room for another invocation, or for more payload.
     kernel_busy,
-    /// Invocations ended: the kernel refused its parameters.
+    /// Invocations ended: the kernel refused its parameters, or the first packet did not hold all.
     kernel_bad_params,
     /// Invocations ended: the object that was looked for is not there.
     kernel_not_found,

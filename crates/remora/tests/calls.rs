@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use executor::{block_on, poll_once, run_all};
 use remora::kernel::{CallFailure, CallStatus};
-use remora::nic::qp::{QpAttr, State};
+
+use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::Status;
 use remora::prelude::*;
 
@@ -26,11 +27,11 @@ struct Pair {
 }
 
 fn pair() -> Pair {
-    pair_with(QueuePairOptions::new())
+    pair_with(QueuePairOptions::new(), None)
 }
 
-/// A pair whose caller has these options.
-fn pair_with(options: QueuePairOptions) -> Pair {
+/// A pair whose caller has these options, and whose path MTU is this one, or the device's.
+fn pair_with(options: QueuePairOptions, mtu: Option<Mtu>) -> Pair {
     let (server, device) = (Device::open().unwrap(), Device::open().unwrap());
     let echo = |call: Context| async move {
         let bytes = call.params(|params| Ok(params.to_vec())).await?;
@@ -49,7 +50,7 @@ fn pair_with(options: QueuePairOptions) -> Pair {
     let (there, domain) = (server.alloc_pd().unwrap(), device.alloc_pd().unwrap());
     let passive = there.create_qp(&QueuePairOptions::new()).unwrap();
     let qp = domain.create_qp(&options.send_sges(2).inline(64)).unwrap();
-    let params = ConnectionParams::new(device.info().mtu).kernels(true);
+    let params = ConnectionParams::new(mtu.unwrap_or(device.info().mtu)).kernels(true);
     passive.connect(qp.local(), &params).unwrap();
     qp.connect(passive.local(), &params).unwrap();
     Pair { server, domain, qp, there, passive }
@@ -72,9 +73,35 @@ fn calls_in_flight_are_awaited_in_any_order() {
     assert!(matches!(unknown, Err(CallFailure::Status(CallStatus::NO_KERNEL))));
     for _ in 0..20 {
         let long = client.call(ECHO, &[0; 5000]).wait(TIMEOUT);
-        assert!(matches!(long, Err(CallFailure::Room(_))));
+        assert!(long.unwrap_err().to_string().contains("path MTU"));
     }
     assert_eq!(client.call(ECHO, b"still").wait(TIMEOUT).unwrap(), b"still");
+}
+
+/// Nothing of it is posted, so the connection goes on.
+#[test]
+fn a_call_longer_than_the_path_mtu_is_refused() {
+    for mtu in [Mtu::B256, Mtu::B1024] {
+        let pair = pair_with(QueuePairOptions::new(), Some(mtu));
+        let client = AsyncKernelClient::new(&pair.domain, &pair.qp, 2, 4096).unwrap();
+        let memory = pair.domain.alloc(5000, Access::LOCAL_WRITE).unwrap();
+        let most = mtu.bytes() as usize - 40;
+        for len in [most + 1, 3000, 70_000] {
+            let params = vec![1; len];
+            for call in [client.call(ECHO, &params), client.call_with(SUM, &params, &memory)] {
+                let why = call.wait(TIMEOUT).unwrap_err().to_string();
+                let (most, len) = (most.to_string(), len.to_string());
+                assert!(
+                    why.contains(&most) && why.contains(&len) && why.contains("path MTU"),
+                    "{why}"
+                );
+            }
+        }
+        let params = vec![1; most];
+        assert_eq!(client.call(ECHO, &params).wait(TIMEOUT).unwrap(), params);
+        let sum = client.call_with(SUM, &params, &memory).wait(TIMEOUT).unwrap();
+        assert_eq!(sum, 0u64.to_le_bytes());
+    }
 }
 
 #[test]
@@ -117,7 +144,7 @@ fn a_dropped_call_gives_its_place_back() {
 /// is free, and the receive element that was there for it serves another call.
 #[test]
 fn a_call_that_waits_for_room_gives_its_place_back() {
-    let pair = pair_with(QueuePairOptions::new().send_depth(1));
+    let pair = pair_with(QueuePairOptions::new().send_depth(1), None);
     let client = AsyncKernelClient::new(&pair.domain, &pair.qp, 4, 64).unwrap();
     let memory = pair.there.alloc(64, Access::LOCAL_WRITE).unwrap();
     for round in 0..8u8 {

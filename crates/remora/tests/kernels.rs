@@ -12,6 +12,7 @@ use remora::kernel::{
     KernelClient, Notify, StatusWord, Tap,
 };
 use remora::nic::Access;
+use remora::nic::qp::Mtu;
 use remora::nic::queue::{Data, Opcode, SendFlags, SendOp, SendRequest, Status, WorkKind};
 use remora::offload::kernel::builtin::column::Column;
 use remora::offload::kernel::builtin::{
@@ -358,6 +359,37 @@ fn calls_are_posted_like_other_requests() {
     a.qp.post_rpc_write(12, 7, Data::Sges(&sges), SendFlags::SIGNALED).unwrap();
     done(12, Opcode::RpcWrite);
     ended(2, &text.into_iter().rev().collect::<Vec<u8>>());
+}
+
+/// Nothing of it is posted, so the connection goes on.
+#[test]
+fn a_call_longer_than_the_path_mtu_is_refused() {
+    let (a, b) = (end(), end());
+    let params = ConnectionParams::new(Mtu::B512).kernels(true);
+    a.qp.connect(b.qp.local(), &params).unwrap();
+    b.qp.connect(a.qp.local(), &params).unwrap();
+    let mut client = KernelClient::new(&a.pd, &a.qp, &a.recv_cq, 1, 1 << 10).unwrap();
+    let echo = |context: Context| async move {
+        let bytes = context.params(|params| Ok(params.to_vec())).await?;
+        context.output(|out| out.extend_from_slice(&bytes)).await
+    };
+    b.device.deploy(7, Deployment::new("echo", []), echo).unwrap();
+    let (payload, mut out) = (a.memory.sge(0, 5000), Vec::new());
+    for len in [473, 5000] {
+        let params = vec![3; len];
+        for payload in [None, Some(payload)] {
+            let called = match payload {
+                None => client.call(7, &params, &mut out),
+                Some(payload) => client.call_with(7, &params, payload, &mut out),
+            };
+            let why = called.unwrap_err().to_string();
+            assert!(why.contains(&len.to_string()) && why.contains("at most 472"), "{why}");
+        }
+    }
+    let params = [3; 472];
+    client.call(7, &params, &mut out).unwrap();
+    client.call_with(7, &params, payload, &mut out).unwrap();
+    assert_eq!(out, [3; 944]);
 }
 
 #[test]

@@ -8,9 +8,12 @@ use remora_nic::wire::Operation;
 use remora_offload::kernel::{Context, ExecutorLimits};
 use remora_sim::faults::{Fate, Rule};
 use remora_sim::kernel::{RESULT, kernel_pair};
-use remora_sim::pair::{A, B, PairOptions};
+use remora_sim::pair::{A, B, Pair, PairOptions};
 
 const OP: u64 = 0x77;
+const HOGS: u64 = 0x78;
+/// The bytes that a short buffer for results counts for.
+const CHUNK: u64 = 64 << 10;
 
 /// Returns its payload.
 async fn echo(context: Context) -> Result<(), CallStatus> {
@@ -88,5 +91,74 @@ fn a_requester_that_falls_silent_in_the_middle_frees_its_place() {
         assert_eq!(t.counted("kernel_late"), u64::from(!resumes));
         let status = t.status(0).map(|word| word.status);
         assert_eq!(status, resumes.then_some(CallStatus::OK), "resumes: {resumes}");
+    }
+}
+
+/// Keeps memory of the card for results: so many bytes for so many microseconds.
+async fn hogs(context: Context) -> Result<(), CallStatus> {
+    let words = context.params(|params| Ok(params.as_chunks::<8>().0.to_vec())).await?;
+    let [addr, len, micros] = [0, 1, 2].map(|index| u64::from_le_bytes(words[index]));
+    context.fetch(addr, len as u32).await?;
+    context.pause(Duration::from_micros(micros)).await?;
+    Err(CallStatus(200))
+}
+
+/// Needs a short buffer for results, then a long one.
+async fn grows(context: Context) -> Result<(), CallStatus> {
+    let addr = context.params(|params| Ok(u64::from_le_bytes(params.try_into().unwrap()))).await?;
+    context.output(|_| ()).await?;
+    context.fetch(addr, 3 * CHUNK as u32).await
+}
+
+/// A pair whose card has memory for four chunks of results, all of it in use: three chunks for so
+/// many microseconds, and one chunk. A call of [`grows`] waits for some.
+fn hogged(room_patience: Duration, micros: [u64; 2]) -> Pair {
+    let result_bytes = 4 * CHUNK as usize;
+    let limits = ExecutorLimits { room_patience, result_bytes, ..Default::default() };
+    let mut t = kernel_pair(PairOptions::default(), limits, None);
+    t.deploy(B, HOGS, hogs).unwrap();
+    t.deploy(B, OP, grows).unwrap();
+    t.fill(B, 0, 3 * CHUNK);
+    let addr = t.remote(B, 0).addr;
+    for (cookie, len, micros) in [(1, 3 * CHUNK, micros[0]), (2, CHUNK, micros[1])] {
+        let params = [addr, len, micros].map(u64::to_le_bytes).concat();
+        let header = t.header(&params, 3 * CHUNK as u32, cookie);
+        t.call(HOGS, &header, &params);
+    }
+    let params = addr.to_le_bytes();
+    let header = t.header(&params, 3 * CHUNK as u32, 0);
+    t.call(OP, &header, &params);
+    t.world.run(Duration::from_micros(10));
+    assert_eq!(t.kernels(B, |kernels, _| kernels.running()), 3);
+    t
+}
+
+/// A kernel that waits for a buffer a second time waits as long as the first time.
+#[test]
+fn a_buffer_that_comes_is_progress() {
+    // The short one comes before the patience is over; the long one after it.
+    let mut t = hogged(Duration::from_micros(100), [150, 60]);
+    t.run();
+    assert_eq!(t.status(0).map(|word| word.status), Some(CallStatus::OK));
+    t.tear_down();
+    // None comes.
+    let mut t = hogged(Duration::from_micros(100), [5000, 60]);
+    t.run();
+    assert_eq!(t.status(0).map(|word| word.status), Some(CallStatus::CONGESTED));
+}
+
+/// A card that stood still finds both: room has come, and the time for it is over.
+#[test]
+fn room_that_has_come_counts_before_the_time_that_is_over() {
+    let patience = Duration::from_micros(100);
+    for comes in [true, false] {
+        let mut t = hogged(patience, [100_000, 100_000]);
+        t.world.now = t.world.now + 2 * patience;
+        if comes {
+            t.kernels(B, |kernels, io| kernels.undeploy(io, HOGS)).unwrap();
+        }
+        t.run();
+        let status = if comes { CallStatus::OK } else { CallStatus::CONGESTED };
+        assert_eq!(t.status(0).map(|word| word.status), Some(status));
     }
 }

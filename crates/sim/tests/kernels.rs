@@ -254,28 +254,6 @@ fn a_wild_address_or_an_invalidated_region_gets_an_error_status() {
 }
 
 #[test]
-fn a_region_that_is_gone_before_its_value_is_sent_gets_an_error_status() {
-    let mut t = pair();
-    let at = t.remote(B, 64).addr;
-    t.deploy(B, OP, move |context: Context| async move { context.send_memory(at, 100).await })
-        .unwrap();
-    let header = t.header(b"", 100, 0);
-    t.call(OP, &header, b"");
-    // The RPC arrives. The region is deregistered before B's card sends the value.
-    while t.counted("kernel_calls") == 0 {
-        t.world.step();
-    }
-    let key = t.regions[B].key;
-    t.world.hosts[B].nic.dereg_mr(key).unwrap();
-    t.run();
-    let word = t.status(0).unwrap();
-    assert_eq!((word.status, word.len), (CallStatus::ACCESS, 0));
-    t.write(B, 0, 0, 0);
-    t.run();
-    assert_eq!(t.sent(B)[0].status, Status::Success, "the connection must stay up");
-}
-
-#[test]
 fn calls_beyond_the_limit_of_invocations_are_delayed() {
     let limits = ExecutorLimits { invocations: 2, ..ExecutorLimits::default() };
     let port = PortTerms::flat(Duration::from_micros(5), 0);

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! The payload of an RPC WRITE follows the parameters; header and parameters must lie in its first
-//! packet. The last message of an answer is a WRITE WITH IMMEDIATE, or a [`StatusWord`] follows it.
-//! The immediate has the status in its high 8 bits and the low 24 bits of the cookie. The last
-//! bytes of a status word are written last.
+//! packet, or the answer is [`CallStatus::BAD_PARAMS`]. The last message of an answer is a WRITE
+//! WITH IMMEDIATE, or a [`StatusWord`] follows it. The immediate has the status in its high 8 bits
+//! and the low 24 bits of the cookie. The last bytes of a status word are written last.
 
 use thiserror::Error;
 
@@ -77,12 +77,24 @@ pub enum BadHeader {
 }
 
 impl Header {
+    /// Bytes of the header and its parameters.
+    pub(crate) fn len(&self) -> usize {
+        HEADER_LEN + usize::from(self.params_len)
+    }
+
     /// Reads the header. Returns it with the parameters and the payload behind them.
     ///
     /// # Errors
     /// [`BadHeader::Short`] if there are fewer bytes than a header and its parameters take,
     /// [`BadHeader::Flags`] for unknown flags or an unknown way to notify.
     pub fn parse(bytes: &[u8]) -> Result<(Header, &[u8], &[u8]), BadHeader> {
+        let (header, rest) = Header::split(bytes)?;
+        let behind = rest.split_at_checked(header.params_len.into()).ok_or(BadHeader::Short)?;
+        Ok((header, behind.0, behind.1))
+    }
+
+    /// Reads the header. Returns it with what is behind it.
+    pub(crate) fn split(bytes: &[u8]) -> Result<(Header, &[u8]), BadHeader> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(BadHeader::Short)?;
         let u32_at = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| head[at + i]));
         let u64_at = |at: usize| u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7].map(|i| head[at + i]));
@@ -104,8 +116,7 @@ impl Header {
             max_len: u32_at(16),
             cookie: u64_at(32),
         };
-        let behind = rest.split_at_checked(header.params_len.into()).ok_or(BadHeader::Short)?;
-        Ok((header, behind.0, behind.1))
+        Ok((header, rest))
     }
 
     /// The header's bytes.

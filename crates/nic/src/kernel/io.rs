@@ -1,8 +1,8 @@
 //! [`KernelIo`]: what a kernel may do on the card. It may reach memory and send.
 
 use super::Passing;
-use super::call::{Call, CallStatus, Notify, STATUS_WORD_LEN, StatusWord};
-use super::message::{NO_TOKEN, Payload, Posted, Then, WORD_TOKEN};
+use super::call::{Call, CallStatus, Notify, StatusWord};
+use super::message::{NO_TOKEN, Payload, Posted, Then};
 use super::writer::Writer;
 use crate::buffer::Buffer;
 use crate::card::Card;
@@ -48,6 +48,16 @@ pub struct Reply {
     pub offset: u32,
     /// The results that are still to be written. The caller must have checked that they fit.
     pub data: Payload,
+    /// The token of the WRITEs that bring the results before them. If one of these must be dropped
+    /// because its memory is gone, the requester is told [`CallStatus::ACCESS`].
+    pub parts: Option<u64>,
+}
+
+impl Reply {
+    /// The end of an invocation that has no results.
+    pub(crate) fn failure(status: CallStatus) -> Reply {
+        Reply { status, offset: 0, data: Payload::None, parts: None }
+    }
 }
 
 impl KernelIo<'_> {
@@ -199,7 +209,7 @@ impl KernelIo<'_> {
             return Err(write);
         }
         let WriteOut { qpn, pd, to, data, token } = write;
-        self.post(Posted { qpn, pd, to, data, then: Then::Nothing, token });
+        self.post(Posted { qpn, pd, to, data, then: Then::Nothing, token, parts: None });
         Ok(())
     }
 
@@ -207,12 +217,13 @@ impl KernelIo<'_> {
     /// room for this message, as the implementation of the kernels limits their invocations.
     pub fn reply(&mut self, call: &Call, reply: Reply) {
         reply.status.count(&mut self.card.counters);
-        let Reply { status, offset, data } = reply;
+        let Reply { status, offset, data, parts } = reply;
         let header = &call.header;
         let RemoteAddress { addr, rkey } = header.to;
         let to = RemoteAddress { addr: addr.wrapping_add(u64::from(offset)), rkey };
         let len = offset.saturating_add(data.len());
         let word = StatusWord { cookie: header.cookie, len, status };
+        let (qpn, pd, token) = (call.qpn, call.pd, NO_TOKEN);
         if header.local {
             return self.reply_here(call, to, data, word);
         }
@@ -222,16 +233,14 @@ impl KernelIo<'_> {
             Notify::Immediate => Then::Immediate { cookie: header.cookie, status },
             Notify::Both(at) => {
                 if offset > 0 {
-                    let buffer = self.card.kernel.word(&word);
-                    let data = Payload::Buffer { buffer, len: STATUS_WORD_LEN as u32 };
-                    let (qpn, pd, token) = (call.qpn, call.pd, WORD_TOKEN);
-                    self.post(Posted { qpn, pd, to: at, data, then: Then::Nothing, token });
+                    let (data, then) = (Payload::None, Then::Word { at, word });
+                    self.post(Posted { qpn, pd, to: at, data, then, token, parts });
                 }
                 Then::Immediate { cookie: header.cookie, status }
             }
             Notify::Word(at) => Then::Word { at, word },
         };
-        self.post(Posted { qpn: call.qpn, pd: call.pd, to, data, then, token: NO_TOKEN });
+        self.post(Posted { qpn, pd, to, data, then, token, parts });
     }
 
     /// Ends a local call: its results are written to this host's memory.

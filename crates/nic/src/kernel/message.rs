@@ -66,6 +66,8 @@ pub(crate) struct Posted {
     pub(crate) data: Payload,
     pub(crate) then: Then,
     pub(crate) token: u64,
+    /// If the message tells of a call's end: the token of the messages with the results before it.
+    pub(crate) parts: Option<u64>,
 }
 
 /// The notification that follows the data of a message.
@@ -89,6 +91,12 @@ impl Posted {
     /// with an error. Returns the status for the kernel.
     pub(crate) fn without_data(&mut self) -> Status {
         self.data = Payload::None;
+        self.tell_failure();
+        Status::LocalProtection
+    }
+
+    /// Has the requester be told that the results are not whole.
+    pub(crate) fn tell_failure(&mut self) {
         match &mut self.then {
             Then::Nothing => {}
             Then::Immediate { status, .. } => *status = CallStatus::ACCESS,
@@ -97,6 +105,5 @@ impl Posted {
                 word.len = 0;
             }
         }
-        Status::LocalProtection
     }
 }

@@ -3,7 +3,7 @@
 
 use super::call::{Call, CallStatus};
 use super::io::{KernelIo, Reply};
-use super::message::{Payload, WORD_TOKEN};
+use super::message::WORD_TOKEN;
 use super::state::KernelState;
 use super::{Kernels, Passing, Taken};
 use crate::buffer::Buffer;
@@ -74,10 +74,19 @@ impl Runner {
         counters.kernel_calls += 1;
         counters.kernel_bytes += data.len() as u64;
         if taken == Taken::NoKernel {
-            let reply = Reply { status: CallStatus::NO_KERNEL, offset: 0, data: Payload::None };
-            io.reply(call, reply);
+            io.reply(call, Reply::failure(CallStatus::NO_KERNEL));
         }
         taken
+    }
+
+    /// Answers a call that no kernel gets with an error, if there is room for the answer.
+    pub(crate) fn refuse(io: &mut KernelIo<'_>, call: &Call, status: CallStatus) -> Taken {
+        if !io.has_room(1) {
+            io.counters().kernel_busy += 1;
+            return Taken::Busy;
+        }
+        io.reply(call, Reply::failure(status));
+        Taken::Done
     }
 
     /// Passes a payload that leaves to the kernel that is bound as `tap`.

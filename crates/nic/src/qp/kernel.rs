@@ -11,8 +11,8 @@ use crate::chain::Mode;
 use crate::env::Env;
 use crate::incident::Cause;
 use crate::kernel::{
-    Busy, Call, Header, KernelState, Passing, Payload, Posted, Runner, STATUS_WORD_LEN, Taken,
-    Then, Verdict, WORD_TOKEN,
+    Busy, Call, CallStatus, Header, KernelState, Passing, Payload, Posted, Runner, STATUS_WORD_LEN,
+    Taken, Then, Verdict, WORD_TOKEN,
 };
 use crate::memory::key::Access;
 use crate::queue::element::Element;
@@ -67,15 +67,23 @@ impl Qp {
     ) -> Result<u32, Refusal> {
         // The payload must begin with the header of a call, and a call from a peer must not claim
         // to be local; anything else is an invalid request.
-        let parsed = Header::parse(payload).ok().filter(|(header, ..)| !header.local);
-        let Some((header, params, data)) = parsed else {
+        let total = payload.len() as u64 + u64::from(more);
+        let is_whole = |header: &Header| total >= header.len() as u64;
+        let parsed = Header::split(payload).ok();
+        let parsed = parsed.filter(|(header, _)| !header.local && is_whole(header));
+        let Some((header, behind)) = parsed else {
             env.card.counters.refused_bad_call += 1;
             return Err(Refusal::invalid(env, Cause::BadCall));
         };
         let (qpn, pd, client) = (self.qpn, self.pd, self.client);
         let call = Call { qpn, pd, client, opcode, header };
-        let (kernels, io) = env.lend();
-        match kernels.call(io, &call, params, data, more) {
+        let (kernels, mut io) = env.lend();
+        let taken = match behind.split_at_checked(header.params_len.into()) {
+            Some((params, data)) => kernels.call(io, &call, params, data, more),
+            // Parameters that go on in further packets: no error of the transport either.
+            None => Runner::refuse(&mut io, &call, CallStatus::BAD_PARAMS),
+        };
+        match taken {
             // An op-code without a kernel is no error of the transport: the requester is told in
             // the call's answer (StRoM §5.1).
             Taken::Done | Taken::NoKernel => Ok(NO_INVOCATION),
@@ -131,6 +139,7 @@ impl Qp {
             error.count(&mut env.card.counters);
             let status = post.without_data();
             if post.then == Then::Nothing {
+                self.fail_end(env, post.token);
                 env.kernels.ended(&mut env.card.kernel, post.token, status, None);
                 return None;
             }
@@ -161,6 +170,16 @@ impl Qp {
         self.count_ssn(element.opcode);
         self.post_word(env, post);
         None
+    }
+
+    /// A part of a call's results was dropped: the messages that tell of the call's end tell so, if
+    /// they are posted. (If they are not, the kernels hear of the part first.)
+    #[cold]
+    fn fail_end(&mut self, env: &mut Env<'_>, part: u64) {
+        let posted = self.cold.posted.iter_mut().chain(&mut env.card.kernel.posted);
+        for post in posted.filter(|post| post.parts == Some(part)) {
+            post.tell_failure();
+        }
     }
 
     /// The status word that follows a message's data is a message of its own, the next.

@@ -240,7 +240,8 @@ impl Context {
     }
 
     /// Appends granted memory to the results by reference: the card reads it when it makes the
-    /// packets, or for a local caller at once.
+    /// packets, or for a local caller at once. If the memory is gone by then, the call ends with
+    /// [`CallStatus::ACCESS`], or the connection does if packets of that part have left.
     ///
     /// # Errors
     /// The address was not granted, or the results do not fit the requester's buffer.
@@ -276,8 +277,8 @@ impl Context {
     /// `roceMetaOut`: queue pair, target and length).
     ///
     /// # Errors
-    /// The budget is spent. If the queue pair cannot send, the invocation's next step fails with
-    /// [`CallStatus::ACCESS`].
+    /// The budget is spent. If the queue pair cannot send, the invocation's next step, or its end,
+    /// fails with [`CallStatus::ACCESS`].
     pub fn send_to(
         &self,
         qpn: u32,
@@ -291,7 +292,7 @@ impl Context {
             if !turn.spend(bytes.len())? {
                 return Ok(Poll::Pending);
             }
-            let Some(mut copy) = turn.buffers.take(bytes.len()) else {
+            let Some(mut copy) = turn.take_buffer(bytes.len()) else {
                 turn.invocation.wait = Wait::Room;
                 return Ok(Poll::Pending);
             };
@@ -327,7 +328,7 @@ impl Context {
                 turn.invocation.wait = Wait::Room;
                 return Ok(Poll::Pending);
             }
-            if turn.invocation.broken { Err(CallStatus::ACCESS) } else { Ok(Poll::Ready(())) }
+            turn.invocation.is_whole().map(Poll::Ready)
         })
     }
 

@@ -36,8 +36,8 @@ pub struct ExecutorLimits {
     pub turn_steps: u32,
     /// The most invocations that run in one turn of the card.
     pub turn_invocations: usize,
-    /// How long an invocation waits for room to send while nothing of it leaves or arrives; it may
-    /// wait up to twice as long.
+    /// How long an invocation waits for room to send while nothing of it leaves or arrives, and no
+    /// buffer for its results comes; it may wait up to twice as long.
     ///
     /// Results share a queue pair with its requests, in order. So two cards whose kernels stream
     /// results to each other, each behind a request that the other has no room for, would wait for
@@ -447,7 +447,7 @@ impl Executor {
                     Wait::Turn if steps > 0 => self.finish(io, index, Err(CallStatus::TRAP)),
                     Wait::Turn => self.make_ready(index),
                     Wait::Until(at) => self.sleeping.push(Reverse((at, id))),
-                    Wait::Room => self.starve(io.now(), index),
+                    Wait::Room => self.starve(io, index),
                     Wait::Payload => self.expect_payload(io.now(), index),
                     Wait::Host => {}
                 }
@@ -455,16 +455,21 @@ impl Executor {
         }
     }
 
-    /// Notes that an invocation waits for room to send, and sets its time limit.
-    fn starve(&mut self, now: Time, index: u32) {
-        let id = self.id(index);
+    /// Notes that an invocation waits for room to send, for a limited time; ends it if that time is
+    /// over and nothing has come.
+    fn starve(&mut self, io: &mut KernelIo<'_>, index: u32) {
+        let (now, id) = (io.now(), self.id(index));
         let invocation = &mut self.invocations[index as usize];
-        self.starved.push(id);
+        let over = invocation.room_by.take_if(|(end, _)| *end <= now);
+        if over.is_some_and(|(_, before)| before == invocation.progress) {
+            return self.finish(io, index, Err(CallStatus::CONGESTED));
+        }
         if invocation.room_by.is_none() {
             let end = now + self.limits.room_patience;
             invocation.room_by = Some((end, invocation.progress));
             self.sleeping.push(Reverse((end, id)));
         }
+        self.starved.push(id);
     }
 
     /// Notes that an invocation waits for payload, and sets the time of the next check that some
@@ -491,13 +496,13 @@ impl Executor {
             }
             return;
         }
-        let room_by = invocation.room_by.take_if(|(end, _)| *end <= at);
-        match (invocation.wait, room_by) {
-            (Wait::Until(until), _) if until <= at => self.make_ready(index),
-            (Wait::Room, Some((_, before))) if before == invocation.progress => {
-                self.finish(io, index, Err(CallStatus::CONGESTED));
-            }
-            (Wait::Room, Some(_)) => self.starve(io.now(), index),
+        if invocation.wait != Wait::Room {
+            invocation.room_by.take_if(|(end, _)| *end <= at);
+        }
+        match invocation.wait {
+            Wait::Until(until) if until <= at => self.make_ready(index),
+            // One that is about to run may find room. If not, its time is looked at again.
+            Wait::Room if !invocation.queued => self.starve(io, index),
             _ => {}
         }
     }
@@ -513,8 +518,9 @@ impl Executor {
 
     /// Ends an invocation: its last results and its status go to the requester.
     fn finish(&mut self, io: &mut KernelIo<'_>, index: u32, result: Result<(), CallStatus>) {
+        let id = self.id(index);
         let invocation = &mut self.invocations[index as usize];
-        let result = result.and_then(|()| invocation.fits(0));
+        let result = result.and_then(|()| invocation.is_whole()).and_then(|()| invocation.fits(0));
         let (status, data) = match result {
             Ok(()) => (CallStatus::OK, invocation.take_rest(&mut self.buffers)),
             Err(status) => {
@@ -522,7 +528,8 @@ impl Executor {
                 (status, Payload::None)
             }
         };
-        io.reply(&invocation.call, Reply { status, offset: invocation.written, data });
+        let (offset, parts) = (invocation.written, (invocation.written > 0).then_some(id.into()));
+        io.reply(&invocation.call, Reply { status, offset, data, parts });
         self.end(index, status != CallStatus::OK);
         while let Some(buffer) = io.take_returned() {
             self.take_back(buffer);

@@ -50,7 +50,7 @@ pub(super) struct Invocation {
     pub(super) written: u32,
     /// Messages that were sent and not acknowledged yet.
     pub(super) in_flight: u32,
-    /// How often one was sent, or acknowledged.
+    /// How often one was sent, or acknowledged, or a buffer for one came.
     pub(super) progress: u32,
     /// Steps left in the budget.
     pub(super) left: u64,
@@ -125,6 +125,11 @@ impl Invocation {
         self.progress = self.progress.wrapping_add(1);
     }
 
+    /// Notes that a buffer for results has come.
+    pub(super) fn has_buffer(&mut self) {
+        self.progress = self.progress.wrapping_add(1);
+    }
+
     /// Whether its kernel waits for payload, or it is a call for the host that is not complete.
     pub(super) fn wants_payload(&self) -> bool {
         self.wait == Wait::Payload || self.wait == Wait::Host && !self.ended
@@ -134,6 +139,11 @@ impl Invocation {
     pub(super) fn len(&self) -> usize {
         let held = self.held.map_or(0, |(.., len)| len as usize);
         self.written as usize + held + self.out.as_ref().map_or(0, |out| out.len())
+    }
+
+    /// Refuses results of which a message could not be sent.
+    pub(super) fn is_whole(&self) -> Result<(), CallStatus> {
+        if self.broken { Err(CallStatus::ACCESS) } else { Ok(()) }
     }
 
     /// Refuses results that, with `more` bytes, do not fit the requester's buffer.

@@ -7,7 +7,7 @@ use remora_nic::{Access, Key, Time};
 
 use super::grant::{Grant, granted};
 use super::invocation::{Invocation, SENDS, Wait, flush};
-use super::pool::{CHUNK, Pool};
+use super::pool::{CHUNK, Pool, Room};
 use super::port::Ports;
 use super::timing::{Direction, Timing};
 use super::{CallStatus, Scatter};
@@ -30,9 +30,7 @@ impl Turn<'_, '_> {
     /// Pays for a step with `len` bytes; `false` if the turn is over.
     #[inline]
     pub(super) fn spend(&mut self, len: usize) -> Result<bool, CallStatus> {
-        if self.invocation.broken {
-            return Err(CallStatus::ACCESS);
-        }
+        self.invocation.is_whole()?;
         let cost = 1 + len as u64 / 64;
         if self.steps == 0 {
             return Ok(false);
@@ -159,12 +157,19 @@ impl Turn<'_, '_> {
             self.invocation.drop_out(self.buffers);
         }
         if self.invocation.out.is_none() {
-            self.invocation.out = self.buffers.take(len);
+            self.invocation.out = self.take_buffer(len);
         }
         if self.invocation.out.is_none() {
             self.invocation.wait = Wait::Room;
         }
         Ok(self.invocation.out.is_some())
+    }
+
+    /// An empty buffer that will take `len` bytes, if there is one.
+    pub(super) fn take_buffer(&mut self, len: usize) -> Option<Room> {
+        let buffer = self.buffers.take(len)?;
+        self.invocation.has_buffer();
+        Some(buffer)
     }
 }
 
@@ -194,7 +199,7 @@ impl Ports for Turn<'_, '_> {
             return Err(CallStatus::UNAVAILABLE);
         }
         if self.invocation.out.is_none() {
-            self.invocation.out = self.buffers.take(len);
+            self.invocation.out = self.take_buffer(len);
         }
         Ok(self.invocation.out.as_mut().ok_or(CallStatus::UNAVAILABLE)?)
     }

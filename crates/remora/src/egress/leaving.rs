@@ -95,9 +95,8 @@ impl Leaving {
                 if make(&mut self.scratch).is_err() {
                     return Taken::Unreadable;
                 }
-                if !self.hold.keep(held, (group.to, group.flow), &self.scratch) {
-                    self.impairer.counters.queue_full += 1;
-                }
+                let packet = ((group.to, group.flow), &*self.scratch);
+                self.hold.keep(self.now, held, packet, &mut self.impairer.counters);
                 Taken::Yes
             }
         }
@@ -158,5 +157,50 @@ impl Leaving {
             self.hold.reuse(waiting.bytes);
         }
         any
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
+    use super::*;
+
+    fn group() -> Group {
+        let addr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let to = Destination { addr, tos: 0, hop_limit: 0, from_port: 0 };
+        let flow = Flow { src: addr, dst: addr, src_port: 1, dst_port: 2 };
+        let (segment, packets, start, len, first, end) = (0, 0, 0, 0, 0, 0);
+        Group { to, flow, segment, packets, start, len, first, end, stale: 0, room: 0 }
+    }
+
+    /// What `rules` did to packets of `len` bytes, of which the last ones find no room.
+    fn counted(rules: &str, packets: usize, len: usize) -> ImpairCounters {
+        let mut leaving = Leaving::new(&rules.parse().unwrap(), 1);
+        for index in 0..packets {
+            leaving.take(index, &group(), len, |_| Ok(()));
+        }
+        leaving.counters()
+    }
+
+    #[test]
+    fn a_packet_counts_for_what_became_of_it_only() {
+        const QUARTER: usize = 16 << 20;
+        let all = "delay=1ms,reorder=100%,duplicate=100%,corrupt=100%";
+        // Two packets of two copies fit, and nothing of the other three.
+        let ImpairCounters { lost, delayed, reordered, duplicated, corrupted, queue_full } =
+            counted(all, 5, QUARTER);
+        assert_eq!((lost, queue_full), (0, 3));
+        assert_eq!([delayed, reordered, duplicated, corrupted], [2; 4]);
+        // Three copies fit: two of the first packet, and one of the second.
+        let counts = counted("delay=1ms,duplicate=100%", 3, QUARTER + QUARTER / 3);
+        assert_eq!((counts.delayed, counts.duplicated, counts.queue_full), (2, 1, 1));
+    }
+
+    #[test]
+    fn a_packet_without_memory_counts_for_nothing() {
+        let mut leaving = Leaving::new(&"delay=1ms,duplicate=100%".parse().unwrap(), 1);
+        leaving.take(0, &group(), 100, |_| Err(MemoryFault { addr: 0 }));
+        assert_eq!(leaving.counters(), ImpairCounters::default());
     }
 }

@@ -103,13 +103,14 @@ impl Arriving {
                 Fate::Lost => {}
                 // Without an ICRC nobody would see the damage. Where there is one, the damaged
                 // packet is dropped.
-                Fate::Delayed(held) if held.flip.is_some() && !sums => {}
+                Fate::Delayed(held) if held.flip.is_some() && !sums => {
+                    self.impairer.counters.corrupted += 1;
+                }
                 Fate::Delayed(held) => {
                     let Datagram { src, src_port, dst, tos, .. } = packet;
                     let origin = Origin { src, src_port, dst, tos, sums };
-                    if !self.hold.keep(held, origin, packet.bytes) {
-                        self.impairer.counters.queue_full += 1;
-                    }
+                    let counters = &mut self.impairer.counters;
+                    self.hold.keep(now, held, (origin, packet.bytes), counters);
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use remora_nic::Time;
 
+use super::ImpairCounters;
 use super::engine::Delayed;
 
 /// The most packets that wait in one direction, and the most bytes.
@@ -43,11 +44,32 @@ impl<T> Default for Hold<T> {
 }
 
 impl<T: Copy> Hold<T> {
-    /// Keeps a packet, as `held` says. Returns whether there was room.
-    pub(crate) fn keep(&mut self, held: Delayed, about: T, packet: &[u8]) -> bool {
-        for _ in 0..1 + u32::from(held.twice) {
+    /// Keeps a packet that came `now`, as `held` says, or loses it if too many wait. Counts it for
+    /// what became of it.
+    pub(crate) fn keep(
+        &mut self,
+        now: Time,
+        held: Delayed,
+        (about, packet): (T, &[u8]),
+        counters: &mut ImpairCounters,
+    ) {
+        let copies = self.keep_copies(held, about, packet);
+        if copies == 0 {
+            counters.queue_full += 1;
+            return;
+        }
+        counters.delayed += u64::from(held.due > now);
+        counters.reordered += u64::from(held.reordered);
+        counters.duplicated += u64::from(copies > 1);
+        counters.corrupted += u64::from(held.flip.is_some());
+    }
+
+    /// Keeps as many copies as `held` says. Returns how many there was room for.
+    fn keep_copies(&mut self, held: Delayed, about: T, packet: &[u8]) -> u32 {
+        let wanted = 1 + u32::from(held.twice);
+        for kept in 0..wanted {
             if self.waiting.len() >= PACKETS_MAX || self.bytes + packet.len() > BYTES_MAX {
-                return false;
+                return kept;
             }
             let mut bytes = self.spare.pop().unwrap_or_default();
             bytes.clear();
@@ -63,7 +85,7 @@ impl<T: Copy> Hold<T> {
             self.came += 1;
             self.waiting.push(Reverse(Waiting { due, number, corrupt, bytes, about }));
         }
-        true
+        wanted
     }
 
     /// When the next packet is due.
@@ -121,14 +143,14 @@ mod tests {
     use super::*;
 
     fn at(due: u64) -> Delayed {
-        Delayed { due: Time(due), flip: None, twice: false }
+        Delayed { due: Time(due), reordered: false, flip: None, twice: false }
     }
 
     #[test]
     fn packets_come_out_when_they_are_due_and_in_their_order() {
         let mut hold = Hold::default();
         for (due, name) in [(30, 'c'), (10, 'a'), (10, 'b')] {
-            assert!(hold.keep(at(due), name, b"packet"));
+            assert_eq!(hold.keep_copies(at(due), name, b"packet"), 1);
         }
         assert_eq!(hold.next_due(), Time(10));
         let mut out = |now| {
@@ -146,23 +168,40 @@ mod tests {
     #[test]
     fn one_bit_of_a_damaged_packet_differs() {
         let mut hold = Hold::default();
-        hold.keep(Delayed { flip: Some(17), twice: true, ..at(0) }, (), &[0; 2]);
+        let damaged = Delayed { flip: Some(17), twice: true, ..at(0) };
+        assert_eq!(hold.keep_copies(damaged, (), &[0; 2]), 2);
         for _ in 0..2 {
             let waiting = hold.take_due(Time(0)).unwrap();
             assert!(waiting.corrupt);
             assert_eq!(waiting.bytes, [2, 0], "bit 17 of 16 is bit 1");
         }
         assert!(hold.take_due(Time(0)).is_none());
-        assert!(hold.keep(Delayed { flip: Some(3), ..at(0) }, (), &[]), "a packet without bytes");
+        let empty = Delayed { flip: Some(3), ..at(0) };
+        assert_eq!(hold.keep_copies(empty, (), &[]), 1, "a packet without bytes");
+    }
+
+    #[test]
+    fn what_waits_is_counted() {
+        let (mut hold, mut counters) = (Hold::default(), ImpairCounters::default());
+        let damaged = Delayed { flip: Some(1), twice: true, ..at(9) };
+        hold.keep(Time(9), damaged, ((), &[0; 2]), &mut counters);
+        let late = Delayed { reordered: true, ..at(10) };
+        hold.keep(Time(9), late, ((), &[0; 2]), &mut counters);
+        let ImpairCounters { lost, delayed, reordered, duplicated, corrupted, queue_full } =
+            counters;
+        assert_eq!((delayed, reordered, duplicated, corrupted), (1, 1, 1, 1));
+        assert_eq!((lost, queue_full), (0, 0));
     }
 
     #[test]
     fn room_is_limited() {
         let mut hold = Hold::default();
-        let kept = (0..PACKETS_MAX + 5).filter(|_| hold.keep(at(0), (), &[0])).count();
-        assert_eq!(kept, PACKETS_MAX);
+        let kept: u32 = (0..PACKETS_MAX + 5).map(|_| hold.keep_copies(at(0), (), &[0])).sum();
+        assert_eq!(kept as usize, PACKETS_MAX);
         let mut hold = Hold::default();
         let big = vec![0; BYTES_MAX / 4];
-        assert_eq!((0..9).filter(|_| hold.keep(at(0), (), &big)).count(), 4);
+        let twice = Delayed { twice: true, ..at(0) };
+        let kept = [at(0), twice, twice, at(0)].map(|held| hold.keep_copies(held, (), &big));
+        assert_eq!(kept, [1, 2, 1, 0]);
     }
 }

@@ -59,7 +59,6 @@ pub struct AsyncKernelClient {
 
 #[derive(Debug)]
 struct Shared {
-    queue_pair: QueuePair,
     places: Places,
     /// Held while a receive request is posted, so that `ends` has them in the order of the queue.
     /// (Not `state`: what posts may drop a call.)
@@ -128,12 +127,12 @@ impl AsyncKernelClient {
         let (spare, looking, waiting, broken) = (0, false, Vec::new(), false);
         let state = Mutex::new(CallsInFlight { calls, ends, spare, looking, waiting, broken });
         let posting = Mutex::new(());
-        let shared = Shared { queue_pair: queue_pair.clone(), places, posting, state };
+        let shared = Shared { places, posting, state };
         Ok(AsyncKernelClient { shared: Arc::new(shared) })
     }
 
     /// Calls by RPC. The call is posted at once; if all places are taken, the future fails with
-    /// [`CallFailure::Full`].
+    /// [`CallFailure::Full`]. Parameters and a header of 40 bytes are one packet.
     pub fn call(&self, opcode: u64, params: &[u8]) -> Call {
         self.begin(opcode, params, None)
     }
@@ -178,7 +177,7 @@ impl Shared {
             Err(error) => {
                 self.state().calls[place] = CallPlace::Free;
                 self.wake_waiting();
-                return Err(error.into());
+                return Err(error);
             }
         };
         self.provide_end();
@@ -191,7 +190,7 @@ impl Shared {
             Head::Short(bytes, len) => work(bytes[..*len].into()),
             Head::Long(head) => work(self.places.region.slice(head.clone()).into()),
         };
-        Ok((place, Request::new(&self.queue_pair, sent, None)))
+        Ok((place, Request::new(&self.places.queue_pair, sent, None)))
     }
 
     /// Has a receive element in place for the end of a call, before that is posted.
@@ -203,7 +202,7 @@ impl Shared {
         }
         drop(state);
         let _posting = self.posting.lock().unwrap_or_else(PoisonError::into_inner);
-        let end = self.queue_pair.recv(self.places.region.slice(..0));
+        let end = self.places.queue_pair.recv(self.places.region.slice(..0));
         self.state().ends.push_back(end);
     }
 

@@ -69,7 +69,6 @@ enum Slot {
 /// ```
 #[derive(Debug)]
 pub struct KernelClient {
-    queue_pair: QueuePair,
     recv_cq: CompletionQueue,
     places: Places,
     slots: Vec<Slot>,
@@ -106,7 +105,6 @@ impl KernelClient {
         );
         let places = Places::new(domain, queue_pair, places, result_len)?;
         Ok(KernelClient {
-            queue_pair: queue_pair.clone(),
             recv_cq: recv_cq.clone(),
             slots: vec![Slot::Free; places.count],
             places,
@@ -118,10 +116,10 @@ impl KernelClient {
 
     /// The queue pair.
     pub fn queue_pair(&self) -> &QueuePair {
-        &self.queue_pair
+        &self.places.queue_pair
     }
 
-    /// Begins a call by RPC.
+    /// Begins a call by RPC. Parameters and a header of 40 bytes are one packet.
     ///
     /// # Errors
     /// See [`CallFailure`].
@@ -189,13 +187,13 @@ impl KernelClient {
     /// Posts a call, and a receive element for its end if there is none to spare.
     fn send(&mut self, slot: usize, op: SendOp, data: Data<'_>) -> Result<(), PostError> {
         // One doorbell for both posts, so that an acknowledge that is owed rides behind the call.
-        let mut batch = self.queue_pair.post_batch();
+        let mut batch = self.places.queue_pair.post_batch();
         if self.spare == 0 {
             // As many as there are places, so that most calls post none.
             let waits = |slot: &&Slot| matches!(slot, Slot::Waiting | Slot::Late);
             for _ in self.slots.iter().filter(waits).count()..self.slots.len() {
                 let posted =
-                    batch.post_recv(&self.queue_pair, &RecvRequest { wr_id: 0, sges: &[] });
+                    batch.post_recv(&self.places.queue_pair, &RecvRequest { wr_id: 0, sges: &[] });
                 if self.spare > 0 && posted.is_err() {
                     break;
                 }
@@ -204,7 +202,10 @@ impl KernelClient {
             }
         }
         let flags = SendFlags::empty();
-        batch.post_send(&self.queue_pair, &SendRequest { wr_id: slot as u64, op, data, flags })?;
+        batch.post_send(
+            &self.places.queue_pair,
+            &SendRequest { wr_id: slot as u64, op, data, flags },
+        )?;
         drop(batch);
         self.spare -= 1;
         self.slots[slot] = Slot::Waiting;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use remora_nic::PostError;
+use remora_nic::kernel::HEADER_LEN;
 use remora_nic::queue::{PollCqError, Status};
 use thiserror::Error;
 
@@ -28,7 +29,18 @@ pub enum CallFailure {
     /// The call took too long.
     #[error("the kernel did not answer within {0:?}")]
     Timeout(Duration),
-    /// Header and parameters, or the result, are longer than the room for them.
+    /// The parameters are longer than the connection takes. Nothing was sent.
+    #[error(
+        "the parameters are {len} bytes long, and a call by this connection has at most {most}: \
+         they and a header of {HEADER_LEN} bytes must fit its path MTU"
+    )]
+    TooLong {
+        /// Bytes of the parameters.
+        len: usize,
+        /// The most that there may be.
+        most: usize,
+    },
+    /// There is no such room for the result.
     #[error(transparent)]
     Room(#[from] BufferError),
     /// A request of a call failed.

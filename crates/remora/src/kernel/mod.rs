@@ -360,7 +360,8 @@ impl MemoryRegion {
 
 impl QueuePair {
     /// Posts an RPC (StRoM's `postRpc`): `call` is a [`Header`] and parameters, a path MTU in all
-    /// at most.
+    /// at most. A longer one completes with
+    /// [`Status::LocalLength`](remora_nic::queue::Status::LocalLength), and the queue pair stops.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.
@@ -375,7 +376,8 @@ impl QueuePair {
     }
 
     /// Posts an RPC WRITE (StRoM's `postRpcWrite`): as [`QueuePair::post_rpc`], with payload of any
-    /// length behind the parameters.
+    /// length behind the parameters. A call whose header and parameters are longer than a path MTU
+    /// ends with [`CallStatus::BAD_PARAMS`].
     ///
     /// # Errors
     /// See [`PostError`]; nothing was posted then.

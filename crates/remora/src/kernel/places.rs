@@ -1,8 +1,10 @@
 //! The registered memory of a client of kernels: places for calls and their results.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use remora_nic::kernel::{HEADER_LEN, STATUS_WORD_LEN};
+use remora_nic::qp::Mtu;
 use remora_nic::{Access, Queue};
 
 use super::failure::CallFailure;
@@ -12,7 +14,9 @@ use crate::queue_pair::QueuePair;
 use crate::region::{MemoryRegion, ProtectionDomain, RegisterError};
 
 /// Room for a call's header and parameters: a packet of the largest MTU.
-const CALL_LEN: usize = 4096;
+const CALL_LEN: usize = Mtu::B4096.bytes() as usize;
+/// The most bytes of header and parameters that every connection takes.
+const ALWAYS_FITS: usize = Mtu::B256.bytes() as usize;
 /// The most bytes of header and parameters that travel in the send element itself, if the queue's
 /// elements have that much room.
 pub(super) const SHORT_LEN: usize = 128;
@@ -26,6 +30,9 @@ const PAGE: usize = 4096;
 /// Places for calls, each with room for a result.
 #[derive(Debug)]
 pub(super) struct Places {
+    pub(super) queue_pair: QueuePair,
+    /// The path MTU, as far as it is known: header and parameters are one packet.
+    mtu: AtomicUsize,
     pub(super) region: MemoryRegion,
     result_len: usize,
     pub(super) count: usize,
@@ -54,7 +61,24 @@ impl Places {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region = domain.alloc(count * (CALL_LEN + WORD_LEN + result_len), access)?;
         let inline = queue_pair.ring(Queue::Send).inline_room().min(SHORT_LEN);
-        Ok(Places { region, result_len, count, inline })
+        let (queue_pair, mtu) = (queue_pair.clone(), ALWAYS_FITS.into());
+        Ok(Places { queue_pair, mtu, region, result_len, count, inline })
+    }
+
+    /// Refuses a call that no packet has room for.
+    fn fits(&self, params: usize) -> Result<(), CallFailure> {
+        let len = HEADER_LEN + params;
+        if len <= self.mtu.load(Relaxed) {
+            return Ok(());
+        }
+        // The card is asked seldom: for a call that is longer than all before it.
+        let mtu = self.queue_pair.query().attr.path_mtu;
+        let mtu = mtu.map_or(CALL_LEN, |mtu| mtu.bytes() as usize);
+        self.mtu.store(mtu, Relaxed);
+        if len > mtu {
+            return Err(CallFailure::TooLong { len: params, most: mtu - HEADER_LEN });
+        }
+        Ok(())
     }
 
     fn result_at(&self, place: usize) -> usize {
@@ -77,7 +101,8 @@ impl Places {
         place: usize,
         params: &[u8],
         payload: bool,
-    ) -> Result<Head, BufferError> {
+    ) -> Result<Head, CallFailure> {
+        self.fits(params.len())?;
         let header = Header {
             notify: Notify::Both(self.region.remote(self.word_at(place) as u64)),
             local: false,
@@ -92,9 +117,6 @@ impl Places {
             bytes[..HEADER_LEN].copy_from_slice(&head);
             bytes[HEADER_LEN..len].copy_from_slice(params);
             return Ok(Head::Short(bytes, len));
-        }
-        if len > CALL_LEN {
-            return Err(BufferError::OutOfRange { offset: 0, len, buffer: CALL_LEN });
         }
         let at = self.call_at(place);
         self.region.write_at(at, &head)?;

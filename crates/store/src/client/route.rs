@@ -137,6 +137,7 @@ fn next(error: &StoreError) -> (Next, bool) {
         StoreError::Call(CallFailure::Status(_)) => (Next::Fail, false),
         // It was not sent.
         StoreError::Call(CallFailure::Full(_)) => (Next::Wait, false),
+        StoreError::Call(CallFailure::TooLong { .. }) => (Next::Fail, false),
         StoreError::Call(CallFailure::Answer | CallFailure::Room(_)) => (Next::Fail, true),
         StoreError::Call(_) => (Next::Look, true),
         StoreError::Connect(_) => (Next::Look, false),

@@ -20,7 +20,7 @@ use super::marking::{Marking, marks};
 use super::notes::Notes;
 use super::packets::{Cargo, Kind, Packet, Packets};
 use super::paths::{Atlas, Most};
-use super::pfc::{Entry, Ingress, PfcOptions};
+use super::pfc::{Entry, Ingress, PAUSE_BYTES, PfcOptions};
 use super::port::{Flags, Leaving, NONE, Port, Queues, Usage};
 use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
@@ -140,9 +140,6 @@ pub struct Part {
     /// By part: what has left for it.
     pub leaving: Vec<Vec<Parcel>>,
 }
-
-/// The length of a frame of flow control with preamble and gap, in bytes.
-const PAUSE_BYTES: u32 = 84;
 
 /// Switches, links and the packets in them.
 #[derive(Debug)]

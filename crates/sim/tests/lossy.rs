@@ -347,6 +347,7 @@ fn the_expected_message_finds_room() {
         pair.forge(A, psn, only, &other, &[2; 8]);
     }
     pair.run();
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_ahead_full, 4200 - 4096);
     pair.forge(A, 100, first, &begin, &[1; 1024]);
     pair.forge(A, 101, last, &end, &[1; 1024]);
     pair.run();
@@ -553,6 +554,9 @@ fn packets_from_nowhere_change_nothing() {
     pair.run();
     succeeded(&mut pair, 1);
     assert_eq!(pair.bytes(B, 0, 8192), data);
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_far_ahead, 2);
+    let counters = pair.world.hosts[A].nic.counters();
+    assert_eq!((counters.drop_ghost_response, counters.drop_ghost_selective), (4, 1));
     pair.tear_down();
 }
 

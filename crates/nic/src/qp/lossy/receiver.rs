@@ -44,6 +44,12 @@ fn distance(a: u32, b: u32) -> u32 {
     Psn::new(a).distance_from(Psn::new(b))
 }
 
+/// A packet that would have to be remembered is dropped: it does not count as arrived.
+fn no_room(env: &mut Env<'_>) -> Result<bool, Refusal> {
+    env.card.counters.drop_ahead_full += 1;
+    Ok(false)
+}
+
 impl Qp {
     /// A packet of the lossy dialect.
     #[inline(never)]
@@ -95,6 +101,7 @@ impl Qp {
         }
         // Farther ahead than is remembered: it comes again.
         if ahead >= AHEAD {
+            env.card.counters.drop_far_ahead += 1;
             return;
         }
         match self.take_lossy(env, packet, leth, ahead) {
@@ -179,7 +186,7 @@ impl Qp {
         // What a packet says of its message must agree with what others have said.
         let begins = match self.lossy_mut().arrivals.join(expected, packet, leth) {
             Ok(begins) => begins,
-            Err(Stray::TooMany) => return Ok(false),
+            Err(Stray::TooMany) => return no_room(env),
             Err(Stray::Contradicts) => {
                 env.card.counters.refused_contradiction += 1;
                 return Err(Refusal::invalid(env, Cause::Sequence));
@@ -218,7 +225,8 @@ impl Qp {
             return Ok(true);
         }
         let arrivals = &mut self.lossy_mut().arrivals;
-        Ok(arrivals.wait(expected, packet, len.unwrap_or(0), len.is_some()))
+        let waits = arrivals.wait(expected, packet, len.unwrap_or(0), len.is_some());
+        if waits { Ok(true) } else { no_room(env) }
     }
 
     /// Places the payload of a SEND in the receive element that its SSN names.

@@ -79,6 +79,17 @@ pub struct NetTally {
     pub hops: u64,
 }
 
+impl NetTally {
+    /// The packets, and their bytes, that hosts have sent and that were neither delivered nor
+    /// dropped.
+    pub fn outstanding(&self) -> (u64, u64) {
+        let dropped =
+            self.dropped_full + self.dropped_loss + self.dropped_down + self.dropped_no_path;
+        let packets = self.sent.wrapping_sub(self.delivered + dropped);
+        (packets, self.sent_bytes.wrapping_sub(self.delivered_bytes + self.dropped_bytes))
+    }
+}
+
 impl core::ops::AddAssign for NetTally {
     fn add_assign(&mut self, other: NetTally) {
         let pairs = [
@@ -411,6 +422,15 @@ impl Net {
     /// The packets in the network.
     pub fn in_flight(&self) -> u64 {
         self.live
+    }
+
+    /// The packets of hosts that wait at ports or are on links, and their bytes. It looks at each
+    /// of them: the account of a run's end.
+    pub fn on_their_way(&self) -> (u64, u64) {
+        let flights = self.ports.iter().flat_map(|port| &port.flight);
+        let all = flights.chain(self.queues.iter().flat_map(Queues::packets));
+        let of_hosts = all.filter(|packet| packet.kind == Kind::Data);
+        of_hosts.fold((0, 0), |(n, bytes), packet| (n + 1, bytes + u64::from(packet.bytes)))
     }
 
     /// The number of the event of a change.

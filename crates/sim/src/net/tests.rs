@@ -28,12 +28,8 @@ fn arrivals(net: &mut Net) -> Vec<(Ps, u32, Packet)> {
 }
 
 fn assert_conserved(net: &Net) {
-    let t = net.tally;
-    let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
-    assert_eq!(t.sent, t.delivered + dropped + net.in_flight(), "{t:?}");
-    if net.in_flight() == 0 {
-        assert_eq!(t.sent_bytes, t.delivered_bytes + t.dropped_bytes, "{t:?}");
-    }
+    assert_eq!(net.tally.outstanding(), net.on_their_way(), "{:?}", net.tally);
+    assert_eq!(net.on_their_way().0, net.in_flight(), "{:?}", net.tally);
 }
 
 /// The usual flow control.

@@ -11,7 +11,7 @@ use remora_nic::memory::window::next_key;
 use remora_nic::qp::{Mtu, QpAttr, State};
 use remora_nic::queue::{
     Completion, Data, FlushKind, RecvRequest, RemoteAddress, RingInit, SendFlags, SendOp,
-    SendRequest, Sge,
+    SendRequest, Sge, Status, WorkKind,
 };
 use remora_nic::wire::icrc::{Flow, Icrc};
 use remora_nic::wire::{Dialect, ICRC_LEN, ROCE_PORT, Transport};
@@ -24,6 +24,8 @@ use remora_nic::{
 /// access.
 const SIZE: usize = 1 << 16;
 const RING: u64 = 4096;
+/// A ring of [`DEPTH`] elements has half of its place.
+const HALF_RING: u64 = RING / 2;
 /// The first byte of the region that gives peers all access.
 pub(crate) const OPEN: u64 = 0xC000;
 /// The first byte of the region that peers may only read.
@@ -40,8 +42,12 @@ pub(crate) const GROUP: IpAddr = IpAddr::V4(Ipv4Addr::new(239, 0, 0, 1));
 
 /// The index of the queue pair that is the target of an XRC connection.
 const XRC_RECEIVER: usize = 4;
-/// The index of the queue pair of the lossy dialect.
+/// The index of the queue pair of the lossy dialect that has a receive queue of its own, and of the
+/// one that takes its elements from a shared one.
 const LOSSY: usize = 6;
+const SHARES: usize = 7;
+/// The PSN with which each connection begins, in both directions.
+pub(crate) const FIRST_PSN: Psn = Psn::new(0xFF_FFFE);
 /// The kind of request that binds the window; see [`Arena::post_send`].
 const BIND: u8 = 10;
 
@@ -105,6 +111,8 @@ impl Memory for Guarded {
 pub(crate) struct Subject {
     pub(crate) qpn: u32,
     sq: u64,
+    /// Messages that have taken a receive element, as far as completions were taken.
+    pub(crate) served: u32,
     /// Elements that were put into the send ring.
     posted: u32,
 }
@@ -122,6 +130,8 @@ pub(crate) struct Arena {
     /// The key of the window on the open region, as bound last.
     pub(crate) window: Key,
     srq: u32,
+    /// The shared receive queue of the queue pair [`SHARES`].
+    shared: u32,
     /// The number of the shared receive queue for XRC.
     pub(crate) srqn: u32,
     pd: Pd,
@@ -131,7 +141,7 @@ pub(crate) struct Arena {
 }
 
 /// The services of the queue pairs, and the dialects that they agreed on.
-pub(crate) const SERVICES: [(Transport, Dialect); 7] = [
+pub(crate) const SERVICES: [(Transport, Dialect); 8] = [
     (Transport::Rc, Dialect::STANDARD),
     (Transport::Rc, Dialect::KERNELS),
     (Transport::Uc, Dialect::STANDARD),
@@ -140,12 +150,14 @@ pub(crate) const SERVICES: [(Transport, Dialect); 7] = [
     (Transport::Xrc, Dialect::STANDARD),
     (Transport::Xrc, Dialect::STANDARD),
     (Transport::Rc, Dialect::all()),
+    (Transport::Rc, Dialect::all()),
 ];
 
 impl Arena {
     /// Ready queue pairs with work posted: a plain RC queue pair, one that agreed on StRoM's
     /// op-codes, a UC and a UD queue pair (in a multicast group), and both ends of an XRC
-    /// connection; one of the lossy dialect; and a window that the first queue pair has bound.
+    /// connection; two of the lossy dialect, of which one takes its receive elements from a shared
+    /// queue; and a window that the first queue pair has bound.
     pub(crate) fn new() -> Arena {
         let mut nic = Nic::new(Config::new(LOCAL), [7; 32]);
         let memory = Guarded { bytes: vec![0; SIZE], posting: false };
@@ -162,6 +174,8 @@ impl Arena {
         let ring = RingInit { addr: 9 * RING, depth: DEPTH, stride: STRIDE };
         let srq = nic.create_xrc_srq(pd, xrcd, cq, ring).expect("room");
         let srqn = nic.srq_number(srq).expect("it has one");
+        let ring = RingInit { addr: 11 * RING + HALF_RING, ..ring };
+        let shared = nic.create_srq(pd, ring).expect("room");
         let mut arena = Arena {
             nic,
             memory,
@@ -172,6 +186,7 @@ impl Arena {
             read_only,
             window,
             srq,
+            shared,
             srqn,
             pd,
             batch: TransmitBatch::new(),
@@ -189,17 +204,21 @@ impl Arena {
 
     /// Creates queue pair `i`, connects it, and posts receives.
     fn add_subject(&mut self, i: usize, transport: Transport, dialect: Dialect, xrcd: Xrcd) {
-        // The last one has the places of rings that XRC queue pairs do not have.
-        let (sq, rq) = if i == LOSSY { (8, 11) } else { (2 * i as u64, 2 * i as u64 + 1) };
-        let sq = RingInit { addr: sq * RING, depth: DEPTH, stride: STRIDE };
-        let rq = RingInit { addr: rq * RING, ..sq };
-        let rq = if transport == Transport::Xrc { RingInit::default() } else { rq };
+        // The last two have the places of rings that XRC queue pairs do not have.
+        let (sq, rq) = match i as u64 {
+            6 => (8 * RING, 11 * RING),
+            7 => (8 * RING + HALF_RING, 0),
+            i => (2 * i * RING, (2 * i + 1) * RING),
+        };
+        let sq = RingInit { addr: sq, depth: DEPTH, stride: STRIDE };
+        let has_own = transport != Transport::Xrc && i != SHARES;
+        let rq = if has_own { RingInit { addr: rq, ..sq } } else { RingInit::default() };
         let init = QpInit {
             pd: self.pd,
             transport,
             send_cq: self.cq,
             recv_cq: self.cq,
-            srq: None,
+            srq: (i == SHARES).then_some(self.shared),
             sq,
             rq,
             signal_all: true,
@@ -212,7 +231,7 @@ impl Arena {
         };
         let qpn = made.expect("room");
         self.connect(qpn, transport, dialect);
-        self.subjects.push(Subject { qpn, sq: sq.addr, posted: 0 });
+        self.subjects.push(Subject { qpn, sq: sq.addr, served: 0, posted: 0 });
         for wr_id in 0..4 {
             self.post_recv(i, wr_id);
         }
@@ -236,14 +255,14 @@ impl Arena {
                 path: connected.then(|| Path::new(PEER, 0)),
                 path_mtu: Some(Mtu::B1024),
                 dest_qp: connected.then_some(PEER_QP),
-                rq_psn: connected.then_some(Psn::new(0xFF_FFFE)),
+                rq_psn: connected.then_some(FIRST_PSN),
                 max_dest_rd_atomic: receives.then_some(4),
                 min_rnr_timer: receives.then_some(1),
                 ..QpAttr::default()
             },
             QpAttr {
                 state: Some(State::Rts),
-                sq_psn: Some(Psn::new(0xFF_FFFE)),
+                sq_psn: Some(FIRST_PSN),
                 max_rd_atomic: sends.then_some(4),
                 timeout: (sends || receives).then_some(8),
                 retry_cnt: sends.then_some(7),
@@ -259,11 +278,13 @@ impl Arena {
 
     pub(crate) fn post_recv(&mut self, subject: usize, wr_id: u64) {
         self.memory.posting = true;
-        let sges = [Sge { addr: OPEN, len: 2048, lkey: self.open }];
+        let len = if subject >= LOSSY { 4096 } else { 2048 };
+        let sges = [Sge { addr: OPEN, len, lkey: self.open }];
         let request = RecvRequest { wr_id, sges: &sges };
         let qpn = self.subjects[subject].qpn;
         let posted = match subject {
             XRC_RECEIVER => self.nic.post_srq_recv(&mut self.memory, self.srq, &request),
+            SHARES => self.nic.post_srq_recv(&mut self.memory, self.shared, &request),
             _ => self.nic.post_recv(&mut self.memory, qpn, &request),
         };
         self.posted += usize::from(posted.is_ok());
@@ -442,6 +463,13 @@ impl Arena {
         let mut out = [Completion::default(); 16];
         while let Ok(n @ 1..) = self.nic.poll_cq(self.cq, &mut out) {
             self.completed += n;
+            for entry in &out[..n] {
+                let receives = matches!(entry.kind, WorkKind::Recv | WorkKind::RecvWriteImm);
+                let of = self.subjects.iter_mut().find(|subject| subject.qpn == entry.qpn);
+                if let Some(subject) = of.filter(|_| receives) {
+                    subject.served += u32::from(entry.status == Status::Success);
+                }
+            }
         }
         assert!(self.completed <= self.posted, "{} of {}", self.completed, self.posted);
         while self.nic.poll_event().is_some() {}
@@ -462,15 +490,18 @@ impl Arena {
             self.transmit();
             self.collect();
         }
-        // Elements that no queue pair took from the shared queue stay there.
-        let left = self.nic.query_srq(self.srq).map_or(0, |srq| srq.waiting as usize);
+        // Elements that no queue pair took from the shared queues stay there.
+        let waiting = |srq| self.nic.query_srq(srq).map_or(0, |srq| srq.waiting as usize);
+        let left = waiting(self.srq) + waiting(self.shared);
         assert_eq!(self.completed + left, self.posted, "posted requests have no completion");
         let datagrams = self.subjects[3].qpn;
         self.nic.detach_mcast(datagrams, GROUP).expect("it was attached");
         for subject in &self.subjects {
             self.nic.destroy_qp(subject.qpn).expect("it exists");
         }
-        self.nic.destroy_srq(self.srq).expect("nothing uses it");
+        for srq in [self.srq, self.shared] {
+            self.nic.destroy_srq(srq).expect("nothing uses it");
+        }
         self.nic.destroy_cq(self.cq).expect("nothing uses it");
         self.nic.dealloc_mw(self.window).expect("it exists");
         for key in [self.open, self.read_only] {

@@ -5,10 +5,10 @@ use remora_nic::cm::mad::{CM_QKEY, CM_QPN, MAD_LEN};
 use remora_nic::nic::MULTICAST_QPN;
 use remora_nic::wire::opcode::Follows;
 use remora_nic::wire::{
-    Bth, Deth, Dialect, Extensions, MAX_HEADER, Op, Operation, Packet, Transport,
+    Bth, Deth, Dialect, Extensions, ICRC_LEN, MAX_HEADER, Op, Operation, Packet, Transport,
 };
 
-use crate::arena::{Arena, GROUP, LOCAL, OPEN, READ_ONLY, SERVICES};
+use crate::arena::{Arena, FIRST_PSN, GROUP, LOCAL, OPEN, READ_ONLY, SERVICES};
 
 /// The input is a list of steps: a byte that chooses the step, a byte that varies it, a length
 /// byte, and that many bytes. Most steps are packets. Depending on the varying byte, the fields
@@ -62,6 +62,9 @@ fn take_step(arena: &mut Arena, step: u8, vary: u8, bytes: &[u8]) {
         }
         _ => {
             let mut packet = put_right(arena, subject, vary, bytes);
+            if let Some(placed) = put_in_place(arena, subject, vary, &packet) {
+                packet = placed;
+            }
             if step & 0x80 != 0 && packet.len() >= 24 {
                 packet[20..24].copy_from_slice(&arena.window.to_be_bytes());
             }
@@ -85,6 +88,65 @@ fn for_management(bytes: &[u8]) -> Vec<u8> {
     let mut packet = [&headers[..len], bytes].concat();
     packet.resize(len + MAD_LEN, 0);
     packet
+}
+
+/// How many packets a message of several has, and the length of the last one's payload.
+const PACKETS: u32 = 4;
+const LAST_LEN: u32 = 5;
+/// The path MTU of the queue pairs.
+const MTU: u32 = 1024;
+
+/// A number below 4096, small as often as not.
+fn drawn(bits: u32) -> u32 {
+    (bits & 0xFFF) >> (bits >> 12 & 15).min(12)
+}
+
+/// A packet of the lossy dialect that fits what has come before it, so that messages are placed and
+/// held. Messages of several packets lie one behind the other from the first PSN on; the packet is
+/// of the one that is expected, of the next, or of one up to 4096 packets ahead. `None` for a
+/// packet that is to stay as it is, or is none of that dialect.
+fn put_in_place(arena: &mut Arena, subject: usize, vary: u8, packet: &[u8]) -> Option<Vec<u8>> {
+    let bytes = [packet, &[0; ICRC_LEN]].concat();
+    let bth = Packet::bth(&bytes).ok()?;
+    let op = Op::lookup(bth.opcode, SERVICES[subject].1)?;
+    let Packet { mut ext, payload, .. } = Packet::parse(bth, op, &bytes).ok()?;
+    let mut leth = ext.leth.filter(|_| vary & 4 == 0)?;
+    arena.collect();
+    let served = arena.subjects[subject].served;
+    let attr = arena.nic.query_qp(arena.subjects[subject].qpn)?.attr;
+    let (expected, own) = (attr.rq_psn?, attr.sq_psn?);
+    let ahead = [0, 1, 2 + drawn(bth.psn.value())].get(usize::from(vary >> 6)).copied();
+    let is_whole = op.position.begins() && op.position.ends();
+    let mut payload = payload.to_vec();
+    let (psn, index) = if is_whole {
+        leth.offset = 0;
+        (ahead.map_or(expected.minus(2), |ahead| expected.plus(ahead)), drawn(leth.ssn))
+    } else {
+        leth.offset = match (op.position.begins(), op.position.ends()) {
+            (true, _) => 0,
+            (_, true) => PACKETS - 1,
+            _ => 1 + leth.offset % (PACKETS - 2),
+        };
+        let index = ahead.unwrap_or(0) / if ahead > Some(1) { PACKETS } else { 1 };
+        let message = expected.distance_from(FIRST_PSN) / PACKETS + index;
+        let len = if op.position.ends() { LAST_LEN } else { MTU };
+        payload.resize(len as usize, 0x5A);
+        let base = if vary & 8 == 0 { OPEN } else { READ_ONLY };
+        // Messages that follow each other have some bytes in common.
+        ext.reth.addr = base + u64::from(message % 4) * 512;
+        ext.reth.len = (PACKETS - 1) * MTU + LAST_LEN;
+        (FIRST_PSN.plus(message * PACKETS + leth.offset), index)
+    };
+    // An answer names its request, a message how many before it take a receive element.
+    leth.ssn = match op.is_response() {
+        true => own.minus(1 + leth.ssn % 8).value(),
+        false => served + index,
+    };
+    ext.leth = Some(leth);
+    let pad = payload.len().wrapping_neg() as u8 & 3;
+    let mut headers = [0; MAX_HEADER];
+    let len = Packet::emit_headers(&Bth { psn, pad, ..bth }, op, &ext, &mut headers);
+    Some([&headers[..len], &payload, &[0; 3][..pad.into()]].concat())
 }
 
 /// A packet that passes the outer checks; see [`card`].

@@ -69,7 +69,31 @@ pub fn packets() -> Vec<Seed> {
 /// and many times, more often than receives are posted or READs agreed on.
 pub fn cards() -> Vec<Seed> {
     let packets = packets().into_iter().chain(refusals()).chain(rpcs());
-    packets.flat_map(|seed| [answered(&seed), storm(&seed)]).collect()
+    packets.flat_map(|seed| [answered(&seed), storm(&seed)]).chain(held()).collect()
+}
+
+/// Two messages of the lossy dialect whose packets come in any order: first the second message,
+/// then the packets of the first, so that both end.
+fn held() -> impl Iterator<Item = Seed> {
+    let kinds = ["send", "rdma-write"];
+    kinds.into_iter().map(|kind| {
+        let part = |position: &str, offset: u8| {
+            let name = format!("lossy-{kind}-{position}");
+            let mut seed = packets().into_iter().find(|seed| seed.name == name).expect("it is one");
+            // Behind it are the payload of eight bytes, pad included, and the ICRC.
+            let leth = seed.data.len() - ICRC_LEN - 8 - Leth::LEN;
+            seed.data[leth + 7] = offset;
+            seed
+        };
+        let parts = [part("last", 0), part("middle", 1), part("middle", 0), part("first", 0)];
+        let mut data = Vec::new();
+        for queue_pair in LOSSY_QUEUE_PAIRS {
+            parts.iter().for_each(|part| push_packet(&mut data, 7, queue_pair | 0x40, part));
+            parts.iter().rev().for_each(|part| push_packet(&mut data, 7, queue_pair, part));
+        }
+        data.extend([3, 0, 0, 5, 0, 0]);
+        Seed { name: format!("lossy-{kind}-held"), data }
+    })
 }
 
 /// Acknowledges that refuse a request.
@@ -189,10 +213,16 @@ fn all(table: u64) -> get::Params {
 
 /// The queue pairs, as the steps' varying bytes name them.
 const QUEUE_PAIRS: [u8; 6] = [0, 1, 2, 3, 0x20, 0x21];
+const LOSSY_QUEUE_PAIRS: [u8; 2] = [0x22, 0x23];
+
+/// The queue pairs that a packet is for: only those of the lossy dialect take its packets.
+fn queue_pairs(seed: &Seed) -> &'static [u8] {
+    if seed.name.starts_with("lossy") { &LOSSY_QUEUE_PAIRS } else { &QUEUE_PAIRS }
+}
 
 fn answered(seed: &Seed) -> Seed {
     let mut data = Vec::new();
-    for queue_pair in QUEUE_PAIRS {
+    for &queue_pair in queue_pairs(seed) {
         // A READ, an atomic, a WRITE, an ATOMIC WRITE and a FLUSH are outstanding, and a window is
         // bound and invalidated. Then the packet arrives, twice.
         for kind in [2, 4, 0, 8, 9, 10, 11] {
@@ -208,7 +238,7 @@ fn answered(seed: &Seed) -> Seed {
 
 fn storm(seed: &Seed) -> Seed {
     let mut data = Vec::new();
-    for queue_pair in QUEUE_PAIRS {
+    for &queue_pair in queue_pairs(seed) {
         for _ in 0..6 {
             push_packet(&mut data, 7, queue_pair, seed);
         }

@@ -194,6 +194,8 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
     let beyond = [
         "cq_overflows",
         "doorbells_refused",
+        // It holds more than 4096 messages, or a megabyte that waits.
+        "drop_ahead_full",
         "drop_icrc",
         "drop_source_port",
         "drop_wrong_source",
@@ -223,6 +225,29 @@ fn inputs_for_card_reach_every_counter_but_a_few() {
     let missed: Vec<_> =
         missed.iter().filter(|name| !beyond.contains(**name) && !others(name)).collect();
     assert!(missed.is_empty(), "never counted: {missed:?}");
+}
+
+/// Messages of the lossy dialect that are held, and end: three packets of 1024 bytes and one of
+/// five each, two messages on either queue pair.
+#[test]
+fn messages_of_the_lossy_dialect_are_held_and_end() {
+    let target = TARGETS.iter().find(|target| target.name == "card").unwrap();
+    for name in ["lossy-send-held", "lossy-rdma-write-held"] {
+        let seeds = (target.seeds)();
+        let counters = card_counters(&seeds.iter().find(|seed| seed.name == name).unwrap().data);
+        let refused = (counters.refused_contradiction, counters.drop_early);
+        assert_eq!((counters.rx_bytes, refused), (4 * (3 * 1024 + 5), (0, 0)), "{name}");
+    }
+}
+
+/// Much is held when the arena is given far packets, too.
+#[test]
+fn inputs_for_card_reach_what_the_lossy_dialect_holds() {
+    let sums = counted("card", card_counters);
+    let reached = [("rx_out_of_sequence", 500), ("refused_contradiction", 50), ("drop_early", 50)];
+    for (name, least) in reached {
+        assert!(sums[name] >= least, "{name}: {}", sums[name]);
+    }
 }
 
 #[test]

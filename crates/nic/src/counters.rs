@@ -126,6 +126,14 @@ counters! {
     /// Lossy dialect: packets ahead of the expected one that could not be placed (no receive
     /// element, or a key that does not open the memory). They come again.
     drop_early,
+    /// Lossy dialect: packets farther ahead of the expected one than is remembered. They come
+    /// again.
+    drop_far_ahead,
+    /// Lossy dialect: packets ahead of the expected one for which there was no room: as many
+    /// messages were begun, or packets waited for their turn, as are kept. They come again.
+    drop_ahead_full,
+    /// Lossy dialect: acknowledges that told of packets behind a missing one that were never sent.
+    drop_ghost_selective,
     /// Refused: a remote key that does not exist.
     refused_key,
     /// Refused: a remote key of another protection domain.

@@ -54,15 +54,40 @@ impl Silent {
 
     /// Notes what the driver knows of a peer.
     pub(crate) fn note(&mut self, peer: IpAddr, silence: Silence) {
-        if silence == Silence::Held && self.held.len() < PEERS_MAX {
-            self.held.insert(peer.to_canonical());
-        } else {
-            self.held.remove(&peer.to_canonical());
+        let peer = peer.to_canonical();
+        if silence != Silence::Held {
+            self.held.remove(&peer);
+        } else if self.held.len() < PEERS_MAX {
+            self.held.insert(peer);
         }
     }
 
     /// Has the peer not taken what was sent, so that requests to it go on after so much trouble?
     pub(crate) fn is_held(&self, peer: IpAddr, trouble: Duration) -> bool {
         trouble < PATIENCE && self.held.contains(&peer.to_canonical())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+
+    #[test]
+    fn a_held_peer_stays_held_where_no_further_one_finds_room() {
+        let mut silent = Silent::default();
+        let peer = |i: usize| IpAddr::from(Ipv4Addr::from_bits(i as u32 + 1));
+        (0..PEERS_MAX).for_each(|i| silent.note(peer(i), Silence::Held));
+        for held in [peer(0), peer(PEERS_MAX - 1)] {
+            silent.note(held, Silence::Held);
+            assert!(silent.is_held(held, Duration::ZERO), "{held}");
+        }
+        silent.note(peer(PEERS_MAX), Silence::Held);
+        assert!(!silent.is_held(peer(PEERS_MAX), Duration::ZERO), "there is no room");
+        silent.note(peer(0), Silence::Unexplained);
+        assert!(!silent.is_held(peer(0), Duration::ZERO));
+        silent.note(peer(PEERS_MAX), Silence::Held);
+        assert!(silent.is_held(peer(PEERS_MAX), Duration::ZERO), "there is room again");
     }
 }

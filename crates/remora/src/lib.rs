@@ -85,6 +85,7 @@
 //!   and [`interface`] finds the address of the card.
 //! - Other interfaces to the device: [`raw`], for verbs in C; [`runtime`], the user's folder of
 //!   files for it; [`sock_diag`], who owns a socket, and [`unix_names`], what others are called;
+//!   [`rarely`] keeps answers that take time to make;
 //!   `environment` reads variables, and `text` makes words from elsewhere fit to be printed.
 //!
 //! `docs/architecture.md` says in which order to read the code. A table in CONTRIBUTING.md says
@@ -135,6 +136,7 @@ mod own_memory;
 pub mod pcap;
 pub mod prelude;
 pub mod queue_pair;
+pub mod rarely;
 pub mod raw;
 pub mod region;
 pub mod remote;

@@ -19,8 +19,10 @@ use std::time::Duration;
 use killed::Killed;
 use remora::fabric::FabricChoice;
 use remora::nic::Access;
+use remora::nic::wire::Dialect;
 use remora::{
-    Connection, ConnectionParams, Device, DeviceOptions, MemoryRegion, QueuePairOptions, Remote,
+    Connection, ConnectionParams, Device, DeviceOptions, DialectChoice, MemoryRegion,
+    QueuePairOptions, Remote,
 };
 use until::until;
 
@@ -31,6 +33,8 @@ const SERVER: &str = "REMORA_TEST_FABRIC_SERVER";
 const ADDRESS: &str = "REMORA_TEST_FABRIC_ADDRESS";
 const PORT: u16 = 7474;
 const SIZE: usize = 3 << 20;
+/// The messages that a server of the kind `receives` takes from each client.
+const RECEIVES: u32 = 256;
 
 /// The server's process: it offers memory to each client, and sleeps meanwhile.
 #[test]
@@ -58,11 +62,14 @@ fn server_process() {
     let serve = move || {
         let pd = device.alloc_pd().unwrap();
         let memory = pd.alloc(SIZE, Access::all()).unwrap();
-        let mut clients = Vec::new();
+        let (mut clients, mut received) = (Vec::new(), Vec::new());
         loop {
             let Ok(request) = listener.accept().wait(Duration::from_secs(3600)) else { return };
-            let qp = pd.create_qp(&QueuePairOptions::new()).unwrap();
+            let qp = pd.create_qp(&QueuePairOptions::new().recv_depth(RECEIVES)).unwrap();
             let client = request.accept(qp, b"", &params(&device)).wait(PATIENCE).unwrap();
+            let receives = if kind == "receives" { RECEIVES } else { 0 };
+            let qp = client.queue_pair();
+            received.extend((0..receives).map(|_| qp.recv(memory.slice(..512))));
             client.send_remote(memory.slice(..).remote()).wait(PATIENCE).unwrap();
             clients.push(client);
         }
@@ -339,10 +346,27 @@ fn a_stopped_peer_does_not_hold_up_others() {
     second.exchange(SIZE, 8);
 }
 
+/// Each fabric with each dialect.
+const WAYS: [(&str, DialectChoice); 4] = [
+    ("auto", DialectChoice::Standard),
+    ("udp", DialectChoice::Standard),
+    ("auto", DialectChoice::Lossy),
+    ("udp", DialectChoice::Lossy),
+];
+
+/// A server by this fabric, and a device that speaks this dialect with it.
+fn start(kind: &str, (fabric, choice): (&str, DialectChoice)) -> (Server, Device) {
+    let speaks = if choice == DialectChoice::Lossy { "lossy" } else { "standard" };
+    let server = Server::start(kind, &[("REMORA_FABRIC", fabric), ("REMORA_DIALECT", speaks)]);
+    (server, DeviceOptions::new().dialect(choice).open().unwrap())
+}
+
 /// A server that is stopped for so long gets all that was on its way, once it goes on.
-fn survives_a_pause(fabric: &str, pause: Duration) {
-    let server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
-    let client = Client::connect(&Device::open().unwrap(), &server);
+fn survives_a_pause((fabric, choice): (&str, DialectChoice), pause: Duration) {
+    let (server, device) = start("plain", (fabric, choice));
+    let client = Client::connect(&device, &server);
+    let is_lossy = client.connection.queue_pair().dialect().contains(Dialect::LOSSY);
+    assert_eq!(is_lossy, choice == DialectChoice::Lossy);
     if fabric == "auto" {
         client.until_by_ring();
     }
@@ -356,15 +380,16 @@ fn survives_a_pause(fabric: &str, pause: Duration) {
         write.wait(PATIENCE).unwrap();
     }
     let counters = client.device.counters().card;
-    assert!(counters.retries_waited > 0 && counters.peers_gone == 0, "{counters:?}");
+    let about = format!("{fabric}, {choice:?}: {counters:?}");
+    assert!(counters.retries_waited > 0 && counters.peers_gone == 0, "{about}");
     client.exchange(SIZE, 2);
 }
 
 #[test]
 fn a_connection_survives_a_pause_of_three_seconds() {
     thread::scope(|scope| {
-        for fabric in ["auto", "udp"] {
-            scope.spawn(move || survives_a_pause(fabric, Duration::from_secs(3)));
+        for way in WAYS {
+            scope.spawn(move || survives_a_pause(way, Duration::from_secs(3)));
         }
     });
 }
@@ -372,8 +397,8 @@ fn a_connection_survives_a_pause_of_three_seconds() {
 #[test]
 fn a_connection_survives_a_pause_of_ten_seconds() {
     thread::scope(|scope| {
-        for fabric in ["auto", "udp"] {
-            scope.spawn(move || survives_a_pause(fabric, Duration::from_secs(10)));
+        for way in WAYS {
+            scope.spawn(move || survives_a_pause(way, Duration::from_secs(10)));
         }
     });
 }
@@ -408,23 +433,20 @@ fn load(processes: usize) -> Vec<Killed> {
     (0..processes).map(|_| Killed(busy())).collect()
 }
 
+/// SENDs of 512 bytes by 128 queue pairs, beside a load of ten busy processes.
 #[test]
 fn connections_stay_beside_a_load_of_ten_processes() {
-    for fabric in ["auto", "udp"] {
-        let server = Server::start("plain", &[("REMORA_FABRIC", fabric)]);
-        let device = Device::open().unwrap();
-        let clients: Vec<_> = (0..64).map(|_| Client::connect(&device, &server)).collect();
+    for way in WAYS {
+        let (server, device) = start("receives", way);
+        let clients: Vec<_> = (0..128).map(|_| Client::connect(&device, &server)).collect();
         let load = load(10);
-        for _ in 0..20 {
-            let writes = clients.iter().flat_map(|client| {
+        for _ in 0..RECEIVES / 32 {
+            let sends = clients.iter().flat_map(|client| {
                 let qp = client.connection.queue_pair();
-                (0..32).map(move |n| {
-                    let part = n * 512..(n + 1) * 512;
-                    qp.write(client.memory.slice(part.clone()), client.theirs.slice(part))
-                })
+                (0..32).map(move |n| qp.send(client.memory.slice(n * 512..(n + 1) * 512)))
             });
-            for write in writes.collect::<Vec<_>>() {
-                write.wait(PATIENCE).unwrap();
+            for send in sends.collect::<Vec<_>>() {
+                send.wait(PATIENCE).unwrap_or_else(|error| panic!("{way:?}: {error}"));
             }
         }
         drop(load);

@@ -347,10 +347,67 @@ fn the_expected_message_finds_room() {
         pair.forge(A, psn, only, &other, &[2; 8]);
     }
     pair.run();
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_ahead_full, 4200 - 4096);
     pair.forge(A, 100, first, &begin, &[1; 1024]);
     pair.forge(A, 101, last, &end, &[1; 1024]);
     pair.run();
     assert_eq!(pair.bytes(B, 0, 2048), [1; 2048]);
+    pair.tear_down();
+}
+
+/// One packet far ahead is about the last of many messages that take elements of a receive queue
+/// that two queue pairs share: its queue pair gets a few of them at most, and the other one's
+/// messages find theirs.
+#[test]
+fn a_packet_far_ahead_leaves_elements_to_other_queue_pairs() {
+    let queues = QueueOptions { receives: 256, ..QueueOptions::default() };
+    let mut pair = Pair::new(&PairOptions { srq: true, queues, ..options() });
+    let (pds, srq) = ([A, B].map(|i| pair.ends[i].pd), pair.ends[B].srq);
+    let [near, far] = [(A, None), (B, srq)].map(|(i, srq)| {
+        Endpoint::create(&mut pair.world, (i, pds[i]), Transport::Rc, &queues, srq)
+    });
+    connect(&mut pair.world, (&near, &far), &options().connect, (Psn::new(1), Psn::new(2)));
+    (0..256).for_each(|i| _ = pair.receive(B, i * 64, 64));
+    let left = |pair: &Pair| pair.world.hosts[B].nic.query_srq(srq.unwrap()).unwrap().waiting;
+    let only = Op::lookup(0xE4, Dialect::LOSSY).unwrap();
+    let of =
+        |ssn| Extensions { leth: Some(Leth { ssn, ..Leth::default() }), ..Extensions::default() };
+    // All the elements, one more than half of them, and half of them in two steps.
+    for (ahead, leaves) in [(255, 256), (128, 256), (63, 192), (127, 128), (128, 128)] {
+        pair.forge(A, 100 + ahead, only, &of(ahead), &[1; 8]);
+        pair.run();
+        assert_eq!(left(&pair), leaves, "{ahead} ahead");
+    }
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_early, 3);
+    let sges = [pair.sge(A, 0, 8)];
+    for wr_id in 0..64 {
+        let (op, flags) = (SendOp::Send { imm: None, to: None }, SendFlags::SIGNALED);
+        let request = SendRequest { wr_id, op, data: Data::Sges(&sges), flags };
+        near.post_send(&mut pair.world, &request).unwrap();
+    }
+    pair.run();
+    let sent = Endpoint::drain(&mut pair.world, A, near.send_cq);
+    assert!(sent.len() == 64 && sent.iter().all(|c| c.status == Status::Success), "{sent:?}");
+    assert_eq!(pair.world.hosts[B].nic.counters().tx_rnr_naks, 0);
+    pair.world.hosts[B].nic.destroy_qp(far.qpn).unwrap();
+}
+
+/// A packet has a bounded number of elements taken, from a receive queue of its own, too.
+#[test]
+fn a_packet_very_far_ahead_takes_no_elements() {
+    let queues = QueueOptions { receives: 4096, completions: 4096, ..QueueOptions::default() };
+    let mut pair = Pair::new(&PairOptions { queues, ..options() });
+    (0..4096).for_each(|_| _ = pair.receive(B, 0, 64));
+    let fetched = |pair: &Pair| pair.world.hosts[B].nic.counters().elements_fetched;
+    let only = Op::lookup(0xE4, Dialect::LOSSY).unwrap();
+    for (ahead, takes) in [(1024, 0), (1023, 1024), (2000, 2001)] {
+        let leth = Some(Leth { ssn: ahead, ..Leth::default() });
+        let ext = Extensions { leth, ..Extensions::default() };
+        pair.forge(A, 100 + ahead, only, &ext, &[1; 8]);
+        pair.run();
+        assert_eq!(fetched(&pair), takes, "{ahead} ahead");
+    }
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_early, 1);
     pair.tear_down();
 }
 
@@ -497,6 +554,9 @@ fn packets_from_nowhere_change_nothing() {
     pair.run();
     succeeded(&mut pair, 1);
     assert_eq!(pair.bytes(B, 0, 8192), data);
+    assert_eq!(pair.world.hosts[B].nic.counters().drop_far_ahead, 2);
+    let counters = pair.world.hosts[A].nic.counters();
+    assert_eq!((counters.drop_ghost_response, counters.drop_ghost_selective), (4, 1));
     pair.tear_down();
 }
 
@@ -664,110 +724,5 @@ fn what_a_loss_takes_of_memory_is_told() {
     assert_eq!(bytes(&standard, "lossy_state"), 0);
     assert_eq!(bytes(&standard, "work_queue_rings") % 64, 0);
     assert!(bytes(&standard, "work_queue_rings") > 0);
-    pair.tear_down();
-}
-
-/// What a card keeps of work that is under way: messages, of requests and of answers.
-fn outstanding(pair: &Pair, of: usize) -> usize {
-    pair.world.hosts[of].nic.in_use().outstanding
-}
-
-/// A further connection from B to A, and how B asks for a WRITE on it.
-fn another(pair: &mut Pair, dialect: Dialect) -> Endpoint {
-    let [near, far] = [B, A].map(|i| {
-        let pd = pair.ends[i].pd;
-        Endpoint::create(&mut pair.world, (i, pd), Transport::Rc, &QueueOptions::default(), None)
-    });
-    let options = ConnectOptions { dialect, ..ConnectOptions::default() };
-    connect(&mut pair.world, (&near, &far), &options, (Psn::new(1), Psn::new(2)));
-    near
-}
-
-fn write_from(pair: &mut Pair, end: &Endpoint) {
-    let (to, sges) = (pair.remote(A, 0), [pair.sge(B, 0, 10)]);
-    let (op, flags) = (SendOp::Write { to, imm: None }, SendFlags::SIGNALED);
-    let request = SendRequest { wr_id: 1, op, data: Data::Sges(&sges), flags };
-    end.post_send(&mut pair.world, &request).unwrap();
-}
-
-/// The statuses of what B has asked for on a further connection.
-fn ended(pair: &mut Pair, end: &Endpoint) -> Vec<Status> {
-    Endpoint::drain(&mut pair.world, B, end.send_cq).iter().map(|entry| entry.status).collect()
-}
-
-/// A peer has gone and never acknowledges its answer: that takes no room from requests of others.
-#[test]
-fn an_answer_to_a_peer_that_has_gone_starves_nobody() {
-    let config = |config: &mut Config| config.max_outstanding = 1;
-    let mut pair = Pair::new(&PairOptions { config, ..options() });
-    let others = [Dialect::LOSSY, Dialect::STANDARD].map(|of| another(&mut pair, of));
-    let served = pair.ends[B].qpn;
-    let acknowledges = move |seen: &Seen| seen.bth.dest_qp == served && seen.syndrome().is_some();
-    pair.rule(Rule::all(Fate::Drop, acknowledges));
-    pair.read(A, 0, 0, 64);
-    pair.run();
-    succeeded(&mut pair, 1);
-    assert_eq!(outstanding(&pair, B), 1, "the answer is kept");
-    for _ in 0..3 {
-        others.iter().for_each(|end| write_from(&mut pair, end));
-    }
-    pair.run();
-    for end in &others {
-        assert_eq!(ended(&mut pair, end), [Status::Success; 3]);
-    }
-    assert!(pair.world.hosts[B].nic.counters().pool_full > 0);
-    pair.world.hosts[B].nic.destroy_qp(served).unwrap();
-    assert_eq!(outstanding(&pair, B), 0, "the answer goes with its queue pair");
-}
-
-/// A queue pair that is destroyed gives the room of its requests to those that wait for it.
-#[test]
-fn a_queue_pair_that_is_destroyed_feeds_the_starved() {
-    for dialect in [Dialect::LOSSY, Dialect::STANDARD] {
-        let config = |config: &mut Config| config.max_outstanding = 3;
-        let mut pair = Pair::new(&PairOptions { config, ..options() });
-        let [stuck, waits] = [dialect; 2].map(|of| another(&mut pair, of));
-        pair.rule(Rule::all(Fate::Drop, |seen| seen.from == B));
-        for end in [&stuck, &waits] {
-            write_from(&mut pair, end);
-            write_from(&mut pair, end);
-            pair.world.step();
-        }
-        assert_eq!(outstanding(&pair, B), 3, "{dialect:?}: one of them has to wait");
-        pair.world.hosts[B].nic.destroy_qp(stuck.qpn).unwrap();
-        pair.world.step();
-        assert_eq!(outstanding(&pair, B), 2, "{dialect:?}: those of the other");
-        pair.world.network.heal();
-        pair.run();
-        assert_eq!(ended(&mut pair, &waits), [Status::Success; 2], "{dialect:?}");
-    }
-}
-
-/// A peer acknowledges all answers but the oldest, and asks for more: the card keeps a bounded
-/// number of them, and goes on when the oldest has arrived.
-#[test]
-fn a_peer_that_never_gets_the_oldest_answer_has_few_kept() {
-    const READS: usize = 500;
-    let mut options = options();
-    options.queues = QueueOptions { sends: 512, completions: 1024, ..QueueOptions::default() };
-    options.connect.timeout = 0;
-    let agreed = usize::from(options.connect.max_dest_rd_atomic);
-    let mut pair = Pair::new(&options);
-    pair.fill(B, 0, 8);
-    let lost = Psn::new(options.psns.1);
-    pair.rule(Rule::all(Fate::Drop, move |seen| {
-        seen.from == B && seen.is(Operation::ReadResponse) && seen.bth.psn == lost
-    }));
-    for _ in 0..READS {
-        pair.read(A, 0, 8, 8);
-    }
-    pair.world.run(Duration::from_millis(5));
-    let kept = outstanding(&pair, B);
-    assert!((agreed..=4 * agreed).contains(&kept), "{kept} answers are kept");
-    assert!(pair.sent(A).is_empty());
-    pair.world.network.heal();
-    pair.run();
-    succeeded(&mut pair, READS);
-    assert_eq!(outstanding(&pair, B), 0);
     pair.tear_down();
 }

@@ -174,6 +174,10 @@ impl<'a> Source<'a> {
             return Ok(text.clone());
         }
         keep_input(&file, self.outputs)?;
+        // A pipe or a device may have no end, or nothing for ever.
+        if fs::metadata(&file).is_ok_and(|about| !about.is_file()) {
+            bail!("{} is no regular file", file.display());
+        }
         let text = read(&file)?;
         self.named.borrow_mut().insert(file, text.clone());
         Ok(text)
@@ -228,6 +232,8 @@ pub(super) fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -241,6 +247,25 @@ mod tests {
         let error = keep_input(&world, &outputs).unwrap_err().to_string();
         assert!(error.contains("small.toml is read"), "{error}");
         keep_input(&world, &outputs[..1]).unwrap();
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn a_world_names_regular_files() {
+        let dir = std::env::temp_dir().join(format!("remora-named-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("matrix"), "text").unwrap();
+        let made = Command::new("mkfifo").arg(dir.join("pipe")).status().unwrap();
+        assert!(made.success());
+        let world = dir.join("small.toml");
+        let source = Source::new(&world, String::new(), &[]);
+        assert_eq!(source.named("matrix").unwrap(), "text");
+        for name in ["/dev/null", ".", "pipe"] {
+            let error = source.named(name).unwrap_err().to_string();
+            assert!(error.ends_with("is no regular file"), "{error}");
+        }
+        let error = source.named("none").unwrap_err().to_string();
+        assert!(error.starts_with("cannot read"), "{error}");
         fs::remove_dir_all(&dir).unwrap();
     }
 

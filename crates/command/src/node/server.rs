@@ -12,10 +12,11 @@ use anyhow::{Context, Result, anyhow};
 use remora::connection::arrivals::{Arrivals, Ended, HalfOpen, UnderWay};
 use remora::connection::roster::{Departed, Departure, Roster};
 use remora::connection::token::Token;
-use remora::nic::Access;
 use remora::nic::nic::StructureUse;
 use remora::nic::queue::{Completion, PollCqError};
 use remora::nic::wire::Dialect;
+use remora::nic::{Access, Time};
+use remora::rarely::Rarely;
 use remora::{
     CompletionChannel, CompletionQueue, ConnectionParams, Device, IncomingConnection, Listener,
     QueuePairOptions,
@@ -78,13 +79,17 @@ pub struct NodeStats {
     pub events: BTreeMap<String, u64>,
     /// The card's counters.
     pub counters: BTreeMap<String, u64>,
-    /// How many connections speak which dialect with which peer: `192.0.2.7 lossy`.
+    /// How many connections speak which dialect with which peer: `192.0.2.7 lossy`. This and the
+    /// next may be a second old.
     #[serde(default)]
     pub dialects: BTreeMap<String, u64>,
     /// The bytes that each structure of the card takes now.
     #[serde(default)]
     pub memory_bytes: BTreeMap<String, u64>,
 }
+
+/// The connections by peer and dialect, and the bytes by structure of the card.
+type Walked = (BTreeMap<String, u64>, BTreeMap<String, u64>);
 
 /// The dialects of a device's connections, for the first [`PEERS_SHOWN`] entries.
 fn dialects(device: &Device) -> BTreeMap<String, u64> {
@@ -172,6 +177,8 @@ pub struct Node {
     channel: CompletionChannel,
     started: Instant,
     kernels: NodeKernels,
+    /// What is found by a look at each connection: its dialects, and the memory that all take.
+    walked: Mutex<Rarely<Walked>>,
     /// The list of kernels, for clients.
     kernel_list: Mutex<(Option<Publisher>, Vec<KernelRow>)>,
 }
@@ -225,6 +232,7 @@ impl Node {
             channel,
             started: Instant::now(),
             kernels,
+            walked: Mutex::default(),
             kernel_list: Mutex::new((kernel_list, Vec::new())),
         })
     }
@@ -244,15 +252,26 @@ impl Node {
     /// The node's state.
     pub fn stats(&self) -> NodeStats {
         let counters = self.device.counters();
+        let (dialects, memory_bytes) = self.walked();
         NodeStats {
             node: self.address.to_string(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             clients: lock(&self.roster).len(),
             events: self.events(),
             counters: counters.iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-            dialects: dialects(&self.device),
-            memory_bytes: self.device.memory_use().into_iter().map(named).collect(),
+            dialects,
+            memory_bytes,
         }
+    }
+
+    /// What a look at each connection finds, for which the card stands: once a second at most.
+    fn walked(&self) -> Walked {
+        let now = Time(self.started.elapsed().as_nanos() as u64);
+        let mut walked = lock(&self.walked);
+        walked.get(now).unwrap_or_else(|| {
+            let memory = self.device.memory_use().into_iter().map(named).collect();
+            walked.keep((dialects(&self.device), memory), self.device.in_use().qps, now)
+        })
     }
 
     fn events(&self) -> BTreeMap<String, u64> {

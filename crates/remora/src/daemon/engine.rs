@@ -26,7 +26,6 @@ use super::lent::Lent;
 use super::named::Named;
 use super::objects::{Ask, Objects, Pools, Usage};
 use super::open_passes::Passes;
-use super::rarely::Rarely;
 use super::record::Entry;
 use super::running::SessionKernels;
 use super::session_queues::{
@@ -38,6 +37,7 @@ use crate::dma::{self, CardMemory, MemoryKind};
 use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
+use crate::rarely::Rarely;
 use crate::shared::arena::DATA;
 use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};

@@ -15,7 +15,7 @@
 //! - `shares` says what the sessions of one user may have together;
 //! - [`server`] accepts clients (`clients`) and gives them sessions (`sessions`), as far as the
 //!   [`policy`] admits them (`admission`); `descriptors` looks at what comes with their messages;
-//!   `answers` answers their requests, some of them by what was found before (`rarely`), and
+//!   `answers` answers their requests, some of them by what was found before ([`rarely`](crate::rarely)), and
 //!   `ending` destroys what a session has left; `descriptions` tell a client that takes a
 //!   session over of its objects; `restore` gives sessions what another daemon has left in the
 //!   service manager's store (`fd_store`), by their `record`; [`Observer`] (`observer`) asks it
@@ -58,7 +58,6 @@ mod observer;
 mod open_passes;
 mod passes;
 pub mod policy;
-mod rarely;
 mod record;
 mod restore;
 mod running;

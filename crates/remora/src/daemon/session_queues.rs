@@ -14,7 +14,6 @@ use remora_nic::{Event as CardEvent, Key, Nic, Time};
 
 use super::lent::Lent;
 use super::objects::Usage;
-use super::rarely::Rarely;
 use super::record::{Entry, Record};
 use super::running::SessionKernels;
 use crate::by_number::ByNumber;
@@ -24,6 +23,7 @@ use crate::dma::{self, CardMemory};
 use crate::event::Event;
 use crate::memory::{Buffer, memfd};
 use crate::message::{Loan, Object, Quotas, encode};
+use crate::rarely::Rarely;
 use crate::shared::arena::QUEUES_MAX;
 use crate::shared::completions::ring_len;
 use crate::shared::{

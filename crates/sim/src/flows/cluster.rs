@@ -95,6 +95,17 @@ pub enum ClusterError {
         /// How many bytes.
         missing: u64,
     },
+    /// Packets are nowhere, or more than once.
+    #[error(
+        "of what hosts have sent, {} packets with {} bytes were neither delivered nor dropped, and \
+        {} with {} are on their way", outstanding.0, outstanding.1, found.0, found.1
+    )]
+    Unaccounted {
+        /// Packets, and their bytes, that were neither delivered nor dropped.
+        outstanding: (u64, u64),
+        /// Those that are on their way.
+        found: (u64, u64),
+    },
     /// The bytes of messages exist, and would take too much memory.
     #[error(
         "the flows' bytes take {} GiB of memory, at their sources and at their targets; the most \

@@ -31,7 +31,8 @@ pub(super) struct Outcome {
     /// By flow that ends there: how many bytes arrived.
     pub(super) arrived: Vec<(u32, u64)>,
     pub(super) tally: NetTally,
-    pub(super) in_flight: u64,
+    /// Packets, and their bytes.
+    pub(super) on_their_way: (u64, u64),
     pub(super) trace: Trace,
     pub(super) retransmitted: u64,
     pub(super) run_seconds: f64,
@@ -101,6 +102,8 @@ pub struct Report {
     pub tally: NetTally,
     /// Packets that were still on their way at the end.
     pub in_flight: u64,
+    /// Their bytes on the wire.
+    pub in_flight_bytes: u64,
     /// The sum of all arrivals.
     pub trace: Trace,
     /// Packets that cards sent again.
@@ -138,6 +141,7 @@ impl Report {
             flows: vec![Completion::default(); flows.len()],
             tally: NetTally::default(),
             in_flight: 0,
+            in_flight_bytes: 0,
             trace: Trace::default(),
             retransmitted: 0,
             record: None,
@@ -162,7 +166,8 @@ impl Report {
         part.arrived.iter().for_each(|(i, n)| self.flows[*i as usize].arrived = *n);
         self.stopped = self.stopped.max(part.last_over);
         self.tally += part.tally;
-        self.in_flight += part.in_flight;
+        self.in_flight += part.on_their_way.0;
+        self.in_flight_bytes += part.on_their_way.1;
         self.trace.packets += part.trace.packets;
         self.trace.hash = self.trace.hash.wrapping_add(part.trace.hash);
         self.retransmitted += part.retransmitted;
@@ -223,8 +228,14 @@ impl Report {
         self
     }
 
-    /// The report, if all bytes of the flows that have ended are where they belong.
+    /// The report, if all bytes of the flows that have ended are where they belong, and all that
+    /// was sent was delivered or dropped, or is on its way.
     pub(super) fn whole(self) -> Result<Report, ClusterError> {
+        let (packets, bytes) = self.tally.outstanding();
+        if (packets, bytes) != (self.in_flight, self.in_flight_bytes) {
+            let found = (self.in_flight, self.in_flight_bytes);
+            return Err(ClusterError::Unaccounted { outstanding: (packets, bytes), found });
+        }
         let lacks = |(flow, (done, (.., bytes))): (usize, (&Completion, &(u32, u32, u64)))| {
             let missing = bytes.saturating_sub(done.arrived);
             (done.ended.is_some() && missing > 0).then_some((flow, missing))
@@ -407,6 +418,30 @@ mod tests {
         assert_eq!(stopped(&[], 100), 100, "a flow is under way");
         assert_eq!(stopped(&[], NEVER), 7, "a flow never ends");
         assert_eq!(stopped(&[(1, Status::RetryExceeded)], 100), 7, "all are over before");
+    }
+
+    /// A network that loses a packet, or a part of one, without a count is caught in every run.
+    #[test]
+    fn bytes_that_are_nowhere_are_an_error() {
+        let report = |on_their_way| {
+            let mut report = Report::new(&[]);
+            let tally = NetTally {
+                sent: 3,
+                sent_bytes: 300,
+                delivered: 1,
+                delivered_bytes: 120,
+                dropped_loss: 1,
+                dropped_bytes: 90,
+                ..NetTally::default()
+            };
+            report.add(Outcome { tally, on_their_way, ..Outcome::default() });
+            report.whole().map(|report| report.in_flight)
+        };
+        assert_eq!(report((1, 90)), Ok(1));
+        for found in [(0, 0), (1, 89), (2, 90)] {
+            let lost = ClusterError::Unaccounted { outstanding: (1, 90), found };
+            assert_eq!(report(found), Err(lost));
+        }
     }
 
     /// A card that completes a flow whose bytes have not all arrived is caught in every run.

@@ -270,7 +270,7 @@ impl<'a, C: Carrier<'a>> Share<'a, C> {
         let recorder = self.recorder.take();
         self.outcome.record = recorder.map(|recorder| recorder.finish(self.carrier.net()));
         self.outcome.tally = self.carrier.net().tally;
-        self.outcome.in_flight = self.carrier.net().in_flight();
+        self.outcome.on_their_way = self.carrier.net().on_their_way();
         self.carrier.finish(&mut self.outcome);
         self.outcome
     }

@@ -62,10 +62,8 @@ fn assert_whole(report: &Report, flows: &[Flow]) {
     for (done, flow) in report.flows.iter().zip(flows) {
         assert_eq!(done.arrived, flow.bytes, "{flow:?}");
     }
-    let t = &report.tally;
-    let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
-    assert_eq!(t.sent, t.delivered + dropped + report.in_flight, "{t:?}");
-    assert_eq!(t.sent_bytes, t.delivered_bytes + t.dropped_bytes, "{t:?}");
+    let found = (report.in_flight, report.in_flight_bytes);
+    assert_eq!(report.tally.outstanding(), found, "{:?}", report.tally);
 }
 
 /// A message of one packet: its bytes at each rate, the delays, and the acknowledge's.

@@ -20,7 +20,7 @@ use super::marking::{Marking, marks};
 use super::notes::Notes;
 use super::packets::{Cargo, Kind, Packet, Packets};
 use super::paths::{Atlas, Most};
-use super::pfc::{Entry, Ingress, PfcOptions};
+use super::pfc::{Entry, Ingress, PAUSE_BYTES, PfcOptions};
 use super::port::{Flags, Leaving, NONE, Port, Queues, Usage};
 use super::routes::{NOWHERE, Routes, Routing};
 use super::time::{LineRate, Ps};
@@ -77,6 +77,17 @@ pub struct NetTally {
     pub pauses: u64,
     /// Packets that have gone from link to link: hops.
     pub hops: u64,
+}
+
+impl NetTally {
+    /// The packets, and their bytes, that hosts have sent and that were neither delivered nor
+    /// dropped.
+    pub fn outstanding(&self) -> (u64, u64) {
+        let dropped =
+            self.dropped_full + self.dropped_loss + self.dropped_down + self.dropped_no_path;
+        let packets = self.sent.wrapping_sub(self.delivered + dropped);
+        (packets, self.sent_bytes.wrapping_sub(self.delivered_bytes + self.dropped_bytes))
+    }
 }
 
 impl core::ops::AddAssign for NetTally {
@@ -140,9 +151,6 @@ pub struct Part {
     /// By part: what has left for it.
     pub leaving: Vec<Vec<Parcel>>,
 }
-
-/// The length of a frame of flow control with preamble and gap, in bytes.
-const PAUSE_BYTES: u32 = 84;
 
 /// Switches, links and the packets in them.
 #[derive(Debug)]
@@ -414,6 +422,15 @@ impl Net {
     /// The packets in the network.
     pub fn in_flight(&self) -> u64 {
         self.live
+    }
+
+    /// The packets of hosts that wait at ports or are on links, and their bytes. It looks at each
+    /// of them: the account of a run's end.
+    pub fn on_their_way(&self) -> (u64, u64) {
+        let flights = self.ports.iter().flat_map(|port| &port.flight);
+        let all = flights.chain(self.queues.iter().flat_map(Queues::packets));
+        let of_hosts = all.filter(|packet| packet.kind == Kind::Data);
+        of_hosts.fold((0, 0), |(n, bytes), packet| (n + 1, bytes + u64::from(packet.bytes)))
     }
 
     /// The number of the event of a change.

@@ -10,6 +10,11 @@ use super::time::{LineRate, Ps};
 /// The number of classes.
 pub const CLASSES: usize = 8;
 
+/// The length of a frame of flow control with preamble and gap, in bytes.
+pub(super) const PAUSE_BYTES: u32 = 84;
+/// A packet with a payload of 4096 bytes, in an Ethernet frame with preamble and gap.
+pub(super) const LONGEST: u64 = 4206;
+
 /// The properties of priority flow control.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct PfcOptions {
@@ -43,13 +48,16 @@ impl PfcOptions {
         alpha
     }
 
-    /// The headroom of a link and class. Three times the product of rate and delay, as HPCC's
-    /// simulator has it, and two of the longest packets: one that has begun when the pause is to
-    /// be sent, and one when it arrives.
+    /// The headroom of a link and class: what can come once the threshold is exceeded. Three of the
+    /// longest packets: the one that exceeds it, one that comes while the pause waits for another
+    /// that has begun to leave, and one that has begun to leave when the pause arrives. What comes
+    /// while a frame of flow control leaves, for each class at most one. And what is on its way
+    /// there and back.
     pub(super) fn headroom(&self, rate: LineRate, delay: Ps) -> u64 {
-        /// An Ethernet frame with a payload of 4096 bytes, as RoCE has it, or a bit more.
-        const LONGEST: u64 = 4200;
-        self.headroom_bytes.unwrap_or_else(|| 3 * rate.bytes_in(delay) + 2 * LONGEST)
+        self.headroom_bytes.unwrap_or_else(|| {
+            let told = CLASSES as u64 * u64::from(PAUSE_BYTES);
+            2 * rate.bytes_in(delay) + 3 * LONGEST + told
+        })
     }
 }
 
@@ -189,6 +197,6 @@ mod tests {
     #[test]
     fn the_headroom_holds_what_is_on_its_way() {
         let headroom = PfcOptions::default().headroom(LineRate::gigabits(100), US);
-        assert_eq!(headroom, 3 * 12_500 + 8400);
+        assert_eq!(headroom, 2 * 12_500 + 3 * 4206 + 8 * 84);
     }
 }

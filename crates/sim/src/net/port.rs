@@ -129,6 +129,11 @@ impl Queues {
         Some(packet)
     }
 
+    /// The packets that wait.
+    pub(super) fn packets(&self) -> impl Iterator<Item = &Packet> {
+        self.lines.iter().flatten()
+    }
+
     /// Bytes in all lines.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.iter().sum()

@@ -1,6 +1,7 @@
 //! Tests of the network alone: closed forms, conservation, and what switches do under pressure.
 
 use super::deadlock::Paused;
+use super::pfc::LONGEST;
 use super::time::{NEVER, US};
 use super::*;
 use crate::dice::Mix;
@@ -27,12 +28,8 @@ fn arrivals(net: &mut Net) -> Vec<(Ps, u32, Packet)> {
 }
 
 fn assert_conserved(net: &Net) {
-    let t = net.tally;
-    let dropped = t.dropped_full + t.dropped_loss + t.dropped_down + t.dropped_no_path;
-    assert_eq!(t.sent, t.delivered + dropped + net.in_flight(), "{t:?}");
-    if net.in_flight() == 0 {
-        assert_eq!(t.sent_bytes, t.delivered_bytes + t.dropped_bytes, "{t:?}");
-    }
+    assert_eq!(net.tally.outstanding(), net.on_their_way(), "{:?}", net.tally);
+    assert_eq!(net.on_their_way().0, net.in_flight(), "{:?}", net.tally);
 }
 
 /// The usual flow control.
@@ -178,8 +175,7 @@ fn what_a_buffer_does_not_hold_is_dropped_and_counted() {
 #[test]
 fn flow_control_loses_nothing() {
     let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
-    let pfc = Some(PfcOptions::default());
-    let mut net = star(9, &NetOptions { buffer, pfc, ..NetOptions::default() });
+    let mut net = star(9, &NetOptions { buffer, pfc: Some(PFC), ..NetOptions::default() });
     for src in 1..9 {
         (0..200).for_each(|i| send(&mut net, src, packet(0, 1000, src * 100 + i)));
     }
@@ -189,6 +185,31 @@ fn flow_control_loses_nothing() {
     assert_eq!(all.last().unwrap().0, 1600 * 80_000 + 80_000 + 2 * US, "the link never idles");
     assert_eq!(net.circle_of_pauses(), None);
     assert_conserved(&net);
+}
+
+/// Packets of MTU 1024 and 4096, over cables of any length. Each host gets packets, too, so that
+/// frames of flow control wait for those.
+#[test]
+fn flow_control_has_headroom_for_long_packets_and_short_cables() {
+    const SIZES: [u32; 2] = [1134, LONGEST as u32];
+    let buffer = BufferOptions { bytes: 100_000, ..BufferOptions::default() };
+    let options = NetOptions { buffer, pfc: Some(PFC), ..NetOptions::default() };
+    let rate = LineRate::gigabits(100);
+    let delays = || (0..=40).map(|step| step * US / 20);
+    for (bytes, delay) in SIZES.into_iter().flat_map(|bytes| delays().map(move |d| (bytes, d))) {
+        let mut net = Net::new(&Star { hosts: 9, rate, delay }.topology(), &options).unwrap();
+        for src in 1..9 {
+            for i in 0..200 {
+                let dst = if i % 2 == 0 { 0 } else { src % 8 + 1 };
+                send(&mut net, src, packet(dst, bytes, src * 100 + i));
+            }
+        }
+        let arrived = arrivals(&mut net).len();
+        let about = format!("{bytes} bytes, {delay} ps: {:?}", net.tally);
+        assert_eq!((arrived, net.tally.dropped_full), (1600, 0), "{about}");
+        assert!(net.tally.pauses > 8, "{about}");
+        assert_conserved(&net);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The connection behind an id: calls on it under the card's lock, and the ways in which it ends.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -71,16 +72,20 @@ fn end_on(card: &ListedCard, locked: &mut raw::LockedCard<'_>, id: &Id) {
     locked.kick();
 }
 
-/// Handles the end of a peer's process, and with it of its card: its connections end as if the peer
-/// had disconnected, and requests to it fail.
-pub(super) fn peer_is_gone(peer: IpAddr) {
+/// Handles the end of peers' processes, and with them of their cards: their connections end as if
+/// the peers had disconnected, and requests to them fail. It looks at each connection, so those
+/// that have gone together are handled together.
+pub(super) fn peers_are_gone(peers: &BTreeSet<IpAddr>) {
+    if peers.is_empty() {
+        return;
+    }
     let manager = manager::current();
     let ids: Vec<Arc<Id>> = manager.tables().connections.values().cloned().collect();
     for id in ids {
         let state = id.lock();
-        if state.route.is_none_or(|route| route.peer != peer) {
+        let Some(peer) = state.route.map(|route| route.peer).filter(|at| peers.contains(at)) else {
             continue;
-        }
+        };
         match state.stage {
             Stage::Connected => {
                 drop(state);

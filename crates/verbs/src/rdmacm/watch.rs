@@ -8,7 +8,7 @@
 //! Any process can bind such a name. So it is believed only if its holder is the user whose card
 //! has the address, and its end is only a reason to see whether the card has gone.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener, UnixStream};
@@ -95,7 +95,7 @@ pub(super) fn follow(id: &Id) {
     if let Some(route) = route
         && begin(id)
     {
-        connection::peer_is_gone(route.peer);
+        connection::peers_are_gone(&[route.peer].into());
     }
 }
 
@@ -170,6 +170,7 @@ fn run(watch: &Watch, wake: &Event) {
         wake.drain().ok();
         let mut closed = closed.into_iter();
         ending.extend(peers.extract_if(.., |_| closed.next() == Some(true)).map(|it| (it, LOOKS)));
+        let mut gone = BTreeSet::new();
         ending.retain_mut(|(Followed { peer, card, .. }, looks)| {
             *looks -= 1;
             let there = directory::cards_at(*peer).map_or(true, |cards| cards.contains(card));
@@ -178,10 +179,11 @@ fn run(watch: &Watch, wake: &Event) {
                 watch.followed.lock().unwrap_or_else(PoisonError::into_inner).remove(peer);
             }
             if !there {
-                connection::peer_is_gone(*peer);
+                gone.insert(*peer);
             }
             !done
         });
+        connection::peers_are_gone(&gone);
     }
 }
 

@@ -188,12 +188,13 @@ impl Qp {
     fn take_selective(&mut self, env: &mut Env<'_>, (first, sack): (Psn, &Sack)) -> bool {
         let (una, sent) = (self.tx.una, self.tx.high.distance_from(self.tx.una));
         let mut bits = sack.bitmap;
-        let mut news = false;
+        let (mut news, mut ghosts) = (false, false);
         while bits != 0 {
             let psn = first.plus(bits.trailing_zeros());
             bits &= bits - 1;
             // A packet that was not sent, or whose arrival was known before, says nothing.
             if psn.distance_from(una) >= sent {
+                ghosts |= !psn.is_before(una);
                 continue;
             }
             let lossy = self.lossy_mut();
@@ -204,9 +205,8 @@ impl Qp {
                 lossy.paths.delivered(path, left, Some(psn));
             }
         }
-        if news {
-            env.card.counters.rx_selective += 1;
-        }
+        env.card.counters.rx_selective += u64::from(news);
+        env.card.counters.drop_ghost_selective += u64::from(ghosts);
         news
     }
 

@@ -25,6 +25,10 @@ use crate::transmit::{Datagram, Ecn};
 use crate::wire::opcode::Follows;
 use crate::wire::{Leth, Nak, Operation, Packet, Reth, Syndrome};
 
+/// The most receive elements that one packet has taken: so many messages of one packet may be
+/// missing in a row before it.
+const RECEIVES_AT_ONCE: usize = 1024;
+
 /// What has become of a packet.
 pub(super) enum Taken {
     /// Its payload, if any, is in its place; the length of its message so far.
@@ -38,6 +42,12 @@ pub(super) enum Taken {
 /// The difference of two 24-bit sequence numbers.
 fn distance(a: u32, b: u32) -> u32 {
     Psn::new(a).distance_from(Psn::new(b))
+}
+
+/// A packet that would have to be remembered is dropped: it does not count as arrived.
+fn no_room(env: &mut Env<'_>) -> Result<bool, Refusal> {
+    env.card.counters.drop_ahead_full += 1;
+    Ok(false)
 }
 
 impl Qp {
@@ -91,6 +101,7 @@ impl Qp {
         }
         // Farther ahead than is remembered: it comes again.
         if ahead >= AHEAD {
+            env.card.counters.drop_far_ahead += 1;
             return;
         }
         match self.take_lossy(env, packet, leth, ahead) {
@@ -175,7 +186,7 @@ impl Qp {
         // What a packet says of its message must agree with what others have said.
         let begins = match self.lossy_mut().arrivals.join(expected, packet, leth) {
             Ok(begins) => begins,
-            Err(Stray::TooMany) => return Ok(false),
+            Err(Stray::TooMany) => return no_room(env),
             Err(Stray::Contradicts) => {
                 env.card.counters.refused_contradiction += 1;
                 return Err(Refusal::invalid(env, Cause::Sequence));
@@ -214,7 +225,8 @@ impl Qp {
             return Ok(true);
         }
         let arrivals = &mut self.lossy_mut().arrivals;
-        Ok(arrivals.wait(expected, packet, len.unwrap_or(0), len.is_some()))
+        let waits = arrivals.wait(expected, packet, len.unwrap_or(0), len.is_some());
+        if waits { Ok(true) } else { no_room(env) }
     }
 
     /// Places the payload of a SEND in the receive element that its SSN names.
@@ -259,12 +271,18 @@ impl Qp {
 
     /// The receive element of the message with this SSN. Those of the messages before it are taken
     /// with it, since elements go to messages in order, whatever arrives first.
+    ///
+    /// A message that is not the next one gets no more than [`Qp::may_take_ahead`] says.
     fn receive_of(&mut self, env: &mut Env<'_>, ssn: u32, ahead: u32) -> Result<Receive, Refusal> {
         let index = distance(ssn, self.lossy().arrivals.next_ssn);
         // Each message before this one that takes an element has a packet before this one.
         if index > ahead {
             env.card.counters.refused_contradiction += 1;
             return Err(Refusal::invalid(env, Cause::Sequence));
+        }
+        let needed = (index as usize + 1).saturating_sub(self.lossy().arrivals.receives.len());
+        if ahead > 0 && needed > 0 && !self.may_take_ahead(env, needed) {
+            return Err(Refusal::NotReady);
         }
         loop {
             let receives = &self.lossy().arrivals.receives;
@@ -274,6 +292,18 @@ impl Qp {
             let receive = self.take_receive(env)?;
             self.lossy_mut().arrivals.receives.push_back(receive);
         }
+    }
+
+    /// May messages that are not the next one have so many more receive elements? From a shared
+    /// receive queue a queue pair holds no more of them than it leaves to others: they stay with it
+    /// until the messages before have come, which a peer may never send.
+    fn may_take_ahead(&self, env: &Env<'_>, needed: usize) -> bool {
+        if needed > RECEIVES_AT_ONCE {
+            return false;
+        }
+        let Some(srq) = env.card.srqs.get(self.srq) else { return true };
+        let left = (srq.ring.waiting() as usize).checked_sub(needed);
+        left.is_some_and(|left| self.lossy().arrivals.receives.len() + needed <= left)
     }
 
     /// Places the payload of a WRITE at the address that its header names.

@@ -8,10 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use daemon::Daemon;
+use daemon::process::DaemonProcess;
 use daemon::program::{Program, heard, read, written};
 use remora::message::{Keep, Object, Ticket};
 use remora::nic;
-use remora::nic::queue::{Data, RecvRequest, SendFlags, SendOp, SendRequest, Status};
+use remora::nic::queue::{
+    Completion, Data, PollCqError, RecvRequest, SendFlags, SendOp, SendRequest, Status,
+};
 use remora::prelude::*;
 use remora::{AdoptError, ConnectionEnd};
 
@@ -194,6 +197,76 @@ fn a_process_goes_on_with_what_a_killed_one_has_left() {
         }
         daemon.observer().evict("numbers").unwrap();
     }
+}
+
+/// Posts requests to a peer that takes two of its messages, and receive requests, and polls nothing
+/// until it is killed.
+#[test]
+#[ignore = "a program for other tests"]
+fn poll_nothing() {
+    let device = DeviceOptions::new().open().unwrap();
+    let cq = device.create_cq(64).unwrap();
+    let domain = device.alloc_pd().unwrap();
+    let memory = domain.alloc(4096, Access::all()).unwrap();
+    let qp = domain.create_qp(&QueuePairOptions::rc(&cq)).unwrap();
+    println!("says {}", written(qp.local()));
+    qp.connect(read(&heard()).0, &ConnectionParams::new(device.info().mtu)).unwrap();
+    let sges = [memory.sge(0, 64)];
+    (0..8).for_each(|wr_id| qp.post_recv(&RecvRequest { wr_id, sges: &sges }).unwrap());
+    for wr_id in 100..104 {
+        let silent = wr_id == 101;
+        let flags = if silent { SendFlags::empty() } else { SendFlags::SIGNALED };
+        let (op, data) = (SendOp::Send { imm: None, to: None }, Data::Sges(&sges));
+        qp.post_send(&SendRequest { wr_id, op, data, flags }).unwrap();
+    }
+    println!("says {}", device.ticket().unwrap());
+    heard();
+}
+
+#[test]
+fn each_request_completes_once_across_an_adoption_and_the_end_of_the_card() {
+    let mut daemon = DaemonProcess::start("adoption");
+    let device = daemon.attach();
+    let peer = Peers::new(&device);
+    let mut program = Program::start("poll_nothing", &daemon.socket, "unread:10m");
+    peer.qp.connect(read(&program.says()).0, &ConnectionParams::new(device.info().mtu)).unwrap();
+    let sges = [peer.memory.sge(0, 64)];
+    (0..2).for_each(|wr_id| peer.qp.post_recv(&RecvRequest { wr_id, sges: &sges }).unwrap());
+    program.hears(&written(peer.qp.local()));
+    let ticket = program.says().parse().unwrap();
+    (0..2).for_each(|_| assert_eq!(peer.cq.spin(LONG).unwrap().status, Status::Success));
+    for wr_id in 0..5 {
+        let send = SendOp::Send { imm: None, to: None };
+        assert_eq!(peer.post(wr_id, send, 8), Status::Success);
+    }
+    program.kill();
+
+    let options = DeviceOptions::new().attach(&daemon.socket);
+    let device = options.take_over(ticket, Keep::Seconds(60)).open().unwrap();
+    let qp = device.adopt_qp(queue_pair_of(&device.taken())).unwrap();
+    let cq = device.adopt_cq(qp.query().send_cq).unwrap();
+    let mut completed: Vec<_> = (0..2).map(|_| cq.spin(LONG).unwrap()).collect();
+    daemon.kill();
+    let until = Instant::now() + LONG;
+    loop {
+        let mut out = [Completion::default(); 4];
+        match cq.poll(&mut out) {
+            Ok(found) => completed.extend(&out[..found]),
+            Err(PollCqError::Gone) => break,
+            Err(other) => panic!("completions are lost: {other}"),
+        }
+        assert!(Instant::now() < until, "the end of the card is not told");
+        thread::yield_now();
+    }
+    let mut ends: Vec<_> = completed.iter().map(|entry| (entry.wr_id, entry.status)).collect();
+    ends.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    // The card may not have said that the silent one was done.
+    ends.retain(|end| *end != (101, Status::Flushed));
+    let done = (0..5).chain([100]).map(|wr_id| (wr_id, Status::Success));
+    let left = (5..8).chain([102, 103]).map(|wr_id| (wr_id, Status::Flushed));
+    let mut expected: Vec<_> = done.chain(left).collect();
+    expected.sort_unstable_by_key(|(wr_id, _)| *wr_id);
+    assert_eq!(ends, expected);
 }
 
 #[test]

@@ -281,6 +281,118 @@ fn packets_go_through_a_stream() {
     assert!(engine.open(options.streaming(64)).is_err());
 }
 
+/// An engine with two channels into a stream and one out of it, and the places of their memory:
+/// bytes to send, and room for what comes.
+struct Streamed {
+    engine: Engine,
+    writers: [Channel; 2],
+    reader: Channel,
+    source: Vec<u8>,
+    from: RegionId,
+    to: RegionId,
+    back: Arc<Buffer>,
+}
+
+impl Streamed {
+    const LEN: usize = 3 << 20;
+
+    fn new() -> Streamed {
+        let mut engine = engine();
+        let (source, back) = (pattern(4, Self::LEN), buffer_of(&vec![0; Self::LEN]));
+        let from = engine.grant_own(buffer_of(&source), false).unwrap();
+        let to = engine.grant_own(back.clone(), true).unwrap();
+        let into = ChannelOptions::new(Direction::HostToCard).streaming(3);
+        let out = ChannelOptions::new(Direction::CardToHost).streaming(3);
+        let writers = [(); 2].map(|()| engine.open(into).unwrap());
+        let reader = engine.open(out).unwrap();
+        Streamed { engine, writers, reader, source, from, to, back }
+    }
+
+    fn puts(&mut self, writer: usize, at: usize, len: u32, flags: Flags) {
+        let channel = &mut self.writers[writer];
+        channel.copy(self.from.at(at as u64), Address::Card(0), len, flags).unwrap();
+        channel.submit();
+        run(&mut self.engine);
+    }
+
+    /// Closes the first writer.
+    fn closes(&mut self) {
+        let first = self.engine.channels().next().unwrap().id;
+        assert!(self.engine.close(first));
+        run(&mut self.engine);
+    }
+
+    /// Asks for `len` bytes; what came.
+    fn takes(&mut self, len: u32) -> Vec<Outcome> {
+        self.reader.copy(Address::Card(0), self.to.at(0), len, Flags::empty()).unwrap();
+        self.reader.submit();
+        self.came()
+    }
+
+    fn came(&mut self) -> Vec<Outcome> {
+        run(&mut self.engine);
+        let mut outcomes = [Outcome { status: Status::Fault, bytes: 0, end_of_packet: false }; 8];
+        let (count, _) = self.reader.completed_status(&mut outcomes);
+        outcomes[..count].to_vec()
+    }
+
+    fn holds(&self, at: usize, len: usize) -> bool {
+        bytes_of(&self.back, 0, len) == self.source[at..at + len]
+    }
+}
+
+fn whole(bytes: u32) -> Outcome {
+    Outcome { status: Status::Done, bytes, end_of_packet: true }
+}
+
+#[test]
+fn half_a_packet_ends_with_its_channel() {
+    for half in [100, Streamed::LEN as u32] {
+        let mut streamed = Streamed::new();
+        streamed.puts(0, 50, 7, Flags::empty());
+        // A part of a packet; or a descriptor that waits for room in the stream.
+        streamed.puts(0, 0, half, if half == 100 { Flags::MORE } else { Flags::empty() });
+        streamed.closes();
+        streamed.puts(1, 1000, 300, Flags::empty());
+        assert_eq!(streamed.takes(500), [whole(7)], "what was whole stays");
+        assert!(streamed.holds(50, 7));
+        assert_eq!(streamed.takes(500), [whole(300)], "of {half} bytes before");
+        assert!(streamed.holds(1000, 300));
+    }
+}
+
+#[test]
+fn a_reader_learns_that_the_rest_of_a_packet_does_not_come() {
+    // It has taken a part by a descriptor of its own, or waits for more.
+    for (asked, before, cut) in [(60, 1, 0), (500, 0, 100)] {
+        let mut streamed = Streamed::new();
+        streamed.puts(0, 0, 100, Flags::MORE);
+        assert_eq!(streamed.takes(asked).len(), before);
+        streamed.closes();
+        let mut came = streamed.came();
+        streamed.puts(1, 1000, 300, Flags::empty());
+        if came.is_empty() {
+            came = streamed.takes(500);
+        }
+        let failed = Outcome { status: Status::Cut, bytes: cut, end_of_packet: false };
+        assert_eq!(came, [failed], "with {asked} bytes asked for");
+        assert_eq!(streamed.takes(500), [whole(300)]);
+        assert!(streamed.holds(1000, 300));
+    }
+}
+
+#[test]
+fn packets_of_two_channels_do_not_mix() {
+    let mut streamed = Streamed::new();
+    streamed.puts(0, 0, 100, Flags::MORE);
+    streamed.puts(1, 1000, 300, Flags::empty());
+    streamed.puts(0, 100, 50, Flags::empty());
+    assert_eq!(streamed.takes(500), [whole(150)]);
+    assert!(streamed.holds(0, 150));
+    assert_eq!(streamed.takes(500), [whole(300)]);
+    assert!(streamed.holds(1000, 300));
+}
+
 #[test]
 fn a_long_copy_holds_up_nobody() {
     let mut engine = engine();

@@ -117,6 +117,39 @@ fn a_stream_leads_from_one_program_to_another() {
 }
 
 #[test]
+fn half_a_packet_goes_with_the_program_that_ends() {
+    let daemon = Daemon::start();
+    let ((from, bytes_of_writer), (to, bytes_of_reader)) = (memory(1), memory(2));
+    let stream = |direction| ChannelOptions::new(direction).streaming(5);
+    let reader = client(&daemon);
+    let take = reader.grant(PathKind::Mapping, &to, true).unwrap();
+    let mut c2h = reader.open(stream(Direction::CardToHost)).unwrap();
+    let writer = |len: u32, flags| {
+        let client = client(&daemon);
+        let put = client.grant(PathKind::Mapping, &from, false).unwrap();
+        let mut h2c = client.open(stream(Direction::HostToCard)).unwrap();
+        h2c.copy(put.at(0), Address::Card(0), len, flags).unwrap();
+        h2c.submit();
+        assert_eq!(outcome(&mut h2c).status, Status::Done);
+        (client, h2c)
+    };
+    // It waits for the rest, and an engine that sleeps is woken to say that there is none.
+    c2h.copy(Address::Card(0), take.at(0), 5000, Flags::empty()).unwrap();
+    c2h.submit();
+    let half = writer(3000, Flags::MORE);
+    let source = bytes(&bytes_of_writer, 0, 3000);
+    until("half is taken", || bytes(&bytes_of_reader, 0, 3000) == source);
+    thread::sleep(Duration::from_millis(2));
+    drop(half);
+    let came = outcome(&mut c2h);
+    assert_eq!((came.status, came.end_of_packet), (Status::Cut, false));
+    drop(writer(2000, Flags::MORE));
+    let _second = writer(1000, Flags::empty());
+    assert_eq!(copied(&mut c2h, Address::Card(0), take.at(0), 1000), Status::Done);
+    assert_eq!(bytes(&bytes_of_reader, 0, 1000), source[..1000]);
+}
+
+#[test]
 fn memory_is_reached_by_each_path_that_waits_for_nobody() {
     let daemon = Daemon::start();
     let client = client(&daemon);

@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use remora_nic::queue::RingInit;
+use remora_nic::queue::{Completion, RingInit};
 use remora_nic::wire::Transport;
-use remora_nic::{Key, Pd};
+use remora_nic::{Key, Pd, QpInfo};
 
 use super::adopted::{AdoptError, AdoptedQueuePair, AdoptedRegion};
 use super::posting::Posting;
@@ -18,8 +18,9 @@ use super::{Attached, Completions, QueuePair};
 use crate::commands::{Commands, Place};
 use crate::completion::WeakQueue;
 use crate::memory::{Buffer, memfd};
-use crate::message::{Description, Loan, Object};
+use crate::message::{Description, Loan, Object, RingPlace};
 use crate::region::{ProtectionDomain, WeakDomain};
+use crate::shared::{Arena, CompletionConsumer, WorkQueue};
 
 /// What this process has adopted.
 #[derive(Debug, Default)]
@@ -108,9 +109,10 @@ impl Attached {
         if managed {
             return Err(AdoptError::Chain);
         }
-        let info = self.query_qp(qpn).ok_or(AdoptError::Unknown)?;
-        let queues = [(send, info.signal_all), (recv, true)]
-            .map(|(ring, all)| Posting::adopted(&self.arena, ring, all));
+        let (info, [sent, received]) =
+            self.unread_of(qpn, [send, recv]).ok_or(AdoptError::Unknown)?;
+        let queues = [(send, info.signal_all, sent), (recv, true, received)]
+            .map(|(ring, all, unread)| Posting::adopted(&self.arena, ring, all, &unread));
         let rings =
             [0, 1].map(|side| queues[side].as_ref().map_or_else(RingInit::default, Posting::local));
         for posting in queues.iter().flatten() {
@@ -134,6 +136,43 @@ impl Attached {
         Ok(AdoptedQueuePair { info, rings })
     }
 
+    /// What the card says of a queue pair, and the completions of its sends and of its receives
+    /// that this process finds: those of all requests whose slots are free and whose completions
+    /// the former process has not taken, and of no others.
+    fn unread_of(
+        &mut self,
+        qpn: u32,
+        rings: [RingInit; 2],
+    ) -> Option<(QpInfo, [Vec<Completion>; 2])> {
+        let retired = |arena: &Arena| {
+            let number = |ring: RingInit| RingPlace::of_addr(ring.addr).number;
+            let used = rings.into_iter().filter(|ring| !ring.is_empty());
+            used.map(|ring| WorkQueue::new(arena, number(ring)).retired()).collect::<Vec<_>>()
+        };
+        loop {
+            let before = retired(&self.arena);
+            // The card's process frees slots and writes their completions without answering
+            // commands in between. Nobody posts, so that there is an end to that.
+            let info = self.query_qp(qpn)?;
+            let found = [(info.send_cq, false), (info.recv_cq, true)].map(|(cq, receives)| {
+                let mut unread = self.unread(cq);
+                unread.retain(|entry| entry.qpn == qpn && entry.kind.is_receive() == receives);
+                unread
+            });
+            if retired(&self.arena) == before {
+                return Some((info, found));
+            }
+        }
+    }
+
+    /// The entries of a completion queue.
+    fn unread(&mut self, cq: u32) -> Vec<Completion> {
+        match self.completion_queues.get(&cq) {
+            Some(queue) => queue.consumer.unread().collect(),
+            None => self.found(cq).iter().flat_map(CompletionConsumer::unread).collect(),
+        }
+    }
+
     /// Goes on where the former process has posted to the shared receive queue; returns its domain.
     pub(crate) fn adopt_srq(&mut self, srq: u32) -> Result<Pd, AdoptError> {
         self.check(Object::Srq(srq))?;
@@ -141,7 +180,7 @@ impl Attached {
         let Some((Description::SharedReceives { pd, ring }, _)) = described else {
             return Err(AdoptError::Unknown);
         };
-        let posting = Posting::adopted(&self.arena, ring, true).ok_or(AdoptError::Unknown)?;
+        let posting = Posting::adopted(&self.arena, ring, true, &[]).ok_or(AdoptError::Unknown)?;
         self.wakes |= self.arena.ring(posting.number());
         self.kick();
         self.shared_receives.insert(srq, posting);

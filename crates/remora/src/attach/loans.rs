@@ -102,8 +102,8 @@ impl Loans {
     }
 
     /// Waits until nobody is within the memory of this process by a gate that was shut before.
-    pub(super) fn settle(&self) {
-        if let Shared::By(gates) = &self.gates {
+    pub(super) fn settle(&mut self) {
+        if let Shared::By(gates) = &mut self.gates {
             gates.wait();
         }
     }

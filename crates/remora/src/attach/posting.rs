@@ -37,6 +37,15 @@ struct Request {
     reported: bool,
 }
 
+impl Request {
+    /// Is this its completion, if those of the requests before it have come? A failure is of the
+    /// request that it names.
+    #[inline]
+    fn is_ended_by(self, entry: &Completion) -> bool {
+        self.reported || entry.status != Status::Success && self.wr_id == entry.wr_id
+    }
+}
+
 impl Posting {
     /// The queue whose ring the daemon has described; `None` if the ring is empty.
     pub(super) fn new(arena: &Arena, ring: RingInit, managed: bool) -> Option<Posting> {
@@ -54,13 +63,19 @@ impl Posting {
     }
 
     /// As [`Posting::new`], behind another process, whose requests the ring may hold. Either all
-    /// successes are reported, or those of elements that ask for it.
-    pub(super) fn adopted(arena: &Arena, ring: RingInit, all_reported: bool) -> Option<Posting> {
+    /// successes are reported, or those of elements that ask for it. `unread` are the completions
+    /// that this process finds, the oldest first, of requests whose slots are free.
+    pub(super) fn adopted(
+        arena: &Arena,
+        ring: RingInit,
+        all_reported: bool,
+        unread: &[Completion],
+    ) -> Option<Posting> {
         let mut posting = Posting::new(arena, ring, false)?;
-        let retired = posting.shared.retired();
-        posting.seen = retired;
-        let count = posting.written.wrapping_sub(retired).min(posting.depth);
-        for index in (0..count).map(|i| retired.wrapping_add(i)) {
+        // Of requests that are no more in the ring, their completions tell all.
+        posting.requests.fill(Request { wr_id: 0, reported: true });
+        let written = posting.written;
+        for index in (1..=posting.depth).map(|back| written.wrapping_sub(back)) {
             let mut raw = [0; ELEMENT_LEN];
             if posting.memory.read_at(posting.slot(index), &mut raw).is_ok() {
                 let (wr_id, flags) = label(&raw);
@@ -68,7 +83,21 @@ impl Posting {
                 *posting.request(index) = Request { wr_id, reported };
             }
         }
+        posting.seen = posting.shared.retired();
+        unread.iter().rev().for_each(|entry| posting.expect(entry));
         Some(posting)
+    }
+
+    /// A completion has not come yet, of the last request that can have it: the reverse of
+    /// [`Posting::note_completion`].
+    fn expect(&mut self, entry: &Completion) {
+        let oldest = self.written.wrapping_sub(2 * self.depth);
+        while self.seen != oldest {
+            self.seen = self.seen.wrapping_sub(1);
+            if self.request(self.seen).is_ended_by(entry) {
+                break;
+            }
+        }
     }
 
     /// The ring, by its address in this process.
@@ -152,11 +181,10 @@ impl Posting {
     /// it are done as well. A failure is of the element that it names.
     #[inline]
     pub(super) fn note_completion(&mut self, entry: &Completion) {
-        let failed = entry.status != Status::Success;
         while self.seen != self.written {
-            let Request { wr_id, reported } = *self.request(self.seen);
+            let request = *self.request(self.seen);
             self.seen = self.seen.wrapping_add(1);
-            if reported || failed && wr_id == entry.wr_id {
+            if request.is_ended_by(entry) {
                 break;
             }
         }
@@ -190,21 +218,24 @@ impl Posting {
 
 #[cfg(test)]
 mod tests {
-    use remora_nic::queue::RecvRequest;
-    use remora_nic::queue::element::encode_recv;
+    use remora_nic::queue::element::{encode_recv, encode_send};
+    use remora_nic::queue::{Data, RecvRequest, SendOp, SendRequest};
 
     use super::*;
     use crate::shared::arena::DATA;
 
     const DEPTH: u32 = 4;
 
+    fn arena() -> (Arena, RingInit) {
+        let (arena, _file) = Arena::create(DATA + 4096).unwrap();
+        let addr = RingPlace { number: 1, offset: DATA as u64 }.to_addr();
+        (arena, RingInit { addr, depth: DEPTH, stride: 64 })
+    }
+
     /// A queue of both ends: the client's, and the daemon's.
     fn queue() -> (Posting, WorkQueue) {
-        let (arena, _file) = Arena::create(DATA + 4096).unwrap();
-        let daemon = WorkQueue::new(&arena, 1);
-        let addr = RingPlace { number: 1, offset: DATA as u64 }.to_addr();
-        let ring = RingInit { addr, depth: DEPTH, stride: 64 };
-        (Posting::new(&arena, ring, false).unwrap(), daemon)
+        let (arena, ring) = arena();
+        (Posting::new(&arena, ring, false).unwrap(), WorkQueue::new(&arena, 1))
     }
 
     fn post(posting: &mut Posting, wr_id: u64, reported: bool) {
@@ -212,8 +243,12 @@ mod tests {
         posting.post(reported, |raw| encode_recv(&request, raw)).unwrap();
     }
 
+    fn entry(wr_id: u64, status: Status) -> Completion {
+        Completion { wr_id, status, ..Completion::default() }
+    }
+
     fn done(posting: &mut Posting, wr_id: u64, status: Status) {
-        posting.note_completion(&Completion { wr_id, status, ..Completion::default() });
+        posting.note_completion(&entry(wr_id, status));
     }
 
     #[test]
@@ -246,6 +281,63 @@ mod tests {
         daemon.retire(1);
         done(&mut posting, 1, Status::Flushed);
         assert_eq!(posting.left(), [2, 3]);
+    }
+
+    /// Another process's end of a queue with so many requests, of which these are reported, and the
+    /// first `retired` have their slots back; and the completions that it finds.
+    fn adopted(
+        requests: u64,
+        reported: impl Fn(u64) -> bool,
+        retired: u32,
+        unread: &[Completion],
+    ) -> Posting {
+        let (arena, ring) = arena();
+        let mut former = Posting::new(&arena, ring, false).unwrap();
+        let daemon = WorkQueue::new(&arena, 1);
+        for wr_id in 0..requests {
+            let flags = if reported(wr_id) { SendFlags::SIGNALED } else { SendFlags::empty() };
+            daemon.retire(retired.min(wr_id as u32));
+            let (op, data) = (SendOp::Send { imm: None, to: None }, Data::Inline(&[]));
+            let request = SendRequest { wr_id, op, data, flags };
+            former.post(false, |raw| encode_send(&request, 0, raw)).unwrap();
+        }
+        daemon.retire(retired);
+        Posting::adopted(&arena, ring, false, unread).unwrap()
+    }
+
+    #[test]
+    fn a_request_of_a_former_process_whose_completion_is_unread_is_not_done() {
+        let found = [entry(1, Status::Success), entry(2, Status::Success)];
+        let mut posting = adopted(5, |_| true, 3, &found);
+        assert_eq!(posting.left(), [1, 2, 3, 4]);
+        done(&mut posting, 1, Status::Success);
+        done(&mut posting, 2, Status::Success);
+        assert_eq!(posting.left(), [3, 4]);
+        done(&mut posting, 3, Status::Success);
+        assert_eq!(posting.left(), [4]);
+    }
+
+    #[test]
+    fn silent_requests_of_a_former_process_are_passed_over() {
+        let reported = |wr_id: u64| wr_id != 1;
+        let found = [entry(0, Status::Success), entry(2, Status::Success)];
+        assert_eq!(adopted(4, reported, 3, &found).left(), [0, 2, 3]);
+        assert_eq!(adopted(4, reported, 3, &found[1..]).left(), [2, 3]);
+        // One that has failed is not silent, whichever it is.
+        let found = [found[0], entry(1, Status::RemoteAccess), entry(2, Status::Flushed)];
+        let mut posting = adopted(4, reported, 3, &found);
+        for (entry, left) in found.iter().zip([&[2, 3_u64][..], &[2, 3], &[3]]) {
+            posting.note_completion(entry);
+            assert_eq!(posting.left(), left, "behind {}", entry.wr_id);
+        }
+    }
+
+    #[test]
+    fn completions_of_requests_whose_slots_hold_others_come_first() {
+        let found: Vec<_> = (0..4).map(|wr_id| entry(wr_id, Status::Success)).collect();
+        let mut posting = adopted(7, |_| true, 4, &found);
+        found.iter().for_each(|entry| posting.note_completion(entry));
+        assert_eq!(posting.left(), [4, 5, 6]);
     }
 
     #[test]

@@ -146,7 +146,8 @@ impl Begun {
         };
         // Peers of the process that had the session may be within the memory that this one gets.
         if let Some(former) = next() {
-            let gates = Gates::open(former.as_fd()).map_err(|error| silent(error.to_string()))?;
+            let mut gates =
+                Gates::open(former.as_fd()).map_err(|error| silent(error.to_string()))?;
             gates.wait();
         }
         let arena = Arena::open(arena.as_fd())?;

@@ -191,6 +191,7 @@ impl DmaCards {
         for card in self.cards.values_mut() {
             if card.clients.remove(&client).is_some() {
                 card.service.engine().end(Owner(client));
+                card.service.wake();
             }
         }
     }
@@ -239,6 +240,8 @@ impl UserCard {
                 let channel = ChannelId(number);
                 held.channels.remove(&channel).ok_or("no such channel")?;
                 engine.engine().close(channel);
+                // Others may have waited for the end of a packet that goes with the channel.
+                engine.wake();
                 Ok(alone(DmaAnswer::Done))
             }
             DmaRequest::Alloc { near, len } => {

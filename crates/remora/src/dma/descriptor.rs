@@ -195,10 +195,13 @@ pub enum Status {
     Skipped = 7,
     /// The engine has stopped.
     Stopped = 8,
+    /// Streaming, card to host: the channel that put the packet into the stream has ended before
+    /// the packet did.
+    Cut = 9,
 }
 
 impl Status {
-    const ALL: [Status; 8] = [
+    const ALL: [Status; 9] = [
         Status::Done,
         Status::Invalid,
         Status::OutOfRange,
@@ -207,6 +210,7 @@ impl Status {
         Status::Fault,
         Status::Skipped,
         Status::Stopped,
+        Status::Cut,
     ];
 
     /// The status of a number.
@@ -226,6 +230,7 @@ impl fmt::Display for Status {
             Status::Fault => "the application’s memory cannot be reached",
             Status::Skipped => "an earlier part of the same operation failed",
             Status::Stopped => "the engine has stopped",
+            Status::Cut => "the rest of the packet does not come: its writer has ended",
         })
     }
 }

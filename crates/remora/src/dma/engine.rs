@@ -15,7 +15,7 @@ use super::channel::{Channel, ChannelOptions, Direction, Interface, Mode};
 use super::descriptor::{Address, Descriptor, Flags, Op, Outcome, RegionId, Status};
 use super::path::{Mapping, Path};
 use super::ring::{Halt, Ring, RingError};
-use super::stream::{Run, Stream};
+use super::stream::{Run, Stream, Writer};
 use crate::event::Event;
 use crate::memory::{AllocError, Buffer};
 use crate::wake_pipe::Wake;
@@ -133,6 +133,7 @@ struct Region {
 /// The engine's side of a channel. All that it decides by is here, and not in the ring.
 #[derive(Debug)]
 struct Served {
+    id: ChannelId,
     owner: Owner,
     ring: Ring,
     options: ChannelOptions,
@@ -244,6 +245,7 @@ impl Engine {
         for place in &mut self.channels {
             if let Some(mut gone) = place.take_if(|served| served.owner == owner) {
                 gone.stop(Halt::Stopped);
+                self.reach.forget_writer(&gone);
             }
         }
         for region in &mut self.reach.regions {
@@ -299,16 +301,29 @@ impl Engine {
         }
         let (current, skips, halted) = (None, false, None);
         let options = ChannelOptions { depth: ring.depth(), ..options };
-        let (ended, told) = (0, 0);
-        self.channels[free] =
-            Some(Served { owner, ring, options, interrupt, ended, told, current, skips, halted });
-        Ok(ChannelId(free as u32))
+        let (id, ended, told) = (ChannelId(free as u32), 0, 0);
+        self.channels[free] = Some(Served {
+            id,
+            owner,
+            ring,
+            options,
+            interrupt,
+            ended,
+            told,
+            current,
+            skips,
+            halted,
+        });
+        Ok(id)
     }
 
     /// Serves a channel no more; its application is told. Returns whether there was one.
     pub fn close(&mut self, channel: ChannelId) -> bool {
         let served = self.channels.get_mut(channel.0 as usize).and_then(Option::take);
-        served.map(|mut served| served.stop(Halt::Stopped)).is_some()
+        let Some(mut gone) = served else { return false };
+        gone.stop(Halt::Stopped);
+        self.reach.forget_writer(&gone);
+        true
     }
 
     /// The channels that are served.
@@ -378,6 +393,7 @@ impl Served {
         if waiting > u64::from(self.ring.depth()) {
             reach.counters.halted += 1;
             self.stop(Halt::BadIndex);
+            reach.forget_writer(self);
             return true;
         }
         let before = self.ended;
@@ -430,7 +446,8 @@ impl Served {
             self.tell(&mut reach.counters);
             fence(Ordering::SeqCst);
         }
-        let turn = match reach.carry_out(self.owner, self.options, descriptor, done) {
+        let of = (self.owner, self.id, self.options);
+        let turn = match reach.carry_out(of, descriptor, done) {
             Ok(turn) => turn,
             Err(status) => Turn::Ended(Outcome { bytes: done, ..Outcome::failed(status) }),
         };
@@ -512,12 +529,19 @@ impl Reach {
         Ok(())
     }
 
-    /// Moves a piece of a descriptor of which `done` bytes are moved already.
+    /// A channel has ended, and with it a packet that it has not put whole into its stream.
+    fn forget_writer(&mut self, gone: &Served) {
+        let Interface::Streaming(number) = gone.options.interface else { return };
+        if let Some(Some(stream)) = self.streams.get_mut(usize::from(number)) {
+            stream.forget(Writer(gone.id.0));
+        }
+    }
+
+    /// Moves a piece of a channel's descriptor of which `done` bytes are moved already.
     #[inline]
     fn carry_out(
         &mut self,
-        owner: Owner,
-        options: ChannelOptions,
+        (owner, channel, options): (Owner, ChannelId, ChannelOptions),
         descriptor: Descriptor,
         done: u32,
     ) -> Result<Turn, Status> {
@@ -547,7 +571,9 @@ impl Reach {
             }
             (Op::Copy { src, dst }, Interface::Streaming(number)) => {
                 return match options.direction {
-                    Direction::HostToCard => self.put(number, src, descriptor, span),
+                    Direction::HostToCard => {
+                        self.put((number, Writer(channel.0)), src, descriptor, span)
+                    }
                     Direction::CardToHost => self.take(number, dst, descriptor, span),
                 };
             }
@@ -556,17 +582,17 @@ impl Reach {
         Ok(ended_or_moved(descriptor, done, piece))
     }
 
-    /// Puts bytes into a stream, as far as there is room.
+    /// Puts bytes of a channel into a stream, as far as there is room.
     fn put(
         &mut self,
-        number: u16,
+        (number, writer): (u16, Writer),
         src: Address,
         descriptor: Descriptor,
         span: Span,
     ) -> Result<Turn, Status> {
         let stream = self.streams.get_mut(usize::from(number)).and_then(Option::as_mut);
         let stream = stream.ok_or(Status::Unsupported)?;
-        let Run { at, len } = stream.room(span.piece);
+        let Run { at, len } = stream.room(writer, span.piece);
         // Judged first: a descriptor that must fail does not wait for room.
         let from = end(&self.card, &mut self.regions, src, false, span)?;
         if len == 0 {
@@ -574,7 +600,7 @@ impl Reach {
         }
         move_bytes(from, End::Bytes(&stream.bytes, at), len)?;
         let last = u64::from(span.from) + len as u64 == span.len;
-        stream.filled(len, last && !descriptor.flags.contains(Flags::MORE));
+        stream.filled(writer, len, last && !descriptor.flags.contains(Flags::MORE));
         Ok(ended_or_moved(descriptor, span.from, len))
     }
 
@@ -588,6 +614,9 @@ impl Reach {
     ) -> Result<Turn, Status> {
         let stream = self.streams.get_mut(usize::from(number)).and_then(Option::as_mut);
         let stream = stream.ok_or(Status::Unsupported)?;
+        if stream.takes_cut() {
+            return Ok(Turn::Ended(Outcome { bytes: span.from, ..Outcome::failed(Status::Cut) }));
+        }
         let Run { at, len } = stream.content(span.piece);
         let to = end(&self.card, &mut self.regions, dst, true, span)?;
         if len == 0 {

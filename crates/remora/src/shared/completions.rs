@@ -331,19 +331,31 @@ impl CompletionConsumer {
 
     /// Passes over all entries of queue pair `qpn`, which was destroyed.
     pub fn forget(&mut self, qpn: u32) {
-        let mut index = self.consumed;
-        while self.place.sequence(index).load(Ordering::Acquire) == index.wrapping_add(1) {
-            let at = self.place.slot(index);
+        for at in self.slots() {
             let mut of = [0; 4];
             self.place.memory.read_at(at + 8, &mut of).expect(IN_RING);
             if u32::from_le_bytes(of) == qpn {
                 self.place.memory.write_at(at + 33, &[VOID]).expect(IN_RING);
             }
-            index = index.wrapping_add(1);
-            if index.wrapping_sub(self.consumed) == self.place.depth {
-                break;
-            }
         }
+    }
+
+    /// The entries that are there, the oldest first. They stay.
+    pub fn unread(&self) -> impl Iterator<Item = Completion> {
+        self.slots().filter_map(|at| {
+            let mut bytes = [0; ENTRY];
+            self.place.memory.read_at(at, &mut bytes).expect(IN_RING);
+            decode(&bytes)
+        })
+    }
+
+    /// The slots of the entries that are there.
+    fn slots(&self) -> impl Iterator<Item = usize> {
+        let indices = (0..self.place.depth).map(|ahead| self.consumed.wrapping_add(ahead));
+        let is_there = |index: &u32| {
+            self.place.sequence(*index).load(Ordering::Acquire) == index.wrapping_add(1)
+        };
+        indices.take_while(is_there).map(|index| self.place.slot(index))
     }
 
     /// Goes on in another ring, to which the daemon has moved the queue.

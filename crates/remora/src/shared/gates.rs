@@ -2,16 +2,20 @@
 //! themselves agree on who is within.
 //!
 //! ```text
-//! byte    0  the turns of 64 senders, a line each: u32, odd while the sender is within
+//! byte    0  64 senders, a line each: its turn u32, odd while it is within; and the gate u32, and
+//!            the mark u64 of the pass, by which it went in last
 //!      4096  1536 gates: u64, the mark of the pass that the gate is open for, or zero
 //! ```
 //!
 //! One such page belongs to each session whose memory others may reach by a *pass*. A sender says
-//! that it is within, and then looks whether its gate is still open; the daemon shuts the gate, and
-//! then the owner waits until each sender has been without at least once. A sequentially consistent
-//! order stands between the two steps on either side: so a sender that the owner does not wait for
-//! finds its gate shut. A mark is never used again, so that an old pass does not open a gate that
-//! was given to another.
+//! by which gate it goes within, and then looks whether that is still open; the daemon shuts the
+//! gate, and then the owner waits until each sender that was within by a gate that is shut has been
+//! without at least once. A sequentially consistent order stands between the two steps on either
+//! side: so a sender that the owner does not wait for finds its gate shut. A mark is never used
+//! again, so that an old pass does not open a gate that was given to another.
+//!
+//! A sender that is stopped within, as by a debugger, may stand there for ever. So the owner waits
+//! for a while, once: it remembers for which it has waited in vain, until they go on.
 //!
 //! All three can write anything here. A sender that does has the memory mapped anyway; an owner
 //! that does spoils its own; the daemon reads nothing that it depends on.
@@ -32,6 +36,9 @@ pub const GATES: u32 = 1536;
 /// microseconds; so only one that is stopped in the middle takes longer.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LINE: usize = 64;
+/// Behind the turn.
+const AT_GATE: usize = 4;
+const AT_MARK: usize = 8;
 const AT_GATES: usize = SENDERS as usize * LINE;
 const LEN: usize = AT_GATES + GATES as usize * 8;
 
@@ -39,6 +46,17 @@ const LEN: usize = AT_GATES + GATES as usize * 8;
 #[derive(Debug)]
 pub struct Gates {
     memory: Buffer,
+    /// Owner: those that it has waited for in vain.
+    stopped: Vec<Within>,
+}
+
+/// A sender that is within by a gate that is shut. When it has been without, its turn is another;
+/// and the mark is another sender's when that has its line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Within {
+    sender: u32,
+    turn: u32,
+    mark: u64,
 }
 
 impl Gates {
@@ -57,7 +75,7 @@ impl Gates {
     /// # Errors
     /// The file is none of sealed memory, or too short.
     pub fn open(file: BorrowedFd<'_>) -> Result<Gates, MapError> {
-        Ok(Gates { memory: Buffer::map(file, 0, LEN)? })
+        Ok(Gates { memory: Buffer::map(file, 0, LEN)?, stopped: Vec::new() })
     }
 
     /// Daemon: opens a gate for the pass with this mark, which is not zero.
@@ -91,7 +109,10 @@ impl Gates {
     /// If there is no such sender or gate.
     #[inline]
     pub fn enter(&self, sender: u32, gate: u32, mark: u64) -> bool {
-        let turn = self.turn(sender);
+        let (turn, (by, of)) = (self.turn(sender), self.way(sender));
+        // One who finds them set sees that the turn before them is over, too.
+        by.store(gate, Ordering::Release);
+        of.store(mark, Ordering::Release);
         turn.store(turn.load(Ordering::Relaxed) | 1, Ordering::SeqCst);
         let is_open = self.gate(gate).load(Ordering::SeqCst) == mark;
         if !is_open {
@@ -124,37 +145,79 @@ impl Gates {
         (0..GATES).for_each(|gate| self.shut(gate));
     }
 
-    /// Owner: waits until nobody is within by a gate that was shut before.
-    pub fn wait(&self) {
-        if !self.settle(PATIENCE) {
+    /// Owner: waits until nobody is within by a gate that was shut before. One that stands still
+    /// there is waited for once.
+    pub fn wait(&mut self) {
+        let in_vain = self.outwait(PATIENCE);
+        if in_vain > 0 {
             tracing::error!(
-                "another process of this user was stopped while it wrote this one’s memory, and \
-                 may write some bytes more when it goes on"
+                processes = in_vain,
+                "other processes of this user were stopped while they wrote this one’s memory, and \
+                 may write some bytes more when they go on"
             );
         }
     }
 
-    /// Owner: waits until each sender has been without once, for `timeout` at most. Returns
-    /// whether all were.
+    /// As [`Gates::wait`]; returns how many it has waited for in vain, and remembers them.
+    fn outwait(&mut self, patience: Duration) -> usize {
+        let within = self.within().into_iter();
+        let (mut stopped, mut left): (Vec<_>, _) = within.partition(|w| self.stopped.contains(w));
+        self.outlast(&mut left, patience);
+        stopped.extend(&left);
+        self.stopped = stopped;
+        left.len()
+    }
+
+    /// Owner: waits until each sender that is within by a gate that is shut has been without once,
+    /// for `timeout` at most. Returns whether all were.
     pub fn settle(&self, timeout: Duration) -> bool {
+        let mut left = self.within();
+        self.outlast(&mut left, timeout);
+        left.is_empty()
+    }
+
+    /// Waits until they have been without, for `timeout` at most; those that have not are left.
+    fn outlast(&self, left: &mut Vec<Within>, timeout: Duration) {
         let mut until = None;
-        (0..SENDERS).all(|sender| {
-            let turn = self.turn(sender);
-            let found = turn.load(Ordering::SeqCst);
-            while found % 2 == 1 && turn.load(Ordering::Acquire) == found {
-                if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + timeout) {
-                    return false;
-                }
-                std::thread::yield_now();
+        while !left.is_empty() {
+            if Instant::now() >= *until.get_or_insert_with(|| Instant::now() + timeout) {
+                return;
             }
-            true
-        })
+            std::thread::yield_now();
+            left.retain(|within| self.found(within.sender) == Some(*within));
+        }
+    }
+
+    fn within(&self) -> Vec<Within> {
+        (0..SENDERS).filter_map(|sender| self.found(sender)).collect()
+    }
+
+    /// The sender, if it is within by a gate that is shut.
+    fn found(&self, sender: u32) -> Option<Within> {
+        let turn = self.turn(sender).load(Ordering::SeqCst);
+        if turn.is_multiple_of(2) {
+            return None;
+        }
+        let (by, of) = self.way(sender);
+        let (gate, mark) = (by.load(Ordering::Acquire), of.load(Ordering::Acquire));
+        // Otherwise it has been without, and what was read may be of its next turn.
+        let stays = self.turn(sender).load(Ordering::Acquire) == turn;
+        let is_open = gate < GATES && mark != 0 && self.gate(gate).load(Ordering::SeqCst) == mark;
+        (stays && !is_open).then_some(Within { sender, turn, mark })
     }
 
     #[inline]
     fn turn(&self, sender: u32) -> &AtomicU32 {
         assert!(sender < SENDERS, "there are {SENDERS} senders");
         self.memory.word32(sender as usize * LINE).expect("a line is within the page")
+    }
+
+    /// The gate and the mark by which a sender went in.
+    #[inline]
+    fn way(&self, sender: u32) -> (&AtomicU32, &AtomicU64) {
+        let (line, within) = (sender as usize * LINE, "a line is within the page");
+        let gate = self.memory.word32(line + AT_GATE).expect(within);
+        (gate, self.memory.word(line + AT_MARK).expect(within))
     }
 
     #[inline]
@@ -203,6 +266,55 @@ mod tests {
         assert!(gates.enter(6, 0, 10) && !gates.settle(Duration::ZERO));
         gates.forget(6);
         assert!(gates.settle(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_that_is_within_by_an_open_gate_is_not_waited_for() {
+        let (gates, file) = Gates::create().unwrap();
+        let sender = Gates::open(file.as_fd()).unwrap();
+        gates.admit(0, 9);
+        gates.admit(1, 10);
+        assert!(sender.enter(5, 0, 9));
+        gates.shut(1);
+        assert!(gates.settle(Duration::ZERO), "it may be within");
+        gates.shut(0);
+        assert!(!gates.settle(Duration::ZERO));
+        gates.admit(0, 11);
+        assert!(!gates.settle(Duration::ZERO), "the gate is open for another");
+        sender.leave(5);
+        assert!(gates.settle(Duration::ZERO));
+    }
+
+    #[test]
+    fn one_that_stands_still_is_waited_for_once() {
+        let (mut gates, file) = Gates::create().unwrap();
+        let sender = Gates::open(file.as_fd()).unwrap();
+        gates.admit(0, 9);
+        assert!(sender.enter(5, 0, 9));
+        gates.shut(0);
+        assert_eq!(gates.outwait(Duration::ZERO), 1);
+        assert_eq!(gates.outwait(LONG), 0, "it stands where it stood");
+        // Others are waited for as ever, those behind it, too.
+        gates.admit(1, 10);
+        assert!(sender.enter(6, 1, 10) && sender.enter(7, 1, 10));
+        gates.shut(1);
+        assert_eq!(gates.outwait(Duration::ZERO), 2);
+        sender.leave(6);
+        sender.leave(7);
+        // And it, when it has gone on.
+        sender.leave(5);
+        gates.admit(0, 11);
+        assert!(sender.enter(5, 0, 11));
+        gates.shut(0);
+        assert_eq!(gates.outwait(Duration::ZERO), 1);
+        // Another one at the same place is another.
+        gates.forget(5);
+        gates.admit(0, 12);
+        assert!(sender.enter(5, 0, 12));
+        sender.leave(5);
+        assert!(sender.enter(5, 0, 12), "in a turn of the same number");
+        gates.shut(0);
+        assert_eq!(gates.outwait(Duration::ZERO), 1);
     }
 
     #[test]

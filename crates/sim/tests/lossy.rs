@@ -9,7 +9,7 @@ use remora_nic::kernel::Bound;
 use remora_nic::qp::{Congestion, Mtu, State};
 use remora_nic::queue::{Data, RemoteAddress, SendFlags, SendOp, SendRequest, Status};
 use remora_nic::wire::{Aeth, Dialect, Extensions, Leth, Op, Operation, Reth, Sack, Transport};
-use remora_nic::{Access, Config, Psn};
+use remora_nic::{Access, Psn};
 use remora_offload::kernel::ExecutorLimits;
 use remora_offload::kernel::builtin::hyperloglog::HyperLogLog;
 use remora_sim::endpoint::{ConnectOptions, Endpoint, QueueOptions, connect};

@@ -15,8 +15,8 @@
 //! All numbers are little-endian. The live word alone changes while a slot refers to the item, by
 //! one store of 8 bytes. Its stamp is the lowest 15 bits of the version, so that a reader who mixes
 //! the live word of one item with the rest of another finds out. It is TOUCHED once its expiry has
-//! changed: the version says nothing of whether that change is durable. From 8 on, an item is an object
-//! as the kernel `consistency` reads it.
+//! changed: the version says nothing of whether that change is durable. From 8 on, an item is an
+//! object as the kernel `consistency` reads it.
 //!
 //! A reader that has all of an item's bytes accepts it if [`Item::parse`] does and the key is the
 //! one wanted.

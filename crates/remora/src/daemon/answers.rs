@@ -9,7 +9,7 @@ use super::dma::Asker;
 use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
-use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, Lender, Lent, has_few_descriptors};
+use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, Lent, has_few_descriptors};
 use super::objects::{Ask, Kind};
 use super::policy::Rule;
 use super::server::Server;
@@ -201,8 +201,7 @@ impl Server {
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
         let Some(client) = self.clients.get(number) else { return Err(NO_SESSION.into()) };
         let (uid, pid) = (client.uid, client.living());
-        let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
-        let lender = Lender { pid, uid, may_lend_process_file };
+        let lender = self.policy.rule(uid).lender(uid, pid);
         let is_kept = self.held(number).is_some_and(|of| self.sessions[&of].keep != Keep::No);
         let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
         let file = file.and_then(|file| file.try_clone_to_owned().ok());

@@ -16,6 +16,7 @@
 //! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
+//! lend_files = true
 //!
 //! [users.alice.quotas]      # what one session may use; what is not said stays as it is
 //! arena_bytes = 268435456
@@ -35,7 +36,7 @@ use thiserror::Error;
 
 use remora_nic::{Rate, RateLimits};
 
-use super::lent::LOANS_MAX;
+use super::lent::{LOANS_MAX, Lender};
 use super::running::ALL_KERNELS;
 use super::shares::ALL_GROUPS;
 use crate::dma::Sizes;
@@ -71,6 +72,8 @@ pub(crate) struct Rule {
     pub(crate) keep_seconds: Option<u32>,
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
     pub(crate) lend_process_memory: bool,
+    /// The daemon reads and writes files that they lend, and the card stands meanwhile.
+    pub(crate) lend_files: bool,
     pub(crate) quotas: Quotas,
     /// Card memory that the user's programs have together.
     pub(crate) card_memory: Sizes,
@@ -149,6 +152,7 @@ struct Entry {
     kernel_memory_bytes: Option<u64>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
+    lend_files: Option<bool>,
     weight: Option<u16>,
     #[serde(default)]
     rates: Rates,
@@ -229,6 +233,7 @@ impl Rule {
             kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
             keep_seconds: None,
             lend_process_memory: false,
+            lend_files: false,
             quotas: Quotas::default(),
             card_memory: Sizes::default(),
             rates: RateLimits::default(),
@@ -249,6 +254,7 @@ impl Rule {
             kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
+            lend_files: entry.lend_files.unwrap_or(false),
             rates: entry.rates.limits(),
             weight: entry.weight.unwrap_or(1),
             card_memory: Sizes {
@@ -266,6 +272,12 @@ impl Rule {
                 others: others.unwrap_or(usual.others),
             },
         }
+    }
+
+    /// What a process of the user `uid`, whose rule this is, may lend; `None`: it has ended.
+    pub(super) fn lender(&self, uid: u32, pid: Option<i32>) -> Lender {
+        let (may_lend_process_file, may_lend_files) = (self.lend_process_memory, self.lend_files);
+        Lender { pid, uid, may_lend_process_file, may_lend_files }
     }
 
     /// What is granted of a wish to keep a session.
@@ -382,6 +394,7 @@ mod tests {
             lend_process_memory = true
             [users.4711]
             attach = false
+            lend_files = true
             [users.4712]
             keep_seconds = 60
             weight = 4
@@ -401,6 +414,7 @@ mod tests {
         assert_eq!(policy.rule(9999).kernel_memory_bytes, 9);
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
+        assert!(!policy.rule(0).lend_files && policy.rule(4711).lend_files);
         let rule = policy.rule(4712);
         assert_eq!((rule.quotas.regions, rule.quotas.others), (3, Quotas::default().others));
         assert_eq!((rule.quotas.loans, policy.rule(0).quotas.loans), (4, 1024));

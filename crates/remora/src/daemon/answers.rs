@@ -227,9 +227,9 @@ impl Server {
                 lent.close_file();
             }
             let amount = lent.quota_bytes();
-            if !is_last_way && let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
+            if !is_last_way && let Err(refusal) = room_for_bytes(engine, slot, amount) {
                 lent.give_back(memory);
-                return Err(format!("the session’s quota of {limit} bytes is used up"));
+                return Err(refusal);
             }
             Ok(engine.add_lent(slot, lent))
         });
@@ -404,6 +404,14 @@ fn room_for_loan(engine: &mut Engine, slot: u16) -> Result<(), Refusal> {
         return Err(format!("all {most} loans of memory of the session’s user are used up"));
     }
     Ok(())
+}
+
+/// May it lend so many bytes?
+fn room_for_bytes(engine: &mut Engine, slot: u16, bytes: u64) -> Result<(), Refusal> {
+    let of_session = engine.admits(slot, Ask::Lent(bytes));
+    of_session.map_err(|limit| format!("the session’s quota of {limit} bytes is used up"))?;
+    let of_user = engine.room_for_bytes(slot, bytes);
+    of_user.map_err(|limit| format!("the {limit} bytes of the session’s user are used up"))
 }
 
 /// Has the daemon room for another piece of memory?

@@ -370,6 +370,9 @@ fn room_for_module(driver: &mut Own, slot: u16, bytes: u64) -> Result<(), Refusa
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
     engine.admits(slot, Ask::Module(bytes)).map_err(|limit| {
         format!("the session’s quota of {limit} bytes of memory has no room for the module")
+    })?;
+    engine.room_for_bytes(slot, bytes).map_err(|limit| {
+        format!("the {limit} bytes of memory of the session’s user have no room for the module")
     })
 }
 

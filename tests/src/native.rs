@@ -1,11 +1,15 @@
 //! An end that uses the crate `remora`, in this process.
 
 use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use remora::daemon::{Server, ServerOptions};
+use remora::event::Event;
 use remora::nic::qp::{Mtu, QpAttr, State};
 use remora::nic::queue::{
     CompletionFlags, Data, RecvRequest, RemoteAddress, SendFlags, SendOp, SendRequest,
@@ -33,6 +37,43 @@ pub struct Native {
     handles: HashMap<IpAddr, AddressHandle>,
     listener: Option<Arc<Listener>>,
     begun: Option<Begun>,
+    /// Whose card the device's is, if it is not this process's own. It ends after the device.
+    _daemon: Option<Daemon>,
+}
+
+/// A daemon in a thread of this process.
+#[derive(Debug)]
+struct Daemon {
+    /// Where it listens, alone in a folder.
+    socket: PathBuf,
+    stop: Arc<Event>,
+    thread: Option<JoinHandle<io::Result<()>>>,
+}
+
+impl Daemon {
+    /// Shares the card of `device`.
+    fn start(device: Device) -> Daemon {
+        let folder = std::env::temp_dir().join(format!("remora-rxe-{}", std::process::id()));
+        std::fs::create_dir(&folder).expect("a folder for the daemon");
+        let socket = folder.join("nic.sock");
+        let options = ServerOptions { socket: Some(socket.clone()), ..ServerOptions::default() };
+        let mut server = Server::new(device, options).expect("a daemon");
+        let stop = Arc::new(Event::new().expect("an event"));
+        let told = Arc::clone(&stop);
+        let thread = Some(std::thread::spawn(move || server.run(&told)));
+        Daemon { socket, stop, thread }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop.notify().expect("an event");
+        let ended = self.thread.take().map(JoinHandle::join);
+        let is_well = ended.is_none_or(|ended| matches!(ended, Ok(Ok(()))));
+        assert!(is_well || std::thread::panicking(), "the daemon has failed");
+        let folder = self.socket.parent().expect("a folder of its own");
+        std::fs::remove_dir_all(folder).expect("nobody else removes it");
+    }
 }
 
 /// A call that was started and not finished, and the queue pair that it is about.
@@ -45,8 +86,17 @@ struct Begun {
 impl Native {
     /// Opens a device at `address`.
     pub fn open(address: IpAddr) -> Native {
-        let device = DeviceOptions::new().bind(address.to_string()).open();
-        let device = device.unwrap_or_else(|error| panic!("a device at {address}: {error}"));
+        Native::of(card(address), None)
+    }
+
+    /// Attaches to a daemon that has the card at `address`.
+    pub fn attach(address: IpAddr) -> Native {
+        let daemon = Daemon::start(card(address));
+        let device = DeviceOptions::new().attach(&daemon.socket).open();
+        Native::of(device.expect("a session"), Some(daemon))
+    }
+
+    fn of(device: Device, daemon: Option<Daemon>) -> Native {
         let pd = device.alloc_pd().expect("a protection domain");
         let cq = device.create_cq(4096).expect("a completion queue");
         let region = pd.alloc(REGION, Access::all()).expect("a region");
@@ -60,6 +110,7 @@ impl Native {
             handles: HashMap::new(),
             listener: None,
             begun: None,
+            _daemon: daemon,
         }
     }
 
@@ -88,6 +139,12 @@ impl Native {
     fn params(&self) -> ConnectionParams {
         ConnectionParams::new(self.device.info().mtu).max_rd_atomic(4).timeout(16)
     }
+}
+
+/// A card of this process at `address`.
+fn card(address: IpAddr) -> Device {
+    let device = DeviceOptions::new().embedded().bind(address.to_string()).open();
+    device.unwrap_or_else(|error| panic!("a device at {address}: {error}"))
 }
 
 fn remote(at: At) -> RemoteAddress {

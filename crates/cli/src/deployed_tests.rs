@@ -94,7 +94,8 @@ fn units_give_words_that_are_ours() {
     let unit = read("scripts/remora-store@.service");
     let given = values(&read("docs/cluster.md"), "REMORA_STORE_WORDS").concat();
     assert!(given.contains("--cluster"), "{given}");
-    for path in ["scripts/remora-store@.service", "scripts/remora-nic.service"] {
+    let cards = ["scripts/remora-nic.service", "scripts/remora-nic-user.service"];
+    for path in ["scripts/remora-store@.service"].into_iter().chain(cards) {
         let started = values(&read(path), "ExecStart").concat();
         let line = started.replace("/usr/bin/remora", "remora");
         assert!(line.starts_with("remora "), "{path}: {line}");

@@ -2,13 +2,19 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
+use support::nic::Daemon;
 use support::verbs::{free_port, installed, libraries, remora_run};
 use support::{Folder, Node, command, skips};
+
+/// The check of what shares the card.
+const CARD: &str = "shared card";
 
 fn doctor(args: &[&str]) -> std::process::Command {
     libraries();
@@ -111,6 +117,35 @@ fn settings_for_another_card_are_reported() {
     let (status, text) = check(&output, "GID");
     assert_eq!(status, "warn");
     assert!(text.contains("NCCL_IB_GID_INDEX=9"), "{text}");
+}
+
+#[test]
+fn a_daemon_that_shares_the_card_is_told() {
+    let daemon = Daemon::start();
+    let look = |nic: &OsStr| check(&doctor(&[]).env("REMORA_NIC", nic).output().unwrap(), CARD);
+    let (status, text) = look(daemon.folder.path("nic.sock").as_os_str());
+    assert_eq!(status, "ok", "{text}");
+    assert!(text.contains("a daemon serves the card at 127."), "{text}");
+    let none = daemon.folder.path("none.sock");
+    let (status, text) = look(none.as_os_str());
+    assert_eq!(status, "fail", "{text}");
+    assert!(text.contains("none.sock") && text.contains("unset REMORA_NIC"), "{text}");
+}
+
+#[test]
+fn a_card_of_its_own_is_no_fault() {
+    let off = doctor(&[]).env("REMORA_NIC", "off").output().unwrap();
+    let (status, text) = check(&off, CARD);
+    assert!(status == "note" && text.contains("REMORA_NIC=off"), "{status}: {text}");
+    if Path::new("/run/remora/nic.sock").exists() {
+        return skips::lacks("this machine has a daemon at the usual place");
+    }
+    // The usual places: a folder of this user's, and the machine's.
+    let folder = Folder::new();
+    let mut usual = doctor(&[]);
+    usual.env_remove("REMORA_NIC").env("XDG_RUNTIME_DIR", folder.path(""));
+    let (status, text) = check(&usual.output().unwrap(), CARD);
+    assert!(status == "note" && text.contains("no daemon"), "{status}: {text}");
 }
 
 /// The output in a network namespace that `prepare` has set up; `None` if the test cannot make one.

@@ -24,16 +24,25 @@ impl Units {
         Units(folder)
     }
 
-    /// What systemd says of them.
+    /// What systemd says of them: the machine's, and those of users, by their managers' rules.
     fn judge(&self) -> String {
+        let files = units().into_iter().map(|path| self.0.join(path.file_name().unwrap()));
+        let (of_users, of_machine): (Vec<_>, Vec<_>) = files.partition(|path| is_of_users(path));
+        [("--system", of_machine), ("--user", of_users)].map(|of| self.judge_those(of)).join("")
+    }
+
+    fn judge_those(&self, (whose, files): (&str, Vec<PathBuf>)) -> String {
         let mut command = Command::new("systemd-analyze");
-        command.arg("verify").env("SYSTEMD_PAGER", "");
-        command.args(units().iter().map(|path| self.0.join(path.file_name().unwrap())));
+        command.args([whose, "verify"]).args(files).env("SYSTEMD_PAGER", "");
+        // A user's manager has such a folder.
+        command.env("XDG_RUNTIME_DIR", &self.0);
         let output = command.output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         // (It reads the machine's units, too, and says what it thinks of them.)
         let said = String::from_utf8_lossy(&said).into_owned();
-        said.lines().filter(|line| line.contains("remora-")).collect::<Vec<_>>().join("\n")
+        said.lines()
+            .filter(|line| line.contains("remora-"))
+            .fold(String::new(), |all, line| all + line + "\n")
     }
 }
 
@@ -41,6 +50,11 @@ impl Drop for Units {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Is it a unit of a user's manager?
+fn is_of_users(path: &Path) -> bool {
+    path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with("-user"))
 }
 
 /// The units of this project.
@@ -59,12 +73,13 @@ fn systemd_takes_the_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         return skips::lacks("this machine has no systemd-analyze");
     }
-    assert_eq!(units().len(), 3);
+    assert_eq!(units().len(), 4);
+    assert_eq!(units().iter().filter(|path| is_of_users(path)).count(), 1);
     let said = Units::new("as-they-are", str::to_owned).judge();
     assert_eq!(said, "");
     // It would have said so.
     let said = Units::new("unknown", |text| text.replace("LimitNOFILE", "LimitFiles")).judge();
-    assert_eq!(said.matches("LimitFiles").count(), 2, "{said}");
+    assert_eq!(said.matches("LimitFiles").count(), 3, "{said}");
     let said = Units::new("no-words", |text| text.replace("Restart=", "Restart=now and ")).judge();
-    assert_eq!(said.matches("now and ").count(), 2, "{said}");
+    assert_eq!(said.matches("now and ").count(), 3, "{said}");
 }

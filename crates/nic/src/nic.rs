@@ -452,9 +452,10 @@ impl Nic {
     ///
     /// # Errors
     /// [`ModifyQpError::UnknownQp`] if there is no such queue pair, [`ModifyQpError::Range`] if a
-    /// value is out of range. By the table: [`ModifyQpError::Transition`] if the state cannot
-    /// follow the current one, [`ModifyQpError::Missing`] if `attr` lacks what the transition
-    /// needs, [`ModifyQpError::Extra`] if it has what the transition does not take.
+    /// value is out of range, [`ModifyQpError::PrivilegedQkey`] if the Q_Key has its top bit set.
+    /// By the table: [`ModifyQpError::Transition`] if the state cannot follow the current one,
+    /// [`ModifyQpError::Missing`] if `attr` lacks what the transition needs,
+    /// [`ModifyQpError::Extra`] if it has what the transition does not take.
     pub fn modify_qp(
         &mut self,
         now: Time,

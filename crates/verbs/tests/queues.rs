@@ -9,7 +9,7 @@ use std::ptr::{self, with_exposed_provenance_mut};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use card::{Card, done, init, next, post_recv, post_send, send_wr, to_state, write_target};
+use card::{Card, done, init, modify, next, post_recv, post_send, send_wr, to_state, write_target};
 use remora_verbs::abi::*;
 use remora_verbs::ibverbs::{ah, async_event, channel, cq, cq_ex, pd, poll, qp, recv, srq, xrc};
 
@@ -315,6 +315,18 @@ fn datagrams_say_where_they_come_from() {
     let mut nowhere = send_wr(3, IBV_WR_SEND, &mut sges);
     nowhere.wr.ud = ibv_send_wr_wr_ud { ah: ptr::null_mut(), remote_qpn: to, remote_qkey: 0 };
     assert_eq!(post_send(qps[0], &mut nowhere), Err((libc::EINVAL, 3)));
+}
+
+/// As Linux says it to programs without rights to the network.
+#[test]
+fn a_privileged_key_is_not_permitted() {
+    let card = Card::open();
+    let qp = card.datagram_qp(card.cq(ptr::null_mut()));
+    let mut attr = ibv_qp_attr::zeroed();
+    (attr.qp_state, attr.qkey) = (IBV_QPS_RTS, 0x8001_0000);
+    assert_eq!(modify(qp, &mut attr, IBV_QP_QKEY), Err(libc::EPERM));
+    attr.qkey = 0x7fff_ffff;
+    assert_eq!(modify(qp, &mut attr, IBV_QP_QKEY), Ok(()));
 }
 
 #[test]

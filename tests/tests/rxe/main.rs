@@ -58,20 +58,31 @@ struct Two<'w> {
 enum Over<'a> {
     /// The crate `remora`.
     Crate,
+    /// The crate, on the card of a daemon.
+    Daemon,
     /// The C program, on the libibverbs and librdmacm of a folder.
     Library(&'a Path),
 }
 
 impl Over<'_> {
-    /// The links on which a case is run. The library uses the same card as the crate, with which
-    /// every link is tested; only addresses are the library's own work. The slowest case only waits
-    /// for the card's timers.
+    /// The links on which a case is run. The library and a daemon use the same card as the crate,
+    /// with which every link is tested; only addresses are the library's own work. The slowest case
+    /// only waits for the card's timers.
     fn links(self, name: &str, links: &'static [Link]) -> &'static [Link] {
         match self {
             Over::Crate => links,
-            Over::Library(_) if name == "connecting with loss" => &[],
+            _ if name == "connecting with loss" => &[],
             Over::Library(_) if links.contains(&SIX) => &[PLAIN, SIX],
-            Over::Library(_) => &[PLAIN],
+            Over::Library(_) | Over::Daemon => &[PLAIN],
+        }
+    }
+
+    /// What the names of cases say of it.
+    fn words(self) -> &'static str {
+        match self {
+            Over::Crate => "",
+            Over::Daemon => ", by a daemon",
+            Over::Library(_) => ", by libibverbs",
         }
     }
 }
@@ -154,6 +165,7 @@ impl World {
         let address = if v6 { IpAddr::from(HOST_V6) } else { HOST_V4.into() };
         match over {
             Over::Crate => Box::new(Native::open(address)),
+            Over::Daemon => Box::new(Native::attach(address)),
             Over::Library(folder) => {
                 let mut command = self.with_library(folder, address);
                 command.arg(self.image.join("verbs_peer"));
@@ -228,9 +240,9 @@ fn run(world: &mut World, words: &[String]) -> (usize, Vec<String>) {
         }
     };
     let library = world.library.clone();
-    let overs = [Some(Over::Crate), library.as_deref().map(Over::Library)];
-    for over in overs.into_iter().flatten() {
-        let by = if over == Over::Crate { "" } else { ", by libibverbs" };
+    let by_library = library.as_deref().map(Over::Library);
+    for over in [Over::Crate, Over::Daemon].into_iter().chain(by_library) {
+        let by = over.words();
         for link_mtu in [JUMBO, USUAL] {
             for (name, case, links) in CASES {
                 let links = over.links(name, links).iter();

@@ -18,7 +18,8 @@ use super::{Cm, CmEvent, ConnId};
 use crate::wire::Dialect;
 use crate::{Psn, Time};
 
-/// A connection to ask a peer for. Numbers wider than their field are cut to it.
+/// A connection to ask a peer for. Numbers wider than their field are cut to it, but the queue
+/// pair's: see [`WideNumber`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectRequest<'a> {
@@ -87,7 +88,8 @@ impl ConnectRequest<'_> {
     }
 }
 
-/// The passive side's answer. Numbers wider than their field are cut to it.
+/// The passive side's answer. Numbers wider than their field are cut to it, but the queue pair's:
+/// see [`WideNumber`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct AcceptParams<'a> {
@@ -111,6 +113,20 @@ pub struct AcceptParams<'a> {
     pub private_data: &'a [u8],
 }
 
+/// A number that is no queue pair's, since those have 24 bits. Messages have no more room, and cut
+/// to that it would be the number of another queue pair, whose connections the peer would end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[error("{0:#x} is no number of a queue pair, which has 24 bits")]
+pub struct WideNumber(pub u32);
+
+impl WideNumber {
+    /// Refuses what is wider than 24 bits.
+    pub(super) fn refuse(qpn: u32) -> Result<(), WideNumber> {
+        if qpn >> 24 == 0 { Ok(()) } else { Err(WideNumber(qpn)) }
+    }
+}
+
 /// Why a request for a connection cannot be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -127,6 +143,9 @@ pub enum ConnectError {
     /// There are no reliable datagrams.
     #[error("cannot connect {0:?} queue pairs")]
     Transport(TransportService),
+    /// The queue pair's number is none.
+    #[error(transparent)]
+    QpNumber(#[from] WideNumber),
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
@@ -145,6 +164,9 @@ pub enum CommandError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
+    /// The queue pair's number is none.
+    #[error(transparent)]
+    QpNumber(#[from] WideNumber),
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
@@ -157,7 +179,8 @@ impl Cm {
     ///
     /// # Errors
     /// [`ConnectError::PathMtu`] if the path MTU is not 1 to 5; [`ConnectError::Transport`] for
-    /// reliable datagrams; [`ConnectError::PrivateData`] if the private data is too long;
+    /// reliable datagrams; [`ConnectError::QpNumber`] if the queue pair's number is wider than 24
+    /// bits; [`ConnectError::PrivateData`] if the private data is too long;
     /// [`ConnectError::TooManyConnections`] if there are as many as [`CmConfig`](super::CmConfig)
     /// allows, and the caller has destroyed none of them.
     pub fn connect(
@@ -181,6 +204,7 @@ impl Cm {
         if request.transport == TransportService::Rd {
             return Err(ConnectError::Transport(request.transport));
         }
+        WideNumber::refuse(request.local_qpn)?;
         let data = self.request_data(request)?;
         if !self.make_room(now) {
             return Err(ConnectError::TooManyConnections);
@@ -191,7 +215,7 @@ impl Cm {
             Beginning {
                 side: Side::Active,
                 peer: request.remote,
-                local_qpn: low_24(request.local_qpn),
+                local_qpn: request.local_qpn,
                 transaction_id: self.rng.next_u64(),
                 wait: answer_time(self.config.response_timeout, request.ack_timeout),
                 max_retries: self.config.max_retries,
@@ -264,6 +288,7 @@ impl Cm {
     /// [`crate::Nic::accept`].
     ///
     /// # Errors
+    /// [`CommandError::QpNumber`] if the queue pair's number is wider than 24 bits;
     /// [`CommandError::PrivateData`] if the private data is longer than [`Rep::PRIVATE_DATA`];
     /// [`CommandError::UnknownConnection`] if there is no connection with this id, or the caller
     /// has destroyed it; [`CommandError::WrongState`] if no request waits to be accepted.
@@ -285,10 +310,11 @@ impl Cm {
         params: &AcceptParams<'_>,
         speaks: Dialect,
     ) -> Result<(), CommandError> {
+        WideNumber::refuse(params.qpn)?;
         let private_data = private_data(params.private_data)?;
         self.command(now, conn, Input::Accept)?;
         let Some(connection) = self.connections.get_mut(&conn.0) else { return Ok(()) };
-        connection.local_qpn = low_24(params.qpn);
+        connection.local_qpn = params.qpn;
         connection.dialect &= speaks;
         if let Side::Passive(listener) = connection.side {
             self.listeners.accept(listener, connection.peer, now, conn.0);
@@ -509,8 +535,4 @@ impl Cm {
         let (local_comm_id, remote_comm_id) = self.ids(id);
         self.say(id, Drep { local_comm_id, remote_comm_id, private_data });
     }
-}
-
-fn low_24(qpn: u32) -> u32 {
-    qpn & 0x00ff_ffff
 }

@@ -60,7 +60,7 @@ use std::collections::{BTreeSet, VecDeque};
 use rand_chacha::ChaCha8Rng;
 use rand_core::{Rng, SeedableRng};
 
-pub use command::{AcceptParams, CommandError, ConnectError, ConnectRequest};
+pub use command::{AcceptParams, CommandError, ConnectError, ConnectRequest, WideNumber};
 pub use config::CmConfig;
 pub use connection::ConnId;
 pub use counters::CmCounters;

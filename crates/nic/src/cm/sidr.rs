@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use rand_core::Rng;
 
+use super::command::WideNumber;
 use super::message::{INFO_LEN, Message, SidrRep, SidrReq, SidrStatus, TooLong, private_data};
 use super::receive::{Admission, answer_time, who_asks};
 use super::resolution::{Entry, SidrId, Stage};
@@ -38,7 +39,7 @@ pub struct ResolveRequest<'a> {
 pub struct SidrAnswer<'a> {
     /// Success, or why not.
     pub status: SidrStatus,
-    /// The queue pair that speaks for the service.
+    /// The queue pair that speaks for the service; 0 if there is none.
     pub qpn: u32,
     /// The queue key to send with.
     pub qkey: u32,
@@ -71,6 +72,9 @@ pub enum SidrError {
     /// The private data does not fit.
     #[error(transparent)]
     PrivateData(#[from] TooLong),
+    /// The queue pair's number is none.
+    #[error(transparent)]
+    QpNumber(#[from] WideNumber),
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
@@ -115,6 +119,7 @@ impl Cm {
     /// Answers a peer's resolution.
     ///
     /// # Errors
+    /// [`SidrError::QpNumber`] if the queue pair's number is wider than 24 bits;
     /// [`SidrError::PrivateData`] if the private data is longer than [`SidrRep::PRIVATE_DATA`];
     /// [`SidrError::Unknown`] if no resolution of a peer with this id waits for an answer any more.
     pub fn sidr_reply(
@@ -123,6 +128,7 @@ impl Cm {
         sidr: SidrId,
         answer: &SidrAnswer<'_>,
     ) -> Result<(), SidrError> {
+        WideNumber::refuse(answer.qpn)?;
         let private_data = private_data(answer.private_data)?;
         let entry = self.resolutions.entries.get_mut(&sidr.0).ok_or(SidrError::Unknown)?;
         let Stage::Asked { request_id } = entry.stage else { return Err(SidrError::Unknown) };

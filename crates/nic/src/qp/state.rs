@@ -111,7 +111,8 @@ pub struct QpAttr {
     pub state: Option<State>,
     /// What peers may do through this queue pair.
     pub access: Option<Access>,
-    /// The key that datagrams to this queue pair must carry.
+    /// The key that datagrams to this queue pair must carry. Its top bit is not set: such keys are
+    /// privileged, like that of queue pair 1 ([`crate::cm::mad::CM_QKEY`]).
     pub qkey: Option<u32>,
     /// The path to the peer.
     pub path: Option<Path>,
@@ -203,6 +204,9 @@ pub enum ModifyQpError {
     /// A value is out of range.
     #[error("{0} is out of range")]
     Range(#[cfg_attr(feature = "serde", serde(deserialize_with = "by_name"))] Name),
+    /// The Q_Key is one of those that no program may send with.
+    #[error("the Q_Key {0:#x} is privileged: its top bit is set")]
+    PrivilegedQkey(u32),
     /// The card is another process's, and that process has ended.
     #[error("the process that has the card has ended: attach again")]
     Gone,
@@ -244,6 +248,11 @@ impl QpAttr {
         within(self.timeout, 31, "timeout")?;
         within(self.retry_cnt, 7, "retry_cnt")?;
         within(self.rnr_retry, 7, "rnr_retry")?;
+        // With such a key a program would speak for queue pair 1, which has all programs'
+        // connections.
+        if let Some(qkey) = self.qkey.filter(|qkey| qkey >> 31 == 1) {
+            return Err(ModifyQpError::PrivilegedQkey(qkey));
+        }
         match self.dest_qp {
             Some(qpn) if qpn > 0xFF_FFFF => Err(ModifyQpError::Range("dest_qp")),
             _ => Ok(()),
@@ -443,6 +452,19 @@ mod tests {
         );
         let attr = QpAttr { retry_cnt: Some(8), ..QpAttr::default() };
         assert_eq!(check(Service::Rc, State::Rts, &attr), Err(ModifyQpError::Range("retry_cnt")));
+    }
+
+    #[test]
+    fn a_key_for_queue_pair_1_is_nobodys_own() {
+        let to = |qkey| QpAttr { state: Some(State::Init), qkey: Some(qkey), ..QpAttr::default() };
+        for qkey in [crate::cm::mad::CM_QKEY, 1 << 31, u32::MAX] {
+            let refused = check(Service::Ud, State::Reset, &to(qkey));
+            assert_eq!(refused, Err(ModifyQpError::PrivilegedQkey(qkey)));
+            let changed = QpAttr { qkey: Some(qkey), ..QpAttr::default() };
+            let refused = check(Service::Ud, State::Rts, &changed);
+            assert_eq!(refused, Err(ModifyQpError::PrivilegedQkey(qkey)));
+        }
+        assert_eq!(check(Service::Ud, State::Reset, &to(u32::MAX >> 1)), Ok(State::Init));
     }
 
     #[test]

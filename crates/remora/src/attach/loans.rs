@@ -13,7 +13,7 @@ use remora_nic::{Access, RegMrError};
 
 use super::convert::{convert, is_mapped};
 use super::session::Session;
-use super::ways::{Way, Ways};
+use super::ways::{Owner, Way, Ways};
 use crate::commands::{Bytes, Place};
 use crate::memory::{Buffer, memfd};
 use crate::message::Loan;
@@ -38,7 +38,8 @@ pub(super) struct Loans {
     refused: Option<u64>,
     /// The session outlives this process, and so must its memory.
     is_kept: bool,
-    /// The program was told that some memory of a kept session ends with it.
+    /// The program was told that some memory of a kept session ends with it, or that some is out of
+    /// the daemon's reach.
     has_warned: bool,
     /// By which others write and read what is in memory files themselves.
     gates: Shared,
@@ -202,14 +203,14 @@ impl Loans {
         let place = match bytes.place {
             Place::Process(addr) => {
                 self.forget_unmapped(session);
-                let ways = self.ways.of(access, self.is_kept, session.is_of_other_user());
+                let ways = self.ways.of(access, self.is_kept, session.owner());
                 match self.shared(arena, addr, bytes.len) {
                     Some(place) => place,
                     None => self.by(session, arena, (addr, bytes.len), &ways)?,
                 }
             }
             Place::Checked(addr) => {
-                let mut ways = self.ways.of(Access::empty(), false, session.is_of_other_user());
+                let mut ways = self.ways.of(Access::empty(), false, session.owner());
                 // What need not be mapped cannot be converted.
                 ways.retain(|way| *way != Way::Convert);
                 self.by(session, arena, (addr, bytes.len), &ways)?
@@ -322,7 +323,17 @@ impl Loans {
                 return Ok(place);
             }
         }
-        Err(if session.over().is_some() { RegMrError::Gone } else { RegMrError::Place })
+        if session.over().is_some() {
+            return Err(RegMrError::Gone);
+        }
+        if session.owner() == Owner::Other && !std::mem::replace(&mut self.has_warned, true) {
+            tracing::warn!(
+                "the card’s process, which is another user’s, does not reach memory that cannot be \
+                 shared with it; REMORA_MEMORY=convert,proc_mem lets it read and write all memory \
+                 of this process, if its policy says lend_process_memory"
+            );
+        }
+        Err(RegMrError::Place)
     }
 }
 

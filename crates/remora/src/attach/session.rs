@@ -11,6 +11,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use super::ivshmem::{Doorbell, Mail};
+use super::ways::Owner;
 use crate::clock::Clock;
 use crate::commands::{Command, Wire};
 use crate::event::never;
@@ -243,11 +244,14 @@ impl Session {
         Some(peer.pid.as_raw_nonzero().get())
     }
 
-    /// Is the daemon of another user than this process?
-    pub(crate) fn is_of_other_user(&self) -> bool {
-        let Line::Socket(socket) = &self.line else { return false };
-        let peer = rustix::net::sockopt::socket_peercred(socket);
-        peer.is_ok_and(|peer| peer.uid != rustix::process::geteuid())
+    /// Whose the daemon is.
+    pub(crate) fn owner(&self) -> Owner {
+        let Line::Socket(socket) = &self.line else { return Owner::Same };
+        match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(peer) if peer.uid == rustix::process::geteuid() => Owner::Same,
+            Ok(peer) if peer.uid.is_root() => Owner::Root,
+            _ => Owner::Other,
+        }
     }
 
     /// Why the session is over, if it is.

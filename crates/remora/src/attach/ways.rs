@@ -21,6 +21,17 @@ pub(crate) enum Way {
     ProcMem,
 }
 
+/// Whose the process is that has the card.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Owner {
+    /// This process's user, or the card is in another system.
+    Same,
+    /// Root, from whom nothing is hidden.
+    Root,
+    /// Anybody else.
+    Other,
+}
+
 /// The ways that were asked for, if any were.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Ways(Option<Vec<Way>>);
@@ -60,11 +71,13 @@ impl Ways {
 
     /// The ways for a region, the best first. Where nothing was asked for, memory is converted if
     /// peers may use atomics on it, or if it is to outlive the program. A daemon of another user
-    /// (`is_others`) may not use `process_vm`, and `/proc/mem` only if its policy says so.
-    pub(super) fn of(&self, access: Access, is_kept: bool, is_others: bool) -> Vec<Way> {
+    /// may not use `process_vm`, and `/proc/mem` only if its policy says so. By that it can read
+    /// and write all of this process, which only root may without being asked.
+    pub(super) fn of(&self, access: Access, is_kept: bool, owner: Owner) -> Vec<Way> {
         match &self.0 {
             Some(ways) => ways.clone(),
-            None if is_others => vec![Way::Convert, Way::ProcMem],
+            None if owner == Owner::Other => vec![Way::Convert],
+            None if owner == Owner::Root => vec![Way::Convert, Way::ProcMem],
             None if is_kept || access.contains(Access::REMOTE_ATOMIC) => {
                 vec![Way::Convert, Way::ProcessVm]
             }
@@ -80,16 +93,30 @@ mod tests {
     #[test]
     fn ways_are_tried_in_the_order_in_which_they_are_named() {
         let ways: Ways = "proc_mem, convert".parse().unwrap();
-        assert_eq!(ways.of(Access::empty(), false, true), [Way::ProcMem, Way::Convert]);
+        for owner in [Owner::Same, Owner::Root, Owner::Other] {
+            let named = ways.of(Access::empty(), false, owner);
+            assert_eq!(named, [Way::ProcMem, Way::Convert]);
+        }
         assert_eq!("mmap".parse::<Ways>(), Err(UnknownWay("mmap".into())));
         assert!("".parse::<Ways>().is_err());
         let usual = Ways::default();
-        assert_eq!(usual.of(Access::REMOTE_READ, false, false), [Way::ProcessVm]);
-        let others = usual.of(Access::REMOTE_READ, false, true);
-        assert_eq!(others, [Way::Convert, Way::ProcMem], "such a daemon refuses process_vm");
+        assert_eq!(usual.of(Access::REMOTE_READ, false, Owner::Same), [Way::ProcessVm]);
+        let roots = usual.of(Access::REMOTE_READ, false, Owner::Root);
+        assert_eq!(roots, [Way::Convert, Way::ProcMem], "such a daemon refuses process_vm");
         for (access, is_kept) in [(Access::REMOTE_ATOMIC, false), (Access::empty(), true)] {
-            assert_eq!(usual.of(access, is_kept, false), [Way::Convert, Way::ProcessVm]);
-            assert_eq!(usual.of(access, is_kept, true), [Way::Convert, Way::ProcMem]);
+            assert_eq!(usual.of(access, is_kept, Owner::Same), [Way::Convert, Way::ProcessVm]);
+            assert_eq!(usual.of(access, is_kept, Owner::Root), [Way::Convert, Way::ProcMem]);
+        }
+    }
+
+    /// By `/proc/mem` it would have all of the program's memory.
+    #[test]
+    fn a_daemon_of_another_user_is_let_at_nothing_but_the_region() {
+        let usual = Ways::default();
+        for access in [Access::REMOTE_READ, Access::REMOTE_ATOMIC] {
+            for is_kept in [false, true] {
+                assert_eq!(usual.of(access, is_kept, Owner::Other), [Way::Convert]);
+            }
         }
     }
 }

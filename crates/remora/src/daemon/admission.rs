@@ -304,7 +304,8 @@ fn gather(driver: &mut Own, slot: u16, is_guest: bool) -> Result<Gathered, Refus
 /// Gives a session its share of the card, and holds it to its rates.
 pub(super) fn share(driver: &mut Own, slot: u16, (uid, rule): (u32, &Rule)) {
     if let Some(of) = driver.engine.as_deref_mut().and_then(|engine| engine.session(slot)) {
-        of.user = User { uid, loans: rule.loans, groups: rule.groups, kernels: rule.kernels };
+        let Rule { loans, groups, kernels, memory_bytes, .. } = *rule;
+        of.user = User { uid, loans, groups, kernels, memory_bytes };
     }
     let (client, now) = (client_of(slot), driver.now());
     driver.nic.set_client_weight(client, rule.weight);

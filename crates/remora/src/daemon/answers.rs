@@ -9,7 +9,7 @@ use super::dma::Asker;
 use super::engine::{Engine, zeroed};
 use super::fd_store::Part;
 use super::guarded::Guarded;
-use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, Lender, Lent, has_few_descriptors};
+use super::lent::{FEW_DESCRIPTORS, LOANS_MAX, Lent, has_few_descriptors};
 use super::objects::{Ask, Kind};
 use super::policy::Rule;
 use super::server::Server;
@@ -203,8 +203,7 @@ impl Server {
     fn lend(&mut self, number: u32, loan: Loan, with: Vec<OwnedFd>) -> Result<u32, Refusal> {
         let Some(client) = self.clients.get(number) else { return Err(NO_SESSION.into()) };
         let (uid, pid) = (client.uid, client.living());
-        let may_lend_process_file = self.policy.rule(uid).lend_process_memory;
-        let lender = Lender { pid, uid, may_lend_process_file };
+        let lender = self.policy.rule(uid).lender(uid, pid);
         let is_kept = self.held(number).is_some_and(|of| self.sessions[&of].keep != Keep::No);
         let file = with.first().map(AsFd::as_fd).filter(|_| self.store.is_some());
         let file = file.and_then(|file| file.try_clone_to_owned().ok());
@@ -230,9 +229,9 @@ impl Server {
                 lent.close_file();
             }
             let amount = lent.quota_bytes();
-            if !is_last_way && let Err(limit) = engine.admits(slot, Ask::Lent(amount)) {
+            if !is_last_way && let Err(refusal) = room_for_bytes(engine, slot, amount) {
                 lent.give_back(memory);
-                return Err(format!("the session’s quota of {limit} bytes is used up"));
+                return Err(refusal);
             }
             Ok(engine.add_lent(slot, lent))
         });
@@ -407,6 +406,14 @@ fn room_for_loan(engine: &mut Engine, slot: u16) -> Result<(), Refusal> {
         return Err(format!("all {most} loans of memory of the session’s user are used up"));
     }
     Ok(())
+}
+
+/// May it lend so many bytes?
+fn room_for_bytes(engine: &mut Engine, slot: u16, bytes: u64) -> Result<(), Refusal> {
+    let of_session = engine.admits(slot, Ask::Lent(bytes));
+    of_session.map_err(|limit| format!("the session’s quota of {limit} bytes is used up"))?;
+    let of_user = engine.room_for_bytes(slot, bytes);
+    of_user.map_err(|limit| format!("the {limit} bytes of the session’s user are used up"))
 }
 
 /// Has the daemon room for another piece of memory?

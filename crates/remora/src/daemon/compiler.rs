@@ -60,16 +60,53 @@ type Done = (Customer, Result<Compiled, Refusal>);
 #[derive(Debug)]
 pub(super) struct Compiler {
     loader: Loader,
-    pub(super) waiting: VecDeque<Job>,
+    pub(super) waiting: Turns,
     /// What another daemon has left. It takes turns with what clients wait for, so that neither
     /// holds the other up for long.
-    pub(super) left: VecDeque<Job>,
+    pub(super) left: Turns,
     is_turn_of_left: bool,
     pub(super) is_busy: bool,
     sender: Sender<Done>,
     pub(super) done: Receiver<Done>,
     /// Notified when something is done.
     pub(super) event: Arc<Event>,
+}
+
+/// Jobs of users who take turns, so that none waits for all that another one wants.
+#[derive(Debug, Default)]
+pub(super) struct Turns(VecDeque<(u32, VecDeque<Job>)>);
+
+impl Turns {
+    /// Adds a job of user `uid`'s, behind that user's others.
+    pub(super) fn add(&mut self, uid: u32, job: Job) {
+        match self.0.iter_mut().find(|(of, _)| *of == uid) {
+            Some((_, jobs)) => jobs.push_back(job),
+            None => self.0.push_back((uid, [job].into())),
+        }
+    }
+
+    /// The first job of the user whose turn it is.
+    fn next(&mut self) -> Option<Job> {
+        let (uid, mut jobs) = self.0.pop_front()?;
+        let job = jobs.pop_front();
+        if !jobs.is_empty() {
+            self.0.push_back((uid, jobs));
+        }
+        job
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.0.iter().flat_map(|(_, jobs)| jobs)
+    }
+
+    fn retain(&mut self, stays: impl Fn(&Job) -> bool) {
+        self.0.iter_mut().for_each(|(_, jobs)| jobs.retain(&stays));
+        self.0.retain(|(_, jobs)| !jobs.is_empty());
+    }
 }
 
 impl std::fmt::Debug for Job {
@@ -82,7 +119,7 @@ impl Compiler {
     pub(super) fn new(loader: Loader) -> io::Result<Compiler> {
         let (sender, done) = mpsc::channel();
         let event = Arc::new(Event::new()?);
-        let (waiting, left) = (VecDeque::new(), VecDeque::new());
+        let (waiting, left) = (Turns::default(), Turns::default());
         let (is_turn_of_left, is_busy) = (false, false);
         Ok(Compiler { loader, waiting, left, is_turn_of_left, is_busy, sender, done, event })
     }
@@ -120,7 +157,7 @@ impl Compiler {
     fn next(&mut self) -> Option<Job> {
         let of_left = self.is_turn_of_left && !self.left.is_empty() || self.waiting.is_empty();
         self.is_turn_of_left = !of_left;
-        if of_left { self.left.pop_front() } else { self.waiting.pop_front() }
+        if of_left { self.left.next() } else { self.waiting.next() }
     }
 }
 
@@ -179,34 +216,50 @@ mod tests {
         Arc::new(MemoryShare::new(0))
     }
 
-    #[test]
-    fn modules_of_clients_and_those_that_are_left_take_turns() {
-        let mut compiler = Compiler::new(no_loader).unwrap();
-        let job = |customer| {
-            let source = Source::Sent(KernelRequest::List(0), Vec::new());
-            Job { customer, source, share: share() }
-        };
-        compiler.left.extend((0..3).map(|n| job(Customer::Restored(n, Part::Kernel(0, 0)))));
-        compiler.waiting.extend((0..4).map(|n| job(Customer::Client(n))));
-        let order: String = std::iter::from_fn(|| compiler.next())
+    fn job(customer: Customer) -> Job {
+        let source = Source::Sent(KernelRequest::List(0), Vec::new());
+        Job { customer, source, share: share() }
+    }
+
+    /// Whose jobs come one after the other.
+    fn order(compiler: &mut Compiler) -> String {
+        std::iter::from_fn(|| compiler.next())
             .map(|job| match job.customer {
                 Customer::Client(n) => format!("c{n} "),
                 Customer::Restored(n, _) => format!("l{n} "),
             })
-            .collect();
-        assert_eq!(order, "c0 l0 c1 l1 c2 l2 c3 ");
+            .collect()
+    }
+
+    #[test]
+    fn modules_of_clients_and_those_that_are_left_take_turns() {
+        let mut compiler = Compiler::new(no_loader).unwrap();
+        for n in 0..3 {
+            compiler.left.add(7, job(Customer::Restored(n, Part::Kernel(0, 0))));
+        }
+        (0..4).for_each(|n| compiler.waiting.add(7, job(Customer::Client(n))));
+        assert_eq!(order(&mut compiler), "c0 l0 c1 l1 c2 l2 c3 ");
+    }
+
+    #[test]
+    fn users_take_turns_however_much_one_of_them_wants() {
+        let mut compiler = Compiler::new(no_loader).unwrap();
+        let jobs = [(7, 0), (7, 1), (7, 2), (7, 3), (8, 4), (8, 5), (9, 6)];
+        for (uid, client) in jobs {
+            compiler.waiting.add(uid, job(Customer::Client(client)));
+        }
+        assert_eq!(order(&mut compiler), "c0 c4 c6 c1 c5 c2 c3 ");
+        for (uid, session) in jobs {
+            compiler.left.add(uid, job(Customer::Restored(session, Part::Kernel(0, 0))));
+        }
+        assert_eq!(order(&mut compiler), "l0 l4 l6 l1 l5 l2 l3 ");
     }
 
     #[test]
     fn what_a_client_that_has_gone_wanted_is_forgotten() {
         let mut compiler = Compiler::new(no_loader).unwrap();
         for client in [1, 2, 1, 3] {
-            let source = Source::Sent(KernelRequest::List(0), Vec::new());
-            compiler.waiting.push_back(Job {
-                customer: Customer::Client(client),
-                source,
-                share: share(),
-            });
+            compiler.waiting.add(client, job(Customer::Client(client)));
         }
         compiler.forget(1);
         let left = std::iter::from_fn(|| compiler.next()).map(|job| job.customer);
@@ -228,7 +281,8 @@ mod tests {
         let request =
             KernelRequest::Deploy { opcode: 1, replace: false, name, budget: 1, grants, code };
         let source = Source::Sent(request, Vec::new());
-        compiler.waiting.push_back(Job { customer: Customer::Client(1), source, share: share() });
+        let customer = Customer::Client(1);
+        compiler.waiting.add(7, Job { customer, source, share: share() });
         compiler.go_on();
         let (_, compiled) = compiler.done.recv_timeout(Duration::from_secs(60)).unwrap();
         assert_eq!(compiled.err().as_deref(), Some("the compiler failed"));

@@ -38,7 +38,7 @@ use crate::event::Event;
 use crate::memory::memfd;
 use crate::message::{CompletionQueuePlace, Object, Quotas, RingPlace};
 use crate::rarely::Rarely;
-use crate::shared::arena::DATA;
+use crate::shared::arena::{DATA, PAGE};
 use crate::shared::completions::ring_len;
 use crate::shared::{Arena, CompletionProducer, Doorbells, EventProducer, Parts, WorkQueue};
 use crate::wake_pipe::Wake;
@@ -213,7 +213,8 @@ impl Engine {
     pub(crate) fn add_cq(&mut self, session: u16, cq: u32, depth: u32) -> Result<(), ArenaFull> {
         let of = self.session(session).ok_or(ArenaFull)?;
         let number = of.free_record().ok_or(ArenaFull)?;
-        let ring = of.parts.take(ring_len(depth)).ok_or(ArenaFull)?;
+        let ring = self.take_bytes(session, ring_len(depth)).ok_or(ArenaFull)?;
+        let of = self.session(session).ok_or(ArenaFull)?;
         let producer = CompletionProducer::begin(&of.arena, number, ring, depth);
         let (waits, moderation, held) = (false, Moderation::default(), None);
         let queue = Completions { cq, producer, ring, depth, waits, moderation, held };
@@ -246,8 +247,9 @@ impl Engine {
         let (_, number) = self.cqs.get(&cq).copied().ok_or(ResizeCqError::UnknownCq)?;
         let of = self.session(session).ok_or(ResizeCqError::UnknownCq)?;
         let limit = of.parts.capacity() / ring_len(1);
-        let taken = of.parts.take(ring_len(depth));
+        let taken = self.take_bytes(session, ring_len(depth));
         let ring = taken.ok_or(ResizeCqError::Size { limit })?;
+        let of = self.session(session).ok_or(ResizeCqError::UnknownCq)?;
         let SessionQueues { arena, queues, .. } = of;
         let Some(Some(Queue::Completions(queue))) = queues.get_mut(number as usize) else {
             of.release(ring, ring_len(depth));
@@ -294,7 +296,8 @@ impl Engine {
     ) -> Result<(RingPlace, u64), ArenaFull> {
         let of = self.session(session).ok_or(ArenaFull)?;
         let number = of.free_record().ok_or(ArenaFull)?;
-        let at = of.parts.take(bytes).ok_or(ArenaFull)?;
+        let at = self.take_bytes(session, bytes).ok_or(ArenaFull)?;
+        let of = self.session(session).ok_or(ArenaFull)?;
         let shared = WorkQueue::new(&of.arena, number);
         shared.begin();
         // Until its owner is known, its doorbells do nothing.
@@ -623,6 +626,13 @@ impl Engine {
         })
     }
 
+    /// Takes a part of a session's arena, if it has one and its user may have so much.
+    fn take_bytes(&mut self, session: u16, len: usize) -> Option<usize> {
+        let pages = len.checked_next_multiple_of(PAGE)?;
+        self.room_for_bytes(session, pages as u64).ok()?;
+        self.session(session)?.parts.take(len)
+    }
+
     /// Takes zeroed card memory: of the user's, the piece that is ready.
     pub(crate) fn take_part(&mut self, session: u16, bytes: usize) -> Option<u64> {
         let of = self.session(session)?;
@@ -632,8 +642,9 @@ impl Engine {
                 let (_, piece) = of.ready.take().filter(|(of_len, _)| *of_len == len)?;
                 (piece.address(), Some(piece))
             }
-            None => (of.parts.take(bytes)? as u64, None),
+            None => (self.take_bytes(session, bytes)? as u64, None),
         };
+        let of = self.session(session)?;
         of.dm.insert(at, Piece { len, users: 0, of_card });
         Some(at)
     }

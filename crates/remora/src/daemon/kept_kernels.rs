@@ -93,7 +93,8 @@ impl Server {
         let KernelRequest::Deploy { code: Code::Builtin(name), .. } = &request else {
             let (customer, source) = (Customer::Restored(session, part), Source::Left(file));
             let Some(share) = self.instances(session) else { return };
-            return self.compiler.left.push_back(Job { customer, source, share });
+            let Some(uid) = self.sessions.get(&session).map(|held| held.uid) else { return };
+            return self.compiler.left.add(uid, Job { customer, source, share });
         };
         let built = self.builtin(session, name, &request);
         let compiled = built.map(|built| Compiled { request, module: Vec::new(), built });

@@ -88,16 +88,21 @@ impl Server {
             }
             Code::Module { .. } => match self.admit_module(client, &request, with) {
                 Ok((module, share)) => {
-                    let customer = Customer::Client(client);
-                    let source = Source::Sent(request, module);
-                    self.compiler.waiting.push_back(Job { customer, source, share });
-                    self.pause(client);
-                    self.compiler.go_on();
+                    self.compile(client, Source::Sent(request, module), share);
                     None
                 }
                 Err(done) => Some(done),
             },
         }
+    }
+
+    /// Has a client's module compiled when it is its user's turn. The client waits.
+    fn compile(&mut self, client: u32, source: Source, share: Arc<MemoryShare>) {
+        let uid = self.clients.get(client).map_or(u32::MAX, |client| client.uid);
+        let customer = Customer::Client(client);
+        self.compiler.waiting.add(uid, Job { customer, source, share });
+        self.pause(client);
+        self.compiler.go_on();
     }
 
     /// A client's module, and what its instances have memory of, if there is room for it. That is
@@ -114,7 +119,7 @@ impl Server {
             Customer::Client(other) => Some(other),
             Customer::Restored(..) => None,
         };
-        let waiting: Vec<u32> = self.compiler.waiting.iter().filter_map(waits).collect();
+        let waiting: Vec<u32> = self.compiler.waiting.jobs().filter_map(waits).collect();
         let of_session = waiting.into_iter().filter(|other| self.held(*other) == Some(session));
         if of_session.count() >= WAITING_MAX {
             let words = format!("{WAITING_MAX} modules of the session wait to be compiled already");
@@ -365,6 +370,9 @@ fn room_for_module(driver: &mut Own, slot: u16, bytes: u64) -> Result<(), Refusa
     let engine = driver.engine.as_deref_mut().ok_or(NO_SESSION)?;
     engine.admits(slot, Ask::Module(bytes)).map_err(|limit| {
         format!("the session’s quota of {limit} bytes of memory has no room for the module")
+    })?;
+    engine.room_for_bytes(slot, bytes).map_err(|limit| {
+        format!("the {limit} bytes of memory of the session’s user have no room for the module")
     })
 }
 

@@ -5,8 +5,11 @@
 //! refused here:
 //! - a memory file is mapped only if it is sealed against shrinking, and not of huge pages, which
 //!   may be missing when they are touched;
-//! - other files are read and written by system calls, and only files of file systems whose server
-//!   is the kernel: a client could let a request to its own server wait for ever;
+//! - other files are read and written by system calls, in which the card stands: only files of file
+//!   systems whose server is the kernel, since a client could let a request to its own server wait
+//!   for ever. And only the daemon's own user lends such, or a user whom the policy trusts: who has
+//!   a file open can make each write wait for its disk (`chattr +S`), or keep it from all others by
+//!   one long call;
 //! - memory of the client's process is reached by the daemon's rights. So only clients of the same
 //!   user may lend it: another user's process could become a privileged one by `exec`.
 
@@ -51,8 +54,16 @@ pub(crate) enum LentError {
     FileSystem,
     #[error("each write to the file waits for its disk: open it without O_SYNC and O_DSYNC")]
     Synchronous,
-    #[error("only processes of the daemon’s own user can lend their memory as it is")]
+    #[error(
+        "only processes of the daemon’s own user can lend their memory as it is; of another user’s \
+         the daemon takes /proc/self/mem, if its policy says lend_process_memory"
+    )]
     OtherUser,
+    #[error(
+        "the daemon reads and writes files of its own user, and of another only if its policy says \
+         lend_files: lend a memory file that is sealed against shrinking"
+    )]
+    OtherUsersFile,
     #[error("the process that has connected has ended")]
     Ended,
     #[error("the descriptor is none of /proc/self/mem")]
@@ -75,6 +86,8 @@ pub(crate) struct Lender {
     pub(crate) uid: u32,
     /// The daemon's policy lets other users lend by `/proc/PID/mem`.
     pub(crate) may_lend_process_file: bool,
+    /// It lets them lend files.
+    pub(crate) may_lend_files: bool,
 }
 
 /// Where the addresses of processes end.
@@ -103,6 +116,9 @@ impl Lent {
                 let mapping = map(&file)?;
                 kept = Some(file);
                 (mapping.addr(), mapping.len() as u64, Some(mapping))
+            }
+            (Loan::File, Some(_)) if !(own_user || lender.may_lend_files) => {
+                return Err(LentError::OtherUsersFile);
             }
             (Loan::File, Some(file)) => {
                 let file = local(file)?;
@@ -249,7 +265,8 @@ mod tests {
 
     fn lender() -> Lender {
         let uid = rustix::process::geteuid().as_raw();
-        Lender { pid: Some(std::process::id() as i32), uid, may_lend_process_file: false }
+        let (may_lend_process_file, may_lend_files) = (false, false);
+        Lender { pid: Some(std::process::id() as i32), uid, may_lend_process_file, may_lend_files }
     }
 
     fn memory_file(len: u64) -> OwnedFd {
@@ -329,6 +346,25 @@ mod tests {
             let opened = File::options().read(true).write(true).custom_flags(flags).open(&same);
             let taken = Lent::take(Loan::File, vec![opened.unwrap().into()], lender(), &mut memory);
             assert_eq!(taken.is_ok(), is_lent, "{flags:#x}: {taken:?}");
+        }
+    }
+
+    /// Who has a file open can let those wait who read and write it.
+    #[test]
+    fn files_of_others_are_lent_if_the_policy_says_so() {
+        let mut memory = memory();
+        let other = Lender { uid: lender().uid + 1, ..lender() };
+        let taken = Lent::take(Loan::File, vec![memory_file(4096)], other, &mut memory);
+        let refused = taken.unwrap_err().to_string();
+        assert!(refused.contains("lend_files") && refused.contains("sealed"), "{refused}");
+        let sealed = memory_file(4096);
+        fcntl_add_seals(&sealed, SealFlags::SHRINK).unwrap();
+        let lent = Lent::take(Loan::Sealed, vec![sealed], other, &mut memory).unwrap();
+        lent.give_back(&mut memory);
+        for allowed in [lender(), Lender { may_lend_files: true, ..other }] {
+            let file = memory_file(4096);
+            let lent = Lent::take(Loan::File, vec![file], allowed, &mut memory).unwrap();
+            lent.give_back(&mut memory);
         }
     }
 

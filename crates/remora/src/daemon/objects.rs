@@ -264,7 +264,7 @@ impl Usage {
     }
 
     /// Bytes that the daemon keeps for the session.
-    fn kept_bytes(&self) -> u64 {
+    pub(crate) fn kept_bytes(&self) -> u64 {
         self.lent_bytes.saturating_add(self.module_bytes)
     }
 

@@ -14,8 +14,10 @@
 //! groups = 256              # multicast groups that they are in, the same
 //! kernels = 512             # kernels, the same
 //! kernel_memory_bytes = 1073741824  # memory of the instances of their modules, the same
+//! memory_bytes = 17179869184  # bytes that the daemon maps or keeps for them, the same
 //! keep_seconds = 3600       # how long a session may outlive its client
 //! lend_process_memory = true
+//! lend_files = true
 //!
 //! [users.alice.quotas]      # what one session may use; what is not said stays as it is
 //! arena_bytes = 268435456
@@ -35,7 +37,7 @@ use thiserror::Error;
 
 use remora_nic::{Rate, RateLimits};
 
-use super::lent::LOANS_MAX;
+use super::lent::{LOANS_MAX, Lender};
 use super::running::ALL_KERNELS;
 use super::shares::ALL_GROUPS;
 use crate::dma::Sizes;
@@ -67,10 +69,15 @@ pub(crate) struct Rule {
     pub(crate) kernels: u32,
     /// The most memory of all instances of their modules, in bytes.
     pub(crate) kernel_memory_bytes: u64,
+    /// The most bytes of what else the daemon has for them: used parts of their arenas, memory that
+    /// they lend, and modules. `None`: as many as their quotas say.
+    pub(crate) memory_bytes: Option<u64>,
     /// The longest time for which a session is kept; `None`: without limit.
     pub(crate) keep_seconds: Option<u32>,
     /// The daemon may reach the memory of the user's processes by `/proc/PID/mem`.
     pub(crate) lend_process_memory: bool,
+    /// The daemon reads and writes files that they lend, and the card stands meanwhile.
+    pub(crate) lend_files: bool,
     pub(crate) quotas: Quotas,
     /// Card memory that the user's programs have together.
     pub(crate) card_memory: Sizes,
@@ -91,6 +98,14 @@ const KERNELS_OF_A_USER: u32 = ALL_KERNELS / 2;
 const KERNEL_MEMORY_OF_A_USER: u64 = ALL_KERNEL_MEMORY / 2;
 /// The memory of instances of modules that the daemon has.
 const ALL_KERNEL_MEMORY: u64 = ModuleLimits::TOTAL_MEMORY as u64;
+
+/// The same of all other memory: half of the machine's.
+fn memory_of_a_user() -> Option<u64> {
+    let about = fs::read_to_string("/proc/meminfo").ok()?;
+    let total = about.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = total.trim().strip_suffix(" kB")?.parse().ok()?;
+    Some(kibibytes * 1024 / 2)
+}
 
 /// Why a policy cannot be read.
 #[derive(Debug, Error)]
@@ -147,8 +162,10 @@ struct Entry {
     groups: Option<u32>,
     kernels: Option<u32>,
     kernel_memory_bytes: Option<u64>,
+    memory_bytes: Option<u64>,
     keep_seconds: Option<u32>,
     lend_process_memory: Option<bool>,
+    lend_files: Option<bool>,
     weight: Option<u16>,
     #[serde(default)]
     rates: Rates,
@@ -208,7 +225,9 @@ impl Default for Policy {
         let own = rustix::process::geteuid().as_raw();
         let (loans, groups, kernels) = (LOANS_MAX as u32, ALL_GROUPS, ALL_KERNELS);
         let kernel_memory_bytes = ALL_KERNEL_MEMORY;
-        let all = Rule { loans, groups, kernels, kernel_memory_bytes, ..Rule::new(true) };
+        let memory_bytes = None;
+        let some = Rule::new(true);
+        let all = Rule { loans, groups, kernels, kernel_memory_bytes, memory_bytes, ..some };
         Policy {
             sessions: SESSIONS,
             others: Rule::new(false),
@@ -227,8 +246,10 @@ impl Rule {
             groups: GROUPS_OF_A_USER,
             kernels: KERNELS_OF_A_USER,
             kernel_memory_bytes: KERNEL_MEMORY_OF_A_USER,
+            memory_bytes: memory_of_a_user(),
             keep_seconds: None,
             lend_process_memory: false,
+            lend_files: false,
             quotas: Quotas::default(),
             card_memory: Sizes::default(),
             rates: RateLimits::default(),
@@ -247,8 +268,10 @@ impl Rule {
             groups: entry.groups.unwrap_or(GROUPS_OF_A_USER),
             kernels: entry.kernels.unwrap_or(KERNELS_OF_A_USER),
             kernel_memory_bytes: entry.kernel_memory_bytes.unwrap_or(KERNEL_MEMORY_OF_A_USER),
+            memory_bytes: entry.memory_bytes.or_else(memory_of_a_user),
             keep_seconds: entry.keep_seconds,
             lend_process_memory: entry.lend_process_memory.unwrap_or(false),
+            lend_files: entry.lend_files.unwrap_or(false),
             rates: entry.rates.limits(),
             weight: entry.weight.unwrap_or(1),
             card_memory: Sizes {
@@ -266,6 +289,12 @@ impl Rule {
                 others: others.unwrap_or(usual.others),
             },
         }
+    }
+
+    /// What a process of the user `uid`, whose rule this is, may lend; `None`: it has ended.
+    pub(super) fn lender(&self, uid: u32, pid: Option<i32>) -> Lender {
+        let (may_lend_process_file, may_lend_files) = (self.lend_process_memory, self.lend_files);
+        Lender { pid, uid, may_lend_process_file, may_lend_files }
     }
 
     /// What is granted of a wish to keep a session.
@@ -366,6 +395,10 @@ mod tests {
         assert_eq!((kernels(&policy), kernels(&shared)), (ALL_KERNELS, ALL_KERNELS / 2));
         let memory = |policy: &Policy| policy.rule(own).kernel_memory_bytes;
         assert_eq!((memory(&policy), memory(&shared)), (4 << 30, 2 << 30));
+        let bytes = |policy: &Policy| policy.rule(own).memory_bytes;
+        assert_eq!(bytes(&policy), None);
+        let half = bytes(&shared).expect("the system says how much memory there is");
+        assert!((1 << 20..1 << 50).contains(&half), "{half}");
     }
 
     #[test]
@@ -382,7 +415,9 @@ mod tests {
             lend_process_memory = true
             [users.4711]
             attach = false
+            lend_files = true
             [users.4712]
+            memory_bytes = 8
             keep_seconds = 60
             weight = 4
             [users.4712.quotas]
@@ -399,8 +434,10 @@ mod tests {
         assert_eq!((policy.rule(9999).loans, policy.rule(4712).groups), (10, GROUPS_OF_A_USER));
         assert_eq!((policy.rule(9999).kernels, policy.rule(4712).kernels), (6, KERNELS_OF_A_USER));
         assert_eq!(policy.rule(9999).kernel_memory_bytes, 9);
+        assert_eq!(policy.rule(4712).memory_bytes, Some(8));
         assert!(policy.rule(9999).attach && !policy.rule(4711).attach);
         assert!(policy.rule(0).attach && policy.rule(0).lend_process_memory);
+        assert!(!policy.rule(0).lend_files && policy.rule(4711).lend_files);
         let rule = policy.rule(4712);
         assert_eq!((rule.quotas.regions, rule.quotas.others), (3, Quotas::default().others));
         assert_eq!((rule.quotas.loans, policy.rule(0).quotas.loans), (4, 1024));

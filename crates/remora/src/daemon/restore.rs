@@ -272,8 +272,7 @@ fn fill(
     rule: &Rule,
     (entries, mut files): (&[Entry], Parts),
 ) -> Vec<Object> {
-    let lender =
-        Lender { pid: None, uid: head.uid, may_lend_process_file: rule.lend_process_memory };
+    let lender = rule.lender(head.uid, None);
     let is_region = |entry: &Entry| matches!(entry, Entry::Region { .. });
     let (regions, others): (Vec<Entry>, Vec<Entry>) = entries.iter().copied().partition(is_region);
     let mut lost = Vec::new();

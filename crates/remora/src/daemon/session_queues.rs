@@ -126,6 +126,8 @@ pub(crate) struct User {
     pub(crate) loans: u32,
     pub(crate) groups: u32,
     pub(crate) kernels: u32,
+    /// `None`: without limit.
+    pub(crate) memory_bytes: Option<u64>,
 }
 
 /// What has happened in a session.

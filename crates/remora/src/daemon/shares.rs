@@ -40,6 +40,18 @@ impl Engine {
         (mine.map(|of| of.usage.kernels as usize).sum(), user.kernels as usize)
     }
 
+    /// May all sessions of a session's user have so much more memory together? Otherwise returns
+    /// the limit. What counts is what the daemon maps, touches or keeps for them: parts of arenas
+    /// that are in use, memory that is lent, and modules.
+    pub(crate) fn room_for_bytes(&self, session: u16, more: u64) -> Result<(), u64> {
+        let (user, mine) = self.of_user(session);
+        let Some(most) = user.memory_bytes else { return Ok(()) };
+        let bytes =
+            |of: &SessionQueues| of.usage.kept_bytes().saturating_add(of.parts.used() as u64);
+        let used = mine.map(bytes).fold(more, u64::saturating_add);
+        if used <= most { Ok(()) } else { Err(most) }
+    }
+
     /// May a session join a multicast group? Otherwise returns the limit: that of its memberships,
     /// or that of the groups which the sessions of its user are in. (Each group is a socket of the
     /// daemon's, and the card has room for some.)
@@ -113,5 +125,23 @@ mod tests {
         engine.disown(Object::Ah(0));
         assert_eq!(engine.admits(3, Ask::Other(Kind::Ah)), Err(2));
         assert_eq!(engine.objects.all.of(Kind::Ah), 10);
+    }
+
+    #[test]
+    fn bytes_are_bounded_by_user() {
+        let mut engine = engine(&[7, 7, 8]);
+        let (page, most) = (PAGE as u64, 3 * PAGE as u64);
+        for session in [0, 1] {
+            engine.session(session).unwrap().user.memory_bytes = Some(most);
+        }
+        engine.take_ring(0, 64).unwrap();
+        engine.own(0, Object::Lent(1), (page, None));
+        assert_eq!(engine.room_for_bytes(1, page + 1), Err(most));
+        assert_eq!(engine.room_for_bytes(1, page), Ok(()));
+        engine.session(0).unwrap().usage.add_kernel(page);
+        assert!(engine.take_ring(1, 64).is_err(), "a ring is bytes, too");
+        assert_eq!(engine.room_for_bytes(2, u64::MAX), Ok(()), "its user has no limit");
+        engine.disown(Object::Lent(1));
+        assert!(engine.take_ring(1, 64).is_ok());
     }
 }

@@ -73,6 +73,8 @@ pub type Result<T> = core::result::Result<T, Errno>;
 
 /// An argument or attribute is bad.
 pub const EINVAL: Errno = Errno(libc::EINVAL);
+/// The program has no right to this.
+pub const EPERM: Errno = Errno(libc::EPERM);
 /// This library does not do that.
 pub const EOPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 /// There is no such device.

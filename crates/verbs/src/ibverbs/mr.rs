@@ -18,7 +18,7 @@ use super::buf;
 use super::device_attr::MAX_REGION;
 use super::objects::{Context, Pd};
 use super::pd;
-use super::{EINVAL, ENOMEM, EOPNOTSUPP, Errno, Result, number, or_null};
+use super::{EINVAL, ENOMEM, EOPNOTSUPP, EPERM, Errno, Result, number, or_null};
 use crate::abi::newer::{
     IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT, IBV_REG_MR_MASK_ADDR,
     IBV_REG_MR_MASK_BUF, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
@@ -663,13 +663,13 @@ fn prefetchable(pd: &'static Slot<Pd>, sge: ibv_sge, write: bool) -> Result<(u64
     // Here the table is not locked any more: others have the card first, and then the table.
     let mr = found.ok_or(Errno(libc::ENOENT))?.now();
     if mr.pd.pd != pd.pd {
-        return Err(Errno(libc::EPERM));
+        return Err(EPERM);
     }
     if mr.access & IBV_ACCESS_ON_DEMAND == 0 {
         return Err(EINVAL);
     }
     if write && mr.access & WRITES == 0 {
-        return Err(Errno(libc::EPERM));
+        return Err(EPERM);
     }
     let from = sge.addr.checked_sub(mr.addr).ok_or(EFAULT)?;
     if from.checked_add(u64::from(sge.length)).is_none_or(|end| end > mr.len) {

@@ -18,6 +18,7 @@ use std::ptr::{self, addr_of_mut};
 use std::sync::atomic::Ordering;
 
 use remora::nic::QpInit;
+use remora::nic::qp::ModifyQpError;
 use remora::nic::queue::{MAX_INLINE, MAX_SGE, RingInit};
 use remora::nic::wire::Transport;
 
@@ -28,7 +29,9 @@ use super::qp_attr::{self, MAX_WR, Service};
 use super::qp_ex;
 use super::routes::routes;
 use super::xrc;
-use super::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, Result, acknowledge, ah, cq, number, or_null, srq};
+use super::{
+    EBUSY, EINVAL, ENOMEM, EOPNOTSUPP, EPERM, Result, acknowledge, ah, cq, number, or_null, srq,
+};
 use crate::abi::*;
 use crate::handles::{self, Slot};
 
@@ -302,7 +305,10 @@ pub fn modify(handle: *mut ibv_qp, attr: &ibv_qp_attr, mask: c_uint) -> Result<(
     let changes = qp_attr::to_card(qp.service, (from, to), attr, mask, (path, card.mtu));
     locked.commands().modify_qp(qp.number, changes).map_err(|error| {
         tracing::debug!(qpn = qp.number, %error, "a queue pair was not modified");
-        EINVAL
+        match error {
+            ModifyQpError::PrivilegedQkey(_) => EPERM,
+            _ => EINVAL,
+        }
     })?;
     if mask & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 {
         qp.tells_drained.store(attr.en_sqd_async_notify != 0, Ordering::Relaxed);

@@ -130,6 +130,26 @@ fn modules_count_for_the_memory_that_a_session_may_have() {
     assert!(daemon.observer().refusal(&asked, &[module.as_fd()]).is_some());
 }
 
+#[test]
+fn the_sessions_of_a_user_have_no_more_bytes_together_than_the_users_share() {
+    let daemon = daemon_with("memory_bytes = 20000");
+    let (one, two, (file, _)) = (daemon.client(), daemon.client(), sealed(8192));
+    one.lend(Loan::Sealed, &file);
+    two.lend(Loan::Sealed, &file);
+    let refused =
+        |client: &Client| client.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]);
+    for client in [&one, &two] {
+        let reason = refused(client).unwrap();
+        assert!(reason.contains("20000 bytes of the session’s user"), "{reason}");
+    }
+    let made = two.card().create_cq(16);
+    assert!(matches!(made, Err(CreateError::NoMemory { .. })), "{made:?}");
+    drop(one);
+    until("another session lends", || refused(&two).is_none());
+    drop(two);
+    daemon.wait_until_empty();
+}
+
 /// Each is a mapping of the daemon's, and the system gives a process 65,530.
 #[test]
 fn all_loans_together_leave_the_daemon_mappings() {

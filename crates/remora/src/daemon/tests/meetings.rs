@@ -4,7 +4,8 @@ use remora_nic::Psn;
 use remora_nic::cm::message::SidrStatus;
 use remora_nic::cm::service::{PortSpace, ServiceId};
 use remora_nic::cm::{
-    AcceptParams, AddressScope, CmEvent, ConnId, ConnectRequest, ListenerId, ResolveRequest,
+    AcceptParams, AddressScope, CmEvent, CommandError, ConnId, ConnState, ConnectError,
+    ConnectRequest, ListenerId, ResolveRequest, SidrAnswer, SidrError, WideNumber,
 };
 
 use super::crashes::Step;
@@ -38,6 +39,26 @@ impl Party {
     }
 }
 
+/// A service that no other test has.
+fn service() -> ServiceId {
+    static SERVICE: AtomicU32 = AtomicU32::new(0);
+    ServiceId(u64::from(SERVICE.fetch_add(1, Ordering::Relaxed)) | 1 << 40)
+}
+
+fn accepts_with(qpn: u32) -> AcceptParams<'static> {
+    AcceptParams {
+        qpn,
+        starting_psn: Psn::new(0),
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: 0,
+        rnr_retry_count: 7,
+        srq: false,
+        flow_control: false,
+        private_data: &[],
+    }
+}
+
 /// Two clients, one of which has asked the other for a connection.
 struct Meeting {
     active: Party,
@@ -49,8 +70,7 @@ struct Meeting {
 
 impl Meeting {
     fn begin(daemon: &Daemon) -> Meeting {
-        static SERVICE: AtomicU32 = AtomicU32::new(0);
-        let service = ServiceId(u64::from(SERVICE.fetch_add(1, Ordering::Relaxed)) | 1 << 40);
+        let service = service();
         let (active, mut passive) = (Party::of(daemon), Party::of(daemon));
         let listener = passive.card().listen(service, AddressScope::All).unwrap();
         let to = passive.client.address();
@@ -63,17 +83,7 @@ impl Meeting {
     /// The passive client has accepted, and the active one knows.
     fn replied(daemon: &Daemon) -> Meeting {
         let mut meeting = Meeting::begin(daemon);
-        let params = AcceptParams {
-            qpn: meeting.passive.qpn,
-            starting_psn: Psn::new(0),
-            responder_resources: 1,
-            initiator_depth: 1,
-            target_ack_delay: 0,
-            rnr_retry_count: 7,
-            srq: false,
-            flow_control: false,
-            private_data: &[],
-        };
+        let params = accepts_with(meeting.passive.qpn);
         meeting.passive.card().accept(meeting.asked, params).unwrap();
         let told = meeting.active.told();
         assert!(matches!(told, CmEvent::Replied(_)), "{told:?}");
@@ -108,7 +118,11 @@ fn is_questioned_and_does_not_answer(daemon: &Daemon) {
     let question = ResolveRequest { remote, service, local_port: 0, told: None, private_data: &[] };
     active.card().resolve_sidr(question).unwrap();
     let told = passive.told();
-    assert!(matches!(told, CmEvent::SidrRequest(_)), "{told:?}");
+    let CmEvent::SidrRequest(asked) = told else { panic!("{told:?}") };
+    let wide = active.qpn | 1 << 24;
+    let answer = SidrAnswer { status: SidrStatus::Success, qpn: wide, qkey: 0, private_data: &[] };
+    let refused = passive.card().sidr_reply(asked.sidr, answer);
+    assert_eq!(refused, Err(SidrError::QpNumber(WideNumber(wide))));
     drop(passive);
     let told = active.told();
     let CmEvent::SidrReply(reply) = told else { panic!("{told:?}") };
@@ -200,3 +214,37 @@ pub(super) const STEPS: [Step; 11] = [
     waits_for_what_never_comes,
     has_used_up_its_budget,
 ];
+
+/// Messages have 24 bits for a number. A wider one, which they would cut to another session's
+/// queue pair, would make the peer end that one's connection as stale.
+#[test]
+fn nobody_connects_or_accepts_with_a_number_that_is_cut_to_another_sessions() {
+    let daemon = Daemon::start();
+    let victim = Meeting::established(&daemon);
+    let stands = || victim.passive.card().connection_state(victim.asked);
+    let wide = victim.active.qpn | 1 << 24;
+    let (mut attacker, mut peer) = (Party::of(&daemon), Party::of(&daemon));
+    let (to, service) = (peer.client.address(), service());
+    let listener = peer.card().listen(service, AddressScope::All).unwrap();
+    let connected = attacker.card().connect(ConnectRequest::new(to, service, wide));
+    // Honest requests come behind it.
+    let asks = attacker.card().connect(ConnectRequest::new(to, service, attacker.qpn)).unwrap();
+    assert!(matches!(peer.told(), CmEvent::ConnectRequest(_)));
+    assert_eq!(stands(), Some(ConnState::Established), "{connected:?}");
+    assert_eq!(connected, Err(ConnectError::QpNumber(WideNumber(wide))));
+    attacker.card().destroy_connection(asks).unwrap();
+    assert!(peer.card().unlisten(listener));
+
+    attacker.card().listen(service, AddressScope::All).unwrap();
+    peer.card().connect(ConnectRequest::new(to, service, peer.qpn)).unwrap();
+    let told = attacker.told();
+    let CmEvent::ConnectRequest(request) = told else { panic!("{told:?}") };
+    let accepted = attacker.card().accept(request.conn, accepts_with(wide));
+    attacker.card().accept(request.conn, accepts_with(attacker.qpn)).ok();
+    until("an answer", || {
+        let told = event(&peer.client, &mut peer.events);
+        matches!(told, Some(CardEvent::Cm(CmEvent::Replied(_) | CmEvent::Rejected { .. })))
+    });
+    assert_eq!(stands(), Some(ConnState::Established), "{accepted:?}");
+    assert_eq!(accepted, Err(CommandError::QpNumber(WideNumber(wide))));
+}

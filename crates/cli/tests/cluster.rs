@@ -194,7 +194,8 @@ mod with_clusters {
             return;
         }
         let mut trial = Trial::start("1", "3");
-        let mut primary = trial.answered("SET foo 1", &["+OK"]);
+        // (All others have it.)
+        let mut primary = trial.answered("SET foo 1\r\nWAIT 2 0", &["+OK", ":2"]);
         // A backup sends clients to the primary.
         until("a backup names the primary", || {
             primary = trial.answered("SET foo 1", &["+OK"]);
@@ -206,7 +207,7 @@ mod with_clusters {
         let killed = trial.node_at(&primary).clone();
         trial.kill(&primary);
         // Another node serves, and has what was acknowledged.
-        let next = trial.answered("SET bar 2", &["+OK"]);
+        let next = trial.answered("SET bar 2\r\nWAIT 2 20", &["+OK", ":1"]);
         assert_ne!(next, primary);
         trial.answered("GET foo", &["$1", "1"]);
         until("the group says who is lost", || {

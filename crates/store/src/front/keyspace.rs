@@ -290,6 +290,11 @@ pub trait Keeper: Send + Sync + Debug {
         self.seen()
     }
 
+    /// How many other nodes hold the log up to `version`.
+    fn holders(&self, _version: u64) -> usize {
+        0
+    }
+
     /// The cluster that the store is a part of, if it is.
     fn cluster(&self) -> Option<Cluster> {
         None

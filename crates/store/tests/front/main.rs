@@ -5,6 +5,7 @@ mod bits;
 mod dump;
 mod expiry;
 mod limits;
+mod member;
 mod memcached;
 mod meta;
 mod pause;

@@ -688,6 +688,9 @@ mod with_clusters {
         assert!(fail(serve).contains("--redis"));
         let told = fail(serve.into_iter().chain(["--redis", "0"]));
         assert!(told.contains("joining the group") && told.contains(&etcd), "{told}");
+        let space = ["--redis", "0", "--tablespace", "orders:1M"];
+        let told = fail(serve.into_iter().chain(space));
+        assert!(told.contains("--tablespace orders") && told.contains("db0"), "{told}");
         assert!(fail(["store", "serve", "--etcd", &etcd]).contains("--cluster NAME"));
         let told = fail(["store", "cluster", "status", "a/b", "--etcd", &etcd]);
         assert!(told.contains("no name for a cluster"), "{told}");

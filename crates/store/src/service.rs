@@ -40,6 +40,8 @@ use crate::way::region::Region;
 
 /// The tablespace that all ways lead to unless they say another: Redis' database 0.
 pub const FIRST: &str = crate::front::world::FIRST;
+/// The tablespace of memcached's clients, where they do not share that one.
+pub const MEMCACHED: &str = crate::front::world::MEMCACHED;
 /// How long a block stays as it is for readers that were told of it.
 const QUARANTINE_MS: u64 = 1000;
 /// The most bytes of long calls that the card keeps at a time: this part of the store's limit, but

@@ -343,17 +343,17 @@ mod with_clusters {
         trial.finish();
     }
 
-    /// A script below `cluster`, for redis-py, if that is there.
-    fn redis_py(script: &str) -> Option<Command> {
+    /// A script below `cluster`, for a client in Python, if its module is there.
+    fn python(script: &str, client: &str, module: &str) -> Option<Command> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let python = root.join("../../target/judges-venv/bin/python");
-        let known = Command::new(&python).args(["-c", "import redis.cluster"]).status();
+        let known = Command::new(&python).args(["-c", &format!("import {module}")]).status();
         if !known.is_ok_and(|status| status.success()) {
-            skip("redis-py");
+            skip(&format!("{module} in Python"));
             return None;
         }
         let mut command = Command::new(&python);
-        command.arg(root.join("tests/cluster").join(script));
+        command.env("CLIENT", client).arg(root.join("tests/cluster").join(script));
         Some(command)
     }
 
@@ -363,7 +363,9 @@ mod with_clusters {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
             return;
         }
-        let Some(mut command) = redis_py("redis_cluster.py") else { return };
+        let Some(mut command) = python("redis_cluster.py", "redis", "redis.cluster") else {
+            return;
+        };
         let trial = Trial::start("2", "1");
         let (host, port) = trial.fronts()[0].rsplit_once(':').unwrap();
         command.args([host, port, env!("CARGO_BIN_EXE_remora")]);
@@ -519,19 +521,22 @@ mod with_clusters {
         }
     }
 
-    /// go-redis', iovalkey's and redis-py's cluster clients, unmodified, which knew only the node
-    /// that is killed when they began.
+    /// The cluster clients of go-redis, iovalkey, redis-py, valkey-py and Valkey GLIDE, unmodified,
+    /// which knew only the node that is killed when they began.
     #[test]
     fn clients_of_clusters_outlive_a_primary() {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
             return;
         }
-        let clients = [go_command(), node_command(), redis_py("redis_failover.py")];
+        let in_python =
+            [("redis", "redis.cluster"), ("valkey", "valkey.cluster"), ("glide", "glide_sync")];
+        let in_python = in_python.map(|(client, module)| python("failover.py", client, module));
+        let clients = [go_command(), node_command()].into_iter().chain(in_python);
         let trial = Trial::start("1", "3");
         let mut primary = trial.answered("SET foo 1", &["+OK"]);
         let (_, port) = primary.rsplit_once(':').unwrap();
         let mut workers: Vec<_> =
-            clients.into_iter().flatten().map(|client| Worker::start(client, port)).collect();
+            clients.flatten().map(|client| Worker::start(client, port)).collect();
         // (On a busy machine, it may be another one by now.)
         primary = trial.answered("SET foo 2", &["+OK"]);
         trial.kill(&primary);

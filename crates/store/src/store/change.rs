@@ -392,7 +392,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let subject = Subject { id: space, space: place, key, hash, asked, spare };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
-        let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
+        let judged = self.judged_at(now);
+        let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(judged));
         with_scratch(|scratch| {
             let change: Change<'w> = match (alive, decision) {
                 (None, _) => decide(None, scratch),

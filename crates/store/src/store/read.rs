@@ -278,6 +278,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let _pin = self.spaces.any_traced().then(|| self.pin());
         let flushed = self.spaces.serving(space)?.flushed();
         let hash = self.hasher.hash(space, key);
+        let judged = self.judged_at(now);
         for _ in 0..LOOKS {
             let Some(peek) = self.table.peek(hash) else {
                 std::hint::spin_loop();
@@ -295,10 +296,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             if seen.head.version <= flushed {
                 break;
             }
-            let expired = seen.head.live.is_expired(now);
+            let expired = seen.head.live.is_expired(judged);
             let read = expired || body(&seen);
             if read && peek.holds() {
                 if expired {
+                    self.note_time(now);
                     return None;
                 }
                 if counts != Use::None {
@@ -333,7 +335,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             self.remove(&mut locked, place, &slot);
             return None;
         }
-        if seen.head.live.is_expired(now) {
+        if seen.head.live.is_expired(self.judged_at(now)) {
+            self.note_time(now);
             return None;
         }
         if !body(&seen) {

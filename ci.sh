@@ -117,9 +117,9 @@ stage_setup() {
     local judges_start=$SECONDS
     if ! scripts/judges-venv.sh; then
         say "  target/judges-venv, a Python with judges, could not be made; going on without it:"
-        say "  scapy will not judge our packets, and redis-py not our store"
+        say "  scapy will not judge our packets, and clients in Python not our store"
     elif ((SECONDS - judges_start >= 2)); then
-        say "  made target/judges-venv: a Python with scapy, redis-py and pymemcache"
+        say "  made target/judges-venv: a Python with scapy, and clients of Redis and memcached"
     fi
     have npm || (apt_install "npm, for a client of Redis and AssemblyScript" npm) || true
     scripts/store-clients.sh ||

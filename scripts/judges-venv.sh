@@ -11,11 +11,19 @@ venv=$(target_dir)/judges-venv
 scapy=2.6.1
 
 redis=8.1.0
+valkey=6.2.0
+glide=2.6.0
 pymemcache=4.0.0
 
 is_there="
 import importlib.metadata, sys
-wanted = {'scapy': '$scapy', 'redis': '$redis', 'pymemcache': '$pymemcache'}
+wanted = {
+    'scapy': '$scapy',
+    'redis': '$redis',
+    'valkey': '$valkey',
+    'valkey-glide-sync': '$glide',
+    'pymemcache': '$pymemcache',
+}
 sys.exit(any(importlib.metadata.version(name) != version for name, version in wanted.items()))
 "
 if "$venv/bin/python" -c "$is_there" 2>/dev/null; then
@@ -25,4 +33,4 @@ rm -rf "$venv"
 mkdir -p "$(dirname "$venv")"
 python3 -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check "scapy==$scapy" "redis==$redis" \
-    "pymemcache==$pymemcache"
+    "valkey==$valkey" "valkey-glide-sync==$glide" "pymemcache==$pymemcache"

@@ -65,7 +65,7 @@ pub(crate) fn feed(
         replies.append(&mut out);
         match next {
             // What follows is another node's.
-            Next::Close | Next::Relay(_) | Next::Wait => return replies,
+            Next::Close | Next::Relay(_) | Next::Wait | Next::Look => return replies,
             Next::Send => {}
             Next::Read(more) => {
                 assert!(more > 0);

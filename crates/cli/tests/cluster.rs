@@ -194,7 +194,8 @@ mod with_clusters {
             return;
         }
         let mut trial = Trial::start("1", "3");
-        let mut primary = trial.answered("SET foo 1", &["+OK"]);
+        // (All others have it.)
+        let mut primary = trial.answered("SET foo 1\r\nWAIT 2 0", &["+OK", ":2"]);
         // A backup sends clients to the primary.
         until("a backup names the primary", || {
             primary = trial.answered("SET foo 1", &["+OK"]);
@@ -206,7 +207,7 @@ mod with_clusters {
         let killed = trial.node_at(&primary).clone();
         trial.kill(&primary);
         // Another node serves, and has what was acknowledged.
-        let next = trial.answered("SET bar 2", &["+OK"]);
+        let next = trial.answered("SET bar 2\r\nWAIT 2 20", &["+OK", ":1"]);
         assert_ne!(next, primary);
         trial.answered("GET foo", &["$1", "1"]);
         until("the group says who is lost", || {
@@ -342,17 +343,17 @@ mod with_clusters {
         trial.finish();
     }
 
-    /// A script below `cluster`, for redis-py, if that is there.
-    fn redis_py(script: &str) -> Option<Command> {
+    /// A script below `cluster`, for a client in Python, if its module is there.
+    fn python(script: &str, client: &str, module: &str) -> Option<Command> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let python = brought("judges-venv").join("bin/python");
-        let known = Command::new(&python).args(["-c", "import redis.cluster"]).status();
+        let known = Command::new(&python).args(["-c", &format!("import {module}")]).status();
         if !known.is_ok_and(|status| status.success()) {
-            skip("redis-py");
+            skip(&format!("{module} in Python"));
             return None;
         }
         let mut command = Command::new(&python);
-        command.arg(root.join("tests/cluster").join(script));
+        command.env("CLIENT", client).arg(root.join("tests/cluster").join(script));
         Some(command)
     }
 
@@ -362,7 +363,9 @@ mod with_clusters {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
             return;
         }
-        let Some(mut command) = redis_py("redis_cluster.py") else { return };
+        let Some(mut command) = python("redis_cluster.py", "redis", "redis.cluster") else {
+            return;
+        };
         let trial = Trial::start("2", "1");
         let (host, port) = trial.fronts()[0].rsplit_once(':').unwrap();
         command.args([host, port, env!("CARGO_BIN_EXE_remora")]);
@@ -518,19 +521,22 @@ mod with_clusters {
         }
     }
 
-    /// go-redis', iovalkey's and redis-py's cluster clients, unmodified, which knew only the node
-    /// that is killed when they began.
+    /// The cluster clients of go-redis, iovalkey, redis-py, valkey-py and Valkey GLIDE, unmodified,
+    /// which knew only the node that is killed when they began.
     #[test]
     fn clients_of_clusters_outlive_a_primary() {
         if !installed(&[("etcd", "etcd-server"), ("setpriv", "util-linux")]) {
             return;
         }
-        let clients = [go_command(), node_command(), redis_py("redis_failover.py")];
+        let in_python =
+            [("redis", "redis.cluster"), ("valkey", "valkey.cluster"), ("glide", "glide_sync")];
+        let in_python = in_python.map(|(client, module)| python("failover.py", client, module));
+        let clients = [go_command(), node_command()].into_iter().chain(in_python);
         let trial = Trial::start("1", "3");
         let mut primary = trial.answered("SET foo 1", &["+OK"]);
         let (_, port) = primary.rsplit_once(':').unwrap();
         let mut workers: Vec<_> =
-            clients.into_iter().flatten().map(|client| Worker::start(client, port)).collect();
+            clients.flatten().map(|client| Worker::start(client, port)).collect();
         // (On a busy machine, it may be another one by now.)
         primary = trial.answered("SET foo 2", &["+OK"]);
         trial.kill(&primary);
@@ -687,6 +693,9 @@ mod with_clusters {
         assert!(fail(serve).contains("--redis"));
         let told = fail(serve.into_iter().chain(["--redis", "0"]));
         assert!(told.contains("joining the group") && told.contains(&etcd), "{told}");
+        let space = ["--redis", "0", "--tablespace", "orders:1M"];
+        let told = fail(serve.into_iter().chain(space));
+        assert!(told.contains("--tablespace orders") && told.contains("db0"), "{told}");
         assert!(fail(["store", "serve", "--etcd", &etcd]).contains("--cluster NAME"));
         let told = fail(["store", "cluster", "status", "a/b", "--etcd", &etcd]);
         assert!(told.contains("no name for a cluster"), "{told}");

@@ -4,7 +4,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
@@ -164,6 +164,54 @@ fn what_was_acknowledged_outlives_a_kill() {
     for n in 0..20 {
         assert_eq!(get(&served.node(), &format!("key {n}")), format!("value {n}"));
     }
+}
+
+/// What a store of damaged files has before the damage can be read and copied. Nothing is changed.
+#[test]
+fn what_comes_before_damage_is_served_to_be_read() {
+    let folder = Folder::new();
+    let home = folder.path("home");
+    std::fs::create_dir(&home).unwrap();
+    {
+        let served = Served::in_folder(&home);
+        ["one", "two", "three"].iter().for_each(|key| put(&served.node(), key, "a value"));
+    }
+    let files = || -> Vec<(PathBuf, Vec<u8>)> {
+        let names = std::fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().path());
+        let mut files: Vec<_> =
+            names.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+        files.sort();
+        files
+    };
+    let (log, mut bytes) = files().pop().unwrap();
+    let three = bytes.windows(5).position(|word| word == b"three").unwrap();
+    bytes[three] ^= 1;
+    std::fs::write(log, bytes).unwrap();
+    let damaged = files();
+    let dir = ["--dir", home.to_str().unwrap()];
+    let refused = fail([&["store", "serve", "--port", "7490"], &dir[..]].concat());
+    assert!(refused.contains("is damaged at byte") && refused.contains("--damaged"), "{refused}");
+    let served = Served::start(&[&dir[..], &["--damaged", "--redis", "0"]].concat());
+    assert!(served.ready["read_only"].as_str().unwrap().contains("is damaged at byte"));
+    let node = served.node();
+    assert_eq!((get(&node, "one"), get(&node, "two")), ("a value".into(), "a value".into()));
+    assert!(fail(["store", "get", &node, "three"]).contains("three"));
+    assert_eq!(succeed(["store", "scan", &node]).lines().count(), 2);
+    let refused = fail(["store", "put", &node, "four", "x"]);
+    assert!(refused.contains("read-only"), "{refused}");
+    let mut redis = TcpStream::connect(served.redis()).unwrap();
+    redis.write_all(b"SET four x\r\nSAVE\r\nGET one\r\n").unwrap();
+    let lines: Vec<String> = BufReader::new(redis).lines().take(3).map(Result::unwrap).collect();
+    assert!(
+        lines[0].contains("is damaged at byte") && lines[1].starts_with("-ERR nothing"),
+        "{lines:?}"
+    );
+    assert_eq!(lines[2], "$7");
+    let dump = folder.path("dump");
+    succeed(["store", "dump", &node, "--format", "json", "--out", dump.to_str().unwrap()]);
+    assert_eq!(std::fs::read_to_string(&dump).unwrap().matches("a value").count(), 2);
+    drop(served);
+    assert!(files() == damaged, "the directory has changed");
 }
 
 #[test]

@@ -200,6 +200,10 @@ impl<M: Memory + 'static> Keeper for ShardKeeper<M> {
         state.undecided.until(keys, state.replica.committed()).number()
     }
 
+    fn holders(&self, version: u64) -> usize {
+        self.group().lock().replica.holders(Position::from_number(version))
+    }
+
     fn is_clustered(&self) -> bool {
         true
     }

@@ -12,8 +12,8 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use remora_store::disk::{Directory, Disk};
 use remora_store::log::{
-    CommitThread, Fields, Fsync, Log, Operation, Options, Parts, Player, Position, Recovery,
-    Repeats, ReplayError, Source, read_directory, segment_first,
+    CommitThread, Fields, Fsync, Log, Operation, Options, Parts, Player, Position, Progress,
+    Recovery, Repeats, ReplayError, Source, read_directory, segment_first,
 };
 use remora_store::memory::Memory;
 use remora_store::replica::{NodeId, Replica, Snapshot};
@@ -42,6 +42,7 @@ pub struct Kept {
     disk: Arc<Directory>,
     fsync: Fsync,
     head: Option<Head>,
+    progress: Progress,
 }
 
 impl Kept {
@@ -59,16 +60,24 @@ impl Kept {
             let names = disk.list().map_err(failed)?;
             let is_empty = !names.iter().any(|name| segment_first(name).is_some());
             return if is_empty {
-                Ok(Kept { disk, fsync, head: None })
+                Ok(Kept { disk, fsync, head: None, progress: Progress::default() })
             } else {
                 Err(KeepError::Alone(place))
             };
         };
         let bytes = load_node(&*disk, newest)?;
         match postcard::take_from_bytes(&bytes) {
-            Ok((head, [])) => Ok(Kept { disk, fsync, head: Some(head) }),
+            Ok((head, [])) => {
+                Ok(Kept { disk, fsync, head: Some(head), progress: Progress::default() })
+            }
             _ => Err(KeepError::Alone(place)),
         }
+    }
+
+    /// Tells how far reading back is.
+    #[must_use]
+    pub fn telling(self, progress: Progress) -> Kept {
+        Kept { progress, ..self }
     }
 
     /// Which node the directory is of, unless it is empty.
@@ -103,8 +112,10 @@ impl Kept {
             None => Replica::new(group.options.me, group.replica(true)),
         };
         let mut player = Player::new(store, 1);
+        let mut reading = self.progress.begin(&*self.disk)?;
         let (committer, recovery) =
             read_directory(&self.disk, &log, Parts::All, &mut |source, position, fields| {
+                reading.add(fields);
                 match source {
                     Source::Snapshot if fields.operation == Operation::Node => Ok(()),
                     Source::Snapshot => player.play(position, fields),
@@ -114,6 +125,7 @@ impl Kept {
                     }
                 }
             })?;
+        drop(reading);
         let last = recovery.log.last;
         let failed = |(position, reason)| ReplayError::Apply {
             place: self.disk.place(),

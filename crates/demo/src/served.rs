@@ -35,7 +35,7 @@ impl StoreServer {
         child::end_with_stdin()?;
         let device = Device::open()?;
         let mut options = ServiceOptions::new(MEMORY, u64::from_ne_bytes(random::bytes()?));
-        options.keep = Some(KeepOptions { directory: self.dir, fsync: Fsync::Always });
+        options.keep = Some(KeepOptions::new(self.dir, Fsync::Always));
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         (options.fronts.redis, options.fronts.memcached) = (vec![any], vec![any]);
         let service = Service::start(&device, &options)?;

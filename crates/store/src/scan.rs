@@ -179,6 +179,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
     ) -> Went {
         // What a slot led to stays as it is, so that it can be read without the lock.
         let _pin = self.pin();
+        let wanted = &Wanted { now: self.judged_at(wanted.now), ..*wanted };
         with_buffers(|buffers| self.scan_by(wanted, cursor, (buffers, budget), visit))
     }
 

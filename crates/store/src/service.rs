@@ -17,6 +17,7 @@ use remora::threads::without_signals;
 use remora::{Device, MemoryRegion, RegisterError};
 use thiserror::Error;
 
+use self::keep::Frozen;
 pub use self::keep::Logged;
 use crate::codec::Codec;
 use crate::disk::{Directory, DirectoryError};
@@ -24,7 +25,9 @@ use crate::front::keyspace::{Forgetful, Keeper, Keyspace};
 use crate::front::served::Served;
 use crate::front::server::{self, ServeError, Server};
 use crate::journal::{Journal, Unlogged};
-use crate::log::{self, CommitThread, Fsync, RecoverError, Recovered, Recovery};
+use crate::log::{
+    self, CommitThread, Fsync, Progress, RecoverError, Recovered, Recovery, Salvaged,
+};
 use crate::memory::Memory;
 use crate::snapshot::Snapshots;
 use crate::stats::Stats;
@@ -40,6 +43,8 @@ use crate::way::region::Region;
 
 /// The tablespace that all ways lead to unless they say another: Redis' database 0.
 pub const FIRST: &str = crate::front::server_state::FIRST;
+/// The tablespace of memcached's clients, where they do not share that one.
+pub const MEMCACHED: &str = crate::front::server_state::MEMCACHED;
 /// How long a block stays as it is for readers that were told of it.
 const QUARANTINE_MS: u64 = 1000;
 /// The most bytes of long calls that the card keeps at a time: this part of the store's limit, but
@@ -77,6 +82,17 @@ pub struct KeepOptions {
     pub directory: PathBuf,
     /// When a change counts as kept.
     pub fsync: Fsync,
+    /// Serve what the directory has before damage, read-only, and write nothing to it.
+    pub damaged: bool,
+    /// Who is told how far reading back is.
+    pub progress: Progress,
+}
+
+impl KeepOptions {
+    /// A directory that is not damaged.
+    pub fn new(directory: PathBuf, fsync: Fsync) -> KeepOptions {
+        KeepOptions { directory, fsync, damaged: false, progress: Progress::default() }
+    }
 }
 
 impl ServiceOptions {
@@ -166,11 +182,20 @@ pub struct Service {
     fronts: Option<Server>,
     stats: Arc<Stats>,
     recovery: Option<Recovery>,
+    read_only: Option<String>,
     long: Arc<LongCalls>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     // After what appends to it.
     log: Option<CommitThread>,
+}
+
+impl ServiceError {
+    /// Whether the directory is damaged: [`KeepOptions::damaged`] serves what comes before that.
+    pub fn is_damage(&self) -> bool {
+        let ServiceError::Recover(RecoverError::Files(error)) = self else { return false };
+        error.is_damage()
+    }
 }
 
 impl std::fmt::Debug for Service {
@@ -311,10 +336,14 @@ impl Service {
             return served.inspect_err(|_| undeploy(device));
         };
         let disk = Arc::new(Directory::open(&keep.directory)?);
+        if keep.damaged {
+            let salvaged = log::salvage(&*disk, region, own, now_ms(), &keep.progress)?;
+            return Service::start_frozen(device, places, salvaged, (long, options));
+        }
         // Clients cannot know the seed of this start.
         let logged = log::Options { fsync: keep.fsync, salt: options.seed, ..Default::default() };
         let Recovered { store, committer, recovery } =
-            log::open(&disk, region, own, logged, now_ms())?;
+            log::open_telling(&disk, region, own, logged, now_ms(), &keep.progress)?;
         let log = CommitThread::start(committer)?;
         let snapshots = Arc::new(Snapshots::new(&disk, &recovery, now_ms()));
         let kept = Arc::new(Logged::new(Arc::new(store), snapshots));
@@ -324,6 +353,25 @@ impl Service {
             .inspect_err(|_| undeploy(device))?;
         service.spawn("store snapshots", move |stop| kept.keep_short(stop))?;
         (service.log, service.recovery) = (Some(log), Some(recovery));
+        Ok(service)
+    }
+
+    /// Serves what was read of a directory, and changes nothing.
+    fn start_frozen(
+        device: &Device,
+        places: Places,
+        salvaged: Salvaged<Region>,
+        (long, options): (Arc<LongCalls>, &ServiceOptions),
+    ) -> Result<Service, ServiceError> {
+        // (There is one that all ways lead to, also where the damage comes before it.)
+        make_tablespaces(&salvaged.store, options)?;
+        let reason = salvaged.freeze();
+        let store = Arc::new(salvaged.store);
+        start_kernels(device, &store, options, &long)?;
+        let keeper = Arc::new(Frozen(store.journal().clone()));
+        let served = Service::serve(device, places, store, keeper, (long, options));
+        let mut service = served.inspect_err(|_| undeploy(device))?;
+        service.read_only = Some(reason);
         Ok(service)
     }
 
@@ -362,6 +410,7 @@ impl Service {
             fronts,
             stats: options.fronts.stats.clone(),
             recovery: None,
+            read_only: None,
             long,
             stop: Arc::default(),
             threads: Vec::new(),
@@ -402,6 +451,12 @@ impl Service {
     /// What was read back from the directory.
     pub fn recovery(&self) -> Option<&Recovery> {
         self.recovery.as_ref()
+    }
+
+    /// Why the store takes no changes, if it is served as its directory is
+    /// ([`KeepOptions::damaged`]).
+    pub fn read_only(&self) -> Option<&str> {
+        self.read_only.as_deref()
     }
 
     /// Where clients over the card connect.

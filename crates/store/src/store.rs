@@ -1,7 +1,7 @@
 //! `Store`: what a store holds, how it is opened, and its sizes; its operations are in files below.
 //!
 //! - `read`: looks at an item in memory, and gets.
-//! - `change`: the one primitive of change.
+//! - `change`: the one primitive of change; `old`: what it shows of an item.
 //! - `expiry`: when a value that is put expires.
 //! - `reclaim`: frees blocks that nobody sees any more, and empties sparse pages.
 //! - `scratch`: buffers that a thread uses again.
@@ -9,6 +9,7 @@
 
 mod change;
 mod expiry;
+mod old;
 mod read;
 mod reclaim;
 mod scratch;
@@ -20,8 +21,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use thiserror::Error;
 
-pub use self::change::{Change, Changed, Old, Pair, UpdateError, Updated, Value};
+pub use self::change::{Change, Changed, Pair, UpdateError, Updated, Value};
 pub use self::expiry::Expiry;
+pub use self::old::Old;
 pub(crate) use self::read::{LONG, Short, is_long};
 pub use self::reclaim::Located;
 use self::reclaim::Sweeper;

@@ -367,7 +367,7 @@ fn readers_by_the_card_alone_are_shown_what_is_on_the_disk() {
     let directory = std::env::temp_dir().join(name);
     std::fs::create_dir_all(&directory).unwrap();
     for fsync in [Fsync::Always, Fsync::EverySecond] {
-        let keep = KeepOptions { directory: directory.clone(), fsync };
+        let keep = KeepOptions::new(directory.clone(), fsync);
         let served = Served::with(|options| options.keep = Some(keep));
         let (mut client, mut reader) = (served.client(), served.client());
         let holds_back = u64::from(fsync == Fsync::Always);
@@ -417,7 +417,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     let directory = std::env::temp_dir().join(format!("remora-store-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let start = || {
-        let keep = KeepOptions { directory: directory.clone(), fsync: Fsync::Always };
+        let keep = KeepOptions::new(directory.clone(), Fsync::Always);
         Served::with(|options| options.keep = Some(keep))
     };
     {

@@ -130,6 +130,14 @@ impl Figure {
     }
 }
 
+/// Gives each point a further way: what a paper's ratio makes of its others.
+pub(super) fn add_said(points: &mut [Point], mut said: impl FnMut(&Point) -> f64) {
+    for point in points {
+        let said = said(point);
+        point.ways.push(Spread::of(vec![said]));
+    }
+}
+
 /// The time of each of `calls` calls, in µs. The calls start at random moments.
 pub(super) fn each_us(calls: usize, mut call: impl FnMut(usize) -> Result<()>) -> Result<Vec<f64>> {
     let mut pauses = Pauses::new(1);

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use remora_store::log;
 
 use crate::output;
 
@@ -66,6 +67,23 @@ impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Shows how far a store is that reads its directory back, until it is done.
+pub(super) fn reading_back() -> log::Progress {
+    if !output::has_viewer() {
+        return log::Progress::default();
+    }
+    let template = "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}, \
+                    {binary_bytes_per_sec}, {eta} left";
+    let bar = ProgressBar::new(0).with_style(style(template)).with_prefix("Reading back");
+    log::Progress::new(move |read, all| {
+        if read == all {
+            return bar.finish_and_clear();
+        }
+        bar.set_length(all);
+        bar.set_position(read);
+    })
 }
 
 fn style(template: &str) -> ProgressStyle {

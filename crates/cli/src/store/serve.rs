@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum as _};
 use remora::connection::token::Token;
 use remora_command::device::{DeviceArgs, token_of_node};
@@ -22,6 +22,7 @@ use serde_json::json;
 
 use super::PASSWORD_VARIABLE;
 use super::cluster::{self, NodeArgs};
+use super::progress::reading_back;
 use super::tablespace::Stored;
 use crate::{output, stop};
 
@@ -71,6 +72,9 @@ pub(super) struct Serve {
     /// or no (when the system thinks fit)
     #[arg(long, value_name = "WHEN", default_value = "everysec", requires = "dir")]
     fsync: Fsync,
+    /// Serve what the directory has before damage, to be read only, and write nothing to it
+    #[arg(long, requires = "dir", conflicts_with = "cluster")]
+    damaged: bool,
     /// Where memory is short, let go what has not been used for some time
     #[arg(long)]
     evict: bool,
@@ -175,7 +179,11 @@ impl Serve {
              put a key: serve --redis or --memcached, too, or set REMORA_NIC=off for a card of the \
              store’s own"
         );
-        let service = Service::start(&device, &self.options(token)?)?;
+        let started = Service::start(&device, &self.options(token)?);
+        let service = started.map_err(|error| match error.is_damage() {
+            true => anyhow!("{error}. To read what comes before the damage, add --damaged"),
+            false => error.into(),
+        })?;
         self.announce(&service, token, reads_only)?;
         while !stop.load(Ordering::Relaxed) && !service.has_ended() {
             std::thread::sleep(LOOK);
@@ -197,8 +205,13 @@ impl Serve {
         }
         let spaces = self.tablespaces.iter().map(|space| space.0.clone());
         options.tablespaces = spaces.map(|space| TablespaceOptions { eviction, ..space }).collect();
-        let fsync = self.fsync;
-        options.keep = self.dir.clone().map(|directory| KeepOptions { directory, fsync });
+        let (fsync, damaged) = (self.fsync, self.damaged);
+        options.keep = self.dir.clone().map(|directory| KeepOptions {
+            directory,
+            fsync,
+            damaged,
+            progress: reading_back(),
+        });
         options.door.port = self.port;
         options.door.token = token;
         options.fronts.redis = self.redis.iter().map(|front| front.0).collect();
@@ -222,6 +235,7 @@ impl Serve {
                 "redis": redis,
                 "memcached": memcached,
                 "records": service.recovery().map(|found| found.log.records),
+                "read_only": service.read_only(),
             }));
         }
         println!("Store at {address}: RoCE v2 on UDP 4791, RDMA CM port {}.", address.port());
@@ -230,6 +244,9 @@ impl Serve {
         }
         if let Some(found) = service.recovery() {
             println!("{}", read_back(found));
+        }
+        if let Some(reason) = service.read_only() {
+            println!("The store takes no changes: {reason}.");
         }
         if let Some(token) = token {
             println!("Clients over the card need this token: export REMORA_TOKEN={token}");

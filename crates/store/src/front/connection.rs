@@ -54,6 +54,8 @@ pub(crate) enum Fate {
     Again,
     /// It has more to do when a pause has ended.
     Later,
+    /// It has to look a moment later whether it has more to do.
+    Soon,
     /// It is over.
     Ends,
 }
@@ -306,6 +308,7 @@ impl Connection {
             Next::Close => Fate::Ends,
             Next::Send => Fate::Again,
             Next::Wait => Fate::Later,
+            Next::Look => Fate::Soon,
             Next::Read(_) => Fate::Waits(EventFlags::IN),
         }
     }

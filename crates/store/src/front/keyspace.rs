@@ -10,6 +10,7 @@ use thiserror::Error;
 use crate::front::slots::{Range, Shard};
 /// When a key was used last, as the store notes it.
 pub use crate::item::Trace;
+use crate::select::plan::Plan;
 use crate::select::selection::Selection;
 use crate::slab::ClassInfo;
 /// When a value that is put ends.
@@ -135,7 +136,18 @@ pub trait Keyspace: Send + Sync + Debug {
     /// Appends the key's value to `value`, if there is one.
     fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found>;
 
-    /// The same, which counts as no use of the key.
+    /// Appends the key's value if a plan selects it. The answer is whether it does, if there is
+    /// such a key. A compressed value is decompressed only if what is plain of it may be selected.
+    fn get_where(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        plan: &Plan,
+        value: &mut Vec<u8>,
+    ) -> Option<bool>;
+
+    /// As [`Keyspace::get`], which counts as no use of the key.
     fn get_unnoticed(
         &self,
         ts: TablespaceId,
@@ -276,6 +288,11 @@ pub trait Keeper: Send + Sync + Debug {
     /// The same for an answer about these keys alone, which was made before this is asked.
     fn seen_of(&self, _keys: &mut dyn Iterator<Item = &[u8]>) -> u64 {
         self.seen()
+    }
+
+    /// How many other nodes hold the log up to `version`.
+    fn holders(&self, _version: u64) -> usize {
+        0
     }
 
     /// The cluster that the store is a part of, if it is.

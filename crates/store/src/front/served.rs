@@ -17,7 +17,7 @@ use crate::select::rows::Span;
 use crate::select::selection::Selection;
 use crate::select::sieve::{Sieve, Stored};
 use crate::slab::ClassInfo;
-use crate::store::{self, Changed, Store, UpdateError, Value};
+use crate::store::{self, Changed, Short, Store, UpdateError, Value};
 use crate::tablespace::{Eviction, TablespaceError, TablespaceId, TablespaceOptions};
 
 /// Buffers of values up to this size are kept for the next change, in bytes.
@@ -122,6 +122,23 @@ impl From<UpdateError> for ChangeRefused {
 impl<M: Memory, J: Journal> Keyspace for Served<M, J> {
     fn get(&self, ts: TablespaceId, key: &[u8], now: u64, value: &mut Vec<u8>) -> Option<Found> {
         self.store.get(ts, key, now, value).as_ref().map(found)
+    }
+
+    fn get_where(
+        &self,
+        ts: TablespaceId,
+        key: &[u8],
+        now: u64,
+        plan: &Plan,
+        value: &mut Vec<u8>,
+    ) -> Option<bool> {
+        let start = value.len();
+        let read = self.store.get_where(ts, key, now, plan, value)?;
+        let selected = matches!(read, Short::Read(_)) && plan.is_match(&value[start..]);
+        if !selected {
+            value.truncate(start);
+        }
+        Some(selected)
     }
 
     fn get_unnoticed(
@@ -311,6 +328,40 @@ mod tests {
     use crate::select::schema::Schema;
     use crate::select::selection::Output;
     use crate::store::Options;
+
+    /// A value whose compressed part is damaged cannot be decompressed, and so does not seem to be
+    /// there; what is plain of it says that it is not selected before that is tried.
+    #[test]
+    fn a_value_is_decompressed_only_where_what_is_plain_of_it_passes() {
+        let limit = 1 << 20;
+        let made = Options::new(limit, 5);
+        let heap = Heap::new(made.memory_len());
+        let store = Arc::new(Store::new(heap, Unlogged::default(), made).unwrap());
+        let codec = Codec::Lz4 { head: 4 };
+        let options = TablespaceOptions { codec, ..TablespaceOptions::default() };
+        let served = Served::new(store.clone(), limit, options);
+        let space = served.tablespace("rows").unwrap();
+        let row = [&7u32.to_le_bytes()[..], &[b'x'; 100]].concat();
+        store.put(space, b"k", &row, 0, None, 1).unwrap();
+        let plan = |predicate| {
+            let schema = Schema::parse("id u32").unwrap();
+            let condition = Predicate::parse(predicate).unwrap().bind(&schema, &[]).unwrap();
+            let (row_least, output, limit) = (schema.fixed(), Output::Whole, u64::MAX);
+            Plan::new(&Selection { row_least, condition, output, limit }).unwrap()
+        };
+        let get = |predicate| {
+            let mut value = Vec::new();
+            let found = served.get_where(space, b"k", 1, &plan(predicate), &mut value);
+            assert!(value == if found == Some(true) { &row[..] } else { &[] });
+            found
+        };
+        assert_eq!((get("id = 7"), get("id = 8")), (Some(true), Some(false)));
+        let pin = store.pin();
+        let at = store.locate(&pin, space, b"k", 1).unwrap().value_at;
+        drop(pin);
+        store.memory().write(at + 4, &[0xFF; 4]);
+        assert_eq!((get("id = 7"), get("id = 8")), (None, Some(false)));
+    }
 
     #[test]
     fn a_selection_steps_by_what_it_decodes() {

@@ -146,7 +146,7 @@ pub struct ServerState {
     pub settings: Settings,
     pub(crate) clients: Clients,
     pub(crate) pause: Pause,
-    /// Connections whose next command waits for the end of a pause.
+    /// Connections whose next command waits for the end of a pause, or for other nodes.
     pub(crate) held_back: AtomicU64,
     /// What was let go when counting began anew: keys evicted, and expired.
     let_go: [AtomicU64; 2],
@@ -405,6 +405,8 @@ pub enum Next {
     Send,
     /// To have its replies sent, and to go on with what it has when a pause has ended.
     Wait,
+    /// To have its replies sent, and to go on with what it has a moment later.
+    Look,
     /// To have its replies sent, and then to be ended.
     Close,
     /// To have all that follows relayed to the node there: it serves memcached's clients.

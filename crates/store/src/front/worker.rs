@@ -25,6 +25,8 @@ const ACCEPTS: usize = 64;
 const ANSWERED_BYTES: usize = 16 << 20;
 /// How often a thread looks around when nothing comes, in ms.
 const TICK_MS: u64 = 100;
+/// How soon a connection that waits for other nodes looks again, in ms.
+const SOON_MS: u64 = 1;
 /// How often idle and unwanted connections are looked for, in ms.
 const CHECK_MS: u64 = 1000;
 
@@ -60,7 +62,9 @@ pub(crate) struct Worker {
     again: BTreeSet<usize>,
     /// Connections that have more to do when a pause has ended.
     later: BTreeSet<usize>,
-    /// Whether the pause that they wait for is of all commands.
+    /// Connections that look again a moment later.
+    soon: BTreeSet<usize>,
+    /// Whether the pause that those wait for is of all commands.
     is_whole_pause: bool,
     checked_ms: u64,
 }
@@ -87,6 +91,7 @@ impl Worker {
             answered: 0,
             again: BTreeSet::new(),
             later: BTreeSet::new(),
+            soon: BTreeSet::new(),
             is_whole_pause: false,
             checked_ms: 0,
         };
@@ -123,6 +128,7 @@ impl Worker {
             }
             self.turn.begin();
             self.end_pause();
+            self.again.extend(&self.soon);
             for event in &events {
                 self.hear(event.data.u64(), event.flags);
             }
@@ -139,6 +145,9 @@ impl Worker {
 
     /// How long a thread waits when nothing comes.
     fn tick_ms(&self) -> u64 {
+        if !self.soon.is_empty() {
+            return SOON_MS;
+        }
         if self.later.is_empty() {
             return TICK_MS;
         }
@@ -156,14 +165,22 @@ impl Worker {
         }
     }
 
-    /// Notes whether a connection waits for the end of a pause.
-    fn hold_back(&mut self, slot: usize, waits: bool) {
+    /// Notes whether a connection waits for the end of a pause, or for other nodes.
+    fn hold_back(&mut self, slot: usize, fate: Fate) {
         let held_back = &self.turn.world.held_back;
-        match waits {
-            true if self.later.insert(slot) => _ = held_back.fetch_add(1, Relaxed),
-            false if self.later.remove(&slot) => _ = held_back.fetch_sub(1, Relaxed),
-            _ => {}
+        for (waiting, waits) in
+            [(&mut self.later, fate == Fate::Later), (&mut self.soon, fate == Fate::Soon)]
+        {
+            match waits {
+                true if waiting.insert(slot) => _ = held_back.fetch_add(1, Relaxed),
+                false if waiting.remove(&slot) => _ = held_back.fetch_sub(1, Relaxed),
+                _ => {}
+            }
         }
+    }
+
+    fn is_held_back(&self, slot: usize) -> bool {
+        self.later.contains(&slot) || self.soon.contains(&slot)
     }
 
     fn hear(&mut self, what: u64, flags: epoll::EventFlags) {
@@ -236,11 +253,11 @@ impl Worker {
     fn send(&mut self, slot: usize) {
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let fate = connection.send(&mut self.turn, &mut self.spares);
-        self.hold_back(slot, fate == Fate::Later);
+        self.hold_back(slot, fate);
         let Some(Some(connection)) = self.slots.get_mut(slot) else { return };
         let flags = match fate {
             Fate::Ends => return self.end(slot),
-            Fate::Later => epoll::EventFlags::empty(),
+            Fate::Later | Fate::Soon => epoll::EventFlags::empty(),
             Fate::Again => {
                 self.again.insert(slot);
                 epoll::EventFlags::empty()
@@ -317,7 +334,7 @@ impl Worker {
             connection.leave(&self.turn.world);
             self.free.push(slot);
             self.again.remove(&slot);
-            self.hold_back(slot, false);
+            self.hold_back(slot, Fate::Ends);
         }
     }
 
@@ -342,7 +359,7 @@ impl Worker {
             let is_stale = connection.relayed_to().is_some_and(is_old);
             if connection.client.kill.load(Relaxed) || is_stale {
                 self.end(slot);
-            } else if !self.later.contains(&slot) && connection.is_idle(now, idle_s) {
+            } else if !self.is_held_back(slot) && connection.is_idle(now, idle_s) {
                 self.turn.counts.connections_idle.add(1);
                 self.end(slot);
             }

@@ -7,7 +7,8 @@
 //! - [`replay`] reads the log back (`replay`), and of transactions the whole ones (`transactions`);
 //!   [`open_log`] goes on from there (`reopen`).
 //! - `trim` removes segments that a snapshot covers; `snapshot/save.rs` says when one is due.
-//! - [`open`]: a store from what a directory has (`recover`); `journal`: its changes as records.
+//! - [`open`]: a store from what a directory has, and [`salvage`] from one that is damaged
+//!   (`recover`), which tells how far it is (`progress`); `journal`: its changes as records.
 
 mod append;
 mod batch;
@@ -15,6 +16,7 @@ mod commit;
 mod journal;
 mod options;
 mod position;
+mod progress;
 mod record;
 mod recover;
 mod reopen;
@@ -32,9 +34,11 @@ pub use commit::{Committer, Turn};
 pub(crate) use journal::{add_record, with_fields, with_record};
 pub use options::{Fsync, Options};
 pub use position::Position;
+pub use progress::{Progress, Reading};
 pub use record::{Fields, HEADER, MAX_KEY, MAX_RECORD, MAX_VALUE, NoRecord, Operation, seal};
 pub use recover::{
-    Player, RecoverError, Recovered, Recovery, Repeats, Source, open, read_directory,
+    Player, RecoverError, Recovered, Recovery, Repeats, Salvaged, Source, open, open_telling,
+    read_directory, salvage,
 };
 pub use reopen::open_log;
 pub use replay::{ReplayError, Replayed, Torn};

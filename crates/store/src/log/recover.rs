@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::journal::with_record;
+use super::progress::Progress;
 use super::{
-    Committer, Fields, Log, LogError, Operation, Options, Parts, Position, ReplayError, Replayed,
-    open_log,
+    Committer, Fields, Fsync, Log, LogError, Operation, Options, Parts, Position, ReplayError,
+    Replayed, open_log, replay,
 };
 use crate::codec::Codec;
 use crate::disk::Disk;
@@ -65,14 +66,33 @@ pub fn open<M: Memory, D: Disk>(
     log: Options,
     now_ms: u64,
 ) -> Result<Recovered<M, D>, RecoverError> {
+    open_telling(disk, memory, store, log, now_ms, &Progress::default())
+}
+
+/// As [`open`], and tells how far it is.
+///
+/// # Errors
+///
+/// [`RecoverError`].
+pub fn open_telling<M: Memory, D: Disk>(
+    disk: &Arc<D>,
+    memory: M,
+    store: store::Options,
+    log: Options,
+    now_ms: u64,
+    progress: &Progress,
+) -> Result<Recovered<M, D>, RecoverError> {
     let log = Log::new(log);
     let step_ms = store.quarantine_ms + 1;
     let store = Store::new(memory, log.clone(), store)?;
     let mut player = Player::new(&store, step_ms);
+    let mut reading = progress.begin(&**disk)?;
     let (committer, recovery) =
         read_directory(disk, &log, Parts::Whole, &mut |_, position, fields| {
+            reading.add(fields);
             player.play(position, fields)
         })?;
+    drop(reading);
     let last = recovery.log.last;
     let failed = |(position, reason)| ReplayError::Apply {
         place: disk.place(),
@@ -83,6 +103,70 @@ pub fn open<M: Memory, D: Disk>(
     player.finish(last, now_ms).map_err(failed)?;
     note_evictions(&store).map_err(|error| failed((last, error.to_string())))?;
     Ok(Recovered { store, committer, recovery })
+}
+
+/// What could be read of a directory that is damaged.
+pub struct Salvaged<M: Memory> {
+    /// The store. It logs nothing: see [`Salvaged::freeze`].
+    pub store: Store<M, Log>,
+    /// How many records were read.
+    pub records: u64,
+    /// The damage, if there is any.
+    pub damage: Option<ReplayError>,
+}
+
+impl<M: Memory> Salvaged<M> {
+    /// From now on the store takes no changes. Answers why, as clients are told.
+    #[must_use]
+    pub fn freeze(&self) -> String {
+        let reason = match &self.damage {
+            Some(damage) => format!("only what comes before damage is served: {damage}"),
+            None => "the directory is served as it is, and is not damaged".to_owned(),
+        };
+        self.store.journal().failed(&reason);
+        reason
+    }
+}
+
+/// Makes a store in `memory` of what `disk` has before damage, and changes nothing there: to read
+/// what is left. `now_ms` is in ms of Unix time.
+///
+/// # Errors
+///
+/// [`RecoverError`], of what is no damage.
+pub fn salvage<M: Memory, D: Disk>(
+    disk: &D,
+    memory: M,
+    store: store::Options,
+    now_ms: u64,
+    progress: &Progress,
+) -> Result<Salvaged<M>, RecoverError> {
+    let log = Log::new(Options { fsync: Fsync::No, ..Options::default() });
+    let step_ms = store.quarantine_ms + 1;
+    let store = Store::new(memory, log.clone(), store)?;
+    let mut player = Player::new(&store, step_ms);
+    let mut reading = progress.begin(disk)?;
+    let (mut last, mut records) = (Position::NONE, 0);
+    let visit = &mut |_: Source, position: Position, fields: &Fields<'_>| {
+        reading.add(fields);
+        (last, records) = (last.max(position), records + 1);
+        player.play(position, fields)
+    };
+    let read = read_files(disk, visit, |from, visit| replay(disk, from, Parts::Whole, visit));
+    let damage = match read {
+        Ok(_) => None,
+        Err(damage) if damage.is_damage() => Some(damage),
+        Err(error) => return Err(error.into()),
+    };
+    drop(reading);
+    log.begin(last);
+    // (What the log has of tablespaces whose end it lacks is of no use.)
+    player.carry_out_deferred(now_ms).map_err(|(position, reason)| {
+        let (place, file) = (disk.place(), ".".to_owned());
+        ReplayError::Apply { place, file, position, reason }
+    })?;
+    drop(player);
+    Ok(Salvaged { store, records, damage })
 }
 
 /// Which of a directory's files a record is of.
@@ -106,24 +190,41 @@ pub fn read_directory<D: Disk>(
     parts: Parts,
     visit: &mut dyn FnMut(Source, Position, &Fields<'_>) -> Result<(), String>,
 ) -> Result<(Committer<D>, Recovery), ReplayError> {
-    let newest = snapshot::newest(&**disk).map_err(|source| ReplayError::Io {
+    let mut writer = None;
+    let recovery = read_files(&**disk, visit, |from, visit| {
+        let (committer, replayed) = open_log(disk, log, from, parts, visit)?;
+        writer = Some(committer);
+        Ok(replayed)
+    })?;
+    Ok((writer.expect("the log was read"), recovery))
+}
+
+/// What gets the records of the log.
+type VisitLog<'v> = dyn FnMut(Position, &Fields<'_>) -> Result<(), String> + 'v;
+
+/// Gives `visit` what the newest snapshot has, and what `read_log` reads of the log behind it.
+fn read_files<D: Disk>(
+    disk: &D,
+    visit: &mut dyn FnMut(Source, Position, &Fields<'_>) -> Result<(), String>,
+    read_log: impl FnOnce(Position, &mut VisitLog<'_>) -> Result<Replayed, ReplayError>,
+) -> Result<Recovery, ReplayError> {
+    let newest = snapshot::newest(disk).map_err(|source| ReplayError::Io {
         place: disk.place(),
         file: ".".to_owned(),
         source,
     })?;
     let load = |covered| {
         let visit = &mut |at, fields: &Fields<'_>| visit(Source::Snapshot, at, fields);
-        snapshot::load(&**disk, covered, visit)
+        snapshot::load(disk, covered, visit)
     };
     let snapshot = newest.map(load).transpose()?;
     let from = newest.unwrap_or(Position::NONE);
-    let visit = &mut |at, fields: &Fields<'_>| visit(Source::Log, at, fields);
-    let (committer, replayed) = open_log(disk, log, from, parts, visit)?;
-    let (place, last) = (disk.place(), replayed.last);
+    let log = read_log(from, &mut |at, fields| visit(Source::Log, at, fields))?;
+    let (place, last) = (disk.place(), log.last);
     if let Some(expected) = snapshot.map(|loaded| loaded.end).filter(|end| *end > last) {
         return Err(ReplayError::TooShort { place, last, expected });
     }
-    Ok((committer, Recovery { snapshot, log: replayed }))
+    Ok(Recovery { snapshot, log })
 }
 
 /// Keys that were evicted to make room for others are gone for good: the log says so, unless a

@@ -143,6 +143,22 @@ pub enum ReplayError {
     },
 }
 
+impl ReplayError {
+    /// Whether the files are not as the store left them, so that what comes before that place can
+    /// be read.
+    #[must_use]
+    pub fn is_damage(&self) -> bool {
+        match self {
+            ReplayError::NoSegment { .. }
+            | ReplayError::Corrupt { .. }
+            | ReplayError::Missing { .. }
+            | ReplayError::TooShort { .. }
+            | ReplayError::Snapshot { .. } => true,
+            ReplayError::Io { .. } | ReplayError::Apply { .. } => false,
+        }
+    }
+}
+
 /// A record as it is read.
 pub(super) struct Read<'r> {
     pub(super) position: Position,

@@ -559,6 +559,18 @@ impl Replica {
         peers.into_iter().flatten().map(move |(node, peer)| (*node, held(peer)))
     }
 
+    /// How many other members hold the log up to a position, as far as this primary has heard; of
+    /// no position, how many follow. At others, 0.
+    #[must_use]
+    pub fn holders(&self, position: Position) -> usize {
+        let Role::Primary(primary) = &self.role else { return 0 };
+        let holds = |peer: &&Peer| {
+            let holds = peer.held >= position && position > Position::NONE;
+            !peer.is_learner && (holds || position == Position::NONE && peer.is_live())
+        };
+        primary.peers.values().filter(holds).count()
+    }
+
     /// Brings a node up to become a member; it becomes one as soon as it holds nearly everything.
     ///
     /// # Errors

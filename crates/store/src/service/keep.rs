@@ -186,6 +186,37 @@ where
     }
 }
 
+/// A directory that is served as it is, up to damage, and not written to.
+#[derive(Debug)]
+pub(super) struct Frozen(pub(super) Log);
+
+impl Keeper for Frozen {
+    fn is_awaited(&self) -> bool {
+        false
+    }
+
+    fn is_logged(&self) -> bool {
+        true
+    }
+
+    fn wait(&self, _since: u64, _version: u64) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn save(&self, _background: bool) -> Result<(), String> {
+        let reason = self.0.read_only().unwrap_or_default();
+        Err(format!("nothing is written to the directory: {reason}"))
+    }
+
+    fn saved_s(&self) -> u64 {
+        0
+    }
+
+    fn entries(&self) -> Vec<(&'static str, String)> {
+        self.0.entries()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -8,16 +8,18 @@ use thiserror::Error;
 
 pub use self::all::Pair;
 use self::all::Spare;
+use super::Store;
 use super::expiry::Expiry;
+use super::old::Old;
 use super::read::{LONG, Seen, Use};
 use super::scratch::with_scratch;
-use super::{Found, Store};
 use crate::codec::Codec;
 use crate::item::{CHECKSUM, Item, KEY_MAX, Live, Trace, VALUE_MAX};
 use crate::journal::{Journal, JournalError, Prepared, Record};
 use crate::layout::BUCKET;
 use crate::memory::Memory;
 use crate::request::Asked;
+use crate::select::plan::Plan;
 use crate::table::{Crowded, Hash, Locked, Slot, SlotPlace};
 use crate::tablespace::{Space, TablespaceId};
 
@@ -25,32 +27,6 @@ use crate::tablespace::{Space, TablespaceId};
 const FREED_MAX: usize = 4;
 /// How often a change is tried again after memory was freed for it.
 const RETRIES: usize = 8;
-
-/// The item that a key has before a change.
-pub struct Old<'a> {
-    /// What is known of it besides its value.
-    pub found: Found,
-    reader: &'a dyn Fn(&mut Vec<u8>, bool) -> bool,
-    stored: usize,
-}
-
-impl Old<'_> {
-    /// Appends its value to `out`; false, with `out` as it was, if the memory is damaged and the
-    /// value cannot be decoded.
-    pub fn append_value(&self, out: &mut Vec<u8>) -> bool {
-        (self.reader)(out, true)
-    }
-
-    /// Appends its value as it is stored.
-    pub fn append_stored(&self, out: &mut Vec<u8>) {
-        (self.reader)(out, false);
-    }
-
-    /// Bytes of the value as it is stored.
-    pub fn stored_len(&self) -> usize {
-        self.stored
-    }
-}
 
 /// Where the bytes of a new value are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -396,7 +372,9 @@ impl<M: Memory, J: Journal> Store<M, J> {
             seen.append_stored(&self.table.memory, out);
             true
         };
-        let old = Old { found: self.found(seen), reader: &reader, stored: seen.head.stored };
+        let passes = |plan: &Plan| seen.passes(plan, &self.table.memory);
+        let (found, stored) = (self.found(seen), seen.head.stored);
+        let old = Old { found, reader: &reader, passes: &passes, stored };
         decide(Some(&old), scratch)
     }
 
@@ -414,7 +392,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let subject = Subject { id: space, space: place, key, hash, asked, spare };
         self.free_retired(&mut locked, FREED_MAX);
         let current = self.current(&mut locked, &subject);
-        let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(now));
+        let judged = self.judged_at(now);
+        let alive = current.filter(|(_, _, seen)| !seen.head.live.is_expired(judged));
         with_scratch(|scratch| {
             let change: Change<'w> = match (alive, decision) {
                 (None, _) => decide(None, scratch),

@@ -8,6 +8,7 @@ use crate::item::{
 };
 use crate::journal::Journal;
 use crate::memory::Memory;
+use crate::select::plan::{Part, Plan};
 use crate::table::Slot;
 use crate::tablespace::TablespaceId;
 
@@ -24,6 +25,8 @@ pub(crate) const LONG: usize = 64 << 10;
 pub(crate) enum Short {
     /// The value was read.
     Read(Found),
+    /// What is plain of it is enough to say that it is not selected, and it was not read.
+    Unselected,
     /// It takes long to read, and was not.
     Long,
 }
@@ -69,6 +72,16 @@ impl Seen {
         let start = out.len();
         out.resize(start + self.head.stored, 0);
         memory.read(self.at + self.head.value_at() as u64, &mut out[start..]);
+    }
+
+    /// Whether a plan may select the value, by what is plain of it where it is compressed.
+    pub(super) fn passes(&self, plan: &Plan, memory: &impl Memory) -> bool {
+        let Some(head) = self.codec.head() else { return true };
+        with_scratch(|plain| {
+            plain.resize(self.codec.plain_len(self.head.stored), 0);
+            memory.read(self.at + self.head.value_at() as u64, plain);
+            plan.is_match_part(plain, Part::Head(head))
+        })
     }
 
     /// Appends the value; false if it cannot be decoded, and `out` is as it was.
@@ -177,21 +190,49 @@ impl<M: Memory, J: Journal> Store<M, J> {
         seen.map(|(_, found)| found)
     }
 
-    /// As [`Store::get`], of a value that does not take long to read.
+    /// As [`Store::get`], of a value that does not take long to read and that the plan, if there is
+    /// one, may select.
     pub(crate) fn get_short(
         &self,
         space: TablespaceId,
         key: &[u8],
         now: u64,
+        plan: Option<&Plan>,
         value: &mut Vec<u8>,
     ) -> Option<Short> {
-        let start = value.len();
+        self.get_sifted(space, key, now, plan, value, &Seen::is_long)
+    }
+
+    /// As [`Store::get`], of a value of any length that a plan may select.
+    pub(crate) fn get_where(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        plan: &Plan,
+        value: &mut Vec<u8>,
+    ) -> Option<Short> {
+        self.get_sifted(space, key, now, Some(plan), value, &|_| false)
+    }
+
+    fn get_sifted(
+        &self,
+        space: TablespaceId,
+        key: &[u8],
+        now: u64,
+        plan: Option<&Plan>,
+        value: &mut Vec<u8>,
+        is_long: &dyn Fn(&Seen) -> bool,
+    ) -> Option<Short> {
+        let (start, memory, mut passes) = (value.len(), &self.table.memory, true);
         let seen = self.look(space, key, now, Use::Read, &mut |seen| {
             value.truncate(start);
-            seen.is_long() || seen.append_value(&self.table.memory, value)
+            passes = plan.is_none_or(|plan| seen.passes(plan, memory));
+            !passes || is_long(seen) || seen.append_value(memory, value)
         });
         match seen {
-            Some((seen, _)) if seen.is_long() => Some(Short::Long),
+            Some(_) if !passes => Some(Short::Unselected),
+            Some((seen, _)) if is_long(&seen) => Some(Short::Long),
             Some((_, found)) => Some(Short::Read(found)),
             None => {
                 value.truncate(start);
@@ -242,6 +283,7 @@ impl<M: Memory, J: Journal> Store<M, J> {
         let _pin = self.spaces.any_traced().then(|| self.pin());
         let flushed = self.spaces.serving(space)?.flushed();
         let hash = self.hasher.hash(space, key);
+        let judged = self.judged_at(now);
         for _ in 0..LOOKS {
             let Some(peek) = self.table.peek(hash) else {
                 std::hint::spin_loop();
@@ -259,10 +301,11 @@ impl<M: Memory, J: Journal> Store<M, J> {
             if seen.head.version <= flushed {
                 break;
             }
-            let expired = seen.head.live.is_expired(now);
+            let expired = seen.head.live.is_expired(judged);
             let read = expired || body(&seen);
             if read && peek.holds() {
                 if expired {
+                    self.note_time(now);
                     return None;
                 }
                 if counts != Use::None {
@@ -297,7 +340,8 @@ impl<M: Memory, J: Journal> Store<M, J> {
             self.remove(&mut locked, place, &slot);
             return None;
         }
-        if seen.head.live.is_expired(now) {
+        if seen.head.live.is_expired(self.judged_at(now)) {
+            self.note_time(now);
             return None;
         }
         if !body(&seen) {

@@ -20,6 +20,9 @@ use crate::tablespace::TablespaceId;
 const EVICTED_MIN: u64 = 16 << 10;
 /// One part in so many of the limit stays resident although it is free.
 const KEPT: u64 = 64;
+/// What has expired does not come back while clocks are set back by so many ms at most. (Threads'
+/// clocks differ by one or two.)
+pub(super) const BACK_MS: u64 = 1000;
 /// Retired blocks of a partition that are freed at once.
 const FREED_MAX: usize = 64;
 
@@ -76,6 +79,15 @@ impl<M: Memory, J: Journal> Store<M, J> {
         if self.time.load(Relaxed) < now {
             self.time.fetch_max(now, Relaxed);
         }
+    }
+
+    /// By which time expiry is judged at `now`: by none before one that a caller has told, since
+    /// what has expired is not to come back. A clock that was set back further than [`BACK_MS`] is
+    /// believed: it may have been far ahead, and whatever is to expire would do so at once.
+    #[inline]
+    pub(crate) fn judged_at(&self, now: u64) -> u64 {
+        let latest = self.time.load(Relaxed);
+        if latest.saturating_sub(now) <= BACK_MS { latest.max(now) } else { now }
     }
 
     /// Frees a block that no reader may see.

@@ -1,13 +1,16 @@
 //! The store: operations against a model, limits and quotas.
 
 use std::collections::HashMap;
+use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 
+use super::reclaim::BACK_MS;
 use super::*;
 use crate::item::{ITEM_MAX, KEY_MAX, VALUE_MAX};
 use crate::journal::{JournalError, Record};
 use crate::memory::Heap;
+use crate::scan::Cursor;
 use crate::tablespace::{TablespaceError, TablespaceOptions};
 
 pub(super) type TestStore = Store<Heap, Unlogged>;
@@ -89,6 +92,34 @@ fn expired_items_are_not_there() {
     assert_eq!(get(&store, space, b"key", 250).unwrap(), b"new");
     store.update(space, b"key", 250, &mut |_, _| Change::Touch { expires_ms: None }).unwrap();
     assert_eq!(get(&store, space, b"key", u64::MAX).unwrap(), b"new");
+}
+
+/// Threads' clocks differ, and the machine's may be set back.
+#[test]
+fn what_was_seen_to_have_expired_does_not_come_back() {
+    let (store, space) = with_space(1 << 20);
+    let keys = || {
+        let mut keys = 0;
+        store.scan(space, Cursor::START, 9_999, 100, &mut |_| {
+            keys += 1;
+            ControlFlow::Continue(())
+        });
+        keys
+    };
+    store.put(space, b"key", b"value", 0, Some(10_000), 1).unwrap();
+    assert_eq!((get(&store, space, b"key", 9_999).is_some(), keys()), (true, 1));
+    assert!(get(&store, space, b"key", 10_000).is_none());
+    assert_eq!((get(&store, space, b"key", 9_999).is_some(), keys()), (false, 0));
+    let mut seen = true;
+    store
+        .update(space, b"key", 9_999, &mut |old, _| {
+            seen = old.is_some();
+            Change::Keep
+        })
+        .unwrap();
+    assert!(!seen);
+    // A clock that was far ahead is set right.
+    assert!(get(&store, space, b"key", 10_000 - BACK_MS - 1).is_some());
 }
 
 #[test]

@@ -7,7 +7,8 @@ use crate::layout::SLOTS;
 use crate::memory::Memory;
 
 /// A partition grows when so many of a hundred slots are taken. While half of its buckets are split
-/// some of these have too few keys to be full, which ends displacement at a load of 95 to 96 %.
+/// some of these have too few keys to be full, which ends displacement at a load of 95 to 96 %. At
+/// 95, insertion takes two to four times as long, for 0.9 bytes a key.
 pub const LOAD_MAX: u64 = 92;
 /// The most buckets by which a partition grows for one key.
 const SPLITS_MAX: usize = 4;

@@ -105,12 +105,6 @@ pub fn execute_call<M: Memory, J: Journal>(
     if is_slow && effort == Effort::Short {
         return Err(LATER);
     }
-    // Made before a lock is taken; a client whose predicate is none is told where it matters.
-    if let Condition::Predicate(predicate) = call.condition
-        && plan(effort, predicate).is_err_and(|status| status == LATER)
-    {
-        return Err(LATER);
-    }
     let change = |out: &mut Vec<u8>, decide: &Decide<'_>| {
         change(effort, store, (call, &RefCell::default()), now, out, decide)
     };
@@ -217,22 +211,57 @@ fn status_of(error: &UpdateError) -> CallStatus {
     }
 }
 
-/// Does a condition hold for a value that is there?
-fn holds(
-    condition: Condition<'_>,
-    version: u64,
-    value: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> bool,
-) -> Result<bool, CallStatus> {
-    Ok(match condition {
-        Condition::None | Condition::Present => true,
-        Condition::Absent => false,
-        Condition::Version(wanted) => version == wanted,
-        Condition::Value(wanted) => value(&mut |bytes| bytes == wanted),
-        Condition::Predicate(predicate) => {
-            let planned = plan(Effort::Any, predicate)?;
-            value(&mut |bytes| planned.plan.is_match(bytes))
+/// A call's condition, ready to be judged.
+struct Judge<'a> {
+    condition: Condition<'a>,
+    /// The plan of its predicate, or why there is none: its client learns that where it matters.
+    planned: Option<Result<Arc<Planned>, CallStatus>>,
+}
+
+impl<'a> Judge<'a> {
+    /// Makes the plan, before a lock is taken.
+    fn new(effort: Effort, condition: Condition<'a>) -> Result<Judge<'a>, CallStatus> {
+        let planned = match condition {
+            Condition::Predicate(predicate) => Some(plan(effort, predicate)),
+            _ => None,
+        };
+        match planned {
+            Some(Err(LATER)) => Err(LATER),
+            planned => Ok(Judge { condition, planned }),
         }
-    })
+    }
+
+    /// The predicate's plan, if there is one.
+    fn plan(&self) -> Option<&Plan> {
+        self.planned.as_ref()?.as_ref().ok().map(|planned| &planned.plan)
+    }
+
+    /// Whether the condition is about the whole of a value.
+    fn is_of_value(&self) -> bool {
+        matches!(self.condition, Condition::Value(_) | Condition::Predicate(_))
+    }
+
+    /// Does the condition hold for a value that is there? `passes` says whether a plan may select
+    /// the value, by what is plain of it; only then is `value` fetched.
+    fn holds(
+        &self,
+        version: u64,
+        passes: impl FnOnce(&Plan) -> bool,
+        value: impl FnOnce(&mut dyn FnMut(&[u8]) -> bool) -> bool,
+    ) -> Result<bool, CallStatus> {
+        Ok(match (self.condition, &self.planned) {
+            (Condition::None | Condition::Present, _) => true,
+            (Condition::Absent, _) => false,
+            (Condition::Version(wanted), _) => version == wanted,
+            (Condition::Value(wanted), _) => value(&mut |bytes| bytes == wanted),
+            (Condition::Predicate(_), Some(Ok(planned))) => {
+                let plan = &planned.plan;
+                passes(plan) && value(&mut |bytes| plan.is_match(bytes))
+            }
+            (Condition::Predicate(_), Some(Err(status))) => return Err(*status),
+            (Condition::Predicate(_), None) => return Err(Refused::Predicate.status()),
+        })
+    }
 }
 
 fn get<M: Memory, J: Journal>(
@@ -242,15 +271,18 @@ fn get<M: Memory, J: Journal>(
     (now, room): (u64, usize),
     out: &mut Vec<u8>,
 ) -> Result<u64, CallStatus> {
+    let judge = Judge::new(effort, call.condition)?;
     let (space, start) = (TablespaceId(call.tablespace), out.len());
     answer(AnswerHead::default(), out);
     let at = out.len();
-    let found = match store.get_short(space, call.key, now, out) {
+    let found = match store.get_short(space, call.key, now, judge.plan(), out) {
         Some(Short::Read(found)) => Some(found),
+        Some(Short::Unselected) => return Err(Refused::Condition.status()),
         Some(Short::Long) => {
-            let whole = matches!(call.condition, Condition::Value(_) | Condition::Predicate(_));
             out.truncate(start);
-            if !whole && let Some(position) = get_piece(store, call, now, room, out)? {
+            if !judge.is_of_value()
+                && let Some(position) = get_piece(store, (call, &judge), now, room, out)?
+            {
                 return Ok(position);
             }
             if effort == Effort::Short {
@@ -262,7 +294,7 @@ fn get<M: Memory, J: Journal>(
         None => None,
     };
     let found = found.ok_or(CallStatus::NOT_FOUND)?;
-    if !holds(call.condition, found.version, |is| is(&out[at..]))? {
+    if !judge.holds(found.version, |_| true, |is| is(&out[at..]))? {
         return Err(Refused::Condition.status());
     }
     let value_len = out.len() - at;
@@ -278,7 +310,7 @@ fn get<M: Memory, J: Journal>(
 /// form than the client sees.
 fn get_piece<M: Memory, J: Journal>(
     store: &Store<M, J>,
-    call: &Call<'_>,
+    (call, judge): (&Call<'_>, &Judge<'_>),
     now: u64,
     room: usize,
     out: &mut Vec<u8>,
@@ -289,7 +321,7 @@ fn get_piece<M: Memory, J: Journal>(
     if located.found.codec != Codec::None {
         return Ok(None);
     }
-    if !holds(call.condition, located.found.version, |_| false)? {
+    if !judge.holds(located.found.version, |_| true, |_| false)? {
         return Err(Refused::Condition.status());
     }
     answer(head_of(&located.found, located.stored as usize), out);
@@ -334,6 +366,7 @@ fn change<M: Memory, J: Journal>(
     out: &mut Vec<u8>,
     decide: &Decide<'_>,
 ) -> Result<u64, CallStatus> {
+    let judge = Judge::new(effort, call.condition)?;
     let mut refused = None;
     let long = |old: &Old<'_>| is_long(old.stored_len(), old.found.codec);
     let asked = call.request.map(|id| Asked { id, answer: told });
@@ -341,7 +374,7 @@ fn change<M: Memory, J: Journal>(
     let updated = store.update_asked(space, call.key, now, asked, &mut |old, scratch| {
         let change = match old {
             Some(old) if effort == Effort::Short && long(old) => Err(LATER),
-            old => may_change(call, old).and_then(|()| decide(call, old, scratch)),
+            old => may_change(&judge, old).and_then(|()| decide(call, old, scratch)),
         };
         refused = change.err();
         change.unwrap_or(Change::Keep)
@@ -357,15 +390,16 @@ fn change<M: Memory, J: Journal>(
     Ok(updated.version)
 }
 
-fn may_change(call: &Call<'_>, old: Option<&Old<'_>>) -> Result<(), CallStatus> {
+fn may_change(judge: &Judge<'_>, old: Option<&Old<'_>>) -> Result<(), CallStatus> {
     let Some(old) = old else {
-        return match call.condition {
+        return match judge.condition {
             Condition::None | Condition::Absent => Ok(()),
             _ => Err(CallStatus::NOT_FOUND),
         };
     };
     let mut readable = true;
-    let held = holds(call.condition, old.found.version, |is| {
+    let passes = |plan: &Plan| old.passes(plan);
+    let held = judge.holds(old.found.version, passes, |is| {
         let mut value = Vec::new();
         readable = old.append_value(&mut value);
         readable && is(&value)

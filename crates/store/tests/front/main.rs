@@ -6,6 +6,7 @@ mod dump;
 mod expiry;
 mod kept;
 mod limits;
+mod member;
 mod memcached;
 mod meta;
 mod pause;

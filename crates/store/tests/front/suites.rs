@@ -109,13 +109,14 @@ fn memcached_perl_tests() {
     }
 }
 
-/// redis-py and pymemcache: `clients.py` says what it found wrong.
+/// redis-py, valkey-py, Valkey GLIDE and pymemcache: `clients.py` says what it found wrong.
 #[test]
 fn python_clients() {
     let python = crate::judges::brought("judges-venv").join("bin/python");
-    let known = run(Command::new(&python).args(["-c", "import redis, pymemcache"]));
+    let known =
+        run(Command::new(&python).args(["-c", "import redis, valkey, glide_sync, pymemcache"]));
     if !known.is_some_and(|(passed, _)| passed) {
-        return skip("redis-py and pymemcache");
+        return skip("redis-py, valkey-py, Valkey GLIDE and pymemcache");
     }
     let server = serve(&Options { threads: 2, ..options() });
     let ports = [server.redis()[0].port(), server.memcached()[0].port()].map(|p| p.to_string());

@@ -5,12 +5,11 @@ use anyhow::{Context, Result};
 use remora_store::select::selection::Output;
 use remora_store::way::call::{Call, Condition, Operation};
 
-use super::super::figure::{Figure, Point, Style};
+use super::super::figure::{Figure, Point, Style, add_said};
 use super::super::row::Run;
 use super::bed::{Bed, Space, figure, key};
 use super::extent::Extent;
 use super::latencies::{below, of_size, selection};
-use super::papers::add_said;
 use super::rates::{ALL, beside_flat};
 
 const SIZES: [usize; 4] = [64, 256, 1024, 4096];

@@ -12,11 +12,11 @@ use remora_store::select::selection::{Output, Selection};
 use remora_store::way::call::Condition;
 use remora_store::way::connect::ClientOptions;
 
-use super::super::figure::{Calls, Figure, Point, Style, each_us, median, median_us};
+use super::super::figure::{Calls, Figure, Point, Style, add_said, each_us, median, median_us};
 use super::super::row::{Case, Run, Spread, Target};
 use super::bed::{Bed, Space, VALUE, figure, key, value};
 use super::extent::{Extent, SHORTER};
-use super::papers::{CARIBOU_DECOMPRESSION, REDN_GETS, TABLE_5, add_said};
+use super::papers::{CARIBOU_DECOMPRESSION, REDN_GETS, TABLE_5};
 use super::servers::{Getter, Memcached};
 use super::tpch::{EIGHT, Lineitem};
 use crate::draws::Pauses;

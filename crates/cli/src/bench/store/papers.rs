@@ -3,9 +3,6 @@
 //! The papers' machines are other ones: what they say is shown as a ratio, applied to what this run
 //! has measured.
 
-use super::super::figure::Point;
-use super::super::row::Spread;
-
 /// RedN's Table 5: hash gets of 64 B and 4 KB, median and 99th percentile, in µs, by RedN and, as
 /// RedN quotes it, by StRoM.
 pub(super) const TABLE_5: [(&str, f64, f64); 4] = [
@@ -33,11 +30,3 @@ pub(super) const CARIBOU_NETWORK: f64 = 1.25 / 5.0;
 /// RedN §5.4: gets by chain are so many times as fast as one-sided ones, at most, and as those of
 /// memcached by a polling stack of sockets.
 pub(super) const REDN_GETS: [f64; 2] = [1.7, 2.6];
-
-/// Gives each point a further way: what a paper's ratio makes of its others.
-pub(super) fn add_said(points: &mut [Point], mut said: impl FnMut(&Point) -> f64) {
-    for point in points {
-        let said = said(point);
-        point.ways.push(Spread::of(vec![said]));
-    }
-}

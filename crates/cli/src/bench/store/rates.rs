@@ -5,11 +5,11 @@ use anyhow::Result;
 use remora_sim::percentile;
 use remora_store::way::call::{Call, Operation};
 
-use super::super::figure::{Figure, Point, Style};
+use super::super::figure::{Figure, Point, Style, add_said};
 use super::super::row::{Case, Run, Spread, Target};
 use super::bed::{Bed, VALUE, figure, key, value};
 use super::extent::Extent;
-use super::papers::{CARIBOU_FLAT, CARIBOU_INSERTS, add_said};
+use super::papers::{CARIBOU_FLAT, CARIBOU_INSERTS};
 use super::servers::Memcached;
 use crate::draws::Draws;
 

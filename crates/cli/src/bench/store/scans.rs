@@ -19,14 +19,14 @@ use remora_store::way::call::{ANSWER_LEN, AnswerHead, Call, Operation};
 use remora_store::way::clock::now_ms;
 use remora_store::way::execute::execute;
 
-use super::super::figure::{Figure, Point};
+use super::super::figure::{Figure, Point, add_said};
 use super::super::row::{Case, Row, Run, Target, measure};
 use super::bed::{Bed, Space, figure, key, value};
 use super::duckdb::{self, DuckDb};
 use super::extent::Extent;
 use super::fronts::nothing;
 use super::latencies::selection;
-use super::papers::{CARIBOU_NETWORK, add_said};
+use super::papers::CARIBOU_NETWORK;
 use super::tpch::{Lineitem, Q6, Q13, Table, comments};
 use crate::child;
 use crate::draws::Draws;

@@ -10,13 +10,13 @@ use anyhow::{Context, Result, bail};
 use remora::Device;
 use remora_cluster::etcd::{Etcd, EtcdOptions, Origin, Terms};
 use remora_cluster::{
-    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, Keeping, Kept, Mover, Node, NodeId,
-    NotServing, ShardKeeper, Slots, Status,
+    Address, CardWays, EtcdMap, Group, GroupLog, GroupOptions, KeepError, Keeping, Kept, Mover,
+    Node, NodeId, NotServing, ShardKeeper, Slots, Status,
 };
 use remora_command::{output, random};
 use remora_store::front::served::Served;
 use remora_store::front::server::{self, Server};
-use remora_store::service::{FIRST, Places, ServiceOptions, are_as_asked};
+use remora_store::service::{FIRST, KeepOptions, MEMCACHED, Places, ServiceOptions, are_as_asked};
 use remora_store::store::{self, Store};
 use remora_store::tablespace::TablespaceOptions;
 use remora_store::way::clock::now_ms;
@@ -71,6 +71,7 @@ pub(in crate::store) fn serve(
     json: bool,
     stop: &AtomicBool,
 ) -> Result<()> {
+    are_used(&options.tablespaces)?;
     let member = Member::start(device, name, args, options)?;
     member.announce(name, args, json)?;
     member.run(args, stop)
@@ -84,7 +85,11 @@ impl Member {
         options: &ServiceOptions,
     ) -> Result<Member> {
         let keep = options.keep.as_ref();
-        let kept = keep.map(|keep| Kept::open(&keep.directory, keep.fsync)).transpose()?;
+        let open = |keep: &KeepOptions| {
+            let kept = Kept::open(&keep.directory, keep.fsync)?;
+            Ok::<_, KeepError>(kept.telling(keep.progress.clone()))
+        };
+        let kept = keep.map(open).transpose()?;
         // Without a directory, it is another node in its next life.
         let me = match kept.as_ref().and_then(Kept::node) {
             Some(node) => node,
@@ -226,6 +231,19 @@ impl Member {
         }
         Ok(())
     }
+}
+
+/// Refuses tablespaces that no client of a cluster could fill.
+fn are_used(tablespaces: &[TablespaceOptions]) -> Result<()> {
+    let is_used = |name: &str| [FIRST, MEMCACHED].contains(&name);
+    let Some(other) = tablespaces.iter().find(|space| !is_used(&space.name)) else {
+        return Ok(());
+    };
+    bail!(
+        "--tablespace {}: in a cluster, clients use {FIRST}, and those of memcached {MEMCACHED}; \
+         nobody could fill another one. Leave it out, or serve a store alone",
+        other.name
+    )
 }
 
 /// How a node takes part in a group that has agreed on these terms.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use crate::front::clients::Client;
 use crate::front::keyspace::{Found, TablespaceId};
@@ -56,6 +57,10 @@ pub(crate) struct Conversation {
     /// The slot of a request that has to be tried again. What the client has sent behind it, before
     /// it knew, is to be tried again as well: it is not to overtake.
     pub(crate) put_off: Option<u16>,
+    /// The end of the log behind the last change that it made, as a version.
+    pub(crate) written: u64,
+    /// Since when it has waited for nodes to hold that, while it does (`WAIT`).
+    pub(crate) waits_since: Option<Instant>,
 }
 
 impl Conversation {
@@ -73,6 +78,8 @@ impl Conversation {
             reads_copies: false,
             asks: 0,
             put_off: None,
+            written: 0,
+            waits_since: None,
         }
     }
 

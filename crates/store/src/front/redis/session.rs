@@ -12,7 +12,7 @@ use crate::front::redis::command::{
 use crate::front::redis::commands::transaction::is_disturbed;
 use crate::front::redis::conversation::{Conversation, Replies, Transaction};
 use crate::front::redis::reply::Reply;
-use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits};
+use crate::front::redis::request::{Arguments, Kept, Progress, Reader, RequestLimits, decimal};
 use crate::front::redis::routing::{self, What, keys_of};
 use crate::front::redis::table::{TABLE, find, find_again};
 use crate::front::server_state::{HIGH_WATER, Next, ServerState, Step, Turn};
@@ -82,6 +82,10 @@ impl Session {
                         self.reader.next();
                         return Step { used, next: Next::Wait };
                     }
+                    if is_waiting(&mut self.state, turn, arguments) {
+                        self.reader.next();
+                        return Step { used, next: Next::Look };
+                    }
                     if !arguments.is_empty() {
                         before = carry_out(&mut self.state, turn, arguments, out, before);
                     }
@@ -124,6 +128,26 @@ fn is_held_back(state: &Conversation, turn: &Turn, arguments: Arguments<'_>) -> 
     !is_exempt
         && (state.is_known || command.has(STRANGER))
         && turn.world.pause.holds(turn.now, writes)
+}
+
+/// Whether a request is a `WAIT` for more nodes than hold what the client has changed, whose time
+/// is not over.
+fn is_waiting(state: &mut Conversation, turn: &Turn, arguments: Arguments<'_>) -> bool {
+    let world = &turn.world;
+    let is_wait = || arguments.len() == 3 && arguments.at(0).eq_ignore_ascii_case(b"wait");
+    if !world.is_clustered || !is_wait() || !state.is_known || state.transaction.is_some() {
+        return false;
+    }
+    let numbers = (decimal(arguments.at(1)), decimal(arguments.at(2)));
+    let (Some(wanted), Some(timeout_ms @ 0..)) = numbers else { return false };
+    let since = *state.waits_since.get_or_insert_with(Instant::now);
+    let is_over = timeout_ms > 0 && since.elapsed().as_millis() >= timeout_ms as u128;
+    let holders = world.keeper.holders(state.written) as i64;
+    let waits = holders < wanted && !is_over && !world.keeper.is_elsewhere();
+    if !waits {
+        state.waits_since = None;
+    }
+    waits
 }
 
 /// Carries out one request, and counts it. The answer is when that was done.
@@ -302,7 +326,15 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         return done;
     }
     routing::see(call.turn, true);
+    note_change(call, command.has(WRITE));
     done
+}
+
+/// The client may wait for what it has changed.
+fn note_change(call: &mut Call<'_>, writes: bool) {
+    if writes {
+        call.state.written = call.turn.version;
+    }
 }
 
 fn refuse_arity(call: &mut Call<'_>, command: &Command) -> Done {
@@ -329,6 +361,7 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
         let what = What { writes, alone: true };
         let done = routing::run(call, keys, what, |call| exec(call, transaction));
         routing::see(call.turn, touches);
+        note_change(call, writes);
         done
     };
     call.state.watched.clear();

@@ -152,7 +152,7 @@ table! {
     "unlink" -2 WRITE | FAST, ALL, Delete,
         "generic": "Deletes keys.", keys::del;
     "wait" 3 0, NO_KEYS, Other,
-        "generic": "Returns how many replicas have all writes: none are there.", server::wait;
+        "generic": "Waits for backups that hold what was changed: how many?", server::wait;
 
     "discard" 1 FAST | AT_ONCE, NO_KEYS, Other,
         "transactions": "Forgets a transaction.", transaction::discard;

@@ -150,6 +150,40 @@ fn a_damaged_row_is_not_selected() {
     assert_eq!(scan_all(&store, space, &[], ROOM).times, 99);
 }
 
+/// A value whose compressed part is damaged cannot be decompressed: that a condition refuses it all
+/// the same, by what is plain of it, shows that nobody has tried.
+#[test]
+fn a_value_is_decompressed_for_a_condition_only_where_what_is_plain_of_it_passes() {
+    let store = store(8 << 20);
+    let space = create(&store, "rows", Codec::Lz4 { head: 8 });
+    let rows =
+        [(&b"short"[..], row(14)), (b"long", [row(14), NOTE.repeat(90_000).into()].concat())];
+    let named = Call { tablespace: space.0, ..Call::default() };
+    for (key, row) in rows {
+        store.put(space, key, &row, 0, None, 1).unwrap();
+        let ask = |effort, operation, predicate: &str| {
+            let predicate = selection(predicate, "*").to_bytes().unwrap();
+            let condition = Condition::Predicate(&predicate);
+            let value: &[u8] = if operation == Operation::Put { b"other" } else { b"" };
+            let call = Call { key, condition, value, ..named };
+            ask(effort, &store, operation, &call, ROOM).err()
+        };
+        let (fails, passes) = ("price = 3 and note like 'a note%'", "price = 4 and id = 14");
+        assert_eq!(ask(Effort::Any, Operation::Get, passes), None);
+        let pin = store.pin();
+        let at = store.locate(&pin, space, key, 1).unwrap().value_at;
+        drop(pin);
+        store.memory().write(at + 8, &[0xFF; 4]);
+        assert_eq!(ask(Effort::Any, Operation::Get, passes), Some(CallStatus::NOT_FOUND));
+        let refused = Some(Refused::Condition.status());
+        assert_eq!(ask(Effort::Short, Operation::Get, fails), refused);
+        for operation in [Operation::Put, Operation::Touch, Operation::Delete] {
+            assert_eq!(ask(Effort::Any, operation, passes), Some(Refused::Codec.status()));
+            assert_eq!(ask(Effort::Any, operation, fails), refused);
+        }
+    }
+}
+
 /// A byte of LZ4 stands for up to 255: what a scan has decoded ends it, not what it has read.
 #[test]
 fn a_scan_of_rows_that_were_compressed_well_ends_early() {

@@ -75,9 +75,9 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
     let (ts, key, now) = (call.ts()?, call.at(1), call.turn.now);
     let mut value = std::mem::take(&mut call.turn.scratch);
     value.clear();
-    let found = call.turn.world.keyspace.get(ts, key, now, &mut value);
-    call.count(found.is_some());
-    if found.is_none() || !plan.is_match(&value) {
+    let selected = call.turn.world.keyspace.get_where(ts, key, now, &plan, &mut value);
+    call.count(selected.is_some());
+    if selected != Some(true) {
         call.reply.null();
     } else if asked.columns.is_none() {
         call.reply.bulk(&value);

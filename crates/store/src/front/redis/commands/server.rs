@@ -104,14 +104,20 @@ fn list_functions(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-/// `WAIT replicas timeout`: there are no replicas that could have what was written.
+/// `WAIT replicas timeout`: how many backups hold what the client has changed. The session waits
+/// for as many as are wanted before this is called; a store alone has none.
 pub(crate) fn wait(call: &mut Call<'_>) -> Done {
     call.integer(1)?;
     match decimal(call.at(2)) {
         None => return Err(Wrong::Is("ERR timeout is not an integer or out of range")),
         Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
-        Some(0..) => call.reply.integer(0),
+        Some(0..) => {}
     }
+    let keeper = &call.turn.world.keeper;
+    if keeper.is_elsewhere() {
+        return Err(Wrong::Is("ERR WAIT cannot be used with replica instances: ask the primary"));
+    }
+    call.reply.integer(keeper.holders(call.state.written) as i64);
     Ok(())
 }
 

@@ -1,13 +1,12 @@
 //! Redis' protocol.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use remora_store::front::keyspace::{Forgetful, Keeper};
+use remora_store::front::keyspace::Forgetful;
 use remora_store::front::server::{Options, ServeError, Server};
 use remora_store::tablespace::TablespaceOptions;
 
-use crate::{Client, options, serve, serve_spaces, serve_with};
+use crate::{Client, options, serve, serve_spaces};
 
 #[test]
 fn values_come_back() {

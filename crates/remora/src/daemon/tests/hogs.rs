@@ -137,7 +137,7 @@ fn the_sessions_of_a_user_have_no_more_bytes_together_than_the_users_share() {
     one.lend(Loan::Sealed, &file);
     two.lend(Loan::Sealed, &file);
     let refused =
-        |client: &Client| client.asker.refusal(&Request::Lend(Loan::Sealed), &[file.as_fd()]);
+        |client: &Client| client.asker.refusal(&ClientRequest::Lend(Loan::Sealed), &[file.as_fd()]);
     for client in [&one, &two] {
         let reason = refused(client).unwrap();
         assert!(reason.contains("20000 bytes of the session’s user"), "{reason}");

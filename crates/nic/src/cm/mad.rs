@@ -19,7 +19,7 @@ pub type Data = [u8; DATA_LEN];
 /// The queue pair that MADs of communication management are sent from and to.
 pub const CM_QPN: u32 = 1;
 /// The queue key of queue pair 1. Keys with the top bit set are privileged: no queue pair of a
-/// program takes one ([`crate::qp::ModifyQpError::PrivilegedQkey`]), and in a work request that bit
+/// program takes one (`PrivilegedQkey`), and in a work request that bit
 /// means the queue pair's own key. So no program sends with one.
 pub const CM_QKEY: u32 = 0x8001_0000;
 

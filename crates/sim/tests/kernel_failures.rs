@@ -114,7 +114,7 @@ fn a_call_with_parameters_longer_than_its_first_packet_gets_an_error_status() {
         let (status, got) = t.call_and_wait(OP, &params, &[6; 5000], 64);
         assert_eq!((status, got), (Some(CallStatus::BAD_PARAMS), vec![]), "{room} bytes");
     }
-    assert_eq!((t.counted("kernel_calls"), t.counted("refused_bad_call")), (0, 2));
+    assert_eq!((t.counted("kernel_calls"), t.counted("kernel_bad_params")), (0, 2));
     let params = vec![5; mtu - HEADER_LEN];
     let (status, got) = t.call_and_wait(OP, &params, &[6; 5000], 9000);
     assert_eq!(status, Some(CallStatus::OK));

@@ -251,7 +251,7 @@ impl core::fmt::Display for CallStatus {
 pub struct StatusWord {
     /// The call's cookie.
     pub cookie: u64,
-    /// Bytes of results.
+    /// Bytes of results; none with [`CallStatus::ACCESS`].
     pub len: u32,
     /// How the invocation ended.
     pub status: CallStatus,

@@ -221,7 +221,9 @@ impl KernelIo<'_> {
         let header = &call.header;
         let RemoteAddress { addr, rkey } = header.to;
         let to = RemoteAddress { addr: addr.wrapping_add(u64::from(offset)), rkey };
-        let len = offset.saturating_add(data.len());
+        // Where memory was gone, some of the results may be missing: none of them counts.
+        let is_whole = status != CallStatus::ACCESS;
+        let len = if is_whole { offset.saturating_add(data.len()) } else { 0 };
         let word = StatusWord { cookie: header.cookie, len, status };
         let (qpn, pd, token) = (call.qpn, call.pd, NO_TOKEN);
         if header.local {

@@ -54,7 +54,7 @@ fn a_restored_key_has_the_end_that_was_asked_for() {
     client.ask(restore("k", LATER, b"v", &[b"REPLACE", b"ABSTTL"]), "+OK\r\n");
     client.ask("PEXPIRETIME k\r\n", format!(":{LATER}\r\n"));
     client.ask(restore("k", i64::MAX as u64, b"v", &[b"REPLACE"]), "+OK\r\n");
-    client.ask("PEXPIRETIME k\r\n", format!(":{}\r\n", (1u64 << 48) - 1));
+    client.ask("PEXPIRETIME k\r\n", format!(":{}\r\n", (1u64 << 47) - 1));
     // One whose time is over is not made, and what it replaces is gone.
     client.ask(restore("new", 1, b"v", &[b"ABSTTL"]), "+OK\r\n");
     client.ask(restore("k", 1, b"v", &[b"ABSTTL", b"REPLACE"]), "+OK\r\n");

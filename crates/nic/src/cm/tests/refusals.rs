@@ -189,12 +189,14 @@ fn one_port_has_a_listener_for_each_family_or_address() {
         pair.a.destroy(pair.now, conn).unwrap();
         let withdrawn = pair.a.poll_mad().unwrap();
         let to = match b.poll_event() {
-            Some(CmEvent::ConnectRequest(request)) => Some(request.listener),
+            Some(CmEvent::ConnectRequest(request)) => Some((request.listener, request.conn)),
             _ => None,
         };
         b.handle_mad(pair.now, ip(1), 1, withdrawn.bytes.as_slice());
         while b.poll_event().is_some() {}
-        to
+        let (listener, conn) = to?;
+        b.destroy(pair.now, conn).unwrap();
+        Some(listener)
     };
     let mut b = Cm::new(config(2), 2);
     let four = b.listen_at(service, v4).unwrap();

@@ -32,7 +32,7 @@ mod with_clusters {
         "failover_ms",
         "lost",
     ];
-    /// A point of each figure, and its rows: one for each way but the first, the paper's among them.
+    /// A point of each figure, and its rows: one for each way but the first. The paper's is a way.
     const POINTS: [(&str, usize); 4] =
         [("fig7: update", 3), ("fig7c: 16", 3), ("fig8: 50 % updates", 3), ("fig10: 5", 3)];
 

@@ -190,7 +190,6 @@ fn no_record(why: NoRecord) -> String {
 #[cfg(test)]
 mod tests {
     use remora::Device;
-    use remora::connection::token::Token;
     use remora_store::replica::Snapshot;
 
     use super::*;
@@ -202,16 +201,7 @@ mod tests {
     #[test]
     fn a_copy_does_not_go_on_over_the_next_link() {
         let device = Device::open().unwrap();
-        let options = GroupOptions {
-            me: NodeId(1),
-            port: 7490,
-            ring_bytes: 1 << 16,
-            salt: 1,
-            token: Token::new([3; 16]).unwrap(),
-            lease: Duration::from_secs(1),
-            drift_ppm: 500,
-            patience: Duration::from_secs(1),
-        };
+        let options = GroupOptions::of_a_test(7490);
         let group = Group::new(&device, options).unwrap();
         let queue = device.create_cq(entries(2)).unwrap();
         let link = || {

@@ -69,6 +69,23 @@ pub struct GroupOptions {
     pub patience: Duration,
 }
 
+#[cfg(test)]
+impl GroupOptions {
+    /// Of the node of a group that has no other.
+    pub(crate) fn of_a_test(port: u16) -> GroupOptions {
+        GroupOptions {
+            me: NodeId(1),
+            port,
+            ring_bytes: 1 << 16,
+            salt: 1,
+            token: Token::new([3; 16]).unwrap(),
+            lease: Duration::from_secs(1),
+            drift_ppm: 500,
+            patience: Duration::from_secs(1),
+        }
+    }
+}
+
 /// Why a node does not start.
 #[derive(Debug, Error)]
 pub enum StartError {

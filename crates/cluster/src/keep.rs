@@ -335,10 +335,7 @@ impl Keeping {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use remora::Device;
-    use remora::connection::token::Token;
     use remora_store::memory::Heap;
     use remora_store::replica::Mark;
     use remora_store::store;
@@ -347,17 +344,7 @@ mod tests {
     use crate::group::GroupOptions;
 
     fn group() -> Arc<Group> {
-        let options = GroupOptions {
-            me: NodeId(1),
-            port: 7492,
-            ring_bytes: 1 << 16,
-            salt: 1,
-            token: Token::new([3; 16]).unwrap(),
-            lease: Duration::from_secs(1),
-            drift_ppm: 500,
-            patience: Duration::from_secs(1),
-        };
-        Group::new(&Device::open().unwrap(), options).unwrap()
+        Group::new(&Device::open().unwrap(), GroupOptions::of_a_test(7492)).unwrap()
     }
 
     /// A primary that begins sends what it took over before a majority has its first record.

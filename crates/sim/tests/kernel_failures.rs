@@ -1,6 +1,9 @@
 //! Calls that end with an error status, while their connection goes on: results that are not whole,
 //! and parameters that do not fit.
 
+#[path = "support/echo.rs"]
+mod echo;
+
 use remora_nic::kernel::{CallStatus, HEADER_LEN, Header, Notify};
 use remora_nic::queue::Status;
 use remora_offload::kernel::{Context, ExecutorLimits};
@@ -8,26 +11,12 @@ use remora_sim::endpoint::ConnectOptions;
 use remora_sim::kernel::{RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
+use self::echo::echo;
+
 const OP: u64 = 0x77;
 
 fn pair() -> Pair {
     kernel_pair(PairOptions::default(), ExecutorLimits::default(), None)
-}
-
-/// Returns its parameters and its payload.
-async fn echo(context: Context) -> Result<(), CallStatus> {
-    let params = context.params(|params| Ok(params.to_vec())).await?;
-    context.output(|out| out.extend_from_slice(&params)).await?;
-    while let Some(result) = context
-        .payload(|piece, port| {
-            port.output()?.extend_from_slice(piece);
-            Ok(())
-        })
-        .await?
-    {
-        result?;
-    }
-    Ok(())
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! Kernels: the verbs RPC and RPC WRITE, their reliability, refusals and limits, and the built-in
 //! kernels.
 
+#[path = "support/echo.rs"]
+mod echo;
+
 use core::time::Duration;
 
 use remora_nic::kernel::{Bound, CallStatus, Header, Notify};
@@ -15,6 +18,8 @@ use remora_sim::hardware::PortTerms;
 use remora_sim::kernel::{CALL, RESULT, WORD, kernel_pair};
 use remora_sim::pair::{A, B, Pair, PairOptions};
 
+use self::echo::echo;
+
 const OP: u64 = 0x77;
 
 fn pair() -> Pair {
@@ -25,22 +30,6 @@ fn pair() -> Pair {
 fn timed() -> Pair {
     let port = PortTerms::flat(Duration::from_nanos(1500), 80);
     kernel_pair(PairOptions::default(), ExecutorLimits::default(), Some(port))
-}
-
-/// Returns its parameters and its payload.
-async fn echo(context: Context) -> Result<(), CallStatus> {
-    let params = context.params(|params| Ok(params.to_vec())).await?;
-    context.output(|out| out.extend_from_slice(&params)).await?;
-    while let Some(result) = context
-        .payload(|piece, port| {
-            port.output()?.extend_from_slice(piece);
-            Ok(())
-        })
-        .await?
-    {
-        result?;
-    }
-    Ok(())
 }
 
 /// Reads memory for ever.

@@ -19,8 +19,8 @@ pub type Data = [u8; DATA_LEN];
 /// The queue pair that MADs of communication management are sent from and to.
 pub const CM_QPN: u32 = 1;
 /// The queue key of queue pair 1. Keys with the top bit set are privileged: no queue pair of a
-/// program takes one (`PrivilegedQkey`), and in a work request that bit
-/// means the queue pair's own key. So no program sends with one.
+/// program takes one (`PrivilegedQkey`), and in a work request that bit means the queue pair's own
+/// key. So no program sends with one.
 pub const CM_QKEY: u32 = 0x8001_0000;
 
 const BASE_VERSION: u8 = 1;

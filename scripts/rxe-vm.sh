@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes the virtual machine whose kernel is the tests' real RoCE v2 peer: Debian's kernel with its
 # soft-RoCE driver (rdma_rxe), the RDMA programs of the distribution, and two programs of the tests
-# (tests/peer). Prints its folder, which has vmlinuz, initrd, and verbs_peer for the host's side.
+# (tests/peer). `./ci.sh rxe` runs the tests with it (docs/testing.md). Prints its folder, which
+# has vmlinuz, initrd, and verbs_peer for the host's side.
 #
 #   scripts/rxe-vm.sh           makes the machine in target/rxe-vm, unless it is there
 #   scripts/rxe-vm.sh with PROGRAM

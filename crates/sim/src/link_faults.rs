@@ -1,5 +1,6 @@
 //! Applies [`faults`](crate::faults) to packets that leave a host, counts them, and holds the usual
-//! properties of hosts' links. The way between hosts is in [`net`](crate::net).
+//! properties of hosts' links. The way between hosts is in [`net`](crate::net), as are losses of
+//! single cables.
 
 use core::time::Duration;
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What `libremora_sysfs.so` (`crates/preload`) asks of this library: where the files are that a
+//! What `libremora_sysfs.so` (`crates/sysfs`) asks of this library: where the files are that a
 //! program looks for below `/sys/class/infiniband` and `/dev/infiniband` by itself.
 
 use std::ffi::{CString, c_char};

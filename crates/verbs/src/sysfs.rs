@@ -2,7 +2,7 @@
 //!
 //! Each process has one, because each has cards of its own: `ROOT/sys/class/infiniband/remora0/…`,
 //! with the files that the kernel shows for its soft-RoCE card. `ibv_device.ibdev_path` names it.
-//! For programs that open `/sys` themselves, the preload of `crates/preload` asks
+//! For programs that open `/sys` themselves, the preload of `crates/sysfs` asks
 //! [`crate::preload`]. The files are written once, when a card is opened, so counters are not among
 //! them.
 //!

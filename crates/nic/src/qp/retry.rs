@@ -1,8 +1,9 @@
 //! Retries: how long a requester waits, how often it sends a request again, and when it gives up.
 //!
 //! There are two kinds: no acknowledge has come within the local ACK timeout (or a loss was seen
-//! before), and the receiver was not ready (an RNR NAK). What is sent again then is in
-//! `completer.rs`, and `lossy/completer.rs` for the lossy dialect.
+//! before), and the receiver was not ready (an RNR NAK; [`rnr_delay`] is the table of its timer
+//! codes). What is sent again then is in `completer.rs`, and `lossy/completer.rs` for the lossy
+//! dialect.
 
 use core::time::Duration;
 

@@ -1,5 +1,6 @@
 //! Completions, the completion queues that they wait in, and when the owner of a queue is notified
-//! (armed for the next entry or the next solicited one, and moderated).
+//! (armed for the next entry or the next solicited one, and moderated). `push` says what a full
+//! queue loses.
 
 use core::time::Duration;
 use std::collections::VecDeque;

@@ -1,4 +1,5 @@
-//! Where datagrams go: address, traffic class and time to live.
+//! Where datagrams go: address, traffic class and time to live. Routes and MAC addresses are the
+//! system's, below the UDP socket.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,5 @@
-//! A node that comes back with what its disk has kept: its store, and the end of the log.
+//! A node that comes back with what its disk has kept: its store, and the end of the log. What it
+//! lacks it gets from the primary: `sync` in [`primary`](super::primary) decides how.
 
 use super::configuration::NodeId;
 use super::member::{Options, Replica};

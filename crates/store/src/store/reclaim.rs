@@ -1,4 +1,5 @@
-//! Frees blocks that nobody sees any more, and empties sparse pages.
+//! Frees blocks that nobody sees any more, empties sparse pages, and evicts items where a change
+//! has found no room.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

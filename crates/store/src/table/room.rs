@@ -1,4 +1,5 @@
-//! Makes room for a slot.
+//! Makes room for a slot: items move, or the table grows. Where neither helps ([`Crowded`]),
+//! `store/reclaim.rs` evicts, and `store/change.rs` tries again or says why not.
 
 use super::bucket::Slot;
 use super::hash::{level, split_from};

@@ -1,4 +1,5 @@
-//! Asynchronous events, as programs take and acknowledge them. (`routes` puts them in.)
+//! Asynchronous events, as programs take and acknowledge them. (The card raises them, see its
+//! [`Event`](remora::nic::Event); `routes` puts them in.)
 //!
 //! | symbol | function |
 //! |---|---|

@@ -3,7 +3,7 @@
 //! A stream socket is an id of the connection manager with a reliable queue pair, and speaks
 //! rdma-core's rsocket protocol: see `wire`. Its descriptor is that of its event channel. A
 //! datagram socket is a UDP socket of the kernel's with a queue pair beside it, which carries the
-//! datagrams once peers know each other's: see `datagram`.
+//! datagrams once peers know each other's: see `datagram`. A forked child has none of them.
 //!
 //! - `wire` is the protocol's bytes, `stream` a connection that speaks it, `map` the buffers to
 //!   which a peer may write directly.

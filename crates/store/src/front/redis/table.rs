@@ -1,4 +1,5 @@
-//! All commands: one table, and the way from a name to its row.
+//! All commands: one table, and the way from a name to its row. What a client is told of an unknown
+//! name or a wrong number of arguments is in [`session`](super::session).
 
 use std::sync::LazyLock;
 

@@ -84,10 +84,12 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, world: &ServerState) -> Connection {
+    pub(crate) fn new(socket: OwnedFd, client: Arc<Client>, server: &ServerState) -> Connection {
         let session = match client.way {
-            Way::Memcached => Session::Memcached(Box::new(memcached::session::Session::new(world))),
-            _ => Session::Redis(Box::new(redis::session::Session::new(world, client.clone()))),
+            Way::Memcached => {
+                Session::Memcached(Box::new(memcached::session::Session::new(server)))
+            }
+            _ => Session::Redis(Box::new(redis::session::Session::new(server, client.clone()))),
         };
         Connection {
             socket,
@@ -159,7 +161,7 @@ impl Connection {
     /// From now on another node serves the client.
     fn relay(&mut self, to: SocketAddr, turn: &mut Turn, spares: &mut Spares) {
         let mark = match &self.session {
-            Session::Memcached(session) => session.mark(&turn.world),
+            Session::Memcached(session) => session.mark(&turn.server),
             Session::Redis(_) => None,
         };
         let no_group = || io::Error::other("this node shows no token of its group");
@@ -324,7 +326,7 @@ impl Connection {
         if bytes == self.held {
             return true;
         }
-        if !turn.world.rebuffer(self.held, bytes) {
+        if !turn.server.rebuffer(self.held, bytes) {
             turn.counts.memory_refused.add(1);
             return false;
         }
@@ -339,9 +341,9 @@ impl Connection {
     }
 
     /// Gives back what it has of the memory for all connections.
-    pub(crate) fn leave(&mut self, world: &ServerState) {
-        world.rebuffer(self.held, 0);
+    pub(crate) fn leave(&mut self, server: &ServerState) {
+        server.rebuffer(self.held, 0);
         self.held = 0;
-        world.clients.leave(self.client.id);
+        server.clients.leave(self.client.id);
     }
 }

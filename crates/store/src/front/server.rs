@@ -112,7 +112,7 @@ fn advice(source: &io::Error, front: &str) -> String {
 /// A server. Dropping it ends all connections.
 #[derive(Debug)]
 pub struct Server {
-    world: Arc<ServerState>,
+    state: Arc<ServerState>,
     redis: Vec<SocketAddr>,
     memcached: Vec<SocketAddr>,
     threads: Vec<(JoinHandle<()>, Arc<OwnedFd>)>,
@@ -140,13 +140,13 @@ impl Server {
         if let Some(name) = options.traced() {
             keyspace.trace(name);
         }
-        let mut world = ServerState::new(keyspace, keeper, options.threads, options.is_shared);
-        world.stats = options.stats.clone();
-        world.settings.set_password(options.password.clone());
-        world.settings.max_clients.store(options.max_clients, Relaxed);
-        world.is_public.store(public.is_some(), Relaxed);
+        let mut state = ServerState::new(keyspace, keeper, options.threads, options.is_shared);
+        state.stats = options.stats.clone();
+        state.settings.set_password(options.password.clone());
+        state.settings.max_clients.store(options.max_clients, Relaxed);
+        state.is_public.store(public.is_some(), Relaxed);
         // (A client that is relayed to another node has two.)
-        let relays = world.is_clustered && !options.memcached.is_empty();
+        let relays = state.is_clustered && !options.memcached.is_empty();
         allow_descriptors(options.max_clients.saturating_mul(1 + u64::from(relays)));
         let (mut listeners, mut bound) = (Vec::new(), [Vec::new(), Vec::new()]);
         for (index, (addresses, way)) in
@@ -165,9 +165,9 @@ impl Server {
         }
         let [redis, memcached] = bound;
         let port = |addresses: &[SocketAddr]| addresses.first().map_or(0, SocketAddr::port);
-        // Nobody else has set it: the world is new.
-        let _ = world.ports.set((port(&redis), port(&memcached)));
-        let mut server = Server { world: Arc::new(world), redis, memcached, threads: Vec::new() };
+        // Nobody else has set it: the state is new.
+        let _ = state.ports.set((port(&redis), port(&memcached)));
+        let mut server = Server { state: Arc::new(state), redis, memcached, threads: Vec::new() };
         for index in 0..options.threads {
             server.start_thread(index, &listeners).map_err(ServeError::Thread)?;
         }
@@ -176,7 +176,7 @@ impl Server {
 
     fn start_thread(&mut self, index: usize, listeners: &[Listener]) -> io::Result<()> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let worker = Worker::new(self.world.clone(), wake.clone(), listeners.to_vec())?;
+        let worker = Worker::new(self.state.clone(), wake.clone(), listeners.to_vec())?;
         let named = std::thread::Builder::new().name(format!("store-front-{index}"));
         let thread = without_signals(|| named.spawn(move || worker.run()))?;
         self.threads.push((thread, wake));
@@ -194,18 +194,18 @@ impl Server {
     }
 
     /// What all connections share: counts and settings.
-    pub fn world(&self) -> &Arc<ServerState> {
-        &self.world
+    pub fn state(&self) -> &Arc<ServerState> {
+        &self.state
     }
 
     /// Whether a client has asked the server to end.
     pub fn is_stopping(&self) -> bool {
-        self.world.is_stopping.load(Relaxed)
+        self.state.is_stopping.load(Relaxed)
     }
 
     /// Ends all connections and threads.
     pub fn stop(&mut self) {
-        self.world.is_stopping.store(true, Relaxed);
+        self.state.is_stopping.store(true, Relaxed);
         for (thread, wake) in self.threads.drain(..) {
             // If it cannot be woken, it sees by itself within a tick.
             let _ = rustix::io::write(&*wake, &1u64.to_ne_bytes());

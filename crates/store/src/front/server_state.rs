@@ -308,7 +308,7 @@ impl ServerState {
 #[derive(Debug)]
 pub struct Turn {
     /// What is shared.
-    pub world: Arc<ServerState>,
+    pub server: Arc<ServerState>,
     /// What this thread counts.
     pub counts: Arc<Counts>,
     /// The time, in ms of Unix time: it goes on with each command, and never back within a turn.
@@ -325,18 +325,18 @@ pub struct Turn {
 
 impl Turn {
     /// The first turn of a thread.
-    pub fn new(world: Arc<ServerState>) -> Turn {
-        let counts = world.stats.thread();
+    pub fn new(server: Arc<ServerState>) -> Turn {
+        let counts = server.stats.thread();
         let now = now_ms();
-        Turn { world, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }
+        Turn { server, counts, now, begun: None, since: 0, version: 0, scratch: Vec::new() }
     }
 
     /// Begins the next one.
     pub fn begin(&mut self) {
         self.now = now_ms();
         self.begun = Some((Instant::now(), self.now));
-        if self.world.keeper.is_awaited() {
-            self.since = self.world.keeper.seen();
+        if self.server.keeper.is_awaited() {
+            self.since = self.server.keeper.seen();
         }
         self.flush_if_due();
     }
@@ -355,7 +355,7 @@ impl Turn {
     /// is changed after that time stays.
     #[inline]
     fn flush_if_due(&mut self) {
-        let at = self.world.flush_at.load(Acquire);
+        let at = self.server.flush_at.load(Acquire);
         if at >= 0 && at as u64 <= self.now {
             self.flush(at);
         }
@@ -364,20 +364,20 @@ impl Turn {
     /// Does the flush that is due `at` this time. One thread does it, and the others wait.
     #[cold]
     fn flush(&mut self, at: i64) {
-        let world = self.world.clone();
+        let server = self.server.clone();
         let mut flushed = Ok(0);
-        world.enter(true, || {
-            if world.flush_at.load(Relaxed) != at {
+        server.enter(true, || {
+            if server.flush_at.load(Relaxed) != at {
                 return;
             }
             // A node that is not its group's primary has no keys of its own to flush.
-            flushed = match world.keeper.is_elsewhere() {
+            flushed = match server.keeper.is_elsewhere() {
                 true => Ok(0),
-                false => world.memcached().and_then(|ts| world.keyspace.flush(ts, self.now)),
+                false => server.memcached().and_then(|ts| server.keyspace.flush(ts, self.now)),
             };
             // It is not tried again, even if it failed: that would remove what comes until then.
             // (A client may have asked for another one meanwhile.)
-            let _ = world.flush_at.compare_exchange(at, -1, Release, Relaxed);
+            let _ = server.flush_at.compare_exchange(at, -1, Release, Relaxed);
         });
         match flushed {
             Ok(version) => self.version = self.version.max(version),

@@ -71,7 +71,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        world: Arc<ServerState>,
+        server: Arc<ServerState>,
         wake: Arc<OwnedFd>,
         listeners: Vec<Listener>,
     ) -> io::Result<Worker> {
@@ -86,7 +86,7 @@ impl Worker {
             slots: Vec::new(),
             free: Vec::new(),
             spares: Spares::default(),
-            turn: Turn::new(world),
+            turn: Turn::new(server),
             touched: Vec::new(),
             answered: 0,
             again: BTreeSet::new(),
@@ -112,10 +112,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Serves until the world stops.
+    /// Serves until the server stops.
     pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(EVENTS);
-        while !self.turn.world.is_stopping.load(Relaxed) {
+        while !self.turn.server.is_stopping.load(Relaxed) {
             let wait_ms = if self.again.is_empty() { self.tick_ms() } else { 0 };
             let wait = Timespec { tv_sec: 0, tv_nsec: wait_ms as i64 * 1_000_000 };
             events.clear();
@@ -151,23 +151,23 @@ impl Worker {
         if self.later.is_empty() {
             return TICK_MS;
         }
-        TICK_MS.min(self.turn.world.pause.left(self.turn.now).0)
+        TICK_MS.min(self.turn.server.pause.left(self.turn.now).0)
     }
 
     /// Has connections go on that have waited for a pause which is over, or of which they are no
     /// part any more.
     fn end_pause(&mut self) {
-        let (left_ms, is_whole) = self.turn.world.pause.left(self.turn.now);
+        let (left_ms, is_whole) = self.turn.server.pause.left(self.turn.now);
         let was_whole = std::mem::replace(&mut self.is_whole_pause, is_whole);
         if left_ms == 0 || was_whole != is_whole {
             self.again.extend(&self.later);
-            self.turn.world.pause.forget(self.turn.now);
+            self.turn.server.pause.forget(self.turn.now);
         }
     }
 
     /// Notes whether a connection waits for the end of a pause, or for other nodes.
     fn hold_back(&mut self, slot: usize, fate: Fate) {
-        let held_back = &self.turn.world.held_back;
+        let held_back = &self.turn.server.held_back;
         for (waiting, waits) in
             [(&mut self.later, fate == Fate::Later), (&mut self.soon, fate == Fate::Soon)]
         {
@@ -228,7 +228,7 @@ impl Worker {
         let touched = std::mem::take(&mut self.touched);
         if self.turn.version > 0 {
             let version = std::mem::take(&mut self.turn.version);
-            let keeper = &self.turn.world.keeper;
+            let keeper = &self.turn.server.keeper;
             if keeper.is_awaited() {
                 self.turn.counts.durability_waits.add(1);
                 if let Err(reason) = keeper.wait(self.turn.since, version) {
@@ -295,7 +295,7 @@ impl Worker {
     }
 
     fn welcome(&mut self, socket: OwnedFd, way: Way) {
-        let world = self.turn.world.clone();
+        let server = self.turn.server.clone();
         let ends = Ends {
             peer: shown(rustix::net::getpeername(&socket)),
             local: shown(rustix::net::getsockname(&socket).map(Some)),
@@ -304,8 +304,8 @@ impl Worker {
         // Replies are written whole: waiting for more only costs time. It works without, too.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
-        let most = world.settings.max_clients.load(Relaxed);
-        let Some(client) = world.clients.join(way, ends, self.turn.now, most) else {
+        let most = server.settings.max_clients.load(Relaxed);
+        let Some(client) = server.clients.join(way, ends, self.turn.now, most) else {
             self.turn.counts.connections_refused.add(1);
             let text: &[u8] = match way {
                 Way::Memcached => b"ERROR Too many open connections\r\n",
@@ -316,7 +316,7 @@ impl Worker {
             return;
         };
         self.turn.counts.connections.add(1);
-        let connection = Connection::new(socket, client, &world);
+        let connection = Connection::new(socket, client, &server);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -331,7 +331,7 @@ impl Worker {
 
     fn end(&mut self, slot: usize) {
         if let Some(mut connection) = self.slots.get_mut(slot).and_then(Option::take) {
-            connection.leave(&self.turn.world);
+            connection.leave(&self.turn.server);
             self.free.push(slot);
             self.again.remove(&slot);
             self.hold_back(slot, Fate::Ends);
@@ -348,8 +348,8 @@ impl Worker {
             return;
         }
         self.checked_ms = now;
-        let idle_s = self.turn.world.settings.idle_s.load(Relaxed);
-        let keeper = &self.turn.world.keeper;
+        let idle_s = self.turn.server.settings.idle_s.load(Relaxed);
+        let keeper = &self.turn.server.keeper;
         let serves = !keeper.is_elsewhere();
         let primary = keeper.relays_to();
         // A primary that hangs does not say that it is none any more.

@@ -87,7 +87,7 @@ fn a_long_pipeline() {
         client.expect(&answer);
     }
     sender.join().unwrap();
-    assert!(server.world().stats.sums().memory_refused == 0);
+    assert!(server.state().stats.sums().memory_refused == 0);
 }
 
 #[test]
@@ -106,13 +106,13 @@ fn one_reply_has_a_limit() {
     client.send("EXEC\r\n");
     assert!(client.line().contains("client-output-buffer-limit"));
     client.expect_end("");
-    assert_eq!(server.world().stats.sums().memory_refused, 2);
+    assert_eq!(server.state().stats.sums().memory_refused, 2);
 }
 
 #[test]
 fn all_connections_together_have_a_limit() {
     let server = serve(&options());
-    server.world().settings.buffered_bytes.store(8 << 20, SeqCst);
+    server.state().settings.buffered_bytes.store(8 << 20, SeqCst);
     let mut clients: Vec<_> = (0..8).map(|_| Client::redis(&server)).collect();
     let half = vec![b'x'; 3 << 20];
     for client in &mut clients {
@@ -124,7 +124,7 @@ fn all_connections_together_have_a_limit() {
     let begun = Instant::now();
     loop {
         other.ask("PING\r\n", "+PONG\r\n");
-        let sums = server.world().stats.sums();
+        let sums = server.state().stats.sums();
         if sums.memory_refused > 0 {
             break;
         }
@@ -142,7 +142,7 @@ fn too_many_connections() {
     clients[0].ask("QUIT\r\n", "+OK\r\n");
     clients[0].expect_end("");
     Client::redis(&server).ask("PING\r\n", "+PONG\r\n");
-    assert_eq!(server.world().stats.sums().connections_refused, 2);
+    assert_eq!(server.state().stats.sums().connections_refused, 2);
 }
 
 const WANTED: usize = 10_000;
@@ -178,7 +178,7 @@ fn ten_thousand_connections_at_once() {
     }
     clients[1..].iter_mut().for_each(|client| client.expect("+OK\r\n:0\r\n"));
     clients[0].ask("DBSIZE\r\n", format!(":{}\r\n", count - 1));
-    assert_eq!(server.world().stats.sums().memory_refused, 0);
+    assert_eq!(server.state().stats.sums().memory_refused, 0);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn lines_without_an_end() {
     let mut client = Client::memcached(&server);
     client.send(&endless);
     client.expect("CLIENT_ERROR line too long\r\n");
-    assert_eq!(server.world().stats.sums().protocol_errors, 2);
+    assert_eq!(server.state().stats.sums().protocol_errors, 2);
 }
 
 #[test]
@@ -227,5 +227,5 @@ fn idle_connections_are_ended() {
     let mut client = Client::redis(&server);
     client.ask("CONFIG SET timeout 1\r\n", "+OK\r\n");
     client.expect_end("");
-    assert_eq!(server.world().stats.sums().connections_idle, 1);
+    assert_eq!(server.state().stats.sums().connections_idle, 1);
 }

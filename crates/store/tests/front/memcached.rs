@@ -91,7 +91,7 @@ fn comparisons() {
 #[test]
 fn a_comparison_with_what_is_too_long_leaves_the_key() {
     let server = serve(&options());
-    server.world().settings.bulk_bytes.store(4, std::sync::atomic::Ordering::SeqCst);
+    server.state().settings.bulk_bytes.store(4, std::sync::atomic::Ordering::SeqCst);
     let mut client = Client::memcached(&server);
     client.ask("set k 0 0 1\r\na\r\n", "STORED\r\n");
     let large = "SERVER_ERROR object too large for cache\r\n";
@@ -234,7 +234,7 @@ fn redis_and_memcached_share_a_database_if_they_are_told_to() {
     memcached.ask("get k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
     // memcached's statistics are of its own clients' gets, and INFO's of all.
     memcached.ask("get no k\r\n", "VALUE k 0 2\r\n42\r\nEND\r\n");
-    let sums = server.world().stats.sums();
+    let sums = server.state().stats.sums();
     assert_eq!((sums.cmd_get, sums.get_hits, sums.get_misses), (3, 2, 1));
     assert_eq!((sums.hits, sums.misses), (3, 2));
     memcached.ask("flush_all\r\n", "OK\r\n");

@@ -41,8 +41,8 @@ impl Talk {
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
         let keyspace: Arc<dyn Keyspace> = Arc::new(Served::new(Arc::new(store), 1 << 20, spaces));
-        let world = Arc::new(ServerState::new(keyspace, Arc::new(Forgetful), N, false));
-        [(); N].map(|()| Talk { session: Session::new(&world), turn: Turn::new(world.clone()) })
+        let server = Arc::new(ServerState::new(keyspace, Arc::new(Forgetful), N, false));
+        [(); N].map(|()| Talk { session: Session::new(&server), turn: Turn::new(server.clone()) })
     }
 
     /// Asks now.

@@ -380,7 +380,7 @@ fn a_password_is_asked_for() {
     let mut client = Client::redis(&server);
     client.ask("*1000\r\n", "-ERR Protocol error: unauthenticated multibulk length\r\n");
     client.expect_end("");
-    assert_eq!(server.world().stats.sums().auth_refused, 3);
+    assert_eq!(server.state().stats.sums().auth_refused, 3);
 }
 
 #[test]
@@ -389,7 +389,7 @@ fn other_machines_need_a_password() {
     let open = Options { redis: vec![public], ..Options::default() };
     let keyspace = || {
         let server = serve(&options());
-        server.world().keyspace.clone()
+        server.state().keyspace.clone()
     };
     let keeper = Arc::new(remora_store::front::keyspace::Forgetful);
     let refused = Server::start(&open, keyspace(), keeper.clone());
@@ -405,7 +405,7 @@ fn an_address_that_is_taken_is_named_with_what_to_do() {
     let (redis, memcached) = (taken.redis()[0], taken.memcached()[0]);
     let said = |options: Options| {
         let keeper = Arc::new(remora_store::front::keyspace::Forgetful);
-        let refused = Server::start(&options, taken.world().keyspace.clone(), keeper);
+        let refused = Server::start(&options, taken.state().keyspace.clone(), keeper);
         refused.unwrap_err().to_string()
     };
     let why = said(Options { redis: vec![redis], ..Options::default() });
@@ -442,7 +442,7 @@ fn operations_are_counted_and_slow_ones_listed() {
     let lines: Vec<_> = (0..12).map(|_| client.line()).collect();
     assert!(lines.contains(&"GET\r\n".to_owned()), "{lines:?}");
     client.line();
-    let sums = server.world().stats.sums();
+    let sums = server.state().stats.sums();
     assert_eq!((sums.hits, sums.misses, sums.connections), (1, 1, 1));
     client.send("INFO latencystats\r\n");
     client.line();

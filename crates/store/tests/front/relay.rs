@@ -107,7 +107,7 @@ fn every_protocol_is_relayed() {
     assert_eq!(answer(&mut other), (0, 0, b"\0\0\0\x05abc".to_vec()));
     // The client and the node that relays it are one client of the primary.
     Client::memcached(&primary).ask("get k\r\n", "VALUE k 5 3\r\nabc\r\nEND\r\n");
-    assert_eq!(backup.world().stats.sums().connections_relayed, 2);
+    assert_eq!(backup.state().stats.sums().connections_relayed, 2);
     client.send("quit\r\n");
     client.expect_end("");
 }
@@ -181,7 +181,7 @@ fn others_than_nodes_of_the_group_get_nothing() {
     client.send("set k 0 0 1\r\nx\r\n");
     client.expect_end(format!("{REFUSED}the node that relays is of another group\r\n"));
     Client::memcached(&store).ask("get k\r\n", "END\r\n");
-    assert_eq!(store.world().stats.sums().auth_refused, 1);
+    assert_eq!(store.state().stats.sums().auth_refused, 1);
     for (answer, told) in [("ERROR\r\n", "ERROR"), ("", "it has ended the connection")] {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         node.set(true, Some(other.local_addr().unwrap()));
@@ -244,7 +244,7 @@ fn clients_are_let_go_when_another_node_is_the_primary() {
     waits.send("get k\r\n");
     let mut leaves = Client::memcached(&backup);
     leaves.send("get k\r\n");
-    let relayed = || backup.world().stats.sums().connections_relayed;
+    let relayed = || backup.state().stats.sums().connections_relayed;
     while relayed() < 2 {
         std::thread::yield_now();
     }
@@ -285,7 +285,7 @@ fn a_client_is_relayed_between_requests() {
     node.set(true, Some(primary.memcached()[0]));
     client.send(vec![b'v'; len - 1000]);
     client.ask("\r\nget k\r\n", "END\r\n");
-    assert_eq!(backup.world().stats.sums().connections_relayed, 1);
+    assert_eq!(backup.state().stats.sums().connections_relayed, 1);
 }
 
 /// A walk over all keys takes many steps: between two of them, the client is not relayed to a node
@@ -308,7 +308,7 @@ fn a_dump_ends_where_its_node_is_the_primary_no_more() {
     assert_eq!(last, "SERVER_ERROR this node is not the primary of its cluster: ask another one");
     assert!(lines.lines().all(|line| line.starts_with("key=k")), "{lines}");
     assert!((1..count).contains(&lines.lines().count()));
-    assert_eq!(backup.world().stats.sums().connections_relayed, 0);
+    assert_eq!(backup.state().stats.sums().connections_relayed, 0);
 }
 
 /// A client that does not read costs the node a buffer, and other clients nothing.

@@ -39,7 +39,7 @@ fn passwords_are_not_among_slow_operations() {
     assert_eq!(answer(&mut other).1, 0);
     Client::memcached(&server).ask("set k 0 0 9\r\nu secret2\r\n", "STORED\r\n");
     let words = |words: Vec<Vec<u8>>| shown(&words.join(&b' '));
-    let listed = server.world().stats.slow(100).into_iter().map(|slow| words(slow.arguments));
+    let listed = server.state().stats.slow(100).into_iter().map(|slow| words(slow.arguments));
     let listed: Vec<_> = listed.collect();
     assert!(listed.iter().all(|line| !line.contains("secret")), "{listed:?}");
     for line in ["CONFIG SET timeout (redacted) requirepass (redacted)", "memcached 0x01 key"] {

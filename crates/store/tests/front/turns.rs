@@ -25,11 +25,11 @@ struct Talk {
 
 impl Talk {
     fn new() -> Talk {
-        Talk::of(&Talk::world(Arc::new(Forgetful)))
+        Talk::of(&Talk::server(Arc::new(Forgetful)))
     }
 
-    /// Of a world that several threads serve.
-    fn world(keeper: Arc<dyn Keeper>) -> Arc<ServerState> {
+    /// Of a server that several threads serve.
+    fn server(keeper: Arc<dyn Keeper>) -> Arc<ServerState> {
         let made = store::Options::new(1 << 20, 7);
         let store = Store::new(Heap::new(made.memory_len()), Unlogged::default(), made).unwrap();
         let spaces = TablespaceOptions::default();
@@ -37,9 +37,9 @@ impl Talk {
         Arc::new(ServerState::new(keyspace, keeper, 2, true))
     }
 
-    fn of(world: &Arc<ServerState>) -> Talk {
-        let (redis, memcached) = (Redis::detached(world), Memcached::new(world));
-        Talk { redis, memcached, turn: Turn::new(world.clone()) }
+    fn of(server: &Arc<ServerState>) -> Talk {
+        let (redis, memcached) = (Redis::detached(server), Memcached::new(server));
+        Talk { redis, memcached, turn: Turn::new(server.clone()) }
     }
 
     #[track_caller]
@@ -164,18 +164,18 @@ impl Keeper for Slow {
 #[test]
 fn memcached_does_not_come_between_the_steps_of_a_transaction() {
     let slow = Arc::new(Slow { begins: Barrier::new(2), done: Mutex::default() });
-    let world = Talk::world(slow.clone());
+    let server = Talk::server(slow.clone());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut talk = Talk::of(&world);
+            let mut talk = Talk::of(&server);
             slow.begins.wait();
             talk.memcached("set k 0 0 5\r\nafter\r\n", "STORED\r\n");
             slow.done.lock().unwrap().push("set");
         });
-        let mut talk = Talk::of(&world);
+        let mut talk = Talk::of(&server);
         talk.redis("WATCH k\r\nMULTI\r\nSET k 1\r\n", "+OK\r\n+OK\r\n+QUEUED\r\n");
         talk.redis("EXEC\r\n", "*1\r\n+OK\r\n");
     });
     assert_eq!(*slow.done.lock().unwrap(), ["EXEC", "set"]);
-    Talk::of(&world).redis("GET k\r\n", "$5\r\nafter\r\n");
+    Talk::of(&server).redis("GET k\r\n", "$5\r\nafter\r\n");
 }

@@ -400,7 +400,7 @@ fn stat(call: &mut Call<'_>, request: &Request<'_>) {
         return fail(call, request, Status::Invalid);
     }
     if request.key == b"reset" {
-        call.turn.world.stats.reset();
+        call.turn.server.stats.reset();
     } else {
         let Some(entries) = statistics::entries(call, request.key) else {
             return fail(call, request, Status::NotFound);
@@ -420,7 +420,7 @@ fn log_in(call: &mut Call<'_>, request: &Request<'_>) {
     call.turn.counts.auth_cmds.add(1);
     let word = request.value.splitn(3, |byte| *byte == 0).nth(2).unwrap_or_default();
     let is_plain = request.opcode == 0x21 && request.key == b"PLAIN";
-    if is_plain && call.turn.world.settings.is_password(word) {
+    if is_plain && call.turn.server.settings.is_password(word) {
         call.state.is_known = true;
         return answer(call, request, Status::Done, 0, &[], &[], b"Authenticated");
     }

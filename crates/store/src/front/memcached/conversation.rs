@@ -98,7 +98,7 @@ impl Call<'_> {
 
     /// Whether more than may wait has been written.
     pub(super) fn is_full(&self) -> bool {
-        let limit = &self.turn.world.settings.output_bytes;
+        let limit = &self.turn.server.settings.output_bytes;
         self.out.len() as u64 > limit.load(std::sync::atomic::Ordering::Relaxed)
     }
 }

@@ -127,7 +127,7 @@ pub(super) fn cachedump<'a>(
 /// Takes a step of the connection's walk. Returns whether it is over: at the end of the keys, or
 /// since `show` has said so by false.
 fn step(call: &mut Call<'_>, show: &mut dyn FnMut(&mut Call<'_>, &Item<'_>) -> bool) -> bool {
-    let (keyspace, now) = (call.turn.world.keyspace.clone(), call.turn.now);
+    let (keyspace, now) = (call.turn.server.keyspace.clone(), call.turn.now);
     let (mut items, classes) = (Vec::new(), class::classes());
     call.state.walk.cursor =
         keyspace.scan(call.ts, call.state.walk.cursor, STEP, now, &mut |key, found| {
@@ -229,7 +229,7 @@ pub(super) fn memory_limit<'a>(call: &mut Call<'_>, rest: impl Iterator<Item = &
         [mib, last] => (mib, last == b"noreply"),
         _ => return call.line(b"ERROR"),
     };
-    let limit = call.turn.world.keyspace.bytes().1;
+    let limit = call.turn.server.keyspace.bytes().1;
     let answer: &[u8] = match unsigned_32(mib) {
         None => b"ERROR",
         Some(0..8) => b"MEMLIMIT_TOO_SMALL cannot set maxbytes to less than 8m",

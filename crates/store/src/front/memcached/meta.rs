@@ -68,7 +68,7 @@ fn idle_s(call: &Call<'_>, found: &Found) -> u64 {
 pub(super) fn used_s(call: &Call<'_>, found: &Found) -> u64 {
     match found.trace {
         Some(Trace { second: second @ 1.., .. }) => second.into(),
-        _ => (call.turn.now / 1000).saturating_sub(call.turn.world.uptime().as_secs()),
+        _ => (call.turn.now / 1000).saturating_sub(call.turn.server.uptime().as_secs()),
     }
 }
 
@@ -185,7 +185,7 @@ fn end(call: &mut Call<'_>, flags: &Flags<'_>, value: &[u8]) {
 /// Which client is to fill the key: `W` this one, which `wins` if nobody was told before, `Z`
 /// another has been told; `X` the value is old.
 fn marks(call: &Call<'_>, key: &[u8], version: u64, wins: bool) -> &'static [u8] {
-    let mut leases = call.turn.world.leases.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut leases = call.turn.server.leases.lock().unwrap_or_else(PoisonError::into_inner);
     if leases.is_empty() && !wins {
         return b"";
     }
@@ -213,7 +213,7 @@ fn make(call: &mut Call<'_>, flags: &Flags<'_>, key: &[u8]) {
     match operations::store(call.turn, call.ts, &storing) {
         Outcome::Done(version) => {
             if !flags.has(b'u') {
-                call.turn.world.keyspace.note_read(call.ts, key, call.turn.now);
+                call.turn.server.keyspace.note_read(call.ts, key, call.turn.now);
             }
             let trace = Some(Trace::at(call.turn.now, false));
             let found = Found { version, flags: 0, expires_ms: None, trace };
@@ -284,7 +284,7 @@ fn set_or_say(
     let mut outcome = operations::store(call.turn, call.ts, &storing);
     if let (Outcome::Exists, Some(compared), Mode::Set | Mode::Replace) = (&outcome, version, mode)
         && flags.has(b'I')
-        && let Some(found) = call.turn.world.keyspace.look(call.ts, key, call.turn.now)
+        && let Some(found) = call.turn.server.keyspace.look(call.ts, key, call.turn.now)
         && (1..found.version).contains(&compared)
     {
         // A value that is older than the one there: better than none, and known to be old.
@@ -317,8 +317,8 @@ fn make_stale(
     key: &[u8],
     change: impl FnOnce(&mut Call<'_>, &Leases) -> (Outcome, bool),
 ) -> Outcome {
-    let world = call.turn.world.clone();
-    let mut leases = world.leases.lock().unwrap_or_else(PoisonError::into_inner);
+    let server = call.turn.server.clone();
+    let mut leases = server.leases.lock().unwrap_or_else(PoisonError::into_inner);
     let (outcome, is_won) = change(call, &leases);
     if let Outcome::Done(version) = outcome {
         leases.set(call.ts, key, Lease { version, is_stale: true, is_won });
@@ -404,7 +404,7 @@ fn age(
     });
     if was_read {
         // For its clients it is the item that it was.
-        call.turn.world.keyspace.note_read(call.ts, key, call.turn.now);
+        call.turn.server.keyspace.note_read(call.ts, key, call.turn.now);
     }
     operations::outcome_of(changed, outcome)
 }
@@ -497,7 +497,7 @@ pub(super) fn debug<'a>(call: &mut Call<'_>, mut rest: impl Iterator<Item = &'a 
         fail(call, BAD_LINE);
         return Op::Other;
     };
-    let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
+    let (keyspace, now) = (&call.turn.server.keyspace, call.turn.now);
     let (found, bytes) = (keyspace.look(call.ts, &key, now), keyspace.bytes_of(call.ts, &key, now));
     let (Some(found), Some(bytes)) = (found, bytes) else {
         call.line(b"EN");

@@ -49,7 +49,7 @@ pub(super) enum Outcome {
 
 /// The longest value, in bytes.
 pub(super) fn longest(turn: &Turn) -> usize {
-    turn.world.settings.bulk_bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
+    turn.server.settings.bulk_bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
 }
 
 /// Stores a value.
@@ -133,7 +133,7 @@ pub(super) fn change<'v>(
     key: &[u8],
     mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>,
 ) -> Result<Option<u64>, ChangeRefused> {
-    let version = turn.world.keyspace.update(ts, key, turn.now, &mut decide)?;
+    let version = turn.server.keyspace.update(ts, key, turn.now, &mut decide)?;
     turn.version = turn.version.max(version.unwrap_or(0));
     Ok(version)
 }
@@ -177,7 +177,7 @@ pub(super) fn touch(
         touched.map_or(Edit::Keep, |_| Edit::Touch { expires_ms })
     });
     if touched.is_some_and(|found| found.trace.is_some()) {
-        turn.world.keyspace.note_read(ts, key, turn.now);
+        turn.server.keyspace.note_read(ts, key, turn.now);
     }
     // The key keeps its version, though the change has a place of its own in the order of all.
     let version = touched.map(|found| found.version);
@@ -243,7 +243,7 @@ pub(super) fn add(
     let was_read = had.and_then(|found| found.trace).is_some_and(|trace| trace.is_read);
     if was_read && in_place {
         // As in memcached: only a number that gets longer is another item.
-        turn.world.keyspace.note_read(ts, adding.key, turn.now);
+        turn.server.keyspace.note_read(ts, adding.key, turn.now);
     }
     let counts = &turn.counts;
     match (adding.decrements, had.is_some()) {
@@ -272,8 +272,8 @@ pub(super) fn read(
     value: &mut Vec<u8>,
 ) -> Option<Found> {
     let found = match is_noticed {
-        true => turn.world.keyspace.get(ts, key, turn.now, value),
-        false => turn.world.keyspace.get_unnoticed(ts, key, turn.now, value),
+        true => turn.server.keyspace.get(ts, key, turn.now, value),
+        false => turn.server.keyspace.get_unnoticed(ts, key, turn.now, value),
     };
     count_get(turn, found.is_some());
     found
@@ -310,7 +310,7 @@ pub(super) fn get_and_touch(
         Edit::Touch { expires_ms }
     })?;
     if is_noticed && found.is_some_and(|found| found.trace.is_some()) {
-        turn.world.keyspace.note_read(ts, key, turn.now);
+        turn.server.keyspace.note_read(ts, key, turn.now);
     }
     count_get(turn, found.is_some());
     match found {
@@ -326,12 +326,12 @@ pub(super) fn flush(turn: &mut Turn, ts: TablespaceId, delay_s: i64) -> Result<(
     match numbers::end(delay_s, turn.now) {
         Some(at) if delay_s > 0 && at > turn.now => {
             let at = i64::try_from(at).unwrap_or(i64::MAX);
-            turn.world.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
+            turn.server.flush_at.store(at, std::sync::atomic::Ordering::Relaxed);
         }
         _ => {
             // As in memcached: the newest request counts, and takes back one that waits.
-            turn.world.flush_at.store(-1, std::sync::atomic::Ordering::Relaxed);
-            let version = turn.world.keyspace.flush(ts, turn.now)?;
+            turn.server.flush_at.store(-1, std::sync::atomic::Ordering::Relaxed);
+            let version = turn.server.keyspace.flush(ts, turn.now)?;
             turn.version = turn.version.max(version);
         }
     }

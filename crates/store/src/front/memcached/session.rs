@@ -24,8 +24,8 @@ pub struct Session {
 
 impl Session {
     /// A new connection.
-    pub fn new(world: &ServerState) -> Session {
-        let is_known = world.settings.password().is_none();
+    pub fn new(server: &ServerState) -> Session {
+        let is_known = server.settings.password().is_none();
         let state =
             Conversation { is_binary: None, skip: 0, looked: 0, walk: Walk::default(), is_known };
         Session { state, is_relayed: false }
@@ -40,17 +40,17 @@ impl Session {
     /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
-        let (mut used, is_elsewhere) = (self.skip(input.len()), turn.world.keeper.is_elsewhere());
+        let (mut used, is_elsewhere) = (self.skip(input.len()), turn.server.keeper.is_elsewhere());
         // (What a relayed client is, the node has said that relays.)
         if !self.state.is_known && !self.is_relayed {
-            self.state.is_known = turn.world.settings.password().is_none();
+            self.state.is_known = turn.server.settings.password().is_none();
         }
         if self.state.is_binary.is_none() && !self.is_relayed {
             match mark::begin(input) {
                 Begin::Mark(len, token, who) if self.is_of_group(turn, token) => {
                     used = len;
                     self.is_relayed = true;
-                    self.state.is_known = is_known(turn.world.settings.password(), who);
+                    self.state.is_known = is_known(turn.server.settings.password(), who);
                 }
                 Begin::Mark(..) => return refuse(&STRANGE, input, out),
                 Begin::Part => return Step { used, next: Next::Read(1) },
@@ -61,7 +61,7 @@ impl Session {
             }
         }
         if is_elsewhere {
-            let to = turn.world.keeper.relays_to();
+            let to = turn.server.keeper.relays_to();
             // (Nobody else goes on with a walk that has begun here.)
             return match to.filter(|_| !self.is_relayed && !self.state.walk.has_begun()) {
                 Some(_) if self.state.skip > 0 => Step { used, next: Next::Read(1) },
@@ -69,20 +69,20 @@ impl Session {
                 None => refuse(&NOT_PRIMARY, input, out),
             };
         }
-        let ts = match turn.world.memcached() {
+        let ts = match turn.server.memcached() {
             Ok(ts) => ts,
             Err(refused) => return refuse(&refused, input, out),
         };
         let step = self.run_in(turn, ts, &input[used..], out);
-        turn.version = turn.version.max(turn.world.keeper.seen());
+        turn.version = turn.version.max(turn.server.keeper.seen());
         Step { used: used + step.used, next: step.next }
     }
 
     /// What the node to which the client is relayed gets before the client's own bytes; `None` if
     /// this one has no group.
-    pub(crate) fn mark(&self, world: &ServerState) -> Option<Vec<u8>> {
-        let token = world.keeper.group_token()?;
-        let who = match (self.state.is_known, world.settings.password()) {
+    pub(crate) fn mark(&self, server: &ServerState) -> Option<Vec<u8>> {
+        let token = server.keeper.group_token()?;
+        let who = match (self.state.is_known, server.settings.password()) {
             (false, _) => Who::Stranger,
             (true, Some(_)) => Who::Known,
             (true, None) => Who::Anybody,
@@ -92,7 +92,7 @@ impl Session {
 
     /// Whether a mark is of a node of this one's group.
     fn is_of_group(&self, turn: &Turn, token: [u8; 16]) -> bool {
-        let own = turn.world.keeper.group_token();
+        let own = turn.server.keeper.group_token();
         let is_its = own.is_some_and(|own| own.matches(Token::new(token).as_ref()));
         turn.counts.auth_refused.add(u64::from(!is_its));
         is_its
@@ -106,7 +106,7 @@ impl Session {
         out: &mut Vec<u8>,
     ) -> Step {
         let (mut used, mut before) = (0, Instant::now());
-        let world = turn.world.clone();
+        let server = turn.server.clone();
         loop {
             if out.len() >= HIGH_WATER {
                 return Step { used, next: Next::Send };
@@ -118,7 +118,7 @@ impl Session {
             let is_binary = *self.state.is_binary.get_or_insert(*first == binary::REQUEST);
             let mut call = Call { state: &mut self.state, turn, ts, out };
             let mut taken = Taken::Close;
-            world.enter(false, || {
+            server.enter(false, || {
                 taken = match is_binary {
                     true => binary::run(&mut call, rest),
                     false => text::run(&mut call, rest),
@@ -171,7 +171,7 @@ fn refuse(why: &dyn std::fmt::Display, input: &[u8], out: &mut Vec<u8>) -> Step 
 /// Lists a request that took long, by its first line, or by its op-code and key: the value may be a
 /// password.
 fn note(turn: &Turn, took_ns: u64, request: &[u8], is_binary: bool) {
-    let (stats, took_us) = (&turn.world.stats, took_ns / 1000);
+    let (stats, took_us) = (&turn.server.stats, took_ns / 1000);
     if stats.slow_us() >= 0 && took_us >= stats.slow_us() as u64 {
         let opcode;
         let mut words = vec![&b"memcached"[..]];

@@ -22,17 +22,17 @@ pub(super) fn entries(call: &Call<'_>, what: &[u8]) -> Option<Vec<(String, Strin
 }
 
 fn general(call: &Call<'_>) -> Vec<(String, String)> {
-    let world = &call.turn.world;
-    let sums = world.stats.sums();
-    let (bytes, limit) = world.keyspace.bytes();
-    let gone = world.let_go();
+    let server = &call.turn.server;
+    let sums = server.stats.sums();
+    let (bytes, limit) = server.keyspace.bytes();
+    let gone = server.let_go();
     let entries: Vec<(&str, u64)> = vec![
         ("pid", std::process::id().into()),
-        ("uptime", world.uptime().as_secs()),
+        ("uptime", server.uptime().as_secs()),
         ("time", call.turn.now / 1000),
         ("pointer_size", usize::BITS.into()),
-        ("max_connections", world.settings.max_clients.load(Relaxed)),
-        ("curr_connections", world.clients.count()),
+        ("max_connections", server.settings.max_clients.load(Relaxed)),
+        ("curr_connections", server.clients.count()),
         ("total_connections", sums.connections),
         ("rejected_connections", sums.connections_refused),
         ("cmd_get", sums.cmd_get),
@@ -61,7 +61,7 @@ fn general(call: &Call<'_>) -> Vec<(String, String)> {
         ("bytes_written", sums.bytes_out),
         ("limit_maxbytes", limit),
         ("bytes", bytes),
-        ("curr_items", world.keyspace.count(call.ts)),
+        ("curr_items", server.keyspace.count(call.ts)),
         ("total_items", sums.stored),
         ("evictions", gone.evicted),
         ("expired_keys", gone.expired),
@@ -72,13 +72,13 @@ fn general(call: &Call<'_>) -> Vec<(String, String)> {
 }
 
 fn settings(call: &Call<'_>) -> Vec<(String, String)> {
-    let world = &call.turn.world;
-    let settings = &world.settings;
+    let server = &call.turn.server;
+    let settings = &server.settings;
     let yes = |is: bool| if is { "yes" } else { "no" }.to_owned();
     let entries = [
-        ("maxbytes", world.keyspace.bytes().1.to_string()),
+        ("maxbytes", server.keyspace.bytes().1.to_string()),
         ("maxconns", settings.max_clients.load(Relaxed).to_string()),
-        ("tcpport", world.ports.get().map_or(0, |ports| ports.1).to_string()),
+        ("tcpport", server.ports.get().map_or(0, |ports| ports.1).to_string()),
         ("udpport", "0".to_owned()),
         ("cas_enabled", yes(true)),
         ("auth_enabled_sasl", yes(settings.password().is_some())),
@@ -96,7 +96,7 @@ fn settings(call: &Call<'_>) -> Vec<(String, String)> {
 /// The sizes of blocks that the clients' tablespace has, by the numbers of all sizes from 1 on.
 fn classes(call: &Call<'_>) -> Vec<(usize, ClassInfo)> {
     let all = class::classes();
-    let held = call.turn.world.keyspace.classes(call.ts).into_iter();
+    let held = call.turn.server.keyspace.classes(call.ts).into_iter();
     held.filter_map(|held| Some((class::class_for(&all, held.size)? + 1, held))).collect()
 }
 
@@ -131,7 +131,7 @@ fn items(call: &Call<'_>) -> Vec<(String, String)> {
 fn latencies(call: &Call<'_>) -> Vec<(String, String)> {
     let mut all = Vec::new();
     for op in Op::ALL {
-        let histogram = call.turn.world.stats.histogram(Way::Memcached, op);
+        let histogram = call.turn.server.stats.histogram(Way::Memcached, op);
         if histogram.count() == 0 {
             continue;
         }
@@ -147,7 +147,7 @@ fn latencies(call: &Call<'_>) -> Vec<(String, String)> {
 /// Answers `stats` in text.
 pub(super) fn text(call: &mut Call<'_>, what: &[u8]) {
     if what == b"reset" {
-        call.turn.world.reset_counts();
+        call.turn.server.reset_counts();
         return call.line(b"RESET");
     }
     let Some(entries) = entries(call, what) else { return call.line(b"ERROR") };

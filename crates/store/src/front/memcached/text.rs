@@ -167,7 +167,7 @@ fn log_in(call: &mut Call<'_>, line: &[u8], data: &[u8], head: usize) -> Taken {
     }
     call.turn.counts.auth_cmds.add(1);
     let word = data[..len].splitn(2, |byte| *byte == b' ').nth(1).unwrap_or_default();
-    if &data[len..len + 2] != b"\r\n" || !call.turn.world.settings.is_password(word) {
+    if &data[len..len + 2] != b"\r\n" || !call.turn.server.settings.is_password(word) {
         call.turn.counts.auth_refused.add(1);
         call.line(b"CLIENT_ERROR authentication failure");
         return Taken::Close;

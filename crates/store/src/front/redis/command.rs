@@ -171,7 +171,7 @@ impl<'a> Call<'a> {
 
     /// The tablespace of the connection's database.
     pub(crate) fn ts(&self) -> Result<TablespaceId, Wrong> {
-        Ok(self.turn.world.database(self.state.database)?)
+        Ok(self.turn.server.database(self.state.database)?)
     }
 
     /// Changes a key. The answer is whether something was changed.
@@ -192,7 +192,7 @@ impl<'a> Call<'a> {
         mut decide: impl FnMut(Option<Seen<'_>>, &mut Vec<u8>) -> Edit<'v>,
     ) -> Result<bool, Wrong> {
         let now = self.turn.now;
-        let version = self.turn.world.keyspace.update(ts, key, now, &mut decide)?;
+        let version = self.turn.server.keyspace.update(ts, key, now, &mut decide)?;
         if let Some(version) = version {
             self.turn.version = self.turn.version.max(version);
         }
@@ -202,7 +202,7 @@ impl<'a> Call<'a> {
     /// What is known of a key.
     pub(crate) fn look(&mut self, key: &[u8]) -> Result<Option<Found>, Wrong> {
         let ts = self.ts()?;
-        Ok(self.turn.world.keyspace.look(ts, key, self.turn.now))
+        Ok(self.turn.server.keyspace.look(ts, key, self.turn.now))
     }
 
     /// The key's value, copied into `value`.
@@ -212,7 +212,7 @@ impl<'a> Call<'a> {
         value: &mut Vec<u8>,
     ) -> Result<Option<Found>, Wrong> {
         let ts = self.ts()?;
-        let found = self.turn.world.keyspace.get(ts, key, self.turn.now, value);
+        let found = self.turn.server.keyspace.get(ts, key, self.turn.now, value);
         self.count(found.is_some());
         Ok(found)
     }

@@ -31,8 +31,8 @@ pub(super) fn keys_of<'a>(
 /// Where the client has to ask instead, as this node is not the primary of its group. A backup does
 /// not change anything; its own keys are shown by commands that name none.
 pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
-    let (world, keeper) = (&call.turn.world, &call.turn.world.keeper);
-    if !world.is_clustered || !command.is_about_keys() || !keeper.is_elsewhere() {
+    let (server, keeper) = (&call.turn.server, &call.turn.server.keeper);
+    if !server.is_clustered || !command.is_about_keys() || !keeper.is_elsewhere() {
         return None;
     }
     let Some(key) = keys_of(command, call.arguments).next() else {
@@ -47,8 +47,8 @@ pub(super) fn elsewhere(call: &Call<'_>, command: &Command) -> Option<Wrong> {
 /// this node cannot tell.
 pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> {
     let is_read = command.has(READ) && !command.has(WRITE) && call.state.transaction.is_none();
-    let world = call.turn.world.clone();
-    if !call.state.reads_copies || !is_read || world.used_database(0).is_none() {
+    let server = call.turn.server.clone();
+    if !call.state.reads_copies || !is_read || server.used_database(0).is_none() {
         return None;
     }
     let mut slots = keys_of(command, call.arguments).map(slot_of);
@@ -58,7 +58,7 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
     }
     let start = call.reply.len();
     let done = run_copy(call, command.run);
-    if world.keeper.is_readable(Some(slot)) {
+    if server.keeper.is_readable(Some(slot)) {
         return Some(done);
     }
     call.reply.truncate(start);
@@ -67,27 +67,27 @@ pub(super) fn read_copy(call: &mut Call<'_>, command: &Command) -> Option<Done> 
 
 /// Looks at a backup's copy, while no transaction of the primary's is carried out there.
 fn run_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
-    let (world, mut done) = (call.turn.world.clone(), Ok(()));
-    world.keeper.with_shard(&mut |_| done = run(call));
+    let (server, mut done) = (call.turn.server.clone(), Ok(()));
+    server.keeper.with_shard(&mut |_| done = run(call));
     done
 }
 
 /// Whether the command is about the keys of a node, whichever these are, and this node is no
 /// primary: there is nothing to wait for, as its log is not its own.
 pub(super) fn is_about_a_backup(call: &Call<'_>, command: &Command) -> bool {
-    let (world, is_put_aside) = (&call.turn.world, call.state.transaction.is_some());
+    let (server, is_put_aside) = (&call.turn.server, call.state.transaction.is_some());
     let is_about_a_node = command.has(READ) && !command.has(WRITE) && command.keys.0 == 0;
-    is_about_a_node && world.is_clustered && !is_put_aside && world.keeper.is_elsewhere()
+    is_about_a_node && server.is_clustered && !is_put_aside && server.keeper.is_elsewhere()
 }
 
 /// What a backup has of its group's keys, as [`is_about_a_backup`] means it.
 pub(super) fn own_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
-    let (world, start) = (call.turn.world.clone(), call.reply.len());
-    if world.used_database(0).is_none() {
+    let (server, start) = (call.turn.server.clone(), call.reply.len());
+    if server.used_database(0).is_none() {
         return Err(NOT_FOLLOWING);
     }
     let done = run_copy(call, run);
-    if world.keeper.is_readable(None) {
+    if server.keeper.is_readable(None) {
         return done;
     }
     call.reply.truncate(start);
@@ -97,7 +97,7 @@ pub(super) fn own_copy(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done)
 /// A part of a command that is about the keys of this node, whichever these are, where the command
 /// itself is not.
 pub(super) fn run_about_a_node(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) -> Done) -> Done {
-    if call.turn.world.keeper.is_elsewhere() {
+    if call.turn.server.keeper.is_elsewhere() {
         return own_copy(call, run);
     }
     let what = What { writes: false, alone: false };
@@ -109,7 +109,7 @@ pub(super) fn run_about_a_node(call: &mut Call<'_>, run: impl Fn(&mut Call<'_>) 
 /// The turn's answers wait until what they say of keys is so for good.
 pub(super) fn see(turn: &mut Turn, touches: bool) {
     if touches {
-        turn.version = turn.version.max(turn.world.keeper.seen());
+        turn.version = turn.version.max(turn.server.keeper.seen());
     }
 }
 
@@ -129,12 +129,12 @@ pub(super) fn run<'k>(
     what: What,
     mut run: impl FnMut(&mut Call<'_>) -> Done,
 ) -> Done {
-    let world = call.turn.world.clone();
+    let server = call.turn.server.clone();
     let wanted = Wanted { writes: what.writes, is_asking: call.state.asks > 0 };
     let mut done = Ok(());
-    world.keeper.with_shard(&mut |shard| {
+    server.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else {
-            return world.enter(what.alone, || done = run(call));
+            return server.enter(what.alone, || done = run(call));
         };
         let slot = keys.clone().next().map(slot_of);
         if slot.is_some() && slot == call.state.put_off {
@@ -143,18 +143,18 @@ pub(super) fn run<'k>(
         }
         // Where absence decides, nobody may change it, nor may time go back.
         let is_giving = slot.is_some_and(|slot| shard.is_giving(slot));
-        world.enter(what.alone || is_giving, || {
+        server.enter(what.alone || is_giving, || {
             if is_giving {
                 call.turn.now = call.turn.now.max(now_ms());
             }
-            let (now, space) = (call.turn.now, world.used_database(0));
+            let (now, space) = (call.turn.now, server.used_database(0));
             let is_here = |key: &[u8]| {
-                space.is_some_and(|space| world.keyspace.look(space, key, now).is_some())
+                space.is_some_and(|space| server.keyspace.look(space, key, now).is_some())
             };
             done = match shard.judge_in(slot, keys.clone(), wanted, is_here) {
                 Verdict::Here => run_here(call, &mut run),
-                Verdict::Ask(slot) => Err(ask(&world, slot, shard.part(slot))),
-                Verdict::Moved(slot) => Err(moved(&world, slot)),
+                Verdict::Ask(slot) => Err(ask(&server, slot, shard.part(slot))),
+                Verdict::Moved(slot) => Err(moved(&server, slot)),
                 Verdict::Split => {
                     call.state.put_off = slot;
                     Err(Wrong::Is("TRYAGAIN Multiple keys request during rehashing of slot"))
@@ -177,15 +177,15 @@ pub(super) fn run<'k>(
 fn run_here(call: &mut Call<'_>, run: &mut impl FnMut(&mut Call<'_>) -> Done) -> Done {
     let (start, version) = (call.reply.len(), call.turn.version);
     let done = run(call);
-    if call.turn.version == version && call.turn.world.keeper.is_elsewhere() {
+    if call.turn.version == version && call.turn.server.keeper.is_elsewhere() {
         call.reply.truncate(start);
         return Err(NO_PRIMARY);
     }
     done
 }
 
-fn ask(world: &ServerState, slot: u16, part: Option<&Part>) -> Wrong {
-    let cluster = world.keeper.cluster().unwrap_or_default();
+fn ask(server: &ServerState, slot: u16, part: Option<&Part>) -> Wrong {
+    let cluster = server.keeper.cluster().unwrap_or_default();
     match part {
         Some(Part::Giving { to } | Part::Given { to }) => redirect("ASK", slot, cluster.group(to)),
         _ => NOT_SERVED,
@@ -194,8 +194,8 @@ fn ask(world: &ServerState, slot: u16, part: Option<&Part>) -> Wrong {
 
 /// To the slot's owner, as far as this node has heard; that cannot be its own group, which has
 /// just said that it is not.
-fn moved(world: &ServerState, slot: u16) -> Wrong {
-    let cluster: Cluster = world.keeper.cluster().unwrap_or_default();
+fn moved(server: &ServerState, slot: u16) -> Wrong {
+    let cluster: Cluster = server.keeper.cluster().unwrap_or_default();
     redirect("MOVED", slot, cluster.owner(slot).filter(|group| !group.is_mine))
 }
 

@@ -31,8 +31,8 @@ impl fmt::Debug for Session {
     }
 }
 
-fn limits(world: &ServerState) -> RequestLimits {
-    let settings = &world.settings;
+fn limits(server: &ServerState) -> RequestLimits {
+    let settings = &server.settings;
     RequestLimits {
         arguments: 1 << 20,
         bulk_bytes: settings.bulk_bytes.load(Relaxed) as usize,
@@ -42,14 +42,14 @@ fn limits(world: &ServerState) -> RequestLimits {
 
 impl Session {
     /// A connection without a socket, of which nobody else hears.
-    pub fn detached(world: &ServerState) -> Session {
+    pub fn detached(server: &ServerState) -> Session {
         let ends = Ends { peer: String::new(), local: String::new(), descriptor: -1 };
-        let client = world.clients.detached(Way::Redis, ends, now_ms());
-        Session::new(world, client)
+        let client = server.clients.detached(Way::Redis, ends, now_ms());
+        Session::new(server, client)
     }
 
-    pub(crate) fn new(world: &ServerState, client: Arc<Client>) -> Session {
-        let is_known = world.settings.password().is_none();
+    pub(crate) fn new(server: &ServerState, client: Arc<Client>) -> Session {
+        let is_known = server.settings.password().is_none();
         Session { reader: Reader::default(), state: Conversation::new(client, is_known) }
     }
 
@@ -62,12 +62,12 @@ impl Session {
     /// to `out`. Of a request that is not whole, the same bytes must stand at the begin of the
     /// next call's input.
     pub fn run(&mut self, turn: &mut Turn, input: &[u8], out: &mut Vec<u8>) -> Step {
-        let limits = limits(&turn.world);
+        let limits = limits(&turn.server);
         let mut used = 0;
         let mut before = Instant::now();
         self.state.put_off = None;
         if !self.state.is_known {
-            self.state.is_known = turn.world.settings.password().is_none();
+            self.state.is_known = turn.server.settings.password().is_none();
         }
         loop {
             if out.len() >= HIGH_WATER {
@@ -78,7 +78,7 @@ impl Session {
                 Ok(Progress::Wants(more)) => return Step { used, next: Next::Read(more) },
                 Ok(Progress::Whole(len)) => {
                     let arguments = self.reader.arguments(rest);
-                    if turn.world.pause.is_set() && is_held_back(&self.state, turn, arguments) {
+                    if turn.server.pause.is_set() && is_held_back(&self.state, turn, arguments) {
                         self.reader.next();
                         return Step { used, next: Next::Wait };
                     }
@@ -105,7 +105,7 @@ impl Session {
     }
 
     fn reply<'a>(&self, turn: &Turn, out: &'a mut Vec<u8>) -> Reply<'a> {
-        let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
+        let limit = turn.server.settings.output_bytes.load(Relaxed) as usize;
         Reply::new(out, self.state.version, limit)
     }
 }
@@ -127,23 +127,23 @@ fn is_held_back(state: &Conversation, turn: &Turn, arguments: Arguments<'_>) -> 
         || command.name == "exec" && waiting.into_iter().any(|(row, _)| TABLE[*row].has(WRITE));
     !is_exempt
         && (state.is_known || command.has(STRANGER))
-        && turn.world.pause.holds(turn.now, writes)
+        && turn.server.pause.holds(turn.now, writes)
 }
 
 /// Whether a request is a `WAIT` for more nodes than hold what the client has changed, whose time
 /// is not over.
 fn is_waiting(state: &mut Conversation, turn: &Turn, arguments: Arguments<'_>) -> bool {
-    let world = &turn.world;
+    let server = &turn.server;
     let is_wait = || arguments.len() == 3 && arguments.at(0).eq_ignore_ascii_case(b"wait");
-    if !world.is_clustered || !is_wait() || !state.is_known || state.transaction.is_some() {
+    if !server.is_clustered || !is_wait() || !state.is_known || state.transaction.is_some() {
         return false;
     }
     let numbers = (decimal(arguments.at(1)), decimal(arguments.at(2)));
     let (Some(wanted), Some(timeout_ms @ 0..)) = numbers else { return false };
     let since = *state.waits_since.get_or_insert_with(Instant::now);
     let is_over = timeout_ms > 0 && since.elapsed().as_millis() >= timeout_ms as u128;
-    let holders = world.keeper.holders(state.written) as i64;
-    let waits = holders < wanted && !is_over && !world.keeper.is_elsewhere();
+    let holders = server.keeper.holders(state.written) as i64;
+    let waits = holders < wanted && !is_over && !server.keeper.is_elsewhere();
     if !waits {
         state.waits_since = None;
     }
@@ -162,7 +162,7 @@ fn carry_out(
     let start = out.len();
     let last = state.client.command.load(Relaxed) as usize;
     let found = find_again(last, arguments.at(0));
-    let limit = turn.world.settings.output_bytes.load(Relaxed) as usize;
+    let limit = turn.server.settings.output_bytes.load(Relaxed) as usize;
     let reply = Reply::new(out, state.version, limit);
     let mut call = Call { arguments, state, turn, reply, is_in_exec: false, commands: TABLE };
     let done = match found {
@@ -226,14 +226,14 @@ fn note(
     let took = after.duration_since(before);
     let Some((_, command)) = found else { return after };
     turn.counts.latencies(Way::Redis, command.op).record(took.as_nanos() as u64);
-    let slow_us = turn.world.stats.slow_us();
+    let slow_us = turn.server.stats.slow_us();
     if slow_us >= 0 && took.as_micros() as u64 >= slow_us as u64 {
         let client = &state.client;
         let show = |(at, word)| if is_secret(command, arguments, at) { SECRET } else { word };
         let shown: Vec<_> = arguments.from(0).enumerate().map(show).collect();
         let (took_us, at_s) = (took.as_micros() as u64, turn.now / 1000);
         let name = client.words().name.clone();
-        turn.world.stats.note(took_us, at_s, shown.into_iter(), &client.peer, &name);
+        turn.server.stats.note(took_us, at_s, shown.into_iter(), &client.peer, &name);
     }
     after
 }
@@ -296,7 +296,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
         }
         let what = What { writes: command.has(WRITE), alone: false };
         let done = routing::run(call, keys, what, |call| put_aside(call, row));
-        let touches = call.turn.world.is_clustered && command.keys.0 > 0;
+        let touches = call.turn.server.is_clustered && command.keys.0 > 0;
         routing::see(call.turn, touches);
         return if done.is_err() { refuse(call, done) } else { done };
     }
@@ -305,11 +305,11 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     {
         return run_transaction(call, &transaction);
     }
-    // (What moves slots takes their lock itself, which comes before the world's gate.)
+    // (What moves slots takes their lock itself, which comes before the server's gate.)
     if !command.is_about_keys() {
         return (command.run)(call);
     }
-    let done = if call.turn.world.is_plain() && !command.has(ALONE) {
+    let done = if call.turn.server.is_plain() && !command.has(ALONE) {
         (command.run)(call)
     } else {
         let what = What { writes: command.has(WRITE), alone: command.has(ALONE) };
@@ -321,7 +321,7 @@ fn dispatch(call: &mut Call<'_>, row: usize, command: &'static Command) -> Done 
     }
     if command.has(READ) && !command.has(WRITE) && command.keys.0 > 0 {
         let turn = &mut *call.turn;
-        let seen = turn.world.keeper.seen_of(&mut keys_of(command, call.arguments));
+        let seen = turn.server.keeper.seen_of(&mut keys_of(command, call.arguments));
         turn.version = turn.version.max(seen);
         return done;
     }
@@ -354,8 +354,8 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
     let keys = requests().flat_map(|(command, kept)| keys_of(command, kept.arguments()));
     let writes = requests().any(|(command, _)| command.has(WRITE));
     let touches = requests().any(|(command, _)| command.has(READ | WRITE));
-    let world = &call.turn.world;
-    let done = if touches && world.is_clustered && world.keeper.is_elsewhere() {
+    let server = &call.turn.server;
+    let done = if touches && server.is_clustered && server.keeper.is_elsewhere() {
         Err(Wrong::Is("EXECABORT Transaction discarded: this node is not its group's primary."))
     } else {
         let what = What { writes, alone: true };
@@ -370,7 +370,7 @@ fn run_transaction(call: &mut Call<'_>, transaction: &Transaction) -> Done {
 }
 
 fn put_aside(call: &mut Call<'_>, row: usize) -> Done {
-    let most = call.turn.world.settings.request_bytes.load(Relaxed) as usize;
+    let most = call.turn.server.settings.request_bytes.load(Relaxed) as usize;
     let kept = Kept::new(call.arguments);
     let Some(transaction) = &mut call.state.transaction else { return Ok(()) };
     transaction.bytes += kept.bytes() + size_of::<(usize, Kept)>();

@@ -12,7 +12,7 @@ pub(super) const OFFSET: Wrong = Wrong::Is("ERR bit offset is not an integer or 
 
 /// A bit's place, if an argument can be so long that it has the bit.
 pub(super) fn place(call: &Call<'_>, offset: Option<i64>) -> Result<usize, Wrong> {
-    let longest = call.turn.world.settings.bulk_bytes.load(Relaxed);
+    let longest = call.turn.server.settings.bulk_bytes.load(Relaxed);
     let bit = offset.and_then(|bit| usize::try_from(bit).ok());
     bit.filter(|bit| (*bit as u64) < longest.saturating_mul(8)).ok_or(OFFSET)
 }

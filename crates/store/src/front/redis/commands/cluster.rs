@@ -33,7 +33,7 @@ const HELP: &[&str] = &[
 
 /// `CLUSTER …`.
 pub(crate) fn cluster(call: &mut Call<'_>) -> Done {
-    let Some(cluster) = call.turn.world.keeper.cluster() else {
+    let Some(cluster) = call.turn.server.keeper.cluster() else {
         return Err(Wrong::Is("ERR This instance has cluster support disabled"));
     };
     let sub = call.at(1).to_ascii_lowercase();
@@ -82,12 +82,12 @@ fn get_keys(call: &mut Call<'_>) -> Done {
 fn keys_in(call: &mut Call<'_>, most: usize) -> Result<Vec<Vec<u8>>, Wrong> {
     let slot = u16::try_from(call.integer(2)?).ok().filter(|slot| *slot < SLOTS);
     let slot = slot.ok_or(Wrong::Is("ERR Invalid slot"))?;
-    let world = call.turn.world.clone();
-    let limit = world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let server = call.turn.server.clone();
+    let limit = server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
-    let Some(space) = world.used_database(0) else { return Ok(found) };
+    let Some(space) = server.used_database(0) else { return Ok(found) };
     loop {
-        cursor = world.keyspace.scan(space, cursor, STEP, call.turn.now, &mut |key, _| {
+        cursor = server.keyspace.scan(space, cursor, STEP, call.turn.now, &mut |key, _| {
             if slot_of(key) == slot && found.len() < most {
                 bytes += key.len() as u64 + 32;
                 found.push(key.to_vec());

@@ -25,8 +25,8 @@ macro_rules! number {
     ($name:literal, $field:ident, $least:expr, $most:expr) => {
         Parameter {
             name: $name,
-            show: |world| world.settings.$field.load(Relaxed).to_string(),
-            set: Some(|world, text| set_number(&world.settings.$field, text, $least..=$most)),
+            show: |server| server.settings.$field.load(Relaxed).to_string(),
+            set: Some(|server, text| set_number(&server.settings.$field, text, $least..=$most)),
         }
     };
 }
@@ -36,39 +36,39 @@ const fn fixed(name: &'static str, show: fn(&ServerState) -> String) -> Paramete
 }
 
 const PARAMETERS: &[Parameter] = &[
-    fixed("appendfsync", |world| {
-        let entries = world.keeper.entries().into_iter();
+    fixed("appendfsync", |server| {
+        let entries = server.keeper.entries().into_iter();
         let known = entries.filter(|(name, _)| *name == "log_fsync").map(|(_, value)| value).next();
         known.unwrap_or_else(|| "no".to_owned())
     }),
-    fixed("appendonly", |world| yes(world.keeper.is_logged())),
+    fixed("appendonly", |server| yes(server.keeper.is_logged())),
     Parameter {
         name: "client-output-buffer-limit",
-        show: |world| format!("normal {} 0 0", world.settings.output_bytes.load(Relaxed)),
-        set: Some(|world, text| {
+        show: |server| format!("normal {} 0 0", server.settings.output_bytes.load(Relaxed)),
+        set: Some(|server, text| {
             let word = text.strip_prefix("normal ").and_then(|rest| rest.split(' ').next());
-            set_number(&world.settings.output_bytes, word.unwrap_or(text), 1 << 20..=1 << 40)
+            set_number(&server.settings.output_bytes, word.unwrap_or(text), 1 << 20..=1 << 40)
         }),
     },
     number!("client-query-buffer-limit", request_bytes, 1 << 20, 1 << 31),
     fixed("databases", |_| DATABASES.to_string()),
     number!("maxclients", max_clients, 1, 1 << 20),
-    fixed("maxmemory", |world| world.keyspace.bytes().1.to_string()),
+    fixed("maxmemory", |server| server.keyspace.bytes().1.to_string()),
     number!("maxmemory-clients", buffered_bytes, 1 << 20, 1 << 40),
     // What was used last is let go last, as far as CLOCK knows.
-    fixed("maxmemory-policy", |world| {
-        if world.keyspace.evicts() { "allkeys-lru" } else { "noeviction" }.to_owned()
+    fixed("maxmemory-policy", |server| {
+        if server.keyspace.evicts() { "allkeys-lru" } else { "noeviction" }.to_owned()
     }),
-    fixed("port", |world| world.ports.get().map_or(0, |ports| ports.0).to_string()),
+    fixed("port", |server| server.ports.get().map_or(0, |ports| ports.0).to_string()),
     number!("proto-max-bulk-len", bulk_bytes, 1 << 20, 512 << 20),
     Parameter {
         name: "requirepass",
-        show: |world| world.settings.password().unwrap_or_default(),
-        set: Some(|world, text| {
-            if text.is_empty() && world.is_public.load(Relaxed) {
+        show: |server| server.settings.password().unwrap_or_default(),
+        set: Some(|server, text| {
+            if text.is_empty() && server.is_public.load(Relaxed) {
                 return Err("a server beyond loopback needs a password");
             }
-            world.settings.set_password(Some(text.to_owned()));
+            server.settings.set_password(Some(text.to_owned()));
             Ok(())
         }),
     },
@@ -83,22 +83,22 @@ const PARAMETERS: &[Parameter] = &[
     },
     Parameter {
         name: "slowlog-log-slower-than",
-        show: |world| world.stats.slow_us().to_string(),
-        set: Some(|world, text| {
+        show: |server| server.stats.slow_us().to_string(),
+        set: Some(|server, text| {
             let us = text.parse().map_err(|_| "argument couldn't be parsed into an integer")?;
-            world.stats.set_slow_us(us);
+            server.stats.set_slow_us(us);
             Ok(())
         }),
     },
     Parameter {
         name: "slowlog-max-len",
-        show: |world| world.stats.slow_len().to_string(),
-        set: Some(|world, text| {
+        show: |server| server.stats.slow_len().to_string(),
+        set: Some(|server, text| {
             let len: u64 = text.parse().map_err(|_| NO_NUMBER)?;
             if len > 100_000 {
                 return Err("argument must be between 0 and 100000 inclusive");
             }
-            world.stats.set_slow_len(len);
+            server.stats.set_slow_len(len);
             Ok(())
         }),
     },
@@ -143,7 +143,7 @@ pub(crate) fn config(call: &mut Call<'_>) -> Done {
         () if call.is(1, "get") && call.len() > 2 => show(call),
         () if call.is(1, "set") && call.len() > 3 => set(call),
         () if call.is(1, "resetstat") && call.len() == 2 => {
-            call.turn.world.reset_counts();
+            call.turn.server.reset_counts();
             call.reply.ok();
             Ok(())
         }
@@ -159,7 +159,7 @@ fn show(call: &mut Call<'_>) -> Done {
     call.reply.map(found.len());
     for parameter in found {
         call.reply.bulk(parameter.name.as_bytes());
-        call.reply.bulk((parameter.show)(&call.turn.world).as_bytes());
+        call.reply.bulk((parameter.show)(&call.turn.server).as_bytes());
     }
     Ok(())
 }
@@ -187,14 +187,14 @@ fn set(call: &mut Call<'_>) -> Done {
         }
         let set = parameter.set.ok_or_else(|| failed("can't set immutable config"))?;
         let text = String::from_utf8_lossy(call.at(index + 1)).into_owned();
-        changes.push((name.clone(), (parameter.show)(&call.turn.world), set, text));
+        changes.push((name.clone(), (parameter.show)(&call.turn.server), set, text));
     }
     // All or none: what was set before the one that fails is set back.
     for at in 0..changes.len() {
         let (name, _, set, text) = &changes[at];
-        if let Err(why) = set(&call.turn.world, text) {
+        if let Err(why) = set(&call.turn.server, text) {
             for (_, before, set, _) in &changes[..at] {
-                set(&call.turn.world, before).unwrap_or_default();
+                set(&call.turn.server, before).unwrap_or_default();
             }
             return Err(Wrong::says(format!(
                 "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"

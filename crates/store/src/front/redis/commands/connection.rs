@@ -38,7 +38,7 @@ pub(crate) fn quit(call: &mut Call<'_>) -> Done {
 
 /// `RESET`.
 pub(crate) fn reset(call: &mut Call<'_>) -> Done {
-    let is_known = call.turn.world.settings.password().is_none();
+    let is_known = call.turn.server.settings.password().is_none();
     call.state.reset(is_known);
     call.reply.set_version(Version::Two);
     call.reply.simple("RESET");
@@ -48,7 +48,7 @@ pub(crate) fn reset(call: &mut Call<'_>) -> Done {
 /// `SELECT index`.
 pub(crate) fn select(call: &mut Call<'_>) -> Done {
     let database = keys::database(call.at(1))?;
-    if call.turn.world.is_clustered && database != 0 {
+    if call.turn.server.is_clustered && database != 0 {
         return Err(Wrong::Is("ERR SELECT is not allowed in cluster mode"));
     }
     call.state.database = database;
@@ -59,7 +59,7 @@ pub(crate) fn select(call: &mut Call<'_>) -> Done {
 
 /// `ASKING`: the group that a slot's keys come from has sent the next command here.
 pub(crate) fn asking(call: &mut Call<'_>) -> Done {
-    if !call.turn.world.is_clustered {
+    if !call.turn.server.is_clustered {
         return Err(Wrong::Is("ERR This instance has cluster support disabled"));
     }
     // This one, and the next.
@@ -79,7 +79,7 @@ pub(crate) fn readwrite(call: &mut Call<'_>) -> Done {
 }
 
 fn read_copies(call: &mut Call<'_>, allowed: bool) -> Done {
-    if !call.turn.world.is_clustered {
+    if !call.turn.server.is_clustered {
         return Err(Wrong::Is("ERR This instance has cluster support disabled"));
     }
     call.state.reads_copies = allowed;
@@ -94,7 +94,7 @@ pub(crate) fn auth(call: &mut Call<'_>) -> Done {
         3 => (call.at(1), call.at(2)),
         _ => return Err(SYNTAX),
     };
-    if call.len() == 2 && call.turn.world.settings.password().is_none() {
+    if call.len() == 2 && call.turn.server.settings.password().is_none() {
         return Err(Wrong::Is(
             "ERR AUTH <password> called without any password configured for the default user. \
              Are you sure your configuration is correct?",
@@ -106,7 +106,7 @@ pub(crate) fn auth(call: &mut Call<'_>) -> Done {
 }
 
 fn log_in(call: &mut Call<'_>, user: &[u8], word: &[u8]) -> Done {
-    let settings = &call.turn.world.settings;
+    let settings = &call.turn.server.settings;
     let open = settings.password().is_none();
     if user == b"default" && (open || settings.is_password(word)) {
         call.state.is_known = true;
@@ -163,7 +163,7 @@ pub(crate) fn hello(call: &mut Call<'_>) -> Done {
 
 fn greet(call: &mut Call<'_>) {
     let id = call.state.client.id as i64;
-    let cluster = call.turn.world.keeper.cluster();
+    let cluster = call.turn.server.keeper.cluster();
     let mode: &[u8] = if cluster.is_some() { b"cluster" } else { b"standalone" };
     let is_led = cluster.is_some_and(|cluster| cluster.leader().is_some());
     let role: &[u8] = if is_led { b"replica" } else { b"master" };
@@ -275,7 +275,7 @@ pub(crate) fn client(call: &mut Call<'_>) -> Done {
         (b"reply", 3) => return replies(call),
         (b"pause", 3 | 4) => pause(call)?,
         (b"unpause", 2) => {
-            call.turn.world.pause.end();
+            call.turn.server.pause.end();
             call.reply.ok();
         }
         (b"unblock", 3 | 4) => unblock(call)?,
@@ -306,7 +306,7 @@ fn pause(call: &mut Call<'_>) -> Done {
     match decimal(call.at(2)) {
         None => return Err(Wrong::Is("ERR timeout is not an integer or out of range")),
         Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
-        Some(ms @ 0..) => call.turn.world.pause.begin(call.turn.now, ms as u64, all),
+        Some(ms @ 0..) => call.turn.server.pause.begin(call.turn.now, ms as u64, all),
     }
     call.reply.ok();
     Ok(())
@@ -401,7 +401,7 @@ fn list(call: &mut Call<'_>) -> Done {
         return Err(SYNTAX);
     }
     let mut text = String::new();
-    for client in call.turn.world.clients.list() {
+    for client in call.turn.server.clients.list() {
         let is_asked = only.as_ref().is_none_or(|ids| ids.contains(&(client.id as i64)));
         if shows && client.way == Way::Redis && is_asked {
             text.push_str(&line(&client, call.turn.now, call.commands));
@@ -483,7 +483,7 @@ fn kill(call: &mut Call<'_>) -> Done {
         Victims::read(call)?
     };
     let (me, mut killed) = (call.state.client.id, 0);
-    for client in call.turn.world.clients.list() {
+    for client in call.turn.server.clients.list() {
         if client.way == Way::Redis && victims.hold(&client, me, call.turn.now) {
             client.kill.store(true, Relaxed);
             call.state.is_closing |= client.id == me;

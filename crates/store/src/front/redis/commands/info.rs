@@ -12,7 +12,7 @@ use crate::stats::{Op, Way};
 type Section = (&'static str, bool, fn(&ServerState, &mut String));
 
 const SECTIONS: &[Section] = &[
-    ("Server", true, server),
+    ("Server", true, about),
     ("Clients", true, clients),
     ("Memory", true, memory),
     ("Persistence", true, persistence),
@@ -21,8 +21,8 @@ const SECTIONS: &[Section] = &[
     ("CPU", true, cpu),
     ("Commandstats", false, operations),
     ("Latencystats", false, latencies),
-    ("Cluster", true, |world, text| {
-        let is_one = world.keeper.cluster().is_some();
+    ("Cluster", true, |server, text| {
+        let is_one = server.keeper.cluster().is_some();
         line(text, format_args!("cluster_enabled:{}", u8::from(is_one)));
     }),
     ("Keyspace", true, keyspace),
@@ -43,7 +43,7 @@ pub(crate) fn info(call: &mut Call<'_>) -> Done {
             text.push_str("\r\n");
         }
         line(&mut text, format_args!("# {name}"));
-        write(&call.turn.world, &mut text);
+        write(&call.turn.server, &mut text);
     }
     call.reply.verbatim(&text);
     Ok(())
@@ -55,24 +55,24 @@ fn line(text: &mut String, line: std::fmt::Arguments<'_>) {
     text.push_str("\r\n");
 }
 
-fn server(world: &ServerState, text: &mut String) {
-    let uptime = world.uptime().as_secs();
+fn about(server: &ServerState, text: &mut String) {
+    let uptime = server.uptime().as_secs();
     line(text, format_args!("redis_version:{REDIS_VERSION}"));
     line(text, format_args!("remora_version:{}", env!("CARGO_PKG_VERSION")));
-    let mode = if world.keeper.cluster().is_some() { "cluster" } else { "standalone" };
+    let mode = if server.keeper.cluster().is_some() { "cluster" } else { "standalone" };
     line(text, format_args!("redis_mode:{mode}"));
     line(text, format_args!("os:{} {}", std::env::consts::OS, std::env::consts::ARCH));
     line(text, format_args!("arch_bits:{}", usize::BITS));
     line(text, format_args!("multiplexing_api:epoll"));
     line(text, format_args!("process_id:{}", std::process::id()));
-    line(text, format_args!("run_id:{:040x}", world.run_id));
-    line(text, format_args!("tcp_port:{}", world.ports.get().map_or(0, |ports| ports.0)));
+    line(text, format_args!("run_id:{:040x}", server.run_id));
+    line(text, format_args!("tcp_port:{}", server.ports.get().map_or(0, |ports| ports.0)));
     line(text, format_args!("uptime_in_seconds:{uptime}"));
     line(text, format_args!("uptime_in_days:{}", uptime / 86_400));
 }
 
-fn replication(world: &ServerState, text: &mut String) {
-    let cluster = world.keeper.cluster().unwrap_or_default();
+fn replication(server: &ServerState, text: &mut String) {
+    let cluster = server.keeper.cluster().unwrap_or_default();
     if let Some(leader) = cluster.leader() {
         line(text, format_args!("role:slave"));
         if let Some(at) = leader.address {
@@ -100,18 +100,18 @@ fn cpu(_: &ServerState, text: &mut String) {
     }
 }
 
-fn clients(world: &ServerState, text: &mut String) {
-    line(text, format_args!("connected_clients:{}", world.clients.count()));
-    line(text, format_args!("maxclients:{}", world.settings.max_clients.load(Relaxed)));
-    line(text, format_args!("blocked_clients:{}", world.held_back.load(Relaxed)));
+fn clients(server: &ServerState, text: &mut String) {
+    line(text, format_args!("connected_clients:{}", server.clients.count()));
+    line(text, format_args!("maxclients:{}", server.settings.max_clients.load(Relaxed)));
+    line(text, format_args!("blocked_clients:{}", server.held_back.load(Relaxed)));
 }
 
-fn memory(world: &ServerState, text: &mut String) {
-    let (used, limit) = world.keyspace.bytes();
+fn memory(server: &ServerState, text: &mut String) {
+    let (used, limit) = server.keyspace.bytes();
     line(text, format_args!("used_memory:{used}"));
     line(text, format_args!("used_memory_human:{}", human(used)));
     line(text, format_args!("used_memory_dataset:{used}"));
-    line(text, format_args!("mem_clients_normal:{}", world.buffered.load(Relaxed)));
+    line(text, format_args!("mem_clients_normal:{}", server.buffered.load(Relaxed)));
     line(text, format_args!("maxmemory:{limit}"));
     line(text, format_args!("maxmemory_human:{}", human(limit)));
 }
@@ -127,23 +127,23 @@ fn human(bytes: u64) -> String {
     format!("{bytes}B")
 }
 
-fn persistence(world: &ServerState, text: &mut String) {
+fn persistence(server: &ServerState, text: &mut String) {
     line(text, format_args!("loading:0"));
-    line(text, format_args!("rdb_last_save_time:{}", world.keeper.saved_s()));
-    for (name, value) in world.keeper.entries() {
+    line(text, format_args!("rdb_last_save_time:{}", server.keeper.saved_s()));
+    for (name, value) in server.keeper.entries() {
         line(text, format_args!("{name}:{value}"));
     }
 }
 
-fn stats(world: &ServerState, text: &mut String) {
-    let sums = world.stats.sums();
+fn stats(server: &ServerState, text: &mut String) {
+    let sums = server.stats.sums();
     line(text, format_args!("total_connections_received:{}", sums.connections));
     line(text, format_args!("total_commands_processed:{}", sums.commands));
     line(text, format_args!("total_net_input_bytes:{}", sums.bytes_in));
     line(text, format_args!("total_net_output_bytes:{}", sums.bytes_out));
     line(text, format_args!("rejected_connections:{}", sums.connections_refused));
     line(text, format_args!("relayed_connections:{}", sums.connections_relayed));
-    let gone = world.let_go();
+    let gone = server.let_go();
     line(text, format_args!("expired_keys:{}", gone.expired));
     line(text, format_args!("evicted_keys:{}", gone.evicted));
     line(text, format_args!("keyspace_hits:{}", sums.hits));
@@ -157,17 +157,17 @@ fn stats(world: &ServerState, text: &mut String) {
     line(text, format_args!("client_memory_refused:{}", sums.memory_refused));
     line(text, format_args!("client_idle_disconnections:{}", sums.connections_idle));
     line(text, format_args!("durability_waits:{}", sums.durability_waits));
-    line(text, format_args!("slowlog_entries:{}", world.stats.slow_count()));
+    line(text, format_args!("slowlog_entries:{}", server.stats.slow_count()));
 }
 
 /// Shows what was counted of each operation, by each way in.
 pub(super) fn each_operation(
-    world: &ServerState,
+    server: &ServerState,
     mut show: impl FnMut(String, crate::stats::Histogram),
 ) {
     for way in Way::ALL {
         for op in Op::ALL {
-            let histogram = world.stats.histogram(way, op);
+            let histogram = server.stats.histogram(way, op);
             if histogram.count() > 0 {
                 show(format!("{}_{}", way.name(), op.name()), histogram);
             }
@@ -175,16 +175,16 @@ pub(super) fn each_operation(
     }
 }
 
-fn operations(world: &ServerState, text: &mut String) {
-    each_operation(world, |name, histogram| {
+fn operations(server: &ServerState, text: &mut String) {
+    each_operation(server, |name, histogram| {
         let (calls, us) = (histogram.count(), histogram.total_ns() / 1000);
         let each = us as f64 / calls as f64;
         line(text, format_args!("cmdstat_{name}:calls={calls},usec={us},usec_per_call={each:.2}"));
     });
 }
 
-fn latencies(world: &ServerState, text: &mut String) {
-    each_operation(world, |name, histogram| {
+fn latencies(server: &ServerState, text: &mut String) {
+    each_operation(server, |name, histogram| {
         let [p50, p99, p999] =
             [0.5, 0.99, 0.999].map(|share| histogram.percentile_ns(share) as f64 / 1000.0);
         line(
@@ -196,12 +196,12 @@ fn latencies(world: &ServerState, text: &mut String) {
     });
 }
 
-fn keyspace(world: &ServerState, text: &mut String) {
+fn keyspace(server: &ServerState, text: &mut String) {
     for index in 0..DATABASES {
-        let Some(ts) = world.used_database(index) else { continue };
-        let keys = world.keyspace.count(ts);
+        let Some(ts) = server.used_database(index) else { continue };
+        let keys = server.keyspace.count(ts);
         if keys > 0 {
-            let expires = world.keyspace.expiring(ts);
+            let expires = server.keyspace.expiring(ts);
             line(text, format_args!("db{index}:keys={keys},expires={expires},avg_ttl=0"));
         }
     }

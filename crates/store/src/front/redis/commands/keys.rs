@@ -23,7 +23,7 @@ pub(crate) fn del(call: &mut Call<'_>) -> Done {
 pub(crate) fn touch(call: &mut Call<'_>) -> Done {
     let ts = call.ts()?;
     for key in call.arguments.from(1) {
-        call.turn.world.keyspace.note_read(ts, key, call.turn.now);
+        call.turn.server.keyspace.note_read(ts, key, call.turn.now);
     }
     exists(call)
 }
@@ -86,7 +86,7 @@ fn copy_to(
 ) -> Result<Option<bool>, Wrong> {
     let mut value = std::mem::take(&mut call.turn.scratch);
     value.clear();
-    let found = call.turn.world.keyspace.get(from_ts, from, call.turn.now, &mut value);
+    let found = call.turn.server.keyspace.get(from_ts, from, call.turn.now, &mut value);
     let copied = match found {
         None => Ok(None),
         Some(found) => call
@@ -127,7 +127,7 @@ pub(crate) fn copy(call: &mut Call<'_>) -> Done {
     if from == to && to_database == call.state.database {
         return Err(Wrong::Is("ERR source and destination objects are the same"));
     }
-    let (from_ts, to_ts) = (call.ts()?, call.turn.world.database(to_database)?);
+    let (from_ts, to_ts) = (call.ts()?, call.turn.server.database(to_database)?);
     let copied = copy_to(call, (from_ts, from), (to_ts, to), replaces)?;
     call.reply.flag(copied == Some(true));
     Ok(())
@@ -140,7 +140,7 @@ pub(crate) fn move_to(call: &mut Call<'_>) -> Done {
         return Err(Wrong::Is("ERR source and destination objects are the same"));
     }
     let (key, from_ts) = (call.at(1), call.ts()?);
-    let to_ts = call.turn.world.database(to_database)?;
+    let to_ts = call.turn.server.database(to_database)?;
     let moved = copy_to(call, (from_ts, key), (to_ts, key), false)? == Some(true);
     if moved {
         call.change(key, |_, _| Edit::Delete)?;
@@ -152,7 +152,7 @@ pub(crate) fn move_to(call: &mut Call<'_>) -> Done {
 /// `DBSIZE`.
 pub(crate) fn dbsize(call: &mut Call<'_>) -> Done {
     let ts = call.ts()?;
-    call.reply.integer(call.turn.world.keyspace.count(ts) as i64);
+    call.reply.integer(call.turn.server.keyspace.count(ts) as i64);
     Ok(())
 }
 
@@ -172,8 +172,8 @@ fn flush(call: &mut Call<'_>, databases: std::ops::Range<usize>) -> Done {
         return Err(SYNTAX);
     }
     for index in databases {
-        let Some(ts) = call.turn.world.used_database(index) else { continue };
-        let version = call.turn.world.keyspace.flush(ts, call.turn.now)?;
+        let Some(ts) = call.turn.server.used_database(index) else { continue };
+        let version = call.turn.server.keyspace.flush(ts, call.turn.now)?;
         call.turn.version = call.turn.version.max(version);
     }
     call.reply.ok();
@@ -214,7 +214,7 @@ pub(crate) fn object(call: &mut Call<'_>) -> Done {
         return call.arity();
     }
     let (ts, key, now, mut value) = (call.ts()?, call.at(2), call.turn.now, Vec::new());
-    let keyspace = &call.turn.world.keyspace;
+    let keyspace = &call.turn.server.keyspace;
     let Some(found) = keyspace.get_unnoticed(ts, key, now, &mut value) else {
         call.reply.null();
         return Ok(());
@@ -225,7 +225,7 @@ pub(crate) fn object(call: &mut Call<'_>) -> Done {
             let used_s = found.trace.ok_or(NO_IDLE_TIME)?.second;
             // What was not used since the store was opened was not used for as long, at least.
             let idle_s = match used_s {
-                0 => call.turn.world.uptime().as_secs(),
+                0 => call.turn.server.uptime().as_secs(),
                 _ => (now / 1000).saturating_sub(used_s.into()),
             };
             call.reply.integer(idle_s as i64);

@@ -52,7 +52,7 @@ fn histograms(call: &mut Call<'_>) {
         .map(|command| format!("redis_{}", command.op.name()))
         .collect();
     let mut found = Vec::new();
-    each_operation(&call.turn.world, |name, histogram| {
+    each_operation(&call.turn.server, |name, histogram| {
         let is_named = names.iter().any(|asked| asked == name.as_bytes());
         if names.is_empty() || is_named || of_commands.contains(&name) {
             found.push((name, histogram));

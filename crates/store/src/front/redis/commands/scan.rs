@@ -16,10 +16,10 @@ pub(crate) const MOST: usize = 100_000;
 /// `KEYS pattern`.
 pub(crate) fn keys(call: &mut Call<'_>) -> Done {
     let (ts, pattern, now, all) = (call.ts()?, call.at(1), call.turn.now, call.at(1) == b"*");
-    let limit = call.turn.world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let limit = call.turn.server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let (mut found, mut bytes, mut cursor) = (Vec::new(), 0, 0);
     loop {
-        cursor = call.turn.world.keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
+        cursor = call.turn.server.keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {
             if all || matches(pattern, key) {
                 bytes += key.len() as u64 + 32;
                 found.push(key.to_vec());
@@ -74,9 +74,9 @@ pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     }
     let (ts, now, mut found) = (call.ts()?, call.turn.now, Vec::new());
     let count = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    let limit = call.turn.world.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
+    let limit = call.turn.server.settings.output_bytes.load(std::sync::atomic::Ordering::Relaxed);
     let mut bytes = 0;
-    let next = call.turn.world.keyspace.scan(ts, cursor, count, now, &mut |key, _| {
+    let next = call.turn.server.keyspace.scan(ts, cursor, count, now, &mut |key, _| {
         if is_string && pattern.is_none_or(|pattern| matches(pattern, key)) {
             bytes += key.len() as u64 + 32;
             found.push(key.to_vec());
@@ -96,9 +96,9 @@ const CHOICES: usize = 16;
 /// `RANDOMKEY`: one of the first keys of a walk that begins somewhere.
 pub(crate) fn randomkey(call: &mut Call<'_>) -> Done {
     let (ts, now) = (call.ts()?, call.turn.now);
-    let keyspace = call.turn.world.keyspace.clone();
+    let keyspace = call.turn.server.keyspace.clone();
     // Any well-mixed number will do: nothing rests on it.
-    let seed = mix(call.turn.world.uptime().as_nanos() as u64);
+    let seed = mix(call.turn.server.uptime().as_nanos() as u64);
     let (mut cursor, mut begun_anew, mut found) = (keyspace.somewhere(seed), false, Vec::new());
     while found.len() < CHOICES {
         let left = CHOICES - found.len();
@@ -137,7 +137,7 @@ pub(crate) fn debug(call: &mut Call<'_>) -> Done {
     }
     let mut items = Vec::new();
     for index in 0..DATABASES {
-        if let Some(ts) = call.turn.world.used_database(index) {
+        if let Some(ts) = call.turn.server.used_database(index) {
             digests(call, ts, index, &mut items);
         }
     }
@@ -151,7 +151,7 @@ pub(crate) fn debug(call: &mut Call<'_>) -> Done {
 
 /// Adds a digest for each item of a database.
 fn digests(call: &Call<'_>, ts: TablespaceId, database: usize, items: &mut Vec<u64>) {
-    let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
+    let (keyspace, now) = (&call.turn.server.keyspace, call.turn.now);
     let (mut keys, mut value, mut item, mut cursor) = (Vec::new(), Vec::new(), Vec::new(), 0);
     loop {
         cursor = keyspace.scan(ts, cursor, STEP, now, &mut |key, _| {

@@ -32,16 +32,16 @@ struct Asked<'a> {
 /// key and the columns' values.
 pub(crate) fn scan(call: &mut Call<'_>) -> Done {
     let name = text(call.at(1))?;
-    let ts = call.turn.world.keyspace.known(name);
+    let ts = call.turn.server.keyspace.known(name);
     let ts = ts.ok_or_else(|| Wrong::says(format!("ERR there is no tablespace `{name:.128}`")))?;
     let cursor: Option<u64> = text(call.at(2))?.parse().ok();
     let cursor = cursor.ok_or(Wrong::Is("ERR invalid cursor"))?;
     let asked = Asked::read(call, 3)?;
     let schema = asked.schema()?;
     let (selection, columns) = asked.selection(&schema)?;
-    let limit = call.turn.world.settings.output_bytes.load(Relaxed);
+    let limit = call.turn.server.settings.output_bytes.load(Relaxed);
     let (mut rows, mut bytes) = (Vec::new(), 0);
-    let keyspace = call.turn.world.keyspace.clone();
+    let keyspace = call.turn.server.keyspace.clone();
     let now = call.turn.now;
     let next = keyspace.select(ts, cursor, asked.count, now, &selection, &mut |key, row| {
         let values: Vec<Vec<u8>> = columns.iter().map(|column| column.show_bytes(row)).collect();
@@ -75,7 +75,7 @@ pub(crate) fn get(call: &mut Call<'_>) -> Done {
     let (ts, key, now) = (call.ts()?, call.at(1), call.turn.now);
     let mut value = std::mem::take(&mut call.turn.scratch);
     value.clear();
-    let selected = call.turn.world.keyspace.get_where(ts, key, now, &plan, &mut value);
+    let selected = call.turn.server.keyspace.get_where(ts, key, now, &plan, &mut value);
     call.count(selected.is_some());
     if selected != Some(true) {
         call.reply.null();

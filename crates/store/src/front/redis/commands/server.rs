@@ -20,7 +20,7 @@ pub(crate) fn time(call: &mut Call<'_>) -> Done {
 
 /// `SAVE`.
 pub(crate) fn save(call: &mut Call<'_>) -> Done {
-    let saved = call.turn.world.keeper.save(false);
+    let saved = call.turn.server.keeper.save(false);
     saved.map_err(|why| Wrong::says(format!("ERR {why}")))?;
     call.reply.ok();
     Ok(())
@@ -32,7 +32,7 @@ pub(crate) fn bgsave(call: &mut Call<'_>) -> Done {
     if call.len() > 2 || call.len() == 2 && !call.is(1, "schedule") {
         return Err(SYNTAX);
     }
-    let begun = call.turn.world.keeper.save(true);
+    let begun = call.turn.server.keeper.save(true);
     begun.map_err(|why| Wrong::says(format!("ERR {why}")))?;
     let begun = if call.is_in_exec { "scheduled" } else { "started" };
     call.reply.simple(&format!("Background saving {begun}"));
@@ -41,7 +41,7 @@ pub(crate) fn bgsave(call: &mut Call<'_>) -> Done {
 
 /// `LASTSAVE`.
 pub(crate) fn lastsave(call: &mut Call<'_>) -> Done {
-    call.reply.integer(call.turn.world.keeper.saved_s() as i64);
+    call.reply.integer(call.turn.server.keeper.saved_s() as i64);
     Ok(())
 }
 
@@ -51,12 +51,12 @@ pub(crate) fn shutdown(call: &mut Call<'_>) -> Done {
         return Err(SYNTAX);
     }
     if call.is(1, "save") {
-        let saved = call.turn.world.keeper.save(false);
+        let saved = call.turn.server.keeper.save(false);
         saved.map_err(|why| Wrong::says(format!("ERR {why}")))?;
     } else if call.len() > 1 && !call.is(1, "nosave") {
         return Err(SYNTAX);
     }
-    call.turn.world.is_stopping.store(true, Relaxed);
+    call.turn.server.is_stopping.store(true, Relaxed);
     call.state.is_closing = true;
     Ok(())
 }
@@ -113,7 +113,7 @@ pub(crate) fn wait(call: &mut Call<'_>) -> Done {
         Some(..0) => return Err(Wrong::Is("ERR timeout is negative")),
         Some(0..) => {}
     }
-    let keeper = &call.turn.world.keeper;
+    let keeper = &call.turn.server.keeper;
     if keeper.is_elsewhere() {
         return Err(Wrong::Is("ERR WAIT cannot be used with replica instances: ask the primary"));
     }
@@ -133,14 +133,14 @@ pub(crate) fn memory(call: &mut Call<'_>) -> Done {
     match () {
         () if call.is(1, "help") => return call.help(MEMORY_HELP),
         () if call.is(1, "stats") && call.len() == 2 => {
-            let (used, limit) = call.turn.world.keyspace.bytes();
+            let (used, limit) = call.turn.server.keyspace.bytes();
             call.reply.map(3);
             call.reply.bulk(b"total.allocated");
             call.reply.integer(used as i64);
             call.reply.bulk(b"maxmemory");
             call.reply.integer(limit as i64);
             call.reply.bulk(b"clients.normal");
-            call.reply.integer(call.turn.world.buffered.load(Relaxed) as i64);
+            call.reply.integer(call.turn.server.buffered.load(Relaxed) as i64);
         }
         () if call.is(1, "usage") && (call.len() == 3 || call.len() == 5) => {
             if call.len() == 5 {
@@ -150,7 +150,7 @@ pub(crate) fn memory(call: &mut Call<'_>) -> Done {
                 }
             }
             let ts = call.ts()?;
-            match call.turn.world.keyspace.bytes_of(ts, call.at(2), call.turn.now) {
+            match call.turn.server.keyspace.bytes_of(ts, call.at(2), call.turn.now) {
                 Some(bytes) => call.reply.integer(bytes as i64),
                 None => call.reply.null(),
             }
@@ -176,10 +176,10 @@ pub(crate) fn slowlog(call: &mut Call<'_>) -> Done {
     match () {
         () if call.is(1, "help") => return call.help(SLOWLOG_HELP),
         () if call.is(1, "len") && call.len() == 2 => {
-            call.reply.integer(call.turn.world.stats.slow_count() as i64);
+            call.reply.integer(call.turn.server.stats.slow_count() as i64);
         }
         () if call.is(1, "reset") && call.len() == 2 => {
-            call.turn.world.stats.slow_reset();
+            call.turn.server.stats.slow_reset();
             call.reply.ok();
         }
         () if call.is(1, "get") && call.len() <= 3 => {
@@ -188,7 +188,7 @@ pub(crate) fn slowlog(call: &mut Call<'_>) -> Done {
                 let wrong = "ERR count should be greater than or equal to -1";
                 return Err(Wrong::Is(wrong));
             }
-            let slow = call.turn.world.stats.slow(usize::try_from(most).unwrap_or(usize::MAX));
+            let slow = call.turn.server.stats.slow(usize::try_from(most).unwrap_or(usize::MAX));
             call.reply.array(slow.len());
             for entry in slow {
                 call.reply.array(6);

@@ -9,7 +9,7 @@ use crate::front::redis::commands::options::{
 /// `GET key`.
 pub(crate) fn get(call: &mut Call<'_>) -> Done {
     let (ts, key, now) = (call.ts()?, call.at(1), call.turn.now);
-    let keyspace = &call.turn.world.keyspace;
+    let keyspace = &call.turn.server.keyspace;
     let found = call.reply.bulk_by(|out| keyspace.get(ts, key, now, out));
     if found.is_none() {
         call.reply.null();
@@ -23,7 +23,7 @@ pub(crate) fn mget(call: &mut Call<'_>) -> Done {
     let (ts, now, start) = (call.ts()?, call.turn.now, call.reply.len());
     call.reply.array(call.len() - 1);
     for key in call.arguments.from(1) {
-        let keyspace = &call.turn.world.keyspace;
+        let keyspace = &call.turn.server.keyspace;
         let found = call.reply.bulk_by(|out| keyspace.get(ts, key, now, out));
         if found.is_none() {
             call.reply.null();
@@ -285,14 +285,14 @@ fn pairs(call: &Call<'_>) -> Done {
 fn store_pairs(call: &mut Call<'_>) -> Done {
     let pairs: Vec<_> =
         (1..call.len()).step_by(2).map(|index| (call.at(index), call.at(index + 1))).collect();
-    let version = call.turn.world.keyspace.put_all(call.ts()?, &pairs, call.turn.now)?;
+    let version = call.turn.server.keyspace.put_all(call.ts()?, &pairs, call.turn.now)?;
     call.turn.version = call.turn.version.max(version);
     Ok(())
 }
 
 /// The longest value that a command may make by parts, in bytes.
 fn longest(call: &Call<'_>) -> usize {
-    let bytes = &call.turn.world.settings.bulk_bytes;
+    let bytes = &call.turn.server.settings.bulk_bytes;
     bytes.load(std::sync::atomic::Ordering::Relaxed) as usize
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn unwatch(call: &mut Call<'_>) -> Done {
 
 /// Whether a watched key is another than it was. One that was only read is not.
 pub(crate) fn is_disturbed(call: &Call<'_>) -> bool {
-    let (keyspace, now) = (&call.turn.world.keyspace, call.turn.now);
+    let (keyspace, now) = (&call.turn.server.keyspace, call.turn.now);
     let changed = |found: Option<Found>| found.map(|it| (it.version, it.flags, it.expires_ms));
     call.state
         .watched

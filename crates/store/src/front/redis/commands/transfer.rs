@@ -17,7 +17,7 @@ pub(super) fn transfer(call: &mut Call<'_>) -> Done {
     let ranges: Result<_, String> = call.arguments.from(4).map(range).collect();
     let ranges = ranges.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
     let asked = Transfer { step, from, ticket, ranges };
-    let version = call.turn.world.keeper.transfer(&asked);
+    let version = call.turn.server.keeper.transfer(&asked);
     let version = version.map_err(|reason| Wrong::says(format!("ERR {reason}")))?;
     call.turn.version = call.turn.version.max(version);
     call.reply.ok();
@@ -30,18 +30,18 @@ pub(super) fn import(call: &mut Call<'_>) -> Done {
     if !(call.len() - 3).is_multiple_of(ITEM) {
         return call.arity();
     }
-    let (ticket, world) = (call.unsigned(2)?, call.turn.world.clone());
+    let (ticket, server) = (call.unsigned(2)?, call.turn.server.clone());
     let mut done = Err(Wrong::Is("ERR this server is not a part of a cluster of several groups"));
-    world.keeper.with_shard(&mut |shard| {
+    server.keeper.with_shard(&mut |shard| {
         let Some(shard) = shard else { return };
-        done = if world.keeper.is_elsewhere() {
+        done = if server.keeper.is_elsewhere() {
             Err(Wrong::Is("ERR this node is not the primary of its group"))
         } else {
             put_all(call, shard, ticket)
         };
     });
     done?;
-    call.turn.version = call.turn.version.max(world.keeper.seen());
+    call.turn.version = call.turn.version.max(server.keeper.seen());
     call.reply.ok();
     Ok(())
 }

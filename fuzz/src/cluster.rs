@@ -174,15 +174,15 @@ pub fn cluster_slots(data: &[u8]) {
     NODE.with_borrow_mut(|(keeper, turn)| {
         empty(turn);
         keeper.set(first());
-        let mut session = Session::detached(&turn.world);
+        let mut session = Session::detached(&turn.server);
         let replies = feed(input, piece, |input, out| session.run(turn, input, out));
         readable(&replies);
         let shard = keeper.shard();
         assert!(shard.holdings.as_ref().is_some_and(|held| held.is_sound()));
-        let space = turn.world.keyspace.tablespace("db0").expect("it is there");
+        let space = turn.server.keyspace.tablespace("db0").expect("it is there");
         let mut cursor = 0;
         loop {
-            cursor = turn.world.keyspace.scan(space, cursor, 64, turn.now, &mut |key, _| {
+            cursor = turn.server.keyspace.scan(space, cursor, 64, turn.now, &mut |key, _| {
                 assert!(shard.part(slot_of(key)).is_some(), "{} is here", key.escape_ascii());
                 true
             });

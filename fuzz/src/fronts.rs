@@ -39,10 +39,10 @@ pub(crate) fn with_turn(body: impl FnOnce(&mut Turn)) {
 /// Empties the store, and sets the server as it was at first.
 pub(crate) fn empty(turn: &mut Turn) {
     turn.now = NOW;
-    turn.world.settings.set_password(None);
+    turn.server.settings.set_password(None);
     for index in 0..16 {
-        if let Ok(space) = turn.world.keyspace.tablespace(&format!("db{index}")) {
-            turn.world.keyspace.flush(space, NOW).expect("nothing refuses");
+        if let Ok(space) = turn.server.keyspace.tablespace(&format!("db{index}")) {
+            turn.server.keyspace.flush(space, NOW).expect("nothing refuses");
         }
     }
 }

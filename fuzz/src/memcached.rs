@@ -22,7 +22,7 @@ pub fn memcached(data: &[u8]) {
     let answers = |piece: usize| {
         let mut answers = Vec::new();
         with_turn(|turn| {
-            let mut session = Session::new(&turn.world);
+            let mut session = Session::new(&turn.server);
             answers = feed(input, piece, |input, out| session.run(turn, input, out));
         });
         answers
@@ -120,7 +120,7 @@ fn read(input: &[u8]) -> Option<(usize, Option<Storing<'_>>)> {
 fn first_request(input: &[u8]) {
     let Some((len, storing)) = read(input) else { return };
     with_turn(|turn| {
-        let (mut session, mut answers) = (Session::new(&turn.world), Vec::new());
+        let (mut session, mut answers) = (Session::new(&turn.server), Vec::new());
         let cut = session.run(turn, &input[..len - 1], &mut answers).used;
         assert!(
             cut == 0 && answers.is_empty(),
@@ -136,7 +136,7 @@ fn first_request(input: &[u8]) {
         let mut request = vec![0; HEADER + key.len()];
         BinaryRequest::encode_getk(&mut request, key, 9);
         answers.clear();
-        Session::new(&turn.world).run(turn, &request, &mut answers);
+        Session::new(&turn.server).run(turn, &request, &mut answers);
         match ParsedBinaryResponse::parse(&answers) {
             Ok((ParsedBinaryResponse::Value { flags: is, key: of, value: there, .. }, _)) => {
                 assert_eq!((is, of, there), (flags, Some(key), value));

@@ -25,7 +25,7 @@ pub fn resp(data: &[u8]) {
     let piece = usize::from(*piece).max(1);
     requests(input, piece);
     with_turn(|turn| {
-        let mut session = Session::detached(&turn.world);
+        let mut session = Session::detached(&turn.server);
         let replies = feed(input, piece, |input, out| session.run(turn, input, out));
         readable(&replies);
     });
